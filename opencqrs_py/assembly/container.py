@@ -311,6 +311,7 @@ class GroupContainer(containers.DeclarativeContainer):
         dispatcher,
         finished,
         rebuilding=rebuilding,
+        run_all_handlers=settings.provided.rebuild.run_all_handlers,
     )
     checkpointing = providers.ThreadSafeSingleton(
         make_checkpointing,

@@ -31,6 +31,7 @@ from opencqrs_py.model.rebuild import Fate, RebuildPhase, RebuildRecord, ShadowT
 from opencqrs_py.processing.group_records import GroupCode, same_code
 from opencqrs_py.processing.pacing import Arrivals, Following, Limit, Pace, paced
 from opencqrs_py.processing.ports import ProgressTracker
+from opencqrs_py.processing.signatures import Kind
 
 if TYPE_CHECKING:
     from opencqrs_py.assembly.application import Application
@@ -438,6 +439,12 @@ class Rebuilds:
         bound = self._parts[group.name].handlers()
         return tuple(one.handler.place for one in bound if not one.signature.transactional)
 
+    def _calls_after_commits(self, group: EffectiveGroup) -> bool:
+        """Return whether handlers make calls after commits, which a rebuild does not make again."""
+        bound = self._parts[group.name].handlers()
+        asked = (argument.kind for one in bound for argument in one.signature.arguments)
+        return not group.rebuild.run_all_handlers and Kind.AFTER_COMMIT in asked
+
     @contextmanager
     def _caught_up(self, group: EffectiveGroup, shadows: Shadows, watcher: Watcher) -> Iterator[Reach]:
         """Fill the shadow until it is near the head; that continues until the end of the block."""
@@ -482,7 +489,7 @@ class Rebuilds:
         """Return how far it is; an application that leaves handlers out follows the live group from now on."""
         parts, own = self._parts[group.name], _tracker(application, group.name)
         following = None
-        if self._left_out(group):
+        if self._left_out(group) or self._calls_after_commits(group):
             following = Following(0)
             _limit(application, following)
 

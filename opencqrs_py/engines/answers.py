@@ -53,6 +53,12 @@ class AnswersInTime:
             waiting.discard(key)
         return answers
 
+    def still(self, key: Hashable) -> TimeoutError | None:
+        """Return the error of a call that would be made now, if one before has not returned; see ``Caller``."""
+        with self._lock:
+            since = self._in_hand.get(key)
+        return None if since is None else self._still(key)
+
     def made(self, key: Hashable, call: Call) -> Answer:
         """Make a call on this thread; return what it came to."""
         try:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from opencqrs_py.engines.answers import AnswersInTime
-from opencqrs_py.errors import AssemblyError, HandlerSignatureError
+from opencqrs_py.errors import AssemblyError, FencedError, HandlerSignatureError
 from opencqrs_py.model.checkpoint import Participant
-from opencqrs_py.processing.binding import BoundHandler
+from opencqrs_py.processing.binding import BoundHandler, Work
 from opencqrs_py.processing.checkpoints import CheckpointMode
 from opencqrs_py.processing.definitions import order_of
 from opencqrs_py.processing.dispatch import Dispatcher
@@ -88,6 +89,8 @@ def make_checkpointing(
         raise AssemblyError("OCQ-642", what, own[0].handler.place, fix)
     belongs = sequencing.belongs if isinstance(sequencing, SequencingByObject) else None
 
+    own = [_while_claimed(bound) for bound in own]
+
     def halves(some: Sequence[BoundHandler]) -> Halves:
         kept = [bound for bound in some if bound.handler.mark.replay is not False]
         usual = Dispatcher(some, types, reading, interceptors, belongs) if some else None
@@ -101,6 +104,35 @@ def make_checkpointing(
     warning = _mixed(group, own, others, rule.mode) if others else ""
     parts = (_each_once(own), halves(own), halves(others), AnswersInTime())
     return Checkpointing(*parts, deferred=deferred, timeout=rule.timeout, warning=warning)
+
+
+def _while_claimed(bound: BoundHandler) -> BoundHandler:
+    """Return the handler of a participant so that it takes no event any more when its claim is over.
+
+    A call that hangs is given up, and the partition is claimed again. Should the call return, no transaction keeps its
+    thread from handling the rest of the chunk, beside the new claim.
+    """
+    call, call_of_work = bound.call, bound.call_of_work
+
+    def guarded(*arguments: Any) -> Any:
+        _require_claimed(arguments[-1])
+        return call(*arguments)
+
+    def guarded_of_work(work: Work) -> Callable[[Any], Any]:
+        made: Callable[[Any], Any] = call_of_work(work)  # type: ignore[misc]
+
+        def one(decoded: Any) -> Any:
+            _require_claimed(work)
+            return made(decoded)
+
+        return one
+
+    return replace(bound, call=guarded, call_of_work=None if call_of_work is None else guarded_of_work)
+
+
+def _require_claimed(work: Work) -> None:
+    if work.trigger is not None and work.trigger.is_over:
+        raise FencedError(f"group '{work.group}' partition {work.partition} was claimed again meanwhile")
 
 
 def _each_once(own: Sequence[BoundHandler]) -> list[Participant]:

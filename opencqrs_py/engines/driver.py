@@ -256,6 +256,7 @@ def claim_after_timeout(
         fix = "make sure that the handler ends by itself, or keep progress on a server; then start again"
         where = ", ".join(hung.processor.places(call))
         raise EngineLostError("OCQ-414", f"{what}, and its transaction cannot be ended", where, fix)
+    hung.processor.abandon()
     (found,) = claimed(run, [hung.partition], owner)
     known = hung.supervised.record
     isolate = max(hung.cursor.isolate, len(call.chunk) if call.index is None and len(call.chunk) > 1 else 0)

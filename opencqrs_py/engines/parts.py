@@ -133,6 +133,7 @@ def make_replay_rule(
     finished: Sequence[ResetFunction] = (),
     *,
     rebuilding: bool = False,
+    run_all_handlers: bool = False,
 ) -> ReplayRule:
     """Return how a group handles events again: without the handlers that say ``replay=False``.
 
@@ -145,14 +146,16 @@ def make_replay_rule(
         dispatcher: Calls all of these handlers.
         finished: The group's ``@on_replay_finished`` functions.
         rebuilding: Whether new tables are filled beside those in use.
+        run_all_handlers: Whether that does again also what is not in the transaction.
     """
+    silent = rebuilding and not run_all_handlers
     kept = [bound for bound in handlers if bound.handler.mark.replay is not False]
     if not kept:
-        return ReplayRule(None, finished, rebuilding)
+        return ReplayRule(None, finished, rebuilding, silent)
     if len(kept) < len(handlers):
         belongs = sequencing.belongs if isinstance(sequencing, SequencingByObject) else None
-        return ReplayRule(Dispatcher(kept, types, reading, interceptors, belongs), finished, rebuilding)
-    return ReplayRule(dispatcher, finished, rebuilding)
+        return ReplayRule(Dispatcher(kept, types, reading, interceptors, belongs), finished, rebuilding, silent)
+    return ReplayRule(dispatcher, finished, rebuilding, silent)
 
 
 def require_alone(handlers: Sequence[BoundHandler], interceptors: Interceptors) -> None:

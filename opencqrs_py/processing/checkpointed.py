@@ -120,6 +120,12 @@ class CheckpointedProcessor(PartitionProcessor):
             self._all.close(claimed)
 
     @override
+    def abandon(self) -> None:
+        """End the claim, which the handlers of participants look at: there is no transaction that would be void."""
+        if (claimed := self._claimed) is not None:
+            claimed.end()
+
+    @override
     def resting(self, stopping: Stopping, wake: Callable[[], None]) -> Stopping:
         """Return what ends the rest of the partition early: its stop, or a request."""
         self._wake = wake

@@ -112,6 +112,11 @@ class CheckpointPositions:
         """Whether events are handled that are not stored: progress over later ones must wait for their checkpoint."""
         return self.handled > self._stored
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the partition is still claimed."""
+        return self._open
+
     def close(self) -> None:
         """Ignore every further request."""
         with self._lock:
@@ -142,6 +147,11 @@ class CheckpointTrigger:
             CheckpointError: OCQ-647, if no event at that position was given yet.
         """
         self._positions.request(position)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the partition was released, or claimed again: what is done for this claim comes to nothing."""
+        return not self._positions.is_open
 
 
 Asked: TypeAlias = "Mapping[int, int]"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from threading import Lock
@@ -108,6 +108,10 @@ class Caller(Protocol):
         """
         ...
 
+    def still(self, key: Hashable) -> TimeoutError | None:
+        """Return why a call would not be made now: an earlier one of its key has not returned; ``None`` if it would."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Halves:
@@ -154,6 +158,7 @@ class Checkpointing:
         self._caller = caller
         self._warning = warning
         self._open: dict[Partition, ClaimedPartition] = {}
+        self._owed: set[tuple[int, Partition]] = set()  # who could not be told yet to discard which partition
         self._lock = Lock()
 
     @property
@@ -191,6 +196,28 @@ class Checkpointing:
             if self._open.get(claimed.partition) is claimed:
                 del self._open[claimed.partition]
         claimed.close_participants()
+
+    def discard(self, partition: Partition, numbers: Iterable[int]) -> dict[int, Answer]:
+        """Have participants discard a partition. One that has not returned from an earlier call is owed that."""
+        free = [number for number in numbers if self._caller.still((number, partition)) is None]
+        with self._lock:
+            self._owed.update((number, partition) for number in numbers if number not in free)
+        return self.ask(CLOSED, partition, dict.fromkeys(free, ()))
+
+    def settle(self, number: int, partition: Partition) -> None:
+        """Make the call that a participant is owed; nothing may come to it before it has returned from all others.
+
+        Raises:
+            TimeoutError: If it has not.
+        """
+        error = self._caller.still((number, partition))
+        if error is not None:
+            raise error
+        with self._lock:
+            owed = (number, partition) in self._owed
+            self._owed.discard((number, partition))
+        if owed and (answer := self.discard(partition, [number]).get(number)) is not None and answer.error is not None:
+            raise answer.error
 
     def ask(self, name: str, partition: Partition, arguments: Mapping[int, Sequence[object]]) -> dict[int, Answer]:
         """Call a method of participants, by their numbers, for a partition; those that have none answer nothing."""
@@ -232,10 +259,14 @@ class ClaimedPartition:
             CheckpointError: OCQ-645, if one raises or does not return in time; the others are not notified.
         """
         for number, participant in enumerate(self._all.participants):
-            if participant.callback(CLAIMED) is None:
-                self._claimed.append(number)
-                continue
+            try:
+                self._all.settle(number, self.partition)
+            except Exception as error:
+                what = f"{participant.name} is not done with an earlier claim: {one_line(error)}"
+                raise CheckpointError("OCQ-645", what, self._where_of(participant)) from error
             self._claimed.append(number)
+            if participant.callback(CLAIMED) is None:
+                continue
             answer = self._all.ask(CLAIMED, self.partition, {number: (resume_at, self.trigger)})[number]
             if answer.error is not None:
                 what = f"{participant.name}.{CLAIMED} has failed: {one_line(answer.error)}"
@@ -251,6 +282,8 @@ class ClaimedPartition:
         Raises:
             CheckpointError: OCQ-646, if one of them does not.
         """
+        if self.closed:
+            raise CheckpointError("OCQ-646", "the partition was given up meanwhile", self._where)
         most = self.positions.handled if handled is None else handled
         seen: dict[int, Answer] = {}
 
@@ -296,13 +329,17 @@ class ClaimedPartition:
             self._warn(agreement, "the release")
         return max(stored, agreement.position or 0)
 
-    def close_participants(self) -> None:
-        """Have those who were notified of the claim discard what they keep, once. Never raises."""
+    def end(self) -> None:
+        """Take no more requests, events and confirmations."""
         self.closed = True
         self.positions.close()
+
+    def close_participants(self) -> None:
+        """Have those who were notified of the claim discard what they keep, once. Never raises."""
+        self.end()
         with self._lock:
             claimed, self._claimed = self._claimed, []
-        answers = self._all.ask(CLOSED, self.partition, dict.fromkeys(claimed, ()))
+        answers = self._all.discard(self.partition, claimed)
         for number, answer in answers.items():
             if answer.error is not None:
                 name, reason = self._all.participants[number].name, one_line(answer.error)

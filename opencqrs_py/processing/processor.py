@@ -252,6 +252,9 @@ class PartitionProcessor:
     def close(self) -> None:
         """Discard what is kept for the partition, after it was given up."""
 
+    def abandon(self) -> None:
+        """Have the thread that hangs in a call handle no further event, should it return; from another thread."""
+
     def resting(self, stopping: Stopping, wake: Callable[[], None]) -> Stopping:
         """Return what ends the rest of the partition early: its stop, and whatever else it has to do.
 
@@ -536,7 +539,8 @@ class PartitionProcessor:
                 raise
             raise_interrupt(error)
             raise _NotOpenedError(error) from error
-        missed = tuple(self._failure(error, Origin.HANDLER) for error in work.committed()) if work.calls_wait else ()
+        calls = work.calls_wait and not self._replays.silent
+        missed = tuple(self._failure(error, Origin.HANDLER) for error in work.committed()) if calls else ()
         moved = unseen(cursor) if portion.waiting else cursor.moved_to(to, stored=True, fingerprint=fingerprint)
         return Outcome(moved, handled=handled, skips=() if skip is None else (skip,), missed=missed)
 

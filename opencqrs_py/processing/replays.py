@@ -21,8 +21,10 @@ class ReplayRule:
         dispatcher: Calls the handlers that are for replays; ``None`` if there are none.
         finished: The group's ``@on_replay_finished`` functions, in the order of definition.
         rebuilding: Whether all events are handled again, beside the group that has handled them: in a rebuild.
+        silent: Whether no calls are made after a commit, as the group has made them when it handled the events.
     """
 
     dispatcher: Dispatcher | None
     finished: Sequence[ResetFunction] = ()
     rebuilding: bool = False
+    silent: bool = False

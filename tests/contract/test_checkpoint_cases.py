@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -28,6 +29,7 @@ from support.participants import (
 
 from opencqrs_py import (
     LATEST,
+    CheckpointParticipant,
     CheckpointTrigger,
     Event,
     EventHandlingProcessor,
@@ -38,6 +40,7 @@ from opencqrs_py import (
     PerSubject,
     ProcessorOptions,
     Reset,
+    checkpointing,
     event_handling,
 )
 from opencqrs_py.adapters.memory import InMemoryProgressTracker
@@ -654,6 +657,38 @@ def test_participant_timeout(tracker: Counting) -> None:  # H7
     assert failures(world.seen)[-1] in ("OCQ-645", "OCQ-646")
     assert "an earlier call has not returned" in driver.supervised.status().error
     ended.set()
+
+
+def test_a_participant_gets_a_partition_again_only_when_it_has_returned_and_discarded_it(tracker: Counting) -> None:
+    @checkpointing(GROUP)
+    class WithoutClaim(Board):
+        on_partition_claimed = CheckpointParticipant.on_partition_claimed
+
+    ended, slow = Signal(), [True]
+
+    def at_first(_: Partition, asked: int) -> int:
+        if slow:
+            slow.clear()
+            ended.wait(60)
+        return asked
+
+    board = WithoutClaim(checkpoint=at_first)
+    world = World(tracker, board.handle, Ordinary(tracker).handle, timeout=0.05).given(2)
+    driver = world.driver()
+    driver.step()
+    given = board.positions
+    world.clock.advance(1)
+    driver.step()
+    assert failures(world.seen) == ["OCQ-646", "OCQ-645"]
+    assert board.positions == given  # no event beside the call that has not returned
+    assert [call[0] for call in board.calls] == ["checkpoint"]
+    ended.set()
+    until = time.monotonic() + 60
+    while len(board.calls) < 3 and time.monotonic() < until:
+        world.clock.advance(60)
+        driver.step()
+    assert [call[0] for call in board.calls[:3]] == ["checkpoint", "closed", "checkpoint"]
+    assert board.positions[: 2 * len(given)] == given * 2
 
 
 def test_claim_exception_isolated(tracker: Counting) -> None:  # H9

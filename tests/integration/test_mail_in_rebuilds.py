@@ -108,3 +108,28 @@ def test_events_in_the_inbox_of_the_live_group_are_warned_of(world: World, caplo
     said = "group catalog: 1 event waits in the inbox of the live tables; handlers that the rebuild leaves out are not"
     assert said in caplog.text
     assert sum(world.lent().values()) == 21
+
+
+def test_calls_after_commits_are_made_once_for_each_event_not_again_by_a_rebuild(
+    request: pytest.FixtureRequest, world: World, make_module: Callable[[str], ModuleType]
+) -> None:
+    world.module = make_module(
+        HANDLERS.replace("import Event, P", "import AfterCommit, Event, P")
+        .replace(
+            "def lend(event: Event, connection: Connection)",
+            "def lend(event: Event, connection: Connection, after: AfterCommit)",
+        )
+        .replace("    book = {", "    after(lambda: called.append(event.position))\n    book = {")
+        + "\ncalled = []\n"
+    )
+    module: Any = world.module
+    world.add(7, start=20)
+    with world.application() as application:
+        assert application.rebuilds.rebuild("catalog").position == 20
+        assert module.called == []
+    world.run()
+    assert Counter(module.called) == Counter(range(21, 28))
+    with world.application(**{"event-handling.groups.catalog.rebuild.run-all-handlers": True}) as application:
+        application.rebuilds.drop_old("catalog")
+        application.rebuilds.rebuild("catalog")
+    assert Counter(module.called) == Counter(range(1, 28)) + Counter(range(21, 28))

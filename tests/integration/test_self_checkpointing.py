@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+from threading import Event as Signal
+from threading import Thread, current_thread
 from typing import Any
 
 import pytest
 from sqlalchemy import Connection, text
 
-from opencqrs_py import Application, Event, checkpointing, event_handling, on_start
+from opencqrs_py import Application, Event, ProcessingContext, checkpointing, event_handling, on_start
 from opencqrs_py.assembly.source_text import read_source
 from opencqrs_py.errors import AssemblyError, RebuildError
+from opencqrs_py.model.cloudevents import parse_event
 
 
 @checkpointing("archive")
@@ -130,3 +134,72 @@ def test_the_group_of_a_class_is_found_without_an_import(tmp_path: Path) -> None
     assert source.counts
     assert source.all_named
     assert source.groups == [("archive", 4)]
+
+
+class Hanging:
+    """Notes the positions that it is given; the third event hangs once, until ``go`` is set."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+        self.go = Signal()
+        self.hangs: Thread | None = None
+
+    @event_handling(types=["*"])
+    def note(self, event: Event, context: ProcessingContext) -> None:
+        """Note an event."""
+        if context.position == 3 and self.hangs is None:
+            self.hangs = current_thread()
+            self.go.wait(300)
+        self.seen.append(context.position)
+
+    def on_checkpoint(self, partition: Any, requested: int) -> int:
+        """Confirm it."""
+        del partition
+        return requested
+
+
+@checkpointing("hanging")
+class HangingAlone(Hanging):
+    """All handlers of its group are a participant's."""
+
+
+@checkpointing("hanging")
+class HangingBeside(Hanging):
+    """There is another handler, too."""
+
+
+@event_handling("hanging", types=["*"])
+def beside(event: Event, connection: Connection) -> None:
+    """Do nothing in the transaction."""
+
+
+@pytest.mark.parametrize("handlers", [(HangingAlone,), (HangingBeside, beside)])
+def test_a_call_that_returns_after_its_time_handles_nothing_beside_the_new_claim(
+    tmp_path: Path, handlers: tuple[Any, ...]
+) -> None:
+    settings = {**THREAD, "event-handling.standard.processing.handler-timeout": "1s"}
+    settings |= {"event-handling.standard.retry.initial-interval": "100ms"}
+    made: list[Hanging] = []
+    kept = handlers[0].__init__
+    with Application(settings, list(handlers), tmp_path) as application, pytest.MonkeyPatch.context() as patch:
+
+        def noted(self: Hanging) -> None:
+            kept(self)
+            made.append(self)
+
+        patch.setattr(handlers[0], "__init__", noted)
+        application.event_store.append(
+            parse_event(f'{{"id": "{n}", "source": "s", "type": "t", "subject": "/a"}}') for n in range(1, 9)
+        )
+        application.start()
+        until = time.monotonic() + 120
+        while not made or made[-1].seen[-1:] != [8]:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        board = made[-1]
+        given = list(board.seen)
+        board.go.set()
+        assert board.hangs is not None
+        board.hangs.join(120)
+        assert sorted(set(given)) == list(range(1, 9))
+        assert board.seen == [*given, 3]
