@@ -165,6 +165,8 @@ def _result_lines(result: RebuildResult, what: str) -> list[str]:
     lines = [f"{result.group} {what}, up to position {result.position:,}: {', '.join(swapped)}"]
     if left:
         lines.append(f"{result.group}: no handler has written to {', '.join(left)}, which is left as it was")
+        if what == "was rebuilt":
+            lines.append(f"{result.group}: if handlers read that, it was empty; name it in rebuild.shared-tables then")
     if what == "was rebuilt":
         lines.append(f"{result.group}: the old tables are kept until --drop-old or --undo")
     if not result.running:

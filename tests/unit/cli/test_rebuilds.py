@@ -1,0 +1,24 @@
+"""What the command line says of a rebuild that has ended."""
+
+from __future__ import annotations
+
+import pytest
+
+from opencqrs_py.assembly.rebuilds import RebuildResult
+from opencqrs_py.cli.rebuilds import _result_lines
+from opencqrs_py.model.rebuild import Fate, ShadowTable
+
+TABLES = (ShadowTable("loans", "table", Fate.SWAPPED), ShadowTable("readers", "table", Fate.LEFT))
+
+
+@pytest.mark.parametrize("running", [True, False])
+def test_it_names_tables_that_handlers_may_have_found_empty(running: bool) -> None:  # noqa: FBT001 a case
+    result = RebuildResult("catalog", 98, TABLES, 0.1, running)
+    assert _result_lines(result, "was rebuilt") == [
+        "catalog was rebuilt, up to position 98: loans",
+        "catalog: no handler has written to readers, which is left as it was",
+        "catalog: if handlers read that, it was empty; name it in rebuild.shared-tables then",
+        "catalog: the old tables are kept until --drop-old or --undo",
+        *(["catalog: no process runs it; the next opencqrs run continues there"] if not running else []),
+    ]
+    assert not any("empty" in line for line in _result_lines(result, "was undone"))
