@@ -128,6 +128,7 @@ class JobRunner:
         self._ids: set[str] = set()  # of this process: it gets another one when its leases have ended
         self._changed = Condition()
         self._stopping = False
+        self._asked_for_starts = False  # whether the runs after the start of the process are recorded
         self._woken = False
         self._failure: BaseException | None = None
         self._purged_at = time.monotonic()
@@ -261,6 +262,8 @@ class JobRunner:
         company = self._company()
         if company is None:
             return POLL_SECONDS
+        if not self._asked_for_starts:  # at the start this process had no leases
+            self._request_starts(company)
         worker = self._worker(company)
         for run in self.desk.attend(worker):
             self._begin(run)
@@ -393,6 +396,7 @@ class JobRunner:
                 now = self._parts.store.look(()).now
                 due = now + timedelta(seconds=rule.ticking.delay)
                 self.desk.request(JobRun(f"{name}@start:{company.node}", name, Trigger.STARTUP, now, due_at=due))
+        self._asked_for_starts = True
 
     def _threads(self) -> list[Thread]:
         with self._changed:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from threading import Event as Signal
+from threading import current_thread
 
 from opencqrs_py.adapters.memory.jobs import InMemoryJobStore
 from opencqrs_py.engines.job_runner import Company, JobParts, JobRunner
 from opencqrs_py.jobs.binding import BoundJob
 from opencqrs_py.jobs.desk import Ending, JobDesk, Worker
-from opencqrs_py.jobs.rules import JobRule
+from opencqrs_py.jobs.rules import JobRule, Ticking
 from opencqrs_py.jobs.runs import JobRun, RunStatus
 from opencqrs_py.model.job import Job, JobMark, Trigger
 from opencqrs_py.processing.ports import SystemClock
@@ -50,3 +52,70 @@ def test_a_run_that_comes_back_is_in_hand_until_its_own_attempt_ends():
     left = store.find("run")
     assert left is not None
     assert (left.status, left.owner) == (RunStatus.RETRYING, "")
+
+
+class _SlowLooks(InMemoryJobStore):
+    """A look at the runs takes until ``go`` is set, once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looked, self.go, self.slow = Signal(), Signal(), False
+
+    def look(self, jobs=None):
+        view = super().look(jobs)
+        if self.slow and current_thread().name == "opencqrs-jobs":
+            self.slow = False
+            self.looked.set()
+            self.go.wait(PATIENCE)
+        return view
+
+
+def _runner(store, call, rule=None, company=None):
+    rule = rule or JobRule("job")
+    job = BoundJob(Job(JobMark("job"), call, "here"), rule, call, transactional=False)
+    here = Company("node", "node", frozenset({"node"}), {}, lambda: {"node"})
+    return JobRunner(JobParts({"job": job}, store, None, None, SystemClock()), company or (lambda: here))
+
+
+def test_a_look_that_is_older_than_a_run_in_hand_does_not_end_it():
+    store, ends, cancelled = _SlowLooks(), Signal(), []
+
+    def call(context, _):
+        store.go.set()
+        ends.wait(PATIENCE)
+        cancelled.append(context.cancelled)
+
+    runner = _runner(store, call)
+    runner.start()
+    try:
+        store.slow = True
+        runner.wake()
+        assert store.looked.wait(PATIENCE)
+        store.request(JobRun("run", "job", Trigger.MANUAL, InMemoryJobStore.look(store).now, reserved="node"))
+        with ThreadPoolExecutor(1) as threads:
+            ran = threads.submit(runner.run_here, "run", PATIENCE)
+            assert store.go.wait(PATIENCE)
+            store.slow, store.looked = True, Signal()
+            runner.wake()
+            assert store.looked.wait(PATIENCE)  # it has followed the look before
+            ends.set()
+            assert ran.result(PATIENCE).status is RunStatus.SUCCEEDED
+    finally:
+        store.go.set()
+        runner.stop(0.0)
+    assert cancelled == [False]
+
+
+def test_runs_after_the_start_are_recorded_when_the_process_has_its_leases():
+    store, ran, here = InMemoryJobStore(), Signal(), []
+    rule = JobRule("job", ticking=Ticking(startup=True))
+    runner = _runner(store, lambda *_: ran.set(), rule, lambda: here[0] if here else None)
+    runner.start()
+    try:
+        assert store.look().runs == ()
+        here.append(Company("node", "node", frozenset({"node"}), {}, lambda: {"node"}))
+        runner.wake()
+        assert ran.wait(PATIENCE)
+    finally:
+        runner.stop(PATIENCE)
+    assert [run.id for run in store.history()] == ["job@start:node"]
