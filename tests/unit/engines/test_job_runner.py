@@ -63,7 +63,7 @@ class _SlowLooks(InMemoryJobStore):
 
     def look(self, jobs=None):
         view = super().look(jobs)
-        if self.slow and current_thread().name == "opencqrs-jobs":
+        if self.slow and jobs is not None and current_thread().name == "opencqrs-jobs":
             self.slow = False
             self.looked.set()
             self.go.wait(PATIENCE)
