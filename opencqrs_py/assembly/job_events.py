@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from hashlib import sha256
 from typing import Any
 
 from opencqrs_py.assembly.discovery import Discovered
@@ -21,6 +22,7 @@ from opencqrs_py.model.naming import canonical
 from opencqrs_py.processing.after_commit import AfterCommit
 
 _TICK_SECONDS = 1.0  # between two looks of such a group at its inbox, unless settings say otherwise
+_IDENTITY = 8  # digits of what tells an event from others at its position
 _OF_DATA = "data."
 
 
@@ -133,7 +135,9 @@ def _recorder(
 
     def record(event: Event, after_commit: AfterCommit, transaction: Any = None) -> None:
         now = datetime.now(UTC)
-        id_ = f"{events.job}@event:{event.position}"
+        # Not by its position alone: another event has that in another log, after a reset to its beginning.
+        identity = sha256(f"{len(event.source)}:{event.source}{event.id}".encode()).hexdigest()[:_IDENTITY]
+        id_ = f"{events.job}@event:{event.position}-{identity}"
         run = JobRun(id_, events.job, Trigger.EVENT, now, ids=_ids(events, event))  # due at once, by the store's clock
         store().request(run, unit_of(transaction) if transaction is not None else None)
         after_commit(bell.ring)

@@ -1,0 +1,31 @@
+"""Runs that events start: one for each event, whatever its log."""
+
+from __future__ import annotations
+
+from opencqrs_py import InMemoryEventStore
+from opencqrs_py.adapters.memory.jobs import InMemoryJobStore
+from opencqrs_py.assembly.job_events import Bell, JobEvents, _recorder
+from opencqrs_py.model.cloudevents import parse_event
+from opencqrs_py.model.event import Event
+from opencqrs_py.model.selection import Selection
+from opencqrs_py.processing.after_commit import AfterCommit
+from opencqrs_py.testing import FakeClock
+
+
+def first_of_a_log(id_: str) -> Event:
+    """Return an event as it is stored at position 1."""
+    store = InMemoryEventStore()
+    store.append([parse_event(f'{{"id": "{id_}", "source": "s", "type": "t", "subject": "/a"}}')])
+    (found,) = store.read(0, 1, Selection()).events
+    return found
+
+
+def test_an_event_starts_one_run_and_another_one_at_its_position_its_own() -> None:
+    store = InMemoryJobStore(FakeClock())
+    record = _recorder(JobEvents("note", ("*",), "id", "here"), lambda: store, None, Bell())
+    first, other = map(first_of_a_log, ("e1", "e101"))
+    for event in (first, first, other):
+        record(event, AfterCommit())
+    runs = store.history()
+    assert sorted(run.ids or () for run in runs) == [("e1",), ("e101",)]
+    assert {run.due_at for run in runs} == {None}  # at once, by the clock of the store
