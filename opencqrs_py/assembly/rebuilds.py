@@ -369,15 +369,17 @@ class Rebuilds:
             )
 
     def _opened(self, group: EffectiveGroup, shadows: Shadows, code: GroupCode) -> RebuildRecord:
-        """Return the record of the shadow, which continues if the same handlers have begun it."""
+        """Return the record of the shadow, which continues if the same handlers and settings have begun it."""
         shadows.complete(group.name)
         shadows.tidy(group.name)
         known = shadows.record(group.name)
         if known is not None and known.has_shadow and shadows.exists(group.name):
             same = same_code(known.handlers, code.handlers) and known.shared == group.rebuild.shared_tables
-            if same:
+            looked = shadows.look(group.name, group.rebuild.tables, known.shared) if same else ()
+            if same and {one.name for one in looked} >= set(group.rebuild.tables):
                 return known
-            _log.warning("group %s: its handlers have changed since the rebuild began, so it begins again", group.name)
+            what = "rebuild.tables has" if same else "its handlers have"
+            _log.warning("group %s: %s changed since the rebuild began, so it begins again", group.name, what)
         else:
             self._require_none_kept(group, known)
         shadows.drop_shadow(group.name)

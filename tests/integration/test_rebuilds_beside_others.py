@@ -207,3 +207,19 @@ def test_of_two_rebuilds_that_swap_the_second_one_is_refused(
         assert empty.lent()["/books/3"] == 99
         with pytest.raises(RebuildError, match=r"OCQ-630.*no old tables"):
             other.rebuilds.undo("catalog")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_rebuild_that_has_missed_a_table_begins_again_when_the_settings_name_it(
+    empty: World, make_module: Callable[[str], ModuleType], caplog: pytest.LogCaptureFixture
+) -> None:
+    table = "CREATE TABLE late (position INTEGER PRIMARY KEY)"
+    made = "CREATE TABLE IF NOT EXISTS early (position INTEGER PRIMARY KEY)"
+    both = "INSERT INTO early VALUES (:position);INSERT INTO late VALUES (:position)"
+    of(empty, make_module, made, both, table)
+    with empty.application() as application, pytest.raises(RebuildError, match=r"OCQ-635.*late"):
+        application.rebuilds.rebuild("catalog")
+    with empty.application(**{"event-handling.groups.catalog.rebuild.tables": ["late"]}) as application:
+        assert application.rebuilds.rebuild("catalog").position == 20
+    assert "group catalog: rebuild.tables has changed since the rebuild began, so it begins again" in caplog.text
+    assert empty.send("SELECT count(*) FROM late") == [(20,)]
