@@ -91,7 +91,7 @@ def wait_until(condition):
 def test_runs_are_counted_by_the_process_that_has_ended_them_and_others_see_how_jobs_stand(make, database):
     made = make(**database, **{"jobs.job-0.triggers.cron": "0 3 1 1 *"})
     made.start()
-    for ids in ([], ["a"], ["poison"]):
+    for ids in (None, ["a"], ["poison"]):
         made.jobs.wait(made.jobs.request("job-0", ids).id, LONG)
     wait_until(lambda: metrics(made)["run_seconds_count", "job-0"] == 3)
     made.jobs.pause("job-0")
