@@ -13,7 +13,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -146,15 +146,19 @@ class Folder:
 
     def opencqrs(self, *arguments: str) -> subprocess.Popen[bytes]:
         """Start a command of the project; what it says goes to a file, of which ``said`` shows the end."""
-        command = [sys.executable, "-m", "opencqrs_py", *arguments, "--project", str(self.folder)]
+        command = self._command(arguments)
         with self.folder.joinpath(MESSAGES).open("ab") as messages:
             return subprocess.Popen(command, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=messages)
 
     def failure(self, *arguments: str) -> str:
         """Run a command of the project; return what it says if it fails, with its exit code."""
-        command = [sys.executable, "-m", "opencqrs_py", *arguments, "--project", str(self.folder)]
-        ran = subprocess.run(command, cwd=self.folder, check=False, capture_output=True, encoding="utf-8")
+        ran = subprocess.run(
+            self._command(arguments), cwd=self.folder, check=False, capture_output=True, encoding="utf-8"
+        )
         return f"{' '.join(arguments)} ended with {ran.returncode}:\n{ran.stderr}" if ran.returncode else ""
+
+    def _command(self, arguments: Sequence[str]) -> list[str]:
+        return [sys.executable, "-m", "opencqrs_py", *arguments, "--project", str(self.folder)]
 
     def said(self) -> str:
         """Return the last lines that the project's commands wrote to standard error."""
