@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from opencqrs_py.assembly.conditions import Decision, parks
 from opencqrs_py.config import EffectiveGroup, Engine, Tracking
 from opencqrs_py.config.choices import Mode
-from opencqrs_py.engines.checkpointing import PARKS, SCHEDULED, CheckpointRule
+from opencqrs_py.engines.checkpointing import SCHEDULED, CheckpointRule
 from opencqrs_py.processing.checkpoints import CheckpointMode
 from opencqrs_py.processing.participation import Checkpointing
 
@@ -18,13 +20,13 @@ def checkpoint_rule_of(settings: EffectiveGroup, tracking: Decision) -> Checkpoi
     in_memory = tracking.choice == Tracking.IN_MEMORY.value and not tracking.provider
     rule = CheckpointRule(CheckpointMode(settings.checkpointing.mode.value), settings.checkpointing.timeout)
     path, why, setting = f"event-handling.groups[{settings.name}]", "", ""
+    if parks(settings):
+        rule = replace(rule, parks=f"set {path}.retry.on-exhausted and {path}.retry.on-undecodable: skip or stop")
     if settings.processing.mode is Mode.SCHEDULED:
         why, setting = SCHEDULED, "processing.mode: streaming"
-    elif parks(settings):
-        why, setting = PARKS, "retry.on-exhausted and retry.on-undecodable: skip or stop"
     elif settings.processing.engine is Engine.SPARK and in_memory:
         why, setting = IN_MEMORY, "progress.tracking: sql"
-    return CheckpointRule(rule.mode, rule.timeout, why, f"set {path}.{setting}") if why else rule
+    return replace(rule, why_not=why, fix=f"set {path}.{setting}") if why else rule
 
 
 def decide_checkpointing(settings: EffectiveGroup, checkpointing: Checkpointing) -> Decision:

@@ -15,13 +15,13 @@ from opencqrs_py.processing.definitions import order_of
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.event_types import EventTypes
 from opencqrs_py.processing.interception import Interceptors
-from opencqrs_py.processing.participation import Checkpointing, Halves
+from opencqrs_py.processing.participants import form_of, says_when_parked_events_are_durable
+from opencqrs_py.processing.participation import PARKED, Checkpointing, Halves
 from opencqrs_py.processing.reading import Reading
 from opencqrs_py.processing.sequencing import Sequencing, SequencingByObject
 from opencqrs_py.processing.signatures import IN_TRANSACTION, Kind
 
 SCHEDULED = "is scheduled: its events are handled out of the order of their positions"
-PARKS = "parks events: they are handled after later ones, which no single position can confirm"
 FRAMES = "its handler takes data frames: Spark reads a range of them at once"
 
 
@@ -34,6 +34,7 @@ class CheckpointRule:
         timeout: Seconds that participants have to answer.
         why_not: Why the group cannot have participants, as it is set up; empty if it can.
         fix: What to change then.
+        parks: What to change so that the group parks no event; empty if it parks none.
 
     Raises:
         ValueError: If the time-out is not above 0.
@@ -43,6 +44,7 @@ class CheckpointRule:
     timeout: float = 30.0
     why_not: str = ""
     fix: str = ""
+    parks: str = ""
 
     def __post_init__(self) -> None:
         if not self.timeout > 0:
@@ -72,8 +74,8 @@ def make_checkpointing(
     Raises:
         HandlerSignatureError: OCQ-641, if a handler or interceptor asks for what belongs to a transaction; OCQ-644, if
             a handler asks for a trigger, and there is no participant.
-        AssemblyError: OCQ-642, if the group cannot have participants; OCQ-643, if the mode is ``require-deferred`` and
-            there are other handlers.
+        AssemblyError: OCQ-642, if the group cannot have them; OCQ-643, if the mode is ``require-deferred`` and there
+            are other handlers.
     """
     own = [bound for bound in handlers if bound.handler.participant is not None]
     others = [bound for bound in handlers if bound.handler.participant is None]
@@ -87,6 +89,8 @@ def make_checkpointing(
         what = f"group '{group}' has participants, and {why_not}"
         fix = "take lists or a pyarrow.Table" if in_frames else rule.fix
         raise AssemblyError("OCQ-642", what, own[0].handler.place, fix)
+    if rule.parks:
+        _require_parking(group, own, rule.parks)
     belongs = sequencing.belongs if isinstance(sequencing, SequencingByObject) else None
 
     own = [_while_claimed(bound) for bound in own]
@@ -104,6 +108,14 @@ def make_checkpointing(
     warning = _mixed(group, own, others, rule.mode) if others else ""
     parts = (_each_once(own), halves(own), halves(others), AnswersInTime())
     return Checkpointing(*parts, deferred=deferred, timeout=rule.timeout, warning=warning)
+
+
+def _require_parking(group: str, own: Sequence[BoundHandler], without: str) -> None:
+    """Refuse a participant that would be asked for positions only: the progress has passed an event that is parked."""
+    for participant in _each_once(own):
+        if not says_when_parked_events_are_durable(participant):
+            what = f"group '{group}' parks events, and {participant.name} does not say when those are durable"
+            raise AssemblyError("OCQ-642", what, participant.place, f"write {form_of(PARKED)}, or {without}")
 
 
 def _while_claimed(bound: BoundHandler) -> BoundHandler:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from opencqrs_py.engines.checkpointing import PARKS, SCHEDULED, CheckpointRule, make_checkpointing
+from opencqrs_py.engines.checkpointing import SCHEDULED, CheckpointRule, make_checkpointing
 from opencqrs_py.errors import AssemblyError
 from opencqrs_py.model.handler import Handler, Interceptor, Upcaster
 from opencqrs_py.model.partition import residue_of
@@ -189,11 +189,11 @@ def group_processing(
 
 
 def unfit(options: ProcessorOptions) -> CheckpointRule:
-    """Return the rule for participants of a processor that is made by hand, with why it cannot have any."""
+    """Return the rule for participants of a processor that is made by hand, with what it does not allow for."""
     if options.schedule is not None:
         return replace(options.checkpointing, why_not=SCHEDULED, fix="leave the schedule out")
     if options.parks:
-        return replace(options.checkpointing, why_not=PARKS, fix="skip or stop instead of parking")
+        return replace(options.checkpointing, parks="skip or stop instead of parking")
     return options.checkpointing
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import takewhile
 from typing import Any, NoReturn
 
 from typing_extensions import override
@@ -11,12 +13,14 @@ from typing_extensions import override
 from opencqrs_py.errors import CheckpointError, NonTransientError
 from opencqrs_py.model.checkpoint import CheckpointStatus
 from opencqrs_py.model.chunk import NOTHING
+from opencqrs_py.model.inbox import GivenUp
 from opencqrs_py.model.outcome import Failure, Origin, Outcome
 from opencqrs_py.model.progress import Cursor, PartitionStatus, ProcessorState, Skip
 from opencqrs_py.processing.binding import Work
 from opencqrs_py.processing.checkpoints import CheckpointTrigger
 from opencqrs_py.processing.dispatch import ChunkFailedError
 from opencqrs_py.processing.exceptions import failure_of, one_line, own_frames, raise_interrupt
+from opencqrs_py.processing.feed import Page
 from opencqrs_py.processing.participation import Checkpointing, ClaimedPartition, logger
 from opencqrs_py.processing.pipelining import Pipelining
 from opencqrs_py.processing.portions import Portion, without_handling
@@ -213,10 +217,55 @@ class CheckpointedProcessor(PartitionProcessor):
     @override
     def _handle(self, cursor: Cursor, portion: Portion, *, pipelined: bool = True) -> Outcome:
         claimed = self._participating()
+        alone = self._all.others.usual is None
+        if portion.waiting:
+            return self._waited(cursor, portion) if alone else super()._handle(cursor, portion, pipelined=pipelined)
+        if portion.behind and self._all.deferred:
+            return self._up_to_behind(cursor, portion)
         claimed.positions.poll(portion.chunk.position(-1))
-        if self._all.deferred and self._all.others.usual is None:
+        if self._all.deferred and alone:
             return self._delivered(cursor, portion, claimed)
         return super()._handle(cursor, portion, pipelined=pipelined)
+
+    def _up_to_behind(self, cursor: Cursor, portion: Portion) -> Outcome:
+        """Handle the events up to the first that goes into the inbox; without any, have those go there.
+
+        Progress is stored with what goes there, and only after a checkpoint. Events that are handled in one step with
+        them would be handled again if that failed.
+        """
+        chunk, first = portion.chunk, portion.behind[0].position
+        before = bisect_left(range(len(chunk)), first, key=chunk.position)
+        if before:
+            return self._handle(cursor, replace(portion.first(before), upto=chunk.position(before - 1), behind=()))
+        next_one = chunk.position(0)
+        run = tuple(takewhile(lambda entry: entry.position < next_one, portion.behind))
+        return self._without_handling(cursor, without_handling(run[-1].position, run))
+
+    def _waited(self, cursor: Cursor, portion: Portion) -> Outcome:
+        """Have participants, which are alone in the group, handle events of the inbox, and take out the durable ones.
+
+        Those before one that fails are not handled again.
+        """
+        failure, durable = None, portion
+        try:
+            handled = self._deliver(cursor, portion)
+        except ChunkFailedError as failed:
+            index = failed.index
+            failure = self._diagnosis.failure_of_handler(failed.error, portion.chunk[index or 0])
+            if index is None and failure.origin is not Origin.OUTAGE and len(portion.chunk) > 1:
+                return self._by_halves(cursor, portion)
+            if not index:
+                return Outcome(cursor, failure=failure)
+            durable, handled = portion.first(index), index
+        try:
+            self._participating().confirm_parked(_positions(durable))
+            done = super()._commit(cursor, durable)
+        except CheckpointError as error:
+            return self._aborted(cursor, error)
+        except BaseException as error:
+            raise_interrupt(error)
+            return self._not_committed(cursor, durable.first(1), error)
+        return replace(done, handled=handled, failure=failure)
 
     def _delivered(self, cursor: Cursor, portion: Portion, claimed: ClaimedPartition) -> Outcome:
         """Have participants handle events; those that are handled when a later one fails stay so."""
@@ -250,7 +299,7 @@ class CheckpointedProcessor(PartitionProcessor):
     def _deliver(self, cursor: Cursor, portion: Portion) -> int:
         """Call the participants' handlers, outside of any transaction."""
         work = Work(self.group, self.partition, NO_UNIT, cursor.failing, cursor.attempt)
-        if cursor.replay is not None or cursor.ahead is not None:
+        if portion.waiting or cursor.replay is not None or cursor.ahead is not None:
             tell(work, cursor, portion)
         work.trigger = self._participating().trigger
         dispatcher = self._all.own.replaying if work.replaying else self._all.own.usual
@@ -258,6 +307,8 @@ class CheckpointedProcessor(PartitionProcessor):
 
     @override
     def _handled(self, portion: Portion, work: Work, dispatcher: Any = None) -> int:
+        if dispatcher is None and self._all.others.usual is None:  # participants have handled everything
+            return 0
         work.trigger = self._participating().trigger
         return super()._handled(portion, work, dispatcher)
 
@@ -275,6 +326,13 @@ class CheckpointedProcessor(PartitionProcessor):
             return super()._commit(cursor, portion, skip, pipelining=pipelining)
         positions, last = self._claimed.positions, portion.chunk.position(-1)
         given = self._deliver(cursor, portion)
+        if portion.waiting:
+            try:
+                self._claimed.confirm_parked(_positions(portion))
+            except CheckpointError as error:
+                raise _NotConfirmedError(error) from error
+            done = super()._commit(cursor, portion, skip, pipelining=pipelining)
+            return replace(done, handled=max(given, done.handled))
         if self._all.deferred:
             unmoved = replace(portion, upto=cursor.stored)
             done = super()._commit(cursor, unmoved, skip, pipelining=pipelining)
@@ -298,17 +356,29 @@ class CheckpointedProcessor(PartitionProcessor):
 
     @override
     def _without_handling(self, cursor: Cursor, portion: Portion, skip: Skip | None = None) -> Outcome:
-        """Skip an event; what was handled before it has to be confirmed first, as the progress passes it."""
-        claimed = self._participating()
-        before = claimed.positions.handled
-        if skip is not None and before > cursor.stored:
-            outcome = self._checkpoint(cursor, before)
-            if outcome.failure is not None:
-                return outcome
-            cursor = outcome.cursor
-        done = super()._without_handling(cursor, portion, skip)
+        """Skip an event, or have it wait in the inbox; what was handled before it has to be confirmed first."""
+        outcome = self._checkpoint_before_passing(cursor)
+        if outcome.failure is not None:
+            return outcome
+        return self._passed(super()._without_handling(outcome.cursor, portion, skip))
+
+    @override
+    def _park(self, cursor: Cursor, page: Page, portion: Portion, how: GivenUp) -> Outcome:
+        """Move the progress past an event, which goes into the inbox; what was handled is confirmed first."""
+        outcome = self._checkpoint_before_passing(cursor)
+        if outcome.failure is not None:
+            return outcome
+        return self._passed(super()._park(outcome.cursor, page, portion, how))
+
+    def _checkpoint_before_passing(self, cursor: Cursor) -> Outcome:
+        """Have everything confirmed that is handled, as the progress is to pass an event that is not."""
+        handled = self._participating().positions.handled
+        return self._checkpoint(cursor, handled) if handled > cursor.stored else Outcome(cursor)
+
+    def _passed(self, done: Outcome) -> Outcome:
+        """Take in that the progress has passed an event."""
         if done.failure is None:
-            claimed.positions.store(done.cursor.stored)
+            self._participating().positions.store(done.cursor.stored)
         return done
 
     def publish(self, cursor: Cursor) -> None:
@@ -392,6 +462,10 @@ class _NoUnit:
 
 
 NO_UNIT = _NoUnit()
+
+
+def _positions(portion: Portion) -> tuple[int, ...]:
+    return tuple(portion.chunk.position(index) for index in range(len(portion.chunk)))
 
 
 def _failure_of_checkpoint(error: CheckpointError) -> Failure:

@@ -233,8 +233,6 @@ class GroupProcessing:
 
     def _parking_by(self, rule: ParkingRule) -> Parking | None:
         """Return how the group parks; ``None`` without an inbox, or if partitions are not found by CRC-32."""
-        if self.checkpointing is not None:
-            return None
         if isinstance(self.tracker, ParkingTracker) and self._sequencing.partition_of is residue_of:
             return Parking(self.tracker, rule)
         return None

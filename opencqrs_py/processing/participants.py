@@ -10,13 +10,14 @@ from opencqrs_py.errors import HandlerSignatureError
 from opencqrs_py.model.checkpoint import Participant
 from opencqrs_py.model.handler import CHECKPOINTING_ATTRIBUTE
 from opencqrs_py.model.naming import canonical
-from opencqrs_py.processing.participation import CHECKPOINT, CLAIMED, CLOSED, RELEASED, CheckpointParticipant
+from opencqrs_py.processing.participation import CHECKPOINT, CLAIMED, CLOSED, PARKED, RELEASED, CheckpointParticipant
 
 _PARAMETERS = {
     CLAIMED: "partition, resume_at, trigger",
     CHECKPOINT: "partition, requested",
     RELEASED: "partition, up_to",
     CLOSED: "partition",
+    PARKED: "partition, positions",
 }
 
 
@@ -45,10 +46,16 @@ def participant_of(instance: object, group: str, place: str) -> Participant | No
     asked = getattr(cls, CHECKPOINT, None)
     if not callable(asked) or asked is CheckpointParticipant.on_checkpoint:
         what = f"{cls.__name__} does not say what is durable: it has no {CHECKPOINT}"
-        raise HandlerSignatureError("OCQ-640", what, place, f"write {_form(CHECKPOINT)}")
+        raise HandlerSignatureError("OCQ-640", what, place, f"write {form_of(CHECKPOINT)}")
     for name in _PARAMETERS:
         _check_callback(getattr(instance, name, None), name, place)
     return Participant(instance, cls.__name__, place)
+
+
+def says_when_parked_events_are_durable(participant: Participant) -> bool:
+    """Return whether a participant can be in a group that parks events."""
+    said = getattr(type(participant.instance), PARKED, None)
+    return callable(said) and said is not CheckpointParticipant.on_parked_handled
 
 
 def _check_unmarked(cls: type, group: str, place: str) -> None:
@@ -66,19 +73,20 @@ def _check_callback(callback: Callable[..., Any] | None, name: str, place: str) 
     if callback is None:
         return
     if not callable(callback):
-        raise HandlerSignatureError("OCQ-640", f"{name} is no method", place, f"write {_form(name)}")
+        raise HandlerSignatureError("OCQ-640", f"{name} is no method", place, f"write {form_of(name)}")
     if inspect.isgeneratorfunction(callback) or inspect.isasyncgenfunction(callback):
         what = f"{name} must not yield: nothing would run it"
-        raise HandlerSignatureError("OCQ-640", what, place, f"write {_form(name)}")
+        raise HandlerSignatureError("OCQ-640", what, place, f"write {form_of(name)}")
     try:
         inspect.signature(callback).bind(*_PARAMETERS[name].split(", "))
     except TypeError as error:
         what = f"{name} cannot be called with {_PARAMETERS[name]} ({error})"
-        raise HandlerSignatureError("OCQ-640", what, place, f"write {_form(name)}") from None
+        raise HandlerSignatureError("OCQ-640", what, place, f"write {form_of(name)}") from None
     except ValueError:  # a callable that shows no signature
         return
 
 
-def _form(name: str) -> str:
-    returned = "None" if name in (CLAIMED, CLOSED) else "int"
+def form_of(name: str) -> str:
+    """Return how the method of a participant is written."""
+    returned = "None" if name in (CLAIMED, CLOSED, PARKED) else "int"
     return f"def {name}(self, {_PARAMETERS[name]}) -> {returned}"

@@ -27,11 +27,12 @@ from opencqrs_py.processing.exceptions import one_line
 
 logger = logging.getLogger("opencqrs.processing")
 
-CLAIMED, CHECKPOINT, RELEASED, CLOSED = (
+CLAIMED, CHECKPOINT, RELEASED, CLOSED, PARKED = (
     "on_partition_claimed",
     "on_checkpoint",
     "on_partition_released",
     "on_partition_closed",
+    "on_parked_handled",
 )
 
 
@@ -80,6 +81,19 @@ class CheckpointParticipant:
 
     def on_partition_closed(self, partition: Partition) -> object:
         """Discard what is kept of a partition: nothing is asked about it until it is claimed again."""
+
+    def on_parked_handled(self, partition: Partition, positions: Sequence[int]) -> object:
+        """Make durable what was handled of events that had been parked. Needed where the group parks events.
+
+        Checkpoints do not speak of them: they come after later events, and the progress has passed them. When all
+        participants have returned they leave the inbox. If one raises or does not return in time, they stay there and
+        are handled again.
+
+        Args:
+            partition: Partition of the group.
+            positions: Positions of the events, rising.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not say when parked events are durable: write {PARKED}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,6 +312,24 @@ class ClaimedPartition:
         self._warn(agreement, "a checkpoint")
         return agreement.position
 
+    def confirm_parked(self, positions: tuple[int, ...]) -> None:
+        """Have all participants make durable what was handled of events that had been parked.
+
+        Raises:
+            CheckpointError: OCQ-646, if one of them raises or does not return in time.
+        """
+        if self.closed:
+            raise CheckpointError("OCQ-646", "the partition was given up meanwhile", self._where)
+        everybody = dict.fromkeys(range(len(self._all.participants)), (positions,))
+        answers = self._all.ask(PARKED, self.partition, everybody)
+        for number, participant in enumerate(self._all.participants):
+            error = answers[number].error if number in answers else AttributeError(f"it has no {PARKED}")
+            if error is not None:
+                at = _listed(positions)
+                what = f"{participant.name} has not confirmed the parked events at {at}: {one_line(error)}"
+                fix = f"return from {PARKED} when they are durable"
+                raise CheckpointError("OCQ-646", what, self._where_of(participant), fix) from error
+
     def release(self, stored: int) -> int:
         """Have the participants flush what they can; return the highest position that all confirm. Never raises.
 
@@ -360,6 +392,10 @@ class ClaimedPartition:
 
     def _where_of(self, participant: Participant) -> str:
         return f"{participant.place}, {self._where}"
+
+
+def _listed(positions: Sequence[int]) -> str:
+    return ", ".join(map(str, positions[:3])) + (", …" if len(positions) > 3 else "")
 
 
 def _confirmed(answer: Answer, handled: int) -> int | None:

@@ -25,6 +25,7 @@ from opencqrs_py.engines.spark.tasks import TaskRunner
 from opencqrs_py.engines.thread import ThreadEngine
 from opencqrs_py.model import Partition, ProcessorState, layout
 from opencqrs_py.processing.ports import SystemClock
+from opencqrs_py.processing.recovery import NoRetry, OnExhausted
 
 SECONDS = 60  # longest wait for another thread
 FIRST_HALF, SECOND_HALF = layout(2)
@@ -145,6 +146,29 @@ def test_a_request_is_met_while_events_come(engines: Engines) -> None:
     engines.when(lambda: 7 in engines.tracker.stores)
     engines.when(lambda: len(board.seen) == 20)
     assert board.asked()[:1] == [7]
+
+
+def test_a_parked_event_is_tried_again_and_its_sequence_behind_it(engines: Engines) -> None:
+    board, mended = Board(), Signal()
+
+    def fails() -> None:
+        if not mended.is_set():
+            raise OSError("not now")
+
+    board.before[3] = fails
+    rest = {"back_off": NoRetry(), "on_exhausted": OnExhausted.PARK, "park_seconds": 0.05}
+    world = engines.world(board, clock=SystemClock(), **rest)
+    append(world, 10)
+    engine = engines.started(world, hold=2.0)
+    engines.when(lambda: len(board.seen) >= 5 and world.stored_of_all()["0/2"] == 10)  # of the other one, or 5 or 7
+    assert set(world.waiting()) == {3, 5, 7, 9}
+    mended.set()
+    engines.when(lambda: not world.waiting())
+    engine.stop(SECONDS)
+    assert [position for name, position in board.seen if name == str(FIRST_HALF)] == [1, 3, 5, 7, 9]
+    assert board.out_of_inbox == [3, 5, 7, 9]
+    assert sorted(position for positions in board.parked() for position in positions) == [3, 5, 7, 9]
+    assert world.stored_of_all() == {"0/2": 10, "1/2": 10}
 
 
 # ------------------------------------------------------------------------------------------------------- threads

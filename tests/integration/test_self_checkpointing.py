@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from threading import Event as Signal
 from threading import Thread, current_thread
@@ -11,7 +13,16 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, text
 
-from opencqrs_py import Application, Event, ProcessingContext, checkpointing, event_handling, on_start
+from opencqrs_py import (
+    Application,
+    CheckpointParticipant,
+    Event,
+    InboxFilter,
+    ProcessingContext,
+    checkpointing,
+    event_handling,
+    on_start,
+)
 from opencqrs_py.assembly.source_text import read_source
 from opencqrs_py.errors import AssemblyError, RebuildError
 from opencqrs_py.model.cloudevents import parse_event
@@ -59,11 +70,11 @@ THREAD = {"event-handling.standard.processing.engine": "thread"}
         ),
         (
             {"event-handling.groups.archive.retry.on-exhausted": "park"},
-            "parks events: they are handled after later ones",
+            "parks events, and Archive does not say when those are durable",
         ),
         (
             {"event-handling.groups.archive.retry.on-undecodable": "park"},
-            "parks events: they are handled after later ones",
+            "parks events, and Archive does not say when those are durable",
         ),
         (
             {
@@ -84,6 +95,47 @@ def test_a_group_that_cannot_have_participants_is_refused_at_the_start(
         application.start()
     assert why in caught.value.what
     assert "set event-handling.groups[archive]." in caught.value.fix
+
+
+@checkpointing("archive")
+class Parking(CheckpointParticipant):
+    """Fails for one event as long as there is a file; what it confirms of parked events it writes to another."""
+
+    @event_handling(types=["*"])
+    def keep(self, event: Event) -> None:
+        """Keep an event."""
+        if event.id == "2" and Path("broken").exists():
+            raise ValueError("broken")
+
+    def on_checkpoint(self, partition: Any, requested: int) -> int:
+        """Confirm it."""
+        del partition
+        return requested
+
+    def on_parked_handled(self, partition: Any, positions: Sequence[int]) -> None:
+        """Confirm them."""
+        del partition
+        with Path("durable").open("a") as file:
+            file.write(f"{list(positions)}\n")
+
+
+def test_a_group_with_participants_parks_an_event_and_a_person_has_it_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("broken").touch()
+    park = {f"event-handling.groups.archive.retry.{key}": "park" for key in ("on-exhausted", "on-undecodable")}
+    none = {"event-handling.groups.archive.retry.policy": "none"}
+    with Application({**THREAD, **park, **none}, [Parking], tmp_path) as application:
+        event = {"specversion": "1.0", "source": "s", "type": "made", "subject": "/order/1", "data": {}}
+        application.event_store.append([parse_event(json.dumps({**event, "id": str(number)})) for number in (1, 2, 3)])
+        application.run(until_caught_up=True)
+        assert [entry.event_id for entry in application.inbox.entries(InboxFilter())] == ["2", "3"]
+        Path("broken").unlink()
+        application.inbox.retry(InboxFilter())
+        application.run(until_caught_up=True)
+        assert not application.inbox.entries(InboxFilter())
+    assert Path("durable").read_text() == "[2, 3]\n"
 
 
 def decided(application: Application, subject: str) -> Any:

@@ -24,6 +24,7 @@ from opencqrs_py.model import Outcome, Partition, layout
 from opencqrs_py.model.checkpoint import LATEST
 from opencqrs_py.processing.checkpoints import CheckpointMode
 from opencqrs_py.processing.definitions import Definition, in_order
+from opencqrs_py.processing.parking import ParkingRule
 from opencqrs_py.processing.ports import BackOff
 from opencqrs_py.processing.recovery import FixedBackOff, OnExhausted
 from opencqrs_py.processing.sequence_resolvers import PerSubject
@@ -33,6 +34,8 @@ from support.partitions import Seen
 
 FIRST, SECOND = "/order/1", "/order/4"  # subjects of two partitions, 0/2 and 1/2
 GROUP = "board"
+PARK_SECONDS = 100.0
+"""Between two attempts of a parked event: longer than ``World.until_idle`` waits."""
 
 
 def event(number: int, subject: str = FIRST, event_type: str = "moved") -> Event:
@@ -46,6 +49,7 @@ class Board(CheckpointParticipant):
     Attributes:
         seen: Positions of the events handled, in their order, with the partition as text.
         replayed: Those of them that were replays.
+        out_of_inbox: Those of them that had been parked.
         calls: Callback, partition as text, and position of each call but for events.
         before: Called before an event is handled, by its position.
     """
@@ -53,6 +57,7 @@ class Board(CheckpointParticipant):
     def __init__(self, **answers: Callable[[Partition, int], Any]) -> None:
         self.seen: list[tuple[str, int]] = []
         self.replayed: list[int] = []
+        self.out_of_inbox: list[int] = []
         self.calls: list[tuple[Any, ...]] = []
         self.triggers: dict[Partition, CheckpointTrigger] = {}
         self.old_triggers: list[CheckpointTrigger] = []
@@ -79,6 +84,10 @@ class Board(CheckpointParticipant):
         self.calls.append(("closed", str(partition)))
         return self._answer("closed", partition, 0)
 
+    def on_parked_handled(self, partition: Partition, positions: Sequence[int]) -> object:
+        self.calls.append(("parked", str(partition), tuple(positions)))
+        return self._answer("parked", partition, positions[0])
+
     def _answer(self, name: str, partition: Partition, position: int) -> object:
         return self.answers.get(name, lambda _, given: given)(partition, position)
 
@@ -89,6 +98,8 @@ class Board(CheckpointParticipant):
         self.of_events.append(trigger)
         if context.replaying:
             self.replayed.append(context.position)
+        if context.parked:
+            self.out_of_inbox.append(context.position)
 
     @property
     def positions(self) -> list[int]:
@@ -97,6 +108,10 @@ class Board(CheckpointParticipant):
     def asked(self, name: str = "checkpoint") -> list[int]:
         """Return the positions that a callback was asked for."""
         return [call[2] for call in self.calls if call[0] == name]
+
+    def parked(self) -> list[tuple[int, ...]]:
+        """Return the positions of the parked events that it was asked to make durable."""
+        return [call[2] for call in self.calls if call[0] == "parked"]
 
     @property
     def trigger(self) -> CheckpointTrigger:
@@ -152,7 +167,7 @@ class World:
         tracker: Where progress goes.
         definitions: Handlers, such as those of boards.
         partitions: How many.
-        rest: Further parts of a ``CheckpointRule``, as ``mode`` and ``timeout``.
+        rest: Further parts of a ``CheckpointRule``, as ``mode`` and ``timeout``, and of how events are tried again.
     """
 
     def __init__(
@@ -166,13 +181,20 @@ class World:
         back_off: BackOff | None = None,
         on_exhausted: OnExhausted = OnExhausted.SKIP,
         store: InMemoryEventStore | None = None,
-        clock: FakeClock | None = None,
+        clock: Any = None,
+        park_seconds: float = PARK_SECONDS,
     ) -> None:
         self.tracker = tracker
         self.store = InMemoryEventStore() if store is None else store
         self.clock = FakeClock() if clock is None else clock
         self.seen = Seen()
-        options = ProcessorOptions(clock=self.clock, batch_size=batch_size, checkpointing=CheckpointRule(mode, timeout))
+        options = ProcessorOptions(
+            clock=self.clock,
+            batch_size=batch_size,
+            checkpointing=CheckpointRule(mode, timeout),
+            on_exhausted=on_exhausted,
+            parking=ParkingRule(FixedBackOff(park_seconds)),
+        )
         self.processing = make_processing(
             GROUP,
             in_order(definitions),
@@ -215,6 +237,10 @@ class World:
                     self.clock.advance(wait)
                 if driver.over or driver.step().idle:
                     break
+
+    def waiting(self) -> dict[int, str]:
+        """Return the status of each event in the inbox, by its position."""
+        return {entry.position: entry.status.value for entry in self.tracker.entries(GROUP)}
 
     def stored(self, partition: Partition | None = None) -> int:
         known = {status.partition: status.position for status in self.tracker.statuses()}

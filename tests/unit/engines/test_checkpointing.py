@@ -14,12 +14,20 @@ from opencqrs_py import (
     CheckpointParticipant,
     CheckpointTrigger,
     Event,
+    EventHandlingProcessor,
+    InMemoryEventStore,
+    InMemoryProgressTracker,
+    NoRetry,
+    PartitionKeyResolver,
+    PerSubject,
+    ProcessorOptions,
     around_event,
     checkpointing,
     event_handling,
 )
 from opencqrs_py.engines.checkpointing import CheckpointRule
 from opencqrs_py.errors import AssemblyError, HandlerSignatureError
+from opencqrs_py.processing.recovery import OnExhausted
 from opencqrs_py.testing import HandlerTest
 
 ANY = {"type": "moved"}
@@ -69,6 +77,7 @@ def of_other(self: Any, event: Event) -> None:
         (marked(Plain, other=of_other), "takes part in checkpoints of group 'board', and handles events of 'other'"),
         (marked(Plain, on_checkpoint=lambda self: 0), "on_checkpoint cannot be called with partition, requested"),
         (marked(Plain, on_partition_closed=7), "on_partition_closed is no method"),
+        (marked(Plain, on_parked_handled=lambda self, partition: 0), "on_parked_handled cannot be called with"),
         (marked(Plain, on_partition_claimed=lambda self, p: 0), "on_partition_claimed cannot be called with"),
     ],
 )
@@ -163,6 +172,24 @@ def test_a_trigger_is_for_groups_with_participants() -> None:
     with pytest.raises(HandlerSignatureError, match=r"OCQ-644.*'trigger' asks for a CheckpointTrigger"):
         HandlerTest(alone)
     HandlerTest(marked(Plain), alone).given(ANY).handle().expect_progress(1)
+
+
+@pytest.mark.parametrize("base", [object, CheckpointParticipant])
+@pytest.mark.parametrize("setting", ["on_exhausted", "on_undecodable"])
+def test_where_events_are_parked_a_participant_says_when_those_are_durable(base: type, setting: str) -> None:
+    def made(**members: Any) -> object:
+        cls = type("Board", (base,), {"handle": Plain.handle, "on_checkpoint": Plain.on_checkpoint, **members})
+        options = ProcessorOptions(**{setting: OnExhausted.PARK})
+        known = (InMemoryEventStore(), InMemoryProgressTracker(), PerSubject(), PartitionKeyResolver(1))
+        handlers = [checkpointing("board")(cls)().handle]  # type: ignore[attr-defined]
+        return EventHandlingProcessor(0, "/", True, *known, handlers, NoRetry(), options=options)  # noqa: FBT003 recursive
+
+    with pytest.raises(AssemblyError, match="OCQ-642") as caught:
+        made()
+    assert caught.value.what == "group 'board' parks events, and Board does not say when those are durable"
+    method = "def on_parked_handled(self, partition, positions) -> None"
+    assert caught.value.fix == f"write {method}, or skip or stop instead of parking"
+    made(on_parked_handled=lambda self, partition, positions: None)
 
 
 @pytest.mark.parametrize("timeout", [0.0, -1.0, float("nan")])

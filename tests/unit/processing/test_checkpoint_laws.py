@@ -6,12 +6,13 @@ No event that a participant has not confirmed is ever at or before the stored po
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from support.participants import FIRST, GROUP, SECOND, World
+from support.participants import FIRST, GROUP, PARK_SECONDS, SECOND, World
 
 from opencqrs_py import (
     LATEST,
@@ -26,11 +27,11 @@ from opencqrs_py import (
     event_handling,
 )
 from opencqrs_py.model import Partition, layout
-from opencqrs_py.processing.recovery import FixedBackOff
+from opencqrs_py.processing.recovery import FixedBackOff, OnExhausted
 from opencqrs_py.testing import FakeClock
 
 BEHAVIOURS = ["flushes", "latest", "lies", "half", "stuck", "raises", "nothing"]
-SUBJECTS = {FIRST: Partition(2, 0), SECOND: Partition(2, 1)}
+SUBJECTS = {FIRST: Partition(2, 0), "/order/2": Partition(2, 0), SECOND: Partition(2, 1), "/order/5": Partition(2, 1)}
 
 
 class Disk:
@@ -38,6 +39,7 @@ class Disk:
 
     def __init__(self) -> None:
         self.events: dict[Partition, set[int]] = defaultdict(set)
+        self.handled: dict[str, set[int]] = defaultdict(set)
         self.behaviour = "flushes"
         self.claim_fails = False
 
@@ -65,6 +67,7 @@ class Writer(CheckpointParticipant):
             raise OSError("poison")
         memory = self.memory[context.partition]
         memory.append(context.position)
+        self.disk.handled[raw.subject].add(context.position)
 
     def on_checkpoint(self, partition: Partition, requested: int) -> Any:
         memory, disk = self.memory[partition], self.disk
@@ -82,8 +85,17 @@ class Writer(CheckpointParticipant):
         disk.events[partition].update(done)
         self.memory[partition] = memory = memory[len(done) :]
         if memory:
-            return memory[0] - 1
+            return min(memory) - 1
         return {"latest": LATEST, "lies": requested + 1_000}.get(disk.behaviour, requested)
+
+    def on_parked_handled(self, partition: Partition, positions: Sequence[int]) -> None:
+        memory, disk = self.memory[partition], self.disk
+        if disk.behaviour in {"raises", "stuck"}:
+            raise OSError("disk full")
+        assert set(positions) <= set(memory)
+        done = memory if disk.behaviour == "latest" else positions  # it may flush everything with them
+        disk.events[partition].update(done)
+        self.memory[partition] = [position for position in memory if position not in set(done)]
 
     def on_partition_closed(self, partition: Partition) -> None:
         self.memory.pop(partition, None)
@@ -96,18 +108,30 @@ class Checkpoints(RuleBasedStateMachine):
     @initialize(
         writers=st.integers(1, 3),
         mixed=st.booleans(),
-        skips=st.booleans(),
+        exhausted=st.sampled_from([OnExhausted.PARK, OnExhausted.SKIP, None]),
         batch_size=st.sampled_from([None, 1, 3]),
+        subjects=st.lists(st.sampled_from(sorted(SUBJECTS)), min_size=4, max_size=8),
+        bad=st.integers(0, 7),
     )
-    def begin(self, writers: int, *, mixed: bool, skips: bool, batch_size: int | None) -> None:
+    def begin(
+        self,
+        writers: int,
+        *,
+        mixed: bool,
+        exhausted: OnExhausted | None,
+        batch_size: int | None,
+        subjects: list[str],
+        bad: int,
+    ) -> None:
         self.disks = [Disk() for _ in range(writers)]
         self.poison: set[int] = set()
         self.store, self.tracker, self.clock = InMemoryEventStore(), InMemoryProgressTracker(), FakeClock()
-        self.mixed, self.skips, self.batch_size = mixed, skips, batch_size
-        self.owners: dict[int, Partition] = {}
+        self.mixed, self.exhausted, self.batch_size = mixed, exhausted, batch_size
+        self.subjects: dict[int, str] = {}
         self.rows: list[int] = []
         self.before: dict[str, int] = {}
         self._start()
+        self.append(subjects, bad)
 
     def _start(self) -> None:
         self.writers = [Writer(disk, self.poison) for disk in self.disks]
@@ -122,17 +146,24 @@ class Checkpoints(RuleBasedStateMachine):
             *([note] if self.mixed else []),
             partitions=2,
             batch_size=self.batch_size,
-            back_off=NoRetry() if self.skips else FixedBackOff(1.0),
+            back_off=FixedBackOff(1.0) if self.exhausted is None else NoRetry(),
+            on_exhausted=self.exhausted or OnExhausted.SKIP,
             store=self.store,
             clock=self.clock,
         )
         self.drivers = self.world.claimed()
 
-    @rule(subjects=st.lists(st.sampled_from(sorted(SUBJECTS)), min_size=1, max_size=8))
-    def append(self, subjects: list[str]) -> None:
+    @rule(subjects=st.lists(st.sampled_from(sorted(SUBJECTS)), min_size=1, max_size=8), bad=st.integers(0, 11))
+    def append_more(self, subjects: list[str], bad: int) -> None:
+        self.append(subjects, bad)
+
+    def append(self, subjects: list[str], bad: int) -> None:
+        """Append events, of which one fails for now: that with the index ``bad``, if there is such an event."""
         first = self.store.head() + 1
+        if bad < len(subjects) and not self.poison:
+            self.poison.add(first + bad)
         self.world.append(*subjects)
-        self.owners |= {position: SUBJECTS[subject] for position, subject in enumerate(subjects, first)}
+        self.subjects |= dict(enumerate(subjects, first))
 
     @rule(number=st.integers(0, 1), times=st.integers(1, 3))
     def step(self, number: int, times: int) -> None:
@@ -141,7 +172,11 @@ class Checkpoints(RuleBasedStateMachine):
             if driver.wait() == 0 and not driver.over:
                 driver.step()
 
-    @rule(seconds=st.sampled_from([0.5, 2, 70]))
+    @rule()
+    def run_on(self) -> None:
+        self.world.until_idle(*self.drivers, most=20)
+
+    @rule(seconds=st.sampled_from([0.5, 2, 70, 2 * PARK_SECONDS]))
     def wait(self, seconds: float) -> None:
         self.clock.advance(seconds)
 
@@ -157,11 +192,6 @@ class Checkpoints(RuleBasedStateMachine):
     def behave(self, writer: int, behaviour: str, *, claim_fails: bool) -> None:
         disk = self.disks[writer % len(self.disks)]
         disk.behaviour, disk.claim_fails = behaviour, claim_fails
-
-    @precondition(lambda self: self.store.head() and not self.poison)
-    @rule(back=st.integers(0, 5))
-    def poison_event(self, back: int) -> None:
-        self.poison.add(max(1, self.store.head() - back))
 
     @precondition(lambda self: self.poison)
     @rule()
@@ -184,15 +214,26 @@ class Checkpoints(RuleBasedStateMachine):
     def nothing_unconfirmed_is_stored(self) -> None:
         if not hasattr(self, "world"):
             return
-        skipped = {skip.position for skip in self.tracker.skipped()}
+        passed = {skip.position for skip in self.tracker.skipped()} | self.world.waiting().keys()
         stored = self.world.stored_of_all()
-        for position, partition in self.owners.items():
-            if position <= stored.get(str(partition), 0) and position not in skipped:
+        for position, subject in self.subjects.items():
+            partition = SUBJECTS[subject]
+            if position <= stored.get(str(partition), 0) and position not in passed:
                 for disk in self.disks:
                     assert position in disk.events[partition], f"{position} is stored and not durable"
         for partition, position in stored.items():
             assert position >= self.before.get(partition, 0), "progress has gone back"
         self.before = dict(stored)
+
+    @invariant()
+    def no_event_overtakes_another_of_its_sequence(self) -> None:
+        if not hasattr(self, "world"):
+            return
+        skipped = {skip.position for skip in self.tracker.skipped()}
+        for disk in self.disks:
+            for subject, handled in disk.handled.items():
+                own = {position for position, each in self.subjects.items() if each == subject} - skipped
+                assert {position for position in own if position < max(handled)} <= handled
 
     def teardown(self) -> None:
         """When all is well again, everything is handled and durable."""
@@ -201,19 +242,22 @@ class Checkpoints(RuleBasedStateMachine):
         self.poison.clear()
         for disk in self.disks:
             disk.behaviour, disk.claim_fails = "flushes", False
-        self.clock.advance(100)
-        self.world.until_idle(*self.drivers)
+        for _ in range(3):  # what fails is parked, and tried again
+            self.clock.advance(2 * PARK_SECONDS)
+            self.world.until_idle(*self.drivers)
+        assert not self.world.waiting()
         for driver in self.drivers:
             driver.release()
+        self.no_event_overtakes_another_of_its_sequence()
         self.nothing_unconfirmed_is_stored()
         skipped = {skip.position for skip in self.tracker.skipped()}
         for partition in layout(2):
             assert self.world.stored(partition) == self.store.head()
-            own = {position for position, owner in self.owners.items() if owner == partition} - skipped
+            own = {position for position, each in self.subjects.items() if SUBJECTS[each] == partition} - skipped
             for disk in self.disks:
                 assert disk.events[partition] >= own
         if self.mixed:
-            assert set(self.rows) == self.owners.keys() - skipped
+            assert set(self.rows) == self.subjects.keys() - skipped
 
 
 Checkpoints.TestCase.settings = settings(stateful_step_count=40, deadline=None)

@@ -1,0 +1,241 @@
+"""Groups with participants that park events: what is parked leaves the inbox when all have made it durable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from threading import Event as Signal
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, text
+from support.participants import GROUP, PARK_SECONDS, Board, Counting, World, failures, raising
+
+from opencqrs_py import Event, InMemoryProgressTracker, NonTransientError, NoRetry, checkpointing, event_handling
+from opencqrs_py.adapters.sql import Database, SqlProgressTracker
+from opencqrs_py.model import Partition
+from opencqrs_py.processing.checkpoints import CheckpointMode
+from opencqrs_py.processing.recovery import OnExhausted
+
+BAD, GOOD = "/order/1", "/order/2"
+"""Subjects of two sequences."""
+
+POISON = raising(OSError("poison"))
+
+
+@pytest.fixture(
+    params=[
+        "memory",
+        "sqlite",
+        pytest.param("postgresql", marks=pytest.mark.postgresql),
+        pytest.param("mariadb", marks=pytest.mark.mariadb),
+    ]
+)
+def kind(request: pytest.FixtureRequest) -> str:
+    kind: str = request.param
+    return kind
+
+
+@pytest.fixture
+def tracker(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Counting:
+    if kind == "memory":
+        return Counting(InMemoryProgressTracker())
+    database: Database = request.getfixturevalue("database")
+    found = Counting(SqlProgressTracker(database))
+    found.database = database
+    return found
+
+
+def parking(tracker: Any, *handlers: Any, **rest: Any) -> World:
+    """Return a group that parks an event when it fails."""
+    return World(tracker, *handlers, back_off=NoRetry(), on_exhausted=OnExhausted.PARK, **rest)
+
+
+def later(world: World, *drivers: Any, seconds: float = PARK_SECONDS) -> None:
+    """Let parked events become due, and do what is to be done then."""
+    world.clock.advance(seconds)
+    world.until_idle(*drivers)
+
+
+def test_an_event_is_parked_after_a_checkpoint_of_those_before_it_and_others_are_handled(tracker: Counting) -> None:
+    board = Board()
+    board.before[3] = POISON
+    world = parking(tracker, board.handle)
+    world.append(GOOD, GOOD, BAD, GOOD, BAD, GOOD)
+    driver = world.driver()
+    world.until_idle(driver)
+    assert board.positions == [1, 2, 4, 6]
+    assert world.waiting() == {3: "retrying", 5: "pending"}
+    assert board.asked() == [2, 4]  # each before the progress passes an event that was not handled
+    assert world.stored() == 5
+    driver.release()
+    assert world.stored() == 6
+
+
+def test_parked_events_are_handled_in_order_and_leave_the_inbox_when_they_are_durable(tracker: Counting) -> None:
+    board, waiting = Board(), []
+    board.answers["parked"] = lambda *_: waiting.append(sorted(world.waiting()))
+    board.before[1] = POISON
+    world = parking(tracker, board.handle)
+    world.append(BAD, GOOD, BAD)
+    world.until_idle(driver := world.driver())
+    board.before.clear()
+    later(world, driver)
+    assert board.positions == [2, 1, 3]
+    assert board.out_of_inbox == [1, 3]
+    assert board.parked() == [(1, 3)]
+    assert waiting == [[1, 3]]  # they were there while the participant made them durable
+    assert world.waiting() == {}
+    world.append(BAD)
+    world.until_idle(driver)
+    assert board.positions == [2, 1, 3, 4]
+    assert board.out_of_inbox == [1, 3]
+
+
+def test_events_before_a_parked_one_that_fails_again_are_not_handled_again(tracker: Counting) -> None:
+    board = Board()
+    board.before[1] = POISON
+    world = parking(tracker, board.handle)
+    world.append(BAD, BAD, BAD)
+    world.until_idle(driver := world.driver())
+    board.before = {2: POISON}
+    later(world, driver)
+    assert (board.positions, board.parked()) == ([1], [(1,)])
+    assert world.waiting() == {2: "retrying", 3: "pending"}
+    board.before = {}
+    later(world, driver)
+    assert (board.positions, board.parked()) == ([1, 2, 3], [(1,), (2, 3)])
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_a_parked_event_that_is_not_confirmed_stays_and_is_handled_again_after_a_new_claim(
+    tracker: Counting,
+    mixed: bool,  # noqa: FBT001 parametrized
+) -> None:
+    board, rows = Board(), []
+
+    @event_handling(GROUP, types=["*"])
+    def note(raw: Event) -> None:
+        rows.append(raw.position)
+
+    board.before[1] = POISON
+    world = parking(tracker, board.handle, *([note] if mixed else []))
+    world.append(BAD, GOOD)
+    world.until_idle(driver := world.driver())
+    board.before = {}
+    board.answers["parked"] = raising(OSError("disk full"))
+    world.clock.advance(PARK_SECONDS)
+    driver.step()
+    assert failures(world.seen)[-1:] == ["OCQ-646"]
+    (failed,) = (each.failure for each in world.seen.notices[-1:])
+    assert "Board has not confirmed the parked events at 1: OSError: disk full" in str(failed)
+    assert world.waiting() == {1: "retrying"}
+    assert rows == ([2] if mixed else [])
+    del board.answers["parked"]
+    world.until_idle(driver)
+    assert board.asked("claimed") == [0, 2 if mixed else 1]
+    assert world.waiting() == {}
+    assert board.positions.count(1) == 2
+    assert rows == ([2, 1] if mixed else [])
+
+
+def test_a_participant_that_does_not_return_for_parked_events_is_given_up(tracker: Counting) -> None:
+    board, returns = Board(), Signal()
+    board.answers["parked"] = lambda *_: returns.wait(60)
+    board.before[1] = POISON
+    world = parking(tracker, board.handle, timeout=0.05).given(1, BAD)
+    world.until_idle(driver := world.driver())
+    board.before = {}
+    world.clock.advance(PARK_SECONDS)
+    driver.step()
+    returns.set()
+    assert failures(world.seen)[-1:] == ["OCQ-646"]
+    assert world.waiting() == {1: "retrying"}
+
+
+def test_what_a_crash_takes_from_memory_is_handled_again_from_inbox_and_log(tracker: Counting) -> None:
+    board = Board()
+    board.before[2] = POISON
+    world = parking(tracker, board.handle)
+    world.append(GOOD, BAD, GOOD, BAD, GOOD)
+    world.until_idle(world.driver())
+    assert world.stored() == 4
+    board.before = {}
+    world.clock.advance(PARK_SECONDS)
+    driver = world.driver()  # the first process has ended without a word
+    world.until_idle(driver)
+    driver.release()
+    assert sorted(board.positions) == [1, 2, 3, 4, 5, 5]
+    assert (world.waiting(), world.stored()) == ({}, 5)
+
+
+def test_with_others_in_the_group_their_rows_are_written_once(tracker: Counting) -> None:
+    if tracker.database is None:
+        pytest.skip("rows are in a database")
+    with tracker.database.writing() as connection:
+        connection.execute(text("CREATE TABLE written (position INTEGER)"))
+    fails: dict[int, Callable[[], object]] = {2: POISON}
+
+    @event_handling(GROUP, types=["*"])
+    def insert(raw: Event, connection: Connection) -> None:
+        connection.execute(text("INSERT INTO written VALUES (:position)"), {"position": raw.position})
+        fails.get(raw.position, lambda: None)()
+
+    board = Board()
+    world = parking(tracker, board.handle, insert)
+    world.append(GOOD, BAD, GOOD, BAD, GOOD)
+    world.until_idle(driver := world.driver())
+    assert sorted(world.waiting()) == [2, 4]
+    fails.clear()
+    later(world, driver)
+    driver.release()
+    with tracker.database.reading() as connection:
+        rows = [row[0] for row in connection.execute(text("SELECT position FROM written"))]
+    assert rows == [1, 3, 5, 2, 4]
+    assert board.parked() == [(2, 4)]
+
+
+def test_in_mode_deferred_others_pass_no_event_behind_a_parked_one_unstored(tracker: Counting) -> None:
+    rows: list[int] = []
+
+    @event_handling(GROUP, types=["*"])
+    def note(raw: Event) -> None:
+        rows.append(raw.position)
+
+    board = Board()
+    board.before[1] = raising(NonTransientError("never"))
+    world = parking(tracker, board.handle, note, mode=CheckpointMode.DEFERRED)
+    world.append(BAD, GOOD, BAD, GOOD)
+    world.until_idle(driver := world.driver())
+    assert (rows, world.stored()) == ([2, 4], 3)
+    assert world.waiting() == {1: "exhausted", 3: "pending"}
+    driver.release()
+    assert world.stored() == 4
+
+
+def test_several_participants_confirm_parked_events(tracker: Counting) -> None:
+    boards = Board(), Board()
+    boards[1].before[1] = POISON
+    world = parking(tracker, *(board.handle for board in boards)).given(1, BAD)
+    world.until_idle(driver := world.driver())
+    boards[1].before = {}
+    later(world, driver)
+    assert [board.parked() for board in boards] == [[(1,)], [(1,)]]
+    assert world.waiting() == {}
+
+
+def test_a_participant_may_flush_more_than_parked_events_and_be_asynchronous(tracker: Counting) -> None:
+    flushed: list[Sequence[int]] = []
+
+    @checkpointing(GROUP)
+    class Asynchronous(Board):
+        async def on_parked_handled(self, partition: Partition, positions: Sequence[int]) -> None:
+            flushed.append((partition.residue, *positions))
+
+    board = Asynchronous()
+    board.before[1] = POISON
+    world = parking(tracker, board.handle).given(1, BAD)
+    world.until_idle(driver := world.driver())
+    board.before = {}
+    later(world, driver)
+    assert (flushed, world.waiting()) == ([(0, 1)], {})
