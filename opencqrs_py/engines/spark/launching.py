@@ -190,31 +190,35 @@ class _Shown:
     """What is shown of the lines that a JVM and its Python workers write to standard error.
 
     Left out is what begins like ``noise``, and a traceback of PySpark's daemon alone: a worker whose JVM ends, or has
-    cancelled its task, cannot answer any more. ``held`` are the lines of a traceback that has not ended.
+    cancelled its task, cannot answer any more. Several workers may write theirs at once, line by line. ``held`` are the
+    lines of tracebacks that have not ended.
     """
 
     def __init__(self, noise: tuple[str, ...]) -> None:
         self.held: list[bytes] = []
+        self._open = 0  # tracebacks of which the last line is still to come
         self._noise = noise
 
     def of(self, lines: Iterable[bytes]) -> Iterator[bytes]:
         for line in lines:
-            if self.held:
+            if line.startswith(_TRACEBACK):
                 self.held.append(line)
-                if line.startswith(b" "):
-                    continue
-                traceback, self.held = self.held, []
-                if not (self._noise and _is_of_daemon(traceback)):
-                    yield from traceback
-            elif line.startswith(_TRACEBACK):
-                self.held = [line]
+                self._open += 1
+            elif self._open:
+                self.held.append(line)
+                self._open -= not line.startswith(b" ")
+                if self._open == 0:
+                    tracebacks, self.held = self.held, []
+                    if not (self._noise and _is_of_daemon(tracebacks)):
+                        yield from tracebacks
             elif not line.decode(errors="replace").startswith(self._noise):
                 yield line
 
 
-def _is_of_daemon(traceback: list[bytes]) -> bool:
-    files = [line for line in traceback if line.startswith(b"  File ")]
-    return bool(files) and all(b"pyspark/daemon.py" in file for file in files) and traceback[-1].startswith(_CUT)
+def _is_of_daemon(tracebacks: list[bytes]) -> bool:
+    files = [line for line in tracebacks if line.startswith(b"  File ")]
+    ends = [line for line in tracebacks if not line.startswith((_TRACEBACK, b" "))]
+    return bool(files) and all(b"pyspark/daemon.py" in file for file in files) and all(e.startswith(_CUT) for e in ends)
 
 
 def _write(text: bytes) -> None:

@@ -152,6 +152,8 @@ OF_DAEMON = [
     b'  File "/x/pyspark.zip/pyspark/daemon.py", line 95, in worker',
     b"BrokenPipeError: [Errno 32] Broken pipe",
 ]
+AT_ONCE = [line for line in OF_DAEMON for _ in range(2)]
+"""Two workers write theirs."""
 OF_HANDLER = [*OF_DAEMON[:2], b'  File "/x/handlers.py", line 1, in handle', OF_DAEMON[-1]]
 
 
@@ -161,6 +163,10 @@ OF_HANDLER = [*OF_DAEMON[:2], b'  File "/x/handlers.py", line 1, in handle', OF_
         ([b"a", b"NOISE b", b"c"], [b"a", b"c"]),
         ([b"a", *OF_DAEMON, b"b"], [b"a", b"b"]),
         ([*OF_HANDLER, b"b"], [*OF_HANDLER, b"b"]),
+        ([b"a", *AT_ONCE, b"b"], [b"a", b"b"]),
+        ([b"a", *OF_DAEMON[:2], *OF_DAEMON, *OF_DAEMON[2:], b"b"], [b"a", b"b"]),
+        ([OF_DAEMON[0], *OF_HANDLER, *OF_DAEMON[1:], b"b"], [OF_DAEMON[0], *OF_HANDLER, *OF_DAEMON[1:], b"b"]),
+        ([*AT_ONCE[:-1], b"ValueError"], [*AT_ONCE[:-1], b"ValueError"]),
         ([*OF_DAEMON[:-1], b"ValueError"], [*OF_DAEMON[:-1], b"ValueError"]),
         (
             [b"Traceback (most recent call last):", b"ValueError"],
