@@ -112,6 +112,8 @@ class Outcome:
         expired: Events that were removed from the inbox, since their time was over.
         uncounted: Failures of events within their grace period.
         checkpoint: Whether it was a checkpoint of participants, by which nothing was handled.
+        changed: Whether a person has changed in the inbox what was in hand, so that it is not done: what follows in its
+            sequence must not overtake it.
     """
 
     cursor: Cursor
@@ -125,6 +127,7 @@ class Outcome:
     expired: int = 0
     uncounted: tuple[Uncounted, ...] = ()
     checkpoint: bool = False
+    changed: bool = False
 
     @property
     def skipped(self) -> int:

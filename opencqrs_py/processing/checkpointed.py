@@ -65,7 +65,9 @@ class CheckpointedProcessor(PartitionProcessor):
         self._replays = ReplayRule(checkpointing.others.replaying, self._replays.finished)
         self._most = self._batch_size
         own = checkpointing.own.usual
-        self._adapts = checkpointing.deferred and not (own is not None and own.takes_several)
+        self._gathers = own is not None and own.takes_several
+        self._handles_singly = own is not None and own.takes_single
+        self._adapts = checkpointing.deferred and not self._gathers
         if self._adapts:
             self._batch_size = min(_FIRST_SIZE, self._most)
 
@@ -82,6 +84,7 @@ class CheckpointedProcessor(PartitionProcessor):
         if self._claimed is not None and self._claimed.closed:
             return Outcome(cursor, failure=self._failure(self._fenced(), Origin.FRAMEWORK))
         if self._claimed is None:
+            cursor = replace(cursor, position=cursor.stored)  # what was handled after it, nobody keeps
             try:
                 self._claim(cursor)
             except CheckpointError as error:
@@ -220,7 +223,7 @@ class CheckpointedProcessor(PartitionProcessor):
         alone = self._all.others.usual is None
         if portion.waiting:
             return self._waited(cursor, portion) if alone else super()._handle(cursor, portion, pipelined=pipelined)
-        if portion.behind and self._all.deferred:
+        if portion.behind:
             return self._up_to_behind(cursor, portion)
         claimed.positions.poll(portion.chunk.position(-1))
         if self._all.deferred and alone:
@@ -246,7 +249,7 @@ class CheckpointedProcessor(PartitionProcessor):
 
         Those before one that fails are not handled again.
         """
-        failure, durable = None, portion
+        failure, durable, began = None, portion, self._clock.monotonic()
         try:
             handled = self._deliver(cursor, portion)
         except ChunkFailedError as failed:
@@ -256,7 +259,11 @@ class CheckpointedProcessor(PartitionProcessor):
                 return self._by_halves(cursor, portion)
             if not index:
                 return Outcome(cursor, failure=failure)
+            if self._gathers:
+                return self._again_up_to(cursor, portion.first(index), failure)
             durable, handled = portion.first(index), index
+        if self._adapts:
+            self._adapt(self._clock.monotonic() - began)
         try:
             self._participating().confirm_parked(_positions(durable))
             done = super()._commit(cursor, durable)
@@ -266,6 +273,23 @@ class CheckpointedProcessor(PartitionProcessor):
             raise_interrupt(error)
             return self._not_committed(cursor, durable.first(1), error)
         return replace(done, handled=handled, failure=failure)
+
+    def _again_up_to(self, cursor: Cursor, portion: Portion, failure: Failure) -> Outcome:
+        """Handle the events before one that has failed, for which handlers of lists and tables were not called yet.
+
+        If others of the participants take single events, these have handled them, and are to discard that first.
+        """
+        if self._handles_singly:
+            self.close()
+            cursor = replace(cursor, position=cursor.stored)
+            if not portion.waiting:
+                return Outcome(cursor, failure=failure)
+            try:
+                self._claim(cursor)
+            except CheckpointError as error:
+                return self._aborted(cursor, error)
+        before = self._handle(cursor, portion)
+        return before if before.failure is not None or before.changed else replace(before, failure=failure)
 
     def _delivered(self, cursor: Cursor, portion: Portion, claimed: ClaimedPartition) -> Outcome:
         """Have participants handle events; those that are handled when a later one fails stay so."""
@@ -293,6 +317,8 @@ class CheckpointedProcessor(PartitionProcessor):
             return self._by_halves(cursor, portion)
         if not index:
             return Outcome(cursor, failure=failure)
+        if self._gathers:
+            return self._again_up_to(cursor, portion.first(index), failure)
         claimed.positions.handle(chunk.position(index - 1))
         return Outcome(cursor.moved_to(chunk.position(index - 1), stored=False), handled=index, failure=failure)
 
@@ -349,12 +375,6 @@ class CheckpointedProcessor(PartitionProcessor):
         return replace(done, handled=max(given, done.handled))
 
     @override
-    def _not_committed(self, cursor: Cursor, portion: Portion, error: BaseException) -> Outcome:
-        if type(error) is _NotConfirmedError:
-            return self._aborted(cursor, error.error)
-        return super()._not_committed(cursor, portion, error)
-
-    @override
     def _without_handling(self, cursor: Cursor, portion: Portion, skip: Skip | None = None) -> Outcome:
         """Skip an event, or have it wait in the inbox; what was handled before it has to be confirmed first."""
         outcome = self._checkpoint_before_passing(cursor)
@@ -369,6 +389,22 @@ class CheckpointedProcessor(PartitionProcessor):
         if outcome.failure is not None:
             return outcome
         return self._passed(super()._park(outcome.cursor, page, portion, how))
+
+    @override
+    def _park_at_once(self, cursor: Cursor, portion: Portion, index: int, failure: Failure) -> Outcome | None:
+        """Where progress is stored on request, what comes before the event is a step of its own."""
+        return None if self._all.deferred and index else super()._park_at_once(cursor, portion, index, failure)
+
+    @override
+    def _not_committed(self, cursor: Cursor, portion: Portion, error: BaseException) -> Outcome:
+        if type(error) is _NotConfirmedError:
+            return self._aborted(cursor, error.error)
+        done = super()._not_committed(cursor, portion, error)
+        if done.changed and portion.waiting:
+            which = f"{portion.chunk[0].label} of sequence {portion.waiting[0].sequence_id!r}"
+            text = "[%s %s] a person has changed %s in the inbox, or one behind it, when participants had handled them"
+            logger.warning(text, self.group, self.partition, which)
+        return done
 
     def _checkpoint_before_passing(self, cursor: Cursor) -> Outcome:
         """Have everything confirmed that is handled, as the progress is to pass an event that is not."""

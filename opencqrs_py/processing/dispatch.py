@@ -177,6 +177,11 @@ class Dispatcher:
         return any(signature.many for signature in self._signatures)
 
     @property
+    def takes_single(self) -> bool:
+        """Whether a handler takes one event."""
+        return not all(signature.many for signature in self._signatures)
+
+    @property
     def takes_tables(self) -> bool:
         """Whether every handler takes a table."""
         return all(signature.in_columns for signature in self._signatures)

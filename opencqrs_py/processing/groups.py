@@ -20,7 +20,8 @@ from opencqrs_py.processing.checkpointed import CheckpointedProcessor
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.feed import Feed
 from opencqrs_py.processing.parking import Parking, ParkingRule, events_of
-from opencqrs_py.processing.participation import Checkpointing
+from opencqrs_py.processing.participants import says_when_parked_events_are_durable
+from opencqrs_py.processing.participation import PARKED, Checkpointing
 from opencqrs_py.processing.pipelining import Pipelining
 from opencqrs_py.processing.ports import Clock, EventSource, ParkingTracker, ProgressTracker, SharingSource
 from opencqrs_py.processing.positions import events_at
@@ -150,6 +151,9 @@ class GroupProcessing:
         """
         if self._parking is None:
             return "the group's events cannot be parked as it is set up"
+        for participant in () if self.checkpointing is None else self.checkpointing.participants:
+            if not says_when_parked_events_are_durable(participant):
+                return f"{participant.name} does not say when parked events are durable: it has no {PARKED}"
         for entry in entries:
             for event in events_of(self.source, (entry,)):
                 found = self._sequences_of(event)

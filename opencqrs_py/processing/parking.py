@@ -216,7 +216,7 @@ class PartitionInbox:
         group: Processing group.
         partition: Partition of the group.
         source: The event store, from which events are read again.
-        batch_size: Most events in one transaction.
+        batch_size: Returns how many events a transaction has at most.
         clock: Time.
         handle: Handles a portion; returns the failure of its event, if one has failed, after what comes before it.
     """
@@ -227,7 +227,7 @@ class PartitionInbox:
         group: str,
         partition: Partition,
         source: EventSource,
-        batch_size: int,
+        batch_size: Callable[[], int],
         clock: Clock,
         handle: Callable[[Cursor, Portion], Outcome],
     ) -> None:
@@ -314,7 +314,7 @@ class PartitionInbox:
         now = self._clock.now()
         if cursor.parked is None or not is_due(cursor.parked, now):
             return None
-        entries = self._first_due(now, 1 if cursor.isolate else self._batch_size)
+        entries = self._first_due(now, 1 if cursor.isolate else self._batch_size())
         chunk = events_of(self._source, entries)
         if not chunk:
             if entries:
@@ -360,8 +360,11 @@ class PartitionInbox:
         Nothing is recorded if a person has changed the event since it was read, or taken it out.
         """
         failure = done.failure
-        if failure is None or failure.origin not in (Origin.HANDLER, Origin.EVENT):
-            return done if failure is None else replace(done, failure=replace(failure, position=None))
+        if failure is None:
+            return done
+        if failure.origin not in (Origin.HANDLER, Origin.EVENT):
+            self._uncounted(cursor, entries, failure, marked)
+            return replace(done, failure=replace(failure, position=None))
         entry = next((one for one in entries if one.position == failure.position), None)
         if entry is None:
             return replace(done, cursor=unseen(done.cursor), failure=None)
@@ -374,6 +377,24 @@ class PartitionInbox:
         wait = self._rule.wait_after(entry.retries) if after.status is InboxStatus.RETRYING else None
         parked = Parked(failure, entry.sequence_id, after.attempts, wait)
         return replace(done, cursor=unseen(done.cursor), failure=None, parked=(parked,))
+
+    def _uncounted(
+        self, cursor: Cursor, entries: Sequence[InboxEntry], failure: Failure, marked: InboxEntry | None
+    ) -> None:
+        """Take back the mark of an attempt that has failed by no event; what participants do not confirm waits longer.
+
+        It would be due at once, and the events of the log never come.
+        """
+        if failure.origin is Origin.FENCED or not entries:
+            return
+        after = entries[0]
+        if failure.origin is Origin.CHECKPOINT:
+            wait = self._rule.wait_after(0) or LOOK_SECONDS
+            after = replace(after, due_at=in_milliseconds(self._clock.now() + timedelta(seconds=wait)))
+        elif marked is None:
+            return
+        with suppress(Exception):  # an outage, which the next step meets, or a person has changed it
+            self._change(cursor, marked or entries[0], after)
 
     def _change(self, cursor: Cursor, before: InboxEntry, after: InboxEntry) -> None:
         change = InboxChange(in_milliseconds(self._clock.now()), changed=((before, after),))

@@ -132,11 +132,12 @@ class PartitionProcessor:
         self._caution = Caution() if caution is None else caution
         self._inbox: PartitionInbox | None = None
         self._batches: PartitionBatches | None = None
-        rest = (group, partition, feed.source, batch_size, self._clock, self._handle)
+        rest = (group, partition, feed.source)
         if parking is not None and schedule is not None:
-            self._batches = PartitionBatches(parking.inbox, schedule, *rest, self._diagnosis.failure_of_handler)
+            then = (self._clock, self._handle, self._diagnosis.failure_of_handler)
+            self._batches = PartitionBatches(parking.inbox, schedule, *rest, batch_size, *then)
         elif parking is not None:
-            self._inbox = PartitionInbox(parking, *rest)
+            self._inbox = PartitionInbox(parking, *rest, lambda: self._batch_size, self._clock, self._handle)
         self._in_hand: tuple[Chunk, Work, int] | None = None  # and the thread; seen by others
 
     def call_in_hand(self) -> CallInHand | None:
@@ -446,7 +447,7 @@ class PartitionProcessor:
     def _not_committed(self, cursor: Cursor, portion: Portion, error: BaseException) -> Outcome:
         """Return what comes of an error that names no event."""
         if type(error) is _NotOpenedError and isinstance(error.error, InboxChangedError):
-            return Outcome(unseen(cursor))
+            return Outcome(unseen(cursor), changed=True)
         failure = self._failure(error, Origin.HANDLER, portion.chunk[0])
         if len(portion.chunk) == 1 or failure.origin is not Origin.HANDLER:
             return Outcome(cursor, failure=failure)
@@ -467,7 +468,7 @@ class PartitionProcessor:
             ended = isinstance(failed.error, TransactionEndedError)
             return (self._one_by_one if ended else self._by_halves)(cursor, portion)
         before = self._handle(cursor, portion.first(index))
-        return before if before.failure is not None else replace(before, failure=failure)
+        return before if before.failure is not None or before.changed else replace(before, failure=failure)
 
     def _park_at_once(self, cursor: Cursor, portion: Portion, index: int, failure: Failure) -> Outcome | None:
         """Park an event to which no attempt is left, in the transaction of what comes before it; ``None``: not so."""
@@ -486,17 +487,20 @@ class PartitionProcessor:
     def _by_halves(self, cursor: Cursor, portion: Portion) -> Outcome:
         """Find the event by which a chunk fails: what comes before it is committed, in ever smaller chunks."""
         middle = len(portion.chunk) // 2
-        first = self._handle(cursor, portion.first(middle))
-        if first.failure is not None or first.parked:  # what follows may belong to a sequence that waits now
+        half = portion.first(middle)
+        first = self._handle(cursor, half)
+        if first.failure is not None or not _is_done(first, half):
             return first
         return first.followed_by(self._handle(first.cursor, portion.after(middle)))
 
     def _one_by_one(self, cursor: Cursor, portion: Portion) -> Outcome:
         """Find the event whose handler ended the transaction: each further call of it repeats what it has committed."""
         done, rest = Outcome(cursor), portion
-        while rest.chunk and done.failure is None and not done.parked:
-            done = done.followed_by(self._handle(done.cursor, rest.first(1)))
-            rest = rest.after(1)
+        while rest.chunk and done.failure is None:
+            part, rest = rest.first(1), rest.after(1)
+            done = done.followed_by(self._handle(done.cursor, part))
+            if not _is_done(done, part):
+                break
         return done
 
     def _commit(
@@ -648,6 +652,13 @@ def tell(work: Work, cursor: Cursor, portion: Portion) -> None:
     elif portion.chunk is not NOTHING:
         work.replaying = cursor.replay is not None and cursor.replay.covers(portion.chunk.position(0))
         work.is_meant = None if cursor.ahead is None else _not_ahead(cursor.ahead)
+
+
+def _is_done(done: Outcome, portion: Portion) -> bool:
+    """Return whether what follows a portion may be handled: nothing of it waits now, or was changed by a person."""
+    if done.parked or done.changed:
+        return False
+    return bool(portion.waiting) or done.cursor.position >= portion.upto
 
 
 def _not_ahead(ahead: Ahead) -> IsMeant:

@@ -290,7 +290,7 @@ class SupervisedPartition:
 
     def take(self, outcome: Outcome) -> Notice | None:
         """Take in the outcome of a step and decide how to continue; return what a person may want to know."""
-        if outcome.cursor.stored > self.cursor.stored:
+        if outcome.cursor.stored > self.cursor.stored or outcome.freed:
             self._misses = 0
         if outcome.checkpoint and outcome.failure is None:  # an event that backs off continues to
             self.cursor = outcome.cursor

@@ -132,7 +132,7 @@ def test_a_parked_event_that_is_not_confirmed_stays_and_is_handled_again_after_a
     assert world.waiting() == {1: "retrying"}
     assert rows == ([2] if mixed else [])
     del board.answers["parked"]
-    world.until_idle(driver)
+    later(world, driver)
     assert board.asked("claimed") == [0, 2 if mixed else 1]
     assert world.waiting() == {}
     assert board.positions.count(1) == 2

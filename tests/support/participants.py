@@ -22,6 +22,8 @@ from opencqrs_py.engines.parts import ProcessorOptions, make_processing
 from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.model import Outcome, Partition, layout
 from opencqrs_py.model.checkpoint import LATEST
+from opencqrs_py.model.inbox import InboxChange
+from opencqrs_py.model.times import in_milliseconds
 from opencqrs_py.processing.checkpoints import CheckpointMode
 from opencqrs_py.processing.definitions import Definition, in_order
 from opencqrs_py.processing.parking import ParkingRule
@@ -182,18 +184,28 @@ class World:
         on_exhausted: OnExhausted = OnExhausted.SKIP,
         store: InMemoryEventStore | None = None,
         clock: Any = None,
+        on_undecodable: OnExhausted = OnExhausted.STOP,
         park_seconds: float = PARK_SECONDS,
+        park_attempts: int | None = None,
+        most_of_sequence: int = 1_024,
     ) -> None:
         self.tracker = tracker
         self.store = InMemoryEventStore() if store is None else store
         self.clock = FakeClock() if clock is None else clock
         self.seen = Seen()
+        back_off = FixedBackOff(1.0) if back_off is None else back_off
         options = ProcessorOptions(
             clock=self.clock,
             batch_size=batch_size,
             checkpointing=CheckpointRule(mode, timeout),
             on_exhausted=on_exhausted,
-            parking=ParkingRule(FixedBackOff(park_seconds)),
+            parking=ParkingRule(
+                FixedBackOff(park_seconds, max_attempts=park_attempts),
+                most_of_sequence=most_of_sequence,
+                retry=back_off,
+                on_exhausted=on_exhausted,
+                on_undecodable=on_undecodable,
+            ),
         )
         self.processing = make_processing(
             GROUP,
@@ -206,8 +218,8 @@ class World:
             subject="/",
             recursive=True,
         )
-        back_off = FixedBackOff(1.0) if back_off is None else back_off
-        self.run = GroupRun(self.processing, layout(partitions), lambda: 0, back_off, on_exhausted)
+        parts = (self.processing, layout(partitions), lambda: 0, back_off, on_exhausted)
+        self.run = GroupRun(*parts, on_undecodable=on_undecodable)
 
     def append(self, *subjects: str) -> None:
         first = self.store.head() + 1
@@ -241,6 +253,17 @@ class World:
     def waiting(self) -> dict[int, str]:
         """Return the status of each event in the inbox, by its position."""
         return {entry.position: entry.status.value for entry in self.tracker.entries(GROUP)}
+
+    def as_a_person(self, position: int, how: str) -> bool:
+        """Skip or pause an event in the inbox; return whether it was there as it was seen."""
+        (entry,) = (entry for entry in self.tracker.entries(GROUP) if entry.position == position)
+        now = in_milliseconds(self.clock.now())
+        if how == "skip":
+            change = InboxChange(now, removed=(entry,))
+        else:
+            change = InboxChange(now, changed=((entry, entry.paused()),))
+        done: bool = self.tracker.change(GROUP, change)
+        return done
 
     def stored(self, partition: Partition | None = None) -> int:
         known = {status.partition: status.position for status in self.tracker.statuses()}

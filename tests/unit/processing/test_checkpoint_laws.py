@@ -22,7 +22,6 @@ from opencqrs_py import (
     InMemoryEventStore,
     InMemoryProgressTracker,
     NoRetry,
-    ProcessingContext,
     checkpointing,
     event_handling,
 )
@@ -62,12 +61,16 @@ class Writer(CheckpointParticipant):
         self.triggers[partition] = trigger
 
     @event_handling(types=["*"])
-    def handle(self, raw: Event, context: ProcessingContext) -> None:
-        if context.position in self.poison:
+    def handle(self, raw: Event) -> None:
+        self.keep([raw])
+
+    def keep(self, raws: list[Event]) -> None:
+        """Keep events in memory, all of them or none."""
+        if any(raw.position in self.poison for raw in raws):
             raise OSError("poison")
-        memory = self.memory[context.partition]
-        memory.append(context.position)
-        self.disk.handled[raw.subject].add(context.position)
+        for raw in raws:
+            self.memory[SUBJECTS[raw.subject]].append(raw.position)
+            self.disk.handled[raw.subject].add(raw.position)
 
     def on_checkpoint(self, partition: Partition, requested: int) -> Any:
         memory, disk = self.memory[partition], self.disk
@@ -102,11 +105,20 @@ class Writer(CheckpointParticipant):
         self.triggers.pop(partition, None)
 
 
+@checkpointing(GROUP)
+class ListWriter(Writer):
+    """Takes the events of a chunk at once."""
+
+    @event_handling(types=["*"])
+    def handle(self, raws: list[Event]) -> None:  # type: ignore[override]
+        self.keep(raws)
+
+
 class Checkpoints(RuleBasedStateMachine):
     """A group of two partitions, moved by hand."""
 
     @initialize(
-        writers=st.integers(1, 3),
+        writers=st.lists(st.sampled_from([Writer, ListWriter]), min_size=1, max_size=3),
         mixed=st.booleans(),
         exhausted=st.sampled_from([OnExhausted.PARK, OnExhausted.SKIP, None]),
         batch_size=st.sampled_from([None, 1, 3]),
@@ -115,7 +127,7 @@ class Checkpoints(RuleBasedStateMachine):
     )
     def begin(
         self,
-        writers: int,
+        writers: list[type[Writer]],
         *,
         mixed: bool,
         exhausted: OnExhausted | None,
@@ -123,7 +135,8 @@ class Checkpoints(RuleBasedStateMachine):
         subjects: list[str],
         bad: int,
     ) -> None:
-        self.disks = [Disk() for _ in range(writers)]
+        self.classes = writers
+        self.disks = [Disk() for _ in writers]
         self.poison: set[int] = set()
         self.store, self.tracker, self.clock = InMemoryEventStore(), InMemoryProgressTracker(), FakeClock()
         self.mixed, self.exhausted, self.batch_size = mixed, exhausted, batch_size
@@ -134,7 +147,7 @@ class Checkpoints(RuleBasedStateMachine):
         self.append(subjects, bad)
 
     def _start(self) -> None:
-        self.writers = [Writer(disk, self.poison) for disk in self.disks]
+        self.writers = [cls(disk, self.poison) for cls, disk in zip(self.classes, self.disks, strict=True)]
 
         @event_handling(GROUP, types=["*"])
         def note(raw: Event) -> None:
