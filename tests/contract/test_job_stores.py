@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,7 +17,7 @@ from sqlalchemy import inspect, text
 
 from opencqrs_py.adapters.memory import InMemoryJobStore, NoTransactions
 from opencqrs_py.adapters.sql import Database, DatabaseTransactions, SqlJobStore, jobs
-from opencqrs_py.adapters.sql.dialect import DatabaseBusyError
+from opencqrs_py.adapters.sql.dialect import DatabaseAwayError, DatabaseBusyError
 from opencqrs_py.errors import JobError
 from opencqrs_py.jobs.runs import JobRecord, JobRun, RunStatus
 from opencqrs_py.testing.contracts import JobStoreContract
@@ -147,8 +148,18 @@ def test_a_look_is_one_statement_however_many_jobs_there_are(store: SqlJobStore,
     assert len(store.look().runs) == 30
 
 
+BOUND = {"postgresql": (["SELECT"], []), "mariadb": (["SET"], ["SET"])}
+"""What it costs on a server to have it end a decision in which this process is frozen, before and after."""
+
+
+def of_decision(kind: str, *statements: str) -> list[str]:
+    """Return the statements of a decision, with what bounds it."""
+    before, after = BOUND.get(kind, ([], []))
+    return [*before, *statements, *after]
+
+
 def test_a_decision_is_two_statements_and_one_for_each_row_that_is_changed(
-    store: SqlJobStore, noted_statements: Noted
+    kind: str, store: SqlJobStore, noted_statements: Noted
 ) -> None:
     jobs = [JOB, OTHER]
     put(store, QUEUED, replace(QUEUED, id="other", job=OTHER))
@@ -161,17 +172,21 @@ def test_a_decision_is_two_statements_and_one_for_each_row_that_is_changed(
 
         return sent_by(noted_statements, decided)
 
-    held = ["SELECT", "SELECT"]
-    assert decide() == held
-    assert decide(QUEUED, JobRecord(JOB)) == held
-    assert decide(replace(QUEUED, reason="a"), RUNNING) == [*held, "UPDATE"]
-    assert decide(replace(RUNNING, cancelled_at=NOON), JobRecord(OTHER, "text")) == [*held, "UPDATE", "UPDATE"]
+    def held(*more: str) -> list[str]:
+        return of_decision(kind, "SELECT", "SELECT", *more)
+
+    assert decide() == held()
+    assert decide(QUEUED, JobRecord(JOB)) == held()
+    assert decide(replace(QUEUED, reason="a"), RUNNING) == held("UPDATE")
+    assert decide(replace(RUNNING, cancelled_at=NOON), JobRecord(OTHER, "text")) == held("UPDATE", "UPDATE")
     new = replace(QUEUED, id="new")
-    assert decide(new, replace(RUNNING, id="new")) == [*held, "INSERT"]
-    assert decide(RUNNING.ended(RunStatus.SUCCEEDED, NOON)) == [*held, "UPDATE", "DELETE"]  # of its children
+    assert decide(new, replace(RUNNING, id="new")) == held("INSERT")
+    assert decide(RUNNING.ended(RunStatus.SUCCEEDED, NOON)) == held("UPDATE", "DELETE")  # of its children
 
 
-def test_to_take_a_run_from_its_owner_costs_one_statement_more(store: SqlJobStore, noted_statements: Noted) -> None:
+def test_to_take_a_run_from_its_owner_costs_one_statement_more(
+    kind: str, store: SqlJobStore, noted_statements: Noted
+) -> None:
     put(store, RUNNING)
 
     def take() -> None:
@@ -179,7 +194,7 @@ def test_to_take_a_run_from_its_owner_costs_one_statement_more(store: SqlJobStor
             book.put(taken(RUNNING))
             book.put(replace(book.runs[0], status=RunStatus.RUNNING, token=9, owner="node 2"))
 
-    assert sent_by(noted_statements, take) == ["SELECT", "SELECT", "SELECT", "UPDATE"]
+    assert sent_by(noted_statements, take) == of_decision(kind, "SELECT", "SELECT", "SELECT", "UPDATE")
 
 
 def test_what_an_owner_does_is_one_statement(
@@ -268,6 +283,34 @@ def test_a_run_whose_owner_holds_it_for_too_long_is_an_outage_and_not_taken(
             error = threads.submit(put_taken, another).exception(SECONDS)
     assert isinstance(error, DatabaseBusyError)
     assert store.find(RUNNING.id) == replace(RUNNING, position=AFTER)
+
+
+@SERVERS
+def test_a_process_that_is_frozen_in_a_decision_is_cut_off_and_its_connections_are_as_before(
+    store: SqlJobStore, another: SqlJobStore, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(database.dialect), "standing_seconds", 1.0)
+    put(store, QUEUED)
+
+    def decided() -> None:
+        until = time.monotonic() + SECONDS
+        while time.monotonic() < until:
+            with suppress(DatabaseAwayError):
+                put(another, replace(QUEUED, reason="by another"))
+                return
+
+    def freeze() -> None:
+        with store.open([JOB]) as book, ThreadPoolExecutor(1) as threads:
+            threads.submit(decided).result(SECONDS)
+            book.put(replace(QUEUED, reason="by the frozen one"))
+
+    with pytest.raises(DatabaseAwayError):
+        freeze()
+    assert store.look().runs == (replace(QUEUED, reason="by another"),)
+    limits = {"postgresql": "SHOW idle_in_transaction_session_timeout", "mariadb": "SELECT @@idle_transaction_timeout"}
+    put(store, replace(QUEUED, reason="again"))
+    with database.reading() as connection:
+        assert str(connection.execute(text(limits[database.dialect.name])).scalar_one()) == "0"
 
 
 @SERVERS

@@ -151,6 +151,10 @@ class Database:
         """Bound the transaction of a connection as ``briefly`` does."""
         self.dialect.bound_transaction(connection, seconds, borrowed=self._of_others)
 
+    def ending_what_stands(self, connection: Connection) -> AbstractContextManager[None]:
+        """Have the server end the transaction of a connection if this process is frozen in it, as its dialect does."""
+        return self.dialect.ending_what_stands(connection, borrowed=self._of_others)
+
     def table(self, table: Table) -> Table:
         """Return one of our tables, in the schema that it has here."""
         return adapted(table, self.dialect, self.schema)

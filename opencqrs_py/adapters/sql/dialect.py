@@ -537,6 +537,13 @@ class Dialect(ABC):
             borrowed: Whether its connection belongs to an engine of the user, and must stay as it is.
         """
 
+    def ending_what_stands(self, connection: Connection, *, borrowed: bool) -> AbstractContextManager[None]:
+        """Have the server end the transaction of a connection if no statement comes for ``standing_seconds``.
+
+        Unlike ``bound_transaction`` it leaves the connection as it was, which others may use after the block.
+        """
+        return nullcontext()
+
     def session_of(self, driver: Any) -> int | None:
         """Return the number of a driver connection's session, by which it can be ended; ``None`` if it cannot be."""
         return None

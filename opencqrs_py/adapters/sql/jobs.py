@@ -111,7 +111,7 @@ class SqlJobStore(JobStore):
         self.prepare()
         names = sorted(set(jobs))
         for _ in range(2):
-            with self._writing(_PATIENCE) as connection:
+            with self._writing(_PATIENCE) as connection, self._database.ending_what_stands(connection):
                 records = self._held_records(connection, names)
                 if len(records) == len(names):
                     book = _Book(self, connection, names, records)

@@ -443,6 +443,19 @@ class MariaDbDialect(Dialect):
             connection.exec_driver_sql(f"SET SESSION {waits}, idle_transaction_timeout = {ceil(self.standing_seconds)}")
 
     @override
+    @contextmanager
+    def ending_what_stands(self, connection: Connection, *, borrowed: bool) -> Iterator[None]:
+        if borrowed:  # its own setting would not be known afterwards
+            yield
+            return
+        connection.exec_driver_sql(f"SET SESSION idle_transaction_timeout = {ceil(self.standing_seconds)}")
+        try:
+            yield
+        finally:
+            with suppress(SQLAlchemyError):  # the connection is gone
+                connection.exec_driver_sql("SET SESSION idle_transaction_timeout = DEFAULT")
+
+    @override
     def session_of(self, driver: Any) -> int | None:
         number: int = driver.thread_id()
         return number

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
@@ -64,6 +64,7 @@ SELECT pid, application_name, to_char(xact_start, 'YYYY-MM-DD HH24:MI:SS TZ')
 FROM pg_locks JOIN pg_stat_activity USING (pid)
 WHERE locktype = 'advisory' AND granted AND (classid::bigint << 32) + objid::bigint = %s
 """
+_BOUND_STANDING = "SELECT set_config('idle_in_transaction_session_timeout', %s, true)"
 _BOUND = """
 SELECT set_config('lock_timeout', %s, true), set_config('idle_in_transaction_session_timeout', %s, true)
 """
@@ -400,6 +401,11 @@ class PostgresqlDialect(Dialect):
     def bound_transaction(self, connection: Connection, seconds: float, *, borrowed: bool) -> None:
         limits = tuple(f"{each * 1_000:.0f}ms" for each in (seconds, self.standing_seconds))
         connection.exec_driver_sql(_BOUND, limits)
+
+    @override
+    def ending_what_stands(self, connection: Connection, *, borrowed: bool) -> AbstractContextManager[None]:
+        connection.exec_driver_sql(_BOUND_STANDING, (f"{self.standing_seconds * 1_000:.0f}ms",))
+        return nullcontext()
 
     @override
     def session_of(self, driver: Any) -> int | None:
