@@ -37,7 +37,7 @@ from threading import Event as Signal
 from typing import Self
 
 from servers import FAKETIME, KINDS, OTHERS, Server, kinds, machine, served
-from soaking import Project, existing_file, made_up
+from soaking import Processes, Project, existing_file, made_up
 from sqlalchemy import text
 
 from opencqrs_py.adapters.files import events_of_file
@@ -65,9 +65,6 @@ PATIENCE = 120.0
 
 LINES = 20
 """How many lines of progress are printed, about."""
-
-LEASE = ("--set", "event-handling.standard.life-cycle.lease.duration={}s")
-HEARTBEAT = ("--set", "event-handling.standard.life-cycle.lease.heartbeat={}s")
 
 EVERYWHERE = ("kill", "freeze", "stop", "join", "partitions", "reset", "release")
 NAMES = (*EVERYWHERE, "cut", "server", "clock")
@@ -194,7 +191,7 @@ class Feed:
             self._hurry.wait(0.1)
 
 
-class Faults:
+class Faults(Processes):
     """Processes that run a project, and what is done to them.
 
     Args:
@@ -217,6 +214,7 @@ class Faults:
         chance: Random,
         server: Server | None,
     ) -> None:
+        super().__init__(project, lease, chance)
         self.done: Counter[str] = Counter()
         self.longest = 0.0
         self.wrong: list[str] = []
@@ -227,15 +225,12 @@ class Faults:
         self._store = SqlControlStore(control)
         self._kind = kind
         self._url = url
-        self._lease = lease
         possible = {*EVERYWHERE}
         if server is not None:
             possible |= {"cut", "server", *(["clock"] if FAKETIME.exists() else [])}
         self._names = [name for name in names if name in possible]
         self._serving = server
         self._fault = "start"
-        self._chance = chance
-        self._processes: list[subprocess.Popen[bytes]] = []
 
     def run(self, faults: int) -> None:
         """Do harm so many times; ``wrong`` has what was not as it should be afterwards."""
@@ -262,25 +257,6 @@ class Faults:
             process.wait()
         self._store.close()
         self._database.close()
-
-    def kill(self) -> None:
-        """End the processes at once, also one that is frozen."""
-        for process in self._processes:
-            process.kill()
-            process.wait()
-
-    def _started(self) -> subprocess.Popen[bytes]:
-        lease, heartbeat = LEASE[1].format(self._lease), HEARTBEAT[1].format(self._lease / 4)
-        return self._project.opencqrs("run", "--set", lease, "--set", heartbeat)
-
-    def _any(self) -> int:
-        return self._chance.randrange(len(self._processes))
-
-    def _kill(self) -> None:
-        chosen = self._any()
-        self._processes[chosen].kill()
-        self._processes[chosen].wait()
-        self._processes[chosen] = self._started()
 
     def _freeze(self) -> None:
         process = self._processes[self._any()]

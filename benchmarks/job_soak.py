@@ -34,9 +34,10 @@ from threading import Event as Signal
 from threading import Thread
 from typing import Self
 
-from failover_soak import CUT, HEARTBEAT, LEASE
+from failover_soak import CUT
 from job_project import JobProject
 from servers import KINDS, OTHERS, Server, kinds, machine, served
+from soaking import Processes
 from sqlalchemy import text
 
 from opencqrs_py import Event
@@ -208,7 +209,7 @@ class Feed:
                 return
 
 
-class Faults:
+class Faults(Processes):
     """Processes that run jobs, and what is done to them.
 
     Args:
@@ -219,18 +220,17 @@ class Faults:
     """
 
     def __init__(self, project: JobProject, kind: str, options: argparse.Namespace, server: Server | None) -> None:
+        super().__init__(project, options.lease, Random(options.seed))
         self.done: Counter[str] = Counter()
         self.longest_end = 0.0
         self.wrong: list[str] = []
         self._project = project
         self._kind = kind
-        self._lease, self._grace, self._least = options.lease, options.grace, options.faults
+        self._grace, self._least = options.grace, options.faults
         self._count = options.processes
         impossible = {*(("hold",) if kind == "sqlite" else ()), *(("server",) if server is None else ())}
         self._names: Sequence[str] = [name for name in options.names if name not in impossible]
         self._server_process = server
-        self._chance = Random(options.seed)
-        self._processes: list[subprocess.Popen[bytes]] = []
 
     def begin(self) -> None:
         """Start the processes; wait until all of them run jobs, and one of them reads the events."""
@@ -264,25 +264,6 @@ class Faults:
         """End all processes, one after the other, so that each lets go what the others could take."""
         for process in self._processes:
             self._terminate(process)
-
-    def kill(self) -> None:
-        """End the processes at once, also one that is frozen."""
-        for process in self._processes:
-            process.kill()
-            process.wait()
-
-    def _started(self) -> subprocess.Popen[bytes]:
-        lease, heartbeat = LEASE[1].format(self._lease), HEARTBEAT[1].format(self._lease / 4)
-        return self._project.opencqrs("run", "--set", lease, "--set", heartbeat)
-
-    def _any(self) -> int:
-        return self._chance.randrange(len(self._processes))
-
-    def _kill(self) -> None:
-        chosen = self._any()
-        self._processes[chosen].kill()
-        self._processes[chosen].wait()
-        self._processes[chosen] = self._started()
 
     def _stop(self) -> None:
         chosen = self._any()

@@ -134,6 +134,10 @@ def existing_file(path: str) -> Path:
     return Path(path)
 
 
+LEASE = "event-handling.standard.life-cycle.lease"
+"""The settings of leases."""
+
+
 class Folder:
     """The folder of a project whose commands are started from outside.
 
@@ -164,6 +168,41 @@ class Folder:
         """Return the last lines that the project's commands wrote to standard error."""
         lines = self.folder.joinpath(MESSAGES).read_text(errors="replace").splitlines()
         return "\n".join(lines[-SHOWN:])
+
+
+class Processes:
+    """Processes that run a project, to which harm is done.
+
+    Args:
+        project: The project.
+        lease: Seconds that leases last.
+        chance: Source of the random choices.
+    """
+
+    def __init__(self, project: Folder, lease: float, chance: Random) -> None:
+        self._folder = project
+        self._lease = lease
+        self._chance = chance
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def kill(self) -> None:
+        """End the processes at once, also one that is frozen."""
+        for process in self._processes:
+            process.kill()
+            process.wait()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        lease, heartbeat = f"{LEASE}.duration={self._lease}s", f"{LEASE}.heartbeat={self._lease / 4}s"
+        return self._folder.opencqrs("run", "--set", lease, "--set", heartbeat)
+
+    def _any(self) -> int:
+        return self._chance.randrange(len(self._processes))
+
+    def _kill(self) -> None:
+        chosen = self._any()
+        self._processes[chosen].kill()
+        self._processes[chosen].wait()
+        self._processes[chosen] = self._started()
 
 
 class Project(Folder):

@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from random import Random
 from threading import Event as Signal
 from typing import Any
@@ -18,9 +17,11 @@ from support.participants import (
     GROUP,
     LATEST_ALWAYS,
     SECOND,
+    TRACKERS,
     Board,
     Counting,
     World,
+    counting_tracker,
     failures,
     max_of,
     raising,
@@ -43,8 +44,6 @@ from opencqrs_py import (
     checkpointing,
     event_handling,
 )
-from opencqrs_py.adapters.memory import InMemoryProgressTracker
-from opencqrs_py.adapters.sql import Database, SqlProgressTracker
 from opencqrs_py.control.layouts import Log, carried_over
 from opencqrs_py.errors import AssemblyError, HandlerSignatureError
 from opencqrs_py.model import Partition, ProcessorState, layout
@@ -56,28 +55,18 @@ from opencqrs_py.processing.schedules import FixedDelay
 ONLY = Partition(1, 0)
 
 
-@pytest.fixture(
-    params=[
-        "memory",
-        "sqlite",
-        pytest.param("postgresql", marks=pytest.mark.postgresql),
-        pytest.param("mariadb", marks=pytest.mark.mariadb),
-    ]
-)
+@pytest.fixture(params=TRACKERS)
 def kind(request: pytest.FixtureRequest) -> str:
     kind: str = request.param
     return kind
 
 
 @pytest.fixture
-def tracker(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Counting:
-    if kind == "memory":
-        return Counting(InMemoryProgressTracker())
-    database: Database = request.getfixturevalue("database")
-    with database.writing() as connection:
-        connection.execute(text("CREATE TABLE written (position INTEGER)"))
-    found = Counting(SqlProgressTracker(database))
-    found.database = database
+def tracker(kind: str, request: pytest.FixtureRequest) -> Counting:
+    found = counting_tracker(kind, request)
+    if found.database is not None:
+        with found.database.writing() as connection:
+            connection.execute(text("CREATE TABLE written (position INTEGER)"))
     return found
 
 

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from threading import Event as Signal
 from typing import Any
 
 import pytest
 from sqlalchemy import Connection, text
-from support.participants import GROUP, PARK_SECONDS, Board, Counting, World, failures, raising
+from support.participants import (
+    GROUP,
+    PARK_SECONDS,
+    TRACKERS,
+    Board,
+    Counting,
+    World,
+    counting_tracker,
+    failures,
+    raising,
+)
 
-from opencqrs_py import Event, InMemoryProgressTracker, NonTransientError, NoRetry, checkpointing, event_handling
-from opencqrs_py.adapters.sql import Database, SqlProgressTracker
+from opencqrs_py import Event, NonTransientError, NoRetry, checkpointing, event_handling
 from opencqrs_py.model import Partition
 from opencqrs_py.processing.checkpoints import CheckpointMode
 from opencqrs_py.processing.recovery import OnExhausted
@@ -23,27 +31,15 @@ BAD, GOOD = "/order/1", "/order/2"
 POISON = raising(OSError("poison"))
 
 
-@pytest.fixture(
-    params=[
-        "memory",
-        "sqlite",
-        pytest.param("postgresql", marks=pytest.mark.postgresql),
-        pytest.param("mariadb", marks=pytest.mark.mariadb),
-    ]
-)
+@pytest.fixture(params=TRACKERS)
 def kind(request: pytest.FixtureRequest) -> str:
     kind: str = request.param
     return kind
 
 
 @pytest.fixture
-def tracker(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Counting:
-    if kind == "memory":
-        return Counting(InMemoryProgressTracker())
-    database: Database = request.getfixturevalue("database")
-    found = Counting(SqlProgressTracker(database))
-    found.database = database
-    return found
+def tracker(kind: str, request: pytest.FixtureRequest) -> Counting:
+    return counting_tracker(kind, request)
 
 
 def parking(tracker: Any, *handlers: Any, **rest: Any) -> World:

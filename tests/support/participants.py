@@ -7,15 +7,19 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from opencqrs_py import (
     CheckpointParticipant,
     CheckpointTrigger,
     Event,
     InMemoryEventStore,
+    InMemoryProgressTracker,
     ProcessingContext,
     checkpointing,
     event_handling,
 )
+from opencqrs_py.adapters.sql import SqlProgressTracker
 from opencqrs_py.engines.checkpointing import CheckpointRule
 from opencqrs_py.engines.driver import PartitionDriver, claim
 from opencqrs_py.engines.parts import ProcessorOptions, make_processing
@@ -160,6 +164,25 @@ class Counting:
             yield unit
         if to > cursor.stored:
             self.stores.append(to)
+
+
+TRACKERS = [
+    "memory",
+    "sqlite",
+    pytest.param("postgresql", marks=pytest.mark.postgresql),
+    pytest.param("mariadb", marks=pytest.mark.mariadb),
+]
+"""Where progress is kept: in memory, and in each database."""
+
+
+def counting_tracker(kind: str, request: pytest.FixtureRequest) -> Counting:
+    """Return a tracker of one of these kinds; those of databases take that of the fixture ``database``."""
+    if kind == "memory":
+        return Counting(InMemoryProgressTracker())
+    database = request.getfixturevalue("database")
+    found = Counting(SqlProgressTracker(database))
+    found.database = database
+    return found
 
 
 class World:
