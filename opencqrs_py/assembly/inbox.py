@@ -15,7 +15,7 @@ from opencqrs_py.config import EffectiveGroup
 from opencqrs_py.config.choices import BatchMode, Mode
 from opencqrs_py.errors import AssemblyError, InboxError
 from opencqrs_py.model.event import Event
-from opencqrs_py.model.inbox import EVERYTHING, InboxChange, InboxEntry, InboxSelection, InboxStatus
+from opencqrs_py.model.inbox import EVERYTHING, InboxChange, InboxEntry, InboxSelection, InboxStatus, Remainder
 from opencqrs_py.model.naming import canonical, counted, listed
 from opencqrs_py.model.partition import Partition, layout
 from opencqrs_py.model.progress import Skip
@@ -112,12 +112,14 @@ class _Command:
         plan: Returns what is to be done with the events of a sequence, all that wait, in their order.
         unfit: Which status events must have to be changed; empty if any will do.
         reason: What is recorded of events that leave; empty if none do.
+        frees: Whether what is left of a sequence may be tried at once.
     """
 
     done: str
     plan: Callable[[Sequence[InboxEntry]], list[InboxStep]]
     unfit: str = ""
     reason: str = ""
+    frees: bool = False
 
 
 class InboxControl:
@@ -216,7 +218,7 @@ class InboxControl:
         """
 
         def plan(entries: Sequence[InboxEntry]) -> list[InboxStep]:
-            meant = [entry for entry in entries if self._matches(which, entry)]
+            meant = [one for one in entries if self._matches(which, one) and not self._is_over(one)]
             if not meant:
                 return []
             first = entries[0]
@@ -224,7 +226,7 @@ class InboxControl:
                 return [InboxStep(one, self._due(one, first=one is first)) for one in meant]
             return [InboxStep(first, first.due(self._now()), None if first in meant else meant[0])]
 
-        return self._change(which, _Command("made due at once", plan), dry_run=dry_run)
+        return self._change(which, _Command("made due at once", plan, frees=True), dry_run=dry_run)
 
     def pause(self, which: InboxFilter, *, dry_run: bool = False) -> list[InboxStep]:
         """Have pending and retrying events wait for a person, with those behind them.
@@ -234,7 +236,8 @@ class InboxControl:
         """
 
         def plan(entries: Sequence[InboxEntry]) -> list[InboxStep]:
-            return [InboxStep(one, one.paused()) for one in entries if self._matches(which, one) and one.status.moves]
+            meant = (one for one in entries if self._matches(which, one) and not self._is_over(one))
+            return [InboxStep(one, one.paused()) for one in meant if one.status.moves]
 
         return self._change(which, _Command("paused", plan, "pending or retrying"), dry_run=dry_run)
 
@@ -246,10 +249,11 @@ class InboxControl:
         """
 
         def plan(entries: Sequence[InboxEntry]) -> list[InboxStep]:
-            paused = [one for one in entries if self._matches(which, one) and one.status is InboxStatus.PAUSED]
+            meant = (one for one in entries if self._matches(which, one) and not self._is_over(one))
+            paused = [one for one in meant if one.status is InboxStatus.PAUSED]
             return [InboxStep(one, self._due(one, first=one is entries[0])) for one in paused]
 
-        return self._change(which, _Command("resumed", plan, "paused"), dry_run=dry_run)
+        return self._change(which, _Command("resumed", plan, "paused", frees=True), dry_run=dry_run)
 
     def skip(self, which: InboxFilter, reason: str, *, dry_run: bool = False) -> list[InboxStep]:
         """Take events out unhandled, and record that; the next event of each sequence may be tried at once.
@@ -270,7 +274,7 @@ class InboxControl:
         def plan(entries: Sequence[InboxEntry]) -> list[InboxStep]:
             return [InboxStep(one, None) for one in entries if self._matches(which, one)]
 
-        return self._change(which, _Command(f"skipped ({reason})", plan, reason=reason), dry_run=dry_run)
+        return self._change(which, _Command(f"skipped ({reason})", plan, reason=reason, frees=True), dry_run=dry_run)
 
     def set_attempts(self, which: InboxFilter, attempts: int, *, dry_run: bool = False) -> list[InboxStep]:
         """Set how many of the attempts of ``park.retry`` events have used up; 0 gives all of them again.
@@ -301,7 +305,9 @@ class InboxControl:
         def plan(entries: Sequence[InboxEntry]) -> list[InboxStep]:
             return [InboxStep(one, None) for one in entries if self._matches(which, one) and self._is_over(one)]
 
-        return self._change(which, _Command("removed, as its time was over", plan, "expired"), dry_run=dry_run)
+        return self._change(
+            which, _Command("removed, as its time was over", plan, "expired", frees=True), dry_run=dry_run
+        )
 
     def _matches(self, which: InboxFilter, entry: InboxEntry) -> bool:
         return which.matches(_as_of(entry, self._now()))
@@ -332,7 +338,8 @@ class InboxControl:
                 raise _contested(name, entries[0].sequence_id, len(steps))
             steps += done
         if not steps:
-            raise _unfit(which, found, command.unfit) if found and command.unfit else _nothing(which)
+            unfit = command.unfit or ("still to be tried" if found.keys() == {InboxStatus.EXPIRED.value} else "")
+            raise _unfit(which, found, unfit) if found and unfit else _nothing(which)
         return steps
 
     def _change_sequence(
@@ -353,7 +360,10 @@ class InboxControl:
         by = actor()
         skips = self._skips(tracker, removed, f"{command.reason} (skipped by {by}") if command.reason else []
         now, each = in_milliseconds(self._now()), self._is_each(group)
-        if not tracker.change(group, InboxChange(now, changed=changed, removed=removed, each=each), skips):
+        change = InboxChange(now, changed=changed, removed=removed, each=each)
+        if command.frees and self._is_scheduled(group) and not each:  # whichever of its events comes first there
+            change = replace(change, remainders=(Remainder(steps[0].before.sequence_id, now),))
+        if not tracker.change(group, change, skips):
             return False
         for entry in (step.before for step in steps):
             place = f"position {entry.position}, sequence {entry.sequence_id!r}, group {group}"

@@ -200,26 +200,34 @@ def claim(
     if run.processing.checkpointing is not None:
         run.processing.checkpointing.warn()
     seen = run.processing.look(cursors, clock)
-    _check_inbox(run, seen)
+    if _check_inbox(run, seen, clock):
+        seen = run.processing.look(cursors, clock)
     return [PartitionDriver(run, cursor, clock, observer) for cursor in seen]
 
 
-def _check_inbox(run: GroupRun, cursors: Sequence[Cursor]) -> None:
-    """Refuse with OCQ-609 to run a group whose events in the inbox do not wait as it is set up now."""
+def _check_inbox(run: GroupRun, cursors: Sequence[Cursor], clock: Clock) -> bool:
+    """Refuse with OCQ-609 to run a group whose events in the inbox would be overtaken, as it is set up now.
+
+    Has them be due as it is set up; returns whether there are any.
+    """
     processing, tracker = run.processing, run.processing.tracker
     if not isinstance(tracker, ParkingTracker):
-        return
+        return False
     known = [cursor.parked for cursor in cursors if cursor.parked is not None]
     if not processing.has_inbox:
         known = list(tracker.parked(run.group, [cursor.partition for cursor in cursors]).values())
     if processing.schedule is None and not any(parked.ids for parked in known):
-        return
+        return False
     entries = tracker.entries(run.group, most=CHECKED)
     reason = processing.why_overtaken(entries) if entries else ""
     if reason:
         what = f"events of group '{run.group}' wait in the inbox, and later ones would overtake them: {reason}"
         fix = f"change that back and let them be handled; or opencqrs inbox skip --group {run.group} --reason TEXT"
         raise InboxError("OCQ-609", what, f"group {run.group}", fix)
+    if entries and processing.has_inbox:
+        each = processing.schedule is not None and processing.schedule.each
+        tracker.arrange(run.group, [cursor.partition for cursor in cursors], clock.now(), each=each)
+    return bool(entries)
 
 
 def isolating(run: GroupRun, cursor: Cursor) -> Cursor:
@@ -265,10 +273,12 @@ def claim_after_timeout(
         cursor = cursor.resuming(known)
     observer.stopped(run.group, hung.partition)
     driver = PartitionDriver(run, cursor, clock, observer)
-    if failure.position is not None and failure.position > cursor.stored:  # else it has returned at last
+    driver.supervised.keep_ticks_of(hung.supervised)
+    if call.work.parked:  # whose position may be beyond the progress, where partitions were merged
+        if call.index is not None or len(call.chunk) == 1:
+            driver.settle(driver.processor.failed_in_inbox(driver.cursor, failure))
+    elif failure.position is not None and failure.position > cursor.stored:  # else it has returned at last
         driver.settle(Outcome(driver.cursor, failure=failure))
-    elif call.work.parked and (call.index is not None or len(call.chunk) == 1):
-        driver.settle(driver.processor.failed_in_inbox(driver.cursor, failure))
     return driver
 
 

@@ -35,6 +35,7 @@ from opencqrs_py.processing.positions import events_at
 from opencqrs_py.processing.recovery import Action, ExponentialBackOff, OnExhausted, action_for, wait_after
 
 logger = logging.getLogger("opencqrs.processing")
+_CRASH = "the process ended in this attempt"
 LOOK_SECONDS = 1.0  # between two looks at the inbox while something is there, since people may have changed it
 
 
@@ -146,7 +147,21 @@ def after_failure(entry: InboxEntry, how: GivenUp, back_off: BackOff, now: datet
 
 def crash_in_attempt(now: datetime) -> GivenUp:
     """Return what is recorded before an attempt that may end the process; it stands if the process ends."""
-    return GivenUp(AttemptError(in_milliseconds(now), "the process ended in this attempt"), InboxStatus.RETRYING)
+    return GivenUp(AttemptError(in_milliseconds(now), _CRASH), InboxStatus.RETRYING)
+
+
+def before_mark(entry: InboxEntry, cursor: Cursor) -> InboxEntry:
+    """Return an entry of which a call was given up as it was before the mark of its attempt, if that was isolated."""
+    if not (cursor.isolate and entry.errors and entry.errors[-1].error == _CRASH):
+        return entry
+    retries = entry.retries - (entry.status is InboxStatus.RETRYING)
+    return replace(entry, attempts=entry.attempts - 1, retries=max(0, retries), errors=entry.errors[:-1])
+
+
+def is_used_up_by_crashes(entry: InboxEntry, back_off: BackOff) -> bool:
+    """Return whether the last attempt that an event has was one in which the process ended."""
+    crashed = bool(entry.errors) and entry.errors[-1].error == _CRASH
+    return crashed and entry.retries > 0 and wait_after(back_off, entry.retries - 1) is None
 
 
 def lost(entry: InboxEntry, now: datetime) -> InboxEntry:
@@ -314,11 +329,14 @@ class PartitionInbox:
         now = self._clock.now()
         if cursor.parked is None or not is_due(cursor.parked, now):
             return None
-        entries = self._first_due(now, 1 if cursor.isolate else self._batch_size())
+        found = self._inbox.due(self._group, self._partition, now, 1 if cursor.isolate else self._batch_size())
+        entries = _alike(found[0]) if found else ()
         chunk = events_of(self._source, entries)
         if not chunk:
             if entries:
                 self._without_event(cursor, entries[0], now)
+            elif found:
+                self._put_off(cursor, found[0][0])
             return Outcome(unseen(cursor))
         due_at = entries[0].due_at
         rest = Remainder(entries[0].sequence_id, due_at)
@@ -334,12 +352,11 @@ class PartitionInbox:
                 return Outcome(unseen(cursor))
             return one_less_isolated(cursor, self._recorded(cursor, entries, self._handle(cursor, portion), marked))
 
-    def _first_due(self, now: datetime, most: int) -> tuple[InboxEntry, ...]:
-        """Return the first events of the sequence that has been due for longest, up to one that waits for a person."""
-        found = self._inbox.due(self._group, self._partition, now, most)
-        entries = found[0] if found else ()
-        first = entries[0].replaying if entries else False
-        return tuple(takewhile(lambda entry: entry.status.moves and entry.replaying is first, entries))
+    def _put_off(self, cursor: Cursor, first: InboxEntry) -> None:
+        """Have a sequence wait for a person whose first event does, though another one has a time."""
+        change = InboxChange(in_milliseconds(self._clock.now()), remainders=(Remainder(first.sequence_id, None),))
+        with self._inbox.unit(self._group, cursor, cursor.stored, fingerprint=cursor.fingerprint, change=change):
+            pass
 
     def _without_event(self, cursor: Cursor, entry: InboxEntry, now: datetime) -> None:
         """Have an entry wait for a person whose event is not in the log any more."""
@@ -349,8 +366,10 @@ class PartitionInbox:
 
     def failed(self, cursor: Cursor, failure: Failure) -> Outcome:
         """Record that an attempt has failed whose call was given up."""
-        entries = self._inbox.entries(self._group, position=failure.position)
-        return self._recorded(cursor, entries, Outcome(cursor, failure=failure))
+        found = self._inbox.entries(self._group, position=failure.position)
+        marked = next((entry for entry in found if self._partition.owns(entry.sequence_id)), None)
+        entries = () if marked is None else (before_mark(marked, cursor),)
+        return self._recorded(cursor, entries, Outcome(cursor, failure=failure), marked)
 
     def _recorded(
         self, cursor: Cursor, entries: Sequence[InboxEntry], done: Outcome, marked: InboxEntry | None = None
@@ -400,6 +419,12 @@ class PartitionInbox:
         change = InboxChange(in_milliseconds(self._clock.now()), changed=((before, after),))
         with self._inbox.unit(self._group, cursor, cursor.stored, fingerprint=cursor.fingerprint, change=change):
             pass
+
+
+def _alike(entries: Sequence[InboxEntry]) -> tuple[InboxEntry, ...]:
+    """Return the first events of a sequence, up to one that waits for a person, or is no replay as they are."""
+    first = entries[0].replaying
+    return tuple(takewhile(lambda entry: entry.status.moves and entry.replaying is first, entries))
 
 
 def unseen(cursor: Cursor) -> Cursor:

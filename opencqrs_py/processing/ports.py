@@ -371,9 +371,20 @@ class Inbox(Protocol):
         ...
 
     def next_due(self, group: str, partitions: Sequence[Partition]) -> dict[Partition, str | None]:
-        """Return the ISO 8601 time from which on the first event of each partition may be tried.
+        """Return the ISO 8601 time from which on there is something to do: an event may be tried, or has expired.
 
-        ``None`` if there is none, or if all wait for a person.
+        ``None`` if there is no event, or if all wait for a person.
+        """
+        ...
+
+    def arrange(self, group: str, partitions: Sequence[Partition], now: datetime, *, each: bool) -> None:
+        """Have the events of partitions be due as the group is set up now; it may have been set up otherwise before.
+
+        Args:
+            group: Processing group.
+            partitions: Those that this process has claimed.
+            now: From when on an event is due that waits for no person and has no time, though it should have one.
+            each: Whether each event has a time of its own; else only the first one of each sequence has.
         """
         ...
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import pairwise
 from math import inf
 from typing import Any
 
-from opencqrs_py.errors import InboxChangedError
+from opencqrs_py.errors import HandlerCrashError, InboxChangedError
 from opencqrs_py.model.chunk import Chunk
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.inbox import (
@@ -30,8 +30,10 @@ from opencqrs_py.processing.feed import Page, UnsequencedError
 from opencqrs_py.processing.isolation import OF_PROCESS
 from opencqrs_py.processing.parking import (
     after_failure,
+    before_mark,
     crash_in_attempt,
     given_up,
+    is_used_up_by_crashes,
     lost,
     one_less_isolated,
     only_sequence,
@@ -156,8 +158,11 @@ class PartitionBatches:
     def failed(self, cursor: Cursor, failure: Failure) -> Outcome:
         """Record that an attempt has failed whose call was given up."""
         self._ready.clear()
-        entries = tuple(self._inbox.entries(self._group, position=failure.position))
-        return self._recorded(cursor, Portion(Chunk([]), cursor.stored, (), entries), Outcome(cursor, failure=failure))
+        found = self._inbox.entries(self._group, position=failure.position)
+        marked = next((entry for entry in found if self._partition.owns(entry.sequence_id)), None)
+        entries = () if marked is None else (before_mark(marked, cursor),)
+        portion = Portion(Chunk([]), cursor.stored, (), entries)
+        return self._recorded(cursor, portion, Outcome(cursor, failure=failure), marked)
 
     def _fetched(self, cursor: Cursor) -> Outcome | None:
         """Read the batches that are due; return the outcome if only something was recorded of them."""
@@ -175,7 +180,8 @@ class PartitionBatches:
                 batches.append(batch)
             else:
                 waits = [one.due_at for one in entries if one.status.moves and one.due_at is not None]
-                free = all(one.status.moves for one in entries) and not cut
+                free = all(one.status.moves for one in entries)
+                free = free and not (cut and self._inbox.is_stuck(self._group, entries[0].sequence_id))
                 postponed.append(Remainder(entries[0].sequence_id, max(waits, default=None) if free else None))
         events = events_at(self._source, [entry.position for batch in batches for entry in batch])
         for entry in (entry for batch in batches for entry in batch):
@@ -255,7 +261,12 @@ class PartitionBatches:
         self._ready.clear()
         with OF_PROCESS.taken():
             (entry,), now = portion.waiting, self._clock.now()
+            if self._rule.on_exhausted is OnBatchExhausted.SKIP and is_used_up_by_crashes(entry, self._rule.back_off):
+                return one_less_isolated(cursor, self._given_up_after_crash(cursor, portion, entry, now))
             marked = after_failure(entry, crash_in_attempt(now), self._rule.back_off, now)
+            if marked.status is InboxStatus.EXHAUSTED and self._rule.on_exhausted is OnBatchExhausted.SKIP:
+                again = in_milliseconds(now)  # who finds the mark skips the event
+                marked = replace(marked, status=InboxStatus.RETRYING, due_at=again, retries=entry.retries + 1)
             if not self._apply(cursor, changed=((entry, self._kept(marked)),), remainders=self._rest_after(marked)):
                 return Outcome(cursor)
             done = self._recorded(cursor, portion, self._handle(cursor, portion), marked)
@@ -264,10 +275,13 @@ class PartitionBatches:
     def _recorded(self, cursor: Cursor, portion: Portion, done: Outcome, marked: InboxEntry | None = None) -> Outcome:
         """Record what an attempt came to; it is no failure of the partition."""
         failure = done.failure
+        of_event = failure is not None and failure.origin in (Origin.HANDLER, Origin.EVENT)
+        if marked is not None and not of_event and (failure is not None or done.changed):
+            self._unmarked(cursor, portion.waiting, marked)
         if failure is None:
             return done
         self._ready.clear()
-        if failure.origin not in (Origin.HANDLER, Origin.EVENT):
+        if not of_event:
             return replace(done, failure=replace(failure, position=None))
         entry = next((one for one in portion.waiting if one.position == failure.position), None)
         well = replace(done, failure=None)
@@ -294,6 +308,24 @@ class PartitionBatches:
             well = replace(well, parked=(Parked(failure, entry.sequence_id, after.attempts, wait),))
         return well
 
+    def _given_up_after_crash(self, cursor: Cursor, portion: Portion, entry: InboxEntry, now: datetime) -> Outcome:
+        """Skip an event whose last attempt has ended the process."""
+        error = HandlerCrashError(
+            "OCQ-236", f"the process has ended in attempt {entry.attempts} of this event, its last one"
+        )
+        failure, skip = self._failure_of(error, portion.chunk[0]), self._skip(entry, now)
+        if not self._skipped(cursor, entry, skip):
+            return Outcome(cursor)
+        parked = Parked(failure, entry.sequence_id, entry.attempts, None, skipped=True)
+        return Outcome(cursor, skips=(skip,), parked=(parked,))
+
+    def _unmarked(self, cursor: Cursor, entries: Sequence[InboxEntry], marked: InboxEntry) -> None:
+        """Take back the mark of an attempt that has not failed by its event; it is due at this tick still."""
+        before = entries[0] if self._rule.each else replace(entries[0], due_at=None)
+        rest = () if self._rule.each else (Remainder(before.sequence_id, cursor.tick),)
+        with suppress(Exception):  # an outage, which the next step meets
+            self._apply(cursor, changed=((self._kept(marked), before),), remainders=rest)
+
     def _kept(self, after: InboxEntry) -> InboxEntry:
         """Return an entry as it is stored: in a sequence that is tried as a whole its first event has the time."""
         return after if self._rule.each else replace(after, due_at=None)
@@ -314,7 +346,7 @@ class PartitionBatches:
         entries = self._inbox.expired(self._group, self._partition, now, self._rule.fetch_size)
         if not entries:
             return None
-        done = self._apply(cursor, removed=entries)
+        done = self._apply(cursor, removed=entries, next_due=cursor.tick)
         return Outcome(cursor, expired=len(entries) if done else 0)
 
     def _is_expired(self, now: datetime) -> bool:
@@ -341,9 +373,9 @@ class PartitionBatches:
     def _put_off(self, cursor: Cursor, remainders: Sequence[Remainder]) -> bool:
         return self._apply(cursor, remainders=tuple(remainders))
 
-    def _change(self, **parts: Any) -> InboxChange:
+    def _change(self, next_due: str | None = None, **parts: Any) -> InboxChange:
         limits: dict[str, Any] = {"most_sequences": None, "most_of_sequence": None, "each": self._rule.each}
-        return InboxChange(in_milliseconds(self._clock.now()), **limits, **parts)
+        return InboxChange(next_due or in_milliseconds(self._clock.now()), **limits, **parts)
 
     def _apply(self, cursor: Cursor, skip: Skip | None = None, **parts: Any) -> bool:
         """Change the inbox and nothing else; return ``False`` if somebody has changed it since it was read."""

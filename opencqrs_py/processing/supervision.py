@@ -267,9 +267,11 @@ class SupervisedPartition:
         return self.cursor
 
     def saw(self, parked: ParkedSequences) -> None:
-        """Take in what waits in the inbox; a tick at which nothing is due is over."""
+        """Take in what waits in the inbox; a tick at which nothing is to do is over, unless it may end a replay."""
         self.cursor = replace(self.cursor, parked=parked)
         if self._ticking is None or self.cursor.tick is not None or is_due(parked, self._clock.now()):
+            return
+        if self.cursor.replay is not None:
             return
         if self._ticking.is_due(self.cursor.position):
             self._ticking.begin(self.cursor.position)
@@ -279,6 +281,11 @@ class SupervisedPartition:
         """Begin a tick of a scheduled group as soon as everything up to a position is read, whenever it would be."""
         if self._ticking is not None:
             self._ticking.wanted = upto
+
+    def keep_ticks_of(self, other: SupervisedPartition) -> None:
+        """Go on with the ticks of the partition as another one has counted them, which this one replaces."""
+        self._ticking = other._ticking
+        self.cursor = replace(self.cursor, tick=other.cursor.tick)
 
     def until_tick(self) -> float:
         """Return the seconds until the next tick of a scheduled group; infinite for any other."""

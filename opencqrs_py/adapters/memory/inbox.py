@@ -41,6 +41,11 @@ class MemoryInbox:
         due = [entry.due_at for entries in own.values() for entry in entries if entry.due_at is not None]
         return ParkedSequences(frozenset(own), min(due, default=None))
 
+    def next_due(self, group: str, partition: Partition) -> str | None:
+        """Return from when on there is something to do in a partition: an event may be tried, or has expired."""
+        own = (entry for entries in self._of(group, partition).values() for entry in entries)
+        return min((at for entry in own for at in (entry.due_at, entry.expires_at) if at is not None), default=None)
+
     def due(
         self, group: str, partition: Partition, until: datetime, most: int, fetching: Fetching
     ) -> list[tuple[InboxEntry, ...]]:
@@ -58,6 +63,16 @@ class MemoryInbox:
                 break
             found.append(entries if fetching is Fetching.WHOLE else entries[:most])
         return found
+
+    def arranged(self, group: str, partition: Partition, now: datetime, *, each: bool) -> MemoryInbox:
+        """Return the inbox with a time for each event of a partition, or only for the first one of each sequence."""
+        sequences = dict(self.sequences)
+        for id_, entries in self._of(group, partition).items():
+            sequences[group, id_] = tuple(
+                replace(one, due_at=_arranged(one, now) if each or not index else None)
+                for index, one in enumerate(entries)
+            )
+        return MemoryInbox(sequences)
 
     def is_stuck(self, group: str, sequence_id: str) -> bool:
         """Return whether an event of a sequence waits for a person."""
@@ -120,6 +135,10 @@ class MemoryInbox:
         return {
             id_: entries for (name, id_), entries in self.sequences.items() if name == group and partition.owns(id_)
         }
+
+
+def _arranged(entry: InboxEntry, now: datetime) -> str | None:
+    return in_milliseconds(now) if entry.status.moves and entry.due_at is None else entry.due_at
 
 
 def _take_out(sequences: _Sequences, done: tuple[InboxEntry, ...]) -> None:

@@ -256,9 +256,15 @@ class InMemoryProgressTracker:
             return {partition: self._inbox.parked(group, partition) for partition in partitions}
 
     def next_due(self, group: str, partitions: Sequence[Partition]) -> dict[Partition, str | None]:
-        """Return from when on the first event of each partition may be tried."""
+        """Return from when on there is something to do in each partition: an event may be tried, or has expired."""
         with self._lock:
-            return {partition: self._inbox.parked(group, partition).due_at for partition in partitions}
+            return {partition: self._inbox.next_due(group, partition) for partition in partitions}
+
+    def arrange(self, group: str, partitions: Sequence[Partition], now: datetime, *, each: bool) -> None:
+        """Have the events of partitions be due as the group is set up now."""
+        with self._lock:
+            for partition in partitions:
+                self._inbox = self._inbox.arranged(group, partition, now, each=each)
 
     def due(
         self, group: str, partition: Partition, until: datetime, most: int, fetching: Fetching = Fetching.FIRST

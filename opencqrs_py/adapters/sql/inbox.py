@@ -12,6 +12,7 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Select,
+    bindparam,
     case,
     delete,
     func,
@@ -57,6 +58,7 @@ _MOVING = [status.value for status in InboxStatus if status.moves]
 
 
 T = TypeVar("T")
+WHOLE = Partition(1, 0)
 
 
 class SqlInbox:
@@ -85,10 +87,14 @@ class SqlInbox:
     def next_due(
         self, connection: Connection, group: str, partitions: Sequence[Partition]
     ) -> dict[Partition, str | None]:
-        """Return from when on the first event of each partition may be tried."""
-        earliest = func.min(self._table.c.due_ms)
-        asked = ((each, select(earliest).where(self._of(group, each))) for each in partitions)
-        return {partition: time_of(connection.execute(query).scalar()) for partition, query in asked}
+        """Return from when on there is something to do in each partition: an event may be tried, or has expired."""
+        columns, found = self._table.c, dict[Partition, str | None]()
+        for partition in partitions:
+            mine = self._of(group, partition)
+            firsts = [select(func.min(each)).where(mine) for each in (columns.due_ms, columns.expires_ms)]
+            row = connection.execute(select(*(first.scalar_subquery() for first in firsts))).one()
+            found[partition] = time_of(min((ms for ms in row if ms is not None), default=None))
+        return found
 
     def due(
         self, connection: Connection, group: str, partition: Partition, until: datetime, most: int, fetching: Fetching
@@ -106,6 +112,8 @@ class SqlInbox:
             sizes = {tuple(row[:2]): row[2] for row in connection.execute(_sizes(key, wanted))}
             firsts = _fitting(firsts, sizes, most)
             wanted &= self._among(group, firsts)
+        if len(firsts) == 1:  # of which all count, and none of another one with the same hash
+            wanted &= columns.sequence_id == next(iter(firsts))[1]
         rows = select(self._table).where(wanted)
         if len(firsts) == 1 and fetching is not Fetching.WHOLE:
             rows = rows.order_by(columns.position).limit(most)
@@ -114,7 +122,32 @@ class SqlInbox:
         for row in sorted(connection.execute(rows).all(), key=itemgetter(_POSITION)):
             if (sequence := (row[_HASH], row[_ID])) in found:
                 found[sequence].append(entry_of(row))
-        return [tuple(entries) for entries in found.values()]
+        return [tuple(entries) for entries in found.values() if entries]  # a person may have taken some out just now
+
+    def arrange(
+        self, connection: Connection, group: str, partitions: Sequence[Partition], now: datetime, *, each: bool
+    ) -> None:
+        """Have each event be due at a time of its own, or only the first one of each sequence."""
+        columns = self._table.c
+        mine = or_(*(self._of(group, partition) for partition in partitions))
+        untimed = columns.status.in_(_MOVING) & columns.due_ms.is_(None)
+        if each:
+            connection.execute(update(self._table).where(mine & untimed).values(due_ms=milliseconds(now)))
+            return
+        key = (columns.sequence_hash, columns.sequence_id)
+        lowest = select(*key, func.min(columns.position)).where(mine).group_by(*key)
+        firsts = {(row[0], row[1]): row[2] for row in connection.execute(lowest)}
+        having = select(*key, columns.position).where(mine & columns.due_ms.is_not(None))
+        timed = {((row[0], row[1]), row[2]) for row in connection.execute(having)}
+        late = sorted((key[0], position) for key, position in timed if position > firsts[key])
+        if late:
+            this = (columns.sequence_hash == bindparam("hash")) & (columns.position == bindparam("at"))
+            those = update(self._table).where((columns.group_name == group) & this).values(due_ms=null())
+            connection.execute(those, [{"hash": hash_, "at": position} for hash_, position in late])
+        first = sorted(row for row in firsts.items() if row not in timed)
+        for part in _in_parts(first):
+            waiting = self._named(group, part) & untimed
+            connection.execute(update(self._table).where(waiting).values(due_ms=milliseconds(now)))
 
     def is_stuck(self, connection: Connection, group: str, sequence_id: str) -> bool:
         """Return whether an event of a sequence waits for a person."""
@@ -155,10 +188,10 @@ class SqlInbox:
         found = select(self._table.c.position).where(self._table.c.group_name == group).limit(1)
         return connection.execute(found).first() is not None
 
-    def forget(self, connection: Connection, group: str, after: int) -> None:
-        """Drop the events of a group after a position: it has no progress any more, and reads them again."""
-        columns = self._table.c
-        connection.execute(delete(self._table).where((columns.group_name == group) & (columns.position > after)))
+    def forget(self, connection: Connection, group: str, after: int, partition: Partition = WHOLE) -> None:
+        """Drop the events of a partition after a position: it has no progress any more, and reads them again."""
+        those = self._of(group, partition) & (self._table.c.position > after)
+        connection.execute(delete(self._table).where(those))
 
     def never_handled(self, connection: Connection, group: str, after: int) -> list[tuple[int, int]]:
         """Return the hashes of the sequences, and the positions, of waiting events that were never handled before."""
@@ -202,7 +235,8 @@ class SqlInbox:
 
     def _take_out(self, connection: Connection, group: str, done: Sequence[InboxEntry]) -> None:
         columns = self._table.c
-        those = (columns.group_name == group) & columns.position.in_([entry.position for entry in done])
+        those = self._among(group, {key_of(entry.sequence_id) for entry in done})
+        those &= columns.position.in_([entry.position for entry in done])
         as_read = those & (columns.status != InboxStatus.PAUSED.value)
         if connection.execute(delete(self._table).where(as_read)).rowcount != len(done):
             raise InboxChangedError("events in the inbox were changed while they were handled")
@@ -228,7 +262,7 @@ class SqlInbox:
         left = select(*key, func.min(columns.position)).where(self._among(group, sequences)).group_by(*key)
         firsts = [row[2] for row in connection.execute(left) if (row[0], row[1]) in wanted]
         if firsts:
-            those = (columns.group_name == group) & columns.position.in_(firsts)
+            those = self._among(group, sequences) & columns.position.in_(firsts)
             those &= columns.status.in_(_MOVING) & columns.due_ms.is_(None)
             connection.execute(update(self._table).where(those).values(due_ms=ms_of(due)))
 
@@ -317,15 +351,13 @@ class SqlInbox:
     def _all_as_read(self, group: str, entries: Sequence[InboxEntry]) -> ColumnElement[bool]:
         """Return what holds for the events of entries whose status and attempts are as they were read."""
         columns = self._table.c
+        sequences = self._among(group, {key_of(entry.sequence_id) for entry in entries})
         positions: dict[tuple[str, int], list[int]] = {}
         for entry in entries:
             positions.setdefault((entry.status.value, entry.attempts), []).append(entry.position)
         return or_(
             *(
-                (columns.group_name == group)
-                & columns.position.in_(those)
-                & (columns.status == status)
-                & (columns.attempts == attempts)
+                sequences & columns.position.in_(those) & (columns.status == status) & (columns.attempts == attempts)
                 for (status, attempts), those in positions.items()
             )
         )
@@ -334,6 +366,11 @@ class SqlInbox:
         """Return what holds for events of sequences, and for those of others with the same hash."""
         columns = self._table.c
         return (columns.group_name == group) & columns.sequence_hash.in_(sorted({hash_ for hash_, _ in sequences}))
+
+    def _named(self, group: str, rows: Sequence[tuple[SequenceKey, int]]) -> ColumnElement[bool]:
+        """Return what holds for rows by sequence and position."""
+        positions = self._table.c.position.in_([position for _, position in rows])
+        return self._among(group, [sequence for sequence, _ in rows]) & positions
 
     def _in(self, group: str, sequence: SequenceKey) -> ColumnElement[bool]:
         columns, (hash_, id_) = self._table.c, sequence

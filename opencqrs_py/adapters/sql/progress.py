@@ -267,6 +267,12 @@ class SqlProgressTracker(
             return self._inbox.next_due(connection, group, partitions)
 
     @override
+    def arrange(self, group: str, partitions: Sequence[Partition], now: datetime, *, each: bool) -> None:
+        self._prepare()
+        with self._database.writing() as connection:
+            self._inbox.arrange(connection, group, partitions, now, each=each)
+
+    @override
     def due(
         self, group: str, partition: Partition, until: datetime, most: int, fetching: Fetching = Fetching.FIRST
     ) -> list[tuple[InboxEntry, ...]]:
@@ -451,6 +457,8 @@ class SqlProgressTracker(
                 if mine:
                     changed["checkpoint"] = None
                 if partition not in known:
+                    if known:  # its progress was lost
+                        self._inbox.forget(connection, group, initial, partition)
                     fresh = {"position": initial, "epoch": int(mine), "attempt": 0, "error": ""}
                     values = {**row, **changed, **fresh, "log_fingerprint": fingerprint or None}
                     connection.execute(self._progress.insert().values(**values))

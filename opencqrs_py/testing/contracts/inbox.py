@@ -417,6 +417,26 @@ class InboxContract:
         (first,) = tracker.entries("group", most=1, selection=InboxSelection("books/1"))
         assert first.position == 1
 
+    def test_events_are_due_as_the_group_is_set_up_now(self, tracker: ParkingTracker, cursor: Cursor) -> None:
+        there = (parked(1), entry(2), entry(3), parked(4, "books/2", None), entry(5, "books/2"))
+        self.put(tracker, cursor, *there)
+        usual = [(1, at(LATER)), (2, None), (3, None), (4, None), (5, None)]
+        assert [(position, due) for position, _, due in self.seen(tracker)] == usual
+        tracker.arrange("group", [WHOLE], NOON, each=True)
+        own = [(1, at(LATER)), (2, at(NOON)), (3, at(NOON)), (4, None), (5, at(NOON))]
+        assert [(position, due) for position, _, due in self.seen(tracker)] == own
+        tracker.arrange("other", [WHOLE], NOON, each=False)
+        assert [(position, due) for position, _, due in self.seen(tracker)] == own
+        tracker.arrange("group", [WHOLE], NOON, each=False)
+        assert [(position, due) for position, _, due in self.seen(tracker)] == usual
+        self.take(tracker, replace(cursor, stored=5, position=5), parked(1))
+        tracker.arrange("group", [WHOLE], LATER, each=False)
+        assert [(position, due) for position, _, due in self.seen(tracker)][:2] == [(2, at(NOON)), (3, None)]
+
+    def test_what_has_expired_is_something_to_do(self, tracker: ParkingTracker, cursor: Cursor) -> None:
+        self.put(tracker, cursor, replace(parked(1, due=None), expires_at=at(NOON)), parked(2, "books/2"))
+        assert tracker.next_due("group", [WHOLE]) == {WHOLE: at(NOON)}
+
     def test_groups_do_not_see_each_other(self, tracker: ParkingTracker, cursor: Cursor) -> None:
         self.put(tracker, cursor, parked(1))
         tracker.claim("other", [WHOLE], 0, "owner")

@@ -1,0 +1,420 @@
+"""Events that wait in the inbox are neither stuck nor lost, whatever changes about their group; on each database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from sqlalchemy import delete
+from support.participants import TRACKERS
+from support.partitions import CrashError
+from support.waiting import GROUP, SCHEDULE, SparkWorld, WaitingWorld
+
+from opencqrs_py import InboxFilter, NonTransientError
+from opencqrs_py.adapters.sql import Database
+from opencqrs_py.adapters.sql.inbox import SqlInbox
+from opencqrs_py.adapters.sql.tables import PROGRESS
+from opencqrs_py.control.layouts import Log, carried_over
+from opencqrs_py.errors import BeginningNeededError, InboxError
+from opencqrs_py.model import layout
+from opencqrs_py.model.partition import hash_of, residue_of
+from opencqrs_py.model.replay import Reset
+from opencqrs_py.processing.batches import BatchMode, BatchOrder, OnBatchExhausted
+from opencqrs_py.processing.recovery import ExponentialBackOff
+from opencqrs_py.processing.schedules import Cron
+from opencqrs_py.testing.contracts.repartitioning_tracker import keep
+
+NO = ValueError("no")
+FOR_GOOD = NonTransientError("no")
+ALL = replace(SCHEDULE, mode=BatchMode.ALL)
+SLOW = ExponentialBackOff(3_600, 2, 10_800, max_attempts=9)
+FIRST = "/a"
+SECOND = next(name for name in ("/b", "/c", "/d") if hash_of(name) % 2 != hash_of(FIRST) % 2)
+"""Two sequences of different partitions."""
+
+
+@pytest.fixture(params=TRACKERS[1:])
+def kind(request: pytest.FixtureRequest) -> str:
+    kind: str = request.param
+    return kind
+
+
+# --------------------------------------------------------------------------------------------- settings that change
+
+
+def test_events_of_batches_are_tried_each_for_itself_when_the_mode_becomes_all(database: Database) -> None:
+    world = WaitingWorld(database, ["/a", "/a", "/a"], schedule=SCHEDULE)
+    world.drain()
+    world.release()
+    world.build(schedule=ALL)
+    world.drain()
+    world.pass_time(100)
+    assert (world.written, world.waiting) == ([1, 2, 3], {})
+
+
+def test_parked_events_are_tried_each_for_itself_when_their_group_becomes_scheduled(database: Database) -> None:
+    world = WaitingWorld(database, ["/a", "/a", "/b"])
+    world.errors = {1: NO}
+    world.drain()
+    world.release()
+    world.errors = {}
+    world.build(schedule=ALL)
+    world.drain()
+    world.pass_time(1_000)
+    assert sorted(world.written) == [1, 2, 3]
+
+
+def test_an_event_that_waits_for_a_person_holds_up_its_sequence_only_when_its_group_becomes_a_streaming_one(
+    database: Database,
+) -> None:
+    world = WaitingWorld(database, ["/a", "/a", "/b"], schedule=ALL)
+    world.errors = {1: FOR_GOOD, 2: NO}
+    world.drain()
+    world.pass_time(30)
+    world.release()
+    world.errors = {}
+    world.build(schedule=None)
+    world.append(["/c", "/a"])
+    world.drain()
+    world.clock.advance(1_000)
+    world.drain()
+    assert world.written == [3, 4]
+    assert world.waiting == {1: "exhausted", 2: "retrying", 5: "pending"}
+
+
+def test_a_long_sequence_whose_events_were_tried_each_for_itself_is_tried_as_a_batch(database: Database) -> None:
+    world = WaitingWorld(database, ["/a", "/a", "/a"], schedule=replace(ALL, fetch_size=2))
+    world.errors = {1: NO, 2: NO, 3: NO}
+    world.drain()
+    world.pass_time(11)
+    world.errors = {}
+    world.append(["/a"])
+    world.drain()
+    world.release()
+    world.build(schedule=replace(SCHEDULE, fetch_size=2))
+    world.drain()
+    world.pass_time(1_000)
+    assert world.written == [1, 2, 3, 4]
+
+
+# ---------------------------------------------------------------------------------------------------------- ticks
+
+WORLDS = pytest.mark.parametrize("world_of", [WaitingWorld, SparkWorld], ids=["thread", "spark"])
+
+
+@WORLDS
+def test_events_that_have_expired_are_removed_although_none_is_due(
+    database: Database, world_of: type[WaitingWorld]
+) -> None:
+    world = world_of(database, ["/a", "/b", "/c"], schedule=replace(SCHEDULE, expires_seconds=100, back_off=SLOW))
+    world.errors = {1: FOR_GOOD, 2: FOR_GOOD, 3: NO}
+    world.drain()
+    world.pass_time(20)
+    assert set(world.waiting) == {1, 2, 3}
+    world.pass_time(1_000)
+    assert world.waiting == {}
+
+
+@WORLDS
+def test_what_comes_behind_an_event_that_has_expired_is_tried(database: Database, world_of: type[WaitingWorld]) -> None:
+    world = world_of(database, ["/a"], schedule=replace(SCHEDULE, expires_seconds=1_000))
+    world.errors = {1: FOR_GOOD}
+    world.drain()
+    world.pass_time(500)
+    world.append(["/a"])
+    world.drain()
+    world.pass_time(600)
+    assert (world.written, world.waiting) == ([2], {})
+
+
+def test_so_it_is_in_the_tick_in_which_that_is_removed(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = WaitingWorld(database, ["/a"], schedule=replace(SCHEDULE, expires_seconds=100))
+    world.errors = {1: NO}
+    world.drain()
+    world.pass_time(60)
+    world.append(["/a"])
+    world.drain()
+    world.release()
+    world.clock.advance(50)
+    now = world.clock.now
+    monkeypatch.setattr(world.clock, "now", lambda: (world.clock.advance(0.001), now())[1])
+    world.claim()
+    (driver,) = world.drivers
+    for _ in range(50):
+        driver.supervised.handle_at_once(world.store.head())
+        if driver.supervised.done(world.store.head()):
+            break
+        driver.step()
+    assert world.written == [2]
+
+
+@WORLDS
+def test_a_replay_ends_in_partitions_that_have_nothing_to_handle(
+    database: Database, world_of: type[WaitingWorld]
+) -> None:
+    world = world_of(database, ["/a", "/b"], schedule=SCHEDULE, partitions=4)
+    world.drain()
+    world.pass_time(20)
+    world.release()
+    with world.tracker.resetting(Reset(GROUP, 0), layout(4)):
+        pass
+    world.drain()
+    world.pass_time(100)
+    assert [status.replay for status in world.tracker.statuses()] == [None] * 4
+
+
+def test_a_call_that_hangs_does_not_end_the_tick_for_the_others(database: Database) -> None:
+    world = WaitingWorld(
+        database, ["/a", "/b", "/c"], schedule=replace(SCHEDULE, schedule=Cron("30 2 * * *")), batch_size=1
+    )
+    world.drain()
+    (driver,) = world.drivers
+    world.clock.advance(driver.supervised.until_tick())
+    driver.supervised.begin()
+    world.drivers = [world.hang(driver, 1)]
+    world.drain()
+    assert world.written == [2, 3]
+    assert world.waiting == {1: "retrying"}
+
+
+# ------------------------------------------------------------------------------------------ attempts that are counted
+
+
+def test_a_parked_event_that_hangs_is_one_of_the_inbox_though_its_position_is_after_the_progress(
+    database: Database,
+) -> None:
+    world = WaitingWorld(database, [FIRST, SECOND, SECOND, SECOND], partitions=2)
+    world.errors = {4: NO, 1: NO}
+    world.claim()
+    ahead = next(driver for driver in world.drivers if driver.partition.owns(SECOND))
+    for _ in range(5):
+        ahead.step()  # up to 4, which is parked; the other partition has read nothing
+    for driver in world.drivers:
+        driver.supervised.stop()
+    target, processing = layout(1), world.run.processing
+    log = Log(processing.hashes_at, processing.positions_of)
+    world.tracker.repartition(GROUP, target, lambda known: carried_over(known, target, log))
+    world.build(partitions=1)
+    world.claim()
+    (driver,) = world.drivers
+    assert driver.cursor.stored < 4
+    world.clock.advance(31)
+    begun = world.clock.now().isoformat(timespec="milliseconds")
+    driver = world.hang(driver, 4)
+    (entry,) = (each for each in world.entries if each.position == 4)
+    assert entry.attempts == 2
+    assert (entry.due_at or "") > begun
+    assert driver.cursor.failing is None
+
+
+@pytest.mark.parametrize("isolate", [0, 1])
+@pytest.mark.parametrize("schedule", [None, ALL], ids=["parked", "all"])
+def test_a_call_that_hangs_is_one_attempt_also_if_its_event_was_handled_alone_after_a_mark(
+    database: Database, schedule: Any, isolate: int
+) -> None:
+    world = WaitingWorld(database, ["/a"], schedule=schedule)
+    world.errors = {} if schedule else {1: NO}
+    world.drain()
+    world.errors = {1: CrashError()}
+    world.clock.advance(31)
+    (driver,) = world.drivers
+    driver.supervised.isolate(isolate)
+    (before,) = world.entries
+    with pytest.raises(CrashError):
+        driver.step()  # the call is under way; its thread hangs
+    world.hang(driver, 1)
+    (entry,) = world.entries
+    assert (entry.attempts, entry.retries) == (before.attempts + 1, before.retries + 1)
+
+
+def test_an_outage_in_an_attempt_after_a_crash_uses_none(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    class AwayError(ConnectionError): ...
+
+    rule = replace(SCHEDULE, back_off=ExponentialBackOff(60, 2, 600, max_attempts=2))
+    world = WaitingWorld(database, ["/a"], schedule=rule)
+    world.drain()
+    world.errors = {1: CrashError()}
+    with pytest.raises(CrashError):
+        world.pass_time(10)
+    (crashed,) = world.entries
+    monkeypatch.setattr(world.tracker, "is_outage", lambda error: isinstance(error, AwayError))
+    world.errors = {1: AwayError("away")}
+    world.claim()
+    world.pass_time(100)
+    (entry,) = world.entries
+    assert (entry.attempts, entry.errors) == (crashed.attempts, crashed.errors)
+    world.errors = {}
+    world.pass_time(1_000)
+    assert world.written == [1]
+
+
+def test_crashes_that_use_up_the_attempts_skip_the_event_if_that_is_wanted(database: Database) -> None:
+    rule = replace(SCHEDULE, back_off=ExponentialBackOff(1, 2, 10, max_attempts=1), on_exhausted=OnBatchExhausted.SKIP)
+    world = WaitingWorld(database, ["/a", "/a"], schedule=rule)
+    world.drain()
+    world.errors = {1: CrashError()}
+    crashes = 0
+    for _ in range(6):
+        try:
+            world.claim()
+            world.pass_time(60)
+        except CrashError:
+            crashes += 1
+    assert crashes == 2
+    assert (world.written, world.waiting) == ([2], {})
+    assert [skip.position for skip in world.tracker.skipped()] == [1]
+
+
+# ---------------------------------------------------------------------------- sequences that share an event, or a hash
+
+
+class Both:
+    """Two sequences of an event whose subject names two, as of what an upcaster makes of it."""
+
+    by_subject = False
+    attributes = frozenset({"subject"})
+    id_of_subject = None
+    partition_of = staticmethod(residue_of)
+
+    def share_of(self, _partitions: int) -> None: ...
+
+    def sequence_ids(self, event: Any) -> tuple[str, ...]:
+        return tuple("/" + one for one in event.subject.strip("/").split("+"))
+
+
+TWO = f"{FIRST}+{SECOND[1:]}"
+SCHEDULES = pytest.mark.parametrize("schedule", [None, SCHEDULE, ALL], ids=["parked", "fail-first", "all"])
+
+
+@SCHEDULES
+def test_an_event_of_two_sequences_waits_once_in_each_of_two_partitions(database: Database, schedule: Any) -> None:
+    world = WaitingWorld(database, [TWO, "/z"], schedule=schedule, partitions=2, sequencing=Both())  # type: ignore[arg-type]
+    world.errors = {} if schedule else {1: NO}
+    world.drain()
+    assert sorted(each.sequence_id for each in world.entries if each.position == 1) == sorted((FIRST, SECOND))
+    world.errors = {}
+    world.pass_time(1_000)
+    assert world.waiting == {}
+    assert sorted(world.written) == [1, 1, 2]
+
+
+def test_a_person_skips_it_in_one_of_them(database: Database) -> None:
+    world = WaitingWorld(database, [TWO], partitions=2, sequencing=Both())  # type: ignore[arg-type]
+    world.errors = {1: NO}
+    world.drain()
+    world.control.skip(InboxFilter(sequence=FIRST), "no use")
+    assert [(each.sequence_id, each.position) for each in world.entries] == [(SECOND, 1)]
+
+
+def test_what_one_partition_takes_out_is_not_taken_out_of_another(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = WaitingWorld(database, [TWO, FIRST], partitions=2, sequencing=Both())  # type: ignore[arg-type]
+    world.errors = {1: NO}
+    world.drain()
+    world.errors = {}
+    driver = next(each for each in world.drivers if each.partition.owns(FIRST))
+    opened, done = world.tracker.unit, list[object]()
+
+    @contextmanager
+    def unit(*arguments: Any, **rest: Any) -> Iterator[Any]:
+        if not done:
+            done.append(world.control.skip(InboxFilter(sequence=FIRST, position=2), "no use"))
+        with opened(*arguments, **rest) as opening:
+            yield opening
+
+    monkeypatch.setattr(world.tracker, "unit", unit)
+    world.clock.advance(31)
+    driver.step()
+    assert (SECOND, 1) in [(each.sequence_id, each.position) for each in world.entries]
+
+
+@pytest.mark.parametrize("schedule", [None, replace(SCHEDULE, fetch_size=2)], ids=["parked", "fail-first"])
+def test_a_sequence_does_not_wait_for_another_one_with_the_same_hash(database: Database, schedule: Any) -> None:
+    one, other = "/a/plumless", "/a/buckeroo"
+    assert hash_of(one) == hash_of(other)
+    world = WaitingWorld(database, [one, one, one, other], batch_size=2, schedule=schedule)
+    world.errors = {1: FOR_GOOD, 4: NO}
+    world.drain()
+    world.pass_time(20)
+    world.errors = {1: FOR_GOOD}
+    world.append(["/c"])
+    world.pass_time(1_000)
+    assert sorted(world.written) == [4, 5]
+
+
+# --------------------------------------------------------------------------------------------------- what people do
+
+
+@pytest.mark.parametrize("command", ["retry", "skip"])
+def test_a_command_for_the_event_that_holds_its_batch_up_frees_the_batch(database: Database, command: str) -> None:
+    world = WaitingWorld(database, [], schedule=replace(SCHEDULE, order=BatchOrder.EVENT_ID, back_off=SLOW))
+    world.append(["/a", "/a"], "x", "b")  # the second one comes first
+    world.errors = {2: NO}
+    world.drain()
+    world.pass_time(12)
+    world.errors = {}
+    which = InboxFilter(event="b")
+    world.control.retry(which) if command == "retry" else world.control.skip(which, "no use")
+    world.pass_time(60)
+    assert world.written == ([2, 1] if command == "retry" else [1])
+
+
+def test_what_has_expired_is_not_said_to_be_tried_or_paused(database: Database) -> None:
+    world = WaitingWorld(database, ["/a", "/b"], schedule=replace(SCHEDULE, expires_seconds=100))
+    world.errors = {1: NO, 2: NO}
+    world.drain()
+    world.pass_time(60)
+    world.clock.advance(50)
+    for command in (world.control.retry, world.control.pause):
+        with pytest.raises(InboxError, match=r"OCQ-605.*1 expired"):
+            command(InboxFilter(event="id 1"))
+
+
+def test_an_event_that_a_person_takes_out_while_events_are_read_is_not_missed(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = WaitingWorld(database, ["/a", "/b"], schedule=SCHEDULE)
+    world.drain()
+    among, done = SqlInbox._among, list[object]()
+
+    def skipping(self: SqlInbox, group: str, sequences: Any) -> Any:
+        if not done:
+            done.append(None)
+            world.control.skip(InboxFilter(sequence="/a"), "no use")
+        return among(self, group, sequences)
+
+    monkeypatch.setattr(SqlInbox, "_among", skipping)
+    world.pass_time(15)
+    assert world.written == [2]
+    assert [status.error for status in world.tracker.statuses()] == [""]
+
+
+# ------------------------------------------------------------------------------------------------------ lost progress
+
+
+@pytest.mark.parametrize("schedule", [None, SCHEDULE], ids=["parked", "scheduled"])
+def test_what_waits_in_a_partition_that_begins_again_is_handled_once(database: Database, schedule: Any) -> None:
+    world = WaitingWorld(database, ["/a", "/b", "/c", "/d"], partitions=2, schedule=schedule)
+    world.errors = dict.fromkeys(range(1, 5), NO)
+
+    def kept(found: Any, initial: int | None) -> Any:
+        if initial is None:
+            raise BeginningNeededError(None)
+        return SimpleNamespace(record=keep(found), warnings={})
+
+    record: Any = SimpleNamespace(kept=kept, said=set())
+    world.run = replace(world.run, record=record)
+    world.drain()
+    world.release()
+    progress = database.table(PROGRESS)
+    with database.writing() as connection:
+        connection.execute(delete(progress).where(progress.c.residue == 0))
+    world.errors = {}
+    world.drain()
+    world.pass_time(1_000)
+    assert sorted(world.written) == [1, 2, 3, 4]
