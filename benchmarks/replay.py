@@ -55,7 +55,7 @@ MEMORY_WAYS = {
 EVENTS = {"sqlite": 200_000, "postgresql": 100_000}
 """Events of the log, unless said otherwise: some seconds for the slowest of our ways."""
 
-OURS, OF_GROUPS = "opencqrs_", ("opencqrs_progress", "opencqrs_inbox")
+OURS, OF_GROUPS = "opencqrs_", ("opencqrs_groups", "opencqrs_progress", "opencqrs_inbox")
 """What the names of our tables begin with, and the tables that keep what groups have done."""
 
 PEER = "eventsourcing"

@@ -151,7 +151,8 @@ def _run(answer: Pipe, url: str, engine: str, mode: str, options: argparse.Names
 def _forget(url: str) -> None:
     engine = create_engine(url)
     with engine.begin() as connection:
-        for table in ("handled", "opencqrs_progress", "opencqrs_inbox", "opencqrs_leases", "opencqrs_nodes"):
+        of_groups = ("groups", "progress", "inbox", "leases", "nodes")
+        for table in ("handled", *(f"opencqrs_{name}" for name in of_groups)):
             connection.execute(text(f"DROP TABLE IF EXISTS {table}"))
         connection.execute(text("DELETE FROM opencqrs_schema WHERE table_name <> 'opencqrs_events'"))
     engine.dispose()
