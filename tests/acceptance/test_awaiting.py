@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.release(library="sqlite")
+
 THREAD = ("--set", "event-handling.standard.processing.engine=thread")
 LOOKS = 600  # more than any machine needs; each is a command
 SECONDS = 120  # longest wait for a process

@@ -46,6 +46,8 @@ def rows(url: str) -> list[int]:
     return found
 
 
+@pytest.mark.release(engine="spark")
+@pytest.mark.release(url="sqlite")
 def test_an_event_that_ends_processes_is_named_and_held_until_its_group_is_restarted(project, engine, url):
     chosen = ("--set", engine)
     if engine.endswith("thread"):  # on Spark only a worker ends

@@ -260,6 +260,7 @@ def test_django_handles_events_under_gunicorn_and_stops_cleanly(service):
     assert service.states() == {("stopped", None)}
 
 
+@pytest.mark.release
 def test_workers_of_gunicorn_share_the_partitions_and_a_lost_one_is_replaced(service):
     write_django(service)
     service.serve(LISTENING, *GUNICORN, "--workers", "2")
@@ -275,6 +276,7 @@ def living(service: Service) -> set[int]:
     return {int(node["node"].rpartition(":")[2]) for node in nodes if node["state"] == "alive"}
 
 
+@pytest.mark.release
 def test_with_preload_the_process_that_starts_workers_keeps_the_partitions_when_one_ends(service):
     write_django(service)
     process = service.serve(LISTENING, *GUNICORN, "--preload")

@@ -66,6 +66,7 @@ def execute(project: Any, *statements: str, url: str = "") -> list[Any]:
     return [tuple(row) for row in rows]
 
 
+@pytest.mark.release(engine="spark")
 def test_changed_handlers_are_said_once_and_shown_for_good(library: Any, engine: str) -> None:
     assert run(library, engine) == ""
     edit(library, "VALUES (:id, :position)", "VALUES (:id, :position + 0)")
@@ -90,6 +91,7 @@ def test_changed_handlers_are_said_once_and_shown_for_good(library: Any, engine:
     assert ("catalog", "handlers changed") not in said
 
 
+@pytest.mark.release(engine="spark")
 def test_changed_handlers_are_refused_where_settings_say_so(library: Any, engine: str) -> None:
     run(library, engine)
     edit(library, "VALUES (:id, :position)", "VALUES (:id, :position + 0)")
@@ -130,6 +132,8 @@ def url(request: pytest.FixtureRequest, library: Any) -> str:
     return found
 
 
+@pytest.mark.release(engine="spark")
+@pytest.mark.release(condition=" AND residue IN (1, 3)")
 @pytest.mark.release(engine="spark", url="postgresql")
 @pytest.mark.parametrize(
     ("condition", "which"),
@@ -250,6 +254,7 @@ def test_other_sequences_of_a_group_with_partitions_are_refused(library: Any) ->
     assert run(library, THREAD) == ""
 
 
+@pytest.mark.release(condition=" AND residue IN (1, 3)")
 @pytest.mark.parametrize("condition", ["", " AND residue IN (1, 3)"])
 def test_a_reset_is_the_way_out_of_lost_progress(library: Any, url: str, condition: str) -> None:
     run(library, THREAD)

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.release(library="sqlite")
+
 THREAD = ("--set", "event-handling.standard.processing.engine=thread")
 CLEAR = b"\x1b[2J\x1b[H"
 LOOKS = 600  # more than any machine needs; each is a command

@@ -55,6 +55,7 @@ def rows(url: str) -> list[int]:
 ALL_BUT_8 = [position for position in range(1, 41) if position != 8]
 
 
+@pytest.mark.release(engine="spark")
 @pytest.mark.parametrize("on_server", SERVERS, indirect=True)
 def test_a_call_that_times_out_is_an_error_of_its_event(project, engine, on_server, hangs):
     hangs()
@@ -80,6 +81,8 @@ WAITING = {
 }
 
 
+@pytest.mark.release(engine="spark")
+@pytest.mark.release(waiting="parked")
 @pytest.mark.parametrize("on_server", SERVERS[:1], indirect=True)
 @pytest.mark.parametrize("waiting", WAITING)
 def test_a_call_for_an_event_of_the_inbox_that_times_out_is_an_attempt(project, engine, on_server, hangs, waiting):
@@ -135,6 +138,7 @@ def test_on_spark_only_a_worker_ends(project, hangs, request):
     assert rows(f"sqlite:///{project.folder}/read.db") == ALL_BUT_8
 
 
+@pytest.mark.release(engine="spark")
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_call_that_takes_long_is_warned_of(project, engine, hangs):
     hangs("1.5")  # on Spark with a Java of its own, whose standard error is shown

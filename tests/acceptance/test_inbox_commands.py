@@ -84,6 +84,7 @@ def parked_counts(project: Any) -> dict[str, int]:
     return counts
 
 
+@pytest.mark.release(parked="sqlite")
 def test_a_person_sees_what_waits_and_acts_on_it(parked):
     assert said(parked, "list", "--group", "Late_Fines") == [
         "[late-fines /books/isbn-2] event 2 at position 2 (library.book-lent.v1) retrying after 2 attempts, "

@@ -20,6 +20,7 @@ def lend(event: Event, connection: Connection) -> None:
 """
 
 
+@pytest.mark.release(engine="spark")
 @pytest.mark.release(engine="spark", sent=signal.SIGINT)
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("engine", ENGINES)

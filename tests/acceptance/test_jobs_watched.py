@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.release(project_with_job="sqlite")
+
 THREAD = ("--set", "event-handling.standard.processing.engine=thread")
 LOOKS = 600
 JOBS = """

@@ -139,6 +139,7 @@ def test_a_number_of_partitions_that_cannot_be_is_refused_and_nothing_is_changed
     assert [one["partition"] for one in status["partitions"]] == ["0/2", "1/2"]
 
 
+@pytest.mark.release(engine="spark")
 def test_a_handler_error_shows_the_handlers_own_lines_the_event_and_what_happens_next(project, engine, event_line):
     project.write(
         "handlers.py",
@@ -226,6 +227,7 @@ def test_stop_on_exhaustion_ends_the_run_with_code_1_and_the_status_tells_why(pr
     ]
 
 
+@pytest.mark.release(engine="spark")
 def test_a_partition_error_carries_its_code_in_the_run_and_in_the_status_after_it(project, engine, event_line):
     project.write(
         "handlers.py",
@@ -265,6 +267,7 @@ def test_a_partition_error_carries_its_code_in_the_run_and_in_the_status_after_i
     assert all(error.startswith(expected[group]) for group, error in recorded.items())
 
 
+@pytest.mark.release(engine="spark")
 def test_a_run_of_one_group_shows_no_other(project, engine):
     project.write_events(10)
     project.opencqrs("events", "import", "events.ndjson")

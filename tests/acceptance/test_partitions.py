@@ -11,6 +11,8 @@ import pytest
 
 from opencqrs_py.adapters.sql import Database
 
+pytestmark = pytest.mark.release(world="sqlite")
+
 HANDLERS = """
 from dataclasses import dataclass
 from opencqrs_py import NonTransientError, ProcessingContext, event_handling, event_type, on_start

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.release(processes="sqlite")
+
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "lead-by-locks.md"
 THREAD = ("--set", "event-handling.standard.processing.engine=thread")
 HEARTBEAT = ("--set", "event-handling.standard.life-cycle.lease.heartbeat=200ms")

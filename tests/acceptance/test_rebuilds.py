@@ -193,6 +193,7 @@ def test_readers_see_whole_tables_while_a_group_that_runs_is_rebuilt(world: Worl
     assert world.lent() == counts(world.count)
 
 
+@pytest.mark.release(world="sqlite")
 def test_a_rebuild_whose_process_is_killed_continues(world: World) -> None:
     world.start()
     world.wait_for_all()
@@ -215,6 +216,7 @@ def _shadow_positions(world: World) -> int:
     return int(phase == "building")
 
 
+@pytest.mark.release(world="sqlite")
 def test_processes_with_old_handlers_keep_the_tables_current_and_leave_them_after_the_swap(world: World) -> None:
     world.start()
     world.wait_for_all()
@@ -325,6 +327,7 @@ def test_a_dry_run_shows_the_limits(project: Any) -> None:
     world.engine.dispose()
 
 
+@pytest.mark.release
 @pytest.mark.spark
 def test_on_spark_the_command_rebuilds_by_tasks(project: Any, request: pytest.FixtureRequest) -> None:
     world = World(project, "sqlite:///read.db")

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, text
 
+pytestmark = pytest.mark.release(world="sqlite")
+
 HANDLERS = """
 from dataclasses import dataclass
 from pathlib import Path

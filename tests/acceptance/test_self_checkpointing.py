@@ -66,6 +66,7 @@ def test_an_example_does_what_its_readme_shows(name: str, tmp_path: Path) -> Non
     assert {file: file.read_bytes() for file in folder.rglob("*.parquet")} == before
 
 
+@pytest.mark.release(name=("leaderboard_in_memory", "search_index"))
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_that_is_killed_in_between_comes_to_the_same(name: str, tmp_path: Path) -> None:
     folder = example(name, tmp_path)
@@ -103,6 +104,7 @@ def test_an_example_that_is_killed_in_between_comes_to_the_same(name: str, tmp_p
     assert run(folder, report) == shown
 
 
+@pytest.mark.release
 @pytest.mark.spark
 def test_the_archive_comes_to_the_same_on_spark_when_a_worker_is_killed(tmp_path: Path) -> None:
     folder = example("parquet_archive", tmp_path)

@@ -65,6 +65,7 @@ def test_killed_runs_of_scheduled_groups_lose_and_double_nothing(engine, databas
     assert "each event was applied exactly once, in order" in out
 
 
+@pytest.mark.release(database="sqlite")
 @pytest.mark.parametrize(
     ("engine", "database", "faults"),
     [
@@ -83,6 +84,7 @@ def test_three_processes_share_and_take_over_and_lose_and_double_nothing(engine,
     assert "each event was applied exactly once, in order" in out
 
 
+@pytest.mark.release
 @pytest.mark.postgresql
 def test_three_processes_share_what_waits_of_scheduled_groups():
     few = ("--names", "kill", "stop", "join", "--faults", 2, "--seed", 6, "--events", 1_000, "--lease", 30)

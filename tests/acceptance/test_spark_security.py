@@ -122,6 +122,7 @@ def attacked(process: subprocess.Popen[str]) -> list[tuple[str, str]]:
     return [(kind, body) for kind, body in json.loads(done.stdout).values()]
 
 
+@pytest.mark.release
 def test_another_user_reads_no_setting_of_spark_gets_nothing_from_a_run_and_does_not_disturb_it(project):
     with held(project) as process:
         said = arguments_below(process)

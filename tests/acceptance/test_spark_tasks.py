@@ -81,6 +81,7 @@ def running(project) -> subprocess.Popen[str]:
     return process
 
 
+@pytest.mark.release
 def test_a_jvm_that_is_killed_ends_the_run_with_exit_code_1_and_says_so(project):
     process = running(project)
     try:
@@ -93,6 +94,7 @@ def test_a_jvm_that_is_killed_ends_the_run_with_exit_code_1_and_says_so(project)
         process.kill()
 
 
+@pytest.mark.release
 def test_a_task_whose_handler_never_returns_is_cancelled_when_the_patience_of_a_stop_ends(project):
     process = running(project)
     try:

@@ -103,6 +103,7 @@ def audited(file: Path) -> int:
         return 0
 
 
+@pytest.mark.release(engine="spark")
 @pytest.mark.release(engine="spark", change=(moved_over_by_another, write_ahead_log_deleted))
 @pytest.mark.parametrize("change", [deleted, moved_over_by_another, write_ahead_log_deleted])
 @pytest.mark.parametrize("engine", ENGINES)
@@ -116,6 +117,7 @@ def test_an_idle_run_notices_what_happens_to_its_event_store(project, running: R
     running.ends_with_the_reason()
 
 
+@pytest.mark.release(engine="spark")
 @pytest.mark.release(engine="spark", change=all_deleted)
 @pytest.mark.parametrize("change", [all_deleted, replaced_by_a_copy])
 @pytest.mark.parametrize("engine", ENGINES)

@@ -19,6 +19,8 @@ from opencqrs_py.model.appending import SubjectIsPristine
 from opencqrs_py.testing.contracts.event_source import ALL, event, identities
 from opencqrs_py.testing.eventsourcingdb import EventSourcingDbStandIn, Fault, Then
 
+pytestmark = pytest.mark.release(server=1)  # another hash of the same events
+
 SECONDS = 30  # longest wait for another thread
 STALL = 0.8  # seconds without a sign of life after which a hasty store gives up
 HEARTBEAT = 0.02  # seconds

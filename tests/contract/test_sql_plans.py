@@ -83,6 +83,7 @@ def searches(found: str, column: str) -> bool:
     return f"opencqrs_events_{column}" in found and not re.search(SCANS, found)
 
 
+@pytest.mark.release(upto=(20000, 30000))
 @pytest.mark.parametrize(
     "selection",
     [Selection(), Selection(types=COMMON), Selection("/books"), Selection("/books", types=COMMON)],

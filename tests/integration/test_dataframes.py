@@ -99,6 +99,7 @@ RIGHT = [number for number in range(1, EVENTS + 1) if number % 10 and number != 
 DATABASES = ["sqlite", *(pytest.param(n, marks=getattr(pytest.mark, n)) for n in ("postgresql", "mariadb"))]
 
 
+@pytest.mark.release(database="sqlite")
 @pytest.mark.spark
 @pytest.mark.release(database="mariadb")
 @pytest.mark.parametrize("database", DATABASES, indirect=True)
@@ -125,6 +126,7 @@ def assert_files(lake: Path, numbers: list[int]) -> None:
     assert sorted(amounts) == numbers
 
 
+@pytest.mark.release
 @pytest.mark.spark
 def test_an_event_that_a_worker_cannot_decode_stops_its_partition_after_those_before_it(
     database: Database, project: ModuleType, spark: object
@@ -146,6 +148,7 @@ def test_an_event_that_a_worker_cannot_decode_stops_its_partition_after_those_be
 COMMAND = [sys.executable, "-m", "opencqrs_py", "run", "--until-caught-up"]
 
 
+@pytest.mark.release
 @pytest.mark.spark
 @pytest.mark.parametrize(
     ("database", "group", "kill"),
@@ -184,6 +187,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "data-frames.md"
 SHOWN = re.compile(r'^```python title="(?P<file>[^"]+)"\n(?P<text>.*?)^```$', re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.release
 @pytest.mark.spark
 def test_the_handlers_of_the_how_to_handle_events(tmp_path: Path, java: dict[str, str]) -> None:
     for shown in SHOWN.finditer(PAGE.read_text("utf-8")):

@@ -170,6 +170,8 @@ MOST_CONNECTIONS = 16
 DATABASES = ["sqlite", *(pytest.param(n, marks=getattr(pytest.mark, n)) for n in ("postgresql", "mariadb"))]
 
 
+@pytest.mark.release(engine="spark")
+@pytest.mark.release(engine="thread", database="sqlite")
 @pytest.mark.release(engine="spark", database=("sqlite", "mariadb"))
 @pytest.mark.release(engine="hand", database=("postgresql", "mariadb"))
 @pytest.mark.parametrize("database", DATABASES, indirect=True)

@@ -24,6 +24,8 @@ from opencqrs_py.errors import AssemblyErrors, JobError
 from opencqrs_py.jobs.runs import JobRun, RunStatus
 from opencqrs_py.model.cloudevents import parse_event
 
+pytestmark = pytest.mark.release(url="sqlite")
+
 KINDS = [
     "sqlite",
     pytest.param("postgresql", marks=pytest.mark.postgresql),

@@ -147,6 +147,7 @@ def until(condition: Callable[[], bool]) -> None:
 EACH_ONCE = dict.fromkeys(range(1, ITEMS + 1), 1)
 
 
+@pytest.mark.release(kind="sqlite")
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 def test_items_are_spread_over_workers_and_handled_once_though_one_is_killed_and_one_item_fails(
     make_project, spark, kind
@@ -166,6 +167,7 @@ def test_items_are_spread_over_workers_and_handled_once_though_one_is_killed_and
     assert len(spark.sparkContext.statusTracker().getJobIdsForGroup("job:remind")) - before == 4
 
 
+@pytest.mark.release(kind="sqlite")
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 def test_a_run_whose_driver_is_killed_goes_on_in_another_process_with_nothing_handled_twice(make_project, kind):
     project = make_project(UNTIL_KILLED, kind, transaction="item", limit=ITEMS // 2)

@@ -88,6 +88,7 @@ def wait_until(condition):
     pytest.fail("it was never so")
 
 
+@pytest.mark.release(database="sqlite")
 def test_runs_are_counted_by_the_process_that_has_ended_them_and_others_see_how_jobs_stand(make, database):
     made = make(**database, **{"jobs.job-0.triggers.cron": "0 3 1 1 *"})
     made.start()
@@ -112,6 +113,7 @@ def test_runs_are_counted_by_the_process_that_has_ended_them_and_others_see_how_
     assert {name: seen[name, "job-0"] for name in same} == {name: found[name, "job-0"] for name in same}
 
 
+@pytest.mark.release(database="sqlite")
 def test_statements_of_a_request_do_not_grow_with_jobs(make, database, monkeypatch):
     sent: list[str] = []
     fetch = Database.fetch

@@ -91,6 +91,7 @@ def places(stride: int) -> range:
 FEW, MANY = 35, pytest.param(5, marks=pytest.mark.release)
 
 
+@pytest.mark.release(world="sqlite")
 @pytest.mark.parametrize("stride", [FEW, MANY])
 def test_a_process_that_is_killed_in_the_swap_leaves_the_old_tables_or_the_new_ones(world: World, stride: int) -> None:
     for after in places(stride):
@@ -113,6 +114,7 @@ def test_a_process_that_is_killed_in_the_swap_leaves_the_old_tables_or_the_new_o
     assert after > stride
 
 
+@pytest.mark.release(world=("postgresql", "sqlite"))
 @pytest.mark.parametrize("stride", [FEW, MANY])
 def test_a_process_that_is_killed_on_the_way_back_leaves_the_new_tables_or_the_old_ones(
     world: World, stride: int

@@ -15,6 +15,8 @@ from support.rebuilding import HANDLERS, KINDS, World
 
 from opencqrs_py.errors import WaitTimedOutError
 
+pytestmark = pytest.mark.release(world="sqlite")
+
 FAILING = (
     HANDLERS.replace("    book = ", "    if fails:\n        raise ValueError('no')\n    book = ") + "\nfails = False\n"
 )

@@ -90,6 +90,7 @@ def assert_each_row_once(database: Database) -> None:
     assert tables == []
 
 
+@pytest.mark.release(database="sqlite")
 @pytest.mark.release(database="mariadb")
 @pytest.mark.parametrize("database", DATABASES, indirect=True)
 def test_rows_are_merged_once_though_a_worker_is_killed_and_the_handler_fails(
@@ -106,6 +107,7 @@ def test_rows_are_merged_once_though_a_worker_is_killed_and_the_handler_fails(
         assert len(merges) >= 3  # two ranges, the first of them twice
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("database", [pytest.param("sqlite", marks=pytest.mark.release), DATABASES[1]], indirect=True)
 def test_a_driver_that_is_killed_after_the_merge_repeats_nothing_and_what_it_left_is_removed(
     database: Database, project: ModuleType, java: dict[str, str]

@@ -21,6 +21,8 @@ from opencqrs_py.model.cloudevents import parse_event
 from opencqrs_py.model.inbox import InboxStatus
 from opencqrs_py.processing.schedules import Cron, FixedRate
 
+pytestmark = pytest.mark.release(url="sqlite_url")
+
 LENDING = "event-handling.groups.lending"
 SCHEDULED = {
     "event-handling.standard.processing.engine": "thread",

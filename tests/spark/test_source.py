@@ -89,6 +89,7 @@ SHOWN = [
 ]
 
 
+@pytest.mark.release(kind="sqlite")
 @ON_ALL
 def test_every_event_is_read_once_with_all_its_columns(spark, url):
     frame = load(spark, url)
@@ -640,6 +641,7 @@ def test_a_stream_follows_a_table_of_another_system(log, shop):
     assert [batch for batch in log.batches() if batch] == [[1, 2, 3, 4, 5], [6, 8], [10, 12]]
 
 
+@pytest.mark.release
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", OTHERS[:1])
 def test_a_stream_passes_over_no_transaction_of_another_system_that_is_still_open(log, shop):
