@@ -73,10 +73,20 @@ class Watched:
             with self._lock:
                 shared.users -= 1
                 is_last = not shared.users
-                if is_last:
+                if is_last and self._watchers.get(key) is shared:
                     del self._watchers[key]
             if is_last:
                 shared.watcher.stop()
+
+    def renew(self, tracker: ProgressTracker, group: str, seen: Progress) -> None:
+        """Have whoever waits next open a watch of its own: ``seen`` shows progress that has gone back, as by a reset.
+
+        Those who share it still see what follows.
+        """
+        key = (id(tracker), group)
+        with self._lock:
+            if (shared := self._watchers.get(key)) is not None and shared.watcher is seen:
+                del self._watchers[key]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,20 +151,28 @@ class Awaiting:
     def _wait(self, settings: EffectiveGroup, position: int, end: float) -> list[str]:
         """Wait until then; return why partitions of the group are not there, empty if they all are."""
         tracker = self.overview.parts[settings.name].tracker()
-        if reached(tracker, settings.name) > position:
-            return []
-        with self.watched.progress(tracker, settings.name) as progress:
-            look_at = self.now() + _FIRST_LOOK_SECONDS
-            while progress.head <= position:
-                now = self.now()
-                if now >= min(end, look_at):
-                    waiting = self._look(settings, tracker, position)
-                    if not waiting or now >= end:
-                        return waiting
-                    look_at = self.now() + _LOOK_SECONDS
-                progress.wait_beyond(position, max(0.0, min(end, look_at) - self.now()))
-                if progress.refusal is not None:
-                    raise progress.refusal
+        while reached(tracker, settings.name) <= position:
+            with self.watched.progress(tracker, settings.name) as progress:
+                if progress.head <= position:
+                    return self._watch(settings, tracker, position, end, progress)
+            self.watched.renew(tracker, settings.name, progress)  # if this was seen before the progress has gone back
+        return []
+
+    def _watch(
+        self, settings: EffectiveGroup, tracker: ProgressTracker, position: int, end: float, progress: Progress
+    ) -> list[str]:
+        """Watch progress until then; return as above."""
+        look_at = self.now() + _FIRST_LOOK_SECONDS
+        while progress.head <= position:
+            now = self.now()
+            if now >= min(end, look_at):
+                waiting = self._look(settings, tracker, position)
+                if not waiting or now >= end:
+                    return waiting
+                look_at = self.now() + _LOOK_SECONDS
+            progress.wait_beyond(position, max(0.0, min(end, look_at) - self.now()))
+            if progress.refusal is not None:
+                raise progress.refusal
         return []
 
     def _look(self, settings: EffectiveGroup, tracker: ProgressTracker, position: int) -> list[str]:

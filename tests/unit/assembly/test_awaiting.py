@@ -284,3 +284,19 @@ def test_threads_that_wait_for_a_group_share_one_watch() -> None:
     assert opened == ["books"]
     assert hastened == ["books"] * 3
     assert tracker._watches == 0
+
+
+def test_a_wait_that_begins_after_progress_has_gone_back_does_not_believe_a_watch_of_before(world: World) -> None:
+    world.at(9)
+    watched: Any = Watched(world.hastened.append)
+    awaiting = replace(world.awaiting, watched=watched)
+    with watched.progress(world.tracker, "books") as of_another_thread:
+        of_another_thread.look()
+        assert of_another_thread.head == 10
+        world.at(0)  # by a reset
+        with pytest.raises(WaitTimedOutError, match="has not stored position 9 after 0 s: partition 0/1 is at 0"):
+            awaiting.wait([BOOKS], 9, 0)
+        world.at(9)
+        awaiting.wait([BOOKS], 9, 0)
+    with watched.progress(world.tracker, "books") as anew:
+        assert anew is not of_another_thread
