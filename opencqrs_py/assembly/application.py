@@ -663,6 +663,7 @@ class Application:
         from opencqrs_py.assembly.resets import Resets  # noqa: PLC0415 loads SQLAlchemy
 
         self._resources.renew()
+        self._complete_rebuilds(self.groups)
         parts, groups = self._group_containers, {group.name: group for group in self.groups}
         return Resets(
             groups,
@@ -681,6 +682,7 @@ class Application:
         from opencqrs_py.assembly.nodes import has_progress_in_sql, is_led  # noqa: PLC0415
 
         self._resources.renew()
+        self._complete_rebuilds(self.groups)
         parts = self._group_containers
         groups = {
             each.name: GroupParts(

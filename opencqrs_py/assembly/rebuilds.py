@@ -21,6 +21,7 @@ from opencqrs_py.assembly.rebuild_checks import require_streaming
 from opencqrs_py.assembly.rebuild_reach import Reach
 from opencqrs_py.assembly.running import initial_position, preparation
 from opencqrs_py.config import EffectiveGroup
+from opencqrs_py.config.value_types import AGO
 from opencqrs_py.errors import AssemblyError, RebuildError
 from opencqrs_py.model.group_record import GroupRecord
 from opencqrs_py.model.masking import mask_url
@@ -289,10 +290,13 @@ class Rebuilds:
         return True
 
     def complete(self, names: Sequence[str]) -> None:
-        """Complete swaps that were broken off half-way."""
+        """Complete swaps that were broken off half-way; groups that cannot be rebuilt beside themselves have none."""
         for name in names:
-            if isinstance(self._parts[name].tracker(), SqlProgressTracker) and self._container.database() is not None:
-                self._shadows(name).complete(name)
+            try:
+                shadows = self._shadows(name)
+            except RebuildError:
+                continue
+            shadows.complete(name)
 
     # Parts
 
@@ -349,9 +353,19 @@ class Rebuilds:
         return whole
 
     def _beginning(self, group: EffectiveGroup, live: GroupRecord | None) -> int:
-        """Return the position after which the group began, wherever a new one would begin now."""
+        """Return the position after which the group began, wherever a new one would begin now.
+
+        Raises:
+            RebuildError: OCQ-630, if nobody knows: its record is of a version that kept none, and what settings say
+                leads to another position now than it did then.
+        """
         if live is not None and live.position is not None:
             return live.position
+        setting = group.fetch.initial_position
+        if setting == "head" or setting[:2].casefold() == AGO:
+            what = f"nobody knows where group '{group.name}' began: '{setting}' leads to another event now than it did"
+            fix = "set fetch.initial-position to the position after which it began, or reset it to where it is to begin"
+            raise RebuildError("OCQ-630", what, f"group {group.name}", fix)
         return initial_position(group.fetch.initial_position, self._container.event_store(), self._container.clock())
 
     @staticmethod

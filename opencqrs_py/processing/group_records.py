@@ -67,6 +67,14 @@ def same_code(one: str, other: str) -> bool:
     return not one or not other or one == other or one.partition(":")[0] != other.partition(":")[0]
 
 
+def require_swapped(group: str, rebuild: RebuildRecord | None) -> None:
+    """Raise ``RebuildUnderWayError``, OCQ-633, while tables and progress of a group are being swapped."""
+    if rebuild is not None and rebuild.phase is RebuildPhase.SWAPPING:
+        what = f"the tables of group '{group}' are being swapped by a rebuild"
+        fix = f"wait a moment; if it was interrupted, {_rebuild(group)} completes it, as does opencqrs run"
+        raise RebuildUnderWayError("OCQ-633", what, f"group {group}", fix)
+
+
 @dataclass(frozen=True, slots=True)
 class RecordRule:
     """How the record of a group is kept.
@@ -124,10 +132,7 @@ class RecordRule:
 
     def check_rebuild(self, record: GroupRecord, rebuild: RebuildRecord) -> None:
         """Raise if a rebuild of the group keeps this code from running it; see ``kept``."""
-        if rebuild.phase is RebuildPhase.SWAPPING:
-            what = f"the tables of group '{self.group}' are being swapped by a rebuild"
-            fix = f"wait a moment; if it was interrupted, {_rebuild(self.group)} completes it, as does opencqrs run"
-            raise RebuildUnderWayError("OCQ-633", what, f"group {self.group}", fix)
+        require_swapped(self.group, rebuild)
         if not rebuild.has_shadow and not rebuild.refused:
             return
         own = self.code().handlers

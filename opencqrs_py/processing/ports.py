@@ -528,7 +528,8 @@ class ResettableTracker(ProgressTracker, Protocol):
 
         Other owners of its partitions are fenced off; their transactions are waited for. Progress that was lost in part
         is there again afterwards. What waits in the inbox after
-        the position of the reset is removed, since it is read again, and so are the records of events skipped there.
+        the position of the reset is removed, since it is read again, and so are the records of events skipped there. A
+        group whose record says that it began after the position begins there from now on.
 
         Args:
             reset: Which group, and to where.

@@ -178,7 +178,8 @@ class InMemoryProgressTracker:
             with self._lock:
                 self._inbox = self._inbox.without(group, reset.position)
                 if (record := self._records.get(group)) is not None:
-                    self._records[group] = replace(record, sequencing="")
+                    begun = None if record.position is None else min(record.position, reset.position)
+                    self._records[group] = replace(record, sequencing="", position=begun)
                 for partition, replay in replays.items():
                     self._reset((group, partition), reset.position, fingerprint, replay)
 

@@ -16,6 +16,7 @@ from opencqrs_py.adapters.sql.rebuild_rows import rebuild_of
 from opencqrs_py.adapters.sql.tables import GROUPS, REBUILDS, TableMissingError, prepare
 from opencqrs_py.model.group_record import GroupRecord, HandlersChange, RecordedLayout
 from opencqrs_py.model.partition import Partition
+from opencqrs_py.processing.group_records import require_swapped
 
 _OF_REBUILD = "rebuild_"  # before the names of columns
 
@@ -72,6 +73,17 @@ class SqlGroupRecords:
         """Return the record of a group with its last rebuild, or ``None``."""
         row = connection.execute(self._with_rebuild.where(self._table.c.group_name == group)).mappings().first()
         return None if row is None else replace(_record(row), rebuild=rebuild_of(row, _OF_REBUILD))
+
+    def require_swapped(self, connection: Connection, group: str) -> None:
+        """Raise ``RebuildUnderWayError``, OCQ-633, if a swap of the group was broken off half-way."""
+        record = self.find(connection, group)
+        require_swapped(group, None if record is None else record.rebuild)
+
+    def begin_no_later(self, connection: Connection, group: str, position: int) -> None:
+        """Record that a group begins at a position, if it is one before its beginning so far."""
+        known = self._table.c.initial_position
+        this = (self._table.c.group_name == group) & (known > position)
+        connection.execute(update(self._table).where(this).values(initial_position=position))
 
     def write(self, connection: Connection, record: GroupRecord, known: GroupRecord | None) -> None:
         """Write a record in place of the one that is known, unless it is the same."""

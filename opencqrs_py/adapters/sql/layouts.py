@@ -49,6 +49,7 @@ class SqlLayouts:
         dialect = self._database.dialect
         with self._database.writing(patience=dialect.take_over_seconds) as connection:
             dialect.lock_claim(self._database, connection, group, sorted(claimed))
+            self._records.require_swapped(connection, group)
             found = held(connection, self._progress, group)
             if set(found) != set(known) or self._are_taken(connection, group, claimed):
                 raise changed_meanwhile(group)

@@ -44,6 +44,7 @@ class SqlResets:
         group, dialect = reset.group, self._database.dialect
         with self._database.writing(of_handlers=True, patience=dialect.take_over_seconds) as connection:
             dialect.lock_claim(self._database, connection, group, layout)
+            self._records.require_swapped(connection, group)
             known = held(connection, self._progress, group)
             check_layout(group, known, layout if set(known) - set(layout) else tuple(known))  # some may be lost
             replays = self._replays(connection, reset, known, layout, never_handled)
@@ -54,6 +55,7 @@ class SqlResets:
             after = (skips.group_name == group) & (skips.position > reset.position)
             connection.execute(delete(self._skipped).where(after))
             self._records.forget_sequencing(connection, group)
+            self._records.begin_no_later(connection, group, reset.position)
             for partition, replay in replays.items():
                 values = {**_stopped_at(reset.position, fingerprint), "replay": None if replay is None else replay.text}
                 self._move(connection, group, partition, values, new=partition not in known)

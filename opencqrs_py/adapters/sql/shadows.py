@@ -392,13 +392,29 @@ class KeptRows:
         where = f"WHERE group_name = {self._mark}"
         self._connection.exec_driver_sql(f"UPDATE {place}{PROGRESS.name} SET {values} {where}", (epoch, self._group))  # noqa: S608
 
-    def replace(self, source: str, live: str) -> int:
-        """Put the rows of another place in the place of the live ones, fenced; return the position of the slowest."""
+    def replace(self, source: str, live: str, *, keep_replays: bool = False) -> int:
+        """Put the rows of another place in the place of the live ones, fenced; return the position of the slowest.
+
+        With ``keep_replays`` partitions go on with the replay that the live ones are in: what was handled before a
+        reset, and that functions are still to be called at the end of the replay, is so in new tables, too.
+        """
         epoch = max(self.newest_epoch(source), self.newest_epoch(live)) + 1
+        replays = self._replays(live) if keep_replays else []
         self.delete(live)
         self.copy(source, live)
         self.fence(live, epoch)
+        for replay in replays:
+            mark = self._mark
+            where = f"WHERE group_name = {mark} AND modulus = {mark} AND residue = {mark}"
+            self._connection.exec_driver_sql(f"UPDATE {live}{PROGRESS.name} SET replay = {mark} {where}", replay)  # noqa: S608
         return min(self.positions(live).values(), default=0)
+
+    def _replays(self, place: str) -> list[tuple[str, str, int, int]]:
+        """Return of each partition in a replay what is stored of it, with its group, modulus and residue."""
+        columns = "replay, group_name, modulus, residue"
+        where = f"{place}{PROGRESS.name} WHERE group_name = {self._mark} AND replay IS NOT NULL"
+        rows = self._connection.exec_driver_sql(f"SELECT {columns} FROM {where}", (self._group,))  # noqa: S608
+        return [tuple(row) for row in rows]
 
 
 def built_record(known: GroupRecord | None, swap: Swap) -> GroupRecord:

@@ -391,7 +391,7 @@ class MariaDbShadows(Shadows):
             rows, known = KeptRows(connection, group, "%s"), self._records.find(connection, group)
             built = _record_in(connection, f"{_quoted(shadow)}.", group)
             done = swap or Swap(group, built[0], built[1], lambda _: None)
-            position = rows.replace(f"{_quoted(shadow)}.", self._ours)
+            position = rows.replace(f"{_quoted(shadow)}.", self._ours, keep_replays=True)
             self._records.write(connection, built_record(known, done), self._records.find(connection, group))
             after = self._swapped_record(done, known, before)
             self._write(connection, after)

@@ -289,7 +289,7 @@ class PostgresqlShadows(Shadows):
             began = self._lock(connection, [each.name for each in moved if each.fate is Fate.SWAPPED])
             self._exchange(connection, moved, shadow, old)
             rows.copy(self._ours, f"{quoted(old)}.")
-            position = rows.replace(f"{quoted(shadow)}.", self._ours)
+            position = rows.replace(f"{quoted(shadow)}.", self._ours, keep_replays=True)
             rows.fence(f"{quoted(shadow)}.", rows.newest_epoch(f"{quoted(shadow)}.") + 1)
             self._records.write(connection, built_record(known, swap), self._records.find(connection, group))
             record = replace(self._swapped_record(swap, known, before), relations=_relations_of(moved))

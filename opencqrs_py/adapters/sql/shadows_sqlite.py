@@ -177,7 +177,7 @@ class SqliteShadows(Shadows):
                 self._keep(old, group, [each.name for each in moved if each.fate is Fate.SWAPPED])
                 began = time.monotonic()
                 _exchange(connection, [each.name for each in moved], [each.name for each in moved])
-                position = rows.replace(f"{_OTHER}.", "")
+                position = rows.replace(f"{_OTHER}.", "", keep_replays=True)
                 self._records.write(connection, built_record(known, swap), self._records.find(connection, group))
                 names = tuple(f"{each.kind}:{each.name}" for each in moved)
                 self._write(connection, replace(self._swapped_record(swap, known, before), relations=names))

@@ -10,9 +10,10 @@ import pytest
 
 from opencqrs_py.errors import EventStoreError, FencedError, ResetError, TransactionEndedError
 from opencqrs_py.model import Cursor, Partition, PartitionStatus, ProcessorState, Skip, layout
+from opencqrs_py.model.group_record import GroupRecord
 from opencqrs_py.model.inbox import InboxChange, InboxEntry, InboxStatus
 from opencqrs_py.model.replay import Replay, Reset
-from opencqrs_py.processing.ports import ParkingTracker, ResettableTracker
+from opencqrs_py.processing.ports import GroupRecords, ParkingTracker, ResettableTracker
 from opencqrs_py.testing.contracts.progress_records import CrashError
 from opencqrs_py.testing.contracts.progress_tracker import SECONDS, ReadModel
 
@@ -116,6 +117,18 @@ class ResettableTrackerContract:
         assert [(one.stored, one.fingerprint, one.replay) for one in cursors] == [(5, "at 5", None)] * 2
         assert [one.unreleased for one in cursors] == [False, False]
         assert read_model.values() == ["prepared"]
+
+    @pytest.mark.parametrize(("to", "begins"), [(0, 0), (2, 2), (3, 3), (7, 3)])
+    def test_a_group_begins_where_it_was_reset_to_if_that_is_before_its_beginning(
+        self, tracker: ResettableTracker, to: int, begins: int
+    ) -> None:
+        if not isinstance(tracker, GroupRecords):
+            pytest.skip("it keeps no records of groups")
+        record = GroupRecord("group", "3", 3, NOW)
+        tracker.claim("group", ONE, 3, "owner", keep=lambda _: record)
+        with tracker.resetting(reset(to), ONE):
+            pass
+        assert [each.position for each in tracker.records()] == [begins]
 
     def test_another_number_of_partitions_is_refused(self, tracker: ResettableTracker) -> None:
         at(tracker, 8, TWO)

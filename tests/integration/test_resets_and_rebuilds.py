@@ -1,0 +1,205 @@
+"""Resets, other partitions and rebuilds of one group, one after the other: nothing is lost or sent twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine
+from support.rebuilding import HANDLERS, KINDS, World
+
+from opencqrs_py import Application
+from opencqrs_py.adapters.sql import Database
+from opencqrs_py.adapters.sql.shadows_mariadb import MariaDbShadows
+from opencqrs_py.assembly.resets import ResetTarget
+from opencqrs_py.errors import RebuildError, RebuildUnderWayError
+
+GROUP = "event-handling.groups.catalog"
+MAIL = '@event_handling("catalog", types=["lent"])\ndef mail'
+RESETTABLE = (
+    HANDLERS.replace("import Event,", "import Event, on_reset, on_replay_finished,")
+    + """
+finished = []
+
+@on_reset("catalog")
+def clear(connection: Connection) -> None:
+    connection.execute(text("DELETE FROM lent"))
+
+@on_replay_finished("catalog")
+def finish() -> None:
+    finished.append(1)
+"""
+)
+ONCE = RESETTABLE.replace(MAIL, MAIL.replace('["lent"]', '["lent"], replay=False'))
+WITHOUT_MAIL = RESETTABLE.replace(MAIL, "def mail")
+
+
+class Killed(BaseException):
+    """The end of a process."""
+
+
+@pytest.fixture(params=KINDS)
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
+    """A database without any table of a group."""
+    url = "" if request.param == "sqlite" else request.getfixturevalue("fresh_url")(request.param)
+    return World(url, tmp_path, request.param)
+
+
+def reset_to_tail(world: World) -> None:
+    with world.application() as application:
+        application.resets.reset("catalog", ResetTarget(to="tail"))
+
+
+def rebuild(world: World) -> None:
+    with world.application() as application:
+        application.rebuilds.rebuild("catalog")
+
+
+def every_book(times: int) -> dict[str, int]:
+    return {f"/books/{number}": times for number in range(7)}
+
+
+def test_mail_is_sent_once_though_the_group_is_rebuilt_in_a_replay(
+    world: World, make_module: Callable[[str], ModuleType]
+) -> None:
+    module: Any = make_module(ONCE)
+    world.module = module
+    world.add(98)
+    world.run()
+    reset_to_tail(world)
+    rebuild(world)
+    world.add(7, start=98)
+    world.run()
+    assert Counter(position for position, _ in module.mailed) == Counter(range(1, 106))
+    assert world.lent() == every_book(15)
+    assert module.finished == [1]
+
+
+def test_the_end_of_a_replay_is_told_though_the_group_is_rebuilt_meanwhile(
+    world: World, make_module: Callable[[str], ModuleType]
+) -> None:
+    module: Any = make_module(WITHOUT_MAIL)
+    world.module = module
+    world.add(98)
+    world.run()
+    reset_to_tail(world)
+    rebuild(world)
+    world.run()
+    world.run()
+    assert module.finished == [1]
+    assert world.lent() == every_book(14)
+
+
+def test_a_group_that_was_reset_to_before_its_beginning_is_rebuilt_from_there(
+    world: World, make_module: Callable[[str], ModuleType]
+) -> None:
+    world.module = make_module(WITHOUT_MAIL)
+    world.settings[f"{GROUP}.fetch.initial-position"] = "head"
+    world.add(7)
+    world.run()
+    world.add(7, start=7)
+    world.run()
+    assert world.lent() == every_book(1)
+    reset_to_tail(world)
+    world.run()
+    rebuild(world)
+    assert world.lent() == every_book(2)
+
+
+@pytest.mark.parametrize("setting", ["head", "-P1D"])
+def test_a_group_of_which_nobody_knows_where_it_began_is_not_rebuilt(
+    world: World, make_module: Callable[[str], ModuleType], setting: str
+) -> None:
+    world.module = make_module(WITHOUT_MAIL)
+    world.settings[f"{GROUP}.fetch.initial-position"] = setting
+    world.add(7)
+    world.run()
+    world.send("UPDATE opencqrs_groups SET initial_position = NULL")
+    with world.application() as application, pytest.raises(RebuildError, match="nobody knows where group 'catalog'"):
+        application.rebuilds.rebuild("catalog")
+    world.settings[f"{GROUP}.fetch.initial-position"] = "0"
+    rebuild(world)
+    assert world.lent() == every_book(1)
+
+
+@pytest.fixture
+def on_mariadb(fresh_url: Callable[[str], str], tmp_path: Path, make_module: Callable[[str], ModuleType]) -> World:
+    """A group that has handled 98 events, on MariaDB, where a swap has steps."""
+    world = World(fresh_url("mariadb"), tmp_path, "mariadb")
+    world.module = make_module(WITHOUT_MAIL)
+    world.add(98)
+    world.run()
+    return world
+
+
+def killed_swap(world: World, monkeypatch: pytest.MonkeyPatch, *, back: bool) -> None:
+    """Have a process end when the tables are swapped, and the progress is not."""
+
+    def end(*_: object) -> None:
+        raise Killed
+
+    if back:
+        rebuild(world)
+    with world.application() as application, monkeypatch.context() as patch:
+        patch.setattr(MariaDbShadows, "_follow_back" if back else "_follow", end)
+        with pytest.raises(Killed):
+            (application.rebuilds.undo if back else application.rebuilds.rebuild)("catalog")
+
+
+@pytest.mark.mariadb
+@pytest.mark.parametrize("back", [False, True])
+@pytest.mark.parametrize("what", ["reset", "partitions"])
+def test_a_swap_that_was_broken_off_is_completed_before_the_group_is_changed(
+    on_mariadb: World, monkeypatch: pytest.MonkeyPatch, what: str, *, back: bool
+) -> None:
+    killed_swap(on_mariadb, monkeypatch, back=back)
+    if what == "reset":
+        reset_to_tail(on_mariadb)
+    else:
+        with on_mariadb.application() as application:
+            assert len(application.layouts.repartition("catalog", 3).after) == 3
+    on_mariadb.add(7, start=98)
+    on_mariadb.run()
+    assert on_mariadb.lent() == every_book(15)
+
+
+@pytest.mark.mariadb
+@pytest.mark.parametrize("what", ["reset", "partitions"])
+def test_a_group_is_not_changed_between_the_swap_of_its_tables_and_that_of_its_progress(
+    on_mariadb: World, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    with on_mariadb.application() as application:
+        resets, layouts = application.resets, application.layouts  # of a process that was there before
+        killed_swap(on_mariadb, monkeypatch, back=False)
+        change = {
+            "reset": partial(resets.reset, "catalog", ResetTarget(to="tail")),
+            "partitions": partial(layouts.repartition, "catalog", 3),
+        }[what]
+        with pytest.raises(RebuildUnderWayError) as raised:
+            change()
+        assert raised.value.code == "OCQ-633"
+    on_mariadb.add(7, start=98)
+    on_mariadb.run()
+    assert on_mariadb.lent() == every_book(15)
+
+
+@pytest.mark.mariadb
+def test_a_group_whose_engine_a_provider_makes_starts_on_mariadb(
+    fresh_url: Callable[[str], str], tmp_path: Path, make_module: Callable[[str], ModuleType]
+) -> None:
+    engine = create_engine(Database(fresh_url("mariadb")).url)
+    module: Any = make_module(
+        "from dependency_injector import containers, providers\n"
+        "class Parts(containers.DeclarativeContainer):\n"
+        "    engine = providers.Object(None)\n" + WITHOUT_MAIL
+    )
+    module.Parts.engine.override(engine)
+    settings = {"event-store.url": f"sqlite:///{tmp_path / 'events.db'}", "database.ref": "engine"}
+    with Application(settings, [module], tmp_path) as application:
+        assert not application.run(until_caught_up=True).failed
+    engine.dispose()
