@@ -23,7 +23,9 @@ class Caution:
         """Take note of a failure."""
         self.left = _CHUNKS
 
-    def size(self, usual: int) -> int:
-        """Return how many events the next chunk may have."""
+    def size(self, usual: int, *, in_pieces: bool = False) -> int:
+        """Return how many events the next chunk may have; in pieces, little of it is handled again."""
         self.left -= 1
+        if in_pieces:
+            return usual
         return min(usual, max(_LEAST, usual // _PART))

@@ -177,6 +177,11 @@ class Dispatcher:
         return any(signature.many for signature in self._signatures)
 
     @property
+    def uses_session(self) -> bool:
+        """Whether anything may ask for the session, which holds what a savepoint does not undo."""
+        return self._flushes
+
+    @property
     def takes_single(self) -> bool:
         """Whether a handler takes one event."""
         return not all(signature.many for signature in self._signatures)

@@ -319,10 +319,14 @@ class PartitionInbox:
         self, cursor: Cursor, to: int, portion: Portion, fingerprint: str, skip: Skip | None = None
     ) -> AbstractContextManager[UnitOfWork]:
         """Open the unit of work in which a portion is handled, that changes the inbox as it says."""
+        change = self.change(portion)
+        return self._inbox.unit(self._group, cursor, to, fingerprint=fingerprint, skip=skip, change=change)
+
+    def change(self, portion: Portion) -> InboxChange:
+        """Return what comes into the inbox with a portion, and leaves it."""
         limits = (self._rule.most_sequences, self._rule.most_of_sequence)
         now, remainders = in_milliseconds(self._clock.now()), portion.remainders
-        change = InboxChange(now, portion.behind, portion.waiting, (), *limits, remainders=remainders)
-        return self._inbox.unit(self._group, cursor, to, fingerprint=fingerprint, skip=skip, change=change)
+        return InboxChange(now, portion.behind, portion.waiting, (), *limits, remainders=remainders)
 
     def step(self, cursor: Cursor) -> Outcome | None:
         """Handle the first events of a sequence that is due; ``None`` if there is none."""

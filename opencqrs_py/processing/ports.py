@@ -477,6 +477,38 @@ class ParkingTracker(ProgressTracker, Inbox, Protocol):
         ...
 
 
+class SavingUnit(UnitOfWork, Protocol):
+    """A unit of work of which the last part can be undone by itself, and which may end earlier than it was to."""
+
+    def saved(self) -> Callable[[], bool] | None:
+        """Set a savepoint, and return what undoes all that follows it.
+
+        That returns whether it has: not if the transaction has ended, or something is left that it does not undo, such
+        as what a session holds. ``None`` if this is clear from the start.
+        """
+        ...
+
+    def conclude(self, to: int, fingerprint: str, change: InboxChange | None) -> None:
+        """Have the progress move to a position, and the inbox change, at the end: instead of what was said before."""
+        ...
+
+
+@runtime_checkable
+class SavingTracker(ParkingTracker, Protocol):
+    """A tracker whose transactions have savepoints."""
+
+    def unit_in_parts(
+        self, group: str, cursor: Cursor, to: int, *, fingerprint: str = ""
+    ) -> AbstractContextManager[SavingUnit]:
+        """Open a unit of work that moves progress from ``cursor.stored`` to ``to``, or to where it is concluded.
+
+        Raises:
+            InboxError: On leaving, OCQ-601, if too many sequences, or too many events of one, would wait.
+            FencedError, TransactionEndedError, ValueError: As for any unit.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class ResetUnit:
     """The unit of work in which a group is reset.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from operator import length_hint
 from threading import get_ident
 from typing import Protocol
@@ -14,6 +16,7 @@ from opencqrs_py.errors import (
     HandlerCrashError,
     HandlerTimeoutError,
     InboxChangedError,
+    InboxError,
     TransactionEndedError,
 )
 from opencqrs_py.model.ahead import Ahead
@@ -44,14 +47,18 @@ from opencqrs_py.processing.parking import (
     with_entry,
     with_sequence,
 )
+from opencqrs_py.processing.pieces import Given, NotUndoneError, handle_in_pieces
 from opencqrs_py.processing.pipelining import PipelineFailedError, Pipelining
 from opencqrs_py.processing.portions import Portion, without_handling
 from opencqrs_py.processing.ports import (
     Clock,
     ProgressTracker,
     ResettableTracker,
+    SavingTracker,
+    SavingUnit,
     SucceedingTracker,
     SystemClock,
+    UnitOfWork,
 )
 from opencqrs_py.processing.recovery import Diagnosis
 from opencqrs_py.processing.replays import ReplayRule
@@ -67,6 +74,18 @@ class _NotOpenedError(Exception):
     def __init__(self, error: BaseException) -> None:
         super().__init__(error)
         self.error = error
+
+
+@contextmanager
+def _opened(opening: Callable[[], AbstractContextManager[SavingUnit]]) -> Iterator[SavingUnit]:
+    """Open a unit of work; raises ``_NotOpenedError`` if that fails."""
+    with ExitStack() as stack:
+        try:
+            unit = stack.enter_context(opening())
+        except BaseException as error:
+            raise_interrupt(error)
+            raise _NotOpenedError(error) from error
+        yield unit
 
 
 class Stopping(Protocol):
@@ -139,6 +158,9 @@ class PartitionProcessor:
         elif parking is not None:
             self._inbox = PartitionInbox(parking, *rest, lambda: self._batch_size, self._clock, self._handle)
         self._in_hand: tuple[Chunk, Work, int] | None = None  # and the thread; seen by others
+        single = not (dispatcher.takes_several or dispatcher.uses_session)
+        # How chunks are handled while events are given up now and then; ``None``: as always.
+        self._saving = tracker if single and pipelining is None and isinstance(tracker, SavingTracker) else None
 
     def call_in_hand(self) -> CallInHand | None:
         """Return the call of a handler that is under way, for other threads; ``None`` if there is none."""
@@ -367,7 +389,7 @@ class PartitionProcessor:
         again = cursor.failing is not None and cursor.failing == events.position(0)
         size = 1 if again or cursor.isolate else self._batch_size
         if self._caution.left > 0:
-            size = self._caution.size(size)
+            size = self._caution.size(size, in_pieces=self._inbox is not None and self._saving is not None)
         if cursor.failing is not None and not again:
             size = min(size, self._before_failing(cursor.failing, events))
         if cursor.replay is not None:
@@ -376,7 +398,11 @@ class PartitionProcessor:
             portion = portion.first(size)
         if again and (given_up := self._given_up(cursor, page, portion)) is not None:
             return given_up
-        return self._isolated(cursor, portion) if cursor.isolate else self._handle(cursor, portion)
+        if cursor.isolate:
+            return self._isolated(cursor, portion)
+        if self._inbox is None or self._saving is None or self._caution.left <= 0:
+            return self._handle(cursor, portion)
+        return self._handle_pieces(cursor, portion, self._inbox, self._saving) or self._handle(cursor, portion)
 
     def _given_up(self, cursor: Cursor, page: Page, portion: Portion) -> Outcome | None:
         """Skip, park or hold an event that has failed before; ``None`` if it is to be tried again."""
@@ -441,6 +467,22 @@ class PartitionProcessor:
         except ChunkFailedError as failed:
             return self._narrow(cursor, portion, failed)
         except BaseException as error:  # the commit: an outage, a lost claim, or a constraint checked at its end
+            raise_interrupt(error)
+            return self._not_committed(cursor, portion, error)
+
+    def _handle_pieces(
+        self, cursor: Cursor, portion: Portion, inbox: PartitionInbox, tracker: SavingTracker
+    ) -> Outcome | None:
+        """Handle events up to one that is given up, which is parked in the same transaction; ``None``: nothing is done.
+
+        What comes before it is not handled again, as it would be after a roll back. Whatever is out of the ordinary is
+        left to the usual way, which begins again.
+        """
+        try:
+            return self._commit_pieces(cursor, portion, inbox, tracker)
+        except (NotUndoneError, ChunkFailedError, InboxError):
+            return None
+        except BaseException as error:
             raise_interrupt(error)
             return self._not_committed(cursor, portion, error)
 
@@ -547,6 +589,69 @@ class PartitionProcessor:
         missed = tuple(self._failure(error, Origin.HANDLER) for error in work.committed()) if calls else ()
         moved = unseen(cursor) if portion.waiting else cursor.moved_to(to, stored=True, fingerprint=fingerprint)
         return Outcome(moved, handled=handled, skips=() if skip is None else (skip,), missed=missed)
+
+    def _commit_pieces(
+        self, cursor: Cursor, portion: Portion, inbox: PartitionInbox, tracker: SavingTracker
+    ) -> Outcome:
+        """Handle events in pieces, in one transaction with the progress and what is parked."""
+        to, fingerprint = self._reached(portion)
+        with _opened(partial(tracker.unit_in_parts, self.group, cursor, to, fingerprint=fingerprint)) as unit:
+            work = self._work(unit, cursor, portion)
+
+            def give_up(index: int, error: BaseException) -> Given | None:
+                failure = self._diagnosis.failure_of_handler(error, portion.chunk[index])
+                entry = None if work.calls_wait else inbox.entry_at_once(cursor, portion, index, failure)
+                return None if entry is None else Given(failure, entry)
+
+            try:
+                done = handle_in_pieces(portion, unit, partial(self._handled_piece, work), give_up)
+            except NotUndoneError as failed:
+                ended = None if failed.error is None else unit.ended_early(failed.error)
+                if ended is None:
+                    raise
+                raise ended from failed.error
+            finally:
+                self._in_hand = None
+                work.close()
+            if done.given is not None:
+                to = done.given.entry.position
+                fingerprint = self._feed.source.fingerprint(to, portion.chunk[len(done.portion.chunk)])
+            unit.conclude(to, fingerprint, inbox.change(done.portion) if done.portion.behind else None)
+        moved = cursor.moved_to(to, stored=True, fingerprint=fingerprint)
+        outcome = Outcome(moved, handled=done.events, missed=self._called_after(work))
+        if done.given is None:
+            return outcome
+        self._caution.failed()
+        failure, entry = done.given.failure, done.given.entry
+        parked = Parked(failure, entry.sequence_id, entry.attempts, None, new=True)
+        return replace(outcome, cursor=with_entry(moved, entry), parked=(parked,))
+
+    def _reached(self, portion: Portion) -> tuple[int, str]:
+        """Return the position that progress reaches by a portion, and what identifies the log up to it."""
+        to = portion.upto
+        newest = None if portion.chunk is NOTHING else portion.chunk.read_whole(-1)
+        at_end = newest if newest is not None and newest.position == to else None
+        return to, self._feed.source.fingerprint(to, at_end)
+
+    def _work(self, unit: UnitOfWork, cursor: Cursor, portion: Portion) -> Work:
+        work = Work(self.group, self.partition, unit, cursor.failing, cursor.attempt)
+        work.rebuilding = self._replays.rebuilding
+        if portion.waiting or cursor.replay is not None or cursor.ahead is not None:
+            tell(work, cursor, portion)
+        return work
+
+    def _called_after(self, work: Work) -> tuple[Failure, ...]:
+        """Make the calls that have waited for the commit; return how some have failed."""
+        if not work.calls_wait or self._replays.silent:
+            return ()
+        return tuple(self._failure(error, Origin.HANDLER) for error in work.committed())
+
+    def _handled_piece(self, work: Work, piece: Chunk) -> int:
+        dispatcher = self._replays.dispatcher if work.replaying else self._dispatcher
+        if dispatcher is None:
+            return 0
+        self._in_hand = piece, work, get_ident()
+        return dispatcher.handle(piece, work)
 
     def _handled(self, portion: Portion, work: Work, dispatcher: Dispatcher | None = None) -> int:
         """Have the handlers of a dispatcher called, by default of the group's."""

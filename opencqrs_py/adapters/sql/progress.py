@@ -53,13 +53,13 @@ from opencqrs_py.model.replay import Reset
 from opencqrs_py.processing.ports import (
     Carry,
     NeverHandled,
-    ParkingTracker,
     RepartitioningTracker,
     ReplayEnd,
     ResettableTracker,
     ResetUnit,
+    SavingTracker,
+    SavingUnit,
     SucceedingTracker,
-    UnitOfWork,
     Watch,
     nothing_ahead,
 )
@@ -92,7 +92,7 @@ class _Statements:
 
 
 class SqlProgressTracker(
-    SucceedingTracker, ParkingTracker, ResettableTracker, RepartitioningTracker, WatchableTracker, RowStaging
+    SucceedingTracker, SavingTracker, ResettableTracker, RepartitioningTracker, WatchableTracker, RowStaging
 ):
     """Progress in the table ``opencqrs_progress``, moved by compare-and-set under a fencing epoch, and its inbox.
 
@@ -229,7 +229,7 @@ class SqlProgressTracker(
         fingerprint: str = "",
         skip: Skip | None = None,
         change: InboxChange | None = None,
-    ) -> Iterator[UnitOfWork]:
+    ) -> Iterator[Unit]:
         cursor.check_forward(to)
         if cursor.file != (guard := self._database.guard).identity:
             guard.require(cursor.file)
@@ -248,11 +248,22 @@ class SqlProgressTracker(
                 yield unit
             if skip is not None:
                 self._record(connection, skip)
+            if unit.end is not None:
+                to, fingerprint, late = unit.end
+                move = known.advance_towards if cursor.holds_back(to) else known.advance
+                if late is not None:
+                    self._inbox.apply(connection, group, late)
             if not unit.complete(move, (to, datetime.now(UTC).isoformat(timespec="milliseconds"), fingerprint, *here)):
                 msg = f"a handler changed the row of its own partition in {PROGRESS.name}: leave that table alone"
                 raise TransactionEndedError(msg)  # the row was locked, so it was no other process
         if unit.stages:
             drop_stages(self._database, unit.stages)
+
+    @override
+    def unit_in_parts(
+        self, group: str, cursor: Cursor, to: int, *, fingerprint: str = ""
+    ) -> AbstractContextManager[SavingUnit]:
+        return self.unit(group, cursor, to, fingerprint=fingerprint)
 
     @override
     def parked(self, group: str, partitions: Sequence[Partition]) -> dict[Partition, ParkedSequences]:

@@ -23,6 +23,7 @@ from typing_extensions import override
 from opencqrs_py.adapters.sql.connections import Statement, as_sqlalchemy, send
 from opencqrs_py.adapters.sql.dialect import Dialect, Values, is_outage
 from opencqrs_py.errors import OpenCqrsError, TransactionEndedError
+from opencqrs_py.model.inbox import InboxChange
 from opencqrs_py.processing.exceptions import one_line
 from opencqrs_py.processing.pipelining import Pipeline
 from opencqrs_py.processing.ports import Transactions
@@ -65,7 +66,8 @@ class Unit:
 
     What would end it is refused where the driver lets us. Where it does not, the end is noticed by the savepoint.
     ``flush`` sends what the session holds, if it was asked for, and is refused after a roll back. ``frame_rows`` brings
-    the rows of data frames, and ``stages`` are those of this transaction, to be dropped after it.
+    the rows of data frames, and ``stages`` are those of this transaction, to be dropped after it. ``end`` is where the
+    progress is to move, if another place was concluded.
     """
 
     connection: Connection
@@ -77,6 +79,7 @@ class Unit:
     stages: list[Stage] = field(default_factory=list, init=False)
     looked_for_leftovers: bool = field(default=False, init=False)
     flush: Callable[[], None] = field(default=staticmethod(_hold_nothing), init=False)
+    end: tuple[int, str, InboxChange | None] | None = field(default=None, init=False)
     _savepoint: str = field(default="", init=False)
     _session: _HandlerSession | None = field(default=None, init=False)
     _rolled_back: bool = field(default=False, init=False)
@@ -136,6 +139,33 @@ class Unit:
             f"the handler ended the transaction that it shares with the progress: {_LEAVE_OUT}; "
             f"then it raised {one_line(error)}"
         )
+
+    def saved(self) -> Callable[[], bool] | None:
+        """Set a savepoint, see ``SavingUnit``. It goes with that of the unit."""
+        if not self.guarded or self._pipeline is not None or not self._may_be_undone():
+            return None
+        name = f"{self._savepoint}_part"
+        return partial(self._undone_to, name) if self._sent(f"SAVEPOINT {name}") else None
+
+    def conclude(self, to: int, fingerprint: str, change: InboxChange | None) -> None:
+        """Have the progress move elsewhere, see ``SavingUnit``."""
+        self.end = (to, fingerprint, change)
+
+    def _may_be_undone(self) -> bool:
+        untouched = self._session is None and not self.stages and self.frame_rows is None
+        return untouched and not (self._rolled_back or self._closed or self._flush_failed)
+
+    def _undone_to(self, savepoint: str) -> bool:
+        if not self._may_be_undone() or self.connection.in_nested_transaction():
+            return False
+        return self._sent(f"ROLLBACK TO SAVEPOINT {savepoint}")
+
+    def _sent(self, statement: str) -> bool:
+        try:
+            send(self.connection, statement).close()
+        except Exception:  # whatever the driver says of a transaction that has failed or is gone, or of a connection
+            return False
+        return True
 
     def begin(self, lock: Statement, later: Sequence[Statement], values: Values) -> bool:
         """Set the savepoint and lock the row of a partition, at the beginning of the transaction.

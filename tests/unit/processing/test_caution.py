@@ -19,6 +19,13 @@ def test_chunks_are_half_as_large_after_a_failure_but_not_too_small(usual: int, 
     assert sizes_of(caution, usual, 2) == [small, small]
 
 
+def test_chunks_in_pieces_are_as_large_as_usual_for_the_hundred_chunks() -> None:
+    caution = Caution()
+    caution.failed()
+    assert [caution.size(1_000, in_pieces=True) for _ in range(100)] == [1_000] * 100
+    assert caution.left == 0
+
+
 def test_they_are_as_large_as_usual_when_nothing_has_failed_for_a_hundred_chunks() -> None:
     caution = Caution()
     caution.failed()

@@ -1,0 +1,254 @@
+"""Events that fail now and then: each chunk ends with the one that is parked, and little is handled twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from random import Random
+from types import ModuleType
+from typing import Any
+
+import pytest
+from support.rebuilding import KINDS
+
+from opencqrs_py import Application, InboxFilter
+from opencqrs_py.adapters.sql import Database
+from opencqrs_py.model.cloudevents import parse_event
+from opencqrs_py.processing.pieces import SIZE
+
+SEQUENCES = 40
+CHUNK = 4 * SIZE
+HANDLERS = """
+from collections import Counter
+from opencqrs_py import AfterCommit, Event, event_handling, on_start
+from sqlalchemy import Connection, text
+
+calls = Counter()
+mailed = Counter()
+
+@on_start("books")
+def tables(connection: Connection) -> None:
+    connection.execute(text("CREATE TABLE IF NOT EXISTS handled (id INTEGER NOT NULL, book VARCHAR(20) NOT NULL)"))
+
+def write(connection: Connection, event: Event) -> None:
+    row = {"id": int(event.id), "book": event.subject}
+    connection.execute(text("INSERT INTO handled VALUES (:id, :book)"), row)
+
+@event_handling("books", types=["*"])
+def handle(event: Event, connection: Connection) -> None:
+    calls[int(event.id)] += 1
+    WAYS[event.type](event, connection)
+"""
+WAYS = """
+def at_once(event: Event, connection: Connection) -> None:
+    raise ValueError("no")
+
+def after_writing(event: Event, connection: Connection) -> None:
+    write(connection, event)
+    raise ValueError("no")
+
+def by_statement(event: Event, connection: Connection) -> None:
+    write(connection, event)
+    connection.execute(text("INSERT INTO missing VALUES (1)"))
+
+def by_cursor(event: Event, connection: Connection) -> None:
+    cursor = connection.connection.cursor()
+    cursor.execute(f"INSERT INTO handled VALUES ({event.id}, '{event.subject}')")
+    raise ValueError("no")
+
+def in_a_savepoint(event: Event, connection: Connection) -> None:
+    with connection.begin_nested():
+        write(connection, event)
+        raise ValueError("no")
+
+def in_an_open_savepoint(event: Event, connection: Connection) -> None:
+    connection.begin_nested()
+    write(connection, event)
+    raise ValueError("no")
+
+def by_savepoint_of_its_own(event: Event, connection: Connection) -> None:
+    connection.execute(text("SAVEPOINT mine"))
+    write(connection, event)
+    raise ValueError("no")
+
+def good(event: Event, connection: Connection) -> None:
+    write(connection, event)
+
+def caught(event: Event, connection: Connection) -> None:
+    write(connection, event)
+    try:
+        with connection.begin_nested():
+            connection.execute(text("INSERT INTO missing VALUES (1)"))
+    except Exception:
+        pass
+
+WAYS = {each.__name__: each for each in (at_once, after_writing, by_statement, by_cursor, in_a_savepoint,
+        in_an_open_savepoint, by_savepoint_of_its_own, good, caught)}
+"""
+FAILING = (
+    "at_once",
+    "after_writing",
+    "by_statement",
+    "by_cursor",
+    "in_a_savepoint",
+    "in_an_open_savepoint",
+    "by_savepoint_of_its_own",
+)
+MAILING = HANDLERS.replace(
+    "connection: Connection) -> None:\n    calls",
+    "connection: Connection, after: AfterCommit) -> None:\n    after(partial(mailed.update, [int(event.id)]))\n"
+    "    calls",
+).replace("from collections import Counter\n", "from collections import Counter\nfrom functools import partial\n")
+
+
+class World:
+    """A group that parks events at once, and the events of its log by their types."""
+
+    def __init__(self, url: str, folder: Path, module: ModuleType) -> None:
+        self.url = url
+        self.folder = folder
+        self.module: Any = module
+        self.types: list[str] = []
+        self.settings = {
+            "event-store.url": f"sqlite:///{folder / 'events.db'}",
+            "database.url": url,
+            "event-handling.standard.processing.engine": "thread",
+            "event-handling.standard.processing.batch-size": CHUNK,
+            "event-handling.standard.retry.policy": "none",
+            "event-handling.standard.retry.on-exhausted": "park",
+        }
+
+    def run(self, types: Sequence[str], **settings: Any) -> Application:
+        """Handle events of these types, each of the next sequence; return the application, which has ended."""
+        self.types = list(types)
+        application = Application({**self.settings, **settings}, [self.module], self.folder)
+        lines = (
+            f'{{"id": "{n}", "source": "s", "type": "{name}", "subject": "/books/{n % SEQUENCES}", '
+            f'"data": {{"number": {n}}}}}'
+            for n, name in enumerate(self.types)
+        )
+        with application:
+            application.event_store.append(map(parse_event, lines))
+            application.run(until_caught_up=True)
+        return application
+
+    @property
+    def handled(self) -> list[int]:
+        database = Database(self.url)
+        with database.reading() as connection:
+            found = [row[0] for row in connection.exec_driver_sql("SELECT id FROM handled")]
+        database.close()
+        return sorted(found)
+
+    def waiting(self, application: Application) -> list[int]:
+        with application:
+            return sorted(int(entry.event_id) for entry in application.inbox.entries(InboxFilter()))
+
+    @property
+    def good(self) -> list[int]:
+        """The events that are not behind one of their sequence that fails."""
+        blocked: set[int] = set()
+        found = []
+        for number, name in enumerate(self.types):
+            if name in FAILING:
+                blocked.add(number % SEQUENCES)
+            if number % SEQUENCES not in blocked:
+                found.append(number)
+        return found
+
+    def check(self, application: Application) -> None:
+        """Compare the read model and the inbox with what they have to be."""
+        assert self.handled == self.good
+        assert self.waiting(application) == sorted(set(range(len(self.types))) - set(self.good))
+
+
+@pytest.fixture(params=KINDS)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty database."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'read.db'}"
+    fresh: str = request.getfixturevalue("fresh_url")(request.param)
+    return fresh
+
+
+@pytest.fixture
+def world(url: str, tmp_path: Path, make_module: Callable[[str], ModuleType]) -> World:
+    return World(url, tmp_path, make_module(HANDLERS + WAYS))
+
+
+def log(count: int, at: dict[int, str]) -> Iterator[str]:
+    """Yield the types of events that are good but at some places."""
+    return (at.get(number, "good") for number in range(count))
+
+
+def test_what_comes_before_an_event_that_is_parked_is_handled_once(world: World) -> None:
+    first, second = 70, CHUNK + 3 * SIZE + 11
+    world.check(world.run(log(3 * CHUNK, {first: "after_writing", second: "after_writing"})))
+    again = [number for number, count in world.module.calls.items() if count > 1]
+    assert set(again) <= set(range(first)) | set(range(second - SIZE, second)), (
+        "all before the first, a piece of the next"
+    )
+    assert len(again) <= first + SIZE
+
+
+@pytest.mark.parametrize("way", FAILING)
+def test_whatever_an_event_does_before_it_fails_is_undone(world: World, way: str) -> None:
+    types = log(3 * CHUNK, {7: "at_once", 70: way, 71: "caught", CHUNK + 90: way, CHUNK + 99: way, 2 * CHUNK + 1: way})
+    world.check(world.run(types))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_failures_at_random_leave_what_is_right(world: World, seed: int) -> None:
+    chance = Random(seed)
+    names = ["good"] * 60 + ["caught"] * 3 + list(FAILING)
+    world.check(world.run([chance.choice(names) for _ in range(4 * CHUNK)]))
+
+
+def test_calls_after_the_commit_are_made_for_what_is_handled_and_once(
+    url: str, tmp_path: Path, make_module: Callable[[str], ModuleType]
+) -> None:
+    world = World(url, tmp_path, make_module(MAILING + WAYS))
+    world.check(world.run(log(2 * CHUNK, {7: "at_once", 70: "after_writing", CHUNK + 90: "at_once"})))
+    assert world.module.mailed == Counter(world.good)
+
+
+def test_a_full_inbox_stops_the_partition_at_the_event_and_what_comes_before_it_counts(world: World) -> None:
+    second = CHUNK + 2 * SIZE + 5
+    limit = {"event-handling.standard.park.max-sequences": 1}
+    application = world.run(log(2 * CHUNK, {7: "at_once", second: "after_writing"}), **limit)
+    assert world.handled == [n for n in range(second) if n % SEQUENCES != 7]
+    assert world.waiting(application) == [n for n in range(second) if n % SEQUENCES == 7]
+
+
+OF_A_CLASS = """
+from dataclasses import dataclass
+from opencqrs_py import event_handling, on_start
+from sqlalchemy import Connection, text
+
+@dataclass
+class Good:
+    number: int
+
+@on_start("books")
+def tables(connection: Connection) -> None:
+    connection.execute(text("CREATE TABLE IF NOT EXISTS handled (id INTEGER NOT NULL)"))
+
+@event_handling("books", types=["good", "at_once"])
+def handle(event: Good, connection: Connection) -> None:
+    connection.execute(text("INSERT INTO handled VALUES (:number)"), {"number": event.number})
+    if event.number in FAILING:
+        raise ValueError("no")
+"""
+
+
+@pytest.mark.postgresql
+def test_an_event_is_read_whole_though_the_only_connection_is_that_of_the_transaction(
+    fresh_url: Callable[[str], str], tmp_path: Path, make_module: Callable[[str], ModuleType]
+) -> None:
+    url, failing = fresh_url("postgresql"), {7, 70, CHUNK + 90}
+    world = World(url, tmp_path, make_module(OF_A_CLASS))
+    world.module.FAILING = failing
+    settings = {"event-store.url": url, "database.pool-size": 1}
+    types = ["at_once" if number in failing else "good" for number in range(2 * CHUNK)]
+    world.check(world.run(types, **settings))
