@@ -17,8 +17,9 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from queue import SimpleQueue
 from tempfile import TemporaryDirectory
-from threading import Condition, RLock, Thread
+from threading import Condition, RLock, Thread, current_thread, main_thread
 from typing import Any, TypeAlias, TypeVar
 
 import pyspark
@@ -145,13 +146,37 @@ class Sessions:
     def open(self) -> SparkSession:
         """Return the session that was handed in, else the one that is active in this process, else a new one.
 
+        On the main thread a new one is opened on another thread and waited for: there PySpark would take Ctrl-C for
+        itself, and an interrupt in the middle of a call of Java ends in pages of stack traces.
+
         Raises:
             EngineError: OCQ-401 without a Java, OCQ-402 if Spark does not start, OCQ-404 if it has no authentication;
                 OCQ-350 to OCQ-352, if it is not taken by the master; OCQ-416 or OCQ-417, if the one that is there
                 cannot run groups.
         """
+        if current_thread() is main_thread() and self._session is None and self._found() is None:
+            return self._opened_elsewhere()
         with self._being_opened:
             return self._opened()
+
+    def _opened_elsewhere(self) -> SparkSession:
+        opened: SimpleQueue[SparkSession | BaseException] = SimpleQueue()
+        was_closed = self._closed
+
+        def open_it() -> None:
+            try:
+                opened.put(self.open())
+            except BaseException as error:
+                opened.put(error)
+            if self._closed and not was_closed:  # whoever waited was interrupted
+                self._stop(_CLOSE_SECONDS)
+
+        self._opening = Thread(target=open_it, name="opencqrs-session", daemon=True)
+        self._opening.start()
+        session = opened.get()
+        if isinstance(session, BaseException):
+            raise session
+        return session
 
     @contextmanager
     def used(self) -> Iterator[SparkSession]:

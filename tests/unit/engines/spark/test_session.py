@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event as Signal
+from threading import current_thread, main_thread
 from types import SimpleNamespace
 
 import pytest
@@ -161,3 +163,50 @@ def test_a_session_that_is_opened_after_a_close_is_closed_when_it_is_used_no_mor
         kept = sessions.handed_over("the recipe")
         assert Path(kept.file).exists()
     assert not Path(kept.file).exists()
+
+
+def test_a_new_session_is_opened_on_another_thread_than_the_main_one_and_what_it_raises_is_raised(monkeypatch):
+    opened_on, signals = [], []
+    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
+    monkeypatch.setattr(signal, "signal", lambda *known: signals.append(known))
+
+    def start(_sessions):
+        opened_on.append(current_thread())
+        raise EngineError("OCQ-402", "Spark does not start")
+
+    monkeypatch.setattr(Sessions, "_start", start)
+    for open_it in (Sessions(SessionSettings()).open, lambda: in_a_thread(Sessions(SessionSettings()).open)):
+        with pytest.raises(EngineError, match="OCQ-402"):
+            open_it()
+    assert current_thread() is main_thread()
+    assert main_thread() not in opened_on
+    assert [each.name for each in opened_on] == ["opencqrs-session", "caller_0"]
+
+
+def in_a_thread(call):
+    with ThreadPoolExecutor(1, thread_name_prefix="caller") as threads:
+        return threads.submit(call).result(SECONDS)
+
+
+def test_an_interrupt_while_a_session_is_waited_for_passes_and_the_session_is_stopped_when_it_is_open(
+    active, monkeypatch
+):
+    may_open, stopped = Signal(), Signal()
+    context = active("local[2]")
+    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
+    session = SimpleNamespace(sparkContext=context, stop=stopped.set)
+
+    def start(sessions):
+        signal.raise_signal(signal.SIGINT)
+        assert may_open.wait(SECONDS)
+        sessions._session = session
+        return session
+
+    monkeypatch.setattr(Sessions, "_start", start)
+    monkeypatch.setattr("opencqrs_py.engines.spark.session._stop", lambda session: session.stop())
+    sessions = Sessions(SessionSettings())
+    with pytest.raises(KeyboardInterrupt):
+        sessions.open()
+    sessions.close(0)
+    may_open.set()
+    assert stopped.wait(SECONDS)
