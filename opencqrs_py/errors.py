@@ -149,6 +149,10 @@ class DamagedFileError(EventFormatError):
     """A file of events cannot be read to its end (OCQ-213)."""
 
 
+class IncompleteLineError(DamagedFileError):
+    """The last line of a file is not complete, although another file comes after it (OCQ-213): it may yet be."""
+
+
 class EventStoreError(ExplainedError):
     """The event store or the database refuses what was asked of it (OCQ-3xx)."""
 

@@ -31,7 +31,7 @@ from opencqrs_py.adapters.files import (
 )
 from opencqrs_py.adapters.files import event_source as event_sources
 from opencqrs_py.adapters.files.event_file import Readers, Selected
-from opencqrs_py.errors import EventFormatError, EventStoreError
+from opencqrs_py.errors import DamagedFileError, EventFormatError, EventStoreError
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.selection import Selection
 from opencqrs_py.testing import FakeClock
@@ -233,6 +233,19 @@ def test_a_last_line_that_is_completed_after_the_next_file_came_is_waited_for(tm
     assert source.head() == 3
     assert [(one.position, one.id) for one in source.read(1, 10, ALL).events] == [(2, "2"), (3, "3")]
     assert ids(FileEventSource(tmp_path)) == ["1", "2", "3"]
+
+
+def test_a_last_line_that_is_not_complete_is_an_outage_for_some_seconds_and_then_an_error(tmp_path, clock) -> None:
+    source = FileEventSource(tmp_path, clock)
+    (tmp_path / "a.ndjson").write_bytes(line(1) + line(2)[:20])
+    put(tmp_path / "b.ndjson", 3)
+    assert source.head() == 3
+    incomplete, other = refusal(lambda: source.read(1, 10, ALL), "OCQ-213"), DamagedFileError("OCQ-213", "cut off")
+    assert (source.is_outage(incomplete), source.is_outage(other)) == (True, False)
+    clock.advance(4.9)
+    assert source.is_outage(incomplete)
+    clock.advance(0.2)
+    assert not source.is_outage(refusal(lambda: source.read(1, 10, ALL), "OCQ-213"))
 
 
 def test_lines_that_are_added_after_positions_of_the_next_file_are_known_are_refused(tmp_path, source, clock) -> None:

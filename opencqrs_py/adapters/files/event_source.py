@@ -15,7 +15,7 @@ from typing_extensions import override
 from opencqrs_py.adapters.files.event_file import EventReader, Readers, Selected
 from opencqrs_py.adapters.files.history import History, LogState, holds, state_of
 from opencqrs_py.adapters.files.log import FileLog
-from opencqrs_py.errors import EventFormatError, EventStoreError
+from opencqrs_py.errors import EventFormatError, EventStoreError, IncompleteLineError
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.selection import Selection, Slice
 from opencqrs_py.model.times import microseconds
@@ -29,6 +29,7 @@ _LATEST = 0.04  # and after nothing has come for a while: how late a new event c
 _GROWTH = 1.5
 _REST = 4  # times as long as a look takes, so that a large folder does not keep a core busy
 _LONGEST_REST = 1.0
+_COMPLETED_SECONDS = 5.0  # in which a writer may complete a last line after the next file has come
 
 
 class FilesUnavailableError(EventStoreError):
@@ -91,6 +92,7 @@ class FileEventSource(EventSource):
         self._history = History(self._log)
         self._readers = Readers()
         self._lock = RLock()
+        self._incomplete: dict[str, float] = {}  # when a last line was first met that was not complete
 
     @override
     def head(self) -> int:
@@ -179,6 +181,13 @@ class FileEventSource(EventSource):
 
     @override
     def is_outage(self, error: BaseException) -> bool:
+        """Return whether the files cannot be read for now.
+
+        A last line that is completed after the next file has come is waited for, some seconds since it was first met.
+        """
+        if isinstance(error, IncompleteLineError):
+            now = self._clock.monotonic()
+            return now - self._incomplete.setdefault(error.where, now) < _COMPLETED_SECONDS
         return isinstance(error, FilesUnavailableError)
 
     def renew(self) -> None:

@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from opencqrs_py.adapters.files.event_file import EventFile, EventReader, Selected, fingerprint
 from opencqrs_py.adapters.files.formats import DAMAGE, REPAIR, REPAIR_WHOLE, Compression, damaged, unpacked
-from opencqrs_py.errors import DamagedFileError, EventFormatError, EventStoreError
+from opencqrs_py.errors import EventFormatError, EventStoreError, IncompleteLineError
 from opencqrs_py.model.cloudevents import columns_of, parse_event
 from opencqrs_py.model.event import Event
 
@@ -147,7 +147,7 @@ class LineReader(EventReader):
             if self._may_be_completed(line):
                 what = f"the file's last line is not complete, although another file comes after it: {error.what}"
                 fix = "let its writer complete the line, and begin the next file only then; or repair the line"
-                raise DamagedFileError("OCQ-213", what, place, fix) from None
+                raise IncompleteLineError("OCQ-213", what, place, fix) from None
             raise EventFormatError(error.code, error.what, place, self._fix) from None
 
     def _may_be_completed(self, line: bytes) -> bool:
