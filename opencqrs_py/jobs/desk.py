@@ -284,7 +284,7 @@ def _after(known: JobRun, ending: Ending, rule: JobRule, now: datetime) -> JobRu
     run = replace(run, error=ending.error)
     if run.cancelled_at is not None:
         return run.ended(RunStatus.CANCELLED, now)
-    wait = None if ending.permanent else wait_after(rule.back_off, run.attempt - 1 - run.deaths)
+    wait = None if ending.permanent else wait_after(rule.back_off, run.attempt - 1 - run.deaths, run.id)
     if wait is None:
         return run.ended(RunStatus.FAILED, now)
     position = run.position

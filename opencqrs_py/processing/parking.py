@@ -68,9 +68,9 @@ class ParkingRule:
         exhausted = next(self.retry.waits(), None) is None
         return action_for(failure, exhausted=exhausted, **wanted) is Action.PARK
 
-    def wait_after(self, retries: int) -> float | None:
-        """Return the seconds to wait when so many waits have been taken before; ``None``: the event is exhausted."""
-        return wait_after(self.back_off, retries)
+    def wait_after(self, entry: InboxEntry, retries: int) -> float | None:
+        """Return the seconds to wait when so many waits of an event have been taken; ``None``: it is exhausted."""
+        return wait_after(self.back_off, retries, named(entry))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +91,11 @@ class Parking:
         seen_at = in_milliseconds(now)
         known = {each: ParkedSequences(due_at=due_at, seen_at=seen_at) for each, due_at in due.items()}
         return [replace(one, parked=known[one.partition]) for one in cursors]
+
+
+def named(entry: InboxEntry) -> str:
+    """Return what the waits of an entry follow from: those of one event are the same in each process."""
+    return f"{entry.group}:{entry.position}"
 
 
 def given_up(failure: Failure, now: datetime) -> GivenUp:
@@ -138,7 +143,7 @@ def waiting_entry(group: str, sequence_id: str, event: Event, since: str, replay
 
 def after_failure(entry: InboxEntry, how: GivenUp, back_off: BackOff, now: datetime) -> InboxEntry:
     """Return an entry after its attempt has failed: due again after a wait, or waiting for a person."""
-    wait = wait_after(back_off, entry.retries) if how.status is InboxStatus.RETRYING else None
+    wait = wait_after(back_off, entry.retries, named(entry)) if how.status is InboxStatus.RETRYING else None
     if wait is not None:
         return entry.failed(how.error, InboxStatus.RETRYING, now + timedelta(seconds=wait))
     status = InboxStatus.EXHAUSTED if how.status is InboxStatus.RETRYING else how.status
@@ -161,7 +166,7 @@ def before_mark(entry: InboxEntry, cursor: Cursor) -> InboxEntry:
 def is_used_up_by_crashes(entry: InboxEntry, back_off: BackOff) -> bool:
     """Return whether the last attempt that an event has was one in which the process ended."""
     crashed = bool(entry.errors) and entry.errors[-1].error == _CRASH
-    return crashed and entry.retries > 0 and wait_after(back_off, entry.retries - 1) is None
+    return crashed and entry.retries > 0 and wait_after(back_off, entry.retries - 1, named(entry)) is None
 
 
 def lost(entry: InboxEntry, now: datetime) -> InboxEntry:
@@ -397,7 +402,7 @@ class PartitionInbox:
             self._change(cursor, marked or entry, after)
         except InboxChangedError:
             return replace(done, cursor=unseen(done.cursor), failure=None)
-        wait = self._rule.wait_after(entry.retries) if after.status is InboxStatus.RETRYING else None
+        wait = self._rule.wait_after(entry, entry.retries) if after.status is InboxStatus.RETRYING else None
         parked = Parked(failure, entry.sequence_id, after.attempts, wait)
         return replace(done, cursor=unseen(done.cursor), failure=None, parked=(parked,))
 
@@ -412,7 +417,7 @@ class PartitionInbox:
             return
         after = entries[0]
         if failure.origin is Origin.CHECKPOINT:
-            wait = self._rule.wait_after(0) or LOOK_SECONDS
+            wait = self._rule.wait_after(after, 0) or LOOK_SECONDS
             after = replace(after, due_at=in_milliseconds(self._clock.now() + timedelta(seconds=wait)))
         elif marked is None:
             return

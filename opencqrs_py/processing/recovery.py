@@ -235,7 +235,7 @@ class ExponentialBackOff(BackOff):
         max_attempts: Retries after the first attempt, 0 or more; ``None`` for no limit.
         jitter: Share of each wait, ``0..1``, of which a random part is taken off. Waits at the maximum are spread as
             widely as others.
-        draw: Source of numbers in ``0..1``, for tests.
+        draw: Source of numbers in ``0..1``, for tests; ``None``: random ones.
 
     Raises:
         ValueError: If a number is not in its range; ``nan`` is in none.
@@ -250,7 +250,7 @@ class ExponentialBackOff(BackOff):
     max_elapsed: float = inf
     max_attempts: int | None = None
     jitter: float = 0.0
-    draw: Callable[[], float] = random.random
+    draw: Callable[[], float] | None = None
 
     def __post_init__(self) -> None:
         _check("initial", self.initial)
@@ -260,26 +260,44 @@ class ExponentialBackOff(BackOff):
         _check("jitter", self.jitter, most=1)
         _check_attempts(self.max_attempts)
 
+    def of(self, what: str) -> ExponentialBackOff:
+        """Return the back-off whose jitter follows from what is retried; one with a ``draw`` of its own keeps it."""
+        if not self.jitter or self.draw is not None:
+            return self
+        return replace(self, draw=random.Random(what).random)  # noqa: S311 nothing secret
+
     def waits(self) -> Iterator[float]:
         """Yield the waits in seconds."""
         longest = round(self.maximum * 1000)
         wait = min(round(self.initial * 1000), longest)
-        spent = 0.0
+        spent, draw = 0.0, self.draw or random.random
         for _ in count() if self.max_attempts is None else range(self.max_attempts):
             if spent >= self.max_elapsed * 1000:
                 return
-            made = wait * (1 - self.jitter * self.draw()) if self.jitter else wait
+            made = wait * (1 - self.jitter * draw()) if self.jitter else wait
             spent += made
             yield made / 1000
             wait = int(min(wait * self.multiplier, longest))
 
 
-def wait_after(back_off: BackOff, retries: int) -> float | None:
-    """Return the seconds to wait when so many waits have been taken before; ``None`` if there are no more."""
-    return next(islice(back_off.waits(), retries, None), None)
+def waits_of(back_off: BackOff, what: str) -> Iterator[float]:
+    """Yield the waits of one thing that is retried, such as an event of a group.
+
+    Jitter follows from what it is. So the waits are the same in each process and each time they are asked for, and
+    ``max_elapsed`` counts those that were really made.
+    """
+    return (back_off.of(what) if isinstance(back_off, ExponentialBackOff) else back_off).waits()
 
 
-def _check(name: str, value: float, least: float = 0, most: float = _LONGEST) -> None:
+def wait_after(back_off: BackOff, retries: int, what: str) -> float | None:
+    """Return the seconds to wait when so many waits of one thing have been taken; ``None`` if there are no more."""
+    return next(islice(waits_of(back_off, what), retries, None), None)
+
+
+def _check(name: str, value: object, least: float = 0, most: float = _LONGEST) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        msg = f"{name} must be a number, got {value!r}"
+        raise ValueError(msg)  # noqa: TRY004 as for numbers that are out of range
     if not least <= value <= most:  # nan is neither
         limit = f"{least:g} or more" if most == inf else f"{least:g} to {most:g}"
         msg = f"{name} must be {limit}, got {value}"

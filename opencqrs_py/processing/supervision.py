@@ -21,7 +21,7 @@ from opencqrs_py.model.progress import Cursor, FailureRecord, PartitionStatus, P
 from opencqrs_py.model.times import in_milliseconds
 from opencqrs_py.processing.parking import given_up, is_due
 from opencqrs_py.processing.ports import BackOff, Clock
-from opencqrs_py.processing.recovery import Action, ExponentialBackOff, OnExhausted, action_for
+from opencqrs_py.processing.recovery import Action, ExponentialBackOff, OnExhausted, action_for, waits_of
 from opencqrs_py.processing.schedules import Schedule
 
 # Back-offs of our own, in seconds: while the store or database is unavailable, and after a partition failed (K8).
@@ -362,7 +362,7 @@ class SupervisedPartition:
         """Continue an event's attempts where an earlier claim has left them."""
         self._attempt = record.attempts
         self._retries = record.retries
-        self._event_waits = islice(self._back_off.waits(), record.retries, None)
+        self._event_waits = islice(self._waits_of(record.position), record.retries, None)
         if record.next_attempt_at is not None:
             left = (datetime.fromisoformat(record.next_attempt_at) - self._clock.now()).total_seconds()
             if left > 0:
@@ -428,10 +428,13 @@ class SupervisedPartition:
         if self._action_for(failure, exhausted=False) is not Action.RETRY:
             return None
         if self._event_waits is None:
-            self._event_waits = self._back_off.waits()
+            self._event_waits = self._waits_of(_position(failure))
         wait = next(self._event_waits, None)
         self._retries += wait is not None
         return wait
+
+    def _waits_of(self, position: int) -> Iterator[float]:
+        return waits_of(self._back_off, f"{self.group}:{position}")
 
     def _enter(self, action: Action, failure: Failure, wait: float) -> float:
         """Change the state as ``action`` says; return the seconds to wait."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 from collections.abc import Iterator
 from itertools import islice
@@ -14,7 +15,16 @@ from hypothesis import strategies as st
 
 from opencqrs_py.model import Failure, Origin
 from opencqrs_py.processing.ports import BackOff
-from opencqrs_py.processing.recovery import Action, ExponentialBackOff, FixedBackOff, NoRetry, OnExhausted, action_for
+from opencqrs_py.processing.recovery import (
+    Action,
+    ExponentialBackOff,
+    FixedBackOff,
+    NoRetry,
+    OnExhausted,
+    action_for,
+    wait_after,
+    waits_of,
+)
 
 SKIP, STOP = OnExhausted.SKIP, OnExhausted.STOP
 
@@ -141,6 +151,8 @@ def test_a_wait_that_nobody_can_make_is_refused(made: Any, name: str, wrong: flo
         ("multiplier", 0.9, "1 to 1e+12"),
         ("multiplier", nan, "1 to 1e+12"),
         ("multiplier", inf, "1 to 1e+12"),
+        ("initial", True, "a number"),
+        ("initial", "2", "a number"),
         ("max_elapsed", nan, "0 or more"),
         ("max_elapsed", -1, "0 or more"),
         ("jitter", nan, "0 to 1"),
@@ -149,7 +161,7 @@ def test_a_wait_that_nobody_can_make_is_refused(made: Any, name: str, wrong: flo
     ],
 )
 def test_a_rule_that_makes_no_sense_is_refused(name: str, wrong: float, said: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(f"{name} must be {said}, got {wrong}")):
+    with pytest.raises(ValueError, match=re.escape(f"{name} must be {said}, got {wrong!r}")):
         ExponentialBackOff(**{name: wrong})  # type: ignore[arg-type]
 
 
@@ -188,6 +200,31 @@ def test_waits_at_the_maximum_are_spread_like_all_others() -> None:
 def test_the_time_allowed_is_compared_with_the_waits_really_made() -> None:
     back_off = ExponentialBackOff(initial=2, multiplier=1, max_elapsed=3, jitter=1, draw=lambda: 0.75)
     assert list(back_off.waits()) == [0.5] * 6
+
+
+@pytest.mark.parametrize("what", ["books:1", "books:2", "größe:3"])
+def test_the_waits_that_are_asked_for_one_by_one_are_those_of_which_the_sum_counts(what: str) -> None:
+    back_off = ExponentialBackOff(initial=10, multiplier=1, maximum=10, max_elapsed=600, jitter=1)
+    waits = list(waits_of(back_off, what))
+    assert [wait_after(back_off, retries, what) for retries in range(len(waits) + 1)] == [*waits, None]
+    assert sum(waits[:-1]) < 600 <= sum(waits)
+
+
+def test_waits_differ_from_one_event_to_the_next_and_not_from_process_to_process() -> None:
+    back_off = ExponentialBackOff(initial=10, multiplier=1, jitter=1, max_attempts=1)
+    firsts = [wait_after(back_off, 0, f"books:{position}") for position in range(100)]
+    assert len(set(firsts)) == 100
+    assert max(filter(None, firsts)) > 9
+    assert min(filter(None, firsts)) < 1
+    assert wait_after(pickle.loads(pickle.dumps(back_off)), 0, "books:7") == pytest.approx(1.9552, abs=1e-4)
+
+
+def test_a_back_off_of_somebody_elses_is_asked_as_it_is() -> None:
+    class Twice(BackOff):
+        def waits(self) -> Iterator[float]:
+            yield from (1.0, 2.0)
+
+    assert [wait_after(Twice(), retries, "books:1") for retries in range(3)] == [1.0, 2.0, None]
 
 
 def test_jitter_is_drawn_again_for_each_wait() -> None:
