@@ -138,6 +138,10 @@ def modules_of(handlers: Sequence[Any]) -> UserModules:
         what = "handlers of the program's main module cannot be found by other processes, such as Spark's workers"
         fix = "put them into a module of their own and import it"
         raise AssemblyError("OCQ-513", what, str(getattr(sys.modules["__main__"], "__file__", "__main__")), fix)
+    if unknown := next((home for home in homes if home not in sys.modules), None):
+        what = f"the module '{unknown}' was not imported as others are: it is not in sys.modules"
+        fix = "import it by its name; or enter it there before its code runs: sys.modules[module.__name__] = module"
+        raise AssemblyError("OCQ-513", what, fix=fix)
     references = frozenset(
         f"{home}:{EVERYTHING}" if isinstance(each, ModuleType) else reference_of(each, sys.modules[home])
         for each, home in zip(handlers, homes, strict=True)

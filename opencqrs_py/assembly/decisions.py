@@ -61,9 +61,17 @@ def _checkpointing(settings: EffectiveGroup, group: GroupContainer) -> list[Deci
     try:
         checkpointing = group.checkpointing()
     except ExplainedError as error:
-        has_participants = error.code.startswith("OCQ-64")
-        return [undecided(settings.name, MODE, error)] if has_participants else []  # else reported with the chunks
+        return [undecided(settings.name, MODE, error)] if _are_bound(group) else []  # else reported with the chunks
     return [] if checkpointing is None else [decide_checkpointing(settings, checkpointing)]
+
+
+def _are_bound(group: GroupContainer) -> bool:
+    """Return whether the handlers of a group are right, apart from what participants ask of them."""
+    try:
+        group.handlers()
+    except ExplainedError:
+        return False
+    return True
 
 
 def _batch(settings: EffectiveGroup, group: GroupContainer, missing: Decision | None) -> Decision:

@@ -29,6 +29,7 @@ _PARTS = {
     r"(?:[Zz]|(?P<sign>[+-])(?P<hours>[0-9]{2}):(?P<minutes>[0-9]{2}))\Z": "the offset must be Z, +hh:mm or -hh:mm",
 }
 _TIME = re.compile("".join(_PARTS))
+_NO_FRACTION = re.compile(r"\.(?!\d)")
 _RANGES = {
     "month": (1, 12),
     "hour": (0, 23),
@@ -100,6 +101,8 @@ def moment_of(time: str) -> datetime:
     Raises:
         ValueError: If it is no time, or its year is not one of Python's, 1..9999.
     """
+    if _NO_FRACTION.search(time):  # which Python takes
+        raise ValueError(f"{time!r} has a point without a digit after it")
     try:
         return datetime.fromisoformat(time)
     except ValueError:

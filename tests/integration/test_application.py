@@ -347,3 +347,8 @@ def test_handlers_of_the_main_module_are_refused_and_not_lost(tmp_path):
     done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "[OCQ-513] handlers of the program's main module cannot be found by other processes" in done.stderr
+
+
+def test_a_module_that_python_does_not_know_is_refused_with_the_way_out(tmp_path):
+    with pytest.raises(AssemblyError, match=r"OCQ-513\] the module 'made_by_hand' was not imported(?s:.*)sys\.modules"):
+        Application({}, [ModuleType("made_by_hand")], tmp_path)

@@ -85,7 +85,10 @@ def test_an_event_that_is_none_is_not_tried_again() -> None:
 
 
 def _decides_by_code(node: ast.AST) -> bool:
-    """Return whether ``node`` compares an error's code, or looks something up by it."""
+    """Return whether ``node`` compares an error's code, looks something up by it, or looks at how it begins."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in {"startswith", "get"}:
+        looked_at = node.func.value if node.func.attr == "startswith" else next(iter(node.args), None)
+        return isinstance(looked_at, ast.Attribute) and looked_at.attr == "code"
     if isinstance(node, ast.Subscript):
         return isinstance(node.slice, ast.Attribute) and node.slice.attr == "code"
     if not isinstance(node, ast.Compare):
@@ -102,6 +105,8 @@ def _decides_by_code(node: ast.AST) -> bool:
         ("error.code == 'OCQ-340'", True),
         ("error.code not in ('OCQ-321', 'OCQ-322')", True),
         ("fixes[error.code]", True),
+        ("fixes.get(error.code, '')", True),
+        ("error.code.startswith('OCQ-64')", True),
         ("answer.code == Code.GONE", False),
         ("raise type(error)(error.code, what)", False),
     ],

@@ -192,3 +192,10 @@ def test_a_quick_look_is_enough_for_what_times_look_like() -> None:
     for day in range(365):
         for text in ("T00:00:00Z", "T23:59:59.123456+00:00", "T12:30:00.123456789Z", "T08:15:30-07:00"):
             assert surely_a_time((datetime(2026, 1, 1, tzinfo=UTC) + timedelta(days=day)).date().isoformat() + text)
+
+
+@pytest.mark.parametrize("text", ["2024-01-01T00:00:05.Z", "2024-01-01T00:00:05.", "2024-01-01T00:00:05.+01:00"])
+def test_a_point_without_digits_makes_no_moment_on_any_python(text: str) -> None:
+    assert not is_time(text)
+    with pytest.raises(ValueError, match="a point without a digit"):
+        moment_of(text)
