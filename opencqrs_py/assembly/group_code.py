@@ -51,6 +51,15 @@ def group_code(
         return GroupCode()
 
 
+def starts_fingerprint(group: str, starts: Sequence[object], reader: CodeReader) -> str:
+    """Return the fingerprint of a group's ``@on_start`` functions; empty, with a warning, if they cannot be read."""
+    try:
+        return reader.fingerprint(starts)
+    except Exception as error:  # as above
+        _log.warning("the code of @on_start of group '%s' cannot be read (%s)", group, one_line(error))
+        return ""
+
+
 def _members(settings: EffectiveGroup, discovered: Discovered, handlers: Sequence[BoundHandler]) -> Iterator[Any]:
     """Yield the handlers, the event classes that they take, and what surrounds and filters them."""
     taken: set[type] = set()

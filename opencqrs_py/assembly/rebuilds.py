@@ -17,6 +17,7 @@ from opencqrs_py.adapters.sql.shadows import Comparison, Shadows, Swap
 from opencqrs_py.assembly.actor import actor
 from opencqrs_py.assembly.blueprint import Blueprint
 from opencqrs_py.assembly.databases import DatabaseRule, Said
+from opencqrs_py.assembly.group_code import starts_fingerprint
 from opencqrs_py.assembly.rebuild_checks import require_streaming
 from opencqrs_py.assembly.rebuild_reach import Reach
 from opencqrs_py.assembly.running import initial_position, preparation
@@ -218,6 +219,7 @@ class Rebuilds:
         group, shadows = self._chosen(name)
         with self._caught_up(group, shadows, watcher) as reach:
             swap = self._swap_of(group, reach, accept_unhandled=accept_unhandled)
+            self._require_same_columns(group, shadows)
             with self._renewed(group.name) as running:
                 swapped = shadows.swap(swap, timeout)
         shadows.drop_shadow(group.name)
@@ -388,16 +390,50 @@ class Rebuilds:
         shadows.tidy(group.name)
         known = shadows.record(group.name)
         if known is not None and known.has_shadow and shadows.exists(group.name):
-            same = same_code(known.handlers, code.handlers) and known.shared == group.rebuild.shared_tables
-            looked = shadows.look(group.name, group.rebuild.tables, known.shared) if same else ()
-            if same and {one.name for one in looked} >= set(group.rebuild.tables):
+            changed = self._changed(group, shadows, code, known)
+            if not changed:
                 return known
-            what = "rebuild.tables has" if same else "its handlers have"
-            _log.warning("group %s: %s changed since the rebuild began, so it begins again", group.name, what)
+            text = "group %s: %s changed since the rebuild began, so it begins again"
+            _log.warning(text, group.name, listed(changed))
         else:
             self._require_none_kept(group, known)
         shadows.drop_shadow(group.name)
-        return shadows.open(group.name, code.handlers, group.rebuild.tables, group.rebuild.shared_tables)
+        conditions = self._conditions(group, shadows, code)
+        return shadows.open(group.name, code.handlers, group.rebuild.tables, group.rebuild.shared_tables, conditions)
+
+    def _changed(self, group: EffectiveGroup, shadows: Shadows, code: GroupCode, known: RebuildRecord) -> list[str]:
+        """Return the names of what is not as it was when an unfinished rebuild began; empty if it may continue."""
+        if not same_code(known.handlers, code.handlers):
+            return ["its handlers"]
+        if known.shared != group.rebuild.shared_tables:
+            return ["rebuild.shared-tables"]
+        looked = shadows.look(group.name, group.rebuild.tables, known.shared)
+        if not {one.name for one in looked} >= set(group.rebuild.tables):
+            return ["rebuild.tables"]
+        return known.changed(self._conditions(group, shadows, code))
+
+    def _conditions(self, group: EffectiveGroup, shadows: Shadows, code: GroupCode) -> dict[str, str]:
+        """Return what the tables of a rebuild depend on besides handlers and settings that the record has."""
+        starts = [one.call for one in self._blueprint.discover().starts if one.group == group.name]
+        columns = shadows.columns_of(group.rebuild.tables)
+        return {
+            "fetch.subject": group.fetch.subject,
+            "fetch.recursive": str(group.fetch.recursive),
+            "rebuild.run-all-handlers": str(group.rebuild.run_all_handlers),
+            "its @on_start functions": starts_fingerprint(group.name, starts, self._container.code_reader()),
+            "the way its events are sequenced": code.sequencing,
+            **{_columns_of(table): text for table, text in columns.items()},
+        }
+
+    @staticmethod
+    def _require_same_columns(group: EffectiveGroup, shadows: Shadows) -> None:
+        """Refuse with OCQ-630 to swap tables whose structure was copied before it was changed."""
+        known = shadows.record(group.name)
+        now = {_columns_of(table): text for table, text in shadows.columns_of(group.rebuild.tables).items()}
+        if known is not None and (changed := known.changed(now)):
+            what = f"{listed(changed)} of group '{group.name}' changed since the rebuild began"
+            fix = f"opencqrs groups rebuild {group.name}, which begins again"
+            raise RebuildError("OCQ-630", what, f"group {group.name}", fix)
 
     def _require_none_kept(self, group: EffectiveGroup, known: RebuildRecord | None) -> None:
         if known is not None and known.keeps_old:
@@ -549,6 +585,10 @@ class Rebuilds:
         code = self._code(group.name)
         reached = partial(reach.reached, accept_unhandled=accept_unhandled)
         return Swap(group.name, code.handlers, code.sequencing, reached, frozenset(group.rebuild.tables))
+
+
+def _columns_of(table: str) -> str:
+    return f"columns of table {table}"
 
 
 def _limit(application: Application, limit: Limit) -> None:

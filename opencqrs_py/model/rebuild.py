@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -28,6 +29,7 @@ class RebuildRecord:
         shared: Tables that the shadow shows as they are.
         undoes: Whether the phase ``SWAPPING`` is that of the way back.
         started_at: ISO 8601 time.
+        conditions: What else the tables depend on, as it was when the rebuild began: by name, what identifies it.
     """
 
     group: str
@@ -38,6 +40,11 @@ class RebuildRecord:
     shared: tuple[str, ...] = ()
     undoes: bool = False
     started_at: str = ""
+    conditions: Mapping[str, str] = field(default_factory=dict)
+
+    def changed(self, conditions: Mapping[str, str]) -> list[str]:
+        """Return the names of those that are others now, as far as they were recorded."""
+        return [name for name, now in conditions.items() if self.conditions.get(name, now) != now]
 
     @property
     def has_shadow(self) -> bool:

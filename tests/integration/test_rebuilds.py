@@ -247,7 +247,7 @@ def test_a_rebuild_handles_no_more_events_in_a_second_than_it_may(
 
 
 def test_a_rebuild_that_continues_is_limited_from_where_it_is(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    with world.application() as application:
+    with world.application(**{ALL_HANDLERS: True}) as application:
         application.rebuilds.compare("catalog")
     world.add(21, start=98)
     paces = Paces(monkeypatch)

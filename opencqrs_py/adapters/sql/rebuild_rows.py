@@ -31,6 +31,7 @@ def rebuild_of(row: Any, prefix: str = "") -> RebuildRecord | None:
         shared=tuple(details["shared"]),
         undoes=details["undoes"],
         started_at=row[f"{prefix}started_at"],
+        conditions=details.get("conditions", {}),
     )
 
 
@@ -42,6 +43,6 @@ def rebuild_row(record: RebuildRecord) -> dict[str, Any]:
         "phase": record.phase.value,
         "handlers": record.handlers,
         "refused": json.dumps(record.refused),
-        "details": json.dumps({name: known[name] for name in ("relations", "shared", "undoes")}),
+        "details": json.dumps({name: known[name] for name in ("relations", "shared", "undoes", "conditions")}),
         "started_at": record.started_at,
     }

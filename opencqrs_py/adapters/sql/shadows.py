@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -131,7 +132,25 @@ class Shadows(ABC):
 
     # The build
 
-    def open(self, group: str, handlers: str, tables: Sequence[str], shared: Sequence[str]) -> RebuildRecord:
+    def columns_of(self, tables: Iterable[str]) -> dict[str, str]:
+        """Return the columns of live tables, as a text by which two times can be compared; of those that are there."""
+        with self._database.reading() as connection:
+            looking = inspect(connection)
+            there = [each for each in tables if looking.has_table(each, self._database.schema)]
+            found = {each: looking.get_columns(each, self._database.schema) for each in there}
+        return {
+            table: json.dumps([(each["name"], str(each["type"]), bool(each["nullable"])) for each in columns])
+            for table, columns in found.items()
+        }
+
+    def open(
+        self,
+        group: str,
+        handlers: str,
+        tables: Sequence[str],
+        shared: Sequence[str],
+        conditions: Mapping[str, str] | None = None,
+    ) -> RebuildRecord:
         """Make the place of a shadow, with the tables that are not made by ``@on_start``, unless it is there.
 
         Args:
@@ -139,6 +158,7 @@ class Shadows(ABC):
             handlers: Fingerprint of the handlers that are to fill it.
             tables: Live tables to be made in it with the same structure, and no rows.
             shared: Live tables that it shows.
+            conditions: What else the tables depend on, recorded with it.
 
         Raises:
             RebuildError: OCQ-630, if it cannot be made.
@@ -149,7 +169,16 @@ class Shadows(ABC):
         known = self.record(group)
         at = datetime.now(UTC).isoformat(timespec="milliseconds")
         refused = known.refused if known is not None else ()
-        begun = RebuildRecord(group, RebuildPhase.BUILDING, handlers, refused, (), tuple(shared), started_at=at)
+        begun = RebuildRecord(
+            group,
+            RebuildPhase.BUILDING,
+            handlers,
+            refused,
+            (),
+            tuple(shared),
+            started_at=at,
+            conditions=conditions or {},
+        )
         missing = sorted({*tables, *shared} - set(self._live_names()))
         if missing:
             what = f"there is no table {listed(missing)}, which settings name"

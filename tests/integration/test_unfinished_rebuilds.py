@@ -1,0 +1,150 @@
+"""An unfinished rebuild continues only if what its new tables depend on is as it was; else it begins again."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from support.rebuilding import HANDLERS, KINDS, RIGHT, World, of
+
+from opencqrs_py.adapters.sql.shadows import Shadows
+from opencqrs_py.errors import RebuildError
+
+GROUP = "event-handling.groups.catalog"
+
+
+@pytest.fixture(params=KINDS)
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
+    """A database without any table of a group."""
+    url = "" if request.param == "sqlite" else request.getfixturevalue("fresh_url")(request.param)
+    return World(url, tmp_path, request.param)
+
+
+@pytest.fixture
+def filled(world: World, make_module: Callable[[str], ModuleType]) -> World:
+    """A group that has handled 98 events, of 7 books."""
+    world.module = make_module(HANDLERS)
+    world.add(98)
+    world.run()
+    return world
+
+
+def begin(world: World) -> None:
+    """Begin a rebuild, and leave it unfinished."""
+    with world.application() as application:
+        application.rebuilds.compare("catalog")
+
+
+def complete(world: World, **settings: Any) -> None:
+    with world.application(**settings) as application:
+        application.rebuilds.rebuild("catalog")
+
+
+def deploy(world: World, folder: Path, source: str) -> None:
+    """Have the module be another version of itself, as after a deployment."""
+    assert world.module is not None
+    (folder / "later").mkdir()
+    path = folder / "later" / Path(str(world.module.__file__)).name
+    path.write_text(source)
+    spec = importlib.util.spec_from_file_location(world.module.__name__, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module.__name__] = module
+    spec.loader.exec_module(module)
+    world.module = module
+
+
+def test_it_continues_if_nothing_has_changed(filled: World, caplog: pytest.LogCaptureFixture) -> None:
+    begin(filled)
+    complete(filled)
+    assert "begins again" not in caplog.text
+    assert filled.lent() == {f"/books/{number}": RIGHT for number in range(7)}
+
+
+def test_other_events_that_the_group_gets_begin_it_again(
+    world: World, make_module: Callable[[str], ModuleType], caplog: pytest.LogCaptureFixture
+) -> None:
+    world.module = make_module(HANDLERS)
+    world.settings[f"{GROUP}.fetch.subject"] = "/books/1"
+    world.add(98)
+    world.run()
+    begin(world)
+    world.settings[f"{GROUP}.fetch.subject"] = "/"
+    complete(world)
+    assert "group catalog: fetch.subject changed since the rebuild began, so it begins again" in caplog.text
+    assert world.lent() == {f"/books/{number}": RIGHT for number in range(7)}
+
+
+def test_handlers_that_are_no_longer_left_out_begin_it_again(filled: World) -> None:
+    module: Any = filled.module
+    del module.mailed[:]
+    begin(filled)
+    complete(filled, **{f"{GROUP}.rebuild.run-all-handlers": True})
+    assert len(module.mailed) == 98
+
+
+def test_other_functions_for_the_start_begin_it_again(
+    world: World, make_module: Callable[[str], ModuleType], tmp_path: Path
+) -> None:
+    insert = HANDLERS.replace("INSERT INTO lent VALUES", "INSERT INTO lent (isbn, n) VALUES")
+    world.module = make_module(insert)
+    world.add(98)
+    world.run()
+    begin(world)
+    deploy(
+        world, tmp_path, insert.replace("n INTEGER NOT NULL)", "n INTEGER NOT NULL, note VARCHAR(9) DEFAULT 'x')", 1)
+    )
+    complete(world)
+    assert world.send("SELECT count(note) FROM lent") == [(7,)]
+
+
+def test_another_way_of_sequencing_begins_it_again(filled: World) -> None:
+    begin(filled)
+    filled.settings[f"{GROUP}.sequence.resolution"] = "no_sequence"
+    complete(filled)
+    assert filled.lent() == {f"/books/{number}": RIGHT for number in range(7)}
+
+
+@pytest.fixture
+def migrated(world: World, make_module: Callable[[str], ModuleType]) -> World:
+    """A group whose table a migration has made."""
+    before = "CREATE TABLE loan (position INTEGER)"
+    made = of(world, make_module, "", "INSERT INTO loan (position) VALUES (:position)", before)
+    made.settings[f"{GROUP}.rebuild.tables"] = "loan"
+    return made
+
+
+MIGRATION = "ALTER TABLE loan ADD COLUMN note VARCHAR(9) DEFAULT 'x'"
+
+
+def test_a_column_that_a_migration_has_added_begins_it_again(migrated: World, caplog: pytest.LogCaptureFixture) -> None:
+    begin(migrated)
+    migrated.send(MIGRATION)
+    complete(migrated)
+    assert "columns of table loan changed since the rebuild began" in caplog.text
+    assert migrated.send("SELECT count(note) FROM loan") == [(20,)]
+
+
+def test_a_column_that_is_added_while_it_is_built_keeps_the_tables_from_being_swapped(
+    migrated: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look, sent = Shadows.columns_of, []
+
+    def migrate(shadows: Shadows, tables: Any) -> dict[str, str]:
+        found = look(shadows, tables)
+        if not sent:
+            sent.append(migrated.send(MIGRATION))
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Shadows, "columns_of", migrate)
+        with pytest.raises(RebuildError, match="columns of table loan of group 'catalog' changed since the rebuild"):
+            complete(migrated)
+    complete(migrated)
+    assert migrated.send("SELECT count(note) FROM loan") == [(20,)]
