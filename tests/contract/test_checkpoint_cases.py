@@ -622,7 +622,7 @@ def test_request_beyond_handled_rejected(tracker: Counting) -> None:  # H3
 def test_participant_timeout(tracker: Counting) -> None:  # H7
     ended = Signal()
     board = Board(checkpoint=lambda *_: ended.wait(60))
-    world = World(tracker, board.handle, Ordinary(tracker).handle, timeout=0.05).given(1)
+    world = World(tracker, board.handle, Ordinary(tracker).handle, timeout=0.5).given(1)
     driver = world.driver()
     opened: list[None] = []
     tracker.unit = lambda *_a, **_k: opened.append(None)  # type: ignore[method-assign]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from support.observers import Watching
-from support.participants import FIRST, GROUP, SECOND, Board, Counting, World, raising
+from support.participants import FIRST, GROUP, SECOND, Board, World, counting, raising
 from support.spark import Context, Sessions
 
 from opencqrs_py.adapters.memory import InMemoryControlStore, InMemoryProgressTracker
@@ -36,7 +36,7 @@ class Engines:
 
     def __init__(self, kind: str, tracker: Any) -> None:
         self.kind = kind
-        self.tracker = Counting(tracker)
+        self.tracker = counting(tracker)
         self.watching = Watching()
         self.context = Context()
         self.made: list[Engine] = []

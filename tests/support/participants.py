@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
@@ -147,23 +147,34 @@ def stuck_at(answer: Any) -> Callable[[Partition, int], Any]:
 LATEST_ALWAYS = stuck_at(LATEST)
 
 
-class Counting:
+class Counting(Protocol):
     """A tracker that notes to where progress is stored."""
 
-    def __init__(self, tracker: Any) -> None:
-        self.stores: list[int] = []
-        self.database: Any = None
-        self._tracker = tracker
+    stores: list[int]
+    database: Any
+    unit: Any
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._tracker, name)
+    def statuses(self) -> list[Any]: ...
+
+
+def counting(tracker: Any) -> Any:
+    """Have a tracker note to where progress is stored.
+
+    It stays itself: what hands all on to another object is none of the protocols that it fulfils, from Python 3.12 on.
+    """
+    unit = tracker.unit
 
     @contextmanager
-    def unit(self, group: str, cursor: Any, to: int, **rest: Any) -> Iterator[Any]:
-        with self._tracker.unit(group, cursor, to, **rest) as unit:
-            yield unit
+    def counted(group: str, cursor: Any, to: int, **rest: Any) -> Iterator[Any]:
+        with unit(group, cursor, to, **rest) as opened:
+            yield opened
         if to > cursor.stored:
-            self.stores.append(to)
+            tracker.stores.append(to)
+
+    tracker.stores, tracker.unit = [], counted
+    if not isinstance(tracker, SqlProgressTracker):
+        tracker.database = None
+    return tracker
 
 
 TRACKERS = [
@@ -175,14 +186,11 @@ TRACKERS = [
 """Where progress is kept: in memory, and in each database."""
 
 
-def counting_tracker(kind: str, request: pytest.FixtureRequest) -> Counting:
+def counting_tracker(kind: str, request: pytest.FixtureRequest) -> Any:
     """Return a tracker of one of these kinds; those of databases take that of the fixture ``database``."""
     if kind == "memory":
-        return Counting(InMemoryProgressTracker())
-    database = request.getfixturevalue("database")
-    found = Counting(SqlProgressTracker(database))
-    found.database = database
-    return found
+        return counting(InMemoryProgressTracker())
+    return counting(SqlProgressTracker(request.getfixturevalue("database")))
 
 
 class World:
