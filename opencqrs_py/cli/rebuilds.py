@@ -191,6 +191,7 @@ def _comparison_as_json(name: str, found: Comparison) -> dict[str, Any]:
             }
             for one in found.differences
         ],
+        "unwritten": found.unwritten,
         "done": False,
     }
 
@@ -208,4 +209,6 @@ def _comparison_lines(name: str, found: Comparison) -> list[str]:
         only = f"{one.missing:,} live only, {one.added:,} rebuilt only" if one.differs else "no row differs"
         lines.append(f"  {rows}; {only}")
         lines += [f"    {example}" for example in one.examples]
+    for table in found.unwritten:
+        lines.append(f"  {table}: nothing was written to it, so it stays as it is, with its rows")
     return lines

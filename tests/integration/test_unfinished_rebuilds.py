@@ -148,3 +148,13 @@ def test_a_column_that_is_added_while_it_is_built_keeps_the_tables_from_being_sw
             complete(migrated)
     complete(migrated)
     assert migrated.send("SELECT count(note) FROM loan") == [(20,)]
+
+
+def test_a_comparison_names_tables_with_rows_to_which_handlers_no_longer_write(filled: World, tmp_path: Path) -> None:
+    book = '    book = {"isbn"'
+    deploy(
+        filled, tmp_path, HANDLERS.replace(book, '    if event.subject.startswith("/books"):\n        return\n' + book)
+    )
+    with filled.application() as application:
+        found = application.rebuilds.compare("catalog")
+    assert (found.differences, set(found.unwritten)) == ((), {"audit", "lent"})

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from sqlalchemy import Connection, delete, inspect
+from sqlalchemy import Connection, delete, inspect, literal, select
+from sqlalchemy import table as sql_table
 from sqlalchemy.exc import DBAPIError
 
 from opencqrs_py.adapters.sql.database import Database
@@ -89,11 +90,14 @@ class Comparison:
         live: Positions of the live partitions then.
         shadow: Those of the shadow; where they are others, some rows differ for that.
         differences: By table.
+        unwritten: Live tables with rows that ``@on_start`` makes, and to which the rebuild has written nothing: they
+            are another group's, or handlers do not write to them any more. A swap leaves them as they are.
     """
 
     live: Mapping[Partition, int]
     shadow: Mapping[Partition, int]
     differences: tuple[Difference, ...]
+    unwritten: tuple[str, ...] = ()
 
     @property
     def exact(self) -> bool:
@@ -207,7 +211,13 @@ class Shadows(ABC):
         record = self.record(group)
         tables = self.look(group, (), record.shared if record is not None else ())
         names = [each.name for each in tables if each.fate is Fate.SWAPPED and each.is_table]
-        return self._compared(group, names, examples)
+        left = [each.name for each in tables if each.fate is Fate.LEFT and each.is_table]
+        return replace(self._compared(group, names, examples), unwritten=tuple(filter(self._has_rows, left)))
+
+    def _has_rows(self, name: str) -> bool:
+        with self._database.reading() as connection:
+            found = select(literal(1)).select_from(sql_table(name, schema=self._database.schema)).limit(1)
+            return connection.execute(found).first() is not None
 
     @abstractmethod
     def _compared(self, group: str, tables: Sequence[str], examples: int) -> Comparison:
