@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import Engine, event
 from support.rebuilding import HANDLERS, KINDS, WRONG, World, of
 
+from opencqrs_py.adapters.sql import Database
 from opencqrs_py.adapters.sql.shadows import Shadows
 from opencqrs_py.errors import RebuildError
 from opencqrs_py.model.rebuild import Fate
@@ -44,6 +45,51 @@ def empty(request: pytest.FixtureRequest, kind: str, tmp_path: Path) -> World:
     """A database without anything."""
     url = "" if kind == "sqlite" else request.getfixturevalue("fresh_url")(kind)
     return World(url, tmp_path, kind)
+
+
+OUTSIDE_ON_MARIADB = (
+    "INSERT INTO {live}/**/.notes VALUES (:position)",
+    "/*!INSERT INTO {live}.notes VALUES (:position) */",
+    "/* its */ USE {live}",
+    "SELECT {live}.noted(:position)",
+    "SELECT `{live}` . `noted` (:position)",
+    "SET @noted = {live}.noted(:position)",
+)
+
+
+@pytest.mark.parametrize("kind", [MARIADB])
+@pytest.mark.parametrize("form", OUTSIDE_ON_MARIADB)
+def test_a_write_outside_that_a_comment_or_a_function_hides_fails_the_rebuild(
+    empty: World, make_module: Callable[[str], ModuleType], form: str
+) -> None:
+    live = Database(empty.url).url.database
+    tables = "CREATE TABLE IF NOT EXISTS lent (position INTEGER)"
+    noted = (
+        f"CREATE FUNCTION noted(p INTEGER) RETURNS INTEGER MODIFIES SQL DATA "
+        f"BEGIN INSERT INTO {live}.notes VALUES (p); RETURN p; END"
+    )
+    writing = f"INSERT INTO lent VALUES (:position);{form.format(live=live)}"
+    world = of(empty, make_module, tables, writing, "CREATE TABLE notes (position INTEGER)", noted)
+    before = world.send("SELECT count(*) FROM notes")
+    with world.application() as application, pytest.raises(RebuildError, match=r"OCQ-635.*OCQ-634.*outside"):
+        application.rebuilds.rebuild("catalog")
+    assert world.send("SELECT count(*) FROM notes") == before
+
+
+@pytest.mark.parametrize("kind", [MARIADB])
+@pytest.mark.parametrize(
+    "form", ["/* its */ SELECT * FROM {live}.notes WHERE position IN (1)", "SELECT '{live}.noted('"]
+)
+def test_a_read_outside_is_no_write_whatever_its_comments_and_texts_say(
+    empty: World, make_module: Callable[[str], ModuleType], form: str
+) -> None:
+    live = Database(empty.url).url.database
+    tables = "CREATE TABLE IF NOT EXISTS lent (position INTEGER)"
+    writing = f"INSERT INTO lent VALUES (:position);{form.format(live=live)}"
+    world = of(empty, make_module, tables, writing, "CREATE TABLE notes (position INTEGER)")
+    with world.application() as application:
+        result = application.rebuilds.rebuild("catalog")
+    assert {one.name: one.fate for one in result.tables} == {"lent": Fate.SWAPPED}
 
 
 @pytest.mark.parametrize("kind", [MARIADB])

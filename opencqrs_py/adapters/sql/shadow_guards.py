@@ -142,15 +142,29 @@ _TARGET = re.compile(
     r"(?:SET|SELECT|WHERE|VALUES?|ORDER|LIMIT|RETURNING|PARTITION|WITH)\b))",  # else there are several
     re.IGNORECASE,
 )
+_COMMENTS = re.compile(
+    r"('(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.|\"\")*\"|`(?:[^`]|``)*`)"  # quoted text, which is kept
+    r"|/\*M?!\d*|/\*(?!M?!).*?\*/|--\s[^\n]*|#[^\n]*",  # of a comment that is executed only its beginning
+    re.DOTALL,
+)
 _AFTER_TARGETS = re.compile(r"\b(?:SET|WHERE|SELECT|VALUES?)\b", re.IGNORECASE)
 _TARGET_WITH_MORE = re.compile(r"[\w`]+")
+_CALLED = re.compile(r"\s*(?:`(?:[^`]|``)+`|[\w$]+)\s*\(")
+
+
+def _uncommented(statement: str) -> str:
+    """Return a statement of MariaDB without comments; what is executed of them stays."""
+    if not any(sign in statement for sign in ("/*", "--", "#")):
+        return statement
+    return _COMMENTS.sub(lambda found: found[1] or " ", statement)
 
 
 class MariaDbGuard(ShadowGuard):
     """Looks at the text of each statement, since the server does not show what a transaction has written.
 
     Another database is reached by its name before a dot only. So a statement that writes, and names one, is refused,
-    even if it only reads there; and one whose text is elsewhere is refused, too.
+    even if it only reads there; so is one that reads and calls a routine of another database, as the routine may write;
+    and so is one whose text is elsewhere.
 
     Args:
         database: The shadow.
@@ -164,16 +178,16 @@ class MariaDbGuard(ShadowGuard):
 
     def see(self, statement: str, *, of_handler: bool) -> None:
         """Look at a statement before it is sent."""
+        statement = _uncommented(statement)
         if _SIMPLE.match(statement) or _READS.match(statement):
+            self._require_own_routines(statement)
             return
         if _HIDDEN.match(statement):
             raise outside([f"what '{statement.split(maxsplit=1)[0]}' hides"])
-        if self._others is None:
-            self._others = self._named()
-        bare = statement
-        if self._others.search(statement):
+        others, bare = self._names_of_others(), statement
+        if others.search(statement):
             bare = _LITERALS.sub("''", statement)
-            if found := self._others.search(bare):
+            if found := others.search(bare):
                 raise outside([f"database {found[1]}"])
         if not of_handler:
             return
@@ -198,6 +212,20 @@ class MariaDbGuard(ShadowGuard):
 
     def _store(self, connection: Connection, name: str) -> None:
         connection.exec_driver_sql(f"INSERT IGNORE INTO {WRITTEN} VALUES (%s)", (name,))  # noqa: S608 ours
+
+    def _require_own_routines(self, statement: str) -> None:
+        """Refuse a statement that only reads if it calls a routine of another database, which may write there."""
+        if "(" not in statement or "." not in statement:
+            return
+        bare = _LITERALS.sub("''", statement)
+        for found in self._names_of_others().finditer(bare):
+            if _CALLED.match(bare, found.end()):
+                raise outside([f"database {found[1]}, of which it calls a routine"])
+
+    def _names_of_others(self) -> re.Pattern[str]:
+        if self._others is None:
+            self._others = self._named()
+        return self._others
 
     def _named(self) -> re.Pattern[str]:
         with self._database.reading() as connection:
