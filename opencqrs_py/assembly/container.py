@@ -379,7 +379,12 @@ class ApplicationContainer(containers.DeclarativeContainer):
         OpenedDatabases.open, opened, said.event_store_url, said.database.event_schema
     )
     event_store_of_url = providers.Callable(
-        open_event_store, said.event_store_url, said.api_token, event_database.provider, said.mapping
+        open_event_store,
+        said.event_store_url,
+        said.api_token,
+        event_database.provider,
+        said.mapping,
+        said.database.event_store.origin,
     )
     event_store_choice = providers.ThreadSafeSingleton(choose_event_store, database_rule, injector.provider)
     event_store = providers.ThreadSafeSingleton(

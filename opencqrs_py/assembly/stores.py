@@ -117,6 +117,7 @@ def open_event_store(
     api_token: str = "",
     event_database: Callable[[], Database] | None = None,
     mapping: TableMapping | None = None,
+    place: str = "",
 ) -> EventSource:
     """Return the event store that a URL names. Nothing is reached before it is asked for events.
 
@@ -126,6 +127,7 @@ def open_event_store(
         api_token: What EventSourcingDB asks for.
         event_database: Returns the database of a SQL store, when others share it.
         mapping: The table of another system that is the store; ``None`` for our own.
+        place: Where the URL is set, for the errors that it may cause; empty if that is not known.
 
     Raises:
         EventStoreError: OCQ-301, OCQ-302, OCQ-330 or OCQ-344 for a URL that names no event store; OCQ-303, if what it
@@ -141,6 +143,7 @@ def open_event_store(
     if Address.is_meant(url):
         from opencqrs_py.adapters.eventsourcingdb import EventSourcingDbEventStore  # noqa: PLC0415
 
+        Address.parse(url, place)  # so that an error names the place
         return EventSourcingDbEventStore(url, api_token)
     if not is_sql(url) and (entries := _entries(_scheme(url))):
         registered: EventSource = _REGISTRY.make(entries, url, api_token)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 
+# No user:password@ stands in a URL here: in messages, where no secret is shown, *** would take the place of "password".
+_WITH_USER = "with user:password@ in front of the host if it asks for them"
 _DATABASES = {
-    "postgres": "postgresql://user:password@host/database",
-    "postgresql": "postgresql://user:password@host/database",
-    "mysql": "mariadb://user:password@host/database",
-    "mariadb": "mariadb://user:password@host/database",
+    "postgres": f"postgresql://host/database, {_WITH_USER}",
+    "postgresql": f"postgresql://host/database, {_WITH_USER}",
+    "mysql": f"mariadb://host/database, {_WITH_USER}",
+    "mariadb": f"mariadb://host/database, {_WITH_USER}",
     "sqlite": "sqlite:///events.db, or sqlite:////srv/events.db for an absolute path",
 }
 _SLASHES = "write three slashes before a relative path, sqlite:///events.db, and four before an absolute one"
-_ANY = "write it like sqlite:///events.db or postgresql://user:password@host/database"
+_ANY = f"write it like sqlite:///events.db or {_DATABASES['postgresql']}"
 _WINDOWS_FIX = "write sqlite:///C:/folder/events.db, or file:///C:/folder for files of events"
 _DRIVERS = {
     "mariadb": ("pymysql", "mysqldb"),

@@ -102,8 +102,14 @@ MISTAKES = {
     ),
     # --------------------------------------------------------------------------------------------- stores and databases
     "postgres://": url("postgres://u:secret@h/d", "[OCQ-111]", "--set event-store.url", "write postgresql://"),
-    "http://": url("http://localhost:3000", "[OCQ-330]", "event-store.url", "eventsourcingdb://localhost:3000"),
-    "jdbc:": url("jdbc:postgresql://h/d?password=secret", "[OCQ-111]", "JDBC", "event-store.url", "postgresql://user:"),
+    "http://": url(
+        "http://localhost:3000", "[OCQ-330]", "argument --set event-store.url\n", "eventsourcingdb://localhost:3000"
+    ),
+    "jdbc:": url(
+        "jdbc:postgresql://h/d?password=secret",
+        "[OCQ-111] event-store.url cannot be used: it is a URL of JDBC\n  where: argument --set event-store.url\n",
+        "write postgresql://host/database, with user:password@ in front of the host if it asks for them\n",
+    ),
     "psycopg2": url("postgresql+psycopg2://u:secret@h/d", "[OCQ-111]", "psycopg2", "event-store.url", "postgresql://"),
     "another database": url("oracle://u:secret@h/d", "[OCQ-302]", "'oracle' are not supported", "sqlite:///"),
     "a path for a URL": url(

@@ -553,7 +553,7 @@ def test_the_whole_is_called_by_its_name(project, given, what):
         (
             "jdbc:postgresql://h/db?user=me&password=secret",
             "it is a URL of JDBC",
-            "write postgresql://user:password@host/database",
+            "write postgresql://host/database, with user:password@ in front of the host if it asks for them",
         ),
         ("events.db", "it is a path without a scheme", "write sqlite:///events.db"),
         (

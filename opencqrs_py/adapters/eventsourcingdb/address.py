@@ -33,8 +33,10 @@ class Address:
         return url.partition(":")[0].lower() in _SCHEMES.keys() | _MISTAKEN.keys()
 
     @classmethod
-    def parse(cls, url: str) -> Self:
+    def parse(cls, url: str, place: str = "") -> Self:
         """Read ``eventsourcingdb://host[:port][/path]`` (HTTP) or ``eventsourcingdb+https://…``; the port is 3000.
+
+        Errors name ``place``, where the URL is set; without one, the URL as far as it is no secret, or its setting.
 
         Raises:
             EventStoreError: OCQ-330, if it is none of these, or has a user, a password, a query or a fragment.
@@ -43,17 +45,18 @@ class Address:
             parts = urlsplit(url)
             host, port = parts.hostname, parts.port or _PORT
         except ValueError:
-            raise EventStoreError("OCQ-330", "the URL of EventSourcingDB cannot be read", fix=_FIX) from None
+            raise EventStoreError("OCQ-330", "the URL of EventSourcingDB cannot be read", place, _FIX) from None
         if parts.username is not None or parts.password is not None:
             what = "the URL of EventSourcingDB must not hold a user or a password"
-            raise EventStoreError("OCQ-330", what, fix="the token belongs in event-store.api-token")
+            raise EventStoreError("OCQ-330", what, place, "the token belongs in event-store.api-token")
         if parts.scheme in _MISTAKEN and host:
             what = f"an event store is not named by '{parts.scheme}:'"
             right = f"{_MISTAKEN[parts.scheme]}://{parts.netloc}{parts.path.rstrip('/')}"
-            raise EventStoreError("OCQ-330", what, _PLACE, f"if an EventSourcingDB is there, write it as {right}")
+            fix = f"if an EventSourcingDB is there, write it as {right}"
+            raise EventStoreError("OCQ-330", what, place or _PLACE, fix)
         if not host or parts.query or parts.fragment or parts.scheme not in _SCHEMES:
             shown = url.partition("?")[0].partition("#")[0]
-            raise EventStoreError("OCQ-330", "the URL of EventSourcingDB cannot be read", shown, _FIX)
+            raise EventStoreError("OCQ-330", "the URL of EventSourcingDB cannot be read", place or shown, _FIX)
         named = f"[{host}]" if ":" in host else host
         return cls(f"{_SCHEMES[parts.scheme]}://{named}:{port}{parts.path.rstrip('/')}", url)
 

@@ -54,7 +54,7 @@ _SLOT = "opencqrs_slot"  # in the ``info`` of a connection: by which right its t
 _SCHEMA_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 _PLACE = "setting database.url or event-store.url, option url in Spark"
 _KINDS = "use sqlite:///…, postgresql://… or mariadb://…"
-_FORMS = "write it as sqlite:///events.db, postgresql://user:password@host/database or mariadb://…"
+_FORMS = "write it as sqlite:///events.db, postgresql://host/database or mariadb://…"
 _ESCAPED = "write %40 for every '@' in user and password, %2F for '/' and %3A for ':'"
 
 

@@ -51,7 +51,7 @@ def test_what_is_no_url_is_refused_without_repeating_it(url: str) -> None:
     assert str(caught.value) == (
         "[OCQ-301] the database URL cannot be read\n"
         "  where: setting database.url or event-store.url, option url in Spark\n"
-        "  fix:   write it as sqlite:///events.db, postgresql://user:password@host/database or mariadb://…"
+        "  fix:   write it as sqlite:///events.db, postgresql://host/database or mariadb://…"
     )
 
 

@@ -2,13 +2,15 @@
 
 import pytest
 
+from opencqrs_py.model.masking import mask_url, scrubbed
 from opencqrs_py.model.mistaken_urls import url_mistake
 
-POSTGRESQL = "write postgresql://user:password@host/database"
-MARIADB = "write mariadb://user:password@host/database"
+WITH_USER = "with user:password@ in front of the host if it asks for them"
+POSTGRESQL = f"write postgresql://host/database, {WITH_USER}"
+MARIADB = f"write mariadb://host/database, {WITH_USER}"
 SQLITE = "write sqlite:///events.db, or sqlite:////srv/events.db for an absolute path"
 FILES = "for files of events, sqlite:///… for a file of SQLite"
-ANY = "write it like sqlite:///events.db or postgresql://user:password@host/database"
+ANY = f"write it like sqlite:///events.db or postgresql://host/database, {WITH_USER}"
 WINDOWS = "write sqlite:///C:/folder/events.db, or file:///C:/folder for files of events"
 
 
@@ -55,6 +57,11 @@ WINDOWS = "write sqlite:///C:/folder/events.db, or file:///C:/folder for files o
 )
 def test_a_known_mistake_is_explained_without_repeating_a_password(url, what, fix):
     assert url_mistake(url) == (what, fix)
+
+
+@pytest.mark.parametrize("fix", [POSTGRESQL, MARIADB, ANY, SQLITE, WINDOWS])
+def test_nothing_of_what_to_write_is_hidden_as_a_secret(fix):
+    assert (scrubbed(fix), mask_url(fix)) == (fix, fix)
 
 
 @pytest.mark.parametrize(
