@@ -19,11 +19,14 @@ if TYPE_CHECKING:
 MASK = "***"
 """What is shown in place of a secret."""
 
-_WORDS = (
-    r"password|passwd|passphrase|pwd|secret|token|credential|signature|"
-    r"(?:api|access|account|shared|private|secret|signing|encryption)[-_.]?key|\bsas\b"
+_KEYS = (
+    r"(?:api|access|account|shared|private|secret|signing|encryption|functions)(?:[-_.]|%5F|%2D)?key|"
+    r"\b(?:db|pg)[-_.]?pass\b"
 )
-_SECRET_KEY = re.compile(_WORDS, re.IGNORECASE)
+_SURE_WORDS = rf"password|passwd|passphrase|pwd|secret|{_KEYS}"
+_WORDS = rf"{_SURE_WORDS}|token|credential|signature|\bsas\b"
+_SECRET_KEY = re.compile(rf"{_WORDS}|(?:\A|[-_.])(?:auth|authorization|pass)\Z", re.IGNORECASE)
+_QUOTED = r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'"
 _VALUE = r"(?:\"[^\"]*\"|'[^']*'|\{[^}]*\}|[^&;\s]*)"
 
 # Each pattern: what is kept, as its only group, and then what is hidden.
@@ -31,17 +34,42 @@ _USER_TOKEN = re.compile(r"\b((?:eventsourcingdb(?:\+https?)?|esdb|https?):/?/?)
 _USER_PASSWORD = re.compile(r"(://[^:/@\s]*:).*(?=@)", re.DOTALL)
 _NO_SCHEME = re.compile(r"\A(?!jdbc:)([^:/@\s]*:)(?!/)[^\s]+(?=@)")
 _ORACLE = re.compile(r"(\bjdbc:oracle:\w+:[^/@\s]*/)(?!/)[^\s]*(?=@)", re.IGNORECASE)
-_PARAMETER = re.compile(rf"((?<![\w.-])[\w.-]*(?:{_WORDS})[\w.-]*\s?=\s?){_VALUE}", re.IGNORECASE)
+_PARAMETER = re.compile(rf"((?<![\w.-])[\w.-]*(?:{_WORDS})[\w.-]*\s?(?:=|%3D)\s?){_VALUE}", re.IGNORECASE)
 _SHORT_PARAMETER = re.compile(rf"([?&;](?:sig|sas|pass|pw|key|auth|authorization)=){_VALUE}", re.IGNORECASE)
-_OF_URL = (_USER_TOKEN, _USER_PASSWORD, _NO_SCHEME, _ORACLE, _PARAMETER, _SHORT_PARAMETER)
+_OF_REDIS = re.compile(r"(\brediss?://)[^\s:/@]+(?=@)", re.IGNORECASE)  # a password alone
+_OF_URL = (_USER_TOKEN, _USER_PASSWORD, _NO_SCHEME, _ORACLE, _OF_REDIS, _PARAMETER, _SHORT_PARAMETER)
+
+# Written by programs: fields of JSON and of Python, lines of YAML, headers of HTTP, arguments of commands. Before a
+# colon only what names a secret beyond doubt counts, and only a value that ends the phrase: "password: too long" stays.
+_FIELD = re.compile(
+    rf"((?P<quote>[\"'])(?:[\w.-]*(?:{_WORDS})[\w.-]*|auth|authorization|pass)(?P=quote)\s*:\s*)(?:{_QUOTED})",
+    re.IGNORECASE,
+)
+_NO_VALUE = r"(?!(?:yes|no|str|bytes|none|null|true|false)\b)"
+_LAST = r"[^\s,;()\[\]{}]+(?=\s*(?:[,;)\]}\n]|\Z))"
+_LINE = re.compile(
+    rf"((?<![\w.-])[\w.-]*(?:{_SURE_WORDS})[\w.-]*:[ \t]+){_NO_VALUE}(?:{_QUOTED}|{_LAST})", re.IGNORECASE
+)
+_HEADER = re.compile(r"(\bAuthorization\s*[:=]\s*(?:(?:Bearer|Basic|Token)\s+)?)[^\s\"',;]+", re.IGNORECASE)
+_BEARER = re.compile(r"(\bBearer\s+)(?=[^\s\"',;]*[0-9])[^\s\"',;]+")
+_ARGUMENT = re.compile(
+    rf"((?<!\S)--(?:[\w.-]*(?:{_SURE_WORDS}|token)|pass|auth)\s+)(?!-|(?:or|and|to|is|in|for|with|was)\b)(?:{_QUOTED}|\S+)",
+    re.IGNORECASE,
+)
 
 # In a text there may be several URLs, so what is hidden ends with the URL.
 _IN_TEXT = (
     re.compile(r"\b((?:eventsourcingdb(?:\+https?)?|esdb|https?)://)[^\s/'\"]*(?=@)", re.IGNORECASE),
     re.compile(r"(://[^:/@\s]*:)[^\s'\"]*(?=@)"),
     _ORACLE,
+    _OF_REDIS,
     _PARAMETER,
     _SHORT_PARAMETER,
+    _FIELD,
+    _LINE,
+    _HEADER,
+    _BEARER,
+    _ARGUMENT,
 )
 
 _LEAST = 4  # characters of a value that is looked for in texts; a shorter one would be found in every other word

@@ -28,6 +28,12 @@ from opencqrs_py.model.masking import forget, holds_secret, mask_url, masked, re
         ("jdbc:mysql://u:p@h/db", "jdbc:mysql://u:***@h/db"),
         ("jdbc:oracle:thin:scott/tiger@//h:1521/x", "jdbc:oracle:thin:scott/***@//h:1521/x"),
         ("redis://:p@h:6379/0", "redis://:***@h:6379/0"),
+        ("redis://p@h:6379/0", "redis://***@h:6379/0"),
+        ("redis://h:6379/0", "redis://h:6379/0"),
+        ("postgresql://h/d?api%5Fkey=p&x=1", "postgresql://h/d?api%5Fkey=***&x=1"),
+        ("postgresql://h/d?options=-c%20password%3Dp&x=1", "postgresql://h/d?options=-c%20password%3D***&x=1"),
+        ("https://h/?x-functions-key=p&x=1", "https://h/?x-functions-key=***&x=1"),
+        ("host=h dbpass=p dbname=d", "host=h dbpass=*** dbname=d"),
         ("postgres:p@h/db", "postgres:***@h/db"),
         ("https://a.example/x?sv=1&sig=p&se=1", "https://a.example/x?sv=1&sig=***&se=1"),
         ("AccountName=a;AccountKey=p==;EndpointSuffix=x", "AccountName=a;AccountKey=***;EndpointSuffix=x"),
@@ -50,6 +56,8 @@ def test_passwords_are_masked(url, shown):
         ("fs.azure.account.oauth2.client.secret", True),
         ("javax.jdo.option.ConnectionPassword", True),
         ("DB_PWD", True),
+        *((name, True) for name in ("auth", "AUTHORIZATION", "pass", "db.pass", "dbpass", "PGPASS", "x-functions-key")),
+        *((name, False) for name in ("author", "passed", "spark.authenticate", "passthrough", "bypass", "compass")),
         ("metadata-key", False),
         ("SASHA", False),
         ("spark.sql.shuffle.partitions", False),
@@ -87,6 +95,48 @@ def test_the_secrets_of_a_url_are_known_as_written_and_decoded(url, secrets):
 def test_texts_of_others_are_freed_of_secrets(text, shown):
     remember(["hunter2", "abc", "true", "", "12", "${DB_PASSWORD}"])
     assert scrubbed(text) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("{'password': 'p\\'q', 'n': 1}", "{'password': ***, 'n': 1}"),
+        ('{"db_password": "p q", "token": "t"}', '{"db_password": ***, "token": ***}'),
+        ("{'Authorization': 'Bearer t'}", "{'Authorization': ***}"),
+        ("user: u\npassword: p\nport: 1", "user: u\npassword: ***\nport: 1"),
+        ("(host: h, password: p)", "(host: h, password: ***)"),
+        ('api_key: "p q"', "api_key: ***"),
+        ("GET / Authorization: Bearer t.u-v", "GET / Authorization: Bearer ***"),
+        ("Authorization: Basic dTpw", "Authorization: Basic ***"),
+        ("sent Bearer abc123 to h", "sent Bearer *** to h"),
+        ("psql --password p --host h", "psql --password *** --host h"),
+        ("run --api-token 'a b' now", "run --api-token *** now"),
+    ],
+)
+def test_what_programs_write_before_a_secret_is_known(text, shown):
+    assert scrubbed(text) == shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "passed: 3",
+        "author: Ann",
+        '{"author": "Ann", "passed": "yes", "max_tokens": 5}',
+        "Access denied for user 'u'@'h' (using password: YES)",
+        "wrong password: the server refused it",
+        "connect(password: str, port: int)",
+        "unexpected token: }",
+        "no Bearer authentication",
+        "authentication failed: no password supplied",
+        "leave out --password or --user",
+        "--password --host h",
+        "event-store.api-token: it is empty",
+        "compass: north",
+    ],
+)
+def test_harmless_text_stays(text):
+    assert scrubbed(text) == text
 
 
 def test_the_longest_secret_is_hidden_as_a_whole():
