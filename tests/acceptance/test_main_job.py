@@ -122,6 +122,17 @@ def test_one_group_may_run_alone(project):
     assert partitions == {"audit": 1, "catalog": 0}
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_run_of_one_group_shows_that_group_only(project, engine):
+    project.write_events(30)
+    project.opencqrs("events", "import", "events.ndjson")
+    chosen = f"event-handling.standard.processing.engine={engine}"
+    run = project.opencqrs("run", "--until-caught-up", "--group", "audit", "--set", chosen)
+    assert run.code == 0, run.err
+    assert {line.split()[0] for line in run.out.splitlines()[1:]} == {"audit"}
+    assert "catalog" not in run.out + run.err
+
+
 def test_auto_start_off_leaves_a_group_out_unless_it_is_named(project):
     project.write_events(30)
     project.opencqrs("events", "import", "events.ndjson")

@@ -9,6 +9,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from types import ModuleType
 
 import pytest
@@ -17,10 +18,12 @@ from support.observers import Watching
 from support.sqlite import is_open, opened_connections, rows_of
 
 from opencqrs_py import Application, Observer
+from opencqrs_py.errors import AssemblyError
 from opencqrs_py.model.cloudevents import parse_event
 from opencqrs_py.model.outcome import Outcome
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import ProcessorState
+from opencqrs_py.testing import caught_up
 
 HANDLERS = """
 import asyncio
@@ -189,6 +192,26 @@ def test_it_is_started_on_one_thread_and_stopped_on_another(handlers, tmp_path):
             threads.submit(call).result(60)
     assert {each.state for each in application.status()[0].partitions} == {ProcessorState.STOPPED}
     application.stop()
+
+
+def test_a_start_from_several_threads_at_once_starts_once_and_refuses_the_others(handlers, tmp_path):
+    application, together = Application(THREAD, [handlers], tmp_path), Barrier(8)
+    add_events(application)
+
+    def start(_number: int) -> str:
+        together.wait(60)
+        try:
+            application.start()
+        except AssemblyError as error:
+            return error.code
+        return ""
+
+    with ThreadPoolExecutor(8) as threads:
+        answers = sorted(threads.map(start, range(8)))
+    caught_up(application)
+    application.stop()
+    assert answers == ["", *["OCQ-511"] * 7]
+    assert seen(tmp_path) == 10
 
 
 @pytest.mark.parametrize("engine", ENGINES)

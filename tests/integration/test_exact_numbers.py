@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
+from support.engines import ENGINES
 from support.sqlite import rows_of
 
 from opencqrs_py import Application
@@ -34,6 +35,17 @@ def table(connection: Connection) -> None:
 def sell(event: Sold, metadata: Metadata, connection: Connection) -> None:
     row = {"price": str(event.price), "serial": str(event.serial), "upcast": str(metadata.get("upcast"))}
     connection.execute(text("INSERT INTO sales VALUES (:price, :serial, :upcast)"), row)
+"""
+
+WITHOUT_A_NUMBER = """
+from opencqrs_py import Upcast, event_handling, upcaster
+
+@upcaster("sold.v1")
+def with_discount(data: dict) -> Upcast:
+    return Upcast("sold.v2", {**data, "discount": float(DISCOUNT)})
+
+@event_handling("sales", types=["sold.v2"])
+def sell(event: dict) -> None: ...
 """
 
 PRICE = "12345678901234567.89"
@@ -69,3 +81,24 @@ def test_prices_and_serial_numbers_keep_their_digits(tmp_path, monkeypatch, engi
     rows = rows_of(tmp_path / "opencqrs.db", "SELECT * FROM sales ORDER BY upcast")
     assert rows == [(PRICE, str(2**70), "None"), (PRICE, str(2**70), "True")]
     del sys.modules[module.__name__]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("discount", ["nan", "inf", "-inf"])
+def test_an_upcaster_that_returns_what_is_no_number_of_json_stops_the_partition(
+    tmp_path, make_module, engine, discount
+):
+    module = make_module(WITHOUT_A_NUMBER.replace("DISCOUNT", repr(discount)))
+    settings = {
+        "event-handling.standard.processing.engine": engine,
+        "spark.master": "local[1]",
+        "spark.driver-handles": "never",
+    }
+    application = Application(settings, [module], tmp_path)
+    line = '{"id": "1", "source": "s", "type": "sold.v1", "subject": "/x", "data": {}}'
+    application.event_store.append([parse_event(line)])
+    assert application.run(until_caught_up=True).failed
+    (status,) = application.status()
+    (partition,) = status.partitions
+    assert partition.position == 0
+    assert f"JSON has no {discount}" in partition.error

@@ -40,6 +40,14 @@ def test_pauses_grow_up_to_40_milliseconds() -> None:
     assert folder.clock.monotonic() == pytest.approx(10)
 
 
+@pytest.mark.parametrize("idle", [0.0, 0.013, 1.0, 3_600.0])
+def test_a_new_line_is_seen_within_50_milliseconds_however_long_nothing_came(idle: float) -> None:
+    folder = Folder((idle, 1))
+    assert folder.watch.wait(0, idle + 10) == 1
+    assert folder.clock.monotonic() - idle <= 0.05
+    assert max(folder.pauses, default=0) <= 0.05
+
+
 def test_after_something_came_the_pauses_are_short_again() -> None:
     folder = Folder((5, 1))
     assert folder.watch.wait(0, 10) == 1
