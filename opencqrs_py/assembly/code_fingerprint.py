@@ -65,6 +65,7 @@ class _Module:
     tree: ast.Module
     bindings: Mapping[str, Sequence[ast.stmt]] = field(repr=False)
     stars: tuple[ast.ImportFrom, ...] = ()
+    registered: Mapping[str, Sequence[ast.stmt]] = field(default_factory=dict, repr=False)  # by @NAME.register
 
 
 class CodeReader:
@@ -127,7 +128,7 @@ class CodeReader:
                 bindings[bound].append(statement)
         stars = tuple(each for each in bindings.pop("*", ()) if isinstance(each, ast.ImportFrom))
         package = name if spec.submodule_search_locations is not None else name.rpartition(".")[0]
-        return _Module(name, package, tree, bindings, stars)
+        return _Module(name, package, tree, bindings, stars, _registered_in(tree))
 
 
 class _Walk:
@@ -163,9 +164,9 @@ class _Walk:
                 self._add_class(member)
             case _ if inspect.isbuiltin(member):
                 self.texts.add(f"name {_name_of(member)}")
-            case _:
+            case _:  # an object that is called, such as one by which a decorator has replaced a function
                 self.add(type(member))
-                self._add_state(member)
+                self._add_state(member, wraps=True)
 
     def _add_function(self, function: FunctionType) -> None:
         code, home = function.__code__, str(function.__globals__.get("__name__", ""))
@@ -201,24 +202,29 @@ class _Walk:
                 if isinstance(value, FunctionType | staticmethod | classmethod):
                     self.add(value)
 
-    def _add_state(self, instance: object) -> None:
-        """Take in what an object was made with, as far as it is plain."""
+    def _add_state(self, instance: object, *, wraps: bool = False) -> None:
+        """Take in what an object was made with, as far as it is plain; of one that wraps functions, these."""
         if isinstance(instance, type):
             return
         if is_dataclass(instance):
             values = [(each.name, getattr(instance, each.name, None)) for each in fields(instance)]
         else:
             values = sorted(getattr(instance, "__dict__", {}).items())
-        self._add_values(type(instance).__qualname__, values)
+        self._add_values(type(instance).__qualname__, values, wraps=wraps)
 
-    def _add_values(self, owner: str, values: Iterable[tuple[object, object]]) -> None:
-        if not self._values:
+    def _add_values(self, owner: str, values: Iterable[tuple[object, object]], *, wraps: bool = False) -> None:
+        if not self._values and not wraps:
             return
         for name, value in values:
             if _is_plain(value):
-                self.texts.add(f"value {owner} {name} {value!r}")
-            elif isinstance(value, FunctionType | MethodType | type | partial):
+                if self._values:
+                    self.texts.add(f"value {owner} {name} {value!r}")
+            elif isinstance(value, FunctionType | MethodType | type | partial) or (wraps and self._wraps(value)):
                 self.add(value)
+
+    def _wraps(self, value: object) -> bool:
+        """Return whether a value is an object of the project's that is called."""
+        return callable(value) and self._reader.owns(type(value).__module__)
 
     def _add_node(self, node: ast.AST, module: _Module | None) -> None:
         """Take in a piece of a module, and what it names."""
@@ -241,6 +247,8 @@ class _Walk:
                     self._add_imported(home, (*rest, *attributes))
             else:
                 self._add_node(statement, module)
+        for statement in module.registered.get(name, ()):
+            self._add_node(statement, module)
         if not statements:
             for star in module.stars:
                 home = _absolute(star, module.package)
@@ -266,6 +274,17 @@ class _Walk:
         elif names and (home, *names) not in self._followed:
             self._followed.add((home, *names))
             self._add_chain(names, module, {})
+
+
+def _registered_in(tree: ast.Module) -> dict[str, list[ast.stmt]]:
+    """Return the functions of a module that are registered by ``@NAME.register``, as of ``singledispatch``, by name."""
+    found: dict[str, list[ast.stmt]] = {}
+    for node in tree.body:
+        for decorator in getattr(node, "decorator_list", ()):
+            called = decorator.func if isinstance(decorator, ast.Call) else decorator
+            if isinstance(called, ast.Attribute) and called.attr == "register" and isinstance(called.value, ast.Name):
+                found.setdefault(called.value.id, []).append(node)
+    return found
 
 
 def _spec_of(name: str) -> ModuleSpec | None:

@@ -89,6 +89,7 @@ class Parts(containers.DeclarativeContainer):
     other = providers.Object(1)
 '''
 GROUPS = ("loans", "returns", "all", "parents")
+WRAPPED_GROUPS = ("wrapped", "twice", "dispatched")
 
 
 @pytest.fixture
@@ -96,7 +97,11 @@ def code_of(make_module, tmp_path):
     def code(source, **settings):
         said = {"database.url": "sqlite://", "event-handling.standard.processing.engine": "thread", **settings}
         application = Application(said, [make_module(source)], tmp_path)
-        return {name: application._group_containers[name].code() for name in GROUPS if f'"{name}"' in source}
+        return {
+            name: application._group_containers[name].code()
+            for name in (*GROUPS, *WRAPPED_GROUPS)
+            if f'"{name}"' in source
+        }
 
     return code
 
@@ -255,3 +260,61 @@ def test_code_that_cannot_be_read_is_not_compared_and_said(code_of, monkeypatch,
         "the code of group 'loans' cannot be read (RecursionError: too deep): its changes are not noticed"
         in caplog.text
     )
+
+
+WRAPPED = """
+from functools import singledispatch
+from opencqrs_py import Event, event_handling
+
+class Retry:
+    def __init__(self, function, times: int = 3) -> None:
+        self.function = function
+        self.times = times
+
+    def __call__(self, event: Event) -> None:
+        for _ in range(self.times):
+            self.function(event)
+
+@event_handling("wrapped", types=["*"])
+@Retry
+def lend(event: Event) -> None:
+    print("lent")
+
+@event_handling("twice", types=["*"])
+@Retry
+@Retry
+def take_back(event: Event) -> None:
+    print("returned")
+
+@singledispatch
+def described(data: object) -> str:
+    return "unknown"
+
+@described.register
+def _(data: dict) -> str:
+    return "a dictionary"
+
+@described.register(list)
+def _of_list(data: list) -> str:
+    return "a list"
+
+@event_handling("dispatched", types=["*"])
+def see(event: Event) -> None:
+    print(described(event.data))
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "changed"),
+    [
+        ('print("lent")', 'print("lent out")', {"wrapped"}),
+        ('print("returned")', 'print("back")', {"twice"}),
+        ("for _ in range(self.times)", "while True", {"wrapped", "twice"}),
+        ('"a dictionary"', '"a dict"', {"dispatched"}),
+        ('"a list"', '"some"', {"dispatched"}),
+    ],
+)
+def test_what_an_object_wraps_and_what_is_registered_counts(code_of, old, new, changed):
+    before, after = code_of(WRAPPED), code_of(WRAPPED.replace(old, new))
+    assert {*before} == {"wrapped", "twice", "dispatched"}
+    assert {name for name in before if before[name].handlers != after[name].handlers} == changed
