@@ -81,6 +81,7 @@ class Unit:
     flush: Callable[[], None] = field(default=staticmethod(_hold_nothing), init=False)
     end: tuple[int, str, InboxChange | None] | None = field(default=None, init=False)
     _savepoint: str = field(default="", init=False)
+    _has_part: bool = field(default=False, init=False)
     _session: _HandlerSession | None = field(default=None, init=False)
     _rolled_back: bool = field(default=False, init=False)
     _flush_failed: bool = field(default=False, init=False)
@@ -145,7 +146,10 @@ class Unit:
         if not self.guarded or self._pipeline is not None or not self._may_be_undone():
             return None
         name = f"{self._savepoint}_part"
-        return partial(self._undone_to, name) if self._sent(f"SAVEPOINT {name}") else None
+        if self._has_part and not self._sent(f"RELEASE SAVEPOINT {name}"):  # else they would be nested
+            return None
+        self._has_part = self._sent(f"SAVEPOINT {name}")
+        return partial(self._undone_to, name) if self._has_part else None
 
     def conclude(self, to: int, fingerprint: str, change: InboxChange | None) -> None:
         """Have the progress move elsewhere, see ``SavingUnit``."""
