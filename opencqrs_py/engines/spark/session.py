@@ -17,7 +17,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from tempfile import TemporaryDirectory
 from threading import Condition, RLock, Thread, current_thread, main_thread
 from typing import Any, TypeAlias, TypeVar
@@ -58,6 +58,7 @@ Made = TypeVar("Made", bound=Hashable)
 _QUIET_LOGS = Path(__file__).with_name("log4j2-quiet.properties")
 _PACKAGE_PARENT = Path(__file__).resolve().parents[3]
 _CLOSE_SECONDS = 30.0
+_SIGNAL_SECONDS = 0.1  # within which an interrupt that another thread gets ends a wait for the session
 _CLOSE_SECONDS_ON_OTHERS = (
     120.0  # a session left there keeps other programs from opening one; a busy machine takes long
 )
@@ -173,7 +174,8 @@ class Sessions:
 
         self._opening = Thread(target=open_it, name="opencqrs-session", daemon=True)
         self._opening.start()
-        session = opened.get()
+        while (session := _taken(opened)) is None:  # a signal that another thread gets does not end a wait
+            pass
         if isinstance(session, BaseException):
             raise session
         return session
@@ -460,3 +462,9 @@ def _hush(session: SparkSession) -> None:
     server: Any = session.sparkContext._accumulatorServer  # noqa: SLF001 the only way
     server.handle_error = lambda _request, _client: None
     logging.getLogger().addFilter(lambda record: record.msg != "Exception while sending command.")
+
+
+def _taken(queue: SimpleQueue[SparkSession | BaseException]) -> SparkSession | BaseException | None:
+    with suppress(Empty):
+        return queue.get(timeout=_SIGNAL_SECONDS)
+    return None

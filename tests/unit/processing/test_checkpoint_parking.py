@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from support.participants import GROUP, PARK_SECONDS, Board, Counting, World, raising
+from support.participants import GROUP, PARK_SECONDS, Board, World, raising
 
 from opencqrs_py import (
     CheckpointParticipant,
@@ -207,7 +207,7 @@ def test_nor_in_a_group_without_participants() -> None:
     seen: list[int] = []
     fails, opened = [True], []
 
-    class PausedBeforeTheHalf(Counting):
+    class PausedBeforeTheHalf(InMemoryProgressTracker):
         @contextmanager
         def unit(self, *arguments: Any, **rest: Any) -> Iterator[Any]:
             change = rest.get("change")
@@ -224,7 +224,7 @@ def test_nor_in_a_group_without_participants() -> None:
             POISON()
         seen.extend(event.position for event in events)
 
-    world = parking(handle, tracker=PausedBeforeTheHalf(InMemoryProgressTracker()))
+    world = parking(handle, tracker=PausedBeforeTheHalf())
     world.append(BAD, BAD, BAD, BAD)
     world.until_idle(driver := world.driver())
     fails.clear()

@@ -166,9 +166,8 @@ def test_a_session_that_is_opened_after_a_close_is_closed_when_it_is_used_no_mor
 
 
 def test_a_new_session_is_opened_on_another_thread_than_the_main_one_and_what_it_raises_is_raised(monkeypatch):
-    opened_on, signals = [], []
-    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
-    monkeypatch.setattr(signal, "signal", lambda *known: signals.append(known))
+    opened_on = []
+    monkeypatch.setattr(Sessions, "_found", lambda _: None)
 
     def start(_sessions):
         opened_on.append(current_thread())
@@ -193,7 +192,7 @@ def test_an_interrupt_while_a_session_is_waited_for_passes_and_the_session_is_st
 ):
     may_open, stopped = Signal(), Signal()
     context = active("local[2]")
-    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
+    monkeypatch.setattr(Sessions, "_found", lambda _: None)
     session = SimpleNamespace(sparkContext=context, stop=stopped.set)
 
     def start(sessions):
