@@ -18,7 +18,7 @@ from functools import partial
 from hashlib import sha256
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from types import CodeType, FunctionType, MethodType
+from types import CodeType, FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodType
 from typing import Any
 
 from opencqrs_py.assembly.normalised_source import Chain, bindings_in, chains_in, imports_in, normalised
@@ -174,10 +174,20 @@ class _Walk:
         nodes = [] if module is None else _nodes_of(code, module)
         for node in nodes:
             self._add_node(node, module)
+        if module is not None:
+            for node in module.registered.get(code.co_qualname, ()):
+                self._add_node(node, module)
         if not nodes:
             self.texts.add(_text_of(function) if self._reader.owns(home) else f"name {_name_of(function)}")
+            wrapped = vars(function).get("__wrapped__")  # of singledispatch it is not in the closure
+            if isinstance(wrapped, FunctionType):
+                self.add(wrapped)
+        self._add_closure(function)
+
+    def _add_closure(self, function: FunctionType) -> None:
+        """Take in what a function has from around it: functions, and objects of the project that wrap some."""
         values: list[tuple[str, object]] = []
-        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             try:
                 held = cell.cell_contents
             except ValueError:  # not assigned yet
@@ -186,7 +196,7 @@ class _Walk:
                 self.add(held)
             else:
                 values.append((name, held))
-        self._add_values("closure", values)
+        self._add_values("closure", values, wraps=True)
 
     def _add_class(self, cls: type) -> None:
         module = self._reader.module(cls.__module__)
@@ -204,13 +214,8 @@ class _Walk:
 
     def _add_state(self, instance: object, *, wraps: bool = False) -> None:
         """Take in what an object was made with, as far as it is plain; of one that wraps functions, these."""
-        if isinstance(instance, type):
-            return
-        if is_dataclass(instance):
-            values = [(each.name, getattr(instance, each.name, None)) for each in fields(instance)]
-        else:
-            values = sorted(getattr(instance, "__dict__", {}).items())
-        self._add_values(type(instance).__qualname__, values, wraps=wraps)
+        if not isinstance(instance, type):
+            self._add_values(type(instance).__qualname__, _attributes_of(instance), wraps=wraps)
 
     def _add_values(self, owner: str, values: Iterable[tuple[object, object]], *, wraps: bool = False) -> None:
         if not self._values and not wraps:
@@ -277,10 +282,10 @@ class _Walk:
 
 
 def _registered_in(tree: ast.Module) -> dict[str, list[ast.stmt]]:
-    """Return the functions of a module that are registered by ``@NAME.register``, as of ``singledispatch``, by name."""
+    """Return what a module registers by ``NAME.register``, a decorator or a call, as of ``singledispatch``, by name."""
     found: dict[str, list[ast.stmt]] = {}
     for node in tree.body:
-        for decorator in getattr(node, "decorator_list", ()):
+        for decorator in [node.value] if isinstance(node, ast.Expr) else getattr(node, "decorator_list", ()):
             called = decorator.func if isinstance(decorator, ast.Call) else decorator
             if isinstance(called, ast.Attribute) and called.attr == "register" and isinstance(called.value, ast.Name):
                 found.setdefault(called.value.id, []).append(node)
@@ -336,6 +341,32 @@ def _nodes_of(code: CodeType, module: _Module) -> list[ast.AST]:
 def _first_line(node: ast.AST) -> int:
     decorators: list[ast.expr] = getattr(node, "decorator_list", [])
     return min([getattr(node, "lineno", 0), *(each.lineno for each in decorators)])
+
+
+def _attributes_of(instance: object) -> Iterator[tuple[str, object]]:
+    """Yield the attributes of an object by name, of a dataclass its fields. It calls no code of the object's class."""
+    found = _stored_in(instance)
+    made = type(instance)
+    if is_dataclass(made):
+        for each in fields(made):
+            yield each.name, found[each.name] if each.name in found else inspect.getattr_static(made, each.name, None)
+    else:
+        yield from found.items()
+
+
+def _stored_in(instance: object) -> dict[str, object]:
+    """Return what an object holds in its slots and its dictionary, which a property may hide."""
+    found: dict[str, object] = {}
+    for cls in type.__getattribute__(type(instance), "__mro__"):
+        for name, descriptor in type.__getattribute__(cls, "__dict__").items():
+            try:
+                if type(descriptor) is MemberDescriptorType:
+                    found.setdefault(name, descriptor.__get__(instance))
+                elif type(descriptor) is GetSetDescriptorType and name == "__dict__":
+                    found |= {key: value for key, value in descriptor.__get__(instance).items() if type(key) is str}
+            except AttributeError:  # nothing is in the slot
+                continue
+    return found
 
 
 def _name_of(member: object) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from opencqrs_py import Application
+from opencqrs_py.assembly.code_fingerprint import CodeReader, OwnModules
 
 SOURCE = '''
 from dataclasses import dataclass
@@ -89,7 +90,7 @@ class Parts(containers.DeclarativeContainer):
     other = providers.Object(1)
 '''
 GROUPS = ("loans", "returns", "all", "parents")
-WRAPPED_GROUPS = ("wrapped", "twice", "dispatched")
+WRAPPED_GROUPS = ("wrapped", "twice", "dispatched", "slotted", "logged", "odd")
 
 
 @pytest.fixture
@@ -318,3 +319,151 @@ def test_what_an_object_wraps_and_what_is_registered_counts(code_of, old, new, c
     before, after = code_of(WRAPPED), code_of(WRAPPED.replace(old, new))
     assert {*before} == {"wrapped", "twice", "dispatched"}
     assert {name for name in before if before[name].handlers != after[name].handlers} == changed
+
+
+ODDLY_WRAPPED = """
+from opencqrs_py import Event, event_handling
+
+class Slotted:
+    __slots__ = ("__dict__", "function", "unset")
+
+    def __init__(self, function) -> None:
+        self.function = function
+
+    def __call__(self, event: Event) -> None:
+        self.function(event)
+
+class Odd:
+    def __init__(self, function) -> None:
+        vars(self).update({"function": function, "itself": self, 1: "no name"})
+
+    def __call__(self, event: Event) -> None:
+        vars(self)["function"](event)
+
+def logged(function):
+    def inner(event: Event) -> None:
+        print("called")
+        function(event)
+    return inner
+
+@event_handling("slotted", types=["*"])
+@Slotted
+def lend(event: Event) -> None:
+    print("lent")
+
+@event_handling("logged", types=["*"])
+@logged
+@Slotted
+def take_back(event: Event) -> None:
+    print("returned")
+
+@event_handling("odd", types=["*"])
+@Odd
+def lose(event: Event) -> None:
+    print("lost")
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "changed"),
+    [
+        ('print("lent")', 'print("lent out")', {"slotted"}),
+        ('print("returned")', 'print("back")', {"logged"}),
+        ('print("lost")', 'print("gone")', {"odd"}),
+    ],
+)
+def test_what_is_wrapped_counts_in_slots_closures_and_odd_objects(code_of, old, new, changed):
+    before, after = code_of(ODDLY_WRAPPED), code_of(ODDLY_WRAPPED.replace(old, new))
+    assert all(code.handlers for code in before.values())
+    assert {name for name in before if before[name].handlers != after[name].handlers} == changed
+
+
+DISPATCHING = """
+from functools import singledispatch
+from opencqrs_py import Event, event_handling
+
+@event_handling("see", types=["*"])
+@singledispatch
+def see(event: Event) -> None:
+    print("seen")
+
+@see.register
+def _(event: int) -> None:
+    print("a number")
+
+def of_text(event: str) -> None:
+    print("a text")
+
+see.register(str, of_text)
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "same"),
+    [
+        ("(str, of_text)", "(str, of_text)  # later", True),
+        ('"seen"', '"looked at"', False),
+        ('"a number"', '"an integer"', False),
+        ('"a text"', '"words"', False),
+    ],
+)
+def test_what_is_registered_for_a_handler_counts(make_module, old, new, same):
+    before, after = make_module(DISPATCHING), make_module(DISPATCHING.replace(old, new))
+    found = [
+        {text.replace(module.__name__, "") for text in CodeReader(OwnModules((module.__name__,))).texts([module.see])}
+        for module in (before, after)
+    ]
+    assert (found[0] == found[1]) is same
+
+
+READ_CAREFULLY = """
+from dataclasses import dataclass
+
+calls = []
+
+def inner() -> None:
+    print("inner")
+
+class Slots:
+    __slots__ = ("function",)
+
+    def __call__(self) -> None:
+        self.function()
+
+    def __getattr__(self, name):
+        calls.append(name)
+        raise AttributeError(name)
+
+class Properties:
+    def __init__(self) -> None:
+        self.function = inner
+
+    def __call__(self) -> None:
+        self.function()
+
+    @property
+    def __dict__(self):
+        calls.append("__dict__")
+        return {}
+
+@dataclass
+class Data:
+    function: object = inner
+
+    def __call__(self) -> None:
+        self.function()
+
+    def __getattribute__(self, name):
+        if not name == "__class__":
+            calls.append(name)
+        return super().__getattribute__(name)
+"""
+
+
+@pytest.mark.parametrize("name", ["Slots", "Properties", "Data"])
+def test_reading_what_an_object_wraps_calls_no_code_of_the_project(make_module, name):
+    module = make_module(READ_CAREFULLY)
+    wrapping = getattr(module, name)()
+    module.calls.clear()
+    assert CodeReader(OwnModules((module.__name__,))).texts([wrapping])
+    assert module.calls == []
