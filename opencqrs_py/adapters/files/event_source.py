@@ -92,7 +92,7 @@ class FileEventSource(EventSource):
         self._history = History(self._log)
         self._readers = Readers()
         self._lock = RLock()
-        self._incomplete: dict[str, float] = {}  # when a last line was first met that was not complete
+        self._incomplete = ("", 0.0)  # the last line that was met not to be complete, and when it first was
 
     @override
     def head(self) -> int:
@@ -187,7 +187,9 @@ class FileEventSource(EventSource):
         """
         if isinstance(error, IncompleteLineError):
             now = self._clock.monotonic()
-            return now - self._incomplete.setdefault(error.where, now) < _COMPLETED_SECONDS
+            if self._incomplete[0] != error.where:
+                self._incomplete = error.where, now
+            return now - self._incomplete[1] < _COMPLETED_SECONDS
         return isinstance(error, FilesUnavailableError)
 
     def renew(self) -> None:
