@@ -555,7 +555,8 @@ class PartitionProcessor:
     ) -> Outcome:
         """Handle events in one transaction with the progress; then make the calls that waited for its commit.
 
-        The log is asked before the transaction is opened: one that is unavailable must not keep it open.
+        The log is asked before the transaction is opened: one that is unavailable must not keep it open. What
+        ``_commit_pieces`` has functions for is written out here, where each step passes and each call counts.
         """
         opened, handled, chunk = False, 0, portion.chunk
         handles = chunk is not NOTHING  # a comparison is quicker than a look at the length
