@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("opencqrs.control")
 _PAUSE, _LONGEST_PAUSE = 0.02, 0.25  # seconds between two looks at how far the rebuild is
 _NEAR_SECONDS = 2.0  # a head that was reached in less than that is near enough to swap
+_STARTS, _SEQUENCING = "its @on_start functions", "the way its events are sequenced"
 _EXAMPLES = 5  # rows of a table that are shown
 DEFAULT_TIMEOUT = 60.0
 
@@ -219,7 +220,6 @@ class Rebuilds:
         group, shadows = self._chosen(name)
         with self._caught_up(group, shadows, watcher) as reach:
             swap = self._swap_of(group, reach, accept_unhandled=accept_unhandled)
-            self._require_same_columns(group, shadows)
             with self._renewed(group.name) as running:
                 swapped = shadows.swap(swap, timeout)
         shadows.drop_shadow(group.name)
@@ -410,30 +410,24 @@ class Rebuilds:
         looked = shadows.look(group.name, group.rebuild.tables, known.shared)
         if not {one.name for one in looked} >= set(group.rebuild.tables):
             return ["rebuild.tables"]
-        return known.changed(self._conditions(group, shadows, code))
+        now = self._conditions(group, shadows, code)
+        return [
+            name
+            for name in known.changed(now)
+            if name not in {_STARTS, _SEQUENCING} or not same_code(known.conditions[name], now[name])
+        ]
 
     def _conditions(self, group: EffectiveGroup, shadows: Shadows, code: GroupCode) -> dict[str, str]:
         """Return what the tables of a rebuild depend on besides handlers and settings that the record has."""
         starts = [one.call for one in self._blueprint.discover().starts if one.group == group.name]
-        columns = shadows.columns_of(group.rebuild.tables)
         return {
             "fetch.subject": group.fetch.subject,
             "fetch.recursive": str(group.fetch.recursive),
             "rebuild.run-all-handlers": str(group.rebuild.run_all_handlers),
-            "its @on_start functions": starts_fingerprint(group.name, starts, self._container.code_reader()),
-            "the way its events are sequenced": code.sequencing,
-            **{_columns_of(table): text for table, text in columns.items()},
+            _STARTS: starts_fingerprint(group.name, starts, self._container.code_reader()),
+            _SEQUENCING: code.sequencing,
+            **shadows.columns_of(group.rebuild.tables),
         }
-
-    @staticmethod
-    def _require_same_columns(group: EffectiveGroup, shadows: Shadows) -> None:
-        """Refuse with OCQ-630 to swap tables whose structure was copied before it was changed."""
-        known = shadows.record(group.name)
-        now = {_columns_of(table): text for table, text in shadows.columns_of(group.rebuild.tables).items()}
-        if known is not None and (changed := known.changed(now)):
-            what = f"{listed(changed)} of group '{group.name}' changed since the rebuild began"
-            fix = f"opencqrs groups rebuild {group.name}, which begins again"
-            raise RebuildError("OCQ-630", what, f"group {group.name}", fix)
 
     def _require_none_kept(self, group: EffectiveGroup, known: RebuildRecord | None) -> None:
         if known is not None and known.keeps_old:
@@ -585,10 +579,6 @@ class Rebuilds:
         code = self._code(group.name)
         reached = partial(reach.reached, accept_unhandled=accept_unhandled)
         return Swap(group.name, code.handlers, code.sequencing, reached, frozenset(group.rebuild.tables))
-
-
-def _columns_of(table: str) -> str:
-    return f"columns of table {table}"
 
 
 def _limit(application: Application, limit: Limit) -> None:

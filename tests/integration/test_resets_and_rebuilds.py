@@ -60,6 +60,15 @@ def rebuild(world: World) -> None:
         application.rebuilds.rebuild("catalog")
 
 
+def rebuild_in_a_replay(world: World, module: ModuleType) -> None:
+    """Rebuild a group that was reset after 98 events, and has handled none of them again yet."""
+    world.module = module
+    world.add(98)
+    world.run()
+    reset_to_tail(world)
+    rebuild(world)
+
+
 def every_book(times: int) -> dict[str, int]:
     return {f"/books/{number}": times for number in range(7)}
 
@@ -68,11 +77,7 @@ def test_mail_is_sent_once_though_the_group_is_rebuilt_in_a_replay(
     world: World, make_module: Callable[[str], ModuleType]
 ) -> None:
     module: Any = make_module(ONCE)
-    world.module = module
-    world.add(98)
-    world.run()
-    reset_to_tail(world)
-    rebuild(world)
+    rebuild_in_a_replay(world, module)
     world.add(7, start=98)
     world.run()
     assert Counter(position for position, _ in module.mailed) == Counter(range(1, 106))
@@ -84,11 +89,7 @@ def test_the_end_of_a_replay_is_told_though_the_group_is_rebuilt_meanwhile(
     world: World, make_module: Callable[[str], ModuleType]
 ) -> None:
     module: Any = make_module(WITHOUT_MAIL)
-    world.module = module
-    world.add(98)
-    world.run()
-    reset_to_tail(world)
-    rebuild(world)
+    rebuild_in_a_replay(world, module)
     world.run()
     world.run()
     assert module.finished == [1]

@@ -131,23 +131,57 @@ def test_a_column_that_a_migration_has_added_begins_it_again(migrated: World, ca
     assert migrated.send("SELECT count(note) FROM loan") == [(20,)]
 
 
+@pytest.mark.parametrize("late", ["while it is built", "before the swap"])
 def test_a_column_that_is_added_while_it_is_built_keeps_the_tables_from_being_swapped(
-    migrated: World, monkeypatch: pytest.MonkeyPatch
+    migrated: World, monkeypatch: pytest.MonkeyPatch, late: str
 ) -> None:
-    look, sent = Shadows.columns_of, []
+    name = "open" if late == "while it is built" else "swap"
+    step = getattr(Shadows, name)
 
-    def migrate(shadows: Shadows, tables: Any) -> dict[str, str]:
-        found = look(shadows, tables)
-        if not sent:
-            sent.append(migrated.send(MIGRATION))
-        return found
+    def migrate(shadows: Shadows, *arguments: Any) -> Any:
+        if name == "open":
+            found = step(shadows, *arguments)
+            migrated.send(MIGRATION)
+            return found
+        migrated.send(MIGRATION)
+        return step(shadows, *arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Shadows, "columns_of", migrate)
+        patch.setattr(Shadows, name, migrate)
         with pytest.raises(RebuildError, match="columns of table loan of group 'catalog' changed since the rebuild"):
             complete(migrated)
     complete(migrated)
     assert migrated.send("SELECT count(note) FROM loan") == [(20,)]
+
+
+@pytest.mark.parametrize(
+    ("world", "before", "after"),
+    [
+        pytest.param("postgresql", "moment timestamp", "moment TYPE timestamptz", marks=pytest.mark.postgresql),
+        pytest.param("mariadb", "n INTEGER", "n INTEGER UNSIGNED", marks=pytest.mark.mariadb),
+        pytest.param("mariadb", "n ENUM('a')", "n ENUM('a', 'b')", marks=pytest.mark.mariadb),
+        pytest.param("mariadb", "n DATETIME", "n DATETIME(6)", marks=pytest.mark.mariadb),
+    ],
+    indirect=["world"],
+)
+def test_another_type_of_a_column_begins_it_again(
+    migrated: World, caplog: pytest.LogCaptureFixture, before: str, after: str
+) -> None:
+    migrated.send(f"ALTER TABLE loan ADD COLUMN {before}")
+    begin(migrated)
+    migrated.send(f"ALTER TABLE loan {'MODIFY' if migrated.kind == 'mariadb' else 'ALTER'} {after}")
+    complete(migrated)
+    assert "columns of table loan changed since the rebuild began" in caplog.text
+
+
+def test_code_that_could_not_be_read_at_first_counts_as_the_same(
+    filled: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("opencqrs_py.assembly.rebuilds.starts_fingerprint", lambda *_: "")
+        begin(filled)
+    complete(filled)
+    assert "begins again" not in caplog.text
 
 
 def test_a_comparison_names_tables_with_rows_to_which_handlers_no_longer_write(filled: World, tmp_path: Path) -> None:

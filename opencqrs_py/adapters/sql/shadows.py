@@ -136,16 +136,34 @@ class Shadows(ABC):
 
     # The build
 
-    def columns_of(self, tables: Iterable[str]) -> dict[str, str]:
-        """Return the columns of live tables, as a text by which two times can be compared; of those that are there."""
-        with self._database.reading() as connection:
-            looking = inspect(connection)
-            there = [each for each in tables if looking.has_table(each, self._database.schema)]
-            found = {each: looking.get_columns(each, self._database.schema) for each in there}
+    def columns_of(self, tables: Iterable[str], connection: Connection | None = None) -> dict[str, str]:
+        """Return the columns of live tables, as texts by which two moments can be compared; of those that are there.
+
+        Args:
+            tables: Their names.
+            connection: The one to look by, as within a transaction that has locked them; ``None``: another one.
+        """
+        if connection is None:
+            with self._database.reading() as reading:
+                return self.columns_of(tables, reading)
+        looking, dialect, schema = inspect(connection), connection.dialect, self._database.schema
+        there = [each for each in tables if looking.has_table(each, schema)]
         return {
-            table: json.dumps([(each["name"], str(each["type"]), bool(each["nullable"])) for each in columns])
-            for table, columns in found.items()
+            f"columns of table {table}": json.dumps(
+                [
+                    (each["name"], each["type"].compile(dialect=dialect), bool(each["nullable"]))
+                    for each in looking.get_columns(table, schema)
+                ]
+            )
+            for table in there
         }
+
+    def _require_same_columns(self, connection: Connection, swap: Swap, before: RebuildRecord) -> None:
+        """Refuse with OCQ-630 to swap tables whose structure was copied before it was changed; they are locked now."""
+        if changed := before.changed(self.columns_of(sorted(swap.named), connection)):
+            what = f"{listed(changed)} of group '{swap.group}' changed since the rebuild began"
+            fix = f"opencqrs groups rebuild {swap.group}, which begins again"
+            raise RebuildError("OCQ-630", what, f"group {swap.group}", fix)
 
     def open(
         self,
