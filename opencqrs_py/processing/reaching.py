@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from threading import Event as Signal
 from typing import Protocol, runtime_checkable
 
+from opencqrs_py.model.partition import are_all
 from opencqrs_py.processing.ports import ProgressTracker, Watch
 
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.005, 0.1  # seconds between two looks at a tracker that notifies of nothing
@@ -19,7 +20,8 @@ class WatchableTracker(ProgressTracker, Protocol):
     def reached(self, group: str) -> int:
         """Return how many positions, counted from 0, every partition of a group has stored.
 
-        That is the position of its slowest partition, plus 1; 0 if no process has ever run the group.
+        That is the position of its slowest partition, plus 1; 0 if no process has ever run the group, or if what is
+        stored lacks a partition, as after somebody has deleted its row.
         """
         ...
 
@@ -32,7 +34,8 @@ def reached(tracker: ProgressTracker, group: str) -> int:
     """Return what ``WatchableTracker.reached`` does, of any tracker."""
     if isinstance(tracker, WatchableTracker):
         return tracker.reached(group)
-    return min((status.position + 1 for status in tracker.statuses() if status.group == group), default=0)
+    found = {status.partition: status.position + 1 for status in tracker.statuses() if status.group == group}
+    return min(found.values()) if are_all(found) else 0
 
 
 class WatchedGroup:

@@ -9,6 +9,7 @@ from threading import Barrier
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from opencqrs_py.adapters.memory import InMemoryProgressTracker
 from opencqrs_py.adapters.sql import Database, SqlControlStore, SqlProgressTracker, progress_watching
@@ -89,6 +90,25 @@ def test_a_group_has_reached_what_its_slowest_partition_has_stored(tracker: Any)
     assert reached(tracker) == 1
     progress.move(3, residue=1)
     assert reached(tracker) == 4
+
+
+@pytest.mark.parametrize("kind", OF_DATABASES)
+def test_a_group_whose_progress_lacks_a_partition_has_reached_nothing(tracker: Any, database: Database) -> None:
+    for count in (3, 7, 300):
+        group = f"group of {count}"
+        progress = Progress(tracker, count, group)
+        for residue in range(count if count < 10 else 0):
+            progress.move(5, residue)
+        whole = WatchedGroup(tracker, group)
+        with whole.watched() as watch:
+            assert (whole.head(), watch.wait(0, SECONDS)) == ((6, 6) if count < 10 else (1, 1))
+        with database.writing() as connection:
+            connection.execute(
+                text("DELETE FROM opencqrs_progress WHERE group_name = :g AND residue = 2"), {"g": group}
+            )
+        assert whole.head() == 0
+        with whole.watched() as watch:
+            assert watch.wait(0, 0.01) == 0
 
 
 @ALL

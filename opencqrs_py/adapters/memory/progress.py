@@ -24,7 +24,7 @@ from opencqrs_py.model.ahead import Ahead
 from opencqrs_py.model.group_record import FoundGroup, GroupRecord
 from opencqrs_py.model.inbox import EVERYTHING, Fetching, InboxChange, InboxEntry, InboxSelection, ParkedSequences
 from opencqrs_py.model.naming import counted
-from opencqrs_py.model.partition import Partition
+from opencqrs_py.model.partition import Partition, are_all
 from opencqrs_py.model.progress import Cursor, FailureRecord, PartitionStatus, ProcessorState, Skip
 from opencqrs_py.model.replay import Replay, Reset, replay_after
 from opencqrs_py.processing.ports import (
@@ -348,9 +348,10 @@ class InMemoryProgressTracker:
                 row.failure = status.failure
 
     def reached(self, group: str) -> int:
-        """Return how many positions every partition of a group has stored, 0 if nobody has run it here."""
+        """Return how many positions every partition of a group has stored, 0 if not all of them are there."""
         with self._lock:
-            return min((row.position + 1 for (name, _), row in self._progress.items() if name == group), default=0)
+            found = {one: row.position + 1 for (name, one), row in self._progress.items() if name == group}
+            return min(found.values()) if are_all(found) else 0
 
     @contextmanager
     def watched(self, group: str) -> Iterator[Watch]:

@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 
 from opencqrs_py.adapters.sql.tables import PROGRESS
 from opencqrs_py.adapters.sql.watching import Counter, Listener, Poll
-from opencqrs_py.model.partition import hash_of
+from opencqrs_py.model.partition import Partition, are_all, hash_of
 from opencqrs_py.processing.ports import Watch
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _LONGEST_PAYLOAD = 7_000  # bytes; PostgreSQL takes 8,000
 
 
 def reached_in(database: Database, group: str) -> int:
-    """Return how many positions every partition of a group has stored, 0 if nobody has run it."""
+    """Return how many positions every partition of a group has stored, 0 if not all of them are there."""
     return _reached(database.fetch(_slowest(database), (group,))[0][0])
 
 
@@ -104,6 +104,7 @@ class _ProgressListener(Listener):
         super().__init__(connection, self._look_at_partitions, "")
         self._group = group
         self._positions: dict[int, int] = {}
+        self._are_all = False
         self._locked: list[int] = []
         self._told = -_AGAIN_SECONDS
         self.look_seconds = _SHORTEST_LOOK
@@ -111,7 +112,7 @@ class _ProgressListener(Listener):
         of_group = f"FROM {database.prefix}{PROGRESS.name} WHERE group_name = %s"
         unlocked = f"{of_group} AND NOT {lock} = ANY(%s) LIMIT {_MOST_LOCKS}"
         self._to_lock = f"SELECT {lock}, pg_try_advisory_lock_shared({lock}) {unlocked}"
-        self._to_look = f"SELECT {lock}, position {of_group}"
+        self._to_look = f"SELECT {lock}, position, modulus, residue {of_group}"
 
     def close(self) -> None:
         """Listen no more, and give the locks up; the connection is the caller's, and may serve others after that."""
@@ -124,7 +125,9 @@ class _ProgressListener(Listener):
         if not self._positions or len(self._locked) < min(len(self._positions), _MOST_LOCKS):
             rows = self._driver.execute(self._to_lock, (self._group, self._locked))
             self._locked += [lock for lock, is_held in rows if is_held]
-        self._positions = dict(self._driver.execute(self._to_look, (self._group,)))
+        rows = self._driver.execute(self._to_look, (self._group,)).fetchall()
+        self._positions = {lock: position for lock, position, _, _ in rows}
+        self._are_all = are_all(Partition(modulus, residue) for _, _, modulus, residue in rows)
         return self._slowest()
 
     def _tell_processes(self) -> None:
@@ -141,11 +144,13 @@ class _ProgressListener(Listener):
             self._head = max(self._head, self._slowest())
 
     def _slowest(self) -> int:
-        return _reached(min(self._positions.values(), default=None))
+        return _reached(min(self._positions.values()) if self._are_all else None)
 
 
 def _slowest(database: Database) -> str:
-    return f"SELECT min(position) FROM {database.prefix}{PROGRESS.name} WHERE group_name = {database.dialect.mark}"  # noqa: S608 our own names
+    """Return a statement for the slowest position of a group, null unless the shares of its partitions make a whole."""
+    slowest = "CASE WHEN sum(1e0 / modulus) > 1 - 0.5e0 / max(modulus) THEN min(position) END"
+    return f"SELECT {slowest} FROM {database.prefix}{PROGRESS.name} WHERE group_name = {database.dialect.mark}"  # noqa: S608 our own names
 
 
 def _reached(position: Any) -> int:
