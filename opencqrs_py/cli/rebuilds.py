@@ -13,7 +13,8 @@ from opencqrs_py.cli.output import print_json, print_line
 
 if TYPE_CHECKING:
     from opencqrs_py.adapters.sql.shadows import Comparison
-    from opencqrs_py.assembly.rebuilds import RebuildPlan, RebuildProgress, RebuildResult, Rebuilds
+    from opencqrs_py.assembly.rebuilds import RebuildPlan, RebuildResult, Rebuilds
+    from opencqrs_py.assembly.shadow_build import RebuildProgress
     from opencqrs_py.model.rebuild import ShadowTable
 
 __all__ = ["rebuild_command"]

@@ -46,6 +46,10 @@ class RebuildRecord:
         """Return the names of those that are others now, as far as they were recorded."""
         return [name for name, now in conditions.items() if self.conditions.get(name, now) != now]
 
+    def is_same(self, other: RebuildRecord) -> bool:
+        """Return whether both are of one rebuild, perhaps at two moments of it."""
+        return (self.group, self.started_at, self.handlers) == (other.group, other.started_at, other.handlers)
+
     @property
     def has_shadow(self) -> bool:
         """Whether a shadow is there that is not swapped yet."""

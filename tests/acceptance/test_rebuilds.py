@@ -329,13 +329,14 @@ def test_a_dry_run_shows_the_limits(project: Any) -> None:
 
 @pytest.mark.release
 @pytest.mark.spark
-def test_on_spark_the_command_rebuilds_by_tasks(project: Any, request: pytest.FixtureRequest) -> None:
-    world = World(project, "sqlite:///read.db")
+def test_on_spark_the_command_rebuilds_by_tasks(world: World, request: pytest.FixtureRequest) -> None:
+    project = world.project
     project.environment.update(request.getfixturevalue("java"))
     assert project.opencqrs("run", "--until-caught-up").code == 0
+    with world.engine.begin() as connection:
+        connection.execute(text("UPDATE lent SET n = 99 WHERE isbn = 'isbn-3'"))
     project.environment["OPENCQRS__EVENT_HANDLING__STANDARD__PROCESSING__ENGINE"] = "spark"
     done = world.rebuild("--format", "json")
     assert done.code == 0, done.err
     assert (done.json["position"], done.json["state"]) == (700, "swapped")
     assert world.lent() == counts(700)
-    world.engine.dispose()

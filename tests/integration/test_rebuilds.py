@@ -17,7 +17,7 @@ from support.rebuilding import HANDLERS, KINDS, RIGHT, WRONG, World, of
 from opencqrs_py import Application
 from opencqrs_py.adapters.sql import Database, shadows_sqlite
 from opencqrs_py.adapters.sql.shadows_mariadb import MariaDbShadows
-from opencqrs_py.assembly import rebuilds
+from opencqrs_py.assembly import shadow_build
 from opencqrs_py.engines.at_once import AtOnce
 from opencqrs_py.engines.thread import engine as thread_engine
 from opencqrs_py.errors import EventStoreError, HandlersChangedError, RebuildError
@@ -210,8 +210,8 @@ class Paces:
         self.seen: list[tuple[float, int]] = []
         self.lifted_at: list[int] = []
         self.looked: Callable[[], None] = lambda: None
-        monkeypatch.setattr(rebuilds, "Pace", self._pace)
-        monkeypatch.setattr(rebuilds, "Arrivals", lambda *given: Arrivals(*given, self.clock.monotonic))
+        monkeypatch.setattr(shadow_build, "Pace", self._pace)
+        monkeypatch.setattr(shadow_build, "Arrivals", lambda *given: Arrivals(*given, self.clock.monotonic))
 
     def _pace(self, per_second: int, position: int) -> Pace:
         paces = self

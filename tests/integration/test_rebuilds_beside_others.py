@@ -13,6 +13,8 @@ from support.rebuilding import HANDLERS, KINDS, WRONG, World, of
 
 from opencqrs_py.adapters.sql import Database
 from opencqrs_py.adapters.sql.shadows import Shadows
+from opencqrs_py.assembly.rebuilds import Rebuilds
+from opencqrs_py.assembly.shadow_build import RebuildProgress
 from opencqrs_py.errors import RebuildError
 from opencqrs_py.model.rebuild import Fate
 
@@ -253,6 +255,71 @@ def test_of_two_rebuilds_that_swap_the_second_one_is_refused(
         assert empty.lent()["/books/3"] == 99
         with pytest.raises(RebuildError, match=r"OCQ-630.*no old tables"):
             other.rebuilds.undo("catalog")
+
+
+def _given_up(rebuilds: Rebuilds) -> None:
+    assert rebuilds.abort("catalog")
+
+
+def _completed(rebuilds: Rebuilds) -> None:
+    rebuilds.rebuild("catalog")
+
+
+def _completed_and_dropped(rebuilds: Rebuilds) -> None:
+    rebuilds.rebuild("catalog")
+    assert rebuilds.drop_old("catalog")
+
+
+def _begun_again(rebuilds: Rebuilds) -> None:
+    assert rebuilds.abort("catalog")
+    assert rebuilds.compare("catalog").exact
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("command", ["rebuild", "compare"])
+@pytest.mark.parametrize("by_another", [_given_up, _completed, _completed_and_dropped, _begun_again])
+def test_a_rebuild_that_another_process_ends_meanwhile_says_so_and_changes_nothing(
+    empty: World, make_module: Callable[[str], ModuleType], command: str, by_another: Callable[[Rebuilds], None]
+) -> None:
+    empty.module = make_module(HANDLERS)
+    empty.add(14)
+    empty.run()
+    empty.send(WRONG)
+    with empty.application() as application, empty.application() as other:
+        todo = [by_another]
+
+        def meanwhile(_progress: RebuildProgress) -> None:
+            while todo:
+                todo.pop()(other.rebuilds)
+
+        with pytest.raises(RebuildError, match=r"OCQ-630.*another process has ended the rebuild of group 'catalog'"):
+            getattr(application.rebuilds, command)("catalog", watcher=meanwhile)
+        assert empty.lent()["/books/3"] == (2 if by_another in (_completed, _completed_and_dropped) else 99)
+        assert empty.positions() == {14}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_rebuild_that_begins_while_another_one_does_says_so(
+    empty: World, make_module: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    empty.module = make_module(HANDLERS)
+    empty.add(14)
+    empty.run()
+    with empty.application() as application, empty.application() as other:
+        open_ = Shadows.open
+
+        def after_another(shadows: Shadows, *given: object) -> object:
+            monkeypatch.setattr(Shadows, "open", open_)
+            assert other.rebuilds.compare("catalog").exact
+            return open_(shadows, *given)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(Shadows, "open", after_another)
+        try:
+            application.rebuilds.rebuild("catalog")
+        except RebuildError as error:
+            assert "another process has ended the rebuild of group 'catalog'" in str(error)  # noqa: PT017 one of two ends
+        assert empty.lent() == {f"/books/{n}": 2 for n in range(7)}
+        assert empty.positions() == {14}
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -178,7 +178,7 @@ def test_code_that_could_not_be_read_at_first_counts_as_the_same(
     filled: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("opencqrs_py.assembly.rebuilds.starts_fingerprint", lambda *_: "")
+        patch.setattr("opencqrs_py.assembly.shadow_build.starts_fingerprint", lambda *_: "")
         begin(filled)
     complete(filled)
     assert "begins again" not in caplog.text

@@ -276,6 +276,10 @@ class Dialect(ABC):
         """Return whether a lock was waited for in vain."""
         return False
 
+    def is_deadlock(self, error: BaseException | None) -> bool:
+        """Return whether the database has ended a transaction since it and another one waited for each other."""
+        return False
+
     # Tables
 
     def adapt(self, table: Table) -> None:

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 # Errors that pass by themselves: out of disk, memory, connections or locks, shutdown, broken connections, lock waits,
 # deadlocks, a connection that was killed, too many of a user. From 2000 on, they are the client's own.
-_DUPLICATE, _LOCK_WAIT_TIMEOUT = 1062, 1205
+_DUPLICATE, _LOCK_WAIT_TIMEOUT, _DEADLOCK = 1062, 1205, 1213
 _AWAY = {1021, 1037, 1038, 1040, 1041, 1053, 1079, 1152, 1158, 1159, 1160, 1161, 1203, _LOCK_WAIT_TIMEOUT, 1206}
-_AWAY |= {1213, 1226, 1927, 2002, 2003, 2005, 2006, 2013, 2055, 0}
+_AWAY |= {_DEADLOCK, 1226, 1927, 2002, 2003, 2005, 2006, 2013, 2055, 0}
 _DENIES = {1044, 1142, 1143, 1227, 1370}  # a database, table, column, privilege or routine
 _DENIES_STEP = {1142, 1227, 1419}  # no privilege, or, with a binary log, triggers for administrators only
 _DRIVERS = ("pymysql", "MySQLdb")
@@ -214,6 +214,10 @@ class MariaDbDialect(Dialect):
     @override
     def is_lock_timeout(self, error: BaseException | None) -> bool:
         return _number_of(error) == _LOCK_WAIT_TIMEOUT
+
+    @override
+    def is_deadlock(self, error: BaseException | None) -> bool:
+        return _number_of(error) == _DEADLOCK
 
     @override
     def adapt(self, table: Table) -> None:

@@ -6,7 +6,7 @@ import json
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -31,6 +31,7 @@ from opencqrs_py.model.rebuild import Difference, Fate, RebuildPhase, RebuildRec
 KEPT = (PROGRESS, SKIPPED, INBOX, GROUPS)
 """Our tables whose rows of a group go with its own tables."""
 
+_DEADLOCKS = 10  # attempts to drop a shadow that another process fills
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0  # seconds between two attempts to get the locks of a swap
 
 
@@ -53,18 +54,23 @@ class Swap:
     """What a swap needs to know.
 
     Attributes:
-        group: Processing group.
+        rebuild: The one that has built the shadow.
         handlers: Fingerprint of the handlers that have built the shadow, all of the group.
         sequencing: Fingerprint of what sequences its events.
         reached: Waits for the shadow to be where the live partitions are; raises ``BusyError`` if it is not.
         named: Tables that are swapped in any case.
     """
 
-    group: str
+    rebuild: RebuildRecord
     handlers: str
     sequencing: str
     reached: Callable[[Mapping[Partition, int]], None]
     named: frozenset[str] = frozenset()
+
+    @property
+    def group(self) -> str:
+        """Processing group."""
+        return self.rebuild.group
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +131,34 @@ class Shadows(ABC):
             return None
         with self._database.reading() as connection:
             return found_rebuild(connection, self._rebuilds, group)
+
+    def is_current(self, group: str, rebuild: RebuildRecord | None) -> bool:
+        """Return whether a group is still at the rebuild that was its last one then; ``None``: it had none."""
+        now = self.record(group)
+        if now is None or rebuild is None:
+            return now is rebuild
+        return now.phase is rebuild.phase and now.is_same(rebuild)
+
+    def require_current(self, group: str, rebuild: RebuildRecord) -> None:
+        """Refuse with OCQ-630 to go on with a rebuild that another process has ended, or begun again."""
+        if not self.is_current(group, rebuild):
+            raise ended_elsewhere(group)
+
+    @contextmanager
+    def alone(self, group: str, rebuild: RebuildRecord | None) -> Iterator[None]:
+        """Explain, with OCQ-630, what fails in this block because another process rebuilds the same group.
+
+        Args:
+            group: Processing group.
+            rebuild: The rebuild that this process is at, or the last one before it begins.
+        """
+        try:
+            yield
+        except Exception as error:
+            with suppress(DBAPIError):
+                if not self.is_current(group, rebuild):
+                    raise ended_elsewhere(group) from error
+            raise
 
     def _is_there(self, table: str) -> bool:
         with self._database.reading() as connection:
@@ -241,9 +275,22 @@ class Shadows(ABC):
     def _compared(self, group: str, tables: Sequence[str], examples: int) -> Comparison:
         """Return how the rows of tables differ."""
 
-    @abstractmethod
     def drop_shadow(self, group: str) -> None:
-        """Drop the shadow, with its progress, or what a swap has left of it; harmless if it is not there."""
+        """Drop the shadow, with its progress, or what a swap has left of it; harmless if it is not there.
+
+        Another process may be filling it, whose transactions take the same locks in another order.
+        """
+        for attempt in range(1, _DEADLOCKS + 1):
+            try:
+                return self._drop_shadow(group)
+            except DBAPIError as error:
+                if attempt == _DEADLOCKS or not self._database.dialect.is_deadlock(error.orig):
+                    raise
+        return None
+
+    @abstractmethod
+    def _drop_shadow(self, group: str) -> None:
+        """Likewise, at once. What is recorded says so before it is gone."""
 
     @abstractmethod
     def _make_place(self, begun: RebuildRecord, tables: Sequence[str], shared: Sequence[str]) -> None:
@@ -356,11 +403,16 @@ def require_same_layout(group: str, live: Collection[Partition], shadow: Collect
         raise RebuildError("OCQ-630", what, f"group {group}", fix)
 
 
-def require_building(record: RebuildRecord) -> None:
+def require_building(swap: Swap, record: RebuildRecord) -> None:
     """Refuse with OCQ-630 to swap what another process has swapped meanwhile; asked under the lock of the swap."""
-    if not record.has_shadow:
-        what = f"another process has ended the rebuild of group '{record.group}' meanwhile"
-        raise RebuildError("OCQ-630", what, f"group {record.group}", "opencqrs status --details shows how it stands")
+    if not (record.has_shadow and record.is_same(swap.rebuild)):
+        raise ended_elsewhere(swap.group)
+
+
+def ended_elsewhere(group: str) -> RebuildError:
+    """Return that a rebuild cannot continue, since another process has completed it, given it up or begun it again."""
+    what = f"another process has ended the rebuild of group '{group}' meanwhile, or begun it again"
+    return RebuildError("OCQ-630", what, f"group {group}", "opencqrs status --details shows how it stands")
 
 
 def require_old(record: RebuildRecord) -> None:

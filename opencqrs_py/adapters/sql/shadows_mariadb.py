@@ -184,12 +184,12 @@ class MariaDbShadows(Shadows):
         return Comparison(*positions, tuple(found))
 
     @override
-    def drop_shadow(self, group: str) -> None:
-        self._drop(self._place("shadow", group))
+    def _drop_shadow(self, group: str) -> None:
         known = self.record(group)
         if known is not None and known.phase is RebuildPhase.BUILDING:
             with self._database.writing() as connection:
                 self._write(connection, replace(known, phase=RebuildPhase.ENDED))
+        self._drop(self._place("shadow", group))
 
     @override
     def drop_old(self, group: str) -> None:
@@ -309,7 +309,7 @@ class MariaDbShadows(Shadows):
         shadow, old = self._place("shadow", group), self._place("old", group)
         with self._database.writing() as connection:
             before, rows = self._required(group), KeptRows(connection, group, "%s")
-            require_building(before)
+            require_building(swap, before)
             live = self._lock_live(connection, group)
             swap.reached(live)
             place = f"{_quoted(shadow)}."
@@ -391,7 +391,7 @@ class MariaDbShadows(Shadows):
         with self._database.writing() as connection:
             rows, known = KeptRows(connection, group, "%s"), self._records.find(connection, group)
             built = _record_in(connection, f"{_quoted(shadow)}.", group)
-            done = swap or Swap(group, built[0], built[1], lambda _: None)
+            done = swap or Swap(before, built[0], built[1], lambda _: None)
             position = rows.replace(f"{_quoted(shadow)}.", self._ours, keep_replays=True)
             self._records.write(connection, built_record(known, done), self._records.find(connection, group))
             after = self._swapped_record(done, known, before)

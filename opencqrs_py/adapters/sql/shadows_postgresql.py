@@ -233,7 +233,7 @@ class PostgresqlShadows(Shadows):
             return Comparison(*positions, tuple(found))
 
     @override
-    def drop_shadow(self, group: str) -> None:
+    def _drop_shadow(self, group: str) -> None:
         with self._database.dialect.change_lock(self._database) as connection:
             self._drop(connection, self._place("shadow", group))
             known = self.record(group)
@@ -271,7 +271,7 @@ class PostgresqlShadows(Shadows):
         self._analyse(shadow)
         with self._database.writing(isolation="READ COMMITTED") as connection:
             before = self._locked_record(connection, group)
-            require_building(before)
+            require_building(swap, before)
             known = self._records.find(connection, group)
             rows = KeptRows(connection, group, "%s")
             with self._fenced(connection, group) as live:

@@ -138,12 +138,12 @@ class SqliteShadows(Shadows):
                 connection.exec_driver_sql("ROLLBACK")
 
     @override
-    def drop_shadow(self, group: str) -> None:
-        _remove(self._file("shadow", group))
+    def _drop_shadow(self, group: str) -> None:
         known = self.record(group)
         if known is not None and known.phase is RebuildPhase.BUILDING:
             with self._database.writing() as connection:
                 self._write(connection, replace(known, phase=RebuildPhase.ENDED))
+        _remove(self._file("shadow", group))
 
     @override
     def drop_old(self, group: str) -> None:
@@ -163,7 +163,7 @@ class SqliteShadows(Shadows):
         _log.warning(text, group, f"{size:,}", wait)
         with self._writing() as (connection, enforced):
             before, known = self._required(connection, group), self._records.find(connection, group)
-            require_building(before)
+            require_building(swap, before)
             self._require_same_columns(connection, swap, before)
             rows = KeptRows(connection, group, "?")
             live = rows.positions("")

@@ -1,0 +1,419 @@
+"""The build of a group's shadow: its tables are made, and filled until they are near the head."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from dependency_injector import providers
+
+from opencqrs_py.adapters.sql import Database, SqlProgressTracker
+from opencqrs_py.adapters.sql.shadows import Shadows
+from opencqrs_py.assembly.blueprint import Blueprint
+from opencqrs_py.assembly.databases import DatabaseRule, Said
+from opencqrs_py.assembly.group_code import starts_fingerprint
+from opencqrs_py.assembly.rebuild_checks import require_streaming
+from opencqrs_py.assembly.rebuild_reach import Reach
+from opencqrs_py.assembly.running import initial_position, preparation
+from opencqrs_py.config import EffectiveGroup
+from opencqrs_py.config.value_types import AGO
+from opencqrs_py.errors import RebuildError
+from opencqrs_py.model.group_record import GroupRecord
+from opencqrs_py.model.masking import mask_url
+from opencqrs_py.model.naming import listed
+from opencqrs_py.model.partition import Partition, layout
+from opencqrs_py.model.progress import PartitionStatus
+from opencqrs_py.model.rebuild import Fate, RebuildRecord, ShadowTable
+from opencqrs_py.processing.group_records import GroupCode, same_code
+from opencqrs_py.processing.pacing import Arrivals, Following, Limit, Pace, paced
+from opencqrs_py.processing.ports import ProgressTracker
+from opencqrs_py.processing.signatures import Kind
+
+if TYPE_CHECKING:
+    from opencqrs_py.assembly.application import Application
+    from opencqrs_py.assembly.container import ApplicationContainer, GroupContainer
+
+_log = logging.getLogger("opencqrs.control")
+_PAUSE, _LONGEST_PAUSE = 0.02, 0.25  # seconds between two looks at how far the shadow is
+_LOOK_SECONDS = 1.0  # between two looks whether it is still the one that this process fills
+_NEAR_SECONDS = 2.0  # a head that was reached in less than that is near enough to swap
+_STARTS, _SEQUENCING = "its @on_start functions", "the way its events are sequenced"
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildProgress:
+    """How far a rebuild is.
+
+    Attributes:
+        group: Processing group.
+        position: Up to which the slowest partition has handled events.
+        head: Position of the newest event.
+        events_per_second: How many events of the log it passes; ``None`` before the second look.
+    """
+
+    group: str
+    position: int
+    head: int
+    events_per_second: float | None = None
+
+
+Watcher = Callable[[RebuildProgress], None]
+
+
+@dataclass(frozen=True, slots=True)
+class FilledShadow:
+    """A shadow that is near the head, and is kept there.
+
+    Attributes:
+        record: The rebuild that has begun it.
+        reach: How far it is.
+    """
+
+    record: RebuildRecord
+    reach: Reach
+
+
+class ShadowBuild:
+    """Builds the shadow of one group, on its engine in this process.
+
+    Args:
+        group: The group, as it is live.
+        shadows: Those of its database.
+        parts: The parts of the live group.
+        container: The parts that all groups share.
+        blueprint: What the application is made from.
+        beside: Makes an application of one group from a blueprint.
+    """
+
+    def __init__(
+        self,
+        group: EffectiveGroup,
+        shadows: Shadows,
+        parts: GroupContainer,
+        container: ApplicationContainer,
+        blueprint: Blueprint,
+        beside: Callable[[Blueprint, EffectiveGroup], Application],
+    ) -> None:
+        self._group = group
+        self._shadows = shadows
+        self._parts = parts
+        self._container = container
+        self._blueprint = blueprint
+        self._beside = beside
+
+    @property
+    def code(self) -> GroupCode:
+        """What the group's handlers and sequencing are identified by."""
+        code: GroupCode = self._parts.code()
+        return code
+
+    def planned(self) -> tuple[list[ShadowTable], list[str], int]:
+        """Make the tables, look at them, and drop them again.
+
+        Returns:
+            The tables; why the rebuild would be refused; how many positions of the log it would pass.
+        """
+        live = self._live()
+        record = self._opened()
+        try:
+            with self._application(record, live) as application:
+                tables = self._made(application)
+                refusals = self._refusals(tables)
+        finally:
+            self._shadows.drop_shadow(self._group.name)
+        return tables, refusals, max(0, self._container.event_store().head() - self._beginning(live))
+
+    def left_out(self) -> tuple[str, ...]:
+        """Return the places of handlers that are not called, as they do not ask for the transaction."""
+        if self._group.rebuild.run_all_handlers:
+            return ()
+        bound = self._parts.handlers()
+        return tuple(one.handler.place for one in bound if not one.signature.transactional)
+
+    @contextmanager
+    def filled(self, watcher: Watcher) -> Iterator[FilledShadow]:
+        """Fill the shadow until it is near the head; that continues until the end of the block.
+
+        Raises:
+            RebuildError: OCQ-630, if the group cannot be rebuilt beside itself, or another process ends the rebuild
+                meanwhile; OCQ-635, if a handler fails for good.
+        """
+        require_streaming(self._group)
+        live = self._live()
+        name, shadows = self._group.name, self._shadows
+        with shadows.alone(name, shadows.record(name)):
+            record = self._opened()
+        with self._application(record, live) as application:
+            self._prepare(application, record)
+            pace, reach = self._paced(application, live), self._reach(application)
+            application.start([name])
+            try:
+                with shadows.alone(name, record):
+                    self._fill(application, watcher, pace, reach, record)
+                yield FilledShadow(record, reach)
+            finally:
+                application.stop()
+
+    # The live group
+
+    def _live(self) -> GroupRecord | None:
+        """Return the record of the live group, which must have begun."""
+        name, tracker = self._group.name, self._parts.tracker()
+        if not any(one.group == name for one in tracker.statuses()):
+            what = f"group '{name}' has never run, so there is nothing to rebuild beside it"
+            raise RebuildError("OCQ-630", what, f"group {name}", "opencqrs run")
+        records = tracker.records() if isinstance(tracker, SqlProgressTracker) else ()
+        return next((one for one in records if one.group == name), None)
+
+    def _layout(self) -> tuple[Partition, ...]:
+        """Return the partitions that the live group has, which those of the shadow have to be."""
+        name = self._group.name
+        found = {one.partition for one in self._parts.tracker().statuses() if one.group == name}
+        whole = layout(len(found))
+        if found != set(whole):
+            what = f"the partitions of group '{name}' are being changed, or are not alike"
+            fix = f"opencqrs groups partitions {name} {len(found)}, and then rebuild it"
+            raise RebuildError("OCQ-630", what, f"group {name}", fix)
+        return whole
+
+    def _beginning(self, live: GroupRecord | None) -> int:
+        """Return the position after which the group began, wherever a new one would begin now.
+
+        Raises:
+            RebuildError: OCQ-630, if nobody knows: its record is of a version that kept none, and what settings say
+                leads to another position now than it did then.
+        """
+        if live is not None and live.position is not None:
+            return live.position
+        name, setting = self._group.name, self._group.fetch.initial_position
+        if setting == "head" or setting[:2].casefold() == AGO:
+            what = f"nobody knows where group '{name}' began: '{setting}' leads to another event now than it did"
+            fix = "set fetch.initial-position to the position after which it began, or reset it to where it is to begin"
+            raise RebuildError("OCQ-630", what, f"group {name}", fix)
+        return initial_position(setting, self._container.event_store(), self._container.clock())
+
+    # The place, and its tables
+
+    def _opened(self) -> RebuildRecord:
+        """Return the record of the shadow, which continues if the same handlers and settings have begun it."""
+        group, shadows = self._group, self._shadows
+        shadows.complete(group.name)
+        shadows.tidy(group.name)
+        known = shadows.record(group.name)
+        if known is not None and known.has_shadow and shadows.exists(group.name):
+            changed = self._changed(known)
+            if not changed:
+                return known
+            text = "group %s: %s changed since the rebuild began, so it begins again"
+            _log.warning(text, group.name, listed(changed))
+        elif known is not None and known.keeps_old:
+            raise old_tables_kept(group.name)
+        shadows.drop_shadow(group.name)
+        settings = group.rebuild
+        return shadows.open(group.name, self.code.handlers, settings.tables, settings.shared_tables, self._conditions())
+
+    def _changed(self, known: RebuildRecord) -> list[str]:
+        """Return the names of what is not as it was when an unfinished rebuild began; empty if it may continue."""
+        settings = self._group.rebuild
+        if not same_code(known.handlers, self.code.handlers):
+            return ["its handlers"]
+        if known.shared != settings.shared_tables:
+            return ["rebuild.shared-tables"]
+        looked = self._shadows.look(self._group.name, settings.tables, known.shared)
+        if not {one.name for one in looked} >= set(settings.tables):
+            return ["rebuild.tables"]
+        now = self._conditions()
+        return [
+            name
+            for name in known.changed(now)
+            if name not in {_STARTS, _SEQUENCING} or not same_code(known.conditions[name], now[name])
+        ]
+
+    def _conditions(self) -> dict[str, str]:
+        """Return what the tables of a rebuild depend on besides handlers and settings that the record has."""
+        group = self._group
+        starts = [one.call for one in self._blueprint.discover().starts if one.group == group.name]
+        return {
+            "fetch.subject": group.fetch.subject,
+            "fetch.recursive": str(group.fetch.recursive),
+            "rebuild.run-all-handlers": str(group.rebuild.run_all_handlers),
+            _STARTS: starts_fingerprint(group.name, starts, self._container.code_reader()),
+            _SEQUENCING: self.code.sequencing,
+            **self._shadows.columns_of(group.rebuild.tables),
+        }
+
+    def _made(self, application: Application) -> list[ShadowTable]:
+        """Make the tables of the shadow, and return them."""
+        group = self._group
+        preparation(application.blueprint, group.name, application.container)()
+        return self._shadows.look(group.name, group.rebuild.tables, group.rebuild.shared_tables)
+
+    def _refusals(self, tables: Sequence[ShadowTable]) -> list[str]:
+        """Return what stands in the way, if handlers write to all of the tables."""
+        written = [replace(one, fate=Fate.SWAPPED) if one.fate is Fate.LEFT else one for one in tables]
+        found = self._shadows.refusals(self._group.name, written)
+        if not any(one.fate is not Fate.SHARED for one in tables):
+            found.append("no table is there: @on_start makes none, and rebuild.tables names none")
+        return found
+
+    def _prepare(self, application: Application, record: RebuildRecord) -> None:
+        """Make the tables, and refuse with OCQ-630 what cannot be swapped."""
+        try:
+            with self._shadows.alone(self._group.name, record):
+                refused = self._refusals(self._made(application))
+        except BaseException:
+            self._drop_unfilled(application)
+            raise
+        if refused:
+            self._drop_unfilled(application)
+            raise _cannot(self._group.name, refused)
+
+    def _drop_unfilled(self, application: Application) -> None:
+        filled = _statuses(application, self._group.name)
+        application.stop()
+        if not filled:
+            self._shadows.drop_shadow(self._group.name)
+
+    # The application that fills it
+
+    @contextmanager
+    def _application(self, record: RebuildRecord, live: GroupRecord | None) -> Iterator[Application]:
+        group, url = self._group, self._shadows.url(record)
+        rule = _moved(self._blueprint.database, url)
+        blueprint = replace(self._blueprint, database=rule, rebuilding=True)
+        settings = replace(
+            group,
+            fetch=replace(group.fetch, initial_position=str(self._beginning(live))),
+            life_cycle=replace(
+                group.life_cycle,
+                auto_start=True,
+                controller=None,
+                controller_registration=None,
+                lock_registry=None,
+                partitions=len(self._layout()),
+            ),
+        )
+        # The live file of SQLite is read beside the shadow, which needs a connection that keeps it as it is.
+        with self._database().reading(apart=True), self._beside(blueprint, settings) as application:
+            yield application
+
+    def _database(self) -> Database:
+        found: Database | None = self._container.database()
+        if found is None:  # without which there are no shadows
+            raise LookupError("there is no database")
+        return found
+
+    def _paced(self, application: Application, live: GroupRecord | None) -> Pace | None:
+        """Have the shadow's application read the log as fast as ``rebuild.max-events-per-second`` allows."""
+        limit = self._group.rebuild.max_events_per_second
+        if limit is None:
+            return None
+        known = [one.position for one in _statuses(application, self._group.name)]
+        pace = Pace(limit, min(known, default=self._beginning(live)))
+        _limit(application, pace)
+        return pace
+
+    def _reach(self, application: Application) -> Reach:
+        """Return how far it is; an application that leaves handlers out follows the live group from now on."""
+        parts, name = self._parts, self._group.name
+        following = None
+        if self.left_out() or self._calls_after_commits():
+            following = Following(0)
+            _limit(application, following)
+
+        def positions_of(partition: Partition, after: int, until: int) -> Iterator[int]:
+            found: Iterator[int] = parts.processing().positions_of(partition, after, until)
+            return found
+
+        hasten = partial(application._hasten, name)  # noqa: SLF001 of this package
+        return Reach(name, parts.tracker(), _tracker(application, name), hasten, following, positions_of)
+
+    def _calls_after_commits(self) -> bool:
+        """Return whether handlers make calls after commits, which a rebuild does not make again."""
+        asked = (argument.kind for one in self._parts.handlers() for argument in one.signature.arguments)
+        return not self._group.rebuild.run_all_handlers and Kind.AFTER_COMMIT in asked
+
+    def _fill(
+        self, application: Application, watcher: Watcher, pace: Pace | None, reach: Reach, record: RebuildRecord
+    ) -> None:
+        source, pause, name = self._container.event_store(), _PAUSE, self._group.name
+        arrivals = None if pace is None else Arrivals(pace.per_second, source.head)
+        since = look_at = time.monotonic()
+        target = reach.target(source.head())
+        seen: tuple[float, int] | None = None
+        while True:
+            application.check()
+            statuses = reach.statuses()
+            position = min((one.position for one in statuses), default=0)
+            now = time.monotonic()
+            if now >= look_at:
+                self._shadows.require_current(name, record)
+                look_at = now + _LOOK_SECONDS
+            rate = None if seen is None or now <= seen[0] else (position - seen[1]) / (now - seen[0])
+            seen = seen if seen is not None and now - seen[0] < 1 else (now, position)
+            watcher(RebuildProgress(name, position, max(target, position), rate))
+            if pace is not None and statuses:
+                pace.reached(position)
+            if arrivals is not None and (arriving := arrivals.too_many()) is not None:
+                _warn_of_arrivals(self._group, arriving)
+            if statuses and position >= target:
+                if now - since < _NEAR_SECONDS:
+                    break
+                target, since = reach.target(source.head()), now
+            reach.hasten()
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+        if pace is not None:
+            pace.lift()
+
+
+def _limit(application: Application, limit: Limit) -> None:
+    """Have an application read its log as far as a limit allows."""
+    store = application.container.event_store
+    store.override(providers.Object(paced(store(), limit)))
+
+
+def _moved(rule: DatabaseRule, url: str) -> DatabaseRule:
+    """Return the rule of a process that fills a shadow: events come from where they are."""
+    store = rule.event_store
+    if rule.event_schema is not None:  # which is that of the database no more
+        sign = "&" if "?" in store.value else "?"
+        store = replace(store, value=f"{store.value}{sign}opencqrs_schema={rule.event_schema}")
+    shown = Said(url, mask_url(url), "opencqrs groups rebuild")
+    return replace(rule, event_store=store, url=shown, ref=None, schema=None)
+
+
+def _tracker(application: Application, name: str) -> ProgressTracker:
+    return application._group_containers[name].tracker()  # noqa: SLF001 of this package
+
+
+def _statuses(application: Application, name: str) -> list[PartitionStatus]:
+    return [one for one in _tracker(application, name).statuses() if one.group == name]
+
+
+def _warn_of_arrivals(group: EffectiveGroup, arriving: float) -> None:
+    text = (
+        "group %s: %.0f events arrive in a second, and its rebuild may handle %d, so it does not catch up: raise "
+        "rebuild.max-events-per-second and type the command again, which continues; or wait until fewer arrive"
+    )
+    _log.warning(text, group.name, arriving, group.rebuild.max_events_per_second)
+
+
+def _cannot(name: str, refused: Sequence[str]) -> RebuildError:
+    what = f"group '{name}' cannot be rebuilt beside the live tables: {'; '.join(refused[:10])}"
+    fix = (
+        "change that, or name tables that the group does not write to in rebuild.shared-tables; or empty the tables in "
+        "@on_reset, and reset the group"
+    )
+    return RebuildError("OCQ-630", what, f"group {name}", fix)
+
+
+def old_tables_kept(name: str) -> RebuildError:
+    """Return that a group is not rebuilt again before it is decided on its old tables."""
+    what = f"the old tables of the last rebuild of group '{name}' are kept"
+    return RebuildError("OCQ-630", what, f"group {name}", f"opencqrs groups rebuild {name} --drop-old, or --undo")
