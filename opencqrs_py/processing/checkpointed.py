@@ -53,7 +53,7 @@ class CheckpointedProcessor(PartitionProcessor):
 
     def __init__(self, *parts: Any, checkpointing: Checkpointing, **rest: Any) -> None:
         super().__init__(*parts, **rest)
-        self._saving = None
+        self._pieces = None
         self._all = checkpointing
         self._claimed: ClaimedPartition | None = None
         self._wake: Callable[[], None] | None = None

@@ -268,7 +268,7 @@ class PartitionInbox:
             return cursor
         return self._parking.look(self._group, [cursor], now)[0]
 
-    def parted(self, page: Page, events: Chunk, upto: int, cursor: Cursor) -> tuple[Chunk, int, tuple[InboxEntry, ...]]:
+    def parted(self, page: Page, events: Chunk, upto: int, cursor: Cursor) -> tuple[Chunk, int, list[InboxEntry]]:
         """Return the events without those of parked sequences, up to where, and these as entries of the inbox.
 
         Raises:
@@ -276,24 +276,41 @@ class PartitionInbox:
             InboxError: OCQ-602, for an event of several sequences.
         """
         parked = frozenset[str]() if cursor.parked is None else cursor.parked.ids
-
-        def sequence_of(event: Event) -> str | None:
-            return only_sequence(page, event, cursor, parked.__contains__)
-
         try:
-            subjects = page.subjects_of(parked)
-            if subjects is not None:
-                others, those = events.parted_by(subjects)
-            else:
-                others, those = events.parted(lambda event: sequence_of(event) is not None)
+            others, waiting = self._parted(page, events, parked, cursor)
         except UnsequencedError as failed:
             index = events.index_of(failed.event.position)
             if not index:
                 raise
             return self.parted(page, events[:index], failed.event.position - 1, cursor)
+        return others, upto, waiting
+
+    def followers(
+        self, portion: Portion, index: int, first: InboxEntry, cursor: Cursor
+    ) -> tuple[Chunk, list[InboxEntry]]:
+        """Return the events after one that is parked without those of its sequence, and these as entries behind it.
+
+        Raises:
+            UnsequencedError: If the sequence of one cannot be determined.
+            InboxError: OCQ-602, for an event of several sequences.
+        """
+        if portion.page is None:
+            raise LookupError(f"the event at position {first.position} is of no page")
+        return self._parted(portion.page, portion.chunk[index + 1 :], frozenset({first.sequence_id}), cursor)
+
+    def _parted(
+        self, page: Page, events: Chunk, parked: frozenset[str], cursor: Cursor
+    ) -> tuple[Chunk, list[InboxEntry]]:
+        def sequence_of(event: Event) -> str | None:
+            return only_sequence(page, event, cursor, parked.__contains__)
+
+        subjects = page.subjects_of(parked)
+        if subjects is not None:
+            others, those = events.parted_by(subjects)
+        else:
+            others, those = events.parted(lambda event: sequence_of(event) is not None)
         since = in_milliseconds(self._clock.now())
-        waiting = [waiting_entry(self._group, sequence_of(one) or "", one, since, cursor.replay) for one in those]
-        return others, upto, tuple(waiting)
+        return others, [waiting_entry(self._group, sequence_of(one) or "", one, since, cursor.replay) for one in those]
 
     def entry(self, page: Page, event: Event, how: GivenUp, cursor: Cursor, record: FailureRecord | None) -> InboxEntry:
         """Return the entry of an event that is parked, after the failures of a record.

@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol
 
-from opencqrs_py.model.chunk import Chunk
+from opencqrs_py.model.chunk import NOTHING, Chunk
+from opencqrs_py.model.event import Event
 from opencqrs_py.model.inbox import InboxEntry
-from opencqrs_py.model.outcome import Failure
+from opencqrs_py.model.outcome import Failure, Outcome, Parked
+from opencqrs_py.model.progress import Cursor
+from opencqrs_py.processing.binding import Work
 from opencqrs_py.processing.dispatch import ChunkFailedError
+from opencqrs_py.processing.exceptions import raise_interrupt
+from opencqrs_py.processing.parking import PartitionInbox, with_entry
 from opencqrs_py.processing.portions import Portion
-from opencqrs_py.processing.ports import SavingUnit
+from opencqrs_py.processing.ports import EventSource, SavingTracker, SavingUnit, UnitOfWork
+from opencqrs_py.processing.recovery import Diagnosis
 
 SIZE = 50  # events; a savepoint for so many costs little, and so do so many that are handled again
+
+
+class NotOpenedError(Exception):
+    """The tracker did not open the unit of work; no handler was called."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(error)
+        self.error = error
 
 
 class NotUndoneError(Exception):
@@ -27,57 +44,172 @@ class NotUndoneError(Exception):
         self.error = error
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
-    """An event that is given up in the middle of a chunk: how it has failed, and the entry that waits in its place."""
+class Calls(Protocol):
+    """How the processor of a partition calls handlers."""
 
-    failure: Failure
-    entry: InboxEntry
+    def begin(self, unit: UnitOfWork, cursor: Cursor, portion: Portion) -> Work:
+        """Return the work that handlers of a portion share."""
+        ...
+
+    def call(self, work: Work, events: Chunk) -> int:
+        """Call the handlers; return how many events they got. Raises ``ChunkFailedError`` if one fails."""
+        ...
+
+    def end(self, work: Work) -> None:
+        """Call no handler any more in this transaction."""
+        ...
+
+    def after_commit(self, work: Work) -> tuple[Failure, ...]:
+        """Make the calls that have waited for the commit; return how some have failed."""
+        ...
 
 
-@dataclass(frozen=True, slots=True)
-class Handled:
-    """What has come of the pieces of a portion.
+@dataclass(slots=True)
+class _Handled:
+    """What has come of a portion by now.
 
     Attributes:
-        portion: What of it is handled, and goes into the inbox.
+        rest: What remains of it; ``behind`` is all that goes into the inbox.
+        upto: Position that is reached.
+        newest: The event at that position, if a handler got it, or it was given up.
         events: How many of the events a handler got.
-        given: The event behind them that was given up; ``None`` if all are handled.
+        parked: The events that were given up.
+        entries: Their entries in the inbox.
     """
 
-    portion: Portion
+    rest: Portion
+    upto: int
+    newest: Event | None
     events: int
-    given: Given | None = None
+    parked: list[Parked]
+    entries: list[InboxEntry]
 
 
-def handle_in_pieces(
-    portion: Portion,
-    unit: SavingUnit,
-    handle: Callable[[Chunk], int],
-    give_up: Callable[[int, BaseException], Given | None],
-) -> Handled:
-    """Handle the events of a portion in an open transaction, up to the first that fails and is given up.
+class Pieces:
+    """Handles chunks of a partition in pieces: events that are given up are parked in the transaction of the others.
+
+    An event that fails undoes its piece only, of which those before it are handled once more. Those that follow in its
+    sequence go into the inbox behind it, and the others are handled as if nothing had happened.
 
     Args:
-        portion: Events of the log.
-        unit: The transaction.
-        handle: Has handlers called for some of the events; raises ``ChunkFailedError`` if one fails.
-        give_up: Returns from the index and the error of an event how it is given up; ``None``: not so.
-
-    Raises:
-        NotUndoneError: If an event fails in another way, or what it has done cannot be undone by itself.
+        group: Processing group.
+        tracker: Where progress goes.
+        inbox: That of the partition.
+        source: The event store.
+        diagnosis: Explains errors.
+        calls: How handlers are called.
     """
-    chunk, handled = portion.chunk, 0
-    for start in range(0, len(chunk), SIZE):
+
+    def __init__(
+        self,
+        group: str,
+        tracker: SavingTracker,
+        inbox: PartitionInbox,
+        source: EventSource,
+        diagnosis: Diagnosis,
+        calls: Calls,
+    ) -> None:
+        self._group = group
+        self._tracker = tracker
+        self._inbox = inbox
+        self._source = source
+        self._diagnosis = diagnosis
+        self._calls = calls
+
+    def handle(self, cursor: Cursor, portion: Portion) -> Outcome:
+        """Handle events of the log in one transaction with the progress and what is parked.
+
+        Raises:
+            NotUndoneError: If an event fails in another way, or what it has done cannot be undone by itself: nothing
+                has happened.
+            ChunkFailedError: Likewise, if an event fails that was handled before.
+            InboxError: Likewise, if too much would wait.
+            NotOpenedError: If the unit of work was not opened.
+        """
+        done = _Handled(portion, portion.upto, portion.chunk.read_whole(-1), 0, [], [])
+        to, fingerprint = self._reached(done)
+        opening = partial(self._tracker.unit_in_parts, self._group, cursor, to, fingerprint=fingerprint)
+        with _opened(opening) as unit:
+            work = self._calls.begin(unit, cursor, portion)
+            try:
+                while done.rest.chunk:
+                    self._next_piece(cursor, unit, work, done)
+            except NotUndoneError as failed:
+                ended = None if failed.error is None else unit.ended_early(failed.error)
+                if ended is None:
+                    raise
+                raise ended from failed.error
+            finally:
+                self._calls.end(work)
+            if done.upto != to:
+                to, fingerprint = self._reached(done)
+            behind = done.rest.behind
+            unit.conclude(to, fingerprint, self._inbox.change(done.rest) if behind else None)
+        moved = cursor.moved_to(to, stored=True, fingerprint=fingerprint)
+        for entry in done.entries:
+            moved = with_entry(moved, entry)
+        missed = self._calls.after_commit(work)
+        return Outcome(moved, handled=done.events, missed=missed, parked=tuple(done.parked))
+
+    def _next_piece(self, cursor: Cursor, unit: SavingUnit, work: Work, done: _Handled) -> None:
+        """Handle the first events of the rest; up to one that fails, if so, which is parked."""
         undo = unit.saved()
         if undo is None:
             raise NotUndoneError
-        piece = chunk[start : start + SIZE]
+        rest = done.rest
+        piece = rest.chunk[:SIZE]
         try:
-            handled += handle(piece)
+            done.events += self._calls.call(work, piece)
         except ChunkFailedError as failed:
-            if failed.index is None or (given := give_up(start + failed.index, failed.error)) is None or not undo():
+            index = failed.index
+            given = None if index is None or work.calls_wait else self._given_up(cursor, rest, index, failed.error)
+            if index is None or given is None or not undo():
                 raise NotUndoneError(failed.error) from failed
-            again = handle(piece[: failed.index]) if failed.index else 0
-            return Handled(portion.before(start + failed.index, given.entry), handled + again, given)
-    return Handled(portion, handled)
+            if index:
+                done.events += self._calls.call(work, piece[:index])
+            failure, entry = given
+            done.parked.append(Parked(failure, entry.sequence_id, entry.attempts, None, new=True))
+            done.entries.append(entry)
+            self._go_on(cursor, done, index, entry)
+        else:
+            done.rest = replace(rest, chunk=rest.chunk[SIZE:])
+
+    def _given_up(
+        self, cursor: Cursor, rest: Portion, index: int, error: BaseException
+    ) -> tuple[Failure, InboxEntry] | None:
+        failure = self._diagnosis.failure_of_handler(error, rest.chunk[index])
+        entry = self._inbox.entry_at_once(cursor, rest, index, failure)
+        return None if entry is None else (failure, entry)
+
+    def _go_on(self, cursor: Cursor, done: _Handled, index: int, entry: InboxEntry) -> None:
+        """Have the events after one that is parked follow, without those of its sequence, which wait behind it.
+
+        The chunk ends with it if they cannot be told apart: the next step says why.
+        """
+        rest, event = done.rest, done.rest.chunk[index]
+        try:
+            others, those = self._inbox.followers(rest, index, entry, cursor)
+        except Exception:
+            behind = tuple(one for one in rest.behind if one.position < entry.position)
+            done.rest = replace(rest, chunk=NOTHING, behind=(*behind, entry))
+            done.upto, done.newest = entry.position, event
+        else:
+            behind = tuple(sorted((*rest.behind, entry, *those), key=lambda one: one.position))
+            done.rest = replace(rest, chunk=others, behind=behind)
+
+    def _reached(self, done: _Handled) -> tuple[int, str]:
+        """Return the position that progress reaches, and what identifies the log up to it."""
+        at_end = done.newest if done.newest is not None and done.newest.position == done.upto else None
+        return done.upto, self._source.fingerprint(done.upto, at_end)
+
+
+@contextmanager
+def _opened(opening: Callable[[], AbstractContextManager[SavingUnit]]) -> Iterator[SavingUnit]:
+    """Open a unit of work; raises ``NotOpenedError`` if that fails."""
+    with ExitStack() as stack:
+        try:
+            unit = stack.enter_context(opening())
+        except BaseException as error:
+            raise_interrupt(error)
+            raise NotOpenedError(error) from error
+        yield unit

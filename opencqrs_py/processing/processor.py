@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from operator import length_hint
 from threading import get_ident
 from typing import Protocol
@@ -47,7 +45,7 @@ from opencqrs_py.processing.parking import (
     with_entry,
     with_sequence,
 )
-from opencqrs_py.processing.pieces import Given, NotUndoneError, handle_in_pieces
+from opencqrs_py.processing.pieces import NotOpenedError, NotUndoneError, Pieces
 from opencqrs_py.processing.pipelining import PipelineFailedError, Pipelining
 from opencqrs_py.processing.portions import Portion, without_handling
 from opencqrs_py.processing.ports import (
@@ -55,7 +53,6 @@ from opencqrs_py.processing.ports import (
     ProgressTracker,
     ResettableTracker,
     SavingTracker,
-    SavingUnit,
     SucceedingTracker,
     SystemClock,
     UnitOfWork,
@@ -66,26 +63,6 @@ from opencqrs_py.processing.scheduled import PartitionBatches
 from opencqrs_py.processing.supervision import in_words
 
 MOST_CRASHES = 3  # processes that may end while they handle an event
-
-
-class _NotOpenedError(Exception):
-    """The tracker did not open the unit of work; no handler was called."""
-
-    def __init__(self, error: BaseException) -> None:
-        super().__init__(error)
-        self.error = error
-
-
-@contextmanager
-def _opened(opening: Callable[[], AbstractContextManager[SavingUnit]]) -> Iterator[SavingUnit]:
-    """Open a unit of work; raises ``_NotOpenedError`` if that fails."""
-    with ExitStack() as stack:
-        try:
-            unit = stack.enter_context(opening())
-        except BaseException as error:
-            raise_interrupt(error)
-            raise _NotOpenedError(error) from error
-        yield unit
 
 
 class Stopping(Protocol):
@@ -160,7 +137,9 @@ class PartitionProcessor:
         self._in_hand: tuple[Chunk, Work, int] | None = None  # and the thread; seen by others
         single = not (dispatcher.takes_several or dispatcher.uses_session)
         # How chunks are handled while events are given up now and then; ``None``: as always.
-        self._saving = tracker if single and pipelining is None and isinstance(tracker, SavingTracker) else None
+        self._pieces: Pieces | None = None
+        if self._inbox is not None and single and pipelining is None and isinstance(tracker, SavingTracker):
+            self._pieces = Pieces(group, tracker, self._inbox, feed.source, self._diagnosis, self)
 
     def call_in_hand(self) -> CallInHand | None:
         """Return the call of a handler that is under way, for other threads; ``None`` if there is none."""
@@ -359,7 +338,7 @@ class PartitionProcessor:
 
     def _from_log(self, cursor: Cursor) -> Outcome:
         """Take the next step with events of the log; those of sequences in the inbox go there, too."""
-        behind: tuple[InboxEntry, ...] = ()
+        behind: Sequence[InboxEntry] = ()
         try:
             ahead = cursor.ahead if cursor.ahead is not None and cursor.position < cursor.ahead.until else None
             feed = self._feed if ahead is None else self._feed.sequenced
@@ -379,7 +358,7 @@ class PartitionProcessor:
         except BaseException as error:  # whatever a store raises is an outcome
             raise_interrupt(error)
             return Outcome(cursor, failure=self._diagnosis.failure_to_read(error))
-        return self._next(cursor, page, Portion(events, upto, behind, page=page))
+        return self._next(cursor, page, Portion(events, upto, tuple(behind), page=page))
 
     def _next(self, cursor: Cursor, page: Page, portion: Portion) -> Outcome:
         """Handle the first chunk of events, or only the first event if it has failed before."""
@@ -389,7 +368,7 @@ class PartitionProcessor:
         again = cursor.failing is not None and cursor.failing == events.position(0)
         size = 1 if again or cursor.isolate else self._batch_size
         if self._caution.left > 0:
-            size = self._caution.size(size, in_pieces=self._inbox is not None and self._saving is not None)
+            size = self._caution.size(size, in_pieces=self._pieces is not None)
         if cursor.failing is not None and not again:
             size = min(size, self._before_failing(cursor.failing, events))
         if cursor.replay is not None:
@@ -400,9 +379,9 @@ class PartitionProcessor:
             return given_up
         if cursor.isolate:
             return self._isolated(cursor, portion)
-        if self._inbox is None or self._saving is None or self._caution.left <= 0:
+        if self._pieces is None or self._caution.left <= 0:
             return self._handle(cursor, portion)
-        return self._handle_pieces(cursor, portion, self._inbox, self._saving) or self._handle(cursor, portion)
+        return self._handle_pieces(cursor, portion, self._pieces) or self._handle(cursor, portion)
 
     def _given_up(self, cursor: Cursor, page: Page, portion: Portion) -> Outcome | None:
         """Skip, park or hold an event that has failed before; ``None`` if it is to be tried again."""
@@ -470,25 +449,25 @@ class PartitionProcessor:
             raise_interrupt(error)
             return self._not_committed(cursor, portion, error)
 
-    def _handle_pieces(
-        self, cursor: Cursor, portion: Portion, inbox: PartitionInbox, tracker: SavingTracker
-    ) -> Outcome | None:
-        """Handle events up to one that is given up, which is parked in the same transaction; ``None``: nothing is done.
+    def _handle_pieces(self, cursor: Cursor, portion: Portion, pieces: Pieces) -> Outcome | None:
+        """Handle events, of which some are given up, in one transaction; ``None``: nothing is done.
 
-        What comes before it is not handled again, as it would be after a roll back. Whatever is out of the ordinary is
-        left to the usual way, which begins again.
+        Whatever is out of the ordinary is left to the usual way, which begins again.
         """
         try:
-            return self._commit_pieces(cursor, portion, inbox, tracker)
+            done = pieces.handle(cursor, portion)
         except (NotUndoneError, ChunkFailedError, InboxError):
             return None
         except BaseException as error:
             raise_interrupt(error)
             return self._not_committed(cursor, portion, error)
+        if done.parked:
+            self._caution.failed()
+        return done
 
     def _not_committed(self, cursor: Cursor, portion: Portion, error: BaseException) -> Outcome:
         """Return what comes of an error that names no event."""
-        if type(error) is _NotOpenedError and isinstance(error.error, InboxChangedError):
+        if type(error) is NotOpenedError and isinstance(error.error, InboxChangedError):
             return Outcome(unseen(cursor), changed=True)
         failure = self._failure(error, Origin.HANDLER, portion.chunk[0])
         if len(portion.chunk) == 1 or failure.origin is not Origin.HANDLER:
@@ -556,7 +535,7 @@ class PartitionProcessor:
         """Handle events in one transaction with the progress; then make the calls that waited for its commit.
 
         The log is asked before the transaction is opened: one that is unavailable must not keep it open. What
-        ``_commit_pieces`` has functions for is written out here, where each step passes and each call counts.
+        ``begin`` and others are there for is written out here, where each step passes and each call counts.
         """
         opened, handled, chunk = False, 0, portion.chunk
         handles = chunk is not NOTHING  # a comparison is quicker than a look at the length
@@ -585,74 +564,38 @@ class PartitionProcessor:
             if opened:
                 raise
             raise_interrupt(error)
-            raise _NotOpenedError(error) from error
+            raise NotOpenedError(error) from error
         calls = work.calls_wait and not self._replays.silent
         missed = tuple(self._failure(error, Origin.HANDLER) for error in work.committed()) if calls else ()
         moved = unseen(cursor) if portion.waiting else cursor.moved_to(to, stored=True, fingerprint=fingerprint)
         return Outcome(moved, handled=handled, skips=() if skip is None else (skip,), missed=missed)
 
-    def _commit_pieces(
-        self, cursor: Cursor, portion: Portion, inbox: PartitionInbox, tracker: SavingTracker
-    ) -> Outcome:
-        """Handle events in pieces, in one transaction with the progress and what is parked."""
-        to, fingerprint = self._reached(portion)
-        with _opened(partial(tracker.unit_in_parts, self.group, cursor, to, fingerprint=fingerprint)) as unit:
-            work = self._work(unit, cursor, portion)
-
-            def give_up(index: int, error: BaseException) -> Given | None:
-                failure = self._diagnosis.failure_of_handler(error, portion.chunk[index])
-                entry = None if work.calls_wait else inbox.entry_at_once(cursor, portion, index, failure)
-                return None if entry is None else Given(failure, entry)
-
-            try:
-                done = handle_in_pieces(portion, unit, partial(self._handled_piece, work), give_up)
-            except NotUndoneError as failed:
-                ended = None if failed.error is None else unit.ended_early(failed.error)
-                if ended is None:
-                    raise
-                raise ended from failed.error
-            finally:
-                self._in_hand = None
-                work.close()
-            if done.given is not None:
-                to = done.given.entry.position
-                fingerprint = self._feed.source.fingerprint(to, portion.chunk[len(done.portion.chunk)])
-            unit.conclude(to, fingerprint, inbox.change(done.portion) if done.portion.behind else None)
-        moved = cursor.moved_to(to, stored=True, fingerprint=fingerprint)
-        outcome = Outcome(moved, handled=done.events, missed=self._called_after(work))
-        if done.given is None:
-            return outcome
-        self._caution.failed()
-        failure, entry = done.given.failure, done.given.entry
-        parked = Parked(failure, entry.sequence_id, entry.attempts, None, new=True)
-        return replace(outcome, cursor=with_entry(moved, entry), parked=(parked,))
-
-    def _reached(self, portion: Portion) -> tuple[int, str]:
-        """Return the position that progress reaches by a portion, and what identifies the log up to it."""
-        to = portion.upto
-        newest = None if portion.chunk is NOTHING else portion.chunk.read_whole(-1)
-        at_end = newest if newest is not None and newest.position == to else None
-        return to, self._feed.source.fingerprint(to, at_end)
-
-    def _work(self, unit: UnitOfWork, cursor: Cursor, portion: Portion) -> Work:
+    def begin(self, unit: UnitOfWork, cursor: Cursor, portion: Portion) -> Work:
+        """Return the work that handlers of a portion share, see ``Calls``."""
         work = Work(self.group, self.partition, unit, cursor.failing, cursor.attempt)
         work.rebuilding = self._replays.rebuilding
         if portion.waiting or cursor.replay is not None or cursor.ahead is not None:
             tell(work, cursor, portion)
         return work
 
-    def _called_after(self, work: Work) -> tuple[Failure, ...]:
-        """Make the calls that have waited for the commit; return how some have failed."""
-        if not work.calls_wait or self._replays.silent:
-            return ()
-        return tuple(self._failure(error, Origin.HANDLER) for error in work.committed())
-
-    def _handled_piece(self, work: Work, piece: Chunk) -> int:
+    def call(self, work: Work, events: Chunk) -> int:
+        """Call the handlers, see ``Calls``."""
         dispatcher = self._replays.dispatcher if work.replaying else self._dispatcher
         if dispatcher is None:
             return 0
-        self._in_hand = piece, work, get_ident()
-        return dispatcher.handle(piece, work)
+        self._in_hand = events, work, get_ident()
+        return dispatcher.handle(events, work)
+
+    def end(self, work: Work) -> None:
+        """Call no handler any more, see ``Calls``."""
+        self._in_hand = None
+        work.close()
+
+    def after_commit(self, work: Work) -> tuple[Failure, ...]:
+        """Make the calls that have waited for the commit, see ``Calls``."""
+        if not work.calls_wait or self._replays.silent:
+            return ()
+        return tuple(self._failure(error, Origin.HANDLER) for error in work.committed())
 
     def _handled(self, portion: Portion, work: Work, dispatcher: Dispatcher | None = None) -> int:
         """Have the handlers of a dispatcher called, by default of the group's."""
@@ -744,7 +687,7 @@ class PartitionProcessor:
         return FencedError(what)
 
     def _failure(self, error: BaseException, otherwise: Origin, in_hand: Event | None = None) -> Failure:
-        if type(error) is _NotOpenedError:  # the tracker's error, not the event's: it uses no attempt (K1)
+        if type(error) is NotOpenedError:  # the tracker's error, not the event's: it uses no attempt (K1)
             return self._diagnosis.failure(error.error, Origin.FRAMEWORK)
         return self._diagnosis.failure(error, otherwise, in_hand)
 

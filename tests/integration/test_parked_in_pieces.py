@@ -1,9 +1,9 @@
-"""Events that fail now and then: each chunk ends with the one that is parked, and little is handled twice."""
+"""Events that fail now and then are parked in the transaction of the others, and little is handled twice."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from random import Random
 from types import ModuleType
@@ -13,7 +13,7 @@ import pytest
 from support.rebuilding import KINDS
 
 from opencqrs_py import Application, InboxFilter
-from opencqrs_py.adapters.sql import Database
+from opencqrs_py.adapters.sql import Database, SqlProgressTracker
 from opencqrs_py.model.cloudevents import parse_event
 from opencqrs_py.processing.pieces import SIZE
 
@@ -110,6 +110,7 @@ class World:
         self.folder = folder
         self.module: Any = module
         self.types: list[str] = []
+        self.without_book = -1
         self.settings = {
             "event-store.url": f"sqlite:///{folder / 'events.db'}",
             "database.url": url,
@@ -119,19 +120,23 @@ class World:
             "event-handling.standard.retry.on-exhausted": "park",
         }
 
-    def run(self, types: Sequence[str], **settings: Any) -> Application:
+    def run(self, types: Iterable[str], **settings: Any) -> Application:
         """Handle events of these types, each of the next sequence; return the application, which has ended."""
         self.types = list(types)
         application = Application({**self.settings, **settings}, [self.module], self.folder)
         lines = (
             f'{{"id": "{n}", "source": "s", "type": "{name}", "subject": "/books/{n % SEQUENCES}", '
-            f'"data": {{"number": {n}}}}}'
+            f'"data": {{"number": {n}{self.book(n)}}}}}'
             for n, name in enumerate(self.types)
         )
         with application:
             application.event_store.append(map(parse_event, lines))
             application.run(until_caught_up=True)
         return application
+
+    def book(self, number: int) -> str:
+        """Return the field by which events may be sequenced; one has none."""
+        return "" if number == self.without_book else f', "book": "book {number % SEQUENCES}"'
 
     @property
     def handled(self) -> list[int]:
@@ -161,6 +166,22 @@ class World:
         """Compare the read model and the inbox with what they have to be."""
         assert self.handled == self.good
         assert self.waiting(application) == sorted(set(range(len(self.types))) - set(self.good))
+
+
+BY_BOOK = {
+    "event-handling.standard.sequence.resolution": "per_data_field",
+    "event-handling.standard.sequence.data-field": "book",
+}
+
+
+def _count(monkeypatch: pytest.MonkeyPatch, name: str, counts: Counter[str]) -> None:
+    of_tracker = getattr(SqlProgressTracker, name)
+
+    def counted(tracker: SqlProgressTracker, *given: object, **named: object) -> object:
+        counts[name] += 1
+        return of_tracker(tracker, *given, **named)
+
+    monkeypatch.setattr(SqlProgressTracker, name, counted)
 
 
 @pytest.fixture(params=KINDS)
@@ -198,11 +219,47 @@ def test_whatever_an_event_does_before_it_fails_is_undone(world: World, way: str
     world.check(world.run(types))
 
 
+@pytest.mark.parametrize("sequencing", [{}, BY_BOOK], ids=["by subject", "by data"])
 @pytest.mark.parametrize("seed", range(5))
-def test_failures_at_random_leave_what_is_right(world: World, seed: int) -> None:
+def test_failures_at_random_leave_what_is_right(world: World, seed: int, sequencing: dict[str, str]) -> None:
     chance = Random(seed)
     names = ["good"] * 60 + ["caught"] * 3 + list(FAILING)
-    world.check(world.run([chance.choice(names) for _ in range(4 * CHUNK)]))
+    world.check(world.run([chance.choice(names) for _ in range(4 * CHUNK)], **sequencing))
+
+
+def test_savepoints_of_sqlite_write_no_files(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path / 'read.db'}")
+    with database.writing(of_handlers=True) as connection:
+        assert connection.exec_driver_sql("PRAGMA temp_store").scalar_one() == 2  # memory
+    database.close()
+
+
+def test_events_that_are_parked_in_one_chunk_take_no_transactions_of_their_own(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts: Counter[str] = Counter()
+    for name in ("unit", "unit_in_parts"):
+        _count(monkeypatch, name, counts)
+    at = [CHUNK, CHUNK + 1, CHUNK + SIZE - 1, CHUNK + SIZE, CHUNK + 2 * SIZE + 7, 2 * CHUNK - 1]
+    types = log(3 * CHUNK, {7: "at_once", **dict.fromkeys(at, "after_writing")})
+    world.check(world.run(types))
+    first = world.types.index("at_once")
+    assert counts["unit_in_parts"] == 3  # from the first failure on
+    assert counts["unit"] - counts["unit_in_parts"] == 2  # the chunk that fails, and what comes before the failure
+    again = [number for number, count in world.module.calls.items() if count > 1 and number > first]
+    assert len(again) <= len(at) * SIZE
+
+
+@pytest.mark.parametrize("distance", [1, SIZE + 1, 2 * SIZE])
+def test_an_event_without_a_sequence_behind_one_that_is_parked_stops_the_partition_there(
+    world: World, distance: int
+) -> None:
+    parked = CHUNK + 2 * SIZE + 5
+    world.without_book = parked + distance
+    application = world.run(log(3 * CHUNK, {7: "at_once", parked: "after_writing"}), **BY_BOOK)
+    until = range(world.without_book)
+    assert world.handled == [number for number in world.good if number in until]
+    assert world.waiting(application) == sorted(set(until) - set(world.good))
 
 
 def test_calls_after_the_commit_are_made_for_what_is_handled_and_once(

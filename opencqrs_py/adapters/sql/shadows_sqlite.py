@@ -224,6 +224,8 @@ class SqliteShadows(Shadows):
         with self._database.guard.turn(), self._database.reading() as connection:
             enforced = bool(connection.exec_driver_sql("PRAGMA foreign_keys").scalar())
             connection.exec_driver_sql("PRAGMA foreign_keys = OFF")
+            temporary = connection.exec_driver_sql("PRAGMA temp_store").scalar_one()
+            connection.exec_driver_sql("PRAGMA temp_store = FILE")  # indexes of whole tables are sorted there
             driver: Any = connection.connection.dbapi_connection
             try:
                 connection.exec_driver_sql("BEGIN IMMEDIATE")
@@ -233,6 +235,7 @@ class SqliteShadows(Shadows):
                     connection.exec_driver_sql("ROLLBACK")
                 if enforced:
                     connection.exec_driver_sql("PRAGMA foreign_keys = ON")
+                connection.exec_driver_sql(f"PRAGMA temp_store = {temporary}")
                 _detach(connection)
 
     @staticmethod

@@ -131,6 +131,7 @@ class SqliteDialect(Dialect):
         @event.listens_for(engine, "connect")
         def _configure(connection: Any, _record: Any) -> None:
             connection.isolation_level = None  # transactions begin where we say, not where the driver guesses
+            connection.execute("PRAGMA temp_store = MEMORY")  # else savepoints copy each page that changes into a file
             connection.create_function("opencqrs_now_ms", 0, machine_ms)
             connection.create_function("opencqrs_era", 0, boot_id)
             connection.create_function("opencqrs_hash", 2, _hash_of, deterministic=True)
