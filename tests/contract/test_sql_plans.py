@@ -5,21 +5,24 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from sqlalchemy import text
 
-from opencqrs_py.adapters.sql import Database, SqlEventStore
+from opencqrs_py.adapters.sql import Database, SqlEventStore, SqlProgressTracker
 from opencqrs_py.adapters.sql.postgresql import statements_in
-from opencqrs_py.model import Event, Selection
+from opencqrs_py.model import Event, Selection, layout
 from opencqrs_py.model.appending import SubjectIsOnEventId
+from opencqrs_py.model.inbox import InboxChange, InboxEntry, InboxStatus
 from opencqrs_py.model.selection import Share
 
 Noted = Callable[[Callable[[str, Any], None]], AbstractContextManager[None]]
 Plans = Callable[..., list[str]]
 
 COUNT = 30_000
+NOW = "2026-01-01T00:00:00.000+00:00"
 SCANS = r"SCAN opencqrs_events|Seq Scan|(ALL|index) opencqrs_events"
 COMMON = frozenset({"lent", "returned"})
 
@@ -131,6 +134,32 @@ def test_a_precondition_is_looked_up_by_an_index(
     (looked_up,) = [one for one in sent if one[0].startswith("SELECT id FROM")]
     found = plan(database, *looked_up)
     assert searches(found, "subject"), found
+
+
+def test_what_leaves_the_inbox_is_looked_up_once_for_each_event(database: Database, noted_statements: Noted) -> None:
+    tracker, sequences = SqlProgressTracker(database), 50
+    (cursor,) = tracker.claim("loans", layout(1), 0, "owner")
+    entries = [
+        InboxEntry("loans", f"/books/{n % sequences}", n, str(n), "s", "/", "t", InboxStatus.PENDING, NOW)
+        for n in range(1, 2_001)
+    ]
+    with tracker.unit("loans", cursor, 2_000, change=InboxChange(NOW, tuple(entries), each=True)):
+        pass
+    if database.kind != "sqlite":
+        with database.reading() as connection:
+            connection.execute(text(f"ANALYZE {'TABLE' if database.kind == 'mariadb' else ''} opencqrs_inbox"))
+    done = tuple(entries[:200])
+    sent: list[tuple[str, Any]] = []
+    moved = replace(cursor, stored=2_000, position=2_000)
+    change = InboxChange(NOW, done=done, each=True)
+    with noted_statements(lambda *one: sent.append(one)), tracker.unit("loans", moved, 2_000, change=change):
+        pass
+    (taken_out,) = [one for one in sent if one[0].startswith("DELETE FROM")]
+    assert "opencqrs_inbox" in taken_out[0]
+    found = plan(database, *taken_out)
+    by_position = r'\(group_name=\? AND position=\?\)$|Index Cond: .* AND \("position"|range opencqrs_inbox PRIMARY'
+    assert re.search(by_position, found), found
+    assert not re.search(r"Index Cond: .*sequence_hash|opencqrs_inbox_sequence", found), found
 
 
 @pytest.mark.parametrize("kind", [pytest.param("postgresql", marks=pytest.mark.postgresql)])

@@ -146,7 +146,7 @@ class SqlInbox:
             connection.execute(those, [{"hash": hash_, "at": position} for hash_, position in late])
         first = sorted(row for row in firsts.items() if row not in timed)
         for part in _in_parts(first):
-            waiting = self._named(group, part) & untimed
+            waiting = self._at(group, part) & untimed
             connection.execute(update(self._table).where(waiting).values(due_ms=milliseconds(now)))
 
     def is_stuck(self, connection: Connection, group: str, sequence_id: str) -> bool:
@@ -235,8 +235,7 @@ class SqlInbox:
 
     def _take_out(self, connection: Connection, group: str, done: Sequence[InboxEntry]) -> None:
         columns = self._table.c
-        those = self._among(group, {key_of(entry.sequence_id) for entry in done})
-        those &= columns.position.in_([entry.position for entry in done])
+        those = self._at(group, [(key_of(entry.sequence_id), entry.position) for entry in done])
         as_read = those & (columns.status != InboxStatus.PAUSED.value)
         if connection.execute(delete(self._table).where(as_read)).rowcount != len(done):
             raise InboxChangedError("events in the inbox were changed while they were handled")
@@ -260,9 +259,9 @@ class SqlInbox:
         columns, wanted = self._table.c, set(sequences)
         key = (columns.sequence_hash, columns.sequence_id)
         left = select(*key, func.min(columns.position)).where(self._among(group, sequences)).group_by(*key)
-        firsts = [row[2] for row in connection.execute(left) if (row[0], row[1]) in wanted]
+        firsts = [((row[0], row[1]), row[2]) for row in connection.execute(left) if (row[0], row[1]) in wanted]
         if firsts:
-            those = self._among(group, sequences) & columns.position.in_(firsts)
+            those = self._at(group, firsts)
             those &= columns.status.in_(_MOVING) & columns.due_ms.is_(None)
             connection.execute(update(self._table).where(those).values(due_ms=ms_of(due)))
 
@@ -351,14 +350,14 @@ class SqlInbox:
     def _all_as_read(self, group: str, entries: Sequence[InboxEntry]) -> ColumnElement[bool]:
         """Return what holds for the events of entries whose status and attempts are as they were read."""
         columns = self._table.c
-        sequences = self._among(group, {key_of(entry.sequence_id) for entry in entries})
-        positions: dict[tuple[str, int], list[int]] = {}
+        rows: dict[tuple[str, int], list[tuple[SequenceKey, int]]] = {}
         for entry in entries:
-            positions.setdefault((entry.status.value, entry.attempts), []).append(entry.position)
+            known = (entry.status.value, entry.attempts)
+            rows.setdefault(known, []).append((key_of(entry.sequence_id), entry.position))
         return or_(
             *(
-                sequences & columns.position.in_(those) & (columns.status == status) & (columns.attempts == attempts)
-                for (status, attempts), those in positions.items()
+                self._at(group, those) & (columns.status == status) & (columns.attempts == attempts)
+                for (status, attempts), those in rows.items()
             )
         )
 
@@ -367,10 +366,15 @@ class SqlInbox:
         columns = self._table.c
         return (columns.group_name == group) & columns.sequence_hash.in_(sorted({hash_ for hash_, _ in sequences}))
 
-    def _named(self, group: str, rows: Sequence[tuple[SequenceKey, int]]) -> ColumnElement[bool]:
-        """Return what holds for rows by sequence and position."""
-        positions = self._table.c.position.in_([position for _, position in rows])
-        return self._among(group, [sequence for sequence, _ in rows]) & positions
+    def _at(self, group: str, rows: Iterable[tuple[SequenceKey, int]]) -> ColumnElement[bool]:
+        """Return what holds for rows at positions of sequences, and for those of others with the same hash there.
+
+        The index is asked for each position only: a database may else look for each hash at each position.
+        """
+        columns = self._table.c
+        hashes, positions = {hash_ for (hash_, _), _ in rows}, [position for _, position in rows]
+        here = (columns.group_name == group) & columns.position.in_(positions)
+        return here & (columns.sequence_hash + 0).in_(sorted(hashes))
 
     def _in(self, group: str, sequence: SequenceKey) -> ColumnElement[bool]:
         columns, (hash_, id_) = self._table.c, sequence
