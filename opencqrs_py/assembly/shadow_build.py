@@ -146,8 +146,7 @@ class ShadowBuild:
         require_streaming(self._group)
         live = self._live()
         name, shadows = self._group.name, self._shadows
-        with shadows.alone(name, shadows.record(name)):
-            record = self._opened()
+        record = self._opened()
         with self._application(record, live) as application:
             self._prepare(application, record)
             pace, reach = self._paced(application, live), self._reach(application)
@@ -206,7 +205,8 @@ class ShadowBuild:
         shadows.tidy(group.name)
         known = shadows.record(group.name)
         if known is not None and known.has_shadow and shadows.exists(group.name):
-            changed = self._changed(known)
+            with shadows.alone(group.name, known):
+                changed = self._changed(known)
             if not changed:
                 return known
             text = "group %s: %s changed since the rebuild began, so it begins again"
@@ -214,8 +214,9 @@ class ShadowBuild:
         elif known is not None and known.keeps_old:
             raise old_tables_kept(group.name)
         shadows.drop_shadow(group.name)
-        settings = group.rebuild
-        return shadows.open(group.name, self.code.handlers, settings.tables, settings.shared_tables, self._conditions())
+        settings, conditions = group.rebuild, self._conditions()
+        with shadows.alone(group.name, shadows.record(group.name)):
+            return shadows.open(group.name, self.code.handlers, settings.tables, settings.shared_tables, conditions)
 
     def _changed(self, known: RebuildRecord) -> list[str]:
         """Return the names of what is not as it was when an unfinished rebuild began; empty if it may continue."""

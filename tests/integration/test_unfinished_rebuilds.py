@@ -192,3 +192,10 @@ def test_a_comparison_names_tables_with_rows_to_which_handlers_no_longer_write(f
     with filled.application() as application:
         found = application.rebuilds.compare("catalog")
     assert (found.differences, set(found.unwritten)) == ((), {"audit", "lent"})
+
+
+def test_a_rebuild_that_begins_again_says_itself_what_is_wrong(filled: World) -> None:
+    begin(filled)
+    wrong = {"event-handling.groups.catalog.rebuild.tables": ["nowhere"]}
+    with filled.application(**wrong) as application, pytest.raises(RebuildError, match="there is no table nowhere"):
+        application.rebuilds.rebuild("catalog")
