@@ -268,7 +268,7 @@ class PartitionInbox:
             return cursor
         return self._parking.look(self._group, [cursor], now)[0]
 
-    def parted(self, page: Page, events: Chunk, upto: int, cursor: Cursor) -> tuple[Chunk, int, list[InboxEntry]]:
+    def parted(self, page: Page, events: Chunk, upto: int, cursor: Cursor) -> tuple[Chunk, int, tuple[InboxEntry, ...]]:
         """Return the events without those of parked sequences, up to where, and these as entries of the inbox.
 
         Raises:
@@ -287,7 +287,7 @@ class PartitionInbox:
 
     def followers(
         self, portion: Portion, index: int, first: InboxEntry, cursor: Cursor
-    ) -> tuple[Chunk, list[InboxEntry]]:
+    ) -> tuple[Chunk, tuple[InboxEntry, ...]]:
         """Return the events after one that is parked without those of its sequence, and these as entries behind it.
 
         Raises:
@@ -300,7 +300,7 @@ class PartitionInbox:
 
     def _parted(
         self, page: Page, events: Chunk, parked: frozenset[str], cursor: Cursor
-    ) -> tuple[Chunk, list[InboxEntry]]:
+    ) -> tuple[Chunk, tuple[InboxEntry, ...]]:
         def sequence_of(event: Event) -> str | None:
             return only_sequence(page, event, cursor, parked.__contains__)
 
@@ -310,7 +310,8 @@ class PartitionInbox:
         else:
             others, those = events.parted(lambda event: sequence_of(event) is not None)
         since = in_milliseconds(self._clock.now())
-        return others, [waiting_entry(self._group, sequence_of(one) or "", one, since, cursor.replay) for one in those]
+        waiting = [waiting_entry(self._group, sequence_of(one) or "", one, since, cursor.replay) for one in those]
+        return others, tuple(waiting)
 
     def entry(self, page: Page, event: Event, how: GivenUp, cursor: Cursor, record: FailureRecord | None) -> InboxEntry:
         """Return the entry of an event that is parked, after the failures of a record.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
@@ -69,20 +69,16 @@ class _Handled:
     """What has come of a portion by now.
 
     Attributes:
-        rest: What remains of it; ``behind`` is all that goes into the inbox.
-        upto: Position that is reached.
-        newest: The event at that position, if a handler got it, or it was given up.
+        rest: What remains of it; ``behind`` is all that goes into the inbox, ``upto`` how far the progress moves.
+        newest: The last event that the progress moves over, as far as it is the partition's.
         events: How many of the events a handler got.
-        parked: The events that were given up.
-        entries: Their entries in the inbox.
+        given_up: How events have failed, and their entries in the inbox.
     """
 
     rest: Portion
-    upto: int
     newest: Event | None
-    events: int
-    parked: list[Parked]
-    entries: list[InboxEntry]
+    events: int = 0
+    given_up: list[tuple[Failure, InboxEntry]] = field(default_factory=list)
 
 
 class Pieces:
@@ -126,7 +122,7 @@ class Pieces:
             InboxError: Likewise, if too much would wait.
             NotOpenedError: If the unit of work was not opened.
         """
-        done = _Handled(portion, portion.upto, portion.chunk.read_whole(-1), 0, [], [])
+        done = _Handled(portion, portion.chunk.read_whole(-1))
         to, fingerprint = self._reached(done)
         opening = partial(self._tracker.unit_in_parts, self._group, cursor, to, fingerprint=fingerprint)
         with _opened(opening) as unit:
@@ -141,15 +137,15 @@ class Pieces:
                 raise ended from failed.error
             finally:
                 self._calls.end(work)
-            if done.upto != to:
+            if done.rest.upto != to:
                 to, fingerprint = self._reached(done)
-            behind = done.rest.behind
-            unit.conclude(to, fingerprint, self._inbox.change(done.rest) if behind else None)
-        moved = cursor.moved_to(to, stored=True, fingerprint=fingerprint)
-        for entry in done.entries:
+            unit.conclude(to, fingerprint, self._inbox.change(done.rest) if done.rest.behind else None)
+        moved, parked = cursor.moved_to(to, stored=True, fingerprint=fingerprint), list[Parked]()
+        for failure, entry in done.given_up:
             moved = with_entry(moved, entry)
+            parked.append(Parked(failure, entry.sequence_id, entry.attempts, None, new=True))
         missed = self._calls.after_commit(work)
-        return Outcome(moved, handled=done.events, missed=missed, parked=tuple(done.parked))
+        return Outcome(moved, handled=done.events, missed=missed, parked=tuple(parked))
 
     def _next_piece(self, cursor: Cursor, unit: SavingUnit, work: Work, done: _Handled) -> None:
         """Handle the first events of the rest; up to one that fails, if so, which is parked."""
@@ -167,10 +163,8 @@ class Pieces:
                 raise NotUndoneError(failed.error) from failed
             if index:
                 done.events += self._calls.call(work, piece[:index])
-            failure, entry = given
-            done.parked.append(Parked(failure, entry.sequence_id, entry.attempts, None, new=True))
-            done.entries.append(entry)
-            self._go_on(cursor, done, index, entry)
+            done.given_up.append(given)
+            self._go_on(cursor, done, index, given[1])
         else:
             done.rest = replace(rest, chunk=rest.chunk[SIZE:])
 
@@ -191,16 +185,16 @@ class Pieces:
             others, those = self._inbox.followers(rest, index, entry, cursor)
         except Exception:
             behind = tuple(one for one in rest.behind if one.position < entry.position)
-            done.rest = replace(rest, chunk=NOTHING, behind=(*behind, entry))
-            done.upto, done.newest = entry.position, event
+            done.rest = replace(rest, chunk=NOTHING, upto=entry.position, behind=(*behind, entry))
+            done.newest = event
         else:
             behind = tuple(sorted((*rest.behind, entry, *those), key=lambda one: one.position))
             done.rest = replace(rest, chunk=others, behind=behind)
 
     def _reached(self, done: _Handled) -> tuple[int, str]:
         """Return the position that progress reaches, and what identifies the log up to it."""
-        at_end = done.newest if done.newest is not None and done.newest.position == done.upto else None
-        return done.upto, self._source.fingerprint(done.upto, at_end)
+        upto, newest = done.rest.upto, done.newest
+        return upto, self._source.fingerprint(upto, newest if newest is not None and newest.position == upto else None)
 
 
 @contextmanager

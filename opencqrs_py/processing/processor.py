@@ -338,7 +338,7 @@ class PartitionProcessor:
 
     def _from_log(self, cursor: Cursor) -> Outcome:
         """Take the next step with events of the log; those of sequences in the inbox go there, too."""
-        behind: Sequence[InboxEntry] = ()
+        behind: tuple[InboxEntry, ...] = ()
         try:
             ahead = cursor.ahead if cursor.ahead is not None and cursor.position < cursor.ahead.until else None
             feed = self._feed if ahead is None else self._feed.sequenced
@@ -358,7 +358,7 @@ class PartitionProcessor:
         except BaseException as error:  # whatever a store raises is an outcome
             raise_interrupt(error)
             return Outcome(cursor, failure=self._diagnosis.failure_to_read(error))
-        return self._next(cursor, page, Portion(events, upto, tuple(behind), page=page))
+        return self._next(cursor, page, Portion(events, upto, behind, page=page))
 
     def _next(self, cursor: Cursor, page: Page, portion: Portion) -> Outcome:
         """Handle the first chunk of events, or only the first event if it has failed before."""
