@@ -27,9 +27,7 @@ if TYPE_CHECKING:
     from opencqrs_py.assembly.control import Control
 
 _log = logging.getLogger("opencqrs.control")
-_PAUSE, _LONGEST_PAUSE = 0.02, 0.25  # seconds between two looks at how far the rebuild is
-_NEAR_SECONDS = 2.0  # a head that was reached in less than that is near enough to swap
-_STARTS, _SEQUENCING = "its @on_start functions", "the way its events are sequenced"
+_PAUSE = 0.25  # seconds between two comparisons
 _EXAMPLES = 5  # rows of a table that are shown
 DEFAULT_TIMEOUT = 60.0
 
@@ -203,12 +201,12 @@ class Rebuilds:
             while True:
                 filled.reach.target(self._container.event_store().head())
                 filled.reach.hasten()
-                with shadows.alone(group.name, filled.record):
+                with shadows.explained(group.name, filled.record):
                     found = shadows.compare(group.name, examples)
                     shadows.require_current(group.name, filled.record)
                 if found.exact or time.monotonic() >= until:
                     return found
-                time.sleep(_LONGEST_PAUSE)
+                time.sleep(_PAUSE)
 
     def undo(self, name: str, *, timeout: float = DEFAULT_TIMEOUT) -> RebuildResult:
         """Put the tables back that a swap has kept, with their progress, from which the group then continues.

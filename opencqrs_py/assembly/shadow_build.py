@@ -152,7 +152,7 @@ class ShadowBuild:
             pace, reach = self._paced(application, live), self._reach(application)
             application.start([name])
             try:
-                with shadows.alone(name, record):
+                with shadows.explained(name, record):
                     self._fill(application, watcher, pace, reach, record)
                 yield FilledShadow(record, reach)
             finally:
@@ -205,7 +205,7 @@ class ShadowBuild:
         shadows.tidy(group.name)
         known = shadows.record(group.name)
         if known is not None and known.has_shadow and shadows.exists(group.name):
-            with shadows.alone(group.name, known):
+            with shadows.explained(group.name, known):
                 changed = self._changed(known)
             if not changed:
                 return known
@@ -215,7 +215,7 @@ class ShadowBuild:
             raise old_tables_kept(group.name)
         shadows.drop_shadow(group.name)
         settings, conditions = group.rebuild, self._conditions()
-        with shadows.alone(group.name, shadows.record(group.name)):
+        with shadows.explained(group.name, shadows.record(group.name)):
             return shadows.open(group.name, self.code.handlers, settings.tables, settings.shared_tables, conditions)
 
     def _changed(self, known: RebuildRecord) -> list[str]:
@@ -265,20 +265,22 @@ class ShadowBuild:
     def _prepare(self, application: Application, record: RebuildRecord) -> None:
         """Make the tables, and refuse with OCQ-630 what cannot be swapped."""
         try:
-            with self._shadows.alone(self._group.name, record):
+            with self._shadows.explained(self._group.name, record):
                 refused = self._refusals(self._made(application))
         except BaseException:
-            self._drop_unfilled(application)
+            self._drop_unfilled(application, record)
             raise
         if refused:
-            self._drop_unfilled(application)
+            self._drop_unfilled(application, record)
             raise _cannot(self._group.name, refused)
 
-    def _drop_unfilled(self, application: Application) -> None:
-        filled = _statuses(application, self._group.name)
+    def _drop_unfilled(self, application: Application, record: RebuildRecord) -> None:
+        """Drop the shadow if nothing was handled in it; one of another process is not ours to drop."""
+        name = self._group.name
+        drops = self._shadows.is_current(name, record) and not _statuses(application, name)
         application.stop()
-        if not filled:
-            self._shadows.drop_shadow(self._group.name)
+        if drops:
+            self._shadows.drop_shadow(name)
 
     # The application that fills it
 

@@ -8,13 +8,15 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from sqlalchemy import Engine, event
+from sqlalchemy import Connection, Engine, event
 from support.rebuilding import HANDLERS, KINDS, WRONG, World, of
 
+from opencqrs_py import Application
 from opencqrs_py.adapters.sql import Database
 from opencqrs_py.adapters.sql.shadows import Shadows
+from opencqrs_py.adapters.sql.shadows_sqlite import SqliteShadows
 from opencqrs_py.assembly.rebuilds import Rebuilds
-from opencqrs_py.assembly.shadow_build import RebuildProgress
+from opencqrs_py.assembly.shadow_build import RebuildProgress, ShadowBuild
 from opencqrs_py.errors import RebuildError
 from opencqrs_py.model.rebuild import Fate
 
@@ -228,15 +230,19 @@ def test_old_tables_are_not_dropped_with_what_others_have_built_on_them_on_postg
     assert empty.send("SELECT count(*) FROM pg_proc WHERE proname = 'before'") == [(1,)]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_of_two_rebuilds_that_swap_the_second_one_is_refused(
-    empty: World, make_module: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def wrong(empty: World, make_module: Callable[[str], ModuleType]) -> World:
+    """A group that has handled 14 events, and one row of whose table has become wrong."""
     empty.module = make_module(HANDLERS)
     empty.add(14)
     empty.run()
     empty.send(WRONG)
-    with empty.application() as application, empty.application() as other:
+    return empty
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_of_two_rebuilds_that_swap_the_second_one_is_refused(wrong: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    with wrong.application() as application, wrong.application() as other:
         swap = Shadows.swap
 
         def after_another(shadows: Shadows, *given: object) -> object:
@@ -250,11 +256,23 @@ def test_of_two_rebuilds_that_swap_the_second_one_is_refused(
 
         monkeypatch.setattr(Shadows, "swap", after_another)
         application.rebuilds.rebuild("catalog")
-        assert empty.lent()["/books/3"] == 2
+        assert wrong.lent()["/books/3"] == 2
         application.rebuilds.undo("catalog")
-        assert empty.lent()["/books/3"] == 99
+        assert wrong.lent()["/books/3"] == 99
         with pytest.raises(RebuildError, match=r"OCQ-630.*no old tables"):
             other.rebuilds.undo("catalog")
+
+
+def _before_it_opens(monkeypatch: pytest.MonkeyPatch, function: Callable[[], object]) -> None:
+    """Have a function called just before the next shadow is made."""
+    opens = Shadows.open
+
+    def after_function(shadows: Shadows, *given: object) -> object:
+        monkeypatch.setattr(Shadows, "open", opens)
+        function()
+        return opens(shadows, *given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Shadows, "open", after_function)
 
 
 def _given_up(rebuilds: Rebuilds) -> None:
@@ -279,13 +297,9 @@ def _begun_again(rebuilds: Rebuilds) -> None:
 @pytest.mark.parametrize("command", ["rebuild", "compare"])
 @pytest.mark.parametrize("by_another", [_given_up, _completed, _completed_and_dropped, _begun_again])
 def test_a_rebuild_that_another_process_ends_meanwhile_says_so_and_changes_nothing(
-    empty: World, make_module: Callable[[str], ModuleType], command: str, by_another: Callable[[Rebuilds], None]
+    wrong: World, command: str, by_another: Callable[[Rebuilds], None]
 ) -> None:
-    empty.module = make_module(HANDLERS)
-    empty.add(14)
-    empty.run()
-    empty.send(WRONG)
-    with empty.application() as application, empty.application() as other:
+    with wrong.application() as application, wrong.application() as other:
         todo = [by_another]
 
         def meanwhile(_progress: RebuildProgress) -> None:
@@ -294,32 +308,57 @@ def test_a_rebuild_that_another_process_ends_meanwhile_says_so_and_changes_nothi
 
         with pytest.raises(RebuildError, match=r"OCQ-630.*another process has ended the rebuild of group 'catalog'"):
             getattr(application.rebuilds, command)("catalog", watcher=meanwhile)
-        assert empty.lent()["/books/3"] == (2 if by_another in (_completed, _completed_and_dropped) else 99)
-        assert empty.positions() == {14}
+        assert wrong.lent()["/books/3"] == (2 if by_another in (_completed, _completed_and_dropped) else 99)
+        assert wrong.positions() == {14}
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_rebuild_that_begins_while_another_one_does_says_so(
-    empty: World, make_module: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
+    wrong: World, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    empty.module = make_module(HANDLERS)
-    empty.add(14)
-    empty.run()
-    with empty.application() as application, empty.application() as other:
-        open_ = Shadows.open
-
-        def after_another(shadows: Shadows, *given: object) -> object:
-            monkeypatch.setattr(Shadows, "open", open_)
-            assert other.rebuilds.compare("catalog").exact
-            return open_(shadows, *given)  # type: ignore[arg-type]
-
-        monkeypatch.setattr(Shadows, "open", after_another)
-        try:
+    with wrong.application() as application, wrong.application() as other:
+        _before_it_opens(monkeypatch, lambda: other.rebuilds.compare("catalog"))
+        if kind == "sqlite":  # where the new file takes the place of the other one
             application.rebuilds.rebuild("catalog")
-        except RebuildError as error:
-            assert "another process has ended the rebuild of group 'catalog'" in str(error)  # noqa: PT017 one of two ends
-        assert empty.lent() == {f"/books/{n}": 2 for n in range(7)}
-        assert empty.positions() == {14}
+        else:
+            with pytest.raises(RebuildError, match=r"another process has ended the rebuild of group 'catalog'"):
+                application.rebuilds.rebuild("catalog")
+        assert wrong.lent()["/books/3"] == (2 if kind == "sqlite" else 99)
+        assert wrong.positions() == {14}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_rebuild_that_cannot_begin_leaves_that_of_another_process(
+    wrong: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with wrong.application() as application, wrong.application() as other:
+        made = ShadowBuild._made
+
+        def fail(build: ShadowBuild, filling: Application) -> object:
+            monkeypatch.setattr(ShadowBuild, "_made", made)
+            assert other.rebuilds.abort("catalog")
+            other.rebuilds._build(*other.rebuilds._chosen("catalog"))._opened()
+            raise ValueError("no")
+
+        monkeypatch.setattr(ShadowBuild, "_made", fail)
+        with pytest.raises(RebuildError, match=r"another process has ended the rebuild of group 'catalog'"):
+            application.rebuilds.rebuild("catalog")
+        assert wrong.is_there("shadow")
+
+
+@pytest.mark.parametrize("kind", [SQLITE])
+def test_only_the_copy_of_a_swap_sorts_in_files(wrong: World) -> None:
+    def kept_in(connection: Connection) -> int:
+        found: int = connection.exec_driver_sql("PRAGMA temp_store").scalar_one()
+        return found
+
+    with wrong.application() as application:
+        shadows = application.rebuilds._shadows("catalog")
+        assert isinstance(shadows, SqliteShadows)
+        with shadows._writing() as (connection, _):
+            assert kept_in(connection) == 1  # file
+        with shadows._database.writing() as connection:
+            assert kept_in(connection) == 2  # memory
 
 
 @pytest.mark.parametrize("kind", KINDS)

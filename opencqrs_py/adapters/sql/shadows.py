@@ -6,7 +6,7 @@ import json
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -145,7 +145,7 @@ class Shadows(ABC):
             raise ended_elsewhere(group)
 
     @contextmanager
-    def alone(self, group: str, rebuild: RebuildRecord | None) -> Iterator[None]:
+    def explained(self, group: str, rebuild: RebuildRecord | None) -> Iterator[None]:
         """Explain, with OCQ-630, what fails in this block because another process rebuilds the same group.
 
         Args:
@@ -155,10 +155,16 @@ class Shadows(ABC):
         try:
             yield
         except Exception as error:
-            with suppress(DBAPIError):
-                if not self.is_current(group, rebuild):
-                    raise ended_elsewhere(group) from error
+            if self._is_over(group, rebuild):
+                raise ended_elsewhere(group) from error
             raise
+
+    def _is_over(self, group: str, rebuild: RebuildRecord | None) -> bool:
+        """Return whether another process has ended a rebuild, as far as the database answers."""
+        try:
+            return not self.is_current(group, rebuild)
+        except Exception:  # which is what has failed before
+            return False
 
     def _is_there(self, table: str) -> bool:
         with self._database.reading() as connection:
