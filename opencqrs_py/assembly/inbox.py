@@ -318,7 +318,7 @@ class InboxControl:
     def _due(self, entry: InboxEntry, *, first: bool) -> InboxEntry:
         """Return an event as one that may be tried, if nothing comes before it; the first of its sequence at once."""
         due = entry.due(self._now())
-        return due if first or self._is_each(entry.group) else replace(due, due_at=None)
+        return due if first or self._is_each(entry.group) else due._replace(due_at=None)
 
     def _is_scheduled(self, group: str) -> bool:
         return self._groups[group].processing.mode is Mode.SCHEDULED
@@ -425,7 +425,7 @@ class InboxControl:
 
 def _as_of(entry: InboxEntry, now: datetime) -> InboxEntry:
     """Return an event with what it waits for at a time."""
-    return replace(entry, status=entry.status_at(now))
+    return entry._replace(status=entry.status_at(now))
 
 
 def _skip(entry: InboxEntry, partition: Partition, reason: str, now: str) -> Skip:

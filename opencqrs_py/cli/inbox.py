@@ -238,7 +238,7 @@ def _print(line: str) -> None:
 
 def _as_json(entry: InboxEntry) -> dict[str, Any]:
     errors = [asdict(error) for error in entry.errors]
-    return {**asdict(entry), "status": entry.status.value, "errors": errors, "last_error": entry.reason or None}
+    return {**entry._asdict(), "status": entry.status.value, "errors": errors, "last_error": entry.reason or None}
 
 
 def _step_as_json(step: InboxStep, command: str) -> dict[str, Any]:

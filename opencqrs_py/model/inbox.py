@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from typing import NamedTuple
 
 from opencqrs_py.errors import InboxError
 from opencqrs_py.model.naming import counted
@@ -52,9 +53,10 @@ class GivenUp:
     status: InboxStatus
 
 
-@dataclass(frozen=True, slots=True)
-class InboxEntry:
+class InboxEntry(NamedTuple):
     """An event that waits. It stays in its store, and is read again by its position.
+
+    A named tuple, as events are: one is made for each event that comes into the inbox, and again when it leaves.
 
     Attributes:
         group: Processing group.
@@ -106,20 +108,20 @@ class InboxEntry:
         if len(errors) > _ERRORS_KEPT:
             errors = (errors[0], *errors[-_ERRORS_KEPT + 1 :])
         attempts, retries = self.attempts + 1, self.retries + (due_at is not None)
-        return replace(self, status=status, due_at=_text(due_at), errors=errors, attempts=attempts, retries=retries)
+        return self._replace(status=status, due_at=_text(due_at), errors=errors, attempts=attempts, retries=retries)
 
     def due(self, now: datetime) -> InboxEntry:
         """Return the entry as one that may be tried at once, if nothing of its sequence comes first."""
         status = InboxStatus.RETRYING if self.attempts else InboxStatus.PENDING
-        return replace(self, status=status, due_at=_text(now))
+        return self._replace(status=status, due_at=_text(now))
 
     def paused(self) -> InboxEntry:
         """Return the entry as one that waits for a person."""
-        return replace(self, status=InboxStatus.PAUSED, due_at=None)
+        return self._replace(status=InboxStatus.PAUSED, due_at=None)
 
     def with_attempts(self, attempts: int) -> InboxEntry:
         """Return the entry with another number of attempts used up of those that a parked event has."""
-        return replace(self, retries=attempts)
+        return self._replace(retries=attempts)
 
 
 def _text(moment: datetime | None) -> str | None:

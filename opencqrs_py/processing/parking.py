@@ -126,11 +126,8 @@ def parked_entry(
     if record is not None and record.attempts > 1:
         errors = (AttemptError(record.first_failed_at, record.first_error), how.error)
     attempts = record.attempts if record is not None else 1
-    entry = replace(
-        waiting_entry(group, sequence_id, event, in_milliseconds(now), replay),
-        attempts=attempts - 1,
-        errors=errors[:-1],
-    )
+    fresh = waiting_entry(group, sequence_id, event, in_milliseconds(now), replay)
+    entry = fresh._replace(attempts=attempts - 1, errors=errors[:-1])
     return after_failure(entry, how, rule.back_off, now)
 
 
@@ -160,7 +157,7 @@ def before_mark(entry: InboxEntry, cursor: Cursor) -> InboxEntry:
     if not (cursor.isolate and entry.errors and entry.errors[-1].error == _CRASH):
         return entry
     retries = entry.retries - (entry.status is InboxStatus.RETRYING)
-    return replace(entry, attempts=entry.attempts - 1, retries=max(0, retries), errors=entry.errors[:-1])
+    return entry._replace(attempts=entry.attempts - 1, retries=max(0, retries), errors=entry.errors[:-1])
 
 
 def is_used_up_by_crashes(entry: InboxEntry, back_off: BackOff) -> bool:
@@ -436,7 +433,7 @@ class PartitionInbox:
         after = entries[0]
         if failure.origin is Origin.CHECKPOINT:
             wait = self._rule.wait_after(after, 0) or LOOK_SECONDS
-            after = replace(after, due_at=in_milliseconds(self._clock.now() + timedelta(seconds=wait)))
+            after = after._replace(due_at=in_milliseconds(self._clock.now() + timedelta(seconds=wait)))
         elif marked is None:
             return
         with suppress(Exception):  # an outage, which the next step meets, or a person has changed it

@@ -111,7 +111,7 @@ class PartitionBatches:
                 break
             if sequence_id is not None:
                 entry = waiting_entry(self._group, sequence_id, event, since, cursor.replay)
-                entries.append(entry if expires is None else replace(entry, expires_at=expires))
+                entries.append(entry if expires is None else entry._replace(expires_at=expires))
         return without_handling(upto, tuple(entries))
 
     def _sequence_of(self, page: Page, event: Event, cursor: Cursor) -> str | None:
@@ -266,7 +266,7 @@ class PartitionBatches:
             marked = after_failure(entry, crash_in_attempt(now), self._rule.back_off, now)
             if marked.status is InboxStatus.EXHAUSTED and self._rule.on_exhausted is OnBatchExhausted.SKIP:
                 again = in_milliseconds(now)  # who finds the mark skips the event
-                marked = replace(marked, status=InboxStatus.RETRYING, due_at=again, retries=entry.retries + 1)
+                marked = marked._replace(status=InboxStatus.RETRYING, due_at=again, retries=entry.retries + 1)
             if not self._apply(cursor, changed=((entry, self._kept(marked)),), remainders=self._rest_after(marked)):
                 return Outcome(cursor)
             done = self._recorded(cursor, portion, self._handle(cursor, portion), marked)
@@ -290,7 +290,7 @@ class PartitionBatches:
         now = self._clock.now()
         if failure.origin is Origin.HANDLER and not failure.permanent and self._in_grace(entry, now):
             again = in_milliseconds(self._after(datetime.fromisoformat(cursor.tick or in_milliseconds(now))))
-            free = replace(entry, due_at=again if self._rule.each else None)
+            free = entry._replace(due_at=again if self._rule.each else None)
             rest = () if self._rule.each else (Remainder(entry.sequence_id, again),)
             self._apply(cursor, changed=((marked or entry, free),), remainders=rest)
             return replace(well, uncounted=(Uncounted(failure, in_milliseconds(self._grace_end(entry))),))
@@ -321,14 +321,14 @@ class PartitionBatches:
 
     def _unmarked(self, cursor: Cursor, entries: Sequence[InboxEntry], marked: InboxEntry) -> None:
         """Take back the mark of an attempt that has not failed by its event; it is due at this tick still."""
-        before = entries[0] if self._rule.each else replace(entries[0], due_at=None)
+        before = entries[0] if self._rule.each else entries[0]._replace(due_at=None)
         rest = () if self._rule.each else (Remainder(before.sequence_id, cursor.tick),)
         with suppress(Exception):  # an outage, which the next step meets
             self._apply(cursor, changed=((self._kept(marked), before),), remainders=rest)
 
     def _kept(self, after: InboxEntry) -> InboxEntry:
         """Return an entry as it is stored: in a sequence that is tried as a whole its first event has the time."""
-        return after if self._rule.each else replace(after, due_at=None)
+        return after if self._rule.each else after._replace(due_at=None)
 
     def _rest_after(self, after: InboxEntry) -> tuple[Remainder, ...]:
         return () if self._rule.each else (Remainder(after.sequence_id, after.due_at),)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -106,7 +105,7 @@ def test_the_inbox_of_an_older_package_keeps_what_waits(
         names, marks = ", ".join(row), ", ".join(f":{name}" for name in row)
         connection.execute(text(f"INSERT INTO opencqrs_inbox ({names}) VALUES ({marks})"), row)
     (found,) = SqlProgressTracker(open_database()).entries("group")
-    assert found == replace(entry, due_at=entry.parked_at)
+    assert found == entry._replace(due_at=entry.parked_at)
     assert versions(database)["opencqrs_inbox"] == 3
 
 

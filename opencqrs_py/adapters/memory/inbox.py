@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import groupby
 
@@ -69,7 +69,7 @@ class MemoryInbox:
         sequences = dict(self.sequences)
         for id_, entries in self._of(group, partition).items():
             sequences[group, id_] = tuple(
-                replace(one, due_at=_arranged(one, now) if each or not index else None)
+                one._replace(due_at=_arranged(one, now) if each or not index else None)
                 for index, one in enumerate(entries)
             )
         return MemoryInbox(sequences)
@@ -171,7 +171,7 @@ def _put_off(sequences: _Sequences, group: str, remainder: Remainder) -> None:
             due_at = None if index else remainder.due_at
         elif due_at is not None and due_at <= until:
             due_at = remainder.due_at
-        changed.append(replace(one, due_at=due_at) if one.status.moves else one)
+        changed.append(one._replace(due_at=due_at) if one.status.moves else one)
     _keep(sequences, key, tuple(changed))
 
 
@@ -179,7 +179,7 @@ def _freed(entries: tuple[InboxEntry, ...], due_at: str) -> tuple[InboxEntry, ..
     """Return the events of a sequence, of which the first may be tried, if it is not for a person."""
     if not entries or not entries[0].status.moves or entries[0].due_at is not None:
         return entries
-    return (replace(entries[0], due_at=due_at), *entries[1:])
+    return (entries[0]._replace(due_at=due_at), *entries[1:])
 
 
 def _keep(sequences: _Sequences, key: _Key, rest: tuple[InboxEntry, ...]) -> None:
@@ -213,4 +213,4 @@ def _put_in(sequences: _Sequences, entry: InboxEntry, change: InboxChange) -> No
     if not entries and most is not None and sum(name == entry.group for name, _ in sequences) >= most:
         raise too_many(entry, most)
     waits = not entry.status.moves or (entries and not change.each)
-    sequences[key] = (*entries, replace(entry, due_at=None if waits else entry.due_at or entry.parked_at))
+    sequences[key] = (*entries, entry._replace(due_at=None if waits else entry.due_at or entry.parked_at))

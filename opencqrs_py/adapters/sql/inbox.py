@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from operator import itemgetter
 from typing import Any, TypeVar
@@ -23,6 +23,7 @@ from sqlalchemy import (
     update,
 )
 
+from opencqrs_py.adapters.sql.connections import Rows
 from opencqrs_py.adapters.sql.database import Database
 from opencqrs_py.adapters.sql.inbox_rows import (
     COLUMNS,
@@ -53,6 +54,7 @@ from opencqrs_py.model.inbox import (
 from opencqrs_py.model.partition import Partition
 
 _POSITION, _HASH, _ID = (COLUMNS.index(name) for name in ("position", "sequence_hash", "sequence_id"))
+_MOST_ASKED = 400  # hashes in a statement that is one part for each: SQLite takes 500 parts
 _MOST_NAMED = 5_000  # events or sequences in a statement: some databases take no more than 32,767 values
 _MOVING = [status.value for status in InboxStatus if status.moves]
 
@@ -67,8 +69,14 @@ class SqlInbox:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._table = database.table(INBOX)
-        marks = ", ".join([database.dialect.mark] * len(COLUMNS))
-        self._insert = f"INSERT INTO {database.prefix}{INBOX.name} ({', '.join(COLUMNS)}) VALUES ({marks})"  # noqa: S608
+        mark, name = database.dialect.mark, f"{database.prefix}{INBOX.name}"
+        self._insert = f"INSERT INTO {name} ({', '.join(COLUMNS)}) VALUES ({', '.join([mark] * len(COLUMNS))})"  # noqa: S608 our own, as below
+        # By position only: a database may else look for each hash at each position.
+        those = f"group_name = {mark} AND position IN ({{}}) AND sequence_hash + 0 IN ({{}})"
+        self._take_out_at = f"DELETE FROM {name} WHERE {those} AND status <> {mark}"  # noqa: S608
+        ours = f"group_name = {mark} AND sequence_hash = asked.hash"
+        first_id = f"SELECT sequence_id FROM {name} WHERE {ours} LIMIT 1"  # noqa: S608
+        self._first_ids = f"SELECT hash, ({first_id}) FROM ({{}}) AS asked"  # noqa: S608
 
     def prepare(self) -> None:
         """See that the table is there."""
@@ -109,8 +117,8 @@ class SqlInbox:
             return []
         wanted = self._among(group, firsts) & is_due if fetching is Fetching.DUE else self._among(group, firsts)
         if len(firsts) > 1:
-            sizes = {tuple(row[:2]): row[2] for row in connection.execute(_sizes(key, wanted))}
-            firsts = _fitting(firsts, sizes, most)
+            sizes = select(columns.sequence_hash, func.count()).where(wanted).group_by(columns.sequence_hash)
+            firsts = _fitting(firsts, _raw(connection, sizes), most)
             wanted &= self._among(group, firsts)
         if len(firsts) == 1:  # of which all count, and none of another one with the same hash
             wanted &= columns.sequence_id == next(iter(firsts))[1]
@@ -119,7 +127,7 @@ class SqlInbox:
             rows = rows.order_by(columns.position).limit(most)
         # Else sorted here: a database may walk through all positions to find the rows of a few sequences in order.
         found: dict[SequenceKey, list[InboxEntry]] = {sequence: [] for sequence in firsts}
-        for row in sorted(connection.execute(rows).all(), key=itemgetter(_POSITION)):
+        for row in sorted(_raw(connection, rows), key=itemgetter(_POSITION)):
             if (sequence := (row[_HASH], row[_ID])) in found:
                 found[sequence].append(entry_of(row))
         return [tuple(entries) for entries in found.values() if entries]  # a person may have taken some out just now
@@ -234,10 +242,9 @@ class SqlInbox:
             self._put_in(connection, group, change)
 
     def _take_out(self, connection: Connection, group: str, done: Sequence[InboxEntry]) -> None:
-        columns = self._table.c
-        those = self._at(group, [(key_of(entry.sequence_id), entry.position) for entry in done])
-        as_read = those & (columns.status != InboxStatus.PAUSED.value)
-        if connection.execute(delete(self._table).where(as_read)).rowcount != len(done):
+        hashes = ", ".join(map(str, {key_of(entry.sequence_id)[0] for entry in done}))
+        statement = self._take_out_at.format(", ".join(str(int(entry.position)) for entry in done), hashes)
+        if connection.exec_driver_sql(statement, (group, InboxStatus.PAUSED.value)).rowcount != len(done):
             raise InboxChangedError("events in the inbox were changed while they were handled")
 
     def _put_off(self, connection: Connection, group: str, remainder: Remainder) -> None:
@@ -307,9 +314,12 @@ class SqlInbox:
                 self._free_firsts(connection, group, part, change.next_due)
 
     def _put_in(self, connection: Connection, group: str, change: InboxChange) -> None:
-        counted = not change.each or change.most_of_sequence is not None
-        hashes = {key_of(entry.sequence_id)[0] for entry in change.added} if counted else ()
-        sizes = self._sizes(connection, group, hashes) if counted else {}
+        keys = {key_of(entry.sequence_id) for entry in change.added}
+        sizes = dict[SequenceKey, int]()
+        if change.most_of_sequence is not None or change.most_sequences is not None:
+            sizes = self._sizes(connection, group, keys)
+        elif not change.each:
+            sizes = dict.fromkeys(self._waiting(connection, group, keys), 1)
         rows, new = [], 0
         for entry in change.added:
             sequence = key_of(entry.sequence_id)
@@ -323,11 +333,22 @@ class SqlInbox:
             raise too_many(change.added[-1], most)
         connection.exec_driver_sql(self._insert, rows)
 
-    def _sizes(self, connection: Connection, group: str, hashes: Iterable[int]) -> dict[SequenceKey, int]:
-        columns = self._table.c
-        these = (columns.group_name == group) & columns.sequence_hash.in_(sorted(hashes))
-        counted = _sizes((columns.sequence_hash, columns.sequence_id), these)
+    def _sizes(self, connection: Connection, group: str, sequences: Iterable[SequenceKey]) -> dict[SequenceKey, int]:
+        """Return how many events of sequences wait, of those with the same hashes, too."""
+        key = (self._table.c.sequence_hash, self._table.c.sequence_id)
+        counted = select(*key, func.count()).where(self._among(group, sequences)).group_by(*key)
         return {(row[0], row[1]): row[2] for row in connection.execute(counted)}
+
+    def _waiting(self, connection: Connection, group: str, sequences: Collection[SequenceKey]) -> set[SequenceKey]:
+        """Return the sequences of which events wait. Of each hash one row is read, however many there are."""
+        first = dict[int, str]()  # of each hash the id of a sequence that waits
+        for part in _in_parts(sorted({hash_ for hash_, _ in sequences}), _MOST_ASKED):
+            hashes = " UNION ALL ".join(f"SELECT {hash_} AS hash" for hash_ in part)
+            rows = connection.exec_driver_sql(self._first_ids.format(hashes), (group,))
+            first.update((row[0], row[1]) for row in rows if row[1] is not None)
+        found = {key for key in sequences if first.get(key[0]) == key[1]}
+        others = [key for key in sequences if key[0] in first and key not in found]  # others with the same hash wait
+        return found.union(self._sizes(connection, group, others)) if others else found
 
     def _sequences(self, connection: Connection, group: str) -> int:
         columns = self._table.c
@@ -381,10 +402,10 @@ class SqlInbox:
         return (columns.group_name == group) & (columns.sequence_hash == hash_) & (columns.sequence_id == id_)
 
 
-def _in_parts(those: Sequence[T]) -> Iterator[Sequence[T]]:
+def _in_parts(those: Sequence[T], most: int = _MOST_NAMED) -> Iterator[Sequence[T]]:
     """Yield parts that one statement may name."""
-    for start in range(0, len(those), _MOST_NAMED):
-        yield those[start : start + _MOST_NAMED]
+    for start in range(0, len(those), most):
+        yield those[start : start + most]
 
 
 def _owns(partition: Partition, hash_: int) -> bool:
@@ -401,16 +422,18 @@ def _sequences_of(most: int) -> int:
     return most // 4 + 1
 
 
-def _sizes(key: Iterable[Any], those: ColumnElement[bool]) -> Select[Any]:
-    return select(*key, func.count()).where(those).group_by(*key)
+def _raw(connection: Connection, asked: Select[Any]) -> Rows:
+    """Return the rows as the driver gives them, for statements with so many that SQLAlchemy's would be felt."""
+    cursor = connection.execute(asked).cursor
+    return () if cursor is None else cursor.fetchall()
 
 
-def _fitting(firsts: dict[SequenceKey, None], sizes: dict[SequenceKey, int], most: int) -> dict[SequenceKey, None]:
-    """Return the first sequences that have no more events than wanted; in any case one."""
+def _fitting(firsts: Iterable[SequenceKey], sizes: Iterable[Any], most: int) -> dict[SequenceKey, None]:
+    """Return the first sequences that have no more events than wanted, by the counts of hashes; in any case one."""
     chosen: dict[SequenceKey, None] = {}
-    total = 0
+    known, total = dict(map(tuple, sizes)), 0
     for sequence in firsts:
-        total += sizes.get(sequence, 0)
+        total += known.get(sequence[0], 0)
         if chosen and total > most:
             break
         chosen[sequence] = None

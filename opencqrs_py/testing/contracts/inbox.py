@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -48,6 +49,11 @@ def parked(position: int, sequence_id: str = "books/1", due: datetime | None = L
 def brought_in(*entries: InboxEntry) -> InboxChange:
     """Return the change by which entries come in."""
     return InboxChange(at(NOON), added=entries)
+
+
+def without_limits(*entries: InboxEntry) -> InboxChange:
+    """Return the change by which entries of a scheduled group come in."""
+    return InboxChange(at(NOON), added=entries, most_sequences=None, most_of_sequence=None)
 
 
 class InboxContract:
@@ -146,6 +152,38 @@ class InboxContract:
         self.put(tracker, cursor, entry(5))
         assert self.seen(tracker) == [(5, "pending", at(NOON))]
 
+    @pytest.mark.parametrize("coming_in", [brought_in, without_limits])
+    def test_what_comes_in_waits_behind_its_own_sequence_and_no_other_with_the_same_hash(
+        self, tracker: ParkingTracker, cursor: Cursor, coming_in: Callable[..., InboxChange]
+    ) -> None:
+        one, other, third = "plumless", "buckeroo", "books/3"
+        waiting = (entry(1, one), entry(2, third), entry(3, one))
+        with tracker.unit("group", cursor, 3, change=coming_in(*waiting)):
+            pass
+        moved, later = replace(cursor, stored=3, position=3), (entry(4, other), entry(5, one), entry(6, other))
+        with tracker.unit("group", moved, 6, change=coming_in(*later)):
+            pass
+        moved, last = replace(cursor, stored=6, position=6), (entry(7, other), entry(8, third), entry(9, one))
+        with tracker.unit("group", moved, 9, change=coming_in(*last)):
+            pass
+        due = [position for position, _, due_at in self.seen(tracker) if due_at is not None]
+        assert due == [1, 2, 4]
+        assert self.due(tracker, NOON, 100) == [[1, 3, 5, 9], [2, 8], [4, 6, 7]]
+
+    @pytest.mark.parametrize("count", [401, 1_100])
+    def test_of_any_number_of_sequences_it_is_known_whether_events_wait(
+        self, tracker: ParkingTracker, cursor: Cursor, count: int
+    ) -> None:
+        first = tuple(entry(n, f"books/{n}") for n in range(1, count, 2))
+        with tracker.unit("group", cursor, count, change=without_limits(*first)):
+            pass
+        moved = replace(cursor, stored=count, position=count)
+        then = tuple(entry(count + n, f"books/{n}") for n in range(1, count))
+        with tracker.unit("group", moved, 2 * count, change=without_limits(*then)):
+            pass
+        due = {position for position, _, due_at in self.seen(tracker) if due_at is not None}
+        assert due == {*range(1, count, 2), *range(count + 2, 2 * count, 2)}
+
     def test_when_the_first_is_done_the_next_is_due(self, tracker: ParkingTracker, cursor: Cursor) -> None:
         cursor = self.put(tracker, cursor, parked(1), entry(2), entry(3))
         self.take(tracker, cursor, parked(1))
@@ -177,7 +215,7 @@ class InboxContract:
     def test_events_that_are_tried_each_for_itself_are_due_each_for_itself(
         self, tracker: ParkingTracker, cursor: Cursor
     ) -> None:
-        added = (entry(1), replace(entry(2), due_at=at(LATER)), entry(3, "books/2"), entry(4))
+        added = (entry(1), entry(2)._replace(due_at=at(LATER)), entry(3, "books/2"), entry(4))
         with tracker.unit("group", cursor, 4, change=replace(brought_in(*added), each=True)):
             pass
         assert self.due(tracker, NOON, 10, Fetching.DUE) == [[1, 4], [3]]
@@ -209,7 +247,7 @@ class InboxContract:
     def test_what_remains_is_due_with_its_first_event_alone(self, tracker: ParkingTracker, cursor: Cursor) -> None:
         added = (entry(1), entry(2), entry(3))
         cursor = self.put(tracker, cursor, *added)
-        both = tuple((one, replace(one, due_at=at(NOON))) for one in added[1:])
+        both = tuple((one, one._replace(due_at=at(NOON))) for one in added[1:])
         assert tracker.change("group", InboxChange(at(NOON), changed=both))
         put_off = InboxChange(at(NOON), remainders=(Remainder("books/1", at(LATER)),))
         with tracker.unit("group", cursor, cursor.stored, change=put_off):
@@ -229,12 +267,12 @@ class InboxContract:
     def test_events_that_have_expired_are_counted_as_such_and_found(
         self, tracker: ParkingTracker, cursor: Cursor
     ) -> None:
-        over, later = replace(entry(2), expires_at=at(NOON)), replace(parked(3, "books/2", None), expires_at=at(LATER))
+        over, later = entry(2)._replace(expires_at=at(NOON)), parked(3, "books/2", None)._replace(expires_at=at(LATER))
         self.put(tracker, cursor, entry(1), over, later)
         before = NOON - timedelta(milliseconds=1)
         assert [tracker.expired("group", WHOLE, when, 10) for when in (before, NOON)] == [
             (),
-            (replace(over, due_at=None),),
+            (over._replace(due_at=None),),
         ]
         assert [one.position for one in tracker.expired("group", WHOLE, LATER, 10)] == [2, 3]
         assert [one.position for one in tracker.expired("group", WHOLE, LATER, 1)] == [2]
@@ -243,9 +281,7 @@ class InboxContract:
 
     def test_any_number_of_events_may_wait_without_limits(self, tracker: ParkingTracker, cursor: Cursor) -> None:
         many = tuple(entry(position, f"books/{position % 1_100}") for position in range(1, 2_300))
-        with tracker.unit(
-            "group", cursor, 2_299, change=replace(brought_in(*many), most_sequences=None, most_of_sequence=None)
-        ):
+        with tracker.unit("group", cursor, 2_299, change=without_limits(*many)):
             pass
         assert len(tracker.entries("group")) == len(many)
         due = tracker.due("group", WHOLE, NOON, 1_000)
@@ -342,7 +378,7 @@ class InboxContract:
         first, behind = parked(1), entry(2)
         self.put(tracker, cursor, first, behind)
         skip = Skip("group", WHOLE, 2, "id 2", "urn:library", "books/1", "lent", 0, "not wanted", at(NOON))
-        for stale in (first.paused(), replace(first, attempts=7), parked(9)):
+        for stale in (first.paused(), first._replace(attempts=7), parked(9)):
             assert not tracker.change("group", InboxChange(at(NOON), removed=(behind, stale)), [skip])
         assert self.seen(tracker) == [(1, "retrying", at(LATER)), (2, "pending", None)]
         assert tracker.skipped() == []
@@ -395,7 +431,7 @@ class InboxContract:
         assert tracker.entries("group", most=2) == tracker.entries("group")[:2]
 
     def test_entries_are_selected_by_sequence_event_and_status(self, tracker: ParkingTracker, cursor: Cursor) -> None:
-        over = replace(entry(6, ODD), expires_at=at(NOON))
+        over = entry(6, ODD)._replace(expires_at=at(NOON))
         self.put(tracker, cursor, parked(1), entry(2), parked(3, "books/2", None), entry(4, "books/2"), over)
         expected = {
             InboxSelection(): [1, 2, 3, 4, 6],
@@ -434,7 +470,7 @@ class InboxContract:
         assert [(position, due) for position, _, due in self.seen(tracker)][:2] == [(2, at(NOON)), (3, None)]
 
     def test_what_has_expired_is_something_to_do(self, tracker: ParkingTracker, cursor: Cursor) -> None:
-        self.put(tracker, cursor, replace(parked(1, due=None), expires_at=at(NOON)), parked(2, "books/2"))
+        self.put(tracker, cursor, parked(1, due=None)._replace(expires_at=at(NOON)), parked(2, "books/2"))
         assert tracker.next_due("group", [WHOLE]) == {WHOLE: at(NOON)}
 
     def test_groups_do_not_see_each_other(self, tracker: ParkingTracker, cursor: Cursor) -> None:

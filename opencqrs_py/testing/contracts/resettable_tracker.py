@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import pytest
 
@@ -277,7 +276,7 @@ class ResettableTrackerContract:
         with tracker.ending_replay("group", cursor, after_inbox=True) as ending:
             assert ending is None
         assert tracker.statuses()[0].replay is not None
-        paused = replace(again, status=InboxStatus.PAUSED, due_at=None)
+        paused = again._replace(status=InboxStatus.PAUSED, due_at=None)
         assert tracker.change("group", InboxChange(NOW, changed=((again, paused),)))
         with tracker.ending_replay("group", cursor, after_inbox=True) as ending:
             assert ending is not None

@@ -139,7 +139,7 @@ class Counting(InMemoryProgressTracker):
 )
 @pytest.mark.parametrize("command", ["entries", "show", "retry", "pause"])
 def test_only_the_sequences_that_are_meant_are_read(inbox_of, which, most, command):
-    others = [replace(STUCK, sequence_id=f"s{n}", position=n, event_id=f"id-{n}") for n in range(100, 200)]
+    others = [STUCK._replace(sequence_id=f"s{n}", position=n, event_id=f"id-{n}") for n in range(100, 200)]
     tracker = filled(Counting(), FAILING, BEHIND, *others)
     inbox = inbox_of(tracker)
     if command == "show":
@@ -155,7 +155,7 @@ def test_only_the_sequences_that_are_meant_are_read(inbox_of, which, most, comma
 
 def test_many_sequences_are_read_at_once(inbox_of, monkeypatch):
     monkeypatch.setattr("opencqrs_py.assembly.inbox._FEW", 2)
-    others = [replace(FAILING, sequence_id=f"s{n}", position=n, event_id=f"id-{n}") for n in range(100, 103)]
+    others = [FAILING._replace(sequence_id=f"s{n}", position=n, event_id=f"id-{n}") for n in range(100, 103)]
     tracker = filled(Counting(), *others, STUCK)
     assert len(inbox_of(tracker).pause(InboxFilter(status="retrying"))) == 3
     assert tracker.read == 3 + 4
@@ -392,4 +392,4 @@ def test_a_skip_without_a_reason_and_a_negative_number_of_attempts_are_refused(i
 
 def test_steps_keep_all_else_of_an_event(inbox):
     (step,) = inbox.set_attempts(InboxFilter(event="id-1"), 4)
-    assert step.after == replace(step.before, retries=4)
+    assert step.after == step.before._replace(retries=4)
