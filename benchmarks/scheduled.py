@@ -11,8 +11,7 @@ is missed.
 
 Seen on two cores, with threads: PostgreSQL 0.66 (5,199 of 7,916 events a second); SQLite 0.33 (19,838 of 59,557), which
 misses the aim: an event takes 50 µs in place of 17. To insert, read and delete its row of the inbox takes 16 µs on the
-bare driver, with the same table and indexes, and to read the event again another 2, so a loop by hand would just miss it,
-too.
+bare driver, with the same table and indexes, and to read the event again another 2: a loop by hand would just miss it.
 """
 
 from __future__ import annotations
