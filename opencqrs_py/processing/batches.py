@@ -150,6 +150,11 @@ class ScheduleRule:
         return self.mode is BatchMode.ALL
 
     @property
+    def expiring(self) -> bool:
+        """Whether events expire."""
+        return self.expires_seconds != inf
+
+    @property
     def in_log_order(self) -> bool:
         """Whether the events of a batch are handled in the order of the log."""
         return self.key is None and self.order is BatchOrder.INSERTED

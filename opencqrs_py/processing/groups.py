@@ -211,7 +211,7 @@ class GroupProcessing:
     def look(self, cursors: Sequence[Cursor], clock: Clock) -> list[Cursor]:
         """Return cursors of partitions with what waits in the inbox; as they are if there is none."""
         if self._parking is not None and self.schedule is not None:
-            return self._parking.look_ahead(self.group, cursors, clock.now())
+            return self._parking.look_ahead(self.group, cursors, clock.now(), expiring=self.schedule.expiring)
         return list(cursors) if self._parking is None else self._parking.look(self.group, cursors, clock.now())
 
     def processor(self, partition: Partition, clock: Clock | None = None) -> PartitionProcessor:

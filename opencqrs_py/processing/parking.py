@@ -85,9 +85,9 @@ class Parking:
         found = self.inbox.parked(group, [cursor.partition for cursor in cursors])
         return [replace(one, parked=replace(found[one.partition], seen_at=in_milliseconds(now))) for one in cursors]
 
-    def look_ahead(self, group: str, cursors: Sequence[Cursor], now: datetime) -> list[Cursor]:
+    def look_ahead(self, group: str, cursors: Sequence[Cursor], now: datetime, *, expiring: bool) -> list[Cursor]:
         """Return cursors of partitions of a scheduled group with when the first event of each may be tried."""
-        due = self.inbox.next_due(group, [cursor.partition for cursor in cursors])
+        due = self.inbox.next_due(group, [cursor.partition for cursor in cursors], expiring=expiring)
         seen_at = in_milliseconds(now)
         known = {each: ParkedSequences(due_at=due_at, seen_at=seen_at) for each, due_at in due.items()}
         return [replace(one, parked=known[one.partition]) for one in cursors]

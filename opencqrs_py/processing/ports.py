@@ -370,10 +370,17 @@ class Inbox(Protocol):
         """Return which sequences of partitions have events in the inbox, by the CRC-32 of their ids."""
         ...
 
-    def next_due(self, group: str, partitions: Sequence[Partition]) -> dict[Partition, str | None]:
+    def next_due(
+        self, group: str, partitions: Sequence[Partition], *, expiring: bool = True
+    ) -> dict[Partition, str | None]:
         """Return the ISO 8601 time from which on there is something to do: an event may be tried, or has expired.
 
         ``None`` if there is no event, or if all wait for a person.
+
+        Args:
+            group: Processing group.
+            partitions: Partitions of the group.
+            expiring: Whether events expire; if not, nobody asks when.
         """
         ...
 

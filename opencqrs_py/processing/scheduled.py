@@ -7,7 +7,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import pairwise
-from math import inf
 from typing import Any
 
 from opencqrs_py.errors import HandlerCrashError, InboxChangedError
@@ -99,7 +98,7 @@ class PartitionBatches:
         """
         now, entries = self._clock.now(), list[InboxEntry]()
         since, expires = in_milliseconds(now), None
-        if self._rule.expires_seconds != inf:
+        if self._rule.expiring:
             expires = in_milliseconds(now + timedelta(seconds=self._rule.expires_seconds))
         for index, event in enumerate(events):
             try:
@@ -143,7 +142,7 @@ class PartitionBatches:
         if self._ready_for != (cursor.epoch, cursor.tick) or cursor.isolate or self._is_expired(now):
             self._ready.clear()
         if not self._ready:
-            if self._rule.expires_seconds != inf and (removed := self._without_expired(cursor, now)) is not None:
+            if self._rule.expiring and (removed := self._without_expired(cursor, now)) is not None:
                 return removed
             fetched = self._fetched(cursor)
             if fetched is not None:

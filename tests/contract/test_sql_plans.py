@@ -162,6 +162,16 @@ def test_what_leaves_the_inbox_is_looked_up_once_for_each_event(database: Databa
     assert not re.search(r"Index Cond: .*sequence_hash|opencqrs_inbox_sequence", found), found
 
 
+def test_nobody_asks_when_events_expire_if_none_does(database: Database, noted_statements: Noted) -> None:
+    tracker = SqlProgressTracker(database)
+    tracker.claim("loans", layout(1), 0, "owner")
+    sent: list[tuple[str, Any]] = []
+    with noted_statements(lambda *one: sent.append(one)):
+        tracker.next_due("loans", layout(2), expiring=False)
+    assert len(sent) == 2
+    assert not [statement for statement, _ in sent if "expires_ms" in statement]
+
+
 @pytest.mark.parametrize("kind", [pytest.param("postgresql", marks=pytest.mark.postgresql)])
 def test_positions_are_drawn_after_the_events_were_put_in_order(database: Database) -> None:
     """The server reads JSON in its order anyway, so what it adds never shows whether it was asked to."""

@@ -41,10 +41,11 @@ class MemoryInbox:
         due = [entry.due_at for entries in own.values() for entry in entries if entry.due_at is not None]
         return ParkedSequences(frozenset(own), min(due, default=None))
 
-    def next_due(self, group: str, partition: Partition) -> str | None:
+    def next_due(self, group: str, partition: Partition, *, expiring: bool) -> str | None:
         """Return from when on there is something to do in a partition: an event may be tried, or has expired."""
-        own = (entry for entries in self._of(group, partition).values() for entry in entries)
-        return min((at for entry in own for at in (entry.due_at, entry.expires_at) if at is not None), default=None)
+        own = [entry for entries in self._of(group, partition).values() for entry in entries]
+        times = [entry.due_at for entry in own] + [entry.expires_at for entry in own if expiring]
+        return min((at for at in times if at is not None), default=None)
 
     def due(
         self, group: str, partition: Partition, until: datetime, most: int, fetching: Fetching

@@ -256,10 +256,12 @@ class InMemoryProgressTracker:
         with self._lock:
             return {partition: self._inbox.parked(group, partition) for partition in partitions}
 
-    def next_due(self, group: str, partitions: Sequence[Partition]) -> dict[Partition, str | None]:
+    def next_due(
+        self, group: str, partitions: Sequence[Partition], *, expiring: bool = True
+    ) -> dict[Partition, str | None]:
         """Return from when on there is something to do in each partition: an event may be tried, or has expired."""
         with self._lock:
-            return {partition: self._inbox.next_due(group, partition) for partition in partitions}
+            return {partition: self._inbox.next_due(group, partition, expiring=expiring) for partition in partitions}
 
     def arrange(self, group: str, partitions: Sequence[Partition], now: datetime, *, each: bool) -> None:
         """Have the events of partitions be due as the group is set up now."""

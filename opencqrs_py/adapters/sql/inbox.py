@@ -93,13 +93,17 @@ class SqlInbox:
         return {partition: _known([row for row in rows if _owns(partition, row[0])]) for partition in partitions}
 
     def next_due(
-        self, connection: Connection, group: str, partitions: Sequence[Partition]
+        self, connection: Connection, group: str, partitions: Sequence[Partition], *, expiring: bool
     ) -> dict[Partition, str | None]:
-        """Return from when on there is something to do in each partition: an event may be tried, or has expired."""
+        """Return from when on there is something to do in each partition: an event may be tried, or has expired.
+
+        When events expire is in no index, so all of them are looked at; not if none expires.
+        """
         columns, found = self._table.c, dict[Partition, str | None]()
+        times = (columns.due_ms, columns.expires_ms) if expiring else (columns.due_ms,)
         for partition in partitions:
             mine = self._of(group, partition)
-            firsts = [select(func.min(each)).where(mine) for each in (columns.due_ms, columns.expires_ms)]
+            firsts = [select(func.min(each)).where(mine) for each in times]
             row = connection.execute(select(*(first.scalar_subquery() for first in firsts))).one()
             found[partition] = time_of(min((ms for ms in row if ms is not None), default=None))
         return found

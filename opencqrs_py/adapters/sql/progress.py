@@ -272,10 +272,12 @@ class SqlProgressTracker(
             return self._inbox.parked(connection, group, partitions)
 
     @override
-    def next_due(self, group: str, partitions: Sequence[Partition]) -> dict[Partition, str | None]:
+    def next_due(
+        self, group: str, partitions: Sequence[Partition], *, expiring: bool = True
+    ) -> dict[Partition, str | None]:
         self._prepare()
         with self._database.reading() as connection:
-            return self._inbox.next_due(connection, group, partitions)
+            return self._inbox.next_due(connection, group, partitions, expiring=expiring)
 
     @override
     def arrange(self, group: str, partitions: Sequence[Partition], now: datetime, *, each: bool) -> None:

@@ -472,6 +472,7 @@ class InboxContract:
     def test_what_has_expired_is_something_to_do(self, tracker: ParkingTracker, cursor: Cursor) -> None:
         self.put(tracker, cursor, parked(1, due=None)._replace(expires_at=at(NOON)), parked(2, "books/2"))
         assert tracker.next_due("group", [WHOLE]) == {WHOLE: at(NOON)}
+        assert tracker.next_due("group", [WHOLE], expiring=False) == {WHOLE: at(LATER)}
 
     def test_groups_do_not_see_each_other(self, tracker: ParkingTracker, cursor: Cursor) -> None:
         self.put(tracker, cursor, parked(1))
