@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import ModuleType
 
@@ -12,13 +13,13 @@ from sqlalchemy import Connection, Engine, event
 from support.rebuilding import HANDLERS, KINDS, WRONG, World, of
 
 from opencqrs_py import Application
-from opencqrs_py.adapters.sql import Database
+from opencqrs_py.adapters.sql import Database, shadows_sqlite
 from opencqrs_py.adapters.sql.shadows import Shadows
 from opencqrs_py.adapters.sql.shadows_sqlite import SqliteShadows
 from opencqrs_py.assembly.rebuilds import Rebuilds
 from opencqrs_py.assembly.shadow_build import RebuildProgress, ShadowBuild
 from opencqrs_py.errors import RebuildError
-from opencqrs_py.model.rebuild import Fate
+from opencqrs_py.model.rebuild import Fate, RebuildPhase
 
 SQLITE, POSTGRESQL, MARIADB = KINDS
 TWO_GROUPS = """
@@ -42,6 +43,12 @@ def lend(event: Event, connection: Connection) -> None:
     connection.execute(text("UPDATE loan l SET name = (SELECT min(name) FROM reader) WHERE id = :id"), known)
     connection.execute(text("DELETE FROM loan WHERE id < 0 AND id IN (SELECT id FROM reader)"))
 """
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who ends a rebuild here does so on the thread of the one who fills it, and would wait for itself."""
+    monkeypatch.setattr(shadows_sqlite, "LET_GO_SECONDS", 0)
 
 
 @pytest.fixture
@@ -310,6 +317,33 @@ def test_a_rebuild_that_another_process_ends_meanwhile_says_so_and_changes_nothi
             getattr(application.rebuilds, command)("catalog", watcher=meanwhile)
         assert wrong.lent()["/books/3"] == (2 if by_another in (_completed, _completed_and_dropped) else 99)
         assert wrong.positions() == {14}
+
+
+@pytest.mark.parametrize("kind", [SQLITE])
+@pytest.mark.parametrize("lets_go", [True, False], ids=["who fills it lets go", "who fills it is stuck"])
+def test_an_abort_takes_no_file_away_from_who_fills_it_unless_that_one_is_stuck(
+    wrong: World, monkeypatch: pytest.MonkeyPatch, *, lets_go: bool
+) -> None:
+    monkeypatch.setattr(shadows_sqlite, "LET_GO_SECONDS", 60 if lets_go else 0.05)
+    with wrong.application() as application, wrong.application() as other:
+        group, shadows = application.rebuilds._chosen("catalog")
+        assert isinstance(shadows, SqliteShadows)
+        application.rebuilds._build(group, shadows)._opened()
+        file = shadows._file("shadow", "catalog")
+        with closing(sqlite3.connect(file)) as filling:
+            assert filling.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+
+            def closed_when_it_is_over(_seconds: float) -> None:
+                if lets_go:
+                    record = shadows.record("catalog")
+                    assert record is not None
+                    assert record.phase is RebuildPhase.ENDED
+                    assert file.exists()
+                    filling.close()
+
+            monkeypatch.setattr(shadows_sqlite.time, "sleep", closed_when_it_is_over)
+            assert other.rebuilds.abort("catalog")
+        assert not file.exists()
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -42,6 +42,8 @@ from opencqrs_py.model.rebuild import Difference, Fate, RebuildPhase, RebuildRec
 
 _log = logging.getLogger("opencqrs.control")
 _OTHER = "opencqrs_other"  # the file from which tables are copied, in the connection to the live one
+LET_GO_SECONDS = 3.0  # that an abort waits at most for who fills the shadow
+_PAUSE = 0.02  # seconds between two looks whether it is closed
 _BYTES_A_SECOND = 50_000_000  # that are copied, about
 _MASTER = "SELECT type, name, tbl_name, sql FROM {}sqlite_master WHERE sql IS NOT NULL ORDER BY rowid"
 
@@ -143,6 +145,7 @@ class SqliteShadows(Shadows):
         if known is not None and known.phase is RebuildPhase.BUILDING:
             with self._database.writing() as connection:
                 self._write(connection, replace(known, phase=RebuildPhase.ENDED))
+            _wait_until_closed(self._file("shadow", group))
         _remove(self._file("shadow", group))
 
     @override
@@ -370,6 +373,26 @@ def _virtual(connection: Connection, tables: Sequence[ShadowTable]) -> list[str]
 def _cannot(group: str, refused: Sequence[str]) -> RebuildError:
     what = f"group '{group}' cannot be rebuilt beside the live tables: {'; '.join(refused[:10])}"
     return RebuildError("OCQ-630", what, f"group {group}", "empty the tables in @on_reset, and reset the group")
+
+
+def _wait_until_closed(file: Path) -> None:
+    """Wait, not for long, until nobody has a file open: who fills it looks once a second whether it is to end.
+
+    A file that is taken away from it would be an outage, of which it tells people what to do.
+    """
+    until = time.monotonic() + LET_GO_SECONDS
+    while _is_open(file) and time.monotonic() < until:
+        time.sleep(_PAUSE)
+
+
+def _is_open(file: Path) -> bool:
+    """Return whether anybody has a file open: only who alone has it may leave the write-ahead log."""
+    try:
+        with closing(sqlite3.connect(f"file:{quote(str(file))}?mode=rw", uri=True, timeout=0)) as connection:
+            connection.execute("PRAGMA journal_mode=DELETE")
+    except sqlite3.Error as error:
+        return error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+    return False
 
 
 def _remove(file: Path) -> None:
