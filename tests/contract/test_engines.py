@@ -379,7 +379,7 @@ def test_an_event_that_the_function_of_the_order_fails_for_holds_up_its_batch_on
     world.append(*[FIRST, SECOND] * 3)
     engine, watching = world.started(world.run(schedule=replace(SOON, key=OrderingKey(due))))
     watching.wait_for(lambda: sorted(world.rows()) == [0, 2, 4])
-    assert sum(count for status in world.statuses() for _, count in status.parked) == 3
+    watching.wait_for(lambda: sum(count for status in world.statuses() for _, count in status.parked) == 3)
     fixed.set()
     watching.wait_for(lambda: len(world.rows()) == 6)
     engine.stop(SECONDS)
