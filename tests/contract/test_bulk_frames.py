@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -224,6 +225,18 @@ def test_decimals_are_added_exactly_where_the_database_can(tracker: SqlProgressT
         return
     upserted(tracker, rows, "isbn", "paid", keys="isbn", add="paid")
     assert str(rows_in(database)[0][3]) == "0.2000"
+
+
+@pytest.mark.usefixtures("by_tasks")
+@pytest.mark.parametrize("come", ["staged", "returned"])
+def test_what_is_summed_is_rounded_once_wherever_its_rows_come_from(
+    tracker: SqlProgressTracker, database: Database, come: str
+) -> None:
+    table = pa.table({"isbn": ["a"] * 100, "paid": pa.array([Decimal("0.00004")] * 100, pa.decimal128(10, 5))})
+    rows = Rows(tracker, **{come: [table]})
+    assert upserted(tracker, rows, "isbn", "paid", keys="isbn", add="paid") in (1, 100)
+    ((*_, paid),) = rows_in(database)
+    assert paid == pytest.approx(Decimal("0.004"), rel=Decimal("1e-9"))
 
 
 @pytest.mark.parametrize("kind", [pytest.param("postgresql", marks=pytest.mark.postgresql)])

@@ -462,6 +462,10 @@ class Dialect(ABC):
         """Return an expression for the type of a stage's column, from that of the table whose rows it will hold."""
         return column
 
+    def summed_column(self, column: str, kind: str, of: TypeEngine[Any]) -> str:
+        """Return likewise an expression for a column whose rows are summed: each of them is kept without rounding."""
+        return self.stage_column(column, kind)
+
     def in_python_order(self, column: str) -> str:
         """Return an expression that sorts texts by their characters, as Python does."""
         return column

@@ -10,9 +10,10 @@ from hashlib import sha256
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import URL, Connection, Engine, String, Table, create_engine, event
+from sqlalchemy import URL, Connection, Engine, String, Table, create_engine, event, types
 from sqlalchemy.dialects.mysql import LONGTEXT
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
+from sqlalchemy.types import TypeEngine
 from typing_extensions import override
 
 from opencqrs_py.adapters.sql.bulk_write import BulkWrite, Column, TableShape
@@ -373,6 +374,10 @@ class MariaDbDialect(Dialect):
     def defined_stage(self, name: str, columns: str, of: str, *, shared: bool) -> str:
         temporary = super().defined_stage(name, columns, of, shared=False)
         return temporary.replace("TEMPORARY TABLE", "TABLE IF NOT EXISTS", 1) if shared else temporary
+
+    @override
+    def summed_column(self, column: str, kind: str, of: TypeEngine[Any]) -> str:
+        return f"CAST(NULL AS {'DOUBLE' if isinstance(of, types.Float) else 'DECIMAL(65, 30)'})"
 
     @override
     def in_python_order(self, column: str) -> str:

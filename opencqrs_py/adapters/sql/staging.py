@@ -70,8 +70,11 @@ def _stage(
     kinds = tuple(shape.types.get(column, "") for column in columns)
     whole = _quoted(preparer, schema, name)
     written = ", ".join(
-        f"{dialect.stage_column(preparer.quote_identifier(column), kind)} AS c{number}"
+        f"{dialect.summed_column(quoted, kind, shape.columns[column]['type'])} AS c{number}"
+        if column in target.add
+        else f"{dialect.stage_column(quoted, kind)} AS c{number}"
         for number, (column, kind) in enumerate(zip(columns, kinds, strict=True))
+        for quoted in (preparer.quote_identifier(column),)
     )
     definition = dialect.defined_stage(whole, written, _quoted(preparer, shape.schema, shape.name), shared=shared)
     return Stage(schema, name, definition, tuple(columns), kinds, target.keys, target.name)
