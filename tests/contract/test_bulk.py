@@ -243,6 +243,16 @@ def test_arrow_types_are_written_as_their_values(connection: Connection) -> None
     assert Decimal(digits) == Decimal("0.00000000000000000001")
 
 
+def test_maps_of_arrow_are_written_as_objects_however_deep_they_are(connection: Connection) -> None:
+    counts = pa.map_(pa.string(), pa.int64())
+    kind = pa.struct([("of", counts), ("each", pa.list_(counts)), ("by number", pa.map_(pa.int32(), counts))])
+    value = {"of": [("a", 1)], "each": [[("b", 2)], None, []], "by number": [(7, [("c", 3)])]}
+    table = pa.table({"number": [1], "document": pa.array([value], kind)})
+    bulk.upsert(connection, "kinds", table, keys="number")
+    document = connection.execute(select(VALUES.c.document)).scalar_one()
+    assert document == {"of": {"a": 1}, "each": [{"b": 2}, None, {}], "by number": {"7": {"c": 3}}}
+
+
 def test_decimals_are_added_exactly_or_not_at_all(connection: Connection, kind: str) -> None:
     rows = pa.table({"isbn": ["a", "a"], "paid": pa.array([Decimal("1e20"), Decimal("0.0001")], pa.decimal128(38, 4))})
     if kind == "sqlite":

@@ -36,11 +36,27 @@ def columns_of(rows: Rows, table: str) -> dict[str, Column]:
         names = list(rows.column_names)
         if len(set(names)) < len(names):
             raise misfit(table, "two columns of the rows have the same name", "rename one of them")
-        return {name: _sent(column.to_pylist()) for name, column in zip(names, rows.columns, strict=True)}
+        return {name: _sent(_values_of(column)) for name, column in zip(names, rows.columns, strict=True)}
     if isinstance(rows, str | bytes | Mapping) or not isinstance(rows, Sequence):
         msg = f"bulk.upsert needs a pyarrow.Table or a sequence of mappings, got {type(rows).__qualname__}"
         raise TypeError(msg)
     return {name: _sent(column) for name, column in _columns_of_mappings(rows, table).items()}
+
+
+def _values_of(column: Any) -> list[Any]:
+    """Return the values of a column of Arrow, with maps as dictionaries: Arrow makes lists of pairs of them."""
+    values: list[Any] = column.to_pylist()
+    return [_with_maps(value, column.type) for value in values] if "map<" in str(column.type) else values
+
+
+def _with_maps(value: Any, kind: Any) -> Any:
+    if value is None or not kind.num_fields:
+        return value
+    if isinstance(value, dict):  # a struct
+        return {name: _with_maps(each, kind.field(name).type) for name, each in value.items()}
+    if str(kind).startswith("map<"):
+        return {str(key): _with_maps(each, kind.item_type) for key, each in value}
+    return [_with_maps(each, kind.value_type) for each in value]
 
 
 def _columns_of_mappings(rows: Sequence[Any], table: str) -> dict[str, list[Any]]:

@@ -90,7 +90,8 @@ class DataColumns:
     def _as_variants(self, payloads: Sequence[str | None]) -> dict[str, pa.Array]:
         if not self._variants:
             return {}
-        objects = [{} if payload is None else json_text.read_json(payload) or {} for payload in payloads]
+        data = (None if payload is None else json_text.read_json(payload) for payload in payloads)
+        objects = [{} if each is None else each for each in data]
         if any(type(data) is not dict for data in objects):
             raise ValueError("a payload is no JSON object")
         return {name: variants([_member(data, name) for data in objects]) for name in self._variants}
@@ -137,6 +138,8 @@ def as_type(column: pa.Array, wanted: pa.DataType) -> pa.Array:
     Raises:
         ValueError: If it cannot hold a value.
     """
+    if pa.types.is_floating(wanted) and column.type == wanted and pc.any(pc.is_inf(column)).as_py():
+        raise ValueError("a number is too large")  # JSON knows no infinity
     if column.type == wanted:
         return column
     if wanted == MOMENT:
