@@ -328,6 +328,26 @@ def test_a_second_run_of_a_task_resumes_at_the_stored_position_and_the_first_sto
     assert late.failure.origin is Origin.FENCED
 
 
+@pytest.mark.parametrize("copies", [True, False])
+def test_a_first_run_that_is_fenced_lets_the_second_one_hold_the_partition_to_the_end(
+    spark: Engines, monkeypatch: pytest.MonkeyPatch, *, copies: bool
+) -> None:
+    """Spark takes the result that comes first, and ends the run that does the work if that is the other one."""
+    from opencqrs_py.engines.spark import tasks  # noqa: PLC0415
+    from opencqrs_py.engines.spark.tasks import Task, write_task  # noqa: PLC0415
+
+    world = spark.world(Board(), partitions=1).given(9)
+    (cursor,) = spark.tracker.claim(GROUP, layout(1), 0, "me")
+    world.processing.processor(Partition(1, 0)).succeed(cursor)
+    waits: list[float] = []
+    monkeypatch.setattr(tasks, "await_copy", lambda _processing, _result, until, _permit: waits.append(until))
+    began = time.monotonic()
+    runner = TaskRunner(lambda: world.processing, copies=copies)
+    (outcome,) = tasks.read_result(runner(write_task(Task((cursor,), 30.0)))).outcomes
+    assert outcome.failure is not None
+    assert [until >= began + 30 for until in waits] == [True] * copies
+
+
 def test_the_driver_never_handles_events_of_participants_itself(spark: Engines) -> None:
     from opencqrs_py.engines.spark.engine import Meanwhile  # noqa: PLC0415
 

@@ -17,7 +17,7 @@ import time
 import uuid
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -186,14 +186,15 @@ class TaskRunner:
         of_task = of_task if task.upto is None else of_task.bounded(task.upto)
         context = TaskContext.get()
         again = context is not None and context.attemptNumber() > 0
-        if of_task.checkpointing is not None:
-            return run_hold(of_task, task, self.permit, again=again)
-        if again:
+        holds = of_task.checkpointing is not None
+        if again and not holds:
             return run_copy(of_task, task, self.permit)
         began = time.monotonic()
-        result = run_task(of_task, task, self.permit)
-        if self.copies:
-            until = time.monotonic() + max(_LEAST_WAIT_SECONDS, 2 * (time.monotonic() - began))
+        run = partial(run_hold, again=again) if holds else run_task
+        result = run(of_task, task, self.permit)
+        if self.copies and not again:
+            at_least = _LEAST_WAIT_SECONDS + (task.seconds if holds else 0)  # a hold lasts as long, whatever there is
+            until = time.monotonic() + max(at_least, 2 * (time.monotonic() - began))
             await_copy(of_task, result, until, self.permit)
         return result
 
