@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from unittest.mock import patch
 
 from py4j.java_gateway import JavaGateway
-from py4j.protocol import Py4JNetworkError
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
@@ -161,6 +161,9 @@ class Sessions:
     will_start = ""
 
     def require_authentication(self) -> None: ...
+
+    def is_gone(self, error: BaseException) -> bool:
+        return isinstance(error, Py4JError | OSError) or (isinstance(error, AttributeError) and self.gone)
 
     def open(self) -> SimpleNamespace:
         return SimpleNamespace(sparkContext=self.context)

@@ -14,7 +14,6 @@ from functools import partial
 from math import ceil, inf, log2
 from threading import Condition, Thread
 
-from py4j.protocol import Py4JError
 from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
@@ -250,10 +249,8 @@ class SparkEngine:
                 self._use(session)
                 self._meanwhile.handed_over()
                 logger.info("Spark is ready; the driver has handled %s meanwhile", counted(self._handled_here, "event"))
-        except (Py4JError, OSError) as error:
-            self._fail(_jvm_gone(error))
         except Exception as error:
-            self._fail(error)
+            self._fail(_jvm_gone(error) if self._sessions.is_gone(error) else error)
         finally:
             self._opening = False
             self._wake()
@@ -272,10 +269,8 @@ class SparkEngine:
     def _coordinate(self) -> None:
         try:
             self._start_tasks_until_stopped()
-        except (Py4JError, OSError) as error:
-            self._fail(_jvm_gone(error))
         except Exception as error:
-            self._fail(error)
+            self._fail(_jvm_gone(error) if self._sessions.is_gone(error) else error)
 
     def _fail(self, error: Exception) -> None:
         """End the coordinator; ``check`` raises the error. Nothing waits for tasks that were not started."""
@@ -419,10 +414,8 @@ class SparkEngine:
                 driver.settle(self._own(driver, outcome))
             if task.group.in_frames is not None and any(outcome.failure for outcome in result.outcomes):
                 self._sessions.check()  # perhaps there is no JVM any more
-        except (Py4JError, OSError) as gone:
-            self._fail(_jvm_gone(gone))
         except Exception as error:
-            self._fail(error)
+            self._fail(_jvm_gone(error) if self._sessions.is_gone(error) else error)
         finally:
             self._free(task)
 

@@ -207,7 +207,7 @@ class SparkFrames(FrameMaker):
             return of_worker
         if _CANCELLED in str(error) and isinstance(error, PySparkException | Py4JError):
             return UnavailableError("OCQ-420", "a job of Spark was cancelled")
-        if isinstance(error, Py4JError | OSError) and self._is_gone():
+        if isinstance(error, Py4JError | OSError | AttributeError) and self._is_gone():
             return UnavailableError("OCQ-420", f"Spark's JVM has gone ({type(error).__name__})")
         return error
 

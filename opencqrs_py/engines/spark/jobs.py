@@ -109,7 +109,8 @@ class Job(Generic[Result]):
         """Cancel the job, whose end is not reported any more; return whether it had not ended yet."""
         first = self._is_last()
         if first and self._context is not None:
-            with suppress(Py4JError, PySparkException, OSError):  # the JVM may be gone already
+            # The JVM may be gone, or the session stopped: PySpark takes it apart then.
+            with suppress(Py4JError, PySparkException, OSError, AttributeError):
                 self._context.cancelJobsWithTag(self.tag)
         return first
 

@@ -249,8 +249,24 @@ class Sessions:
 
     def check(self) -> None:
         """Ask the JVM for a sign of life; raise ``Py4JError`` or ``OSError`` if there is none."""
-        if self._session is not None and self._session.sparkContext._jsc.sc().isStopped():  # noqa: SLF001 the only way
+        if self._session is None:
+            return
+        parts = self._session.sparkContext._jsc  # noqa: SLF001 the only way; ``None`` after a stop
+        if parts is None or parts.sc().isStopped():
             raise Py4JError("the Spark context was stopped")
+
+    def is_gone(self, error: BaseException) -> bool:
+        """Return whether an error comes from a JVM that has gone, or from a session that somebody has stopped.
+
+        PySpark takes a session apart then, so its own calls fail for want of an attribute.
+        """
+        if not isinstance(error, AttributeError):
+            return isinstance(error, Py4JError | OSError)
+        try:
+            self.check()
+        except (Py4JError, OSError):
+            return True
+        return False
 
     def handed_over(self, recipe: Made) -> Made | KeptRecipe:
         """Return what tasks are sent in the place of a recipe. The session must be open.

@@ -402,10 +402,13 @@ class TestWhileSparkIsStarting:
         assert [position for _, position in engine.states()] == [EVENTS] * PARTITIONS
 
 
-def test_a_jvm_that_has_gone_ends_the_engine(engine):
+@pytest.mark.parametrize(
+    "error", [Py4JNetworkError(), AttributeError("'NoneType' object has no attribute 'statusTracker'")]
+)
+def test_a_jvm_that_has_gone_or_a_session_that_was_stopped_ends_the_engine(engine, error):
     def die() -> None:
         engine.sessions.gone = True
-        raise Py4JNetworkError
+        raise error
 
     ended = Signal()
     engine.context.before.append(lambda: (ended.set(), die()))

@@ -13,6 +13,7 @@ from threading import current_thread, main_thread
 from types import SimpleNamespace
 
 import pytest
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from opencqrs_py.engines.spark.session import Sessions, SessionSettings
@@ -209,3 +210,21 @@ def test_an_interrupt_while_a_session_is_waited_for_passes_and_the_session_is_st
     sessions.close(0)
     may_open.set()
     assert stopped.wait(SECONDS)
+
+
+@pytest.mark.parametrize(
+    ("error", "parts", "gone"),
+    [
+        (Py4JError("no"), "live", True),
+        (OSError("no"), "live", True),
+        (AttributeError("no"), "live", False),
+        (AttributeError("no"), "stopped", True),
+        (AttributeError("no"), None, True),  # what PySpark leaves of a session that its user has stopped
+        (ValueError("no"), None, False),
+    ],
+)
+def test_an_error_of_a_session_that_somebody_has_stopped_is_told_from_others(error, parts, gone):
+    jsc = parts and SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=lambda: parts == "stopped"))
+    sessions = Sessions(SessionSettings(master="local[1]", name="test"))
+    sessions._session = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=jsc))
+    assert sessions.is_gone(error) is gone
