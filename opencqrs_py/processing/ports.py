@@ -466,7 +466,9 @@ class ParkingTracker(ProgressTracker, Inbox, Protocol):
         skip: Skip | None = None,
         change: InboxChange | None = None,
     ) -> AbstractContextManager[UnitOfWork]:
-        """Open the unit of work that moves progress, and before its block changes the inbox.
+        """Open the unit of work that moves progress and changes the inbox, if the block succeeds.
+
+        Both are its last steps: a transaction that a handler ends early repeats events that wait, and loses none.
 
         Args:
             group: Processing group.

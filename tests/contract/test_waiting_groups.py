@@ -418,3 +418,58 @@ def test_what_waits_in_a_partition_that_begins_again_is_handled_once(database: D
     world.drain()
     world.pass_time(1_000)
     assert sorted(world.written) == [1, 2, 3, 4]
+
+
+# ------------------------------------------------------------------------------------------ transactions that end early
+
+
+@pytest.mark.parametrize("world_of", [WaitingWorld, SparkWorld], ids=["threads", "tasks"])
+@pytest.mark.parametrize("later", [None, NO], ids=["nothing fails", "a later event fails"])
+def test_what_a_handler_commits_takes_no_event_out_of_the_inbox_of_a_scheduled_group(
+    database: Database, world_of: type[WaitingWorld], later: BaseException | None
+) -> None:
+    world = world_of(database, ["/a"] * 4, schedule=SCHEDULE)
+    world.commits = {2}
+    if later is not None:
+        world.errors = {3: later}
+    world.drain()
+    world.pass_time(100)
+    assert world.waiting == {2: "exhausted", 3: "pending", 4: "pending"}
+    assert "OCQ-228" in world.entries[0].reason
+    world.commits, world.errors = set(), {}
+    world.control.retry(InboxFilter())
+    world.pass_time(100)
+    assert world.waiting == {}
+    assert set(world.written) == {1, 2, 3, 4}
+
+
+def test_what_a_handler_commits_takes_no_parked_event_out_of_the_inbox(database: Database) -> None:
+    world = WaitingWorld(database, ["/a"] * 3)
+    world.errors = {1: NO}
+    world.drain()
+    world.errors, world.commits = {}, {1}
+    world.clock.advance(30)
+    world.drain()
+    assert world.waiting == {1: "exhausted", 2: "pending", 3: "pending"}
+    world.commits = set()
+    world.control.retry(InboxFilter())
+    world.clock.advance(60)
+    world.drain()
+    assert world.waiting == {}
+    assert sorted(set(world.written)) == [1, 2, 3]
+
+
+def test_what_a_handler_commits_brings_no_event_into_the_inbox(database: Database) -> None:
+    world = WaitingWorld(database, ["/a"])
+    world.errors = {1: NO}
+    world.drain()
+    world.commits = {3}
+    world.append(["/a", "/b", "/c"])
+    world.drain()
+    assert world.waiting == {1: "retrying", 2: "pending", 3: "exhausted"}
+    world.commits, world.errors = set(), {}
+    world.control.retry(InboxFilter())
+    world.clock.advance(60)
+    world.drain()
+    assert world.waiting == {}
+    assert set(world.written) == {1, 2, 3, 4}

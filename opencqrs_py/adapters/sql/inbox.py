@@ -11,6 +11,7 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Connection,
+    CursorResult,
     Select,
     bindparam,
     case,
@@ -73,7 +74,8 @@ class SqlInbox:
         self._insert = f"INSERT INTO {name} ({', '.join(COLUMNS)}) VALUES ({', '.join([mark] * len(COLUMNS))})"  # noqa: S608 our own, as below
         # By position only: a database may else look for each hash at each position.
         those = f"group_name = {mark} AND position IN ({{}}) AND sequence_hash + 0 IN ({{}})"
-        self._take_out_at = f"DELETE FROM {name} WHERE {those} AND status <> {mark}"  # noqa: S608
+        as_read = f"FROM {name} WHERE {those} AND status <> {mark}"
+        self._count_at, self._take_out_at = f"SELECT count(*) {as_read}", f"DELETE {as_read}"
         ours = f"group_name = {mark} AND sequence_hash = asked.hash"
         first_id = f"SELECT sequence_id FROM {name} WHERE {ours} LIMIT 1"  # noqa: S608
         self._first_ids = f"SELECT hash, ({first_id}) FROM ({{}}) AS asked"  # noqa: S608
@@ -225,6 +227,25 @@ class SqlInbox:
         named = (columns.group_name, literal(0), columns.sequence_hash, status)
         return select(*named, func.count()).group_by(columns.group_name, columns.sequence_hash, status)
 
+    def check(self, connection: Connection, group: str, change: InboxChange) -> None:
+        """Raise what ``apply`` would: before handlers are called, after which the change is made.
+
+        The transaction holds the progress of the partition, so nobody else changes its events meanwhile.
+
+        Raises:
+            InboxChangedError: If events are not as they were read.
+            InboxError: OCQ-601, if more would wait than may.
+        """
+        if change.done and self._sent(connection, self._count_at, group, change.done).scalar() != len(change.done):
+            raise InboxChangedError("events in the inbox were changed before they were handled")
+        others = [*(before for before, _ in change.changed), *change.removed]
+        for entries in _in_parts(others):
+            as_read = select(func.count()).select_from(self._table).where(self._all_as_read(group, entries))
+            if connection.execute(as_read).scalar() != len(entries):
+                raise InboxChangedError("events in the inbox were changed before they were changed again")
+        if change.added and (change.most_sequences is not None or change.most_of_sequence is not None):
+            self._rows_in(connection, group, change)
+
     def apply(self, connection: Connection, group: str, change: InboxChange) -> None:
         """Make a change.
 
@@ -246,10 +267,16 @@ class SqlInbox:
             self._put_in(connection, group, change)
 
     def _take_out(self, connection: Connection, group: str, done: Sequence[InboxEntry]) -> None:
-        hashes = ", ".join(map(str, {key_of(entry.sequence_id)[0] for entry in done}))
-        statement = self._take_out_at.format(", ".join(str(int(entry.position)) for entry in done), hashes)
-        if connection.exec_driver_sql(statement, (group, InboxStatus.PAUSED.value)).rowcount != len(done):
+        if self._sent(connection, self._take_out_at, group, done).rowcount != len(done):
             raise InboxChangedError("events in the inbox were changed while they were handled")
+
+    def _sent(
+        self, connection: Connection, statement: str, group: str, done: Sequence[InboxEntry]
+    ) -> CursorResult[Any]:
+        """Send a statement about the rows of events, except those that a person has paused."""
+        hashes = ", ".join(map(str, {key_of(entry.sequence_id)[0] for entry in done}))
+        about = statement.format(", ".join(str(int(entry.position)) for entry in done), hashes)
+        return connection.exec_driver_sql(about, (group, InboxStatus.PAUSED.value))
 
     def _put_off(self, connection: Connection, group: str, remainder: Remainder) -> None:
         """Have what remains of a sequence tried from a time on, as far as it does not wait for a person."""
@@ -318,6 +345,10 @@ class SqlInbox:
                 self._free_firsts(connection, group, part, change.next_due)
 
     def _put_in(self, connection: Connection, group: str, change: InboxChange) -> None:
+        connection.exec_driver_sql(self._insert, self._rows_in(connection, group, change))
+
+    def _rows_in(self, connection: Connection, group: str, change: InboxChange) -> list[tuple[Any, ...]]:
+        """Return the rows of events that come in; raises OCQ-601, if more would wait than may."""
         keys = {key_of(entry.sequence_id) for entry in change.added}
         sizes = dict[SequenceKey, int]()
         if change.most_of_sequence is not None or change.most_sequences is not None:
@@ -335,7 +366,7 @@ class SqlInbox:
         most = change.most_sequences
         if new and most is not None and self._sequences(connection, group) + new > most:
             raise too_many(change.added[-1], most)
-        connection.exec_driver_sql(self._insert, rows)
+        return rows
 
     def _sizes(self, connection: Connection, group: str, sequences: Iterable[SequenceKey]) -> dict[SequenceKey, int]:
         """Return how many events of sequences wait, of those with the same hashes, too."""

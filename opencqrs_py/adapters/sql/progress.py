@@ -237,27 +237,31 @@ class SqlProgressTracker(
             self._prepare()
         here = (group, cursor.partition.modulus, cursor.partition.residue, cursor.epoch, cursor.stored)
         known = self._statements
-        move = known.advance_towards if cursor.holds_back(to) else known.advance
         with self._database.writing(of_handlers=True) as connection:
             unit = Unit(connection, self._database, self._database.dialect, guarded=True)
             if not unit.begin(known.lock, (known.advance, known.advance_towards), here):
                 raise fenced(group, cursor.partition)
             if change is not None:
-                self._inbox.apply(connection, group, change)
+                self._inbox.check(connection, group, change)
             with unit.kept_open():
                 yield unit
+            to, fingerprint, late = unit.end or (to, fingerprint, None)
+            if change is not None or late is not None:
+                self._change_inbox(unit, group, change, late)
             if skip is not None:
                 self._record(connection, skip)
-            if unit.end is not None:
-                to, fingerprint, late = unit.end
-                move = known.advance_towards if cursor.holds_back(to) else known.advance
-                if late is not None:
-                    self._inbox.apply(connection, group, late)
+            move = known.advance_towards if cursor.holds_back(to) else known.advance
             if not unit.complete(move, (to, datetime.now(UTC).isoformat(timespec="milliseconds"), fingerprint, *here)):
                 msg = f"a handler changed the row of its own partition in {PROGRESS.name}: leave that table alone"
                 raise TransactionEndedError(msg)  # the row was locked, so it was no other process
         if unit.stages:
             drop_stages(self._database, unit.stages)
+
+    def _change_inbox(self, unit: Unit, group: str, *changes: InboxChange | None) -> None:
+        """Make the changes of a unit; a handler that commits takes no event out of the inbox, nor brings one in."""
+        unit.require_open()
+        for change in filter(None, changes):
+            self._inbox.apply(unit.connection, group, change)
 
     @override
     def unit_in_parts(

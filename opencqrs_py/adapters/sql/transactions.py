@@ -210,6 +210,18 @@ class Unit:
         cursor.execute(move.text_of(self.dialect.mark), values)
         return int(cursor.rowcount) == 1
 
+    def require_open(self) -> None:
+        """See that the transaction is the one in which the savepoint was set, and set another one.
+
+        What is sent after that is committed with the progress or not at all, whatever handlers have done before.
+
+        Raises:
+            TransactionEndedError: If it was ended.
+            DBAPIError: As SQLAlchemy raises it, if the database is unavailable.
+        """
+        self.release_savepoint().close()
+        self.set_savepoint()
+
     def set_savepoint(self) -> None:
         """Set the savepoint of a guarded unit."""
         self._savepoint = f"opencqrs_{secrets.token_hex(8)}"  # which no handler can guess
