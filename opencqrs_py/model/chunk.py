@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
@@ -124,8 +124,8 @@ class Chunk(Sequence[Event]):
         return EventColumns._make(list(map(itemgetter(index), self._rows)) for index in (0, *self._columns))
 
     def index_of(self, position: int) -> int:
-        """Return the index of the event at a position."""
-        return bisect_left(self._rows, position, key=_position)
+        """Return the index of the event at a position, in whichever order the events are; they are looked through."""
+        return next(index for index, row in enumerate(self._rows) if row[0] == position)
 
     def decoded(self, decoders: Mapping[str, Callable[[str | None], Any]]) -> list[Any]:
         """Return what the decoders of their types make of the events' data.

@@ -326,8 +326,9 @@ class Dispatcher:
     def _handle_decoded(self, chunk: Chunk, decoded: list[Any], work: Work) -> int:
         """Call the handlers with objects that were decoded together: most of what costs time is done by then."""
         if self._lists:
-            self._call_lists([(decoded, [], [])], work, len(decoded))
-            return len(decoded)
+            count = len(decoded)  # the list is the handler's, to keep and to empty
+            self._call_lists([(decoded, [], [])], work, count)
+            return count
         work.ahead = objects = iter(decoded)
         flushes = self._flushes
         try:

@@ -21,6 +21,7 @@ from sqlalchemy import (
     null,
     or_,
     select,
+    tuple_,
     update,
 )
 
@@ -72,8 +73,9 @@ class SqlInbox:
         self._table = database.table(INBOX)
         mark, name = database.dialect.mark, f"{database.prefix}{INBOX.name}"
         self._insert = f"INSERT INTO {name} ({', '.join(COLUMNS)}) VALUES ({', '.join([mark] * len(COLUMNS))})"  # noqa: S608 our own, as below
-        # By position only: a database may else look for each hash at each position.
-        those = f"group_name = {mark} AND position IN ({{}}) AND sequence_hash + 0 IN ({{}})"
+        # By position in the index only: a database may else look for each hash at each position.
+        pairs = database.dialect.pairs
+        those = f"group_name = {mark} AND position IN ({{}}) AND (position, sequence_hash + 0) IN {pairs}"
         as_read = f"FROM {name} WHERE {those} AND status <> {mark}"
         self._count_at, self._take_out_at = f"SELECT count(*) {as_read}", f"DELETE {as_read}"
         ours = f"group_name = {mark} AND sequence_hash = asked.hash"
@@ -274,8 +276,9 @@ class SqlInbox:
         self, connection: Connection, statement: str, group: str, done: Sequence[InboxEntry]
     ) -> CursorResult[Any]:
         """Send a statement about the rows of events, except those that a person has paused."""
-        hashes = ", ".join(map(str, {key_of(entry.sequence_id)[0] for entry in done}))
-        about = statement.format(", ".join(str(int(entry.position)) for entry in done), hashes)
+        positions = ", ".join(str(int(entry.position)) for entry in done)
+        pairs = ", ".join(f"({int(entry.position)}, {key_of(entry.sequence_id)[0]})" for entry in done)
+        about = statement.format(positions, pairs)
         return connection.exec_driver_sql(about, (group, InboxStatus.PAUSED.value))
 
     def _put_off(self, connection: Connection, group: str, remainder: Remainder) -> None:
@@ -427,10 +430,9 @@ class SqlInbox:
 
         The index is asked for each position only: a database may else look for each hash at each position.
         """
-        columns = self._table.c
-        hashes, positions = {hash_ for (hash_, _), _ in rows}, [position for _, position in rows]
-        here = (columns.group_name == group) & columns.position.in_(positions)
-        return here & (columns.sequence_hash + 0).in_(sorted(hashes))
+        columns, pairs = self._table.c, [(position, hash_) for (hash_, _), position in rows]
+        here = (columns.group_name == group) & columns.position.in_([position for position, _ in pairs])
+        return here & tuple_(columns.position, columns.sequence_hash + 0).in_(pairs)
 
     def _in(self, group: str, sequence: SequenceKey) -> ColumnElement[bool]:
         columns, (hash_, id_) = self._table.c, sequence

@@ -91,6 +91,7 @@ class SqliteDialect(Dialect):
     )
     quote = ""
     search_hint = " INDEXED BY {}"
+    pairs = "(VALUES {})"
     unindexed = "+{}"
     row_lock = "SELECT 1 FROM {} {}"  # the transaction holds the write lock
     ordered_reads = True

@@ -231,6 +231,19 @@ class InboxContract:
             (3, "pending", at(NOON)),
         ]
 
+    def test_an_event_of_two_sequences_leaves_the_one_in_which_it_is_done_and_no_other(
+        self, tracker: ParkingTracker, cursor: Cursor
+    ) -> None:
+        one, half, other = entry(1, "a"), entry(1, "b"), entry(2, "b")
+        cursor = self.put(tracker, cursor, one, half, other)
+        with tracker.unit("group", cursor, 2, change=InboxChange(at(NOON), done=(one, other))):
+            pass
+        assert [(left.position, left.sequence_id) for left in tracker.entries("group")] == [(1, "b")]
+        cursor = self.put(tracker, cursor, entry(3, "a"), entry(4, "b"), entry(4, "a"))
+        assert tracker.change("group", InboxChange(at(NOON), removed=(entry(3, "a"), entry(4, "b"))))
+        left = sorted((left.position, left.sequence_id) for left in tracker.entries("group"))
+        assert left == [(1, "b"), (4, "a")]
+
     def test_events_of_several_sequences_can_be_done_and_what_remains_is_put_off(
         self, tracker: ParkingTracker, cursor: Cursor
     ) -> None:

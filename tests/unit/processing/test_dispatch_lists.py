@@ -150,6 +150,14 @@ def test_each_handler_has_a_list_of_its_own(world: World) -> None:
     assert world.calls == [("behind", [{"isbn": "1"}])]
 
 
+def test_a_handler_may_empty_its_list(world: World) -> None:
+    def handle(lent: list[Lent]) -> None:
+        lent.clear()
+
+    world.add(handle)
+    assert world.run([event(1), event(2), event(3)]) == 3
+
+
 def test_an_async_handler_of_lists_is_run_to_its_end(world: World) -> None:
     async def handle(events: list[Lent]) -> None:
         await asyncio.sleep(0)

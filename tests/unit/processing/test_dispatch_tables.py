@@ -385,3 +385,12 @@ def test_a_class_without_columns_is_refused(tables: Tables) -> None:
     tables.takes(Extra)
     with pytest.raises(HandlerSignatureError, match="OCQ-238"):
         Dispatcher(tables.bound, CLASSES)
+
+
+@pytest.mark.parametrize("wrong", range(4))
+def test_the_event_that_fails_is_named_in_whichever_order_the_events_come(tables: Tables, wrong: int) -> None:
+    tables.takes(Lent)
+    in_order = [event(9 - n, payload='{"isbn":7}' if n == wrong else '{"isbn":"1"}') for n in range(4)]
+    with pytest.raises(ChunkFailedError) as caught:
+        tables.handle(*in_order)
+    assert caught.value.index == wrong
