@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from time import monotonic
 from typing import Any
 
 import pytest
-from sqlalchemy import delete
+from sqlalchemy import delete, text
 
 from opencqrs_py.adapters.memory import InMemoryProgressTracker
 from opencqrs_py.adapters.sql import Database, SqlProgressTracker
+from opencqrs_py.adapters.sql.inbox import SqlInbox
 from opencqrs_py.adapters.sql.tables import PROGRESS
 from opencqrs_py.model import Cursor
-from opencqrs_py.model.inbox import InboxChange
+from opencqrs_py.model.inbox import InboxChange, InboxEntry
 from opencqrs_py.testing.contracts import InboxContract
-from opencqrs_py.testing.contracts.inbox import LATER, WHOLE, at, brought_in, entry, parked
+from opencqrs_py.testing.contracts.inbox import LATER, NOON, WHOLE, at, brought_in, entry, parked
 
+SECONDS = 60
 Noted = Callable[[Callable[[str, Any], None]], AbstractContextManager[None]]
 
 
@@ -74,3 +78,46 @@ class TestSqlInbox(InboxContract):
         (begun,) = tracker.claim("group", [WHOLE], initial, "owner")
         assert [one.position for one in tracker.entries("group")] == left
         self.put(tracker, begun, parked(8))
+
+
+@pytest.mark.parametrize("kind", [pytest.param("postgresql", marks=pytest.mark.postgresql)])
+def test_who_has_waited_for_a_command_does_not_see_the_inbox_as_it_was_before_it(
+    database: Database, open_database: Callable[[], Database], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With REPEATABLE READ as the server's default a transaction sees what was there at its first statement."""
+    with database.writing() as connection:
+        connection.execute(text("ALTER DATABASE postgres SET default_transaction_isolation = 'repeatable read'"))
+    try:
+        tracker = SqlProgressTracker(open_database())
+        (cursor,) = tracker.claim("group", [WHOLE], 0, "owner")
+        put(tracker, cursor, parked(1))
+        moved = replace(cursor, stored=1, position=1)
+        coming: list[Future[None]] = []
+        apply = SqlInbox.apply
+
+        def while_the_owner_waits(inbox: SqlInbox, *given: Any) -> None:
+            monkeypatch.setattr(SqlInbox, "apply", apply)
+            apply(inbox, *given)
+            coming.append(threads.submit(put, tracker, moved, entry(2)))
+            over = monotonic() + SECONDS
+            with database.reading() as connection:
+                while not connection.execute(text("SELECT count(*) FROM pg_locks WHERE NOT granted")).scalar():
+                    assert monotonic() < over
+
+        monkeypatch.setattr(SqlInbox, "apply", while_the_owner_waits)
+        with ThreadPoolExecutor() as threads:
+            assert tracker.change("group", InboxChange(at(NOON), removed=(parked(1),)))
+        error = coming[0].exception()
+        assert error is not None
+        assert tracker.is_outage(error)
+        assert tracker.entries("group") == []
+        put(tracker, moved, entry(2))
+        assert [one.due_at for one in tracker.entries("group")] == [at(NOON)]
+    finally:
+        with database.writing() as connection:
+            connection.execute(text("ALTER DATABASE postgres RESET default_transaction_isolation"))
+
+
+def put(tracker: SqlProgressTracker, cursor: Cursor, *entries: InboxEntry) -> None:
+    with tracker.unit("group", cursor, entries[-1].position, change=brought_in(*entries)):
+        pass

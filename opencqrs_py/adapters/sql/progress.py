@@ -330,6 +330,10 @@ class SqlProgressTracker(
         try:
             with self._database.writing() as connection:
                 connection.execute(in_hand.with_for_update()).all()  # what a partition has in hand is finished first
+                # A server that is stricter than READ COMMITTED lets who waits for the rows see the inbox as it was
+                # before, unless they have changed.
+                same = update(self._progress).where(columns.group_name == group).values(epoch=columns.epoch)
+                connection.execute(same)
                 self._inbox.apply(connection, group, change)
                 for skip in skips:
                     self._record(connection, skip)
