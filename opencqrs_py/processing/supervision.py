@@ -29,6 +29,7 @@ OUTAGE_BACK_OFF = ExponentialBackOff(initial=0.5, multiplier=2, maximum=30)
 FAILURE_BACK_OFF = ExponentialBackOff(initial=30, multiplier=2, maximum=600)
 CHECKPOINT_BACK_OFF = ExponentialBackOff(initial=1, multiplier=2, maximum=60)  # after a checkpoint has failed
 _MOST_MISSES = 5  # checkpoints that fail one after the other before the partition counts as failed
+_SET_BACK = timedelta(seconds=1)  # by more than that a clock does not go back by itself
 _REMINDER = 3_600.0  # seconds after which it is said again that a partition is held
 
 
@@ -144,25 +145,27 @@ class Ticking:
         self.wanted: int | None = None
         self._schedule = schedule
         self._clock = clock
-        self._next = schedule.first(clock.now())
+        self._seen = clock.now()
+        self._next = schedule.first(self._seen)
         self._tick = self._next
         self._from = self._done_from = -1  # where the tick under way, and the last one that is over, have begun
 
     def is_due(self, position: int) -> bool:
         """Return whether a tick begins now, with everything up to a position in the inbox."""
         wanted = self.wanted is not None and self._done_from < self.wanted <= position
-        return wanted or self._clock.now() >= self._next
+        return self._now() >= self._next or wanted
 
     def begin(self, position: int) -> str:
         """Begin a tick; return until when its events are due."""
-        self._tick, self._from = self._clock.now(), position
+        self._tick, self._from = self._now(), position
         return in_milliseconds(self._tick)
 
     def end(self) -> None:
         """Take in that all events of the tick were tried."""
         self._done_from = self._from
         if self._tick >= self._next:
-            self._next = self._schedule.following(self._next, self._clock.now())
+            now = self._now()
+            self._next = self._schedule.following(self._next, now)
 
     def done(self, head: int) -> bool:
         """Return whether every event up to ``head`` was tried that was due by then."""
@@ -170,7 +173,16 @@ class Ticking:
 
     def seconds_left(self) -> float:
         """Return the seconds until the next tick."""
-        return max(0.0, (self._next - self._clock.now()).total_seconds())
+        now = self._now()
+        return max(0.0, (self._next - now).total_seconds())
+
+    def _now(self) -> datetime:
+        """Return the time; if the clock was set back, the next tick comes as after a start, and not when it was to."""
+        now = self._clock.now()
+        if self._seen - now > _SET_BACK:
+            self._next = min(self._next, self._schedule.first(now))
+        self._seen = now
+        return now
 
 
 class SupervisedPartition:

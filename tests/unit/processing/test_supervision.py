@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from opencqrs_py.model import Cursor, Failure, Origin, Outcome, Partition, ProcessorState, Skip
 from opencqrs_py.processing.ports import BackOff
 from opencqrs_py.processing.recovery import Action, ExponentialBackOff, FixedBackOff, NoRetry, OnExhausted
-from opencqrs_py.processing.supervision import NO_OBSERVER, Notice, SupervisedPartition
+from opencqrs_py.processing.schedules import Cron, FixedDelay, FixedRate, Schedule
+from opencqrs_py.processing.supervision import NO_OBSERVER, Notice, SupervisedPartition, Ticking
 from opencqrs_py.testing import FakeClock
 
 PARTITION = Partition(2, 1)
@@ -359,3 +360,45 @@ def test_nobody_has_to_observe() -> None:
     NO_OBSERVER.advanced("books", PARTITION, Outcome(START))
     NO_OBSERVER.noticed(Notice("books", PARTITION, None))
     NO_OBSERVER.stopped("books", PARTITION)
+
+
+class SetClock(FakeClock):
+    """A clock that somebody sets, back as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.time = datetime(2026, 3, 2, 1, tzinfo=UTC)
+
+    def now(self) -> datetime:
+        return self.time
+
+    def advance(self, seconds: float) -> None:
+        self.time += timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "wait"),
+    [(FixedDelay(6, 10), 6.0), (FixedRate(6, 10), 6.0), (Cron("30 2 * * *"), 5_400.0)],
+    ids=["delay", "rate", "cron"],
+)
+def test_a_clock_that_is_set_back_puts_no_tick_off_for_as_long(schedule: Schedule, wait: float) -> None:
+    clock = SetClock()
+    ticking = Ticking(schedule, clock)
+    clock.advance(20_000)
+    assert ticking.is_due(0)
+    ticking.begin(0)
+    ticking.end()
+    clock.advance(-20_000 - 86_400)
+    assert ticking.seconds_left() == wait
+    clock.advance(wait)
+    assert ticking.is_due(0)
+
+
+def test_a_clock_that_is_corrected_a_little_changes_no_tick() -> None:
+    clock = SetClock()
+    ticking = Ticking(FixedDelay(1, 60), clock)
+    clock.advance(1)
+    ticking.begin(0)
+    ticking.end()
+    clock.advance(-0.5)
+    assert ticking.seconds_left() == 60.5
