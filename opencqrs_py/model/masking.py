@@ -50,8 +50,8 @@ _LAST = r"[^\s,;()\[\]{}]+(?=\s*(?:[,;)\]}\n]|\Z))"
 _LINE = re.compile(
     rf"((?<![\w.-])[\w.-]*(?:{_SURE_WORDS})[\w.-]*:[ \t]+){_NO_VALUE}(?:{_QUOTED}|{_LAST})", re.IGNORECASE
 )
-_HEADER = re.compile(r"(\bAuthorization\s*[:=]\s*(?:(?:Bearer|Basic|Token)\s+)?)[^\s\"',;]+", re.IGNORECASE)
-_BEARER = re.compile(r"(\bBearer\s+)(?=[^\s\"',;]*[0-9])[^\s\"',;]+")
+_HEADER = re.compile(r"(\bAuthorization\s*[:=]\s*(?:(?:Bearer|Basic|Token)\s+)?)[^\s\"',;)]+", re.IGNORECASE)
+_BEARER = re.compile(r"(\bBearer\s+)(?=[^\s\"',;)]*[0-9])[^\s\"',;)]+")
 _ARGUMENT = re.compile(
     rf"((?<!\S)--(?:[\w.-]*(?:{_SURE_WORDS}|token)|pass|auth)\s+)(?!-|(?:or|and|to|is|in|for|with|was)\b)(?:{_QUOTED}|\S+)",
     re.IGNORECASE,

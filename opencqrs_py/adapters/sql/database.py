@@ -511,7 +511,7 @@ def _parsed(url: str) -> URL:
         parsed = make_url(url)
     except (ArgumentError, ValueError):
         raise EventStoreError("OCQ-301", "the database URL cannot be read", _PLACE, _FORMS) from None
-    if "@" in (parsed.host or ""):
+    if "@" in (parsed.host or "") or (parsed.host and "@" in (parsed.database or "")):  # a "/" ends the host as well
         raise EventStoreError("OCQ-301", "the database URL cannot be read: it has several '@'", _PLACE, _ESCAPED)
     return parsed
 

@@ -55,7 +55,9 @@ def test_what_is_no_url_is_refused_without_repeating_it(url: str) -> None:
     )
 
 
-@pytest.mark.parametrize("url", ["postgresql://me:sec@ret@host/db", "mariadb://me:sec@ret@host:3306/db"])
+@pytest.mark.parametrize(
+    "url", ["postgresql://me:sec@ret@host/db", "mariadb://me:sec@ret@host:3306/db", "postgresql://me:se@cret/1@host/db"]
+)
 def test_a_password_with_an_at_sign_must_be_escaped_and_is_not_repeated(url: str) -> None:
     with pytest.raises(EventStoreError) as caught:
         Database(url)

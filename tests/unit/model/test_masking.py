@@ -109,6 +109,7 @@ def test_texts_of_others_are_freed_of_secrets(text, shown):
         ("GET / Authorization: Bearer t.u-v", "GET / Authorization: Bearer ***"),
         ("Authorization: Basic dTpw", "Authorization: Basic ***"),
         ("sent Bearer abc123 to h", "sent Bearer *** to h"),
+        ("failed (sent Bearer abc123); again", "failed (sent Bearer ***); again"),
         ("psql --password p --host h", "psql --password *** --host h"),
         ("run --api-token 'a b' now", "run --api-token *** now"),
     ],
