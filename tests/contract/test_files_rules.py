@@ -691,6 +691,32 @@ def test_a_link_that_leads_nowhere_is_refused(tmp_path, source) -> None:
     assert ids(source) == ["2", "1"]
 
 
+def test_a_last_line_that_nobody_ends_is_logged_once(tmp_path, source, caplog) -> None:
+    """A log that a program has written without the last line feed would lose its last event in silence."""
+    path = put(tmp_path / "a.ndjson", 1, 2)
+    path.write_bytes(path.read_bytes().rstrip(b"\n"))
+    assert source.head() == 1
+    assert caplog.messages == []  # somebody may be writing it
+    os.utime(path, (0, 0))
+    assert source.head() == source.head() == 1
+    (said,) = caplog.messages
+    assert said.startswith(f"{path}:2 is not read: the line has no end yet.")
+    with path.open("ab") as file:
+        file.write(b"\n")
+    assert source.head() == 2
+    assert len(caplog.messages) == 1
+
+
+@pytest.mark.parametrize("rest", [b"", b"  ", b"\t "])
+def test_space_after_the_last_line_is_no_unfinished_line(tmp_path, source, caplog, rest) -> None:
+    path = put(tmp_path / "a.ndjson", 1)
+    with path.open("ab") as file:
+        file.write(rest)
+    os.utime(path, (0, 0))
+    assert source.head() == 1
+    assert caplog.messages == []
+
+
 def test_what_is_passed_over_is_logged_once(tmp_path, source, caplog) -> None:
     put(tmp_path / "a.ndjson", 1)
     for name in ("b.json", ".hidden", "_SUCCESS", "c.csv"):

@@ -229,6 +229,14 @@ def test_a_long_export_reads_slice_by_slice(tmp_path, events, monkeypatch) -> No
 # --------------------------------------------------------------------------------------------------------- import
 
 
+def test_files_of_a_folder_that_are_not_imported_are_named(tmp_path, events) -> None:
+    (tmp_path / "folder").mkdir()
+    write_lines(tmp_path / "folder" / "events.json", [event(1)])
+    ran = events("import", "folder")
+    assert (ran.code, ran.out) == (0, "imported 0 events\n")
+    assert "in folder, events.json is no file of events and is ignored; names of files of events end with" in ran.err
+
+
 def test_several_files_and_folders_are_imported_in_order(tmp_path, events, stored) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()

@@ -2,7 +2,7 @@
 
 from opencqrs_py.adapters.files.event_source import FileEventSource
 from opencqrs_py.adapters.files.formats import Compression, FileFormat, Kind, format_of
-from opencqrs_py.adapters.files.log import listing, path_of_url
+from opencqrs_py.adapters.files.log import listing, path_of_url, warn_of_ignored
 from opencqrs_py.adapters.files.whole_files import (
     EventWriter,
     event_line,
@@ -24,6 +24,7 @@ __all__ = [
     "format_of",
     "listing",
     "path_of_url",
+    "warn_of_ignored",
     "writer_to",
     "written_whole",
 ]

@@ -271,6 +271,15 @@ class PlainLines(EventFile):
             self._count = events
         return events
 
+    def unfinished(self) -> int:
+        """Return the number of the last line, from 1, if it has something in it and no end; else 0."""
+        place = self._index.end
+        if self._closed or place.offset >= self.known.size:
+            return 0
+        with self.path.open("rb") as file:
+            file.seek(place.offset)
+            return place.line + 1 if _holds_event(file.read(_TAIL), place.offset) else 0
+
     @override
     def extent(self, number: int) -> tuple[int, bytes]:
         """See ``EventFile``. Space after the events does not count, so nothing changes when a line gets its end."""

@@ -23,6 +23,10 @@ _log = logging.getLogger("opencqrs.store")
 _HIDDEN = (".", "_")  # of programs that write beside their results: temporary files, markers such as _SUCCESS
 _MOST_MENTIONED = 5  # names in one message
 _SETTLED = 2.0  # seconds after which a change of the folder shows in its time, on any file system
+_UNFINISHED = (
+    "%s:%d is not read: the line has no end yet. If nobody writes it any more, end it with a line feed; if it is not "
+    "complete, remove it"
+)
 _THOROUGH_EVERY = 5.0  # seconds between two looks at all files, at most
 
 
@@ -76,6 +80,14 @@ def listing(path: Path) -> tuple[list[Path], list[str]]:
     return [path / name for name in names], sorted(others)
 
 
+def warn_of_ignored(folder: Path, names: Sequence[str]) -> None:
+    """Log which files of a folder are ignored, if any are: they may be events under a wrong name."""
+    if names:
+        shown = ", ".join(names[:_MOST_MENTIONED]) + (", …" if len(names) > _MOST_MENTIONED else "")
+        what = "is no file of events and is" if len(names) == 1 else "are no files of events and are"
+        _log.warning("in %s, %s %s ignored; names of files of events end with %s", folder, shown, what, SUFFIXES)
+
+
 def _holds_events(entry: os.DirEntry[str]) -> bool:
     if format_of(entry.name) is None:
         return False
@@ -113,6 +125,7 @@ class FileLog:
         self._folder_time: int | None = None  # the folder's at the last thorough look; None if it may not be settled
         self._due = float("-inf")
         self._mentioned: set[str] = set()
+        self._unfinished = 0  # the last line of the newest file, if it was said that it is not read
 
     def look(self, position: int | None = None) -> None:
         """Take in what was added since the last look; what comes after ``position`` is wanted, and all else can wait.
@@ -155,11 +168,18 @@ class FileLog:
     def _mention(self, others: Sequence[str]) -> None:
         """Log once what is ignored, as it may be events under a wrong name."""
         new = [name for name in others if name not in self._mentioned]
-        if new:
-            self._mentioned.update(new)
-            shown = ", ".join(new[:_MOST_MENTIONED]) + (", …" if len(new) > _MOST_MENTIONED else "")
-            what = "is no file of events and is" if len(new) == 1 else "are no files of events and are"
-            _log.warning("in %s, %s %s ignored; names of files of events end with %s", self.path, shown, what, SUFFIXES)
+        self._mentioned.update(new)
+        warn_of_ignored(self.path, new)
+
+    def _mention_unfinished(self) -> None:
+        """Log once that a last line lacks its end and is not read, if nobody has written for some seconds."""
+        newest = self.files[-1]
+        if not isinstance(newest, PlainLines) or (line := newest.unfinished()) in (0, self._unfinished):
+            return
+        age = self._clock.now() - datetime.fromtimestamp(newest.path.stat().st_mtime, UTC)
+        if age.total_seconds() > _SETTLED:
+            self._unfinished = line
+            _log.warning(_UNFINISHED, newest.path, line)
 
     def before(self, index: int) -> int:
         """Return the number of events in the files before the one with that index, ``0..len(files) - 1``.
@@ -193,8 +213,12 @@ class FileLog:
 
     def end(self) -> int:
         """Return the number of all events."""
+        if not self.files:
+            return 0
         last = len(self.files) - 1
-        return self.before(last) + self.files[last].count() if self.files else 0
+        events = self.before(last) + self.files[last].count()
+        self._mention_unfinished()
+        return events
 
     def _is_behind(self, position: int) -> bool:
         return len(self._before) == len(self.files) > 0 and position < self._before[-1]

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import click
 
-from opencqrs_py.adapters.files import events_of_file, events_of_lines, listing
+from opencqrs_py.adapters.files import events_of_file, events_of_lines, listing, warn_of_ignored
 from opencqrs_py.cli.events.appends import writable_store
 from opencqrs_py.cli.events.display import Progress, rate, summed_up
 from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
@@ -82,9 +82,13 @@ def _expanded(files: Sequence[str]) -> list[str]:
             names.append(file)
             continue
         try:
-            is_folder = Path(file).is_dir()
-            names += [str(path) for path in listing(Path(file))[0]] if is_folder else [file]
-            if not is_folder and not Path(file).is_fifo():  # to close a pipe would end the program that writes to it
+            if Path(file).is_dir():
+                found, others = listing(Path(file))
+                warn_of_ignored(Path(file), others)
+                names += map(str, found)
+                continue
+            names.append(file)
+            if not Path(file).is_fifo():  # to close a pipe would end the program that writes to it
                 Path(file).open("rb").close()
         except (OSError, ValueError) as error:
             raise click.UsageError(f"cannot read {file}: {getattr(error, 'strerror', error)}") from None
