@@ -184,14 +184,16 @@ class SparkEngine:
             watcher.stop()
         self._end_soon(None)
         self._await_tasks(None, patience)
-        cancelled = [task.job for task in self._tasks_of(None) if task.job is not None and task.job.abandon()]
+        tasks = self._tasks_of(None)
+        cancelled = [task.job for task in tasks if task.job is not None and task.job.abandon()]
         gone = time.monotonic() + _CANCEL_SECONDS
         for job in cancelled:
             job.wait(gone - time.monotonic())
+        stuck = {driver for task in tasks if _is_stuck_here(task) for driver in task.drivers}
         with self._changed:
             self._running.clear()
         for group in self._groups.values():
-            self._let_go(group, group.drivers)
+            self._let_go(group, [driver for driver in group.drivers if driver not in stuck])
         self._sessions.close(max(0.0, until - time.monotonic()))
 
     def partitions(self) -> Sequence[SupervisedPartition]:
@@ -554,6 +556,11 @@ def read_at_once(rate: float | None, partitions: int) -> int | None:
         return None
     wanted = max(rate * TASK_SECONDS / 10, _LEAST_READ * partitions)
     return 1 << ceil(log2(wanted)) if wanted < _MOST_READ else None
+
+
+def _is_stuck_here(task: RunningTask) -> bool:
+    """Return whether a handler has not returned on a thread of this process: its transaction holds the progress."""
+    return isinstance(task.permit, DriverPermit) and task.job is not None and task.job.is_under_way
 
 
 def _jvm_gone(error: Exception) -> EngineLostError:

@@ -101,6 +101,11 @@ class Job(Generic[Result]):
         if self._is_last():
             self._ended(result)
 
+    @property
+    def is_under_way(self) -> bool:
+        """Whether something is done for the job still, also after it was abandoned."""
+        return not self._gone.is_set()
+
     def wait(self, seconds: float) -> None:
         """Wait until nothing is done for the job any more, for some seconds at most."""
         self._gone.wait(max(0.0, seconds))

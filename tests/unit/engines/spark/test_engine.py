@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from logging.handlers import QueueHandler
 from math import inf
 from queue import Queue
-from threading import Condition
+from threading import Condition, Thread
 from threading import Event as Signal
 from types import SimpleNamespace
 
@@ -77,6 +78,7 @@ class Engine:
 
     def __init__(self, folder) -> None:
         self.handled: list[int] = []
+        self.before_return: Callable[[], object] = lambda: None
         self.database = Database(f"sqlite:///{folder}/all.db")
         self.store = SqlEventStore(self.database)
         self.added = 0
@@ -95,6 +97,7 @@ class Engine:
 
         def handle(event: Event) -> None:
             self.handled.append(event.position)
+            self.before_return()
 
         dispatcher = Dispatcher([bind(Handler(HandlerMark("g", ("t",)), handle, "here"), ContainerInjector())], ())
         processing = GroupProcessing(
@@ -390,6 +393,22 @@ class TestWhileSparkIsStarting:
         engine.sessions.finish(SimpleNamespace(sparkContext=engine.context))
         assert engine.seen.done.wait(SECONDS)
         assert sorted(engine.handled) == list(range(1, EVENTS + 1))
+
+    def test_a_stop_waits_for_no_handler_that_the_driver_has_called_and_that_does_not_return(self, engine):
+        """Its transaction holds the write lock of the file, and the row of the progress: to release would wait."""
+        called, free = Signal(), Signal()
+        engine.before_return = lambda: (called.set(), free.wait(SECONDS))
+        engine.make(handles_while_starting=True)
+        engine.start()
+        assert called.wait(SECONDS)
+        released: list[object] = []
+        stopping = Thread(target=lambda: (engine.engine.stop(patience=0), released.append(free.is_set())))
+        stopping.start()
+        stopping.join(SECONDS / 2)
+        free.set()
+        stopping.join(SECONDS)
+        assert released == [False]
+        assert {state for state, _ in engine.states()} & {"starting", "running"}
 
     def test_a_session_that_cannot_be_opened_ends_the_engine_and_what_was_handled_stays(self, engine):
         engine.make(handles_while_starting=True)
