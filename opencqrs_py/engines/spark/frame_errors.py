@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from py4j.protocol import Py4JJavaError
 from pydantic import TypeAdapter
 from pyspark.errors import PythonException
 
 from opencqrs_py import errors
-from opencqrs_py.engines.spark.jobs import raised_last
+from opencqrs_py.engines.spark.jobs import raised_last, reason_of
 from opencqrs_py.errors import ExplainedError, ProjectCodeError, UnavailableError
 from opencqrs_py.processing.exceptions import one_line
 from opencqrs_py.processing.frames import EventOfRangeError
@@ -36,6 +37,17 @@ class _Told:
 
 
 _TOLD = TypeAdapter(_Told)
+
+
+class SparkJobError(Exception):
+    """A job of Spark has failed that a handler of data frames has started."""
+
+
+def job_error(error: BaseException) -> BaseException:
+    """Return the error of a failed job as one line, in place of Spark's, which has a page of the JVM's own in it."""
+    if not isinstance(error, PythonException | Py4JJavaError):
+        return error
+    return SparkJobError(reason_of(error)).with_traceback(error.__traceback__)
 
 
 class RangeFailedError(Exception):

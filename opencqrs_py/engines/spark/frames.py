@@ -22,7 +22,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from opencqrs_py.engines.runs import Recipe
-from opencqrs_py.engines.spark.frame_errors import raised_for, worker_error
+from opencqrs_py.engines.spark.frame_errors import job_error, raised_for, worker_error
 from opencqrs_py.engines.spark.frame_rows import DriverRows, ExecutorRows
 from opencqrs_py.engines.spark.source_ranges import cut
 from opencqrs_py.engines.spark.tasks import KeptRecipe, processing_of
@@ -209,7 +209,7 @@ class SparkFrames(FrameMaker):
             return UnavailableError("OCQ-420", "a job of Spark was cancelled")
         if isinstance(error, Py4JError | OSError | AttributeError) and self._is_gone():
             return UnavailableError("OCQ-420", f"Spark's JVM has gone ({type(error).__name__})")
-        return error
+        return job_error(error)
 
     def _is_gone(self) -> bool:
         try:

@@ -183,11 +183,11 @@ def spark_failure(error: Exception) -> Failure:
     worker or an executor that died, may pass.
     """
     lasting = isinstance(error, PythonException)
-    if versions := _OTHER_PYTHON.search(_first_line(error)):
+    if versions := _OTHER_PYTHON.search(reason_of(error)):
         return _other_python(*versions.groups())
     origin = Origin.FRAMEWORK if lasting else Origin.OUTAGE
     what = "Spark could not finish a task"
-    return Failure(origin, permanent=lasting, error=what, message=_first_line(error), code="OCQ-405")
+    return Failure(origin, permanent=lasting, error=what, message=reason_of(error), code="OCQ-405")
 
 
 def _other_python(there: str, here: str) -> Failure:
@@ -203,12 +203,12 @@ def timed_out_call(error: Exception) -> TimedOut | None:
     return timed_out_of(raised_last(text or ""))
 
 
-def _first_line(error: Exception) -> str:
-    """Return the reason without the JVM's stack."""
+def reason_of(error: Exception) -> str:
+    """Return in one line why a job has failed: what was raised in Python, or what the JVM says, without its stack."""
     text = error.getMessage() if isinstance(error, PySparkException) else str(error)
     if isinstance(error, PythonException) and (raised := raised_last(text or "")):
         return raised[:300]
-    lines = [line.strip(" :") for line in (text or type(error).__name__).splitlines() if line.strip()]
+    lines = [line.strip(" \t:") for line in (text or type(error).__name__).splitlines() if line.strip()]
     said = [line for line in lines if not line.startswith(("at ", "An error occurred while calling "))] or lines
     telling = [line for line in said if "Error" in line or "exited" in line or "lost" in line]
     return (telling or said)[0][:300]

@@ -8,10 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from py4j.protocol import Py4JNetworkError
+from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException, PythonException
 
-from opencqrs_py.engines.spark.frame_errors import RangeFailedError
+from opencqrs_py.engines.spark.frame_errors import RangeFailedError, SparkJobError
 from opencqrs_py.engines.spark.frames import SparkFrames, _Counts, _RangeReader, schema_of
 from opencqrs_py.errors import EventFormatError, HandlerSignatureError, ProjectCodeError, UnavailableError
 from opencqrs_py.processing.frames import EventOfRangeError
@@ -47,6 +47,13 @@ def raised_by_a_worker(error: Exception) -> PythonException:
         list(reader([numbers]))
     text = f'Traceback (most recent call last):\n  File "x.py", line 1\nopencqrs_py.RangeFailedError: {caught.value}\n'
     return PythonException(text)
+
+
+def java_error(what: str, of_the_jvm: str) -> Py4JJavaError:
+    """Return an error as py4j raises it for an exception in the JVM."""
+    answer = SimpleNamespace(send_command=lambda _command: f"ys{of_the_jvm}".replace("\n", "\\n"))
+    java: Any = SimpleNamespace(_target_id="o1", _gateway_client=answer)
+    return Py4JJavaError(what, java)
 
 
 def explained(error: BaseException, *, stopped: bool = True) -> BaseException:
@@ -91,10 +98,35 @@ def test_a_cancelled_job_and_a_jvm_that_has_gone_are_outages() -> None:
 def test_other_errors_are_the_handlers() -> None:
     own = ValueError("own")
     assert explained(own) is own
-    of_a_function = PythonException("Traceback (most recent call last):\nValueError: in a UDF")
-    assert explained(of_a_function) is of_a_function
     lost = ConnectionError("to another server")
     assert explained(lost, stopped=False) is lost
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (
+            PythonException(
+                "\n  An exception was thrown from the Python worker. Please see the stack trace below.\n"
+                'Traceback (most recent call last):\n  File "handlers.py", line 3, in twice\n    1 / 0\n'
+                "ZeroDivisionError: division by zero\n"
+            ),
+            "ZeroDivisionError: division by zero",
+        ),
+        (
+            java_error(
+                "An error occurred while calling o712.getResult.\n",
+                "org.apache.spark.SparkException: Job aborted: Python worker exited unexpectedly (crashed)\n"
+                "\tat org.apache.spark.scheduler.DAGScheduler.abortStage(DAGScheduler.scala:2844)\n",
+            ),
+            "org.apache.spark.SparkException: Job aborted: Python worker exited unexpectedly (crashed)",
+        ),
+    ],
+)
+def test_of_a_job_that_fails_the_handlers_error_says_why_in_one_line(error: Exception, says: str) -> None:
+    found = explained(error, stopped=False)
+    assert type(found) is SparkJobError
+    assert str(found) == says
 
 
 def test_a_part_that_is_read_twice_counts_once() -> None:
