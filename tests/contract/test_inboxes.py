@@ -14,6 +14,7 @@ from sqlalchemy import delete, text
 
 from opencqrs_py.adapters.memory import InMemoryProgressTracker
 from opencqrs_py.adapters.sql import Database, SqlProgressTracker
+from opencqrs_py.adapters.sql.dialect import DatabaseBusyError
 from opencqrs_py.adapters.sql.inbox import SqlInbox
 from opencqrs_py.adapters.sql.tables import PROGRESS
 from opencqrs_py.model import Cursor
@@ -116,6 +117,25 @@ def test_who_has_waited_for_a_command_does_not_see_the_inbox_as_it_was_before_it
     finally:
         with database.writing() as connection:
             connection.execute(text("ALTER DATABASE postgres RESET default_transaction_isolation"))
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(name, marks=getattr(pytest.mark, name)) for name in ("postgresql", "mariadb")]
+)
+def test_a_command_waits_for_a_handler_that_does_not_return_for_some_time_only(
+    database: Database, open_database: Callable[[], Database], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tracker = SqlProgressTracker(database)
+    (cursor,) = tracker.claim("group", [WHOLE], 0, "owner")
+    put(tracker, cursor, parked(1))
+    monkeypatch.setattr(type(database.dialect), "patience", 0.2)
+    change = InboxChange(at(NOON), removed=(parked(1),))
+    with (
+        tracker.unit("group", replace(cursor, stored=1, position=1), 1),
+        pytest.raises(DatabaseBusyError, match=r"OCQ-305.* the process that handles the group has been writing"),
+    ):
+        SqlProgressTracker(open_database()).change("group", change)
+    assert len(tracker.entries("group")) == 1
 
 
 def put(tracker: SqlProgressTracker, cursor: Cursor, *entries: InboxEntry) -> None:

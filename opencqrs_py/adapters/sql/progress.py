@@ -325,11 +325,12 @@ class SqlProgressTracker(
     @override
     def change(self, group: str, change: InboxChange, skips: Sequence[Skip] = ()) -> bool:
         self._prepare()
-        columns = self._progress.c
-        in_hand = select(columns.epoch).where(columns.group_name == group).order_by(columns.modulus, columns.residue)
+        columns, dialect = self._progress.c, self._database.dialect
+        rows = (f"{self._database.prefix}{PROGRESS.name}", f"group_name = {dialect.mark}", "modulus, residue")
         try:
             with self._database.writing() as connection:
-                connection.execute(in_hand.with_for_update()).all()  # what a partition has in hand is finished first
+                # What a partition has in hand is finished first.
+                connection.exec_driver_sql(dialect.held("epoch", *rows, dialect.patience), (group,)).all()
                 # A server that is stricter than READ COMMITTED lets who waits for the rows see the inbox as it was
                 # before, unless they have changed.
                 same = update(self._progress).where(columns.group_name == group).values(epoch=columns.epoch)
@@ -339,6 +340,10 @@ class SqlProgressTracker(
                     self._record(connection, skip)
         except InboxChangedError:
             return False
+        except DBAPIError as error:
+            if not self._timed_out(error):
+                raise
+            raise dialect.too_long(self._database, "the process that handles the group") from error
         return True
 
     @override
