@@ -9,7 +9,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from sqlalchemy import delete
+from psycopg.rows import dict_row
+from pymysql.cursors import DictCursor
+from sqlalchemy import Connection, delete
 from support.participants import TRACKERS
 from support.partitions import CrashError
 from support.waiting import GROUP, SCHEDULE, SparkWorld, WaitingWorld
@@ -23,7 +25,7 @@ from opencqrs_py.errors import BeginningNeededError, InboxError
 from opencqrs_py.model import layout
 from opencqrs_py.model.partition import hash_of, residue_of
 from opencqrs_py.model.replay import Reset
-from opencqrs_py.processing.batches import BatchMode, BatchOrder, OnBatchExhausted
+from opencqrs_py.processing.batches import BatchMode, BatchOrder, OnBatchExhausted, ScheduleRule
 from opencqrs_py.processing.recovery import ExponentialBackOff
 from opencqrs_py.processing.schedules import Cron
 from opencqrs_py.testing.contracts.repartitioning_tracker import keep
@@ -473,3 +475,29 @@ def test_what_a_handler_commits_brings_no_event_into_the_inbox(database: Databas
     world.drain()
     assert world.waiting == {}
     assert set(world.written) == {1, 2, 3, 4}
+
+
+@pytest.mark.parametrize("schedule", [None, SCHEDULE], ids=["parked", "scheduled"])
+def test_what_a_handler_has_its_driver_make_of_rows_is_its_own_affair(
+    database: Database, schedule: ScheduleRule | None
+) -> None:
+    world = WaitingWorld(database, ["/a", "/a", "/b"], schedule=schedule)
+    world.errors = {2: NO}
+    world.meanwhile = rows_as_dictionaries
+    world.drain()
+    world.pass_time(100)
+    world.release()
+    world.errors = {}
+    world.drain()
+    world.pass_time(10_000)
+    assert (world.waiting, sorted(world.written)) == ({}, [1, 2, 3])
+
+
+def rows_as_dictionaries(connection: Connection) -> None:
+    driver: Any = connection.connection.dbapi_connection
+    if connection.dialect.name == "sqlite":
+        driver.row_factory = lambda cursor, row: dict(zip((each[0] for each in cursor.description), row, strict=True))
+    elif connection.dialect.name == "postgresql":
+        driver.row_factory = dict_row
+    else:
+        driver.cursorclass = DictCursor

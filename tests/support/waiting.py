@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import timedelta
 from itertools import count
@@ -86,6 +86,7 @@ class WaitingWorld:
         self.clock = FakeClock()
         self.seen = Seen()
         self.errors: dict[int, BaseException] = {}
+        self.meanwhile: Callable[[Connection], object] = lambda _: None
         self.commits: set[int] = set()  # positions of events whose handler ends the transaction after its statement
         self.store = InMemoryEventStore()
         self.append(subjects)
@@ -105,6 +106,7 @@ class WaitingWorld:
                 raise error
             row = {"number": next(self._numbers), "position": raw.position}
             connection.execute(text("INSERT INTO written VALUES (:number, :position)"), row)
+            self.meanwhile(connection)
             if raw.position in self.commits:
                 end_unseen(connection)
 

@@ -147,6 +147,7 @@ class Dialect(ABC):
     row_lock: ClassVar[str] = "SELECT 1 FROM {} {} FOR UPDATE"
     # Whether no statement shows an event that was appended after one that it does not show.
     ordered_reads: ClassVar[bool] = False
+    row_settings: ClassVar[tuple[str, ...]] = ("row_factory",)  # of a driver's connection: what it makes of rows
     replaceable_methods: ClassVar[bool] = True  # whether methods of the driver's connections can be replaced
     # Whether a unit of work may begin and end in one message: see ``begin_at_once`` and ``commit_at_once``.
     sends_at_once: ClassVar[bool] = True

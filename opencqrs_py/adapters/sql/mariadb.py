@@ -115,6 +115,7 @@ class MariaDbDialect(Dialect):
     aliases = ("mysql",)
     driver = "mysql+pymysql"
     extra = "mariadb"
+    row_settings = ("cursorclass",)
     now_ms = wall_ms = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) DIV 1000"
     quote = "`"
     schema_word = "database"

@@ -95,6 +95,7 @@ class SqliteDialect(Dialect):
     unindexed = "+{}"
     row_lock = "SELECT 1 FROM {} {}"  # the transaction holds the write lock
     ordered_reads = True
+    row_settings = ("row_factory", "text_factory")
     replaceable_methods = False
     sends_at_once = False
     remote = False

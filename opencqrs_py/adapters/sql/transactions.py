@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import repeat
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -249,9 +250,12 @@ class Unit:
         refusing, info = vars(self.connection), self.connection.info
         refusing.update(_REFUSED)
         info[_UNIT] = self
+        driver: Any = self.connection.connection.dbapi_connection
+        names = self.dialect.row_settings
+        rows_as = tuple(map(getattr, repeat(driver), names))
         with ExitStack() as undone:
             if self.dialect.replaceable_methods:
-                self._watch_driver(self.connection.connection.dbapi_connection, undone)
+                self._watch_driver(driver, undone)
             try:
                 yield
                 self._finish()
@@ -261,6 +265,11 @@ class Unit:
                 info.pop(_UNIT, None)
                 for name in _REFUSED:
                     refusing.pop(name, None)
+                for name, value in zip(
+                    names, rows_as, strict=True
+                ):  # a handler's own ones are not for our statements, nor for the next handler
+                    if getattr(driver, name) is not value:
+                        setattr(driver, name, value)
 
     def _finish(self) -> None:
         """Send what the session still holds, and see that what was written can still be committed."""
