@@ -225,8 +225,9 @@ def _check_inbox(run: GroupRun, cursors: Sequence[Cursor], clock: Clock) -> bool
         fix = f"change that back and let them be handled; or opencqrs inbox skip --group {run.group} --reason TEXT"
         raise InboxError("OCQ-609", what, f"group {run.group}", fix)
     if entries and processing.has_inbox:
-        each = processing.schedule is not None and processing.schedule.each
-        tracker.arrange(run.group, [cursor.partition for cursor in cursors], clock.now(), each=each)
+        rule, mine = processing.schedule, [cursor.partition for cursor in cursors]
+        each, expiring = rule is not None and rule.each, rule is not None and rule.expiring
+        tracker.arrange(run.group, mine, clock.now(), each=each, expiring=expiring)
     return bool(entries)
 
 

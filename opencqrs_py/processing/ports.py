@@ -384,7 +384,9 @@ class Inbox(Protocol):
         """
         ...
 
-    def arrange(self, group: str, partitions: Sequence[Partition], now: datetime, *, each: bool) -> None:
+    def arrange(
+        self, group: str, partitions: Sequence[Partition], now: datetime, *, each: bool, expiring: bool = True
+    ) -> None:
         """Have the events of partitions be due as the group is set up now; it may have been set up otherwise before.
 
         Args:
@@ -392,6 +394,7 @@ class Inbox(Protocol):
             partitions: Those that this process has claimed.
             now: From when on an event is due that waits for no person and has no time, though it should have one.
             each: Whether each event has a time of its own; else only the first one of each sequence has.
+            expiring: Whether events expire; if not, those that were to, or have, do so no more, and are tried.
         """
         ...
 

@@ -477,6 +477,24 @@ def test_what_a_handler_commits_brings_no_event_into_the_inbox(database: Databas
     assert set(world.written) == {1, 2, 3, 4}
 
 
+@pytest.mark.parametrize("after", [SCHEDULE, None], ids=["no expiry", "streaming"])
+def test_events_that_have_expired_are_tried_when_their_group_knows_no_expiry_any_more(
+    database: Database, after: ScheduleRule | None
+) -> None:
+    world = WaitingWorld(database, ["/a", "/a"], schedule=replace(SCHEDULE, expires_seconds=100, back_off=SLOW))
+    world.errors = {1: NO}
+    world.drain()
+    world.pass_time(50)
+    world.release()
+    world.clock.advance(100)
+    assert set(world.waiting.values()) == {"expired"}
+    world.errors = {}
+    world.build(schedule=after)
+    world.drain()
+    world.pass_time(20_000)
+    assert (world.waiting, world.written) == ({}, [1, 2])
+
+
 @pytest.mark.parametrize("schedule", [None, SCHEDULE], ids=["parked", "scheduled"])
 def test_what_a_handler_has_its_driver_make_of_rows_is_its_own_affair(
     database: Database, schedule: ScheduleRule | None

@@ -65,12 +65,15 @@ class MemoryInbox:
             found.append(entries if fetching is Fetching.WHOLE else entries[:most])
         return found
 
-    def arranged(self, group: str, partition: Partition, now: datetime, *, each: bool) -> MemoryInbox:
+    def arranged(self, group: str, partition: Partition, now: datetime, *, each: bool, expiring: bool) -> MemoryInbox:
         """Return the inbox with a time for each event of a partition, or only for the first one of each sequence."""
         sequences = dict(self.sequences)
         for id_, entries in self._of(group, partition).items():
             sequences[group, id_] = tuple(
-                one._replace(due_at=_arranged(one, now) if each or not index else None)
+                one._replace(
+                    due_at=_arranged(one, now) if each or not index else None,
+                    expires_at=one.expires_at if expiring else None,
+                )
                 for index, one in enumerate(entries)
             )
         return MemoryInbox(sequences)

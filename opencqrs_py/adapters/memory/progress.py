@@ -263,11 +263,13 @@ class InMemoryProgressTracker:
         with self._lock:
             return {partition: self._inbox.next_due(group, partition, expiring=expiring) for partition in partitions}
 
-    def arrange(self, group: str, partitions: Sequence[Partition], now: datetime, *, each: bool) -> None:
+    def arrange(
+        self, group: str, partitions: Sequence[Partition], now: datetime, *, each: bool, expiring: bool = True
+    ) -> None:
         """Have the events of partitions be due as the group is set up now."""
         with self._lock:
             for partition in partitions:
-                self._inbox = self._inbox.arranged(group, partition, now, each=each)
+                self._inbox = self._inbox.arranged(group, partition, now, each=each, expiring=expiring)
 
     def due(
         self, group: str, partition: Partition, until: datetime, most: int, fetching: Fetching = Fetching.FIRST

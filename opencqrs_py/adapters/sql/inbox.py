@@ -141,11 +141,21 @@ class SqlInbox:
         return [tuple(entries) for entries in found.values() if entries]  # a person may have taken some out just now
 
     def arrange(
-        self, connection: Connection, group: str, partitions: Sequence[Partition], now: datetime, *, each: bool
+        self,
+        connection: Connection,
+        group: str,
+        partitions: Sequence[Partition],
+        now: datetime,
+        *,
+        each: bool,
+        expiring: bool,
     ) -> None:
         """Have each event be due at a time of its own, or only the first one of each sequence."""
         columns = self._table.c
         mine = or_(*(self._of(group, partition) for partition in partitions))
+        if not expiring:
+            lasting = update(self._table).where(mine & columns.expires_ms.is_not(None)).values(expires_ms=null())
+            connection.execute(lasting)
         untimed = columns.status.in_(_MOVING) & columns.due_ms.is_(None)
         if each:
             connection.execute(update(self._table).where(mine & untimed).values(due_ms=milliseconds(now)))

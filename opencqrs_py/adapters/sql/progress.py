@@ -284,10 +284,12 @@ class SqlProgressTracker(
             return self._inbox.next_due(connection, group, partitions, expiring=expiring)
 
     @override
-    def arrange(self, group: str, partitions: Sequence[Partition], now: datetime, *, each: bool) -> None:
+    def arrange(
+        self, group: str, partitions: Sequence[Partition], now: datetime, *, each: bool, expiring: bool = True
+    ) -> None:
         self._prepare()
         with self._database.writing() as connection:
-            self._inbox.arrange(connection, group, partitions, now, each=each)
+            self._inbox.arrange(connection, group, partitions, now, each=each, expiring=expiring)
 
     @override
     def due(

@@ -487,6 +487,17 @@ class InboxContract:
         assert tracker.next_due("group", [WHOLE]) == {WHOLE: at(NOON)}
         assert tracker.next_due("group", [WHOLE], expiring=False) == {WHOLE: at(LATER)}
 
+    def test_what_was_to_expire_is_tried_once_nothing_expires_any_more(
+        self, tracker: ParkingTracker, cursor: Cursor
+    ) -> None:
+        self.put(tracker, cursor, entry(1)._replace(expires_at=at(NOON)), entry(2)._replace(expires_at=at(LATER)))
+        tracker.arrange("group", [WHOLE], NOON, each=False)
+        assert len(tracker.expired("group", WHOLE, LATER, 10)) == 2
+        tracker.arrange("group", [WHOLE], NOON, each=False, expiring=False)
+        assert tracker.expired("group", WHOLE, LATER, 10) == ()
+        assert [one.expires_at for one in tracker.entries("group")] == [None, None]
+        assert self.due(tracker, NOON) == [[1, 2]]
+
     def test_groups_do_not_see_each_other(self, tracker: ParkingTracker, cursor: Cursor) -> None:
         self.put(tracker, cursor, parked(1))
         tracker.claim("other", [WHOLE], 0, "owner")
