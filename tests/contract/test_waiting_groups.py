@@ -478,11 +478,11 @@ def test_what_a_handler_commits_brings_no_event_into_the_inbox(database: Databas
 
 
 @pytest.mark.parametrize("after", [SCHEDULE, None], ids=["no expiry", "streaming"])
-def test_events_that_have_expired_are_tried_when_their_group_knows_no_expiry_any_more(
+def test_events_that_have_expired_can_be_tried_again_when_their_group_knows_no_expiry_any_more(
     database: Database, after: ScheduleRule | None
 ) -> None:
     world = WaitingWorld(database, ["/a", "/a"], schedule=replace(SCHEDULE, expires_seconds=100, back_off=SLOW))
-    world.errors = {1: NO}
+    world.errors = {1: FOR_GOOD}
     world.drain()
     world.pass_time(50)
     world.release()
@@ -491,7 +491,9 @@ def test_events_that_have_expired_are_tried_when_their_group_knows_no_expiry_any
     world.errors = {}
     world.build(schedule=after)
     world.drain()
-    world.pass_time(20_000)
+    assert world.waiting == {1: "exhausted", 2: "pending"}
+    world.control.retry(InboxFilter())
+    world.pass_time(100)
     assert (world.waiting, world.written) == ({}, [1, 2])
 
 
