@@ -9,8 +9,8 @@ log is read. Runs take turns, each in a process of its own and with an empty rea
 the claim to the last commit. Each must end with the read model of the log. With --check the exit code is 1 when the aim
 is missed.
 
-Seen on two cores, with threads: PostgreSQL 0.66 (5,199 of 7,916 events a second); SQLite 0.33 (19,838 of 59,557), which
-misses the aim: an event takes 50 µs in place of 17. To insert, read and delete its row of the inbox takes 16 µs on the
+Seen on two cores, with threads: PostgreSQL 0.53 (4,025 of 7,641 events a second); SQLite 0.28 (15,330 of 55,471), which
+misses the aim: an event takes 65 µs in place of 18. To insert, read and delete its row of the inbox takes 16 µs on the
 bare driver, with the same table and indexes, and to read the event again another 2: a loop by hand would just miss it.
 """
 
