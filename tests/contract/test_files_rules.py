@@ -705,6 +705,12 @@ def test_a_last_line_that_nobody_ends_is_logged_once(tmp_path, source, caplog) -
         file.write(b"\n")
     assert source.head() == 2
     assert len(caplog.messages) == 1
+    following = put(tmp_path / "b.ndjson", 3, 4)
+    following.write_bytes(following.read_bytes().rstrip(b"\n"))
+    os.utime(following, (0, 0))
+    source.renew()
+    assert source.head() == 3
+    assert caplog.messages[1].startswith(f"{following}:2 is not read")
 
 
 @pytest.mark.parametrize("rest", [b"", b"  ", b"\t "])

@@ -125,7 +125,7 @@ class FileLog:
         self._folder_time: int | None = None  # the folder's at the last thorough look; None if it may not be settled
         self._due = float("-inf")
         self._mentioned: set[str] = set()
-        self._unfinished = 0  # the last line of the newest file, if it was said that it is not read
+        self._unfinished: tuple[Path, int] | None = None  # the file and line of which it was said that it is not read
 
     def look(self, position: int | None = None) -> None:
         """Take in what was added since the last look; what comes after ``position`` is wanted, and all else can wait.
@@ -174,11 +174,12 @@ class FileLog:
     def _mention_unfinished(self) -> None:
         """Log once that a last line lacks its end and is not read, if nobody has written for some seconds."""
         newest = self.files[-1]
-        if not isinstance(newest, PlainLines) or (line := newest.unfinished()) in (0, self._unfinished):
+        line = newest.unfinished() if isinstance(newest, PlainLines) else 0
+        if not line or (newest.path, line) == self._unfinished:
             return
         age = self._clock.now() - datetime.fromtimestamp(newest.path.stat().st_mtime, UTC)
         if age.total_seconds() > _SETTLED:
-            self._unfinished = line
+            self._unfinished = newest.path, line
             _log.warning(_UNFINISHED, newest.path, line)
 
     def before(self, index: int) -> int:
