@@ -252,7 +252,7 @@ class SparkEngine:
                 self._meanwhile.handed_over()
                 logger.info("Spark is ready; the driver has handled %s meanwhile", counted(self._handled_here, "event"))
         except Exception as error:
-            self._fail(_jvm_gone(error) if self._sessions.is_gone(error) else error)
+            self._fail(self._explained(error))
         finally:
             self._opening = False
             self._wake()
@@ -272,7 +272,10 @@ class SparkEngine:
         try:
             self._start_tasks_until_stopped()
         except Exception as error:
-            self._fail(_jvm_gone(error) if self._sessions.is_gone(error) else error)
+            self._fail(self._explained(error))
+
+    def _explained(self, error: Exception) -> Exception:
+        return _jvm_gone(error) if self._sessions.is_gone(error) else error
 
     def _fail(self, error: Exception) -> None:
         """End the coordinator; ``check`` raises the error. Nothing waits for tasks that were not started."""
@@ -417,7 +420,7 @@ class SparkEngine:
             if task.group.in_frames is not None and any(outcome.failure for outcome in result.outcomes):
                 self._sessions.check()  # perhaps there is no JVM any more
         except Exception as error:
-            self._fail(_jvm_gone(error) if self._sessions.is_gone(error) else error)
+            self._fail(self._explained(error))
         finally:
             self._free(task)
 
