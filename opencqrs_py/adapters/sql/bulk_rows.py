@@ -54,7 +54,7 @@ def _with_maps(value: Any, kind: Any) -> Any:
         return value
     if isinstance(value, dict):  # a struct
         return {name: _with_maps(each, kind.field(name).type) for name, each in value.items()}
-    if str(kind).startswith("map<"):
+    if hasattr(kind, "item_type"):  # a map
         return {str(key): _with_maps(each, kind.item_type) for key, each in value}
     return [_with_maps(each, kind.value_type) for each in value]
 

@@ -252,7 +252,7 @@ class Unit:
         info[_UNIT] = self
         driver: Any = self.connection.connection.dbapi_connection
         names = self.dialect.row_settings
-        rows_as = tuple(map(getattr, repeat(driver), names))
+        rows_as = tuple(map(getattr, repeat(driver), names, repeat(None)))
         with ExitStack() as undone:
             if self.dialect.replaceable_methods:
                 self._watch_driver(driver, undone)
@@ -265,10 +265,9 @@ class Unit:
                 info.pop(_UNIT, None)
                 for name in _REFUSED:
                     refusing.pop(name, None)
-                for name, value in zip(
-                    names, rows_as, strict=True
-                ):  # a handler's own ones are not for our statements, nor for the next handler
-                    if getattr(driver, name) is not value:
+                # What a handler has set is not for our statements, nor for the next handler.
+                for name, value in zip(names, rows_as, strict=True):
+                    if getattr(driver, name, None) is not value:
                         setattr(driver, name, value)
 
     def _finish(self) -> None:
