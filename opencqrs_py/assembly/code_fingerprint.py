@@ -23,7 +23,7 @@ from typing import Any
 
 from opencqrs_py.assembly.normalised_source import Chain, bindings_in, chains_in, imports_in, normalised
 
-_VERSION = "1"  # of the algorithm; with another one nothing is known of the code before
+_VERSION = "2"  # of the algorithm; with another one nothing is known of the code before
 _DIGITS = 16  # hexadecimal ones of the hash that are kept
 _OURS = "opencqrs_py"
 _INSTALLED = frozenset({"site-packages", "dist-packages"})

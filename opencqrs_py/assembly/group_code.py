@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any
+from typing import Any, get_type_hints
 
 from opencqrs_py.assembly.blueprint import UserModules
 from opencqrs_py.assembly.code_fingerprint import CodeReader, OwnModules
 from opencqrs_py.assembly.discovery import Discovered
+from opencqrs_py.assembly.injection import ContainerInjector
 from opencqrs_py.config import EffectiveGroup
 from opencqrs_py.model.handler import Upcaster
 from opencqrs_py.processing.binding import BoundHandler
@@ -17,6 +18,7 @@ from opencqrs_py.processing.event_types import EventTypes
 from opencqrs_py.processing.exceptions import one_line
 from opencqrs_py.processing.group_records import GroupCode
 from opencqrs_py.processing.sequencing import Sequencing
+from opencqrs_py.processing.signatures import without_none
 
 _log = logging.getLogger("opencqrs.processing")
 _HASH = "crc32"  # of a sequence, by which its partition is found
@@ -41,8 +43,9 @@ def group_code(
         members = list(_members(settings, discovered, handlers))
         said = [f"handles {' '.join(one.handler.mark.types)} {one.handler.mark.order}" for one in handlers]
         upcasters = _upcasters_of(discovered.upcasters, dispatcher, event_types, reader)
+        members += [one.call for one in upcasters]
         return GroupCode(
-            reader.fingerprint([*members, *(one.call for one in upcasters)], said),
+            reader.fingerprint([*members, *_injected_into(members, discovered.injector)], said),
             _sequencing(sequencing, reader),
         )
     except Exception as error:  # of whatever the project's modules hold: to compare code is no reason to fail
@@ -71,6 +74,26 @@ def _members(settings: EffectiveGroup, discovered: Discovered, handlers: Sequenc
     yield from (each for each in discovered.event_classes if taken & {*each.__mro__})
     yield from (one.call for one in discovered.interceptors if one.mark.group in ("", settings.name))
     yield from (one.call for one in discovered.inbox_filters if one.group == settings.name)
+
+
+def _injected_into(members: Sequence[Any], injector: ContainerInjector) -> Iterator[object]:
+    """Yield the code by which containers make what functions ask for, and the constructors of their classes."""
+    for member in members:
+        owner = getattr(member, "__self__", None)
+        if isinstance(member, type):  # an event class, which no container makes
+            continue
+        for function in [member] if owner is None else [member, type(owner).__init__]:
+            for wanted in _annotations_of(function):
+                yield from injector.code_behind(wanted)
+
+
+def _annotations_of(function: Any) -> list[object]:
+    """Return the annotations of the parameters of a function; none if they cannot be read, as then nothing is made."""
+    try:
+        hints = get_type_hints(function)
+    except (NameError, TypeError):
+        return []
+    return [without_none(hint) for name, hint in hints.items() if name != "return"]
 
 
 def _upcasters_of(

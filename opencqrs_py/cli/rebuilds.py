@@ -193,6 +193,7 @@ def _comparison_as_json(name: str, found: Comparison) -> dict[str, Any]:
             for one in found.differences
         ],
         "unwritten": found.unwritten,
+        "not_made": found.not_made,
         "done": False,
     }
 
@@ -212,4 +213,7 @@ def _comparison_lines(name: str, found: Comparison) -> list[str]:
         lines += [f"    {example}" for example in one.examples]
     for table in found.unwritten:
         lines.append(f"  {table}: nothing was written to it, so it stays as it is, with its rows")
+    if found.not_made:
+        names = ", ".join(found.not_made)
+        lines.append(f"  not made by @on_start of the group, so a swap leaves them as they are: {names}")
     return lines

@@ -141,6 +141,91 @@ def test_a_change_counts_for_the_groups_that_it_is_for(code_of, old, new, change
     assert {code.sequencing for code in (*before.values(), *after.values())} == {before["all"].sequencing}
 
 
+PROVIDED = """
+import random
+from collections.abc import Callable, Iterator
+from dependency_injector import containers, providers
+from opencqrs_py import Event, event_handling
+
+def cheap(isbn: str) -> int:
+    return 1
+
+def rate() -> float:
+    return 0.5
+
+class Mailer:
+    def __init__(self, sender: str, rate: float) -> None: ...
+    def send(self) -> None:
+        print("sent")
+
+class Tested(Mailer):
+    def send(self) -> None:
+        print("tested")
+
+class Store:
+    def save(self) -> None:
+        print("saved")
+
+def opened(path: str) -> Iterator[Store]:
+    print("opened")
+    yield Store()
+
+class Clock:
+    def now(self) -> int:
+        return 1
+
+class Unused:
+    def use(self) -> None:
+        print("unused")
+
+class Parts(containers.DeclarativeContainer):
+    config = providers.Configuration(default={"mode": "real", "sender": "a@b"})
+    price = providers.Object(cheap)
+    mailer = providers.Factory(Mailer, config.sender, rate=providers.Callable(rate))
+    store = providers.Resource(opened, path="x.db")
+    clock = providers.Object(Clock())
+    random = providers.Singleton(random.Random, 1)
+    unused = providers.Factory(Unused)
+
+@event_handling("loans", types=["lent"])
+def lend(event: Event, price: Callable, clock: Clock, random: random.Random) -> None:
+    price(event.subject)
+
+@event_handling("returns")
+class Returns:
+    def __init__(self, mailer: Mailer) -> None:
+        self.mailer = mailer
+
+    @event_handling(types=["returned"])
+    def take_back(self, event: Event, store: Store) -> None:
+        self.mailer.send()
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "changed"),
+    [
+        ("return 1\n\ndef rate", "return 2\n\ndef rate", {"loans"}),
+        ("return 1\n\nclass Unused", "return 2\n\nclass Unused", {"loans"}),
+        ('print("sent")', 'print("mailed")', {"returns"}),
+        ("return 0.5", "return 0.25", {"returns"}),
+        ('print("opened")', 'print("open")', {"returns"}),
+        ('print("saved")', 'print("stored")', {"returns"}),
+        ("Factory(Mailer,", "Factory(Tested,", {"returns"}),
+        ('print("unused")', 'print("not used")', set()),
+        ('print("tested")', 'print("tried")', set()),
+        ('print("sent")', '# mail\n        print("sent")', set()),
+        ('"sender": "a@b"', '"sender": "c@d"', set()),
+        ('path="x.db"', 'path="y.db"', set()),
+        ("random.Random, 1", "random.Random, 2", set()),
+    ],
+)
+def test_what_containers_provide_counts_by_the_code_that_makes_it(code_of, old, new, changed):
+    assert PROVIDED.count(old) == 1
+    before, after = code_of(PROVIDED), code_of(PROVIDED.replace(old, new))
+    assert {name for name in before if before[name].handlers != after[name].handlers} == changed
+
+
 def test_an_upcaster_that_names_no_type_may_make_anything(code_of):
     one = replaced('Upcast("library.book-lent.v2"', 'Upcast(event.data["type"]')
     before, after = code_of(one), code_of(one.replace('"first": 1', '"first": 2'))

@@ -314,6 +314,49 @@ def test_views_of_the_group_are_swapped_with_its_tables(empty: World, make_modul
     assert world.send("SELECT count(*) FROM late") == [(1,)]
 
 
+BECOMES = """
+from opencqrs_py import Event, event_handling, on_start
+from sqlalchemy import Connection, inspect, text
+
+@on_start("catalog")
+def tables(connection: Connection) -> None:
+    connection.execute(text("CREATE TABLE IF NOT EXISTS loan (n INTEGER)"))
+    known = inspect(connection)
+    if "totals" not in (*known.get_table_names(), *known.get_view_names()):
+        connection.execute(text("CREATE KIND"))
+
+@event_handling("catalog", types=["*"])
+def handle(event: Event, connection: Connection) -> None:
+    for table in WRITTEN:
+        connection.execute(text(f"INSERT INTO {table} VALUES (1)"))
+"""
+AS_TABLE = BECOMES.replace("KIND", "TABLE totals (n INTEGER)").replace("WRITTEN", "('loan', 'totals')")
+AS_VIEW = BECOMES.replace("KIND", "VIEW totals AS SELECT n FROM loan").replace("WRITTEN", "('loan',)")
+
+
+@pytest.mark.parametrize("kinds", [(AS_TABLE, AS_VIEW), (AS_VIEW, AS_TABLE)], ids=["a view", "a table"])
+def test_what_becomes_another_kind_of_relation_comes_back_or_is_refused(
+    empty: World, make_module: Callable[[str], ModuleType], kinds: tuple[str, str]
+) -> None:
+    empty.module = make_module(kinds[0])
+    empty.add(20)
+    empty.run()
+    empty.send("DELETE FROM loan", *(["DELETE FROM totals"] if kinds[0] is AS_TABLE else []))
+    empty.module = make_module(kinds[1])
+    asked = "SELECT count(*) FROM totals"
+    with empty.application() as application:
+        if empty.kind == "mariadb":
+            with pytest.raises(
+                RebuildError, match=r"OCQ-630.*totals is a (table|view) and would become a (view|table)"
+            ):
+                application.rebuilds.rebuild("catalog")
+        else:
+            application.rebuilds.rebuild("catalog")
+            assert empty.send(asked) == [(20,)]
+            application.rebuilds.undo("catalog")
+    assert empty.send(asked) == [(0,)]
+
+
 KEYS = (
     "CREATE TABLE IF NOT EXISTS book (isbn VARCHAR(20) PRIMARY KEY, n INTEGER UNIQUE);"
     "CREATE TABLE IF NOT EXISTS loan (position INTEGER PRIMARY KEY, isbn VARCHAR(20) NOT NULL, "

@@ -40,13 +40,13 @@ def role(world: World) -> Iterator[str]:
     world.send("DROP OWNED BY rebuilt_for", "DROP ROLE rebuilt_for")
 
 
-def rebuild(world: World) -> dict[str, Fate]:
-    with world.application() as application:
+def rebuild(world: World, **settings: str) -> dict[str, Fate]:
+    with world.application(**settings) as application:
         return {one.name: one.fate for one in application.rebuilds.rebuild("catalog").tables}
 
 
-def undo(world: World) -> None:
-    with world.application() as application:
+def undo(world: World, **settings: str) -> None:
+    with world.application(**settings) as application:
         application.rebuilds.undo("catalog")
 
 
@@ -212,3 +212,55 @@ def test_what_belongs_together_is_swapped_together(
 ) -> None:
     known = [relation(number, kind) for number, kind in kinds.items()]
     assert ties.moved(known, written) == moved
+
+
+NOTE = "CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''called''; END'"
+FIRING = {"D": "DISABLE TRIGGER", "R": "ENABLE REPLICA TRIGGER", "A": "ENABLE ALWAYS TRIGGER"}
+NAMED = {"event-handling.groups.catalog.rebuild.tables": "loan"}
+STOPPING = {
+    "event-handling.standard.retry.policy": "none",
+    "event-handling.standard.retry.on-exhausted": "stop",
+}
+
+
+@pytest.mark.parametrize("settings", [{}, NAMED], ids=["made by @on_start", "made by a migration"])
+@pytest.mark.parametrize("state", ["D", "R"])
+def test_a_trigger_that_does_not_fire_does_not_fire_on_the_new_table(
+    empty: World, make_module: Callable[[str], ModuleType], settings: dict[str, str], state: str
+) -> None:
+    table = "CREATE TABLE IF NOT EXISTS loan (position INTEGER)"
+    trigger = "CREATE TRIGGER noted BEFORE INSERT ON loan FOR EACH ROW EXECUTE FUNCTION note()"
+    before = (table, NOTE, trigger, f"ALTER TABLE loan {FIRING[state]} noted")
+    world = of(empty, make_module, "" if settings else table, "INSERT INTO loan VALUES (:position)", *before)
+    asked = "SELECT tgenabled::text FROM pg_trigger WHERE tgrelid = 'loan'::regclass"
+    for change in (rebuild, undo):
+        change(world, **settings, **STOPPING)
+        assert world.send(asked) == [(state,)]
+    assert numbers(world, "SELECT count(*) FROM loan") == [20]
+
+
+def test_a_trigger_of_a_table_with_partitions_is_kept_once(
+    empty: World, make_module: Callable[[str], ModuleType]
+) -> None:
+    tables = (
+        "CREATE TABLE IF NOT EXISTS loan (position INTEGER) PARTITION BY RANGE (position);"
+        "CREATE TABLE IF NOT EXISTS early PARTITION OF loan FOR VALUES FROM (0) TO (1000);"
+        "CREATE TABLE IF NOT EXISTS late PARTITION OF loan FOR VALUES FROM (1000) TO (2000)"
+    )
+    world = of(empty, make_module, tables, "INSERT INTO loan VALUES (:position)")
+    world.send(
+        NOTE.replace("RAISE EXCEPTION ''called''", "RETURN NEW"),
+        "CREATE TRIGGER noted AFTER INSERT ON loan FOR EACH ROW EXECUTE FUNCTION note()",
+        "CREATE TRIGGER seen AFTER INSERT ON late FOR EACH ROW EXECUTE FUNCTION note()",
+        "ALTER TABLE loan DISABLE TRIGGER noted",
+        "ALTER TABLE early ENABLE TRIGGER noted",
+    )
+    asked = (
+        "SELECT relname, tgname, tgparentid <> 0, tgenabled::text "
+        "FROM pg_trigger JOIN pg_class ON pg_class.oid = tgrelid "
+        "WHERE relnamespace = 'public'::regnamespace ORDER BY 1, 2"
+    )
+    before = world.send(asked)
+    for change in (rebuild, undo):
+        change(world)
+        assert world.send(asked) == before

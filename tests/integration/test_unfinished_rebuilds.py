@@ -194,6 +194,18 @@ def test_a_comparison_names_tables_with_rows_to_which_handlers_no_longer_write(f
     assert (found.differences, set(found.unwritten)) == ((), {"audit", "lent"})
 
 
+def test_a_comparison_names_tables_that_the_group_makes_no_longer(filled: World, tmp_path: Path) -> None:
+    def not_made() -> tuple[str, ...]:
+        with filled.application() as application:
+            return application.rebuilds.compare("catalog").not_made
+
+    filled.send("CREATE TABLE readers (name VARCHAR(9))")
+    assert not_made() == ("readers",)  # of others
+    source = HANDLERS.replace("CREATE TABLE IF NOT EXISTS audit", "CREATE TABLE IF NOT EXISTS audits")
+    deploy(filled, tmp_path, source.replace("INTO audit ", "INTO audits "))
+    assert not_made() == ("audit", "readers")
+
+
 def test_a_rebuild_that_begins_again_says_itself_what_is_wrong(filled: World) -> None:
     begin(filled)
     wrong = {"event-handling.groups.catalog.rebuild.tables": ["nowhere"]}

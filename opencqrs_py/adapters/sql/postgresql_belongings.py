@@ -19,9 +19,13 @@ SELECT privilege_type, CASE grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get
 FROM pg_attribute, aclexplode(attacl) WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped
 """
 _KEPT_OF = "SELECT pg_get_userbyid(relowner), relreplident FROM pg_class WHERE oid = %s"
-_TRIGGERS = (
-    "SELECT tgname, pg_get_triggerdef(oid) FROM pg_trigger WHERE tgrelid = %s AND NOT tgisinternal ORDER BY tgname"
-)
+# A trigger of a table with partitions has a copy at each of them, which comes with it; since PostgreSQL 13 it shows.
+_TRIGGERS = """
+SELECT tgname, pg_get_triggerdef(oid), tgenabled::text,
+    coalesce(to_jsonb(pg_trigger) ->> 'tgparentid', '0') <> '0'
+FROM pg_trigger WHERE tgrelid = %s AND NOT tgisinternal ORDER BY tgname
+"""
+_FIRING = {"O": "ENABLE", "D": "DISABLE", "R": "ENABLE REPLICA", "A": "ENABLE ALWAYS"}
 _PUBLICATIONS = (
     "SELECT pubname FROM pg_publication_rel JOIN pg_publication ON prpubid = pg_publication.oid WHERE prrelid = %s"
 )
@@ -45,7 +49,8 @@ class Kept:
         identity: Its replica identity, as the catalog has it.
         access: Privileges of others: which, whose, whether they may grant it, and on which column.
         sequences: Those on the sequences of its columns, by column.
-        triggers: Definitions of its triggers, by name.
+        triggers: Definitions of its triggers, by name, but for those that come with a table whose partition it is.
+        firing: When each of its triggers fires, by name, as the catalog has it.
         publications: Those in which it is named.
     """
 
@@ -54,6 +59,7 @@ class Kept:
     access: Access
     sequences: dict[str, Access]
     triggers: dict[str, str]
+    firing: dict[str, str]
     publications: tuple[str, ...]
 
 
@@ -62,9 +68,11 @@ def taken_from(connection: Connection, one: Relation) -> Kept:
     number = one.number
     owner, identity = connection.exec_driver_sql(_KEPT_OF, (number,)).one()
     sequences = {column: _access(connection, each) for column, each, _ in _owned(connection, number)}
-    triggers = {row[0]: row[1] for row in connection.exec_driver_sql(_TRIGGERS, (number,))}
+    found = connection.exec_driver_sql(_TRIGGERS, (number,)).all()
+    triggers = {name: definition for name, definition, _, is_copy in found if not is_copy}
+    firing = {row[0]: row[2] for row in found}
     publications = tuple(connection.exec_driver_sql(_PUBLICATIONS, (number,)).scalars())
-    return Kept(owner, identity, _access(connection, number), sequences, triggers, publications)
+    return Kept(owner, identity, _access(connection, number), sequences, triggers, firing, publications)
 
 
 def give(connection: Connection, live: str, target: str, one: ShadowTable, kept: Kept) -> None:
@@ -95,6 +103,14 @@ def give(connection: Connection, live: str, target: str, one: ShadowTable, kept:
         run(connection, f"ALTER PUBLICATION {quoted(publication)} ADD TABLE {name}").close()
     if kept.identity in ("f", "n") and one.kind == "table":
         run(connection, f"ALTER TABLE {name} REPLICA IDENTITY {'FULL' if kept.identity == 'f' else 'NOTHING'}").close()
+
+
+def have_fire(connection: Connection, table: str, firing: dict[str, str]) -> None:
+    """Have triggers of a table, whose name is quoted, fire when others of these names did; all must be there by now."""
+    number = connection.exec_driver_sql("SELECT to_regclass(%s)::oid", (table,)).scalar_one()
+    for name, _, fires, _ in connection.exec_driver_sql(_TRIGGERS, (number,)).all():
+        if firing.get(name, fires) != fires:
+            run(connection, f"ALTER TABLE ONLY {table} {_FIRING[firing[name]]} TRIGGER {quoted(name)}").close()
 
 
 def _access(connection: Connection, number: int) -> Access:

@@ -98,12 +98,15 @@ class Comparison:
         differences: By table.
         unwritten: Live tables with rows that ``@on_start`` makes, and to which the rebuild has written nothing: they
             are another group's, or handlers do not write to them any more. A swap leaves them as they are.
+        not_made: Live tables that the rebuild does not make at all, though an earlier ``@on_start`` may have: those of
+            others, and of the group those that nothing fills any more. A swap leaves them, too.
     """
 
     live: Mapping[Partition, int]
     shadow: Mapping[Partition, int]
     differences: tuple[Difference, ...]
     unwritten: tuple[str, ...] = ()
+    not_made: tuple[str, ...] = ()
 
     @property
     def exact(self) -> bool:
@@ -270,7 +273,15 @@ class Shadows(ABC):
         tables = self.look(group, (), record.shared if record is not None else ())
         names = [each.name for each in tables if each.fate is Fate.SWAPPED and each.is_table]
         left = [each.name for each in tables if each.fate is Fate.LEFT and each.is_table]
-        return replace(self._compared(group, names, examples), unwritten=tuple(filter(self._has_rows, left)))
+        found = self._compared(group, names, examples)
+        not_made = self._tables_without({each.name for each in tables})
+        return replace(found, unwritten=tuple(filter(self._has_rows, left)), not_made=not_made)
+
+    def _tables_without(self, names: Collection[str]) -> tuple[str, ...]:
+        """Return the live tables that are neither among some nor ours."""
+        with self._database.reading() as connection:
+            live = inspect(connection).get_table_names(self._database.schema)
+        return tuple(sorted(each for each in live if each not in names and not each.startswith("opencqrs_")))
 
     def _has_rows(self, name: str) -> bool:
         with self._database.reading() as connection:
@@ -536,4 +547,4 @@ def built_record(known: GroupRecord | None, swap: Swap) -> GroupRecord:
     """Return the record of a group whose tables were built by other handlers, from its own beginning."""
     at = datetime.now(UTC).isoformat(timespec="milliseconds")
     record = known or GroupRecord(swap.group, "", None, at)
-    return replace(record, handlers=swap.handlers, sequencing=swap.sequencing, changes=())
+    return replace(record, handlers=swap.handlers, sequencing=swap.sequencing, changes=(), selection=None)

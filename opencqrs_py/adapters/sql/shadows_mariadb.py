@@ -7,10 +7,12 @@ refused, if its process was killed in the middle, until it is completed.
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from graphlib import TopologicalSorter
 from typing import Any
 
 from sqlalchemy import Connection
@@ -54,6 +56,14 @@ _KEYS = """
 SELECT DISTINCT constraint_name, table_schema, table_name, referenced_table_schema, referenced_table_name
 FROM information_schema.key_column_usage
 WHERE referenced_table_name IS NOT NULL AND (table_schema = %s OR referenced_table_schema = %s)
+"""
+_DEFAULTS = """
+SELECT table_name, column_name, column_default FROM information_schema.columns
+WHERE table_schema = %s AND INSTR(column_default, %s) > 0
+"""
+_VIEW = """
+SELECT view_definition, algorithm, security_type, check_option FROM information_schema.views
+WHERE table_schema = %s AND table_name = %s
 """
 _COLUMNS = """
 SELECT column_name FROM information_schema.columns WHERE table_schema = %s AND table_name = %s
@@ -154,7 +164,20 @@ class MariaDbShadows(Shadows):
         with self._database.reading() as connection:
             found = self._obstacles(connection, self._live_place, moved)
             found += self._obstacles(connection, shadow, moved)
+            live = _relations(connection, self._live_place)
+            found += _of_other_kinds(live, tables)
+            found += self._unreadable(connection, [name for name in moved if live.get(name) == "view"])
         return found
+
+    def _unreadable(self, connection: Connection, views: Collection[str]) -> Iterator[str]:
+        """Yield the live views that cannot be made again beside the old tables, after these were moved."""
+        for name in sorted(views):
+            try:
+                _run(connection, f"SHOW COLUMNS FROM {_quoted(self._live_place)}.{_quoted(name)}").close()
+            except DBAPIError as error:
+                if self._database.is_outage(error):
+                    raise
+                yield f"the view {name} cannot be read ({reason_of(error)})"
 
     def _obstacles(self, connection: Connection, place: str, names: Collection[str]) -> list[str]:
         found = [
@@ -223,6 +246,8 @@ class MariaDbShadows(Shadows):
         self._make_old(old)
         self._analyse(self._place("shadow", group))
         with self._alone():
+            require_building(swap, self._required(group))
+            self._renew_marker(old)
             tables = self._fence(swap)
             try:
                 began = time.monotonic()
@@ -231,7 +256,8 @@ class MariaDbShadows(Shadows):
             except BaseException:
                 self._take_back(group)
                 raise
-            position = self._follow(group, swap)
+            with self._database.explained():  # no reason to begin again: the next command completes the swap
+                position = self._follow(group, swap)
         return Swapped(position, tuple(tables), seconds)
 
     @override
@@ -242,13 +268,13 @@ class MariaDbShadows(Shadows):
             raise _cannot(group, refused)
         with self._database.reading() as connection:
             connection.exec_driver_sql(f"CREATE DATABASE IF NOT EXISTS {_quoted(shadow)}")
-            _renew_marker(connection, old)
-            back = _relations(connection, old)
-            live = _relations(connection, self._live_place)
         with self._alone():
+            require_old(self._required(group))
+            self._renew_marker(old)
+            with self._database.reading() as connection:
+                back, live = _relations(connection, old), _relations(connection, self._live_place)
             with self._database.writing() as connection:
                 rows = KeptRows(connection, group, "%s")
-                require_old(self._required(group))
                 self._lock_live(connection, group)
                 rows.fence(self._ours, rows.newest_epoch(self._ours) + 1)
                 self._write(connection, replace(before, phase=RebuildPhase.SWAPPING, undoes=True))
@@ -259,7 +285,8 @@ class MariaDbShadows(Shadows):
             except BaseException:
                 self._take_back(group)
                 raise
-            position = self._follow_back(group)
+            with self._database.explained():
+                position = self._follow_back(group)
         self._drop(shadow)
         self._drop(old)
         found = [ShadowTable(n, k, Fate.SWAPPED if n in live else Fate.ADDED, "kept") for n, k in back.items()]
@@ -380,14 +407,15 @@ class MariaDbShadows(Shadows):
             self._write(connection, replace(known, phase=phase, undoes=False))
 
     def _follow(self, group: str, swap: Swap | None) -> int:
-        """Have the progress follow the tables, and the views their tables."""
+        """Have the progress follow the tables, and views and defaults what they name."""
         shadow, old = self._place("shadow", group), self._place("old", group)
         before = self._required(group)
         views = [name for kind, name in map(_kind_and_name, before.relations) if kind == "view"]
         with self._database.reading() as connection:
-            for name in views:
-                _copy_view(connection, name, self._live_place, old)
-                _copy_view(connection, name, shadow, self._live_place)
+            _move_defaults(connection, shadow, self._live_place)
+            kept = _relations(connection, old)
+            _copy_views(connection, [name for name in views if name not in kept], self._live_place, old, kept)
+            _copy_views(connection, views, shadow, self._live_place)
         with self._database.writing() as connection:
             rows, known = KeptRows(connection, group, "%s"), self._records.find(connection, group)
             built = _record_in(connection, f"{_quoted(shadow)}.", group)
@@ -402,8 +430,7 @@ class MariaDbShadows(Shadows):
         old, before = self._place("old", group), self._required(group)
         with self._database.reading() as connection:
             kept = [name for name, kind in _relations(connection, old).items() if kind == "view"]
-            for name in kept:
-                _copy_view(connection, name, old, self._live_place)
+            _copy_views(connection, kept, old, self._live_place)
             for kind, name in map(_kind_and_name, before.relations):
                 if kind == "view" and name not in kept:
                     connection.exec_driver_sql(f"DROP VIEW IF EXISTS {_quoted(self._live_place)}.{_quoted(name)}")
@@ -417,8 +444,14 @@ class MariaDbShadows(Shadows):
     def _make_old(self, old: str) -> None:
         with self._database.reading() as connection:
             connection.exec_driver_sql(f"CREATE DATABASE IF NOT EXISTS {_quoted(old)}")
-            _renew_marker(connection, old)
         prepared_place(self._url(old))
+
+    def _renew_marker(self, old: str) -> None:
+        """Have it show that nothing was renamed yet; only while no swap is under way, which it would take back."""
+        with self._database.reading() as connection:
+            for name in (_DONE, _NOT_YET):
+                connection.exec_driver_sql(f"DROP TABLE IF EXISTS {_quoted(old)}.{name}")
+            connection.exec_driver_sql(f"CREATE TABLE {_quoted(old)}.{_NOT_YET} (nothing INT)")
 
     def _analyse(self, place: str) -> None:
         with self._database.reading() as connection:
@@ -456,6 +489,14 @@ def _relations(connection: Connection, place: str) -> dict[str, str]:
     return {name: _KINDS.get(kind, "table") for name, kind in rows if not is_ours(name)}
 
 
+def _of_other_kinds(live: dict[str, str], tables: Sequence[ShadowTable]) -> Iterator[str]:
+    """Yield tables that would become views, and views that would become tables: one rename does not do that."""
+    for each in tables:
+        before = live.get(each.name, each.kind)
+        if each.fate is Fate.SWAPPED and before != each.kind and "view" in (before, each.kind):
+            yield f"{each.name} is a {before} and would become a {each.kind}"
+
+
 def _has_rows(connection: Connection, place: str, table: str) -> bool:
     cursor = _run(connection, f"SELECT 1 FROM {_quoted(place)}.{_quoted(table)} LIMIT 1")  # noqa: S608 quoted
     found = cursor.fetchone() is not None
@@ -471,26 +512,58 @@ def _is_used(connection: Connection, place: str, sequence: str) -> bool:
     return bool(found)
 
 
-def _renew_marker(connection: Connection, old: str) -> None:
-    for name in (_DONE, _NOT_YET):
-        connection.exec_driver_sql(f"DROP TABLE IF EXISTS {_quoted(old)}.{name}")
-    connection.exec_driver_sql(f"CREATE TABLE {_quoted(old)}.{_NOT_YET} (nothing INT)")
-
-
 def _record_in(connection: Connection, place: str, group: str) -> tuple[str, str]:
     asked = f"SELECT handlers, sequencing FROM {place}{GROUPS.name} WHERE group_name = %s"  # noqa: S608 our own names
     row = connection.exec_driver_sql(asked, (group,)).first()
     return ("", "") if row is None else (row[0], row[1])
 
 
-def _copy_view(connection: Connection, name: str, source: str, target: str) -> None:
-    """Make a view of one place in another one, on the tables of that; harmless if it is repeated."""
-    asked = "SELECT view_definition FROM information_schema.views WHERE table_schema = %s AND table_name = %s"
-    text = connection.exec_driver_sql(asked, (source, name)).scalar()
-    if text is None:
-        return
-    moved = str(text).replace(f"{_quoted(source)}.", f"{_quoted(target)}.")
-    _run(connection, f"CREATE OR REPLACE VIEW {_quoted(target)}.{_quoted(name)} AS {moved}").close()
+def _move_defaults(connection: Connection, source: str, target: str) -> None:
+    """Have columns in ``target`` draw from the sequences there, and no longer from those that came from ``source``."""
+    sign = f"{_quoted(source)}."
+    for table, column, default in connection.exec_driver_sql(_DEFAULTS, (target, sign)).all():
+        changed = f"ALTER COLUMN {_quoted(column)} SET DEFAULT ({_moved(default, source, target, None)})"
+        _run(connection, f"ALTER TABLE {_quoted(target)}.{_quoted(table)} {changed}").close()
+
+
+def _copy_views(
+    connection: Connection, names: Iterable[str], source: str, target: str, only: Collection[str] | None = None
+) -> None:
+    """Make views of one place in another one, each after those that it shows; harmless if it is repeated.
+
+    Args:
+        connection: A connection that sees both.
+        names: The views; those that are not in ``source`` are left out.
+        source: Where they are.
+        target: Where they are made. They show what is there.
+        only: What is in the target beside them, if not all is: they keep showing the rest where it is.
+    """
+    found = {name: connection.exec_driver_sql(_VIEW, (source, name)).first() for name in names}
+    views = {name: row for name, row in found.items() if row is not None}
+    there = None if only is None else {*only, *views}
+    for name in _bases_first({name: row[0] for name, row in views.items()}, source):
+        text, algorithm, security, check = views[name]
+        kind = f"ALGORITHM = {algorithm} SQL SECURITY {security} VIEW"
+        option = "" if check == "NONE" else f" WITH {check} CHECK OPTION"
+        moved = _moved(text, source, target, there)
+        _run(connection, f"CREATE OR REPLACE {kind} {_quoted(target)}.{_quoted(name)} AS {moved}{option}").close()
+
+
+def _bases_first(texts: dict[str, str], place: str) -> Iterable[str]:
+    """Return the names of views of a place, given their texts: each after those that it shows."""
+    signs = {name: f"{_quoted(place)}.{_quoted(name)}" for name in texts}
+    shown = {name: [other for other in texts if other != name and signs[other] in text] for name, text in texts.items()}
+    return TopologicalSorter(shown).static_order()
+
+
+def _moved(text: str, source: str, target: str, only: Collection[str] | None) -> str:
+    """Return the text of a view or default with another place: in all names of ``source`` in it, or only in these."""
+
+    def renamed(found: re.Match[str]) -> str:
+        is_there = only is None or found[1].replace("``", "`") in only
+        return f"{_quoted(target)}.`{found[1]}`" if is_there else found[0]
+
+    return re.sub(rf"{re.escape(_quoted(source))}\.`((?:[^`]|``)+)`", renamed, text)
 
 
 def _copy_structure(connection: Connection, live: str, shadow: str, tables: Sequence[str]) -> None:

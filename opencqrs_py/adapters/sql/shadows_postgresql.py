@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 from typing_extensions import override
 
 from opencqrs_py.adapters.sql.connections import reason_of
-from opencqrs_py.adapters.sql.postgresql_belongings import give, taken_from
+from opencqrs_py.adapters.sql.postgresql_belongings import give, have_fire, taken_from
 from opencqrs_py.adapters.sql.postgresql_catalog import Relation, has_rows, is_table, quoted, relations, run, ties
 from opencqrs_py.adapters.sql.shadow_guards import WRITTEN, WRITTEN_COLUMNS
 from opencqrs_py.adapters.sql.shadow_urls import ShadowOf, marked
@@ -97,9 +97,10 @@ _KEYS_WITHIN = """
 SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint
 WHERE contype = 'f' AND conparentid = 0 AND conrelid = ANY(%s) AND confrelid = ANY(%s)
 """
-_OWN_TRIGGERS = (
-    "SELECT pg_get_triggerdef(oid, true) FROM pg_trigger WHERE tgrelid = %s AND NOT tgisinternal ORDER BY tgname"
-)
+_OWN_TRIGGERS = """
+SELECT tgname, tgenabled::text, pg_get_triggerdef(oid, true) FROM pg_trigger
+WHERE tgrelid = %s AND NOT tgisinternal ORDER BY tgname
+"""
 
 
 class PostgresqlShadows(Shadows):
@@ -360,8 +361,8 @@ class PostgresqlShadows(Shadows):
         live = self._live_place
         numbers = {each.name: each for each in relations(connection, live)}
         taken = {}
-        leaving = {(each.kind, each.name): each for each in (*moved, *gone)}.values()
-        for each in leaving:
+        leaving = {(_space_of(each.kind), each.name): each for each in (*moved, *gone)}  # a table may become a view
+        for each in leaving.values():
             if each.kind in ("type", "function"):
                 if self._has(connection, live, each):
                     _move(connection, each.kind, each.name, live, target)
@@ -371,9 +372,11 @@ class PostgresqlShadows(Shadows):
                 _move(connection, there.kind, each.name, live, target)
         for each in moved:
             _move(connection, each.kind, each.name, source, live)
-        for each in moved:
-            if each.name in taken and each.kind not in ("type", "function"):
-                give(connection, live, target, each, taken[each.name])
+        replaced = [each for each in moved if each.name in taken and each.kind not in ("type", "function")]
+        for each in replaced:
+            give(connection, live, target, each, taken[each.name])
+        for each in replaced:
+            have_fire(connection, f"{quoted(live)}.{quoted(each.name)}", taken[each.name].firing)
 
     def _has(self, connection: Connection, schema: str, one: ShadowTable) -> bool:
         query = _TYPES if one.kind == "type" else _ROUTINES
@@ -447,6 +450,11 @@ def _counting(connection: Connection, live: Sequence[Relation]) -> Iterator[str]
             yield f"the sequence {names[sequence]} is also that of a table that is not swapped"
 
 
+def _space_of(kind: str) -> str:
+    """Return among what a name is unique: all relations share their names."""
+    return kind if kind in ("type", "function") else "relation"
+
+
 def _relations_of(moved: Iterable[ShadowTable]) -> tuple[str, ...]:
     return tuple(f"{each.kind}:{each.name}" for each in moved)
 
@@ -487,12 +495,14 @@ def _copy_structure(connection: Connection, live: str, shadow: str, tables: Sequ
     known = list(numbers.values())
     run(connection, f"SET LOCAL search_path = {quoted(live)}").close()
     keys = connection.exec_driver_sql(_KEYS_WITHIN, (known, known)).all()
-    triggers = [t for number in known for t in connection.exec_driver_sql(_OWN_TRIGGERS, (number,)).scalars()]
+    triggers = {name: connection.exec_driver_sql(_OWN_TRIGGERS, (numbers[name],)).all() for name in numbers}
     run(connection, f"SET LOCAL search_path = {quoted(shadow)}, {quoted(live)}").close()
     for table, name, definition in keys:
         run(connection, f"ALTER TABLE {table} ADD CONSTRAINT {quoted(name)} {definition}").close()
-    for definition in triggers:
-        run(connection, definition).close()
+    for name, found in triggers.items():
+        for _, _, definition in found:
+            run(connection, definition).close()
+        have_fire(connection, f"{quoted(shadow)}.{quoted(name)}", {trigger: fires for trigger, fires, _ in found})
     run(connection, f"SET LOCAL search_path = {path}").close()
 
 

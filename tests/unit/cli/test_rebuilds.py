@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from opencqrs_py.adapters.sql.shadows import Comparison
 from opencqrs_py.assembly.rebuilds import RebuildResult
-from opencqrs_py.cli.rebuilds import _result_lines
+from opencqrs_py.cli.rebuilds import _comparison_as_json, _comparison_lines, _result_lines
+from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.rebuild import Fate, ShadowTable
 
+WHOLE = Partition(1, 0)
 TABLES = (ShadowTable("loans", "table", Fate.SWAPPED), ShadowTable("readers", "table", Fate.LEFT))
 
 
@@ -22,3 +25,12 @@ def test_it_names_tables_that_handlers_may_have_found_empty(running: bool) -> No
         *(["catalog: no process runs it; the next opencqrs run continues there"] if not running else []),
     ]
     assert not any("empty" in line for line in _result_lines(result, "was undone"))
+
+
+def test_a_comparison_names_the_tables_that_it_leaves_out() -> None:
+    found = Comparison({WHOLE: 98}, {WHOLE: 98}, (), not_made=("loans_old", "readers"))
+    assert _comparison_lines("catalog", found) == [
+        "catalog: live and rebuilt tables compared at position 98; nothing is swapped",
+        "  not made by @on_start of the group, so a swap leaves them as they are: loans_old, readers",
+    ]
+    assert _comparison_as_json("catalog", found)["not_made"] == ("loans_old", "readers")

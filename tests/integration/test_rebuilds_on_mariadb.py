@@ -1,0 +1,212 @@
+"""What a rebuild keeps of views and defaults on MariaDB, which know tables by the names of their databases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from support.rebuilding import World, of
+
+from opencqrs_py.adapters.sql.dialect import DatabaseBusyError
+from opencqrs_py.adapters.sql.shadows import BusyError, Swap
+from opencqrs_py.adapters.sql.shadows_mariadb import MariaDbShadows
+from opencqrs_py.errors import RebuildError, WaitTimedOutError
+
+pytestmark = pytest.mark.mariadb
+
+TABLE = "CREATE TABLE IF NOT EXISTS loan (position INTEGER)"
+WRITE = "INSERT INTO loan (position) VALUES (:position)"
+SHARED = {"event-handling.groups.catalog.rebuild.shared-tables": "price"}
+STOPPING = {
+    "event-handling.standard.retry.policy": "none",
+    "event-handling.standard.retry.on-exhausted": "stop",
+}
+PRICE = ("CREATE TABLE price (price INTEGER)", "INSERT INTO price VALUES (3)")
+
+
+@pytest.fixture
+def empty(fresh_url: Callable[[str], str], tmp_path: Path) -> World:
+    """A database without anything."""
+    return World(fresh_url("mariadb"), tmp_path, "mariadb")
+
+
+def rebuild(world: World, **settings: Any) -> None:
+    with world.application(**settings) as application:
+        application.rebuilds.rebuild("catalog")
+
+
+def undo(world: World, **settings: Any) -> None:
+    with world.application(**settings) as application:
+        application.rebuilds.undo("catalog")
+
+
+def killed_at(place: str, monkeypatch: pytest.MonkeyPatch, world: World) -> None:
+    """Rebuild, and have the process end at a place of the swap, if one is named."""
+
+    def end(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt) if place else nullcontext():
+        if place:
+            patch.setattr(MariaDbShadows, place, end)
+        rebuild(world)
+
+
+def count(world: World, view: str = "shown") -> int:
+    ((found,),) = world.send(f"SELECT count(*) FROM {view}")
+    return int(found)
+
+
+VIEWS: dict[str, tuple[str, dict[str, str]]] = {
+    "a view whose name comes later": (
+        "CREATE VIEW IF NOT EXISTS z_all AS SELECT position FROM loan;"
+        "CREATE VIEW IF NOT EXISTS shown AS SELECT position FROM z_all",
+        {},
+    ),
+    "a table that only other groups write to": (
+        "CREATE TABLE IF NOT EXISTS price (price INTEGER);"
+        "CREATE VIEW IF NOT EXISTS shown AS SELECT position, price FROM loan JOIN price",
+        {},
+    ),
+    "a shared table": ("CREATE VIEW IF NOT EXISTS shown AS SELECT position, price FROM loan JOIN price", SHARED),
+    "text that looks like the table": (
+        "CREATE VIEW IF NOT EXISTS shown AS SELECT position, '`loan`.`x`' AS said FROM loan",
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("shows", VIEWS)
+def test_a_view_is_swapped_and_comes_back_whatever_it_shows_beside_the_table(
+    empty: World, make_module: Callable[[str], ModuleType], shows: str
+) -> None:
+    views, settings = VIEWS[shows]
+    world = of(empty, make_module, f"{TABLE};{views}", WRITE, *PRICE)
+    world.send("DELETE FROM loan WHERE position < 4")
+    rebuild(world, **settings)
+    assert count(world) == 20
+    world.add(1, start=20)
+    world.run(**settings)
+    assert count(world) == 21
+    undo(world, **settings)
+    assert count(world) == 17
+    world.run(**settings)
+    assert count(world) == 18
+
+
+def test_a_view_keeps_whose_privileges_it_uses_and_what_may_be_written_through_it(
+    empty: World, make_module: Callable[[str], ModuleType]
+) -> None:
+    view = "VIEW IF NOT EXISTS shown AS SELECT position FROM loan WHERE position > 0 WITH LOCAL CHECK OPTION"
+    world = of(empty, make_module, f"{TABLE};CREATE ALGORITHM = MERGE SQL SECURITY INVOKER {view}", WRITE)
+    asked = "SELECT algorithm, security_type, check_option FROM information_schema.views WHERE table_name = 'shown'"
+    for change in (rebuild, undo):
+        change(world)
+        assert world.send(f"{asked} AND table_schema = DATABASE()") == [("MERGE", "INVOKER", "LOCAL")]
+
+
+def test_a_swap_that_is_completed_after_its_process_was_killed_keeps_the_old_view(
+    empty: World, make_module: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view = "CREATE VIEW IF NOT EXISTS shown AS SELECT position FROM loan WHERE position > 15"
+    world = of(empty, make_module, f"{TABLE};{view}", WRITE)
+    world.send("CREATE OR REPLACE VIEW shown AS SELECT position FROM loan WHERE position > 3")
+    killed_at("_swapped_record", monkeypatch, world)
+    world.run()  # which completes it
+    assert count(world) == 5
+    undo(world)
+    assert count(world) == 17
+
+
+def test_a_live_view_that_cannot_be_read_is_refused_before_anything_is_moved(
+    empty: World, make_module: Callable[[str], ModuleType]
+) -> None:
+    world = of(empty, make_module, f"{TABLE};CREATE VIEW IF NOT EXISTS shown AS SELECT position FROM loan", WRITE)
+    world.send(*PRICE, "CREATE OR REPLACE VIEW shown AS SELECT price AS position FROM price", "DROP TABLE price")
+    with pytest.raises(RebuildError, match=r"OCQ-630.*the view shown cannot be read"):
+        rebuild(world)
+    world.send("DROP VIEW shown")
+    rebuild(world)
+    assert count(world) == 20
+
+
+@pytest.mark.parametrize("point", ["", "_swapped_record"])
+def test_a_default_takes_numbers_from_the_sequence_that_is_swapped_with_its_table(
+    empty: World, make_module: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    tables = (
+        "CREATE SEQUENCE IF NOT EXISTS numbers;"
+        "CREATE TABLE IF NOT EXISTS loan (number BIGINT DEFAULT NEXT VALUE FOR numbers, position INTEGER, "
+        "said VARCHAR(40) DEFAULT 'from `numbers`')"
+    )
+    world = of(empty, make_module, tables, WRITE)
+    world.send("DELETE FROM loan WHERE position = 3")
+    killed_at(point, monkeypatch, world)
+    world.add(1, start=20)
+    world.run(**STOPPING)
+    assert world.send("SELECT count(DISTINCT number), min(said) FROM loan") == [(21, "from `numbers`")]
+    undo(world)
+    world.run(**STOPPING)
+    assert world.send("SELECT count(DISTINCT number) FROM loan") == [(20,)]
+
+
+def times_out(shadows: MariaDbShadows, *_: Any) -> None:
+    """Wait in vain for a lock."""
+    with shadows._database.writing() as connection:
+        connection.exec_driver_sql("SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 1205, MESSAGE_TEXT = 'Lock wait timeout'")
+
+
+@pytest.mark.parametrize("place", ["_follow", "_follow_back"])
+@pytest.mark.parametrize("again", [World.run, rebuild], ids=["run", "rebuild"])
+def test_a_lock_that_is_held_after_the_rename_ends_the_command_and_the_next_one_completes_the_swap(
+    empty: World,
+    make_module: Callable[[str], ModuleType],
+    monkeypatch: pytest.MonkeyPatch,
+    place: str,
+    again: Callable[[World], None],
+) -> None:
+    world = of(empty, make_module, TABLE, WRITE)
+    world.send("DELETE FROM loan WHERE position < 4")
+    goes_back = place == "_follow_back"
+    if goes_back:
+        rebuild(world)
+    with monkeypatch.context() as patch:
+        patch.setattr(MariaDbShadows, place, times_out)
+        with pytest.raises(DatabaseBusyError, match=r"OCQ-305.*Lock wait timeout"):
+            (undo if goes_back else rebuild)(world)
+    if again is World.run or goes_back:
+        again(world)
+    else:
+        with pytest.raises(RebuildError, match=r"OCQ-630.*are kept"):  # as it is completed, and its old tables are kept
+            again(world)
+    assert count(world, "loan") == (17 if goes_back and again is World.run else 20)
+    assert world.positions() == {20}
+
+
+def test_a_second_rebuild_that_would_swap_does_not_take_back_the_first_one_whose_process_was_killed(
+    empty: World, make_module: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = of(empty, make_module, TABLE, WRITE)
+    world.send("DELETE FROM loan WHERE position < 4")
+
+    def busy(_: MariaDbShadows) -> AbstractContextManager[None]:
+        raise BusyError("the first one swaps")
+
+    def end(shadows: MariaDbShadows, _: str, swap: Swap) -> None:
+        with monkeypatch.context() as second:
+            second.setattr(MariaDbShadows, "_alone", busy)
+            with pytest.raises(WaitTimedOutError):
+                shadows.swap(swap, 0)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MariaDbShadows, "_follow", end)
+        with pytest.raises(KeyboardInterrupt):
+            rebuild(world)
+    world.run()
+    assert world.send("SELECT phase FROM opencqrs_rebuilds") == [("swapped",)]
+    assert count(world, "loan") == 20
