@@ -15,7 +15,15 @@ from opencqrs_py.config import EffectiveGroup
 from opencqrs_py.config.choices import BatchMode, Mode
 from opencqrs_py.errors import AssemblyError, InboxError
 from opencqrs_py.model.event import Event
-from opencqrs_py.model.inbox import EVERYTHING, InboxChange, InboxEntry, InboxSelection, InboxStatus, Remainder
+from opencqrs_py.model.inbox import (
+    EVERYTHING,
+    MOST_ATTEMPTS,
+    InboxChange,
+    InboxEntry,
+    InboxSelection,
+    InboxStatus,
+    Remainder,
+)
 from opencqrs_py.model.naming import canonical, counted, listed
 from opencqrs_py.model.partition import Partition, layout
 from opencqrs_py.model.progress import Skip
@@ -283,10 +291,10 @@ class InboxControl:
 
         Raises:
             AssemblyError, InboxError: As ``retry``.
-            ValueError: If the number is negative.
+            ValueError: If the number is not 0 to 2,147,483,647.
         """
-        if attempts < 0:
-            raise ValueError(f"attempts must be at least 0, got {attempts}")
+        if not 0 <= attempts <= MOST_ATTEMPTS:
+            raise ValueError(f"attempts must be 0 to {MOST_ATTEMPTS:,}, got {attempts}")
 
         def plan(entries: Sequence[InboxEntry]) -> list[InboxStep]:
             return [InboxStep(one, one.with_attempts(attempts)) for one in entries if self._matches(which, one)]

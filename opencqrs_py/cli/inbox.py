@@ -12,7 +12,7 @@ import click
 from opencqrs_py.cli.options import Integer, ProjectOptions, format_option, project_options
 from opencqrs_py.cli.output import clean, print_json, print_line, print_result, stdout
 from opencqrs_py.cli.records import print_only_warnings
-from opencqrs_py.model.inbox import AttemptError, InboxEntry, InboxStatus
+from opencqrs_py.model.inbox import MOST_ATTEMPTS, AttemptError, InboxEntry, InboxStatus
 from opencqrs_py.model.masking import scrubbed
 from opencqrs_py.model.naming import counted
 
@@ -177,7 +177,7 @@ def skip_command(inbox: InboxControl, which: InboxFilter, reason: str, *, dry_ru
 
 @inbox_command.command("set-attempts")
 @_changing
-@click.argument("attempts", metavar="N", type=Integer(min=0))
+@click.argument("attempts", metavar="N", type=Integer(min=0, max=MOST_ATTEMPTS))
 def set_attempts_command(inbox: InboxControl, which: InboxFilter, attempts: int, *, dry_run: bool) -> list[InboxStep]:
     """Set how many attempts of park.retry or schedule.retry events have used up; 0 gives all of them again."""
     return inbox.set_attempts(which, attempts, dry_run=dry_run)
@@ -288,7 +288,7 @@ def _print_entry(shown: ShownEntry, project: str) -> None:
 
 def _print_stored(shown: ShownEntry) -> None:
     if shown.event is None:
-        print_line("there is no event at this position of the log any more", "yellow")
+        print_line("the log does not have this event at this position any more", "yellow")
         return
     from opencqrs_py.cli.events.display import positioned  # noqa: PLC0415 only for this
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from typing_extensions import override
 
 from opencqrs_py.cli.output import print_line
 from opencqrs_py.cli.signals import signals
@@ -22,10 +23,21 @@ __all__ = ["Integer", "ProjectOptions", "format_option", "project_options"]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+LARGEST = 2**63 - 1
+"""Position or number that logs and databases can have."""
+
+
 class Integer(click.IntRange):
     """An integer within bounds, called so in help and messages; click itself calls it an "integer range"."""
 
     name = "integer"
+
+    @override
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        number: int = super().convert(value, param, ctx)
+        if number > LARGEST:
+            self.fail(f"{value} is too large: no log or database has more than {LARGEST:,}.", param, ctx)
+        return number
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ AGO = "-p"
 INFINITE = "infinite"
 """How a duration or a number without limit is written."""
 
-_LONGEST = 1e12
+_LONGEST = 1_000 * 365 * 86_400  # seconds: times that are so far from now have years of four digits
 _INFINITE_SPELLINGS = frozenset({"infinite", "infinity", "inf", ".inf", "unlimited", "∞"})
 _UNITS = {
     "d": (Decimal(86400), "day days"),
@@ -146,10 +146,10 @@ def parse_duration(text: str, *, infinite: bool = False) -> float:
 
 
 def checked_seconds(seconds: float) -> float:
-    """Return ``seconds``, or raise a ValueError when it is not 0 to about 30,000 years."""
+    """Return ``seconds``, or raise a ValueError when it is not 0 to 1,000 years."""
     if 0 <= seconds <= _LONGEST:
         return seconds
-    raise ValueError("a duration cannot be negative" if seconds < 0 else "it is too long to be counted")
+    raise ValueError("a duration cannot be negative" if seconds < 0 else "it is longer than 1,000 years (365000d)")
 
 
 def duration_text(seconds: float) -> str:

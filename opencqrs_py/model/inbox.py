@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import NamedTuple
 
 from opencqrs_py.errors import InboxError
-from opencqrs_py.model.naming import counted
+from opencqrs_py.model.event import Event
+from opencqrs_py.model.naming import counted, storable
 from opencqrs_py.model.times import in_milliseconds
+
+MOST_ATTEMPTS = 2**31 - 1
+"""Attempts that a person may set; a database counts no more."""
 
 _ERRORS_KEPT = 10  # the first one, and the newest
 
@@ -96,6 +101,10 @@ class InboxEntry(NamedTuple):
         """Return what the event waits for at a time: its status, or that it has expired by then."""
         expired = self.expires_at is not None and self.expires_at <= in_milliseconds(now)
         return InboxStatus.EXPIRED if expired else self.status
+
+    def is_of(self, event: Event) -> bool:
+        """Return whether an event is the one that waits, by what a database keeps of its id and source."""
+        return (storable(event.id), storable(event.source)) == (storable(self.event_id), storable(self.event_source))
 
     @property
     def reason(self) -> str:
@@ -225,6 +234,22 @@ class ParkedSequences:
 
 
 NOTHING_PARKED = ParkedSequences()
+
+
+def first_lost(entries: Iterable[InboxEntry], events: Mapping[int, Event]) -> InboxEntry | None:
+    """Return the first entry of which the log does not have the event any more: at its position is none, or another.
+
+    Args:
+        entries: The entries.
+        events: What the log has at their positions.
+    """
+    for entry in entries:
+        event = events.get(entry.position)
+        if event is None:
+            return entry
+        if (event.id != entry.event_id or event.source != entry.event_source) and not entry.is_of(event):
+            return entry
+    return None
 
 
 def too_long(entry: InboxEntry, most: int) -> InboxError:

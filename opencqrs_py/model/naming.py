@@ -58,3 +58,10 @@ def listed(names: Iterable[str]) -> str:
     shown = ", ".join(every[:_LIST_ENDS_AT])
     left = len(every) - _LIST_ENDS_AT
     return f"{shown} and {left} more" if left > 0 else shown
+
+
+def storable(text: str, length: int | None = None) -> str:
+    """Return the text without what a database refuses: U+0000 and halves of surrogate pairs."""
+    if length is None and text.isascii() and "\0" not in text:
+        return text
+    return text[:length].encode(errors="replace").decode().replace("\0", "?")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
+from contextlib import contextmanager
 from contextvars import Context, copy_context
 from inspect import isawaitable
 from queue import SimpleQueue
 from typing import Any
+
+from opencqrs_py.processing.begun_tasks import BegunTasks, cancelled, package_of
 
 _PATIENCE = 1.0  # seconds that an interrupted call on the other thread gets to end
 _LOOK = 0.1  # seconds between looks for an interrupt
@@ -22,17 +25,32 @@ def finish(result: Any) -> Any:
     thread, so clients that belong to a loop can be kept. Where a loop is running already, as in a notebook or an async
     test, the call is made on a thread of its own, which has a loop of its own, and waited for.
 
+    Tasks that the project's code begins and does not await end with the call, except within ``tasks_may_stay``.
+
     Raises:
+        TasksLeftError: OCQ-242, if there are such tasks.
         BaseException: What the awaitable raises, whatever that is; ``KeyboardInterrupt``, if it is interrupted.
     """
     if result is None or not isawaitable(result):
         return result
-    call = _Call(result, copy_context())  # an interceptor may have set a variable
+    may_stay = getattr(_of_thread, "tasks_may_stay", False)
+    call = _Call(result, copy_context(), may_stay)  # an interceptor may have set a variable
     if _has_running_loop():
         _make_elsewhere(call)
     else:  # not where an error is caught: it would be shown as what led to the call's own
         call.make()
     return call.outcome()
+
+
+@contextmanager
+def tasks_may_stay() -> Iterator[None]:
+    """Have calls of this thread leave tasks behind, as those of participants do that await them at a checkpoint."""
+    before = getattr(_of_thread, "tasks_may_stay", False)
+    _of_thread.tasks_may_stay = True
+    try:
+        yield
+    finally:
+        _of_thread.tasks_may_stay = before
 
 
 def _has_running_loop() -> bool:
@@ -50,10 +68,11 @@ class _Call:
     would leave its task unfinished for ever, and ``SystemExit`` would stop the loop.
     """
 
-    def __init__(self, awaitable: Awaitable[Any], context: Context) -> None:
+    def __init__(self, awaitable: Awaitable[Any], context: Context, tasks_may_stay: bool) -> None:  # noqa: FBT001 private
         self.done = threading.Event()
         self._awaitable = awaitable
         self._context = context
+        self._tasks_may_stay = tasks_may_stay
         self._task: asyncio.Task[None] | None = None
         self._interrupted = False
         self._ended = False
@@ -66,7 +85,8 @@ class _Call:
         if loop is None:
             loop = _of_thread.loop = _Loop()
         try:
-            loop.runner.run(self._awaited(), context=self._context)
+            loop.begun.forget(package_of(self._awaitable))
+            loop.runner.run(self._awaited(loop.begun), context=self._context)
         except asyncio.CancelledError as error:  # it has cancelled itself, or was cancelled before it began
             if not self._ended:
                 self._error = error
@@ -88,7 +108,7 @@ class _Call:
         finally:
             self._error = None  # else error, traceback and this would hold each other
 
-    async def _awaited(self) -> None:
+    async def _awaited(self, begun: BegunTasks) -> None:
         self._task = task = asyncio.current_task()
         if task is not None and self._interrupted:  # before it began
             task.cancel()
@@ -97,6 +117,9 @@ class _Call:
         except BaseException as error:
             self._error = error
         self._ended = True
+        if not self._tasks_may_stay and (left := begun.pending()):
+            left_behind = await cancelled(left)
+            self._error = left_behind if self._error is None else self._error
         if task is not None and task.cancelling():  # even if the awaitable has made something else of an interrupt
             raise asyncio.CancelledError
 
@@ -106,6 +129,7 @@ class _Loop:
 
     def __init__(self) -> None:
         self.runner = asyncio.Runner()
+        self.begun = BegunTasks(self.runner.get_loop())
 
     def __del__(self) -> None:
         self.runner.close()

@@ -21,6 +21,7 @@ from opencqrs_py.model.inbox import (
     InboxStatus,
     ParkedSequences,
     Remainder,
+    first_lost,
 )
 from opencqrs_py.model.outcome import Failure, Origin, Outcome, Parked
 from opencqrs_py.model.partition import Partition, hash_of
@@ -168,7 +169,7 @@ def is_used_up_by_crashes(entry: InboxEntry, back_off: BackOff) -> bool:
 
 def lost(entry: InboxEntry, now: datetime) -> InboxEntry:
     """Return the entry of an event that is not in the log any more."""
-    what = f"there is no event at position {entry.position} of the log any more"
+    what = f"the log does not have event {entry.event_id} of {entry.event_source} at position {entry.position} any more"
     return entry.failed(AttemptError(in_milliseconds(now), what), InboxStatus.UNDECODABLE, None)
 
 
@@ -221,8 +222,9 @@ def only_sequence(page: Page, event: Event, cursor: Cursor, among: Callable[[str
 def events_of(source: EventSource, entries: Sequence[InboxEntry]) -> Chunk:
     """Return the events of entries, up to the first that is not in the log any more."""
     found = events_at(source, [entry.position for entry in entries])
-    there = takewhile(found.__contains__, [entry.position for entry in entries])
-    return Chunk([found[position] for position in there])
+    lost_one = first_lost(entries, found)
+    there = takewhile(lambda entry: entry is not lost_one, entries)
+    return Chunk([found[entry.position] for entry in there])
 
 
 class PartitionInbox:

@@ -18,6 +18,7 @@ from opencqrs_py.model.inbox import (
     InboxEntry,
     InboxStatus,
     Remainder,
+    first_lost,
 )
 from opencqrs_py.model.outcome import Failure, Origin, Outcome, Parked, Uncounted
 from opencqrs_py.model.partition import Partition
@@ -183,9 +184,8 @@ class PartitionBatches:
                 free = free and not (cut and self._inbox.is_stuck(self._group, entries[0].sequence_id))
                 postponed.append(Remainder(entries[0].sequence_id, max(waits, default=None) if free else None))
         events = events_at(self._source, [entry.position for batch in batches for entry in batch])
-        for entry in (entry for batch in batches for entry in batch):
-            if entry.position not in events:
-                return self._without_event(cursor, entry)
+        if (gone := first_lost((entry for batch in batches for entry in batch), events)) is not None:
+            return self._without_event(cursor, gone)
         if postponed and not self._put_off(cursor, postponed):
             return Outcome(cursor)
         self._ready_for = (cursor.epoch, cursor.tick)

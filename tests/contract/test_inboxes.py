@@ -10,15 +10,16 @@ from time import monotonic
 from typing import Any
 
 import pytest
-from sqlalchemy import delete, text
+from sqlalchemy import delete, text, update
 
 from opencqrs_py.adapters.memory import InMemoryProgressTracker
 from opencqrs_py.adapters.sql import Database, SqlProgressTracker
 from opencqrs_py.adapters.sql.dialect import DatabaseBusyError
 from opencqrs_py.adapters.sql.inbox import SqlInbox
 from opencqrs_py.adapters.sql.tables import PROGRESS
-from opencqrs_py.model import Cursor
-from opencqrs_py.model.inbox import InboxChange, InboxEntry
+from opencqrs_py.model import Cursor, layout
+from opencqrs_py.model.ahead import Ahead
+from opencqrs_py.model.inbox import Fetching, InboxChange, InboxEntry
 from opencqrs_py.testing.contracts import InboxContract
 from opencqrs_py.testing.contracts.inbox import LATER, NOON, WHOLE, at, brought_in, entry, parked
 
@@ -69,6 +70,36 @@ class TestSqlInbox(InboxContract):
         assert tracker.change("group", InboxChange(at(LATER), removed=tuple(over)))
         assert self.seen(tracker) == [(9, "pending", at(LATER))]
 
+    def test_more_sequences_than_a_statement_may_name_are_read_and_handled_by_several(
+        self, tracker: SqlProgressTracker, cursor: Cursor, noted_statements: Noted, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("opencqrs_py.adapters.sql.inbox._MOST_NAMED", 3)
+        entries = [entry(n, f"books/{n % 8}") for n in range(1, 17)]
+        self.put(tracker, cursor, *entries)
+        marks: list[int] = []
+        with noted_statements(lambda _statement, values: marks.append(len(values or ()))):
+            found = tracker.due("group", WHOLE, LATER, 100)
+            assert self.due(tracker, LATER, 40, Fetching.WHOLE) == [[n, n + 8] for n in range(1, 9)]
+        assert [[one.position for one in each] for each in found] == [[n, n + 8] for n in range(1, 9)]
+        assert max(marks) <= 3 + 4  # and those for the group, the time and the limit
+        done = tuple(one for each in found for one in each)
+        with tracker.unit(
+            "group", replace(cursor, stored=16, position=16), 16, change=InboxChange(at(LATER), done=done)
+        ):
+            pass
+        assert tracker.entries("group") == []
+
+    @pytest.mark.release
+    def test_a_fetch_of_as_many_sequences_as_are_asked_for_takes_no_more_marks_than_the_database(
+        self, tracker: SqlProgressTracker, cursor: Cursor
+    ) -> None:
+        """PostgreSQL takes 65,535 of them, SQLite 32,766 or more."""
+        many = tuple(entry(n, f"books/{n}") for n in range(1, 66_001))
+        come_in = replace(brought_in(*many), most_sequences=None, most_of_sequence=None)
+        with tracker.unit("group", cursor, 66_000, change=come_in):
+            pass
+        assert len(tracker.due("group", WHOLE, LATER, 4 * 66_000)) == 66_000
+
     @pytest.mark.parametrize(("initial", "left"), [(0, []), (4, [3])])
     def test_events_that_a_group_reads_again_do_not_wait_any_more(
         self, tracker: SqlProgressTracker, cursor: Cursor, database: Database, initial: int, left: list[int]
@@ -79,6 +110,36 @@ class TestSqlInbox(InboxContract):
         (begun,) = tracker.claim("group", [WHOLE], initial, "owner")
         assert [one.position for one in tracker.entries("group")] == left
         self.put(tracker, begun, parked(8))
+
+    def test_events_beyond_progress_that_was_set_back_are_read_again(
+        self, tracker: SqlProgressTracker, database: Database, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        first, second = tracker.claim("group", layout(2), 0, "owner")
+        ids = [f"books/{n}" for n in range(99)]
+        one, other = (next(filter(each.partition.owns, ids)) for each in (first, second))
+        self.put(tracker, first, parked(2, one), entry(6, one))
+        self.put(tracker, second, parked(3, other), entry(7, other))
+        progress = database.table(PROGRESS)
+        with database.writing() as connection:
+            connection.execute(update(progress).where(progress.c.residue == first.partition.residue).values(position=4))
+        (begun,) = tracker.claim("group", [first.partition], 0, "owner", layout(2))
+        assert [one.position for one in tracker.entries("group")] == [2, 3, 7]
+        assert "so 1 event beyond it in the inbox will be read again" in caplog.text
+        caplog.clear()
+        self.put(tracker, begun, entry(6, one))
+        tracker.claim("group", layout(2), 0, "owner")
+        assert sorted(one.position for one in tracker.entries("group")) == [2, 3, 6, 7]
+        assert not caplog.text
+
+    def test_events_of_sequences_ahead_of_their_partition_stay(
+        self, tracker: SqlProgressTracker, cursor: Cursor, database: Database
+    ) -> None:
+        self.put(tracker, cursor, parked(3), entry(7))
+        ahead = Ahead(((WHOLE, 7),)).text
+        with database.writing() as connection:
+            connection.execute(update(database.table(PROGRESS)).values(position=4, ahead=ahead))
+        tracker.claim("group", [WHOLE], 0, "owner")
+        assert [one.position for one in tracker.entries("group")] == [3, 7]
 
 
 @pytest.mark.parametrize("kind", [pytest.param("postgresql", marks=pytest.mark.postgresql)])

@@ -21,6 +21,7 @@ from sqlalchemy import (
     null,
     or_,
     select,
+    true,
     tuple_,
     update,
 )
@@ -37,7 +38,6 @@ from opencqrs_py.adapters.sql.inbox_rows import (
     milliseconds,
     ms_of,
     row_of,
-    storable,
     time_of,
 )
 from opencqrs_py.adapters.sql.tables import INBOX, prepare
@@ -53,6 +53,7 @@ from opencqrs_py.model.inbox import (
     too_long,
     too_many,
 )
+from opencqrs_py.model.naming import storable
 from opencqrs_py.model.partition import Partition
 
 _POSITION, _HASH, _ID = (COLUMNS.index(name) for name in ("position", "sequence_hash", "sequence_id"))
@@ -123,19 +124,18 @@ class SqlInbox:
         firsts = dict.fromkeys(map(tuple, connection.execute(ordered.limit(_sequences_of(most)))))
         if not firsts:
             return []
-        wanted = self._among(group, firsts) & is_due if fetching is Fetching.DUE else self._among(group, firsts)
+        counted = is_due if fetching is Fetching.DUE else true()
         if len(firsts) > 1:
-            sizes = select(columns.sequence_hash, func.count()).where(wanted).group_by(columns.sequence_hash)
-            firsts = _fitting(firsts, _raw(connection, sizes), most)
-            wanted &= self._among(group, firsts)
+            sizes = select(columns.sequence_hash, func.count()).where(counted).group_by(columns.sequence_hash)
+            firsts = _fitting(firsts, self._of_sequences(connection, sizes, group, firsts), most)
+        rows = select(self._table).where(counted)
         if len(firsts) == 1:  # of which all count, and none of another one with the same hash
-            wanted &= columns.sequence_id == next(iter(firsts))[1]
-        rows = select(self._table).where(wanted)
+            rows = rows.where(columns.sequence_id == next(iter(firsts))[1])
         if len(firsts) == 1 and fetching is not Fetching.WHOLE:
             rows = rows.order_by(columns.position).limit(most)
         # Else sorted here: a database may walk through all positions to find the rows of a few sequences in order.
         found: dict[SequenceKey, list[InboxEntry]] = {sequence: [] for sequence in firsts}
-        for row in sorted(_raw(connection, rows), key=itemgetter(_POSITION)):
+        for row in sorted(self._of_sequences(connection, rows, group, firsts), key=itemgetter(_POSITION)):
             if (sequence := (row[_HASH], row[_ID])) in found:
                 found[sequence].append(entry_of(row))
         return [tuple(entries) for entries in found.values() if entries]  # a person may have taken some out just now
@@ -214,10 +214,16 @@ class SqlInbox:
         found = select(self._table.c.position).where(self._table.c.group_name == group).limit(1)
         return connection.execute(found).first() is not None
 
-    def forget(self, connection: Connection, group: str, after: int, partition: Partition = WHOLE) -> None:
-        """Drop the events of a partition after a position: it has no progress any more, and reads them again."""
+    def newest(self, connection: Connection, group: str) -> int:
+        """Return the highest position of a group's waiting events, 0 if there are none."""
+        columns = self._table.c
+        found = connection.execute(select(func.max(columns.position)).where(columns.group_name == group)).scalar()
+        return found or 0
+
+    def forget(self, connection: Connection, group: str, after: int, partition: Partition = WHOLE) -> int:
+        """Drop the events of a partition after a position, which it reads again; return how many there were."""
         those = self._of(group, partition) & (self._table.c.position > after)
-        connection.execute(delete(self._table).where(those))
+        return connection.execute(delete(self._table).where(those)).rowcount
 
     def never_handled(self, connection: Connection, group: str, after: int) -> list[tuple[int, int]]:
         """Return the hashes of the sequences, and the positions, of waiting events that were never handled before."""
@@ -248,7 +254,8 @@ class SqlInbox:
             InboxChangedError: If events are not as they were read.
             InboxError: OCQ-601, if more would wait than may.
         """
-        if change.done and self._sent(connection, self._count_at, group, change.done).scalar() != len(change.done):
+        counted = self._sent(connection, self._count_at, group, change.done)
+        if sum(result.scalar_one() for result in counted) != len(change.done):
             raise InboxChangedError("events in the inbox were changed before they were handled")
         others = [*(before for before, _ in change.changed), *change.removed]
         for entries in _in_parts(others):
@@ -279,17 +286,18 @@ class SqlInbox:
             self._put_in(connection, group, change)
 
     def _take_out(self, connection: Connection, group: str, done: Sequence[InboxEntry]) -> None:
-        if self._sent(connection, self._take_out_at, group, done).rowcount != len(done):
+        if sum(result.rowcount for result in self._sent(connection, self._take_out_at, group, done)) != len(done):
             raise InboxChangedError("events in the inbox were changed while they were handled")
 
     def _sent(
         self, connection: Connection, statement: str, group: str, done: Sequence[InboxEntry]
-    ) -> CursorResult[Any]:
-        """Send a statement about the rows of events, except those that a person has paused."""
-        positions = ", ".join(str(int(entry.position)) for entry in done)
-        pairs = ", ".join(f"({int(entry.position)}, {key_of(entry.sequence_id)[0]})" for entry in done)
-        about = statement.format(positions, pairs)
-        return connection.exec_driver_sql(about, (group, InboxStatus.PAUSED.value))
+    ) -> Iterator[CursorResult[Any]]:
+        """Send a statement about the rows of events, except those that a person has paused; for many, several times."""
+        for part in _in_parts(done):
+            positions = ", ".join(str(int(entry.position)) for entry in part)
+            pairs = ", ".join(f"({int(entry.position)}, {key_of(entry.sequence_id)[0]})" for entry in part)
+            about = statement.format(positions, pairs)
+            yield connection.exec_driver_sql(about, (group, InboxStatus.PAUSED.value))
 
     def _put_off(self, connection: Connection, group: str, remainder: Remainder) -> None:
         """Have what remains of a sequence tried from a time on, as far as it does not wait for a person."""
@@ -384,8 +392,8 @@ class SqlInbox:
     def _sizes(self, connection: Connection, group: str, sequences: Iterable[SequenceKey]) -> dict[SequenceKey, int]:
         """Return how many events of sequences wait, of those with the same hashes, too."""
         key = (self._table.c.sequence_hash, self._table.c.sequence_id)
-        counted = select(*key, func.count()).where(self._among(group, sequences)).group_by(*key)
-        return {(row[0], row[1]): row[2] for row in connection.execute(counted)}
+        counted = select(*key, func.count()).group_by(*key)
+        return {(row[0], row[1]): row[2] for row in self._of_sequences(connection, counted, group, sequences)}
 
     def _waiting(self, connection: Connection, group: str, sequences: Collection[SequenceKey]) -> set[SequenceKey]:
         """Return the sequences of which events wait. Of each hash one row is read, however many there are."""
@@ -435,6 +443,15 @@ class SqlInbox:
         columns = self._table.c
         return (columns.group_name == group) & columns.sequence_hash.in_(sorted({hash_ for hash_, _ in sequences}))
 
+    def _of_sequences(
+        self, connection: Connection, asked: Select[Any], group: str, sequences: Iterable[SequenceKey]
+    ) -> Rows:
+        """Return the rows of a query of sequences, and of others with the same hashes, however many those are."""
+        found: list[Any] = []
+        for part in _in_parts(list({hash_: (hash_, id_) for hash_, id_ in sequences}.values())):  # each hash once
+            found += _raw(connection, asked.where(self._among(group, part)))
+        return found
+
     def _at(self, group: str, rows: Iterable[tuple[SequenceKey, int]]) -> ColumnElement[bool]:
         """Return what holds for rows at positions of sequences, and for those of others with the same hash there.
 
@@ -449,8 +466,9 @@ class SqlInbox:
         return (columns.group_name == group) & (columns.sequence_hash == hash_) & (columns.sequence_id == id_)
 
 
-def _in_parts(those: Sequence[T], most: int = _MOST_NAMED) -> Iterator[Sequence[T]]:
-    """Yield parts that one statement may name."""
+def _in_parts(those: Sequence[T], most: int | None = None) -> Iterator[Sequence[T]]:
+    """Yield parts that one statement may name, of ``_MOST_NAMED`` unless said otherwise."""
+    most = most or _MOST_NAMED
     for start in range(0, len(those), most):
         yield those[start : start + most]
 

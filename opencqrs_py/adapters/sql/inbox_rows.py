@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -11,6 +11,7 @@ from typing import Any
 
 from opencqrs_py.adapters.sql.tables import INBOX
 from opencqrs_py.model.inbox import AttemptError, InboxEntry, InboxStatus
+from opencqrs_py.model.naming import storable
 from opencqrs_py.model.partition import hash_of
 from opencqrs_py.model.times import in_milliseconds
 
@@ -19,7 +20,9 @@ COLUMNS = tuple(str(column.name) for column in INBOX.columns)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
-_ERROR_LENGTH, _LINES_LENGTH = 1_000, 8_000  # characters that are kept of an error, and of the lines it comes from
+_ERROR_LENGTH, _LINES_LENGTH = 1_000, 8_000  # most characters kept of an error, and of the lines it comes from
+_ERRORS_LENGTH = 60_000  # most characters of the JSON of all errors of an event: MariaDB's column takes 65,535
+_LEAST_LINES = 250  # characters of the lines that are kept before errors themselves are shortened
 _NO_ERRORS = "[]"
 _STATUSES = {status.value: status for status in InboxStatus}
 
@@ -65,16 +68,14 @@ def entry_of(row: Sequence[Any]) -> InboxEntry:
     return InboxEntry(group, id_of(id_), position, *event_and_status, *times, bool(replaying))
 
 
-def errors_text(errors: Iterable[AttemptError]) -> str:
-    """Return errors as JSON in ASCII, which every database takes, whatever they contain."""
-    return json.dumps([asdict(one) for one in map(_short, errors)]) if errors else _NO_ERRORS
-
-
-def storable(text: str, length: int | None = None) -> str:
-    """Return the text without what a database refuses: U+0000 and halves of surrogate pairs."""
-    if length is None and text.isascii() and "\0" not in text:
-        return text
-    return text[:length].encode(errors="replace").decode().replace("\0", "?")
+def errors_text(errors: Sequence[AttemptError]) -> str:
+    """Return errors as JSON in ASCII, which every database takes, whatever they contain and however long they are."""
+    if not errors:
+        return _NO_ERRORS
+    of_error, of_lines = _ERROR_LENGTH, _LINES_LENGTH
+    while len(text := json.dumps([asdict(_short(one, of_error, of_lines)) for one in errors])) > _ERRORS_LENGTH:
+        of_error, of_lines = (of_error // 2, _LEAST_LINES) if of_lines <= _LEAST_LINES else (of_error, of_lines // 2)
+    return text
 
 
 def milliseconds(moment: datetime) -> int:
@@ -101,5 +102,5 @@ def id_of(text: str) -> str:
     return found
 
 
-def _short(error: AttemptError) -> AttemptError:
-    return AttemptError(error.at, error.error[:_ERROR_LENGTH], error.lines[-_LINES_LENGTH:])
+def _short(error: AttemptError, of_error: int, of_lines: int) -> AttemptError:
+    return AttemptError(error.at, error.error[:of_error], error.lines[-of_lines:])

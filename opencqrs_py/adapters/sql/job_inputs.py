@@ -28,10 +28,10 @@ from sqlalchemy.types import NullType, TypeDecorator, TypeEngine
 from typing_extensions import override
 
 from opencqrs_py.adapters.sql.database import Database
-from opencqrs_py.adapters.sql.inbox_rows import storable
 from opencqrs_py.errors import JobError
 from opencqrs_py.jobs.ports import Selector
 from opencqrs_py.model.job import JobId, JobPage
+from opencqrs_py.model.naming import storable
 from opencqrs_py.processing.ports import UnitOfWork
 
 _MOST_NAMED = 1_000  # ids in a statement

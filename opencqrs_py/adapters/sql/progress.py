@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, delete, func, literal, select, update
+from sqlalchemy import ColumnElement, Connection, delete, func, literal, select, update
 from sqlalchemy.exc import DBAPIError
 from typing_extensions import override
 
@@ -17,7 +18,6 @@ from opencqrs_py.adapters.sql.database import Database
 from opencqrs_py.adapters.sql.dialect import DatabaseAwayError, DatabaseBusyError
 from opencqrs_py.adapters.sql.group_records import SqlGroupRecords
 from opencqrs_py.adapters.sql.inbox import SqlInbox
-from opencqrs_py.adapters.sql.inbox_rows import storable
 from opencqrs_py.adapters.sql.layouts import REPARTITIONING, SqlLayouts, changed_meanwhile
 from opencqrs_py.adapters.sql.progress_rows import (
     ERROR_LENGTH,
@@ -47,6 +47,7 @@ from opencqrs_py.errors import (
 )
 from opencqrs_py.model.group_record import FoundGroup, GroupRecord
 from opencqrs_py.model.inbox import EVERYTHING, Fetching, InboxChange, InboxEntry, InboxSelection, ParkedSequences
+from opencqrs_py.model.naming import counted, storable
 from opencqrs_py.model.partition import Partition, hash_of
 from opencqrs_py.model.progress import Cursor, PartitionStatus, ProcessorState, Skip
 from opencqrs_py.model.replay import Reset
@@ -65,6 +66,8 @@ from opencqrs_py.processing.ports import (
 )
 from opencqrs_py.processing.reaching import WatchableTracker
 from opencqrs_py.processing.staging import Rows, RowStaging, Stage
+
+logger = logging.getLogger("opencqrs.processing")
 
 _RESETTING = "opencqrs groups reset"  # the owner of partitions meanwhile
 
@@ -473,32 +476,46 @@ class SqlProgressTracker(
                 check_layout(group, known, whole)
             if not known:
                 self._inbox.forget(connection, group, initial)
+            self._forget_beyond(connection, group, [known[one] for one in partitions if one in known])
             for partition in whole:
-                mine = partition in partitions
-                row = {"group_name": group, "modulus": partition.modulus, "residue": partition.residue}
-                state = ProcessorState.STARTING if mine else ProcessorState.STOPPED
-                changed: dict[str, Any] = {
-                    "owner": owner if mine else "",
-                    "updated_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
-                    "state": state.value,
-                }
-                if mine:
-                    changed["checkpoint"] = None
                 if partition not in known:
                     if known:  # its progress was lost
                         self._inbox.forget(connection, group, initial, partition)
-                    fresh = {"position": initial, "epoch": int(mine), "attempt": 0, "error": ""}
-                    values = {**row, **changed, **fresh, "log_fingerprint": fingerprint or None}
-                    connection.execute(self._progress.insert().values(**values))
-                elif mine:
-                    columns = self._progress.c
-                    this = and_(*(columns[name] == value for name, value in row.items()))
-                    claimed = update(self._progress).where(this).values(epoch=columns.epoch + 1, **changed)
-                    connection.execute(claimed)
+                    mine = owner if partition in partitions else ""
+                    self._begin(connection, group, partition, mine, initial, fingerprint)
+                elif partition in partitions:
+                    self._take_over(connection, group, partition, owner)
             now_held = held(connection, self._progress, group)
             file = self._database.guard.identity
         crashed = {partition for partition, cursor in known.items() if cursor.unreleased}
         return tuple(replace(now_held[one], file=file, unreleased=one in crashed) for one in partitions)
+
+    def _begin(
+        self, connection: Connection, group: str, partition: Partition, owner: str, initial: int, fingerprint: str
+    ) -> None:
+        """Write the progress of a partition that has none; without an owner it is stopped."""
+        fresh = {"position": initial, "epoch": int(bool(owner)), "attempt": 0, "error": ""}
+        row = {"group_name": group, "modulus": partition.modulus, "residue": partition.residue}
+        values = {**row, **_owned_by(owner), **fresh, "log_fingerprint": fingerprint or None}
+        connection.execute(self._progress.insert().values(**values))
+
+    def _take_over(self, connection: Connection, group: str, partition: Partition, owner: str) -> None:
+        """Take the next epoch of a partition, which fences off its owner before."""
+        this = update(self._progress).where(row_of(self._progress, group, partition))
+        connection.execute(this.values(epoch=self._progress.c.epoch + 1, **_owned_by(owner)))
+
+    def _forget_beyond(self, connection: Connection, group: str, claimed: Sequence[Cursor]) -> None:
+        """Drop what waits beyond the progress, as if it had not come in: it was set back, and those are read again."""
+        if not claimed:
+            return
+        newest, count = self._inbox.newest(connection, group), 0
+        for cursor in claimed:
+            end = cursor.stored if cursor.ahead is None else cursor.ahead.until
+            if end < newest:
+                count += self._inbox.forget(connection, group, end, cursor.partition)
+        if count:
+            text = "the progress of group %s was set back, so %s beyond it in the inbox will be read again"
+            logger.warning(text, group, counted(count, "event"))
 
     def _kept(
         self,
@@ -552,3 +569,11 @@ class SqlProgressTracker(
 
     def _one(self, group: str, partition: Partition, epoch: int) -> ColumnElement[bool]:
         return row_of(self._progress, group, partition) & (self._progress.c.epoch == epoch)
+
+
+def _owned_by(owner: str) -> dict[str, Any]:
+    """Return what a claim writes of a partition; without an owner it is stopped."""
+    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    if not owner:
+        return {"owner": "", "updated_at": now, "state": ProcessorState.STOPPED.value}
+    return {"owner": owner, "updated_at": now, "state": ProcessorState.STARTING.value, "checkpoint": None}

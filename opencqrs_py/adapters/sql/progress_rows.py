@@ -10,13 +10,12 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Table, select
 
-from opencqrs_py.adapters.sql.inbox_rows import storable
 from opencqrs_py.adapters.sql.tables import PROGRESS
 from opencqrs_py.errors import EventStoreError, FencedError
 from opencqrs_py.model.ahead import Ahead
 from opencqrs_py.model.checkpoint import CheckpointStatus
 from opencqrs_py.model.inbox import InboxStatus
-from opencqrs_py.model.naming import counted
+from opencqrs_py.model.naming import counted, storable
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, FailureRecord, PartitionStatus, ProcessorState, Skip
 from opencqrs_py.model.replay import Replay

@@ -322,6 +322,23 @@ class InboxContract:
         assert [one.at for one in found.errors] == [at(NOON), at(LATER)]
         assert found.reason.startswith("OSError: ")
 
+    @pytest.mark.parametrize("text", ["x", "\n", "ü", "借", "😀"])
+    def test_of_any_number_of_attempts_the_beginnings_of_their_long_errors_are_kept(
+        self, tracker: ParkingTracker, cursor: Cursor, text: str
+    ) -> None:
+        first = tried = parked(1)
+        cursor = self.put(tracker, cursor, first)
+        for number in range(15):
+            error = AttemptError(at(NOON), f"error {number}: {text * 20_000}", f"{text * 20_000} line {number}")
+            before, tried = tried, tried.failed(error, InboxStatus.RETRYING, LATER)
+            with tracker.unit("group", cursor, cursor.stored, change=InboxChange(at(NOON), changed=((before, tried),))):
+                pass
+        (found,) = tracker.entries("group")
+        known = [first.errors[0].error, *(f"error {number}:" for number in range(6, 15))]
+        assert found.attempts == 16
+        assert [one.error[: len(start)] for one, start in zip(found.errors, known, strict=True)] == known
+        assert [one.lines.split()[-1] for one in found.errors[-5:]] == [str(number) for number in range(10, 15)]
+
     def test_what_was_changed_since_it_was_read_is_neither_done_nor_changed(
         self, tracker: ParkingTracker, cursor: Cursor
     ) -> None:

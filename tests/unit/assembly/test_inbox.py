@@ -383,11 +383,15 @@ def test_a_group_without_an_inbox_is_refused_if_it_is_named(inbox_of, tracker, m
     ]
 
 
-def test_a_skip_without_a_reason_and_a_negative_number_of_attempts_are_refused(inbox):
+def test_a_skip_without_a_reason_is_refused(inbox):
     with pytest.raises(ValueError, match="a reason is required"):
         inbox.skip(ALL, " ")
-    with pytest.raises(ValueError, match="attempts must be at least 0, got -1"):
-        inbox.set_attempts(ALL, -1)
+
+
+@pytest.mark.parametrize("attempts", [-1, 2**31])
+def test_a_number_of_attempts_that_no_database_counts_is_refused(inbox, attempts):
+    with pytest.raises(ValueError, match=rf"attempts must be 0 to 2,147,483,647, got {attempts}"):
+        inbox.set_attempts(ALL, attempts)
 
 
 def test_steps_keep_all_else_of_an_event(inbox):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import click
 import pytest
 
-from opencqrs_py.cli.options import ProjectOptions
+from opencqrs_py.cli.options import Integer, ProjectOptions
 from opencqrs_py.model.masking import remember
 
 
@@ -28,3 +29,9 @@ def test_secrets_are_not_typed_again() -> None:
     typed = ProjectOptions(Path(), (), ("event-store.api-token=hunter2-of-options", f"database.url={url}")).typed
     assert "hunter2" not in typed
     assert "PASSWORD" not in typed
+
+
+def test_a_number_is_taken_up_to_the_largest_that_databases_have() -> None:
+    assert Integer(min=0).convert(str(2**63 - 1), None, None) == 2**63 - 1
+    with pytest.raises(click.BadParameter, match=r"^1\d{20} is too large: no log or database has more than 9,223"):
+        Integer(min=0).convert("1" + 20 * "0", None, None)

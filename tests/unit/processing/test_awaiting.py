@@ -8,16 +8,19 @@ import signal
 import subprocess
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import ContextVar
+from pathlib import Path
+from sysconfig import get_paths
 from threading import Thread, current_thread
 from typing import Any
 
 import pytest
 
-from opencqrs_py.processing.awaiting import finish
+from opencqrs_py.errors import TasksLeftError
+from opencqrs_py.processing.awaiting import finish, tasks_may_stay
 
 span: ContextVar[str] = ContextVar("span", default="none")
 
@@ -160,6 +163,175 @@ def test_one_that_cancels_itself_and_lives_on_has_a_result() -> None:
     assert finish(cancelled()) == 7
 
 
+# Tasks that are not awaited
+
+
+async def send() -> None:
+    await asyncio.sleep(3600)
+
+
+async def fail() -> None:
+    raise KeyError("mine")
+
+
+async def create_task() -> None:
+    asyncio.create_task(send(), name="sends")  # noqa: RUF006 it is what people write
+
+
+async def ensure_future() -> None:
+    asyncio.ensure_future(send())  # noqa: RUF006 as above
+
+
+async def of_the_loop() -> None:
+    asyncio.get_running_loop().create_task(send())
+
+
+async def a_task_of_a_task() -> None:
+    await asyncio.create_task(create_task())
+
+
+async def what_a_gather_has_left() -> None:
+    with suppress(KeyError):
+        await asyncio.gather(send(), fail())
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["no loop runs", "a loop runs"])
+@pytest.mark.parametrize(
+    "leave",
+    [create_task, ensure_future, of_the_loop, a_task_of_a_task, what_a_gather_has_left],
+    ids=lambda c: c.__name__,
+)
+def test_a_call_that_leaves_a_task_behind_is_refused(leave: Callable[[], Any], *, inside: bool) -> None:
+    with pytest.raises(TasksLeftError, match=r"OCQ-242\] .*: send\(\) \(.*test_awaiting\.py:\d+\); they were"):
+        inside_of_a_loop(leave) if inside else finish(leave())
+    assert finish(tasks_here()) == 1
+
+
+async def tasks_here() -> int:
+    return len(asyncio.all_tasks())
+
+
+def test_a_task_that_is_left_ends_with_its_call() -> None:
+    ended: list[str] = []
+
+    async def patient() -> None:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            ended.append("cancelled")
+
+    async def leave() -> None:
+        asyncio.create_task(patient())  # noqa: RUF006 as above
+        await asyncio.sleep(0)
+
+    with pytest.raises(TasksLeftError):
+        finish(leave())
+    assert ended == ["cancelled"]
+
+
+def test_a_call_that_raises_leaves_no_task_to_the_next_attempt() -> None:
+    async def leave_and_fail() -> None:
+        await asyncio.gather(send(), fail())
+
+    with pytest.raises(KeyError, match="mine"):
+        finish(leave_and_fail())
+    assert finish(tasks_here()) == 1
+
+
+def test_many_tasks_are_named_in_short() -> None:
+    async def leave() -> None:
+        for _ in range(100):
+            asyncio.create_task(send())  # noqa: RUF006 as above
+
+    with pytest.raises(TasksLeftError) as caught:
+        finish(leave())
+    assert caught.value.what.count("send()") == 3
+
+
+async def group_of_tasks() -> None:
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(asyncio.sleep(0))
+
+
+async def awaited_task() -> None:
+    await asyncio.create_task(asyncio.sleep(0))
+
+
+async def with_time_limit() -> None:
+    await asyncio.wait_for(asyncio.sleep(0), 60)
+
+
+async def cancelled_and_awaited() -> None:
+    task = asyncio.create_task(send())
+    task.cancel()
+    await asyncio.wait([task])
+
+
+async def generator_left_open() -> None:
+    async def numbers() -> AsyncIterator[int]:
+        yield 1
+        yield 2
+
+    async for _ in numbers():
+        break
+
+
+@pytest.mark.parametrize(
+    "call",
+    [group_of_tasks, awaited_task, with_time_limit, cancelled_and_awaited, generator_left_open],
+    ids=lambda call: call.__name__,
+)
+def test_tasks_that_are_awaited_are_right(call: Callable[[], Any]) -> None:
+    finish(call())
+
+
+def module_at(path: Path, name: str) -> dict[str, Any]:
+    """Return a module as an installed package has it, whose ``connect`` begins a task and keeps it."""
+    code = "import asyncio\nasync def poll():\n    await asyncio.sleep(3600)\n"
+    code += "async def connect():\n    return asyncio.create_task(poll())\n"
+    module = {"__name__": name}
+    exec(compile(code, str(path), "exec"), module)
+    return module
+
+
+SITE_PACKAGES = Path(get_paths()["purelib"])
+
+
+def test_a_client_of_a_library_may_have_tasks_that_outlive_the_call() -> None:
+    library = module_at(SITE_PACKAGES / "client" / "core.py", "client.core")
+
+    async def use() -> asyncio.Task[None]:
+        return await library["connect"]()  # type: ignore[no-any-return] # of code that mypy does not see
+
+    async def end(task: asyncio.Task[None]) -> bool:
+        pending = not task.done()
+        task.cancel()
+        await asyncio.wait([task])
+        return pending
+
+    assert finish(end(finish(use())))
+
+
+def test_a_project_that_is_installed_is_no_library() -> None:
+    project = module_at(SITE_PACKAGES / "shop" / "handlers.py", "shop.handlers")
+    with pytest.raises(TasksLeftError, match="poll"):
+        finish(project["connect"]())
+
+
+def test_tasks_may_stay_where_a_participant_awaits_them_later() -> None:
+    async def begin() -> asyncio.Task[int]:
+        return asyncio.create_task(asyncio.sleep(0, 7))
+
+    async def confirm(task: asyncio.Task[int]) -> int:
+        return await task
+
+    with tasks_may_stay():
+        task = finish(begin())
+    assert finish(confirm(task)) == 7
+    with pytest.raises(TasksLeftError):
+        finish(begin())
+
+
 # Where a loop is running already
 
 
@@ -230,7 +402,8 @@ def test_the_other_thread_ends_with_the_one_that_it_serves() -> None:
 
 INTERRUPTED = """
 import asyncio, os, signal, sys, threading, time
-from opencqrs_py.processing.awaiting import finish
+from opencqrs_py.errors import TasksLeftError
+from opencqrs_py.processing.awaiting import finish, tasks_may_stay
 
 async def waits():
     print("waits", flush=True)

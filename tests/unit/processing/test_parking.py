@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from opencqrs_py import Event, NonTransientError
 from opencqrs_py.adapters.memory import InMemoryEventStore, InMemoryProgressTracker
+from opencqrs_py.config.value_types import parse_duration
 from opencqrs_py.engines.driver import PartitionDriver, claim
 from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.errors import EventFormatError, InboxError, TransactionEndedError
@@ -209,6 +211,16 @@ def test_the_waits_of_a_parked_event_grow_and_then_it_waits_for_a_person() -> No
     ]
 
 
+def test_the_longest_wait_that_can_be_set_has_an_end() -> None:
+    longest = parse_duration("365000d")
+    world = World(["/a"], rule=ParkingRule(FixedBackOff(longest)), retry=FixedBackOff(longest, max_attempts=1))
+    world.errors = {1: NO}
+    world.drain()
+    world.pass_time(longest)
+    (entry,) = world.tracker.entries("group")
+    assert entry.due_at == (world.clock.now() + timedelta(seconds=longest)).isoformat(timespec="milliseconds")
+
+
 def test_an_event_behind_that_fails_is_the_one_that_waits_then() -> None:
     world = World(["/a", "/a", "/a"])
     world.errors = {1: NO}
@@ -242,7 +254,42 @@ def test_an_event_that_is_not_in_the_log_any_more_waits_for_a_person() -> None:
     world.store.pick = lambda _: []  # type: ignore[method-assign]
     world.pass_time(30)
     assert world.waiting == {1: "undecodable", 2: "pending"}
-    assert "no event at position 1" in world.tracker.entries("group")[0].reason
+    known = "the log does not have event id 1 of s at position 1 any more"
+    assert world.tracker.entries("group")[0].reason == known
+
+
+@pytest.mark.parametrize("other", [{"id": "id 9"}, {"id": "ID 1"}, {"id": "id 1 "}, {"source": "t"}])
+def test_another_event_at_the_position_of_one_that_waits_is_not_handled_in_its_place(other: dict[str, Any]) -> None:
+    world = World(["/a", "/a", "/b"])
+    world.errors = {1: NO}
+    world.drain()
+    world.errors = {}
+    replace_in_log(world, 1, **other)
+    world.claim()
+    world.pass_time(30)
+    assert world.positions == [3]
+    assert world.waiting == {1: "undecodable", 2: "pending"}
+    replace_in_log(world, 1, id="id 1", source="s")
+    assert world.change(1, lambda entry: entry.due(world.clock.now()))
+    world.pass_time(1)
+    assert world.positions == [3, 1, 2]
+
+
+@pytest.mark.parametrize(("kept", "stored"), [("id ?", "id \0"), ("id ?", "id \ud800"), ("id ü", "id ü")])
+def test_an_event_whose_id_a_database_keeps_otherwise_is_the_one_that_waits(kept: str, stored: str) -> None:
+    world = World(["/a"])
+    world.errors = {1: NO}
+    world.drain()
+    world.errors = {}
+    replace_in_log(world, 1, id=stored)
+    assert world.change(1, lambda entry: entry._replace(event_id=kept))
+    world.pass_time(30)
+    assert world.positions == [1]
+
+
+def replace_in_log(world: World, position: int, **parts: Any) -> None:
+    """Have the log hold another event at a position, as after a file of it was replaced."""
+    world.store._events[position - 1] = world.store._events[position - 1]._replace(**parts)
 
 
 def test_a_restart_knows_what_waits() -> None:

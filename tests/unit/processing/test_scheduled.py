@@ -409,9 +409,22 @@ def test_an_event_that_is_not_in_the_log_any_more_waits_for_a_person(caplog: pyt
     ]
     world.pass_time(10)
     assert world.waiting == {1: "undecodable"}
-    assert "no event at position 1" in world.entry(1).reason
-    assert "event id 1 of sequence '/a' waits for a person: there is no event at position 1" in caplog.text
+    assert world.entry(1).reason == "the log does not have event id 1 of s at position 1 any more"
+    assert "event id 1 of sequence '/a' waits for a person: the log does not have event id 1 of s" in caplog.text
     assert world.positions == [2]
+
+
+@pytest.mark.parametrize("rule", [RULE, ALL])
+@pytest.mark.parametrize("other", [{"id": "id 9"}, {"source": "t"}])
+def test_another_event_at_the_position_of_one_that_waits_is_not_handled_in_its_place(
+    rule: ScheduleRule, other: dict[str, Any]
+) -> None:
+    world = World(["/a", "/a", "/b"], rule=rule)
+    world.drain()
+    world.store._events[1] = world.store._events[1]._replace(**other)
+    world.pass_time(10)
+    assert world.waiting == {2: "undecodable"} if rule.each else {1: "pending", 2: "undecodable"}
+    assert world.positions == ([1, 3] if rule.each else [3])
 
 
 # ------------------------------------------------------------------------------------------------- size and ordering

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -123,3 +124,30 @@ def test_without_a_participant_nothing_can_be_requested() -> None:
 def test_a_request_beyond_what_was_given_is_an_error() -> None:
     with pytest.raises(CheckpointError, match="OCQ-647"):
         HandlerTest(Board).given(ONE).handle().request(7)
+
+
+@checkpointing("mail")
+class Outbox(CheckpointParticipant):
+    """Begins to send in the handler, and waits for that at a checkpoint."""
+
+    def __init__(self) -> None:
+        self.sending: list[asyncio.Task[None]] = []
+        self.sent: list[str] = []
+
+    @event_handling(types=["moved"])
+    async def send(self, event: Event) -> None:
+        self.sending.append(asyncio.create_task(self.deliver(event.id)))
+
+    async def deliver(self, event_id: str) -> None:
+        await asyncio.sleep(0)
+        self.sent.append(event_id)
+
+    async def on_checkpoint(self, partition: Any, requested: int) -> int:
+        del partition
+        await asyncio.gather(*self.sending)
+        assert len(self.sent) == len(self.sending)
+        return requested
+
+
+def test_a_participant_may_await_at_a_checkpoint_what_its_handler_has_begun() -> None:
+    HandlerTest(Outbox).given(ONE, ONE).handle().request().handle().expect_progress(2)
