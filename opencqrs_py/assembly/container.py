@@ -49,6 +49,7 @@ from opencqrs_py.assembly.discovery import Discovered
 from opencqrs_py.assembly.group_code import code_reader_for, group_code
 from opencqrs_py.assembly.injection import ContainerInjector
 from opencqrs_py.assembly.job_events import Bell, with_job_events
+from opencqrs_py.assembly.loaded_code import NO_CODE, LoadedCode
 from opencqrs_py.assembly.opened_databases import OpenedDatabases
 from opencqrs_py.assembly.reading import (
     EventsRule,
@@ -474,18 +475,23 @@ class GroupRecipe:
         blueprint: What the application is made from.
         settings: The group's effective settings.
         handlers: Fingerprint of the group's handlers, as the process that made the recipe has found them.
+        code: The project's code as that process has loaded it.
     """
 
     blueprint: Blueprint
     settings: EffectiveGroup
     handlers: tuple[str, ...] = ()
+    code: LoadedCode = NO_CODE
 
     def __call__(self) -> GroupProcessing:
         """Assemble the parts. Called once per Spark worker and group.
 
         Raises:
-            AssemblyError: OCQ-526, if this process finds other handlers than the one that made the recipe.
+            AssemblyError: OCQ-545, if this process has loaded other code than the one that made the recipe; OCQ-526,
+                if it finds other handlers.
         """
+        self.blueprint.discover()
+        self.code.check()
         self._check_handlers()
         remember(self.blueprint.secrets)
         return group_container(assembled(self.blueprint), self.settings).processing()

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from opencqrs_py.assembly.blueprint import Blueprint
 from opencqrs_py.assembly.container import assembled
+from opencqrs_py.assembly.loaded_code import NO_CODE, LoadedCode, loaded_code
 from opencqrs_py.engines.spark.job_tasks import JobOnExecutor, pause
 from opencqrs_py.errors import AssemblyError
 from opencqrs_py.jobs.binding import BoundJob, bind_job
@@ -24,24 +25,30 @@ class JobRecipe:
         job: Name of the job.
         reference: Where the process that made the recipe has found it.
         transaction: What is committed together.
+        code: The project's code as the process that made the recipe has loaded it.
     """
 
     blueprint: Blueprint
     job: str
     reference: str
     transaction: Transaction
+    code: LoadedCode = NO_CODE
 
     @classmethod
     def of(cls, blueprint: Blueprint, bound: BoundJob) -> JobRecipe:
         """Return the recipe of a job."""
-        return cls(blueprint, bound.job.name, bound.job.reference, bound.rule.transaction)
+        code = loaded_code(blueprint.modules)
+        return cls(blueprint, bound.job.name, bound.job.reference, bound.rule.transaction, code)
 
     def __call__(self) -> JobOnExecutor:
         """Build the job. Called once per Spark worker and job.
 
         Raises:
-            AssemblyError: OCQ-674, if this process finds another job than the one that made the recipe.
+            AssemblyError: OCQ-545, if this process has loaded other code than the one that made the recipe; OCQ-674,
+                if it finds another job.
         """
+        self.blueprint.discover()
+        self.code.check()
         job = self._found()
         remember(self.blueprint.secrets)
         container = assembled(self.blueprint)

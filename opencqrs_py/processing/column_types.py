@@ -53,16 +53,42 @@ class ColumnType:
         return pa.array(values, self.arrow)
 
 
+def _whole(value: Any) -> Any:
+    if isinstance(value, float) and not value.is_integer():
+        raise ValueError("it is no whole number")
+    return value
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise TypeError("bool is no number")
+    return value
+
+
+def _made(kind: type) -> Conversion:
+    """Return a conversion that refuses what is no ``kind``: Arrow takes any number for microseconds or days."""
+
+    def checked(value: Any) -> Any:
+        if not isinstance(value, kind):
+            raise TypeError(f"{type(value).__name__} is no {kind.__name__}")
+        if isinstance(value, time) and value.tzinfo is not None:
+            raise ValueError("its offset would be lost")
+        return value
+
+    return checked
+
+
+# Arrow takes more than it says: 1.5 as an int, true as a float, a text as a list. Unvalidated classes have such.
 _SCALARS: dict[Any, ColumnType] = {
     str: ColumnType(pa.string()),
-    int: ColumnType(pa.int64()),
-    float: ColumnType(pa.float64()),
+    int: ColumnType(pa.int64(), _whole),
+    float: ColumnType(pa.float64(), _number),
     bool: ColumnType(pa.bool_()),
     Decimal: ColumnType(pa.decimal128(DIGITS, PLACES)),
-    datetime: ColumnType(pa.timestamp("us", "UTC")),
-    date: ColumnType(pa.date32()),
-    time: ColumnType(pa.time64("us")),
-    timedelta: ColumnType(pa.duration("us")),
+    datetime: ColumnType(pa.timestamp("us", "UTC"), _made(datetime)),
+    date: ColumnType(pa.date32(), _made(date)),
+    time: ColumnType(pa.time64("us"), _made(time)),
+    timedelta: ColumnType(pa.duration("us"), _made(timedelta)),
     UUID: ColumnType(pa.string(), str),
 }
 
@@ -153,9 +179,13 @@ def _chosen(values: Sequence[Any], convert: Conversion | None = None) -> ColumnT
 
 def _list(member: ColumnType) -> ColumnType:
     convert = member.convert
-    if convert is None:
-        return ColumnType(pa.list_(member.arrow), list)
-    return ColumnType(pa.list_(member.arrow), lambda values: [None if v is None else convert(v) for v in values])
+
+    def converted(values: Any) -> list[Any]:
+        if isinstance(values, str | Mapping):
+            raise TypeError(f"{type(values).__name__} is no list")
+        return list(values) if convert is None else [None if v is None else convert(v) for v in values]
+
+    return ColumnType(pa.list_(member.arrow), converted)
 
 
 def _struct(cls: Any, above: tuple[type, ...]) -> ColumnType:

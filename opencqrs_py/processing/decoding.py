@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Mapping, Sequence
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
 from decimal import Decimal, InvalidOperation
 from functools import cache
@@ -11,6 +12,7 @@ from typing import (
     Annotated,
     Any,
     Literal,
+    NewType,
     NotRequired,
     Required,
     Union,
@@ -18,10 +20,10 @@ from typing import (
     get_args,
     get_origin,
     get_type_hints,
-    is_typeddict,
 )
 
 from pydantic import BaseModel, PydanticUndefinedAnnotation, PydanticUserError, TypeAdapter, ValidationError
+from typing_extensions import ReadOnly, TypeAliasType, is_typeddict
 
 from opencqrs_py.errors import EventFormatError, HandlerSignatureError
 from opencqrs_py.model.event import Event
@@ -30,9 +32,8 @@ from opencqrs_py.model.json_text import loses_digits, read_json
 Conversion = Callable[[Any], Any]
 """From a number, as JSON has it, to what an annotation asks for; everything else comes out as it is."""
 
-_TRANSPARENT = (Annotated, Required, NotRequired)
-_LISTS = (list, Sequence)
-_OBJECTS = (dict, Mapping)
+_TRANSPARENT = (Annotated, Required, NotRequired, ReadOnly)
+_ALIASES = (TypeAliasType, getattr(typing, "TypeAliasType", TypeAliasType))
 
 
 def conversion_of_fields(event_class: type) -> Mapping[str, Conversion]:
@@ -76,15 +77,31 @@ def _conversion(annotation: Any, known: dict[type, dict[str, Conversion]]) -> Co
     if is_typeddict(origin or annotation):
         fields = _fields(origin or annotation, known)
         return lambda value: converted(value, fields) if isinstance(value, dict) else value
-    if origin in _LISTS:
-        return _of_list(_conversion(members[0], known))
-    return _of_values(_conversion(members[1], known)) if origin in _OBJECTS else None
+    if origin is tuple and members[1:] != (...,):
+        return _of_tuple([_conversion(member, known) for member in members])
+    if not members or not isinstance(origin, type) or not issubclass(origin, Iterable):
+        return None
+    is_object = issubclass(origin, Mapping) and len(members) > 1
+    return _of_values(_conversion(members[1], known)) if is_object else _of_list(_conversion(members[0], known))
 
 
 def _of_list(each: Conversion | None) -> Conversion | None:
     if each is None:
         return None
     return lambda value: list(map(each, value)) if isinstance(value, list) else value
+
+
+def _of_tuple(each: Sequence[Conversion | None]) -> Conversion | None:
+    if each.count(None) == len(each):
+        return None
+
+    def convert(value: Any) -> Any:
+        if not isinstance(value, list):
+            return value
+        found = [one if conversion is None else conversion(one) for conversion, one in zip(each, value, strict=False)]
+        return [*found, *value[len(each) :]]
+
+    return convert
 
 
 def _of_values(each: Conversion | None) -> Conversion | None:
@@ -94,10 +111,24 @@ def _of_values(each: Conversion | None) -> Conversion | None:
 
 
 def _bare(annotation: Any) -> Any:
-    """Return an annotation without what stands around it: ``NotRequired[Annotated[Decimal, …]]`` is ``Decimal``."""
-    while get_origin(annotation) in _TRANSPARENT:
-        annotation = get_args(annotation)[0]
-    return annotation
+    """Return an annotation without what stands around it, and names given to it.
+
+    ``NotRequired[Annotated[Decimal, …]]`` is ``Decimal``, and so is ``NewType("Money", Decimal)``.
+    """
+    while True:
+        if get_origin(annotation) in _TRANSPARENT:
+            annotation = get_args(annotation)[0]
+        elif isinstance(annotation, NewType):
+            annotation = annotation.__supertype__
+        elif isinstance(annotation, _ALIASES) and _is_simple(annotation.__value__):
+            annotation = annotation.__value__
+        else:
+            return annotation
+
+
+def _is_simple(annotation: Any) -> bool:
+    """Return whether an alias stands for classes and collections of classes: others may hold themselves."""
+    return all(isinstance(member, type) for member in get_args(annotation) or (annotation,))
 
 
 def _of_union(members: Sequence[Any], known: dict[type, dict[str, Conversion]]) -> Conversion | None:
@@ -123,7 +154,7 @@ def _of_union(members: Sequence[Any], known: dict[type, dict[str, Conversion]]) 
 
 def _fits(data: Mapping[str, Any], cls: Any) -> bool:
     """Return whether data have the fields that a TypedDict requires, and the values of its literals."""
-    hints = get_type_hints(cls)
+    hints = {name: _bare(hint) for name, hint in get_type_hints(cls).items()}
     literals = {name: get_args(hint) for name, hint in hints.items() if get_origin(hint) is Literal}
     required = cls.__required_keys__ <= data.keys()
     return required and all(data[name] in values for name, values in literals.items() if name in data)

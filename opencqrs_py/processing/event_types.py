@@ -9,8 +9,10 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from functools import cache, cached_property
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from uuid import UUID
+
+from typing_extensions import is_typeddict
 
 from opencqrs_py.model.handler import event_type_of
 from opencqrs_py.processing.decoding import yields_others

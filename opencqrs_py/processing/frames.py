@@ -37,6 +37,9 @@ from opencqrs_py.processing.staging import FrameRows, TakesFrameRows
 RANGE = 500_000
 """Most positions of a range, where no setting says it."""
 
+MOST_LOST = 3
+"""Workers in a row that an event may lose while it is handled alone, before it counts as an attempt of the event."""
+
 _PAGE = 10_000  # events that become one table
 _TABLE = Argument("table", Kind.TABLE, None)
 _NO_UNIT: Any = None  # tables are made outside of any transaction
@@ -49,6 +52,37 @@ class EventOfRangeError(Exception):
         super().__init__(position, error)
         self.position = position
         self.error = error
+
+
+class WorkerLostError(Exception):
+    """A process that worked on a range has ended: by an event that it met, or for a reason of its own."""
+
+
+class _LostWorkers:
+    """Tells an event that ends each process that works on it from processes that ended for other reasons.
+
+    Ranges are halved until the event is alone. It is tried alone again then, before that is taken for its failure.
+    """
+
+    def __init__(self) -> None:
+        self._position = 0
+        self._count = 0
+
+    def expects(self, chunk: Chunk, first: Event) -> bool:
+        """Return whether a range begins with such an event and has others: it would fail by it once more."""
+        return len(chunk) > 1 and self._count > 0 and first.position == self._position
+
+    def lost(self, position: int, error: WorkerLostError) -> BaseException:
+        """Return what a loss comes to while the event at a position was alone."""
+        self._count = self._count + 1 if position == self._position else 1
+        self._position = position
+        if self._count >= MOST_LOST:
+            return error
+        return UnavailableError("OCQ-420", f"a worker of Spark was lost, time {self._count} of {MOST_LOST}: {error}")
+
+    def handled(self) -> None:
+        """Take in that a range was handled."""
+        self._count = 0
 
 
 @dataclass(eq=False)
@@ -117,6 +151,9 @@ class OpenedFrames(EventFrames):
         """What brings the rows of data frames that the handler writes; ``None``: they bring them themselves."""
         return None
 
+    def close(self) -> None:
+        """Let go of what was opened for the range. Called when its handler has ended; ``handled`` stays known."""
+
 
 class FrameMaker(Protocol):
     """Makes the data frames of ranges."""
@@ -128,7 +165,8 @@ class FrameMaker(Protocol):
     def explained(self, error: BaseException) -> BaseException:
         """Return what an error of a call comes to: ``EventOfRangeError``, if it names the event.
 
-        ``UnavailableError``, if it means that Spark is gone or has cancelled the job.
+        ``UnavailableError``, if it means that Spark is gone or has cancelled the job; ``WorkerLostError``, if a process
+        that worked on it has ended.
         """
         ...
 
@@ -152,6 +190,7 @@ class FrameDispatcher(EventTables):
         self._as_read = reading
         self._of_class: dict[type | None, EventTables] = {}
         self._maker: FrameMaker | None = None
+        self._lost = _LostWorkers()
         self._one_frame = not any(argument.annotation is EventFrames for argument in bound.signature.arguments)
         patterns = mark.types or (() if mark.events is not None else ("*",))
         super().__init__(mark.events, patterns, bound.handler.place, types, reading)
@@ -199,19 +238,28 @@ class FrameDispatcher(EventTables):
         first = chunk.first_event()
         if first is None:
             return 0
+        if self._lost.expects(chunk, first):
+            raise ChunkFailedError(None, WorkerLostError(f"a worker of Spark was lost at position {first.position}"))
         frames = self._maker.frames(chunk, first)
         try:
             self._call(frames, first, work)
         except BaseException as error:  # only a real interrupt ends the process (K6)
             raise_interrupt(error)
-            found: BaseException = self._maker.explained(error)
-            index = 0 if len(chunk) == 1 else None
-            if isinstance(found, EventOfRangeError):
-                index, found = chunk.index_of(found.position), found.error
-            elif isinstance(found, HandlerSignatureError):  # no event is to blame for what the handler asks for
-                found = ProjectCodeError(found.code, found.what, found.where, found.fix)
-            raise ChunkFailedError(index, found) from error
+            raise self._failed(chunk, self._maker.explained(error)) from error
+        finally:
+            frames.close()
+        self._lost.handled()
         return frames.handled
+
+    def _failed(self, chunk: PositionRange, found: BaseException) -> ChunkFailedError:
+        alone = len(chunk) == 1
+        if isinstance(found, EventOfRangeError):
+            return ChunkFailedError(chunk.index_of(found.position), found.error)
+        if isinstance(found, HandlerSignatureError):  # no event is to blame for what the handler asks for
+            found = ProjectCodeError(found.code, found.what, found.where, found.fix)
+        elif isinstance(found, WorkerLostError) and alone:
+            found = self._lost.lost(chunk.position(0), found)
+        return ChunkFailedError(0 if alone else None, found)
 
     def _call(self, frames: OpenedFrames, first: Event, work: Work) -> None:
         given: Any = frames

@@ -226,6 +226,35 @@ def test_values_come_out_as_they_went_in(connection: Connection) -> None:
     assert "12345678901234567890.5" in document if isinstance(document, str) else document["a"][0] == 1
 
 
+FLOATS = {"nan": ("sqlite", "mariadb"), "inf": ("mariadb",), "-inf": ("mariadb",), "1e308": ()}
+
+
+@pytest.mark.parametrize("make", [pa.Table.from_pylist, list], ids=["table", "mappings"])
+@pytest.mark.parametrize("number", FLOATS)
+def test_a_float_is_kept_or_refused_and_never_becomes_null(
+    connection: Connection, kind: str, number: str, make: Callable[[Any], Any]
+) -> None:
+    shares = [None, 0.5, float(number), float(number)]
+    rows = make([{"number": key, "share": share} for key, share in enumerate(shares, 1)])
+    if kind in FLOATS[number]:
+        with refused("OCQ-360", f"share has the value {number}, which a {kind} database cannot store"):
+            bulk.upsert(connection, "kinds", rows, keys="number", add="share")
+        assert rows_of(connection, VALUES) == []
+        return
+    bulk.upsert(connection, "kinds", rows, keys="number")
+    assert [str(share) for share in connection.scalars(text("SELECT share FROM kinds ORDER BY number"))] == [
+        str(share) for share in shares
+    ]
+
+
+def test_a_key_of_zero_is_a_key_like_others(connection: Connection) -> None:
+    for text_ in ("first", "second"):
+        rows = [{"number": key, "text": f"{text_} {key}"} for key in (0, 1, 2)]
+        bulk.upsert(connection, "kinds", rows, keys="number")
+    found = connection.execute(text("SELECT number, text FROM kinds ORDER BY number")).all()
+    assert [tuple(row) for row in found] == [(0, "second 0"), (1, "second 1"), (2, "second 2")]
+
+
 def test_arrow_types_are_written_as_their_values(connection: Connection) -> None:
     moment = datetime(2026, 3, 1, tzinfo=UTC)
     table = pa.table(

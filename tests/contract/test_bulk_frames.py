@@ -198,6 +198,23 @@ def test_a_key_that_is_null_is_refused(tracker: SqlProgressTracker, database: Da
     assert rows_in(database) == []
 
 
+@pytest.mark.parametrize("come", ["staged", "returned"])
+def test_a_float_that_the_database_cannot_hold_is_refused_wherever_its_rows_come_from(
+    tracker: SqlProgressTracker, database: Database, come: str
+) -> None:
+    if database.kind == "sqlite" and come == "staged":
+        pytest.skip("SQLite has one writer")
+    tables = [pa.table({"isbn": ["a", "b"], "paid": [1.0, float("nan")]})]
+    rows = Rows(tracker, **{come: tables})
+    if database.kind == "postgresql":
+        upserted(tracker, rows, "isbn", "paid", keys="isbn")
+        assert [str(row[3]) for row in rows_in(database)] == ["1.0000", "NaN"]
+        return
+    with pytest.raises(BulkWriteError, match=r"OCQ-360.*paid has the value nan"):
+        upserted(tracker, rows, "isbn", "paid", keys="isbn")
+    assert rows_in(database) == []
+
+
 @pytest.mark.parametrize(
     ("columns", "arguments", "code"),
     [

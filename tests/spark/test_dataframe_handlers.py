@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from sqlalchemy import Connection, text
@@ -25,7 +29,9 @@ from opencqrs_py import (
     on_start,
     upcaster,
 )
+from opencqrs_py.engines.spark.frame_errors import job_error
 from opencqrs_py.errors import AssemblyError, EventFormatError, HandlerSignatureError, ProjectCodeError
+from opencqrs_py.processing.frames import WorkerLostError
 from opencqrs_py.processing.recovery import FixedBackOff, NoRetry
 from opencqrs_py.testing import HandlerTest
 
@@ -220,6 +226,19 @@ def test_decorator_and_parameter_belong_together() -> None:
     assert "takes EventFrames" in refused(lambda: HandlerTest(twice))
     assert "OCQ-203" in refused(lambda: HandlerTest(again))
     assert "int has none" in refused(lambda: HandlerTest(no_fields))
+
+
+@pytest.mark.parametrize(
+    "end", [lambda: os.kill(os.getpid(), signal.SIGKILL), lambda: os._exit(3)], ids=["kill", "exit"]
+)
+def test_a_worker_that_ends_is_known_from_what_spark_says(spark: SparkSession, end: Callable[[], None]) -> None:
+    def ended(batches: Any) -> Any:
+        end()
+        yield from batches
+
+    with pytest.raises(Py4JJavaError) as caught:
+        spark.range(1).mapInArrow(ended, "id long").toArrow()
+    assert type(job_error(caught.value)) is WorkerLostError
 
 
 def test_a_permanent_error_stops_at_once() -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
+from pathlib import Path
 from queue import Queue
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as sf
 
 from opencqrs_py.engines.spark.session import Sessions, SessionSettings
 
@@ -115,3 +118,20 @@ def test_a_start_that_is_given_up_leaves_nothing_on_a_java_that_outlives_the_pro
         command, environment = [sys.executable, "-c", script], {**os.environ, **java}
         done = subprocess.run(command, check=False, env=environment, capture_output=True, text=True, timeout=SECONDS)
         assert done.returncode == 0, done.stderr
+
+
+def test_workers_find_functions_of_a_project_that_lies_elsewhere(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "udfs_of_a_project"
+    (tmp_path / f"{name}.py").write_text("def twice(number):\n    return 2 * number\n")
+    (tmp_path / "socket.py").write_text("raise ImportError('a file called as a module of Python')\n")
+    known = list(spark.sparkContext._python_includes)
+    Sessions(SessionSettings(roots=[str(tmp_path)]), spark).open()
+    monkeypatch.syspath_prepend(tmp_path)
+    twice = sf.udf(importlib.import_module(name).twice, "long")
+    try:
+        assert [row.n for row in spark.range(3).select(twice("id").alias("n")).collect()] == [0, 2, 4]
+    finally:
+        spark.sparkContext._python_includes[:] = known
+        del sys.modules[name]

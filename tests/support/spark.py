@@ -184,6 +184,8 @@ class Sessions:
     def handed_over(self, recipe: object) -> object:
         return recipe
 
+    def restore(self) -> None: ...
+
     def check(self) -> None:
         if self.gone:
             raise Py4JNetworkError

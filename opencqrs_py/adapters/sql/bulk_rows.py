@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from decimal import Context, Decimal, Inexact
 from functools import reduce
 from itertools import groupby
+from math import isfinite
 from operator import add as plus
 from typing import Any
 from uuid import UUID
@@ -88,6 +89,20 @@ def _sent_value(value: Any) -> Any:
 def misfit(table: str, what: str, fix: str) -> BulkWriteError:
     """Return the error that parts of a call do not fit each other or the table."""
     return BulkWriteError("OCQ-360", what, f"bulk.upsert into {table}", fix)
+
+
+def check_floats(columns: Mapping[str, Column], table: str, dialect: Dialect) -> None:
+    """Raise OCQ-360 for a float that the database cannot hold: SQLite would store NULL for NaN, without a word."""
+    if not dialect.unstorable:
+        return
+    for name, column in columns.items():
+        if any(issubclass(kind, float) for kind in set(map(type, column))):
+            numbers = [value for value in column if isinstance(value, float)]
+            if isfinite(sum(numbers)):  # none of them is NaN or infinite
+                continue
+            if found := dialect.unstorable.intersection(map(str, map(float, numbers))):
+                what = f"{name} has the value {min(found)}, which a {dialect.name} database cannot store"
+                raise misfit(table, what, "write None where there is no number, or leave such rows out")
 
 
 class Wanted:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from opencqrs_py.adapters.sql.bulk_rows import Wanted
+from opencqrs_py.adapters.sql.bulk_rows import Wanted, check_floats
 from opencqrs_py.adapters.sql.bulk_tables import fitting_shape, forget_shape
 from opencqrs_py.adapters.sql.bulk_write import BulkWrite, Column, TableShape
 from opencqrs_py.adapters.sql.dialect import Dialect
@@ -46,7 +46,9 @@ class Target:
         wanted = self.wanted(columns)
         shape = self.shape(wanted)
         preparer = self.connection.dialect.identifier_preparer
-        write = BulkWrite(shape, wanted.merged(), self.keys, self.add, preparer)
+        merged = wanted.merged()
+        check_floats(merged, self.name, self.dialect)
+        write = BulkWrite(shape, merged, self.keys, self.add, preparer)
         try:
             self.dialect.upsert(self.connection, write)
         except DBAPIError:

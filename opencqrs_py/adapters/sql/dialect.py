@@ -158,6 +158,7 @@ class Dialect(ABC):
     exact: ClassVar[str] = "{} COLLATE BINARY"  # compares a text character by character
     # Where connections begin; empty where no other connection can fill a stage while a transaction is open.
     current_schema: ClassVar[str] = ""
+    unstorable: ClassVar[frozenset[str]] = frozenset()  # floats that a column cannot hold: nan, inf, -inf
     drop_temporary: ClassVar[str] = "DROP TABLE"  # drops a temporary table, and does not end the transaction
     # Whether it shows up to where nothing will be added to a table that others fill.
     reads_foreign_tables: ClassVar[bool] = False

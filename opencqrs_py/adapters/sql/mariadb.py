@@ -121,6 +121,7 @@ class MariaDbDialect(Dialect):
     schema_word = "database"
     create_schema = "CREATE DATABASE IF NOT EXISTS"
     walk_hint = " FORCE INDEX (PRIMARY)"
+    unstorable = frozenset({"nan", "inf", "-inf"})
     create_index = "CREATE INDEX IF NOT EXISTS"  # each statement counts at once, and may be sent again
     index_key = f"{{}}({_INDEXED_LENGTH}), position"
     search_hint = " FORCE INDEX ({})"
@@ -539,8 +540,13 @@ def _check_size(connection: Connection, row: Row) -> None:
         raise EventStoreError("OCQ-306", what, f"event {row[0]!r} of {row[1]!r}", fix)
 
 
+_ZERO_IS_ZERO = "SET STATEMENT sql_mode = CONCAT(@@sql_mode, ',NO_AUTO_VALUE_ON_ZERO') FOR "
+
+
 def _into(write: BulkWrite) -> str:
-    return f"INSERT INTO {write.table} ({write.listed(list(write.columns))})"
+    """Return the beginning of the statement, in which a 0 that is written to a column that counts on stays one."""
+    counts_on = any(write.shape.columns.get(name, {}).get("autoincrement") is True for name in write.columns)
+    return f"{_ZERO_IS_ZERO if counts_on else ''}INSERT INTO {write.table} ({write.listed(list(write.columns))})"
 
 
 def _on_duplicate(write: BulkWrite) -> str:

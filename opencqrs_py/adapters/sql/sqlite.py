@@ -99,6 +99,7 @@ class SqliteDialect(Dialect):
     replaceable_methods = False
     sends_at_once = False
     remote = False
+    unstorable = frozenset({"nan"})  # it takes NaN for NULL
     loses_transactions = False
     reads_foreign_tables = True
     fix_refused = f"fix {URL_SETTINGS}: it must name an SQLite file, which this user may write"

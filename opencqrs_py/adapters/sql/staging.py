@@ -24,7 +24,7 @@ from typing import Any
 from sqlalchemy import Connection, types
 from sqlalchemy.exc import DBAPIError
 
-from opencqrs_py.adapters.sql.bulk_rows import columns_of, misfit
+from opencqrs_py.adapters.sql.bulk_rows import check_floats, columns_of, misfit
 from opencqrs_py.adapters.sql.bulk_target import Target
 from opencqrs_py.adapters.sql.bulk_write import BulkWrite, Column, TableShape
 from opencqrs_py.adapters.sql.connections import reason_of
@@ -125,6 +125,7 @@ def _insert(connection: Connection, dialect: Dialect, stage: Stage, run: str, co
     for key in stage.keys:
         if None in columns[key]:
             raise misfit(stage.target, f"the key {key} of a row is null", "leave such rows out: no row is found by it")
+    check_floats(columns, stage.target, dialect)
     named: dict[str, Column] = {f"c{number}": columns[name] for number, name in enumerate(stage.columns)}
     count = len(named["c0"])
     if count:

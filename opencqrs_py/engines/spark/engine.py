@@ -384,6 +384,8 @@ class SparkEngine:
         run, recipe = task.group.run, task.group.recipe
         cursors = tuple(driver.supervised.begin() for driver in task.drivers)
         try:
+            if self._spark is not None:
+                self._sessions.restore()
             if task.group.in_frames is not None and self._spark is not None:
                 task.permit = on_driver = DriverPermit()
                 work, context = Task(cursors, TASK_SECONDS), self._spark.sparkContext

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from py4j.protocol import Py4JJavaError
@@ -15,8 +16,12 @@ from opencqrs_py import errors
 from opencqrs_py.engines.spark.jobs import raised_last, reason_of
 from opencqrs_py.errors import ExplainedError, ProjectCodeError, UnavailableError
 from opencqrs_py.processing.exceptions import one_line
-from opencqrs_py.processing.frames import EventOfRangeError
+from opencqrs_py.processing.frames import EventOfRangeError, WorkerLostError
 from opencqrs_py.processing.groups import GroupProcessing
+
+_LOST = re.compile(
+    "Python worker (exited unexpectedly|failed to connect back)|ExecutorLostFailure|Connection reset|Broken pipe"
+)  # what Spark says of a worker, or an executor, that has ended
 
 READ = "read the log"
 STAGE = "leave rows in a table"
@@ -47,6 +52,8 @@ def job_error(error: BaseException) -> BaseException:
     """Return the error of a failed job as one line, in place of Spark's, which has a page of the JVM's own in it."""
     if not isinstance(error, PythonException | Py4JJavaError):
         return error
+    if isinstance(error, Py4JJavaError) and _LOST.search(str(error)):
+        return WorkerLostError(reason_of(error)).with_traceback(error.__traceback__)
     return SparkJobError(reason_of(error)).with_traceback(error.__traceback__)
 
 

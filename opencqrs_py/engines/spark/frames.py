@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark import Accumulator, AccumulatorParam
+from pyspark.accumulators import _accumulatorRegistry
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
@@ -24,6 +25,7 @@ from pyspark.sql.types import StructType
 from opencqrs_py.engines.runs import Recipe
 from opencqrs_py.engines.spark.frame_errors import job_error, raised_for, worker_error
 from opencqrs_py.engines.spark.frame_rows import DriverRows, ExecutorRows
+from opencqrs_py.engines.spark.session import Sessions, SessionSettings, active_session, is_gone
 from opencqrs_py.engines.spark.source_ranges import cut
 from opencqrs_py.engines.spark.tasks import KeptRecipe, processing_of
 from opencqrs_py.errors import HandlerSignatureError, UnavailableError
@@ -169,6 +171,9 @@ class _ExecutorFrames(_Frames):
     def rows(self) -> FrameRows:
         return ExecutorRows(self._recipe, self._processing)
 
+    def close(self) -> None:
+        _accumulatorRegistry.pop(self._counts.aid, None)  # where PySpark keeps each one for ever
+
     def _made(self, event_class: type | None, schema: StructType) -> DataFrame:
         slots = max(1, self._spark.sparkContext.defaultParallelism)
         parts = tuple((part.after, part.upto) for part in cut(self.first - 1, self.last, slots))
@@ -207,15 +212,9 @@ class SparkFrames(FrameMaker):
             return of_worker
         if _CANCELLED in str(error) and isinstance(error, PySparkException | Py4JError):
             return UnavailableError("OCQ-420", "a job of Spark was cancelled")
-        if isinstance(error, Py4JError | OSError | AttributeError) and self._is_gone():
+        if is_gone(self._spark, error):
             return UnavailableError("OCQ-420", f"Spark's JVM has gone ({type(error).__name__})")
         return job_error(error)
-
-    def _is_gone(self) -> bool:
-        try:
-            return bool(self._spark.sparkContext._jsc.sc().isStopped())  # noqa: SLF001 the only way
-        except Exception:  # whatever py4j raises then
-            return True
 
 
 class _DriverFrames(_Frames):
@@ -291,8 +290,6 @@ def _path_of(event_class: type, place: str) -> str:
 
 def local_session() -> SparkSession:
     """Return the session of this process; without one, a small local one is opened, which stays."""
-    from opencqrs_py.engines.spark.session import Sessions, SessionSettings, active_session  # noqa: PLC0415 for tests
-
     existing = active_session()
     if existing is not None:
         return existing

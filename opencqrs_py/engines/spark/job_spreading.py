@@ -131,6 +131,7 @@ class SparkForJobs:
                 ended.set()
 
             job = Job[Results](context, take, tag)
+            self._sessions.restore()
             permit = self._sessions.permit()
             permit.give()
             runner = JobTaskRunner(self._handed_over[sent.name], permit, copies_tasks(context))

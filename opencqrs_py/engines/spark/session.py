@@ -49,7 +49,7 @@ from opencqrs_py.engines.spark.masters import (
     refuse_unauthenticated,
     require_master,
 )
-from opencqrs_py.engines.spark.tasks import ALWAYS, KeptRecipe, Permit, keep
+from opencqrs_py.engines.spark.tasks import ALWAYS, KeptRecipe, KeptRecipes, Permit
 from opencqrs_py.errors import EngineError
 
 Session: TypeAlias = SparkSession
@@ -62,9 +62,10 @@ _SIGNAL_SECONDS = 0.1  # within which an interrupt that another thread gets ends
 _CLOSE_SECONDS_ON_OTHERS = (
     120.0  # a session left there keeps other programs from opening one; a busy machine takes long
 )
+_DRIVER_OPTIONS = "spark.driver.extraJavaOptions"
 _OF_DRIVERS_JVM = (
     "spark.driver.defaultJavaOptions",
-    "spark.driver.extraJavaOptions",
+    _DRIVER_OPTIONS,
     "spark.driver.extraClassPath",
     "spark.driver.memory",
 )
@@ -83,6 +84,7 @@ class SessionSettings:
         conf: Further Spark settings; they win over ours.
         name: Application name.
         sources: The user's Python files, which travel to a cluster's executors, each with its place there.
+        roots: Folders on this machine from which these files are imported.
         verbose: Whether Spark's own log is shown.
         allow_unauthenticated: Whether a Spark may be used that does not authenticate the programs that connect to it.
     """
@@ -91,6 +93,7 @@ class SessionSettings:
     conf: Mapping[str, str] = field(default_factory=dict, repr=False)
     name: str = "opencqrs"
     sources: Sequence[tuple[Path, str]] = ()
+    roots: Sequence[str] = ()
     verbose: bool = False
     allow_unauthenticated: bool = False
 
@@ -112,7 +115,7 @@ class Sessions:
         self._closed = False
         self._launches = False  # a JVM, and not only a session on one that runs already
         self._folder: TemporaryDirectory[str] | None = None
-        self._kept: list[KeptRecipe] = []
+        self._kept = KeptRecipes()
         self._being_opened = RLock()
         self._uses = 0
         self._unused = Condition()
@@ -211,7 +214,7 @@ class Sessions:
             except EngineError:
                 self._stop(_CLOSE_SECONDS)
                 raise
-            self._ship_sources(self._session)
+            self._share_sources(self._session)
         return self._session
 
     def begin(self, opened: Callable[[SparkSession | Exception], None]) -> None:
@@ -249,24 +252,12 @@ class Sessions:
 
     def check(self) -> None:
         """Ask the JVM for a sign of life; raise ``Py4JError`` or ``OSError`` if there is none."""
-        if self._session is None:
-            return
-        parts = self._session.sparkContext._jsc  # noqa: SLF001 the only way; ``None`` after a stop
-        if parts is None or parts.sc().isStopped():
-            raise Py4JError("the Spark context was stopped")
+        if self._session is not None:
+            _require_life(self._session)
 
     def is_gone(self, error: BaseException) -> bool:
-        """Return whether an error comes from a JVM that has gone, or from a session that somebody has stopped.
-
-        PySpark takes a session apart then, so its own calls fail for want of an attribute.
-        """
-        if not isinstance(error, AttributeError):
-            return isinstance(error, Py4JError | OSError)
-        try:
-            self.check()
-        except (Py4JError, OSError):
-            return True
-        return False
+        """Return whether an error comes from a JVM that has gone, or from a session that somebody has stopped."""
+        return self._session is not None and is_gone(self._session, error)
 
     def handed_over(self, recipe: Made) -> Made | KeptRecipe:
         """Return what tasks are sent in the place of a recipe. The session must be open.
@@ -277,9 +268,16 @@ class Sessions:
         context = self.open().sparkContext
         if not is_local(str(context.master)):
             return recipe
-        kept = keep(recipe, Path(context._temp_dir))  # noqa: SLF001 which the JVM deletes, even if this process is killed
-        self._kept.append(kept)
-        return kept
+        folder = Path(context._temp_dir)  # noqa: SLF001 which the JVM deletes, even if this process is killed
+        return self._kept.keep(recipe, folder)
+
+    def restore(self) -> None:
+        """Have what was handed over be there for the next task, even if somebody has cleaned the temporary folder.
+
+        Raises:
+            OSError: If that cannot be done.
+        """
+        self._kept.restore()
 
     def permit(self) -> Permit:
         """Return what workers need to begin a chunk. The session must be open."""
@@ -309,9 +307,7 @@ class Sessions:
             self._stop(patience)
 
     def _stop(self, patience: float) -> None:
-        for kept in self._kept:
-            Path(kept.file).unlink(missing_ok=True)
-        self._kept = []
+        self._kept.remove()
         if self._session is not None and self._owned:
             _closing.append(Thread(target=_stop, args=(self._session,), name="opencqrs-session", daemon=True))
             _closing[-1].start()
@@ -378,7 +374,15 @@ class Sessions:
 
     def _conf(self) -> dict[str, str]:
         named = {"spark.master": self._settings.master, "spark.app.name": self._settings.name}
-        return {**named, **self._defaults(), **self._settings.conf}
+        conf = {**named, **self._defaults(), **self._settings.conf}
+        if not self._settings.verbose:
+            conf[_DRIVER_OPTIONS] = self._options_with_quiet_logs()
+        return conf
+
+    def _options_with_quiet_logs(self) -> str:
+        """Return the options of the driver's Java: ours, and after them those that are set, which win."""
+        said = value_before_launch(_DRIVER_OPTIONS, self._settings.conf, os.environ, _find_spark_home())
+        return f"-Dlog4j2.configurationFile={_QUIET_LOGS.as_uri()} {said or ''}".rstrip()
 
     def _defaults(self) -> dict[str, str]:
         conf = {
@@ -395,8 +399,6 @@ class Sessions:
         if self._on_this_machine:
             conf |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
         if not self._settings.verbose:
-            logs = f"-Dlog4j2.configurationFile={_QUIET_LOGS.as_uri()}"
-            conf["spark.driver.extraJavaOptions"] = logs
             conf["spark.log.level"] = "OFF"
         return conf
 
@@ -406,10 +408,15 @@ class Sessions:
         said = value_before_launch("spark.authenticate", self._settings.conf, os.environ, _find_spark_home())
         return (said or "").strip().lower() == "true"
 
+    def _share_sources(self, session: SparkSession) -> None:
+        """Have workers find the user's modules, by which functions in data frames are named."""
+        if str(session.sparkContext.master).startswith("local"):
+            _find_modules_in(self._settings.roots, session.sparkContext)
+        elif self._settings.sources:
+            self._ship_sources(session)
+
     def _ship_sources(self, session: SparkSession) -> None:
-        """Send the user's modules along when the executors run elsewhere."""
-        if str(session.sparkContext.master).startswith("local") or not self._settings.sources:
-            return
+        """Send the user's modules along, as the executors run elsewhere."""
         self._folder = TemporaryDirectory(prefix="opencqrs-")
         # Spark's file server asks for no secret, so the name is one.
         archive = Path(self._folder.name, f"opencqrs_project_{secrets.token_hex(16)}.zip")
@@ -419,12 +426,44 @@ class Sessions:
         session.sparkContext.addPyFile(str(archive))
 
 
+def _find_modules_in(roots: Sequence[str], context: SparkContext) -> None:
+    """Have workers on this machine look for modules in folders, too, after the folder in which they run.
+
+    Each task makes paths of these names, below the folder of Spark's files if they are relative. PYTHONPATH would do
+    from the start of a worker: a file of the project called as a module of Python would keep it from starting.
+    """
+    known: list[str] | None = getattr(context, "_python_includes", None)  # addPyFile takes no folder
+    if known is not None:
+        known += [root for root in dict.fromkeys(map(os.path.abspath, filter(None, roots))) if root not in known]
+
+
 def active_session() -> SparkSession | None:
     """Return the session that runs in this process, whichever thread has opened it; ``None`` if none does."""
     session = SparkSession.getActiveSession()  # of this thread
     if session is None and SparkContext._active_spark_context is not None:  # noqa: SLF001 the only way
         session = SparkSession.builder.getOrCreate()
     return session
+
+
+def is_gone(session: SparkSession, error: BaseException) -> bool:
+    """Return whether an error comes from a JVM that has gone, or from a session that somebody has stopped.
+
+    PySpark takes a session apart then, so its own calls fail for want of an attribute. Each of these errors may have
+    another reason, so the JVM is asked.
+    """
+    if not isinstance(error, Py4JError | OSError | AttributeError):
+        return False
+    try:
+        _require_life(session)
+    except (Py4JError, OSError, AttributeError):
+        return True
+    return False
+
+
+def _require_life(session: SparkSession) -> None:
+    parts = session.sparkContext._jsc  # noqa: SLF001 the only way; ``None`` after a stop
+    if parts is None or parts.sc().isStopped():
+        raise Py4JError("the Spark context was stopped")
 
 
 def python_of_workers() -> str:

@@ -27,6 +27,7 @@ from pyspark import TaskContext, cloudpickle
 from opencqrs_py.engines.runs import Recipe
 from opencqrs_py.engines.spark.holds import Hold
 from opencqrs_py.engines.spark.turns import PartitionsInTurn, turns_within
+from opencqrs_py.errors import UnavailableError
 from opencqrs_py.model.outcome import Origin, Outcome
 from opencqrs_py.model.progress import Cursor
 from opencqrs_py.processing.exceptions import failure_of, interrupts_are_errors, own_frames
@@ -90,8 +91,54 @@ class KeptRecipe:
     file: str
 
     def fetch(self) -> Any:
-        """Return the recipe, read once per process; ``OSError`` if the run that kept it is over. For executors."""
-        return _read(self.file)
+        """Return the recipe, read once per process. For executors.
+
+        Raises:
+            UnavailableError: OCQ-420, if the file is gone: the run that kept it is over, or will write it again.
+        """
+        try:
+            return _read(self.file)
+        except FileNotFoundError as error:
+            what = f"the file with the settings of the run is gone: {self.file}"
+            raise UnavailableError("OCQ-420", what) from error
+
+
+class KeptRecipes:
+    """The recipes that a run keeps in files, which somebody may remove who cleans the temporary folder.
+
+    Runs on the driver.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[KeptRecipe, bytes] = {}
+
+    def keep(self, recipe: Hashable, folder: Path) -> KeptRecipe:
+        """Write a recipe to a new file that only this user can read.
+
+        The folder lives as long as Spark, which deletes it.
+        """
+        kept = KeptRecipe(str(folder / f"recipe-{uuid.uuid4().hex}"))
+        self._kept[kept] = cloudpickle.dumps(recipe)  # type: ignore[no-untyped-call] # PySpark says no types for it
+        self.restore()
+        return kept
+
+    def restore(self) -> None:
+        """Write the files again that are gone; of the others, have those who remove old files see that they are used.
+
+        Raises:
+            OSError: If that cannot be done.
+        """
+        for kept, recipe in tuple(self._kept.items()):
+            try:
+                os.utime(kept.file)
+            except FileNotFoundError:
+                _write(Path(kept.file), recipe)
+
+    def remove(self) -> None:
+        """Remove the files."""
+        for kept in self._kept:
+            Path(kept.file).unlink(missing_ok=True)
+        self._kept = {}
 
 
 @dataclass(frozen=True)
@@ -116,6 +163,7 @@ class Permit:
     def give(self) -> None:
         """Let tasks go on. Runs on the driver."""
         if self.file:
+            _make_private(Path(self.file).parent)
             Path(self.file).touch(0o600)
 
     def withdraw(self) -> None:
@@ -136,16 +184,27 @@ class Permission(Protocol):
 ALWAYS = Permit()
 
 
-def keep(recipe: Hashable, folder: Path) -> KeptRecipe:
-    """Write a recipe to a new file that only this user can read. Runs on the driver.
-
-    The folder lives as long as Spark, which deletes it.
-    """
-    file = folder / f"recipe-{uuid.uuid4().hex}"
-    handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+def _write(file: Path, recipe: bytes) -> None:
+    """Write a file that is there as a whole or not at all; threads may do so at once, and workers read meanwhile."""
+    _make_private(file.parent)
+    unfinished = file.with_name(f"{file.name}-{uuid.uuid4().hex}")
+    handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with open(handle, "wb") as written:  # noqa: PTH123 - a handle, not a path
-        written.write(cloudpickle.dumps(recipe))  # type: ignore[no-untyped-call] # PySpark says no types for it
-    return KeptRecipe(str(file))
+        written.write(recipe)
+    unfinished.replace(file)
+
+
+def _make_private(folder: Path) -> None:
+    """Make a folder again that is gone, for this user alone; workers run what is in it, so no other user may own it.
+
+    Raises:
+        PermissionError: If another user has made a folder of that name, or one above, meanwhile.
+    """
+    if not folder.exists():
+        _make_private(folder.parent)
+        folder.mkdir(0o700, exist_ok=True)  # another thread may have made it meanwhile
+    if folder.stat().st_uid not in (0, os.geteuid()):
+        raise PermissionError(f"{folder} belongs to another user: remove it, or start again")
 
 
 @cache
@@ -179,7 +238,9 @@ class TaskRunner:
         try:
             processing = processing_of(self.recipe)
         except BaseException as error:  # the user's modules, or a database, on this machine
-            failure = failure_of(error, Origin.FRAMEWORK, permanent=True, traceback=own_frames(error))
+            lasting = not isinstance(error, UnavailableError)
+            origin = Origin.FRAMEWORK if lasting else Origin.OUTAGE
+            failure = failure_of(error, origin, permanent=lasting, traceback=own_frames(error))
             return TaskResult(tuple(Outcome(cursor, failure=failure) for cursor in task.cursors))
         partitions = [cursor.partition for cursor in task.cursors]
         of_task = processing.narrowed(partitions, task.most)

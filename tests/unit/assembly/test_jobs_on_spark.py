@@ -42,7 +42,8 @@ def alone() -> None:
 
 FILE = {"database.url": "sqlite:///jobs.db", "event-store.url": "sqlite:///jobs.db"}
 
-MEMORY = {"database.url": "sqlite://", "event-store.url": "sqlite://"}
+IN_MEMORY = "sqlite:///file:/jobs?vfs=memdb&uri=true"
+MEMORY = {"database.url": IN_MEMORY, "event-store.url": IN_MEMORY}
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, make_dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
+from datetime import time as clock_time
 from decimal import Decimal
 from enum import Enum
 from typing import Any, Literal, TypedDict
@@ -415,6 +416,52 @@ def test_their_errors_name_the_event(event_class: Any, wrong: Any, code: str) ->
         reader(event_class).of_chunk(events(right, right, wrong))
     assert isinstance(caught.value.error, EventFormatError)
     assert (caught.value.index, caught.value.error.code) == (2, code)
+
+
+def typed_dict(annotation: Any) -> Any:
+    return TypedDict("Given", {"value": annotation})  # type: ignore[operator] # made by hand
+
+
+def attrs_class(annotation: Any) -> Any:
+    return attrs.make_class("Given", {"value": attrs.field(type=annotation)})
+
+
+@pytest.mark.parametrize("make", [typed_dict, attrs_class])
+@pytest.mark.parametrize(
+    ("annotation", "wrong", "why"),
+    [
+        (int, 1.5, "it is no whole number"),
+        (int | None, 1.5, "it is no whole number"),
+        (float, True, "bool is no number"),
+        (datetime, 1_700_000_000, "int is no datetime"),
+        (datetime | None, 1_700_000_000, "int is no datetime"),
+        (date, 19_000, "int is no date"),
+        (clock_time, 43_200, "int is no time"),
+        (timedelta, 1.5, "float is no timedelta"),
+        (list[int], [1, 1.5], "it is no whole number"),
+        (list[str], "ab", "str is no list"),
+        (tuple[str, ...], {"a": 1}, "dict is no list"),
+    ],
+)
+def test_what_arrow_would_read_as_something_else_is_refused(make: Any, annotation: Any, wrong: Any, why: str) -> None:
+    with pytest.raises(RowFailedError) as caught:
+        reader(make(annotation)).of_chunk(events({"value": None}, {"value": wrong}))
+    error = caught.value.error
+    assert isinstance(error, EventFormatError)
+    assert (error.code, caught.value.index, why in error.what) == ("OCQ-239", 1, True)
+
+
+@pytest.mark.parametrize(("annotation", "right"), [(int, 2.0), (float, 3), (list[str], ["ab"]), (list[float], [1])])
+def test_what_arrow_reads_as_it_is_stays(annotation: Any, right: Any) -> None:
+    assert reader(typed_dict(annotation)).of_chunk(events({"value": right}))["value"].to_pylist() == [right]
+
+
+def test_a_time_whose_offset_a_column_cannot_hold_is_refused() -> None:
+    event_class = make_dataclass("Opened", [("value", clock_time)])
+    assert reader(event_class).of_chunk(events({"value": "12:00"}))["value"].to_pylist() == [clock_time(12)]
+    with pytest.raises(RowFailedError) as caught:
+        reader(event_class).of_chunk(events({"value": "12:00:00+02:00"}))
+    assert "its offset would be lost" in str(caught.value.error)
 
 
 # What is refused at the start

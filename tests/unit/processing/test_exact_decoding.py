@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, List, Literal, NewType, NotRequired, TypedDict  # noqa: UP035 as users do
 
 import attrs
 import pytest
+import typing_extensions
 from pydantic import BaseModel, ConfigDict
+from typing_extensions import ReadOnly, TypeAliasType
 
 from opencqrs_py import Event, Metadata, Upcast
 from opencqrs_py.errors import EventFormatError, HandlerSignatureError
 from opencqrs_py.model import Upcaster
 from opencqrs_py.processing.binding import NothingProvided
-from opencqrs_py.processing.decoding import decoder_for, quick_decoder_for
+from opencqrs_py.processing.decoding import decodable, decoder_for, quick_decoder_for, yields_others
+from opencqrs_py.processing.event_types import EventTypes
 from opencqrs_py.processing.reading import Reading, Upcasters
 from opencqrs_py.processing.sequence_resolvers import PerDataField, PerMetadataKey
 
@@ -243,6 +246,73 @@ def test_numbers_of_a_typed_dict_are_what_its_annotations_say(data: str, expecte
     for decode in decoders(Receipt):
         found = decode(plain(data))
         assert repr(found) == repr(expected)
+
+
+Money = NewType("Money", Decimal)
+Price = TypeAliasType("Price", Decimal)
+MaybePrice = TypeAliasType("MaybePrice", Decimal | None)
+
+
+class Coin(typing_extensions.TypedDict):
+    value: Decimal
+
+
+class Named(typing_extensions.TypedDict, total=False):
+    money: Money
+    tip: Money | None
+    price: Price
+    maybe: MaybePrice
+    fixed: ReadOnly[Decimal]
+    coin: Coin
+    coins: list[Coin]
+    all: tuple[Decimal, ...]
+    pair: tuple[int, Decimal]
+    one_of: set[Decimal]
+    of: MutableMapping[str, Money]
+    bare: List  # type: ignore[type-arg] # noqa: UP006 as users write it
+    nothing: tuple[()]
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        ('{"money": 1.5}', {"money": Decimal("1.5")}),
+        ('{"tip": 1.5}', {"tip": Decimal("1.5")}),
+        ('{"tip": null}', {"tip": None}),
+        ('{"price": 1.5}', {"price": Decimal("1.5")}),
+        ('{"maybe": 1.5}', {"maybe": Decimal("1.5")}),
+        ('{"fixed": 1.5}', {"fixed": Decimal("1.5")}),
+        ('{"coin": {"value": 1.5}}', {"coin": {"value": Decimal("1.5")}}),
+        ('{"coins": [{"value": 1.5}]}', {"coins": [{"value": Decimal("1.5")}]}),
+        ('{"all": [1.5]}', {"all": [Decimal("1.5")]}),
+        ('{"pair": [1, 1.5, 2.5]}', {"pair": [1, Decimal("1.5"), 2.5]}),
+        ('{"pair": 1.5}', {"pair": 1.5}),
+        ('{"one_of": [1.5]}', {"one_of": [Decimal("1.5")]}),
+        ('{"of": {"a": 1.5}}', {"of": {"a": Decimal("1.5")}}),
+        ('{"bare": [1.5], "nothing": []}', {"bare": [1.5], "nothing": []}),
+    ],
+)
+def test_a_decimal_is_one_under_whatever_name_and_in_whatever_collection(data: str, expected: Any) -> None:
+    for decode in decoders(Named):
+        assert repr(decode(plain(data))) == repr(expected)
+
+
+def test_a_typed_dict_of_typing_extensions_is_an_event_class() -> None:
+    assert decodable(Named)
+    assert not yields_others(Named)
+    assert EventTypes(mapped={"t": Named}).class_for([Named], "t") is Named
+
+
+Nested = TypeAliasType("Nested", "dict[str, Nested]")  # type: ignore[misc] # it holds itself
+
+
+class Tree(TypedDict):
+    root: Nested
+
+
+def test_an_alias_that_holds_itself_is_taken_as_it_is() -> None:
+    for decode in decoders(Tree):
+        assert decode(plain('{"root": {"a": {}}}')) == {"root": {"a": {}}}
 
 
 class OnlyForCheckers(TypedDict):

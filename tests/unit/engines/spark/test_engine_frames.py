@@ -37,6 +37,10 @@ EVENTS = 25
 
 class Frames(OpenedFrames):
     handled = 1
+    closed = 0
+
+    def close(self) -> None:
+        Frames.closed += 1
 
     def of(self, event_class: type) -> object: ...
 
@@ -132,6 +136,24 @@ def test_the_driver_waits_for_spark_and_then_handles_range_after_range(engine: E
     engine.open()
     engine.seen.wait_for(EVENTS)
     assert engine.ranges == [(1, 10), (11, 20), (21, 25)]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_frames_of_each_range_are_closed_when_its_handler_has_ended(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, *, fails: bool
+) -> None:
+    monkeypatch.setattr(Frames, "closed", 0)
+
+    def fail_once() -> None:
+        engine.during = lambda: None
+        if fails:
+            raise ValueError("wrong")
+
+    engine.during = fail_once
+    engine.start()
+    engine.open()
+    engine.seen.wait_for(EVENTS)
+    assert Frames.closed == len(engine.ranges)
 
 
 def test_jobs_of_the_handler_bear_the_name_of_the_group_and_a_tag(engine: Engine) -> None:

@@ -9,12 +9,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from py4j.protocol import Py4JJavaError, Py4JNetworkError
+from pyspark import Accumulator
+from pyspark.accumulators import _accumulatorRegistry
 from pyspark.errors import PySparkException, PythonException
 
 from opencqrs_py.engines.spark.frame_errors import RangeFailedError, SparkJobError
 from opencqrs_py.engines.spark.frames import SparkFrames, _Counts, _RangeReader, schema_of
 from opencqrs_py.errors import EventFormatError, HandlerSignatureError, ProjectCodeError, UnavailableError
-from opencqrs_py.processing.frames import EventOfRangeError
+from opencqrs_py.processing.frames import EventOfRangeError, WorkerLostError
+from opencqrs_py.processing.ranges import PositionRange
 
 
 @dataclass
@@ -125,8 +128,26 @@ def test_other_errors_are_the_handlers() -> None:
 )
 def test_of_a_job_that_fails_the_handlers_error_says_why_in_one_line(error: Exception, says: str) -> None:
     found = explained(error, stopped=False)
-    assert type(found) is SparkJobError
+    assert type(found) is (WorkerLostError if "exited" in says else SparkJobError)
     assert str(found) == says
+
+
+@pytest.mark.parametrize(
+    ("said", "lost"),
+    [
+        ("Python worker exited unexpectedly (crashed)", True),
+        ("ExecutorLostFailure (executor 1 exited caused by one of the running tasks) Reason: worker lost", True),
+        ("java.net.SocketException: Connection reset", True),
+        ("java.io.IOException: Broken pipe", True),
+        ("org.apache.spark.SparkArithmeticException: [DIVIDE_BY_ZERO] Division by zero", False),
+        ("java.io.FileNotFoundException: /lake/exited unexpectedly", False),
+    ],
+)
+def test_a_worker_that_was_lost_is_told_from_a_job_that_fails(said: str, lost: bool) -> None:  # noqa: FBT001 a case
+    found = explained(
+        java_error("An error occurred while calling o1.collect.\n", f"Job aborted: {said}\n"), stopped=False
+    )
+    assert type(found) is (WorkerLostError if lost else SparkJobError)
 
 
 def test_a_part_that_is_read_twice_counts_once() -> None:
@@ -134,6 +155,19 @@ def test_a_part_that_is_read_twice_counts_once() -> None:
     both = counts.addInPlace({("", 0, 10): 7}, {("", 0, 10): 7})
     assert counts.addInPlace(both, {("", 10, 20): 3}) == {("", 0, 10): 7, ("", 10, 20): 3}
     assert counts.zero(both) == {}
+
+
+def test_what_a_range_has_counted_is_known_after_it_and_pyspark_keeps_none_of_it() -> None:
+    before = dict(_accumulatorRegistry)
+    context = SimpleNamespace(accumulator=lambda value, kind: Accumulator(10**9, value, kind))
+    maker = SparkFrames(SimpleNamespace(sparkContext=context), None, Processing(ValueError()))
+    for _ in range(3):
+        frames = maker.frames(PositionRange(0, 10, lambda _after, _upto: None), SimpleNamespace(position=1))
+        _accumulatorRegistry[10**9] += {("", 0, 10): 7}
+        frames.close()
+        frames.close()
+        assert frames.handled == 7
+        assert before == _accumulatorRegistry
 
 
 @pytest.mark.parametrize(

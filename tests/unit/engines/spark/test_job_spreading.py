@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from threading import Event as Signal
@@ -423,7 +424,7 @@ def test_a_task_lets_the_copy_that_has_its_child_finish(monkeypatch):
         if len(waited) == 3:
             assert world.store.take_children(world.run, "another job of Spark")
 
-    monkeypatch.setattr(job_tasks.time, "sleep", wait)
+    monkeypatch.setattr(job_tasks, "time", SimpleNamespace(sleep=wait, monotonic=time.monotonic))
     assert read_job_result(JobTaskRunner(world.recipe, copies=True)(write_job_task(JobTask(child)))).ending is None
     assert len(waited) == 3
 

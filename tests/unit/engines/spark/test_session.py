@@ -13,10 +13,10 @@ from threading import current_thread, main_thread
 from types import SimpleNamespace
 
 import pytest
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.sql import SparkSession
 
-from opencqrs_py.engines.spark.session import Sessions, SessionSettings
+from opencqrs_py.engines.spark.session import _QUIET_LOGS, Sessions, SessionSettings
 from opencqrs_py.engines.spark.tasks import ALWAYS, KeptRecipe
 from opencqrs_py.errors import EngineError
 
@@ -29,6 +29,7 @@ class Context:
     def __init__(self, master: str, folder: Path, authenticate: str) -> None:
         self.master = master
         self.shipped: list[Path] = []
+        self._python_includes: list[str] = []
         self._temp_dir = str(folder)
         self._conf = {"spark.authenticate": authenticate}
 
@@ -64,6 +65,14 @@ def test_the_users_modules_travel_to_a_cluster_under_a_random_name(active, tmp_p
     assert len(names) == 2
     assert all(len(name) > len("opencqrs_project_.zip") + 30 for name in names)
     assert not any(file.exists() for file in context.shipped)
+
+
+@pytest.mark.parametrize(("master", "found"), [("local[2]", True), ("spark://host:7077", False)])
+def test_workers_on_this_machine_find_modules_in_the_projects_folders(active, tmp_path, master, found):
+    context = active(master)
+    for _ in range(2):
+        Sessions(SessionSettings(roots=[str(tmp_path), "", str(tmp_path / "src")])).open()
+    assert context._python_includes == ([str(tmp_path), str(tmp_path / "src")] if found else [])
 
 
 def test_recipes_stay_on_this_machine_with_a_local_master_and_are_deleted_at_the_end(active):
@@ -215,8 +224,11 @@ def test_an_interrupt_while_a_session_is_waited_for_passes_and_the_session_is_st
 @pytest.mark.parametrize(
     ("error", "parts", "gone"),
     [
-        (Py4JError("no"), "live", True),
-        (OSError("no"), "live", True),
+        (Py4JError("no"), "live", False),
+        (Py4JError("no"), "stopped", True),
+        (Py4JError("no"), "dead", True),
+        (OSError("no"), "live", False),  # such as of a file that the engine writes
+        (OSError("no"), "dead", True),
         (AttributeError("no"), "live", False),
         (AttributeError("no"), "stopped", True),
         (AttributeError("no"), None, True),  # what PySpark leaves of a session that its user has stopped
@@ -224,7 +236,40 @@ def test_an_interrupt_while_a_session_is_waited_for_passes_and_the_session_is_st
     ],
 )
 def test_an_error_of_a_session_that_somebody_has_stopped_is_told_from_others(error, parts, gone):
-    jsc = parts and SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=lambda: parts == "stopped"))
+    def is_stopped():
+        if parts == "dead":
+            raise Py4JNetworkError
+        return parts == "stopped"
+
+    jsc = parts and SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=is_stopped))
     sessions = Sessions(SessionSettings(master="local[1]", name="test"))
     sessions._session = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=jsc))
     assert sessions.is_gone(error) is gone
+
+
+QUIET = f"-Dlog4j2.configurationFile={_QUIET_LOGS.as_uri()}"
+OPTIONS = "spark.driver.extraJavaOptions"
+
+
+@pytest.mark.parametrize(
+    ("conf", "defaults", "verbose", "options"),
+    [
+        ({}, "", False, QUIET),
+        ({OPTIONS: "-Da=b"}, "", False, f"{QUIET} -Da=b"),
+        ({}, f"{OPTIONS} -Dc=d\n", False, f"{QUIET} -Dc=d"),
+        ({OPTIONS: "-Da=b"}, f"{OPTIONS} -Dc=d\n", False, f"{QUIET} -Da=b"),
+        ({OPTIONS: "-Da=b"}, "", True, "-Da=b"),
+        ({}, f"{OPTIONS} -Dc=d\n", True, None),
+    ],
+)
+def test_options_of_java_that_are_set_come_after_ours(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    conf: dict[str, str],
+    defaults: str,
+    verbose: bool,  # noqa: FBT001 a parameter of the table
+    options: str | None,
+) -> None:
+    (tmp_path / "spark-defaults.conf").write_text(defaults)
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    assert Sessions(SessionSettings(conf=conf, verbose=verbose))._conf().get(OPTIONS) == options

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import shutil
 import stat
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from opencqrs_py.engines.spark.tasks import (
+    KeptRecipe,
+    KeptRecipes,
+    Permit,
     Task,
     TaskResult,
     TaskRunner,
-    keep,
     read_result,
     read_task,
     write_result,
     write_task,
 )
+from opencqrs_py.errors import UnavailableError
 from opencqrs_py.model.outcome import Failure, Origin, Outcome
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, Skip
@@ -56,7 +62,7 @@ RECIPE = Recipe("postgresql://library:s3cret@host/library")
 
 
 def test_a_kept_recipe_is_in_a_file_for_its_owner_alone_and_equal_when_fetched(tmp_path):
-    kept = keep(RECIPE, tmp_path)
+    kept = KeptRecipes().keep(RECIPE, tmp_path)
     assert stat.S_IMODE(Path(kept.file).stat().st_mode) == 0o600
     assert kept.fetch() == RECIPE
     assert hash(kept.fetch()) == hash(RECIPE)
@@ -64,17 +70,104 @@ def test_a_kept_recipe_is_in_a_file_for_its_owner_alone_and_equal_when_fetched(t
 
 def test_what_travels_in_the_place_of_a_kept_recipe_holds_no_secret(tmp_path):
     assert b"s3cret" in pickle.dumps(TaskRunner(RECIPE))
-    travelling = pickle.dumps(TaskRunner(keep(RECIPE, tmp_path)))
+    travelling = pickle.dumps(TaskRunner(KeptRecipes().keep(RECIPE, tmp_path)))
     assert b"s3cret" not in travelling
     assert pickle.loads(travelling).recipe.fetch() == RECIPE
 
 
 def test_the_same_recipe_kept_twice_is_one_recipe_to_a_worker(tmp_path):
-    assert len({keep(RECIPE, tmp_path).fetch() for _ in range(2)}) == 1
+    assert len({KeptRecipes().keep(RECIPE, tmp_path).fetch() for _ in range(2)}) == 1
 
 
-def test_a_recipe_of_a_run_that_is_over_is_an_error(tmp_path):
-    kept = keep(RECIPE, tmp_path)
+def test_a_recipe_that_is_gone_is_an_outage(tmp_path):
+    recipe = KeptRecipe(str(tmp_path / "recipe-1"))
+    with pytest.raises(UnavailableError, match=r"OCQ-420.*recipe-1"):
+        recipe.fetch()
+    (outcome,) = read_result(TaskRunner(recipe)(write_task(Task((CURSOR,), 1)))).outcomes
+    assert outcome.failure is not None
+    assert (outcome.failure.origin, outcome.failure.permanent) == (Origin.OUTAGE, False)
+    assert outcome.cursor == CURSOR
+
+
+@pytest.mark.parametrize("gone", ["file", "folder", "parent"])
+def test_what_a_cleaner_of_the_temporary_folder_removes_is_there_for_the_next_task(tmp_path, gone):
+    folder = tmp_path / "spark-1" / "pyspark-1"
+    folder.mkdir(parents=True)
+    recipes = KeptRecipes()
+    kept, permit = recipes.keep(RECIPE, folder), Permit.in_folder(str(folder))
+    remove = {
+        "file": Path(kept.file).unlink,
+        "folder": partial(shutil.rmtree, folder),
+        "parent": partial(shutil.rmtree, folder.parent),
+    }
+    remove[gone]()
+    permit.give()
+    recipes.restore()
+    assert permit.holds
+    assert kept.fetch() == RECIPE
+    assert stat.S_IMODE(Path(kept.file).stat().st_mode) == 0o600
+    assert gone == "file" or stat.S_IMODE(folder.stat().st_mode) == 0o700
+    recipes.remove()
+    assert not Path(kept.file).exists()
+
+
+@pytest.mark.parametrize("gone", ["file", "folder"])
+def test_tasks_that_begin_at_once_may_all_restore_a_recipe_and_no_worker_reads_half_of_it(tmp_path, monkeypatch, gone):
+    folder = tmp_path / "pyspark-1"
+    folder.mkdir()
+    recipes = KeptRecipes()
+    kept = recipes.keep(RECIPE, folder)
+    Path(kept.file).unlink() if gone == "file" else shutil.rmtree(folder)
+    opened, seen = os.open, []
+
+    def slowly(*arguments, **options):
+        monkeypatch.setattr(os, "open", opened)
+        recipes.restore()  # of another task, just before
+        Path(kept.file).unlink()
+        handle = opened(*arguments, **options)
+        seen.append(Path(kept.file).exists())
+        return handle
+
+    monkeypatch.setattr(os, "open", slowly)
+    recipes.restore()
+    assert seen == [False], "it is there when it is whole"
+    assert kept.fetch() == RECIPE
+    assert [each.name for each in folder.iterdir()] == [Path(kept.file).name]
+
+
+def test_tasks_that_begin_at_once_may_both_write_a_recipe(tmp_path, monkeypatch):
+    recipes = KeptRecipes()
+    kept = recipes.keep(RECIPE, tmp_path)
     Path(kept.file).unlink()
-    with pytest.raises(FileNotFoundError):
-        kept.fetch()
+    opened = os.open
+
+    def late(*arguments, **options):
+        monkeypatch.setattr(os, "open", opened)
+        recipes.restore()
+        return opened(*arguments, **options)
+
+    monkeypatch.setattr(os, "open", late)
+    recipes.restore()
+    assert kept.fetch() == RECIPE
+
+
+def test_a_recipe_that_is_used_is_never_an_old_file(tmp_path):
+    recipes = KeptRecipes()
+    kept = recipes.keep(RECIPE, tmp_path)
+    os.utime(kept.file, (0, 0))
+    recipes.restore()
+    assert Path(kept.file).stat().st_mtime > 0
+
+
+def test_a_recipe_is_not_written_into_a_folder_of_another_user(tmp_path, monkeypatch):
+    folder = tmp_path / "spark-1" / "pyspark-1"
+    folder.mkdir(parents=True)
+    recipes = KeptRecipes()
+    kept = recipes.keep(RECIPE, folder)
+    shutil.rmtree(folder)
+    monkeypatch.setattr(os, "geteuid", lambda: 4710)
+    monkeypatch.setattr(Path, "stat", lambda self, **_: os.stat_result((0o40700, 0, 0, 0, 4711, 0, 0, 0, 0, 0)))
+    with pytest.raises(PermissionError, match="belongs to another user"):
+        recipes.restore()
+    monkeypatch.undo()
+    assert not Path(kept.file).exists()

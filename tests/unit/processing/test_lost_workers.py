@@ -1,0 +1,109 @@
+"""An event that is alone when its worker is lost: at first that is no failure of the event, and in the end it is."""
+
+from __future__ import annotations
+
+import pytest
+
+from opencqrs_py import EventFrames, InMemoryEventStore, InMemoryProgressTracker
+from opencqrs_py.assembly.injection import ContainerInjector
+from opencqrs_py.engines.parts import group_processing
+from opencqrs_py.model.event import Event
+from opencqrs_py.model.handler import Handler, HandlerMark
+from opencqrs_py.model.outcome import Origin, Outcome
+from opencqrs_py.model.partition import layout
+from opencqrs_py.processing.binding import bind
+from opencqrs_py.processing.event_types import EventTypes
+from opencqrs_py.processing.frames import MOST_LOST, FrameDispatcher, OpenedFrames, WorkerLostError
+from opencqrs_py.processing.reading import Reading
+from opencqrs_py.processing.sequence_resolvers import PerSubject
+from opencqrs_py.processing.sequencing import SequencingByEvent
+
+EVENTS, POISON = 12, 6
+
+
+class Frames(OpenedFrames):
+    def of(self, event_class: type) -> object: ...
+
+    def as_stored(self) -> object: ...
+
+
+class Maker:
+    def frames(self, events, first) -> Frames:
+        return Frames(first.position, events.upto)
+
+    def explained(self, error: BaseException) -> BaseException:
+        return error
+
+
+class Group:
+    """A group of data frames whose worker is lost so many times when it meets an event."""
+
+    def __init__(self, losses: int) -> None:
+        self.losses = losses
+        self.ranges: list[tuple[int, int]] = []
+        self.handled: list[int] = []
+        store, tracker = InMemoryEventStore(), InMemoryProgressTracker()
+        store.append(Event(0, str(n), "s", "/x", "t", None, "application/json", "{}", None) for n in range(EVENTS))
+        bound = bind(Handler(HandlerMark("g", ("t",), in_frames=True), self.handle, "here"), ContainerInjector())
+        processing = group_processing(
+            "g",
+            store,
+            tracker,
+            FrameDispatcher(bound, EventTypes(), Reading()),
+            subject="/",
+            recursive=True,
+            sequencing=SequencingByEvent(PerSubject()),
+            partitions=1,
+            batch_size=EVENTS,
+        )
+        processing.use(Maker())
+        self.processor = processing.processor(*layout(1))
+        (cursor,) = tracker.claim("g", layout(1), 0, "me")
+        self.outcome = Outcome(cursor)
+
+    def handle(self, events: EventFrames) -> None:
+        self.ranges.append((events.first, events.last))
+        if events.first <= POISON <= events.last and self.losses:
+            self.losses -= events.first == events.last
+            raise WorkerLostError("Python worker exited unexpectedly")
+        self.handled += range(events.first, events.last + 1)
+
+    def step(self) -> Outcome:
+        self.outcome = self.processor.step(self.outcome.cursor)
+        return self.outcome
+
+
+@pytest.mark.parametrize("losses", range(MOST_LOST))
+def test_workers_that_are_lost_for_another_reason_use_no_attempt_and_repeat_nothing(losses: int) -> None:
+    group = Group(losses)
+    for time in range(1, losses + 1):
+        failure = group.step().failure
+        assert failure is not None
+        assert (failure.origin, failure.position) == (Origin.OUTAGE, None)
+        assert f"time {time} of {MOST_LOST}" in failure.message
+        assert group.outcome.cursor.stored == POISON - 1
+    while group.outcome.cursor.stored < EVENTS:
+        assert group.step().failure is None
+    assert group.handled == [*range(1, EVENTS + 1)]
+
+
+def test_an_event_that_ends_its_worker_each_time_is_found() -> None:
+    group = Group(losses=99)
+    for _ in range(MOST_LOST - 1):
+        failure = group.step().failure
+        assert failure is not None
+        assert failure.origin is Origin.OUTAGE
+    for _ in range(2):
+        failure = group.step().failure
+        assert failure is not None
+        assert (failure.origin, failure.position) == (Origin.HANDLER, POISON)
+        assert "Python worker exited unexpectedly" in failure.message
+    assert group.handled == [*range(1, POISON)]
+
+
+def test_an_event_that_was_found_is_tried_again_without_a_larger_range() -> None:
+    group = Group(losses=99)
+    group.step()
+    before = len(group.ranges)
+    group.step()
+    assert group.ranges[before:] == [(POISON, POISON)]
