@@ -24,6 +24,10 @@ class Notices(Protocol):
         """
         ...
 
+    def wake(self) -> None:
+        """End the wait that another thread is in, or the next one if there is none."""
+        ...
+
 
 class ControlStore(Protocol):
     """The control tables: nodes, leases, and what is wanted. Every method is one short transaction of its own.

@@ -86,6 +86,7 @@ class Coordinator:
         self._away = False
         self._notified = False  # of a change that was not looked at yet
         self._failure: BaseException | None = None
+        self._notices: Notices | None = None
         self._stopping = False
         self._left = False
         self._changed = Condition()
@@ -131,6 +132,8 @@ class Coordinator:
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
+        if (notices := self._notices) is not None:
+            notices.wake()
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join(END_PATIENCE)
@@ -291,8 +294,9 @@ class Coordinator:
                     self._changed.wait(self._timing.heartbeat)
 
     def _heed(self, notices: Notices) -> None:
+        self._notices = notices
         while not self._stopping:
-            if notices.wait(_BRIEF_SECONDS):
+            if notices.wait(self._timing.heartbeat):
                 with self._changed:
                     self._notified = True
                     self._changed.notify_all()

@@ -195,11 +195,13 @@ class JobRunner:
             return [each.run for each in self._in_hand.values()]
 
     def is_busy(self) -> bool:
-        """Return whether a run is in hand, or may begin."""
+        """Return whether a run is in hand, was just taken, or may begin."""
         if self.in_hand:
             return True
         view = self._parts.store.look(self._rules)
-        return any(run.is_due(view.now) and not (run.reserved or is_held(run, view)) for run in view.runs)
+        with self._changed:
+            taken = any(run.status is RunStatus.RUNNING and run.owner in self._ids for run in view.runs)
+        return taken or any(run.is_due(view.now) and not (run.reserved or is_held(run, view)) for run in view.runs)
 
     def run_here(self, run: str, timeout: float | None = None) -> JobRun:
         """Run what was asked for on the thread of the caller; return how it has ended.

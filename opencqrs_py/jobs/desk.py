@@ -211,8 +211,8 @@ class JobDesk:
         self._held = {name: until for name, until in self._held.items() if until > view.now}
         since: dict[str, datetime] = {}
         for name in worker.ticks_of:
-            record = view.records.get(name, JobRecord(name))
-            if has_come(record.next_tick, view.now) or needs_tick(record, self.rules[name].ticking, view.runs):
+            record, ticking = view.records.get(name, JobRecord(name)), self.rules[name].ticking
+            if has_come(record.next_tick, view.now) or needs_tick(record, ticking, view.runs, view.now):
                 since[name] = min(record.next_tick or view.now, view.now)
         for run in view.runs:
             if run.job in self.rules:

@@ -107,7 +107,7 @@ class Sitting:
             draw: Source of numbers in ``0..1`` for jitter.
         """
         record, ticking, now = self._book.records[rule.name], rule.ticking, self.now
-        if needs_tick(record, ticking, self.runs):
+        if needs_tick(record, ticking, self.runs, now):
             record = self._with_next(record, ticking)
         if record.next_tick is None or record.next_tick > now or ticking.schedule is None:
             return
@@ -272,13 +272,28 @@ def has_come(tick: datetime | None, now: datetime) -> bool:
     return tick is not None and tick <= now
 
 
-def needs_tick(record: JobRecord, ticking: Ticking, runs: Sequence[JobRun]) -> bool:
-    """Return whether the next tick has to be found: of another schedule, or since the run before has ended unseen."""
+def needs_tick(record: JobRecord, ticking: Ticking, runs: Sequence[JobRun], now: datetime) -> bool:
+    """Return whether the next tick has to be found.
+
+    It has, if the recorded one is of another schedule, or is so far away that the clock was set back by more than the
+    time between two ticks; and if the run before it has ended unseen.
+    """
     if record.schedule != ticking.text:
         return True
-    if not ticking.from_end or record.next_tick is not None:
+    if record.next_tick is not None:
+        return record.next_tick > now and _is_too_far(record.next_tick, ticking, now)
+    if not ticking.from_end:
         return False
     return not any(run.job == record.name and run.trigger is Trigger.SCHEDULE for run in runs)
+
+
+def _is_too_far(tick: datetime, ticking: Ticking, now: datetime) -> bool:
+    """Return whether a tick is later than the second next one of a process that starts now, or a run that ends now."""
+    schedule = ticking.schedule
+    if schedule is None or tick <= (following := schedule.following(now, now)):  # as nearly always
+        return False
+    following = max(following, schedule.first(now))
+    return tick > schedule.following(following, following)
 
 
 def tick_id(job: str, at: datetime) -> str:

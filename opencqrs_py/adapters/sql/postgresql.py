@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
@@ -29,7 +29,7 @@ from opencqrs_py.adapters.sql.shadow_guards import PostgresqlGuard, ShadowGuard
 from opencqrs_py.adapters.sql.shadow_urls import ShadowOf
 from opencqrs_py.adapters.sql.tables import EVENTS, JOB_RUNS, JOBS, PROGRESS, WRITTEN
 from opencqrs_py.adapters.sql.transactions import ended
-from opencqrs_py.adapters.sql.watching import Look, listening
+from opencqrs_py.adapters.sql.watching import Arrivals, Look, listening
 from opencqrs_py.control.ports import Notices
 from opencqrs_py.model.mapping import TableMapping
 from opencqrs_py.model.partition import Partition, hash_of
@@ -114,13 +114,28 @@ class _Notices(Notices):
 
     def __init__(self, driver: Any) -> None:
         self._driver = driver
+        self._arrivals = Arrivals(driver)
         self._awaited: set[str] = set()
 
     @override
     def wait(self, seconds: float) -> bool:
-        found = list(self._driver.notifies(timeout=seconds, stop_after=1))
+        found = self._heard()  # what came with the answer to a statement, too
+        if not found:
+            self._arrivals.wait(seconds)
+            found = self._heard()
         self._awaited.update(each.payload for each in found if each.channel == AWAITED)
         return any(each.channel == _CONTROL for each in found)
+
+    @override
+    def wake(self) -> None:
+        self._arrivals.wake()
+
+    def close(self) -> None:
+        """Give back what wakes it; the connection is the caller's."""
+        self._arrivals.close()
+
+    def _heard(self) -> list[Any]:
+        return list(self._driver.notifies(timeout=0))
 
     @override
     def awaited(self) -> frozenset[str]:
@@ -399,7 +414,8 @@ class PostgresqlDialect(Dialect):
             connection.detach()  # the next user of a pool must not listen
             connection.exec_driver_sql(f"LISTEN {_CONTROL}")
             connection.exec_driver_sql(f"LISTEN {AWAITED}")
-            yield _Notices(connection.connection.dbapi_connection)
+            with closing(_Notices(connection.connection.dbapi_connection)) as notices:
+                yield notices
 
     @override
     def bound_transaction(self, connection: Connection, seconds: float, *, borrowed: bool) -> None:

@@ -59,6 +59,35 @@ def listening(database: Database, look: Look, channel: str, table_number: str) -
                 yield listener
 
 
+class Arrivals:
+    """Waits until something arrives on a driver's connection; other threads can have the wait end early."""
+
+    def __init__(self, driver: Any) -> None:
+        self._driver = driver
+        self._woken, self._waking = socket.socketpair()
+        self._waking.setblocking(False)  # noqa: FBT003 the name of the method says it
+        self._poll = select.poll()
+        for each in (driver, self._woken):
+            self._poll.register(each.fileno(), select.POLLIN)
+
+    def wait(self, seconds: float) -> tuple[bool, bool]:
+        """Return whether something has arrived or the connection is cut, and whether it was woken."""
+        ready = [descriptor for descriptor, _ in self._poll.poll(max(1.0, seconds * 1_000))]
+        if woken := self._woken.fileno() in ready:
+            self._woken.recv(_WAKES)
+        return self._driver.fileno() in ready, woken
+
+    def wake(self) -> None:
+        """End the wait, or the next one if there is none."""
+        with suppress(OSError):  # it is closed, or has been woken so often that its buffer is full
+            self._waking.send(b"\0")
+
+    def close(self) -> None:
+        """Give back what wakes it; the connection is the caller's."""
+        self._woken.close()
+        self._waking.close()
+
+
 class Listener:
     """Hears of appends: of ours with the newest position, of those by other programs through the table's trigger.
 
@@ -74,11 +103,7 @@ class Listener:
         driver: Any = connection.connection.dbapi_connection
         self._driver = driver
         self._table = table
-        self._poll = select.poll()
-        self._poll.register(self._driver.fileno(), select.POLLIN)
-        self._woken, self._waking = socket.socketpair()
-        self._waking.setblocking(False)  # noqa: FBT003 the name of the method says it
-        self._poll.register(self._woken.fileno(), select.POLLIN)
+        self._arrivals = Arrivals(driver)
         self._head = 0
         self._must_look = True
         self._looked = 0.0
@@ -100,23 +125,19 @@ class Listener:
 
     def wake(self) -> None:
         """Have the wait return early."""
-        with suppress(OSError):  # it is closed, or has been woken so often that its buffer is full
-            self._waking.send(b"\0")
+        self._arrivals.wake()
 
     def close(self) -> None:
         """Give back what wakes it; the connection is the caller's."""
         self._driver.remove_notify_handler(self._take)
-        self._woken.close()
-        self._waking.close()
+        self._arrivals.close()
 
     def _listen(self, seconds: float) -> bool:
         """Wait until something is heard, the connection is cut, or the time is over; return whether it was woken."""
-        ready = [descriptor for descriptor, _ in self._poll.poll(max(1.0, seconds * 1_000))]
-        if self._woken.fileno() in ready:
-            self._woken.recv(_WAKES)
-        if self._driver.fileno() in ready:
+        arrived, woken = self._arrivals.wait(seconds)
+        if arrived:
             self._take_in()
-        return self._woken.fileno() in ready
+        return woken
 
     def _take_in(self) -> None:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -94,6 +95,16 @@ class ControlStoreContract:
             assert not notices.wait(0.01)
             change(store)
             assert notices.wait(60)
+
+    def test_a_wait_for_changes_ends_when_another_thread_says_so(self, store: ControlStore) -> None:
+        opened = store.notices()
+        if opened is None:
+            pytest.skip("changes are seen at the next heartbeat")
+        with opened as notices:
+            notices.wake()
+            began = time.monotonic()
+            assert not notices.wait(60)
+            assert time.monotonic() - began < 60
 
     # Nodes
 

@@ -501,6 +501,33 @@ class Told:
         heard, self.waited_for = frozenset(self.waited_for), set()
         return heard
 
+    def wake(self) -> None:
+        self.news.put(item=False)
+
+
+class Patient(Told):
+    """Notices whose wait ends by nothing but what is heard, or a wake."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting = Semaphore(0)
+
+    def wait(self, seconds: float) -> bool:
+        self.waiting.release()
+        return super().wait(600)
+
+
+def test_the_end_of_a_node_is_not_held_up_by_its_wait_for_changes(world, monkeypatch):
+    a, patient = world.node("a"), Patient()
+    monkeypatch.setattr(world.store, "notices", lambda: nullcontext(patient))
+    monkeypatch.setattr("opencqrs_py.engines.coordination.END_PATIENCE", 60.0)
+    a.join()
+    a.start()
+    assert patient.waiting.acquire(timeout=60)
+    a.end()
+    assert not any(thread.is_alive() for thread in a._threads)
+    a.leave()
+
 
 def test_a_change_that_is_heard_of_is_looked_at_before_the_next_heartbeat(world, monkeypatch):
     a, told, beats = world.node("a"), Told(), Semaphore(0)

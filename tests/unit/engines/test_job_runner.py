@@ -119,3 +119,35 @@ def test_runs_after_the_start_are_recorded_when_the_process_has_its_leases():
     finally:
         runner.stop(PATIENCE)
     assert [run.id for run in store.history()] == ["job@start:node"]
+
+
+def test_a_run_counts_as_in_hand_from_the_moment_that_it_is_taken(monkeypatch):
+    """A run until all is caught up ended between the two, and left the run to the next process."""
+    store, taken, goes_on = InMemoryJobStore(), Signal(), Signal()
+    runner = _runner(store, lambda *_: None)
+    begin = runner._begin
+
+    def slow(run: JobRun) -> None:
+        taken.set()
+        goes_on.wait(PATIENCE)
+        begin(run)
+
+    monkeypatch.setattr(runner, "_begin", slow)
+    store.request(JobRun("run", "job", Trigger.MANUAL, store.look().now))
+    runner.start()
+    try:
+        assert taken.wait(PATIENCE)
+        assert runner.in_hand == []
+        assert runner.is_busy()
+    finally:
+        goes_on.set()
+        runner.stop(PATIENCE)
+
+
+def test_a_run_of_another_process_keeps_nobody_busy():
+    store = InMemoryJobStore()
+    runner = _runner(store, lambda *_: None)
+    store.request(JobRun("run", "job", Trigger.MANUAL, store.look().now))
+    (taken,) = JobDesk(store, {"job": JobRule("job")}).attend(HEIR)
+    assert taken.status is RunStatus.RUNNING
+    assert not runner.is_busy()

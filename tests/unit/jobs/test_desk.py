@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -15,7 +15,7 @@ from opencqrs_py.jobs.ports import JobBook
 from opencqrs_py.jobs.rules import JobRule, Meeting, Misfire, Overlap, Ticking
 from opencqrs_py.jobs.runs import JobRun, Position, RunStatus
 from opencqrs_py.model.job import Trigger
-from opencqrs_py.processing.schedules import FixedDelay, FixedRate
+from opencqrs_py.processing.schedules import Cron, FixedDelay, FixedRate
 from opencqrs_py.testing.clock import FakeClock
 
 DELAY = Ticking(FixedDelay(0, 5), "fixed-delay 5 s", from_end=True)
@@ -88,6 +88,55 @@ def test_a_tick_that_is_recorded_already_is_not_begun_again(began):
     assert store.look().runs == ()
     clock.advance(5)
     assert [run.scheduled_at for run in desk.attend(WORKER)] == [at + timedelta(seconds=5)]
+
+
+class SetClock(FakeClock):
+    """A clock that somebody sets, back as well."""
+
+    def set(self, time: datetime) -> None:
+        self._start, self._gone = time, 0.0
+
+
+@pytest.mark.parametrize("ahead", [timedelta(minutes=5), timedelta(days=400)])
+@pytest.mark.parametrize(
+    ("ticking", "wait"),
+    [
+        (Ticking(FixedDelay(6, 10), "delay", from_end=True), 10),
+        (Ticking(FixedRate(60, 10), "rate"), 10),
+        (Ticking(Cron("*/15 * * * *"), "cron"), 300),
+    ],
+    ids=["delay", "rate", "cron"],
+)
+def test_a_clock_that_is_set_back_puts_no_tick_of_a_job_off_for_as_long(ticking, wait, ahead):
+    right = datetime(2026, 3, 2, 1, 10, tzinfo=UTC)
+    clock = SetClock(right + ahead)
+    store = InMemoryJobStore(clock)
+    desk = JobDesk(store, {"job": JobRule("job", ticking)})
+    desk.attend(WORKER)
+    clock.advance(960)
+    for run in desk.attend(WORKER):
+        desk.finish(run, Ending(Position(done=True)))
+    clock.set(right)
+    after_restart = JobDesk(store, {"job": JobRule("job", ticking)})
+    assert after_restart.attend(WORKER) == []
+    clock.advance(wait - 1)
+    assert after_restart.attend(WORKER) == []
+    clock.advance(1)
+    assert len(after_restart.attend(WORKER)) == 1
+
+
+def test_ticks_that_a_clock_comes_to_again_begin_no_second_run():
+    clock = SetClock(datetime(2026, 3, 2, 1, 10, tzinfo=UTC))
+    store = InMemoryJobStore(clock)
+    desk = JobDesk(store, {"job": JobRule("job", Ticking(Cron("30 * * * *"), "cron"))})
+    begun = []
+    for minutes, back in ((0, 0), (20, 0), (60, 100), (20, 0), (60, 0), (60, 0), (60, 0)):
+        clock.advance(60 * minutes)
+        for run in desk.attend(WORKER):
+            begun.append(f"{run.scheduled_at:%H:%M}")
+            desk.finish(run, Ending(Position(done=True)))
+        clock.set(clock.now() - timedelta(minutes=back))
+    assert begun == ["01:30", "02:30", "03:30"]
 
 
 def test_the_run_that_has_waited_longest_for_room_begins_first_whatever_its_name():
