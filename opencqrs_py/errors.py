@@ -44,6 +44,7 @@ __all__ = [
     "PreconditionFailedError",
     "ProjectCodeError",
     "SeveralErrors",
+    "TasksLeftError",
     "TransactionEndedError",
     "TransientError",
     "WaitTimedOutError",
@@ -203,6 +204,10 @@ class HandlerCrashError(ExplainedError):
 
 class HandlerTimeoutError(ExplainedError, TransientError):
     """A handler has not returned in time (OCQ-229)."""
+
+
+class TasksLeftError(ExplainedError, NonTransientError):
+    """An async function has returned before tasks that it has begun (OCQ-242). No retry helps."""
 
 
 class CheckpointError(ExplainedError):

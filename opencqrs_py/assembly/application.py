@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from opencqrs_py.config import LifeCycleSettings
     from opencqrs_py.control.records import GroupPartition
     from opencqrs_py.engines.job_runner import JobParts, JobRunner
+    from opencqrs_py.engines.runs import GroupRun
     from opencqrs_py.engines.spark.session import Session, Sessions
     from opencqrs_py.jobs.runs import JobRun
     from opencqrs_py.model.job import JobId
@@ -290,6 +291,7 @@ class Application:
             if serving is not None:
                 observer = Observers([serving.counting, observer])
             self._check(chosen, jobs=runs_jobs)
+            self._require_transactions()
             counting = None if serving is None else serving.runs
             parts = self._job_assembly(verbose=verbose).parts(observer=counting) if runs_jobs else None
             if runs_jobs or self.blueprint.job_triggers:
@@ -298,6 +300,7 @@ class Application:
             if self._processors.jobs is not None:
                 self.container.job_bell().ring = self._processors.jobs.wake
             self._complete_rebuilds(chosen)
+            self._mention_others(chosen)
             if serving is not None:
                 serving.start()
             self._processors.start()
@@ -347,8 +350,7 @@ class Application:
             (each, group_run(self.blueprint, each, parts[name], container, laid_out[name]))
             for name, each in by_name.items()
         ]
-        if registered := container.observers():
-            observer = Observers([observer, *registered])
+        observer = self._observed(observer, [run for _, run in runs])
         owner = f"{node_name()}:{uuid.uuid4().hex[:8]}"
         handed_over = partial(self._databases.coordinate, in_frames if on_spark else None)
         make = spark_engines(spark, lambda: self._sessions(verbose=verbose), handed_over)
@@ -368,6 +370,21 @@ class Application:
             for run in its_runs
         ]
         return Processors(groups, store, self.event_store, self.configuration.settings.node, jobs)
+
+    def _observed(self, observer: Observer, runs: Sequence[GroupRun]) -> Observer:
+        """Return what sees all that happens: an observer, those of the containers, and what warns of idle groups."""
+        from opencqrs_py.assembly.unmatched import UnmatchedGroups  # noqa: PLC0415 as the engines
+
+        own = [] if self._apart else [UnmatchedGroups(runs)]
+        observers = [*own, observer, *self.container.observers()]
+        return observer if len(observers) == 1 else Observers(observers)
+
+    def _mention_others(self, chosen: Sequence[EffectiveGroup]) -> None:
+        """Log which groups have progress in the databases of these, and no handler here."""
+        from opencqrs_py.assembly.recorded import mention_others  # noqa: PLC0415 loads SQLAlchemy
+
+        if not self._apart:
+            mention_others([group.name for group in chosen], self._group_containers)
 
     def _groups_in_frames(self, names: Collection[str]) -> int:
         """Return of how many groups a thread of the driver of Spark calls the handler, with a transaction open."""
@@ -460,10 +477,11 @@ class Application:
                 pause = min(2 * pause, _LONGEST_PAUSE)
                 processors = self._processors
             patience = _DONE_PATIENCE
-            return processors.result() if processors is not None else RunResult((), {})
+            result = processors.result() if processors is not None else RunResult((), {})
         finally:
             gc.unfreeze()
             self.stop(patience)
+        return processors.settled(result) if processors is not None else result
 
     def status(self, groups: Sequence[str] = ()) -> list[GroupStatus]:
         """Return how far each group is, also from another process than the one that runs it.
@@ -727,6 +745,12 @@ class Application:
         """Raise together all that keeps the groups from running, and the jobs if they are to run."""
         of_jobs = [decision.error for decision in self._job_decisions() if decision.error] if jobs else []
         raise_together([*self._errors(groups), *of_jobs])
+
+    def _require_transactions(self) -> None:
+        """Refuse an engine of the project that cannot hold what handlers write and the progress together."""
+        choice, database = self.container.database_choice(), self.container.database()
+        if choice.ref and database is not None:
+            database.require_transactions(f"provider {choice.ref}, {choice.decision.setting or 'the only engine'}")
 
     def _errors(self, groups: Sequence[EffectiveGroup]) -> list[ExplainedError]:
         errors = [decision.error for decision in self._decisions(groups) if decision.error]

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from opencqrs_py.assembly.conditions import EVENT_STORE, Decision, checked, decide, undecided
 from opencqrs_py.assembly.injection import ContainerInjector
-from opencqrs_py.assembly.stores import is_sql, located, sqlite_file, unknown_scheme
+from opencqrs_py.assembly.stores import is_in_memory_of_a_thread, is_sql, located, sqlite_file, unknown_scheme
 from opencqrs_py.config import Configuration
-from opencqrs_py.errors import AssemblyError
+from opencqrs_py.errors import AssemblyError, EventStoreError
 from opencqrs_py.model.naming import listed
 
 _SUBJECT = "database"
@@ -132,7 +132,9 @@ def decide_event_store(rule: DatabaseRule, injector: ContainerInjector) -> Decis
         return undecided("", EVENT_STORE.subject, AssemblyError("OCQ-521", what, places, _REMOVE))
     reason = "set" if is_set else EVENT_STORE.unless_set(f"no provider of {EVENT_STORE.name} is registered")
     otherwise = Decision("", EVENT_STORE.subject, url.shown, reason, setting=EVENT_STORE.setting if is_set else "")
-    return decide(EVENT_STORE, otherwise, injector, ref.value if ref else None, is_set=is_set)
+    decision = decide(EVENT_STORE, otherwise, injector, ref.value if ref else None, is_set=is_set)
+    in_memory = None if decision.provider else _in_memory("event-store.url", url)
+    return decision if in_memory is None else undecided("", EVENT_STORE.subject, in_memory)
 
 
 def choose_event_store(rule: DatabaseRule, injector: Callable[[], ContainerInjector]) -> Decision:
@@ -156,8 +158,18 @@ def choose_database(rule: DatabaseRule, injector: ContainerInjector) -> Database
         named = Decision("", _SUBJECT, f"provider {rule.ref.value}", "named", candidates, "database.ref")
         return DatabaseChoice(checked(named, rule.ref.value, injector, _engine_class()), ref=rule.ref.value)
     if rule.url:
+        if (in_memory := _in_memory("database.url", rule.url)) is not None:
+            return DatabaseChoice(undecided("", _SUBJECT, in_memory, candidates))
         return DatabaseChoice(Decision("", _SUBJECT, rule.url.shown, "set", candidates, "database.url"), rule.url.value)
     return _only(rule, engines, candidates, decide_event_store(rule, injector))
+
+
+def _in_memory(key: str, said: Said) -> EventStoreError | None:
+    """Return the error of a database that the threads of a run would not share; ``None`` for any other."""
+    if not is_in_memory_of_a_thread(said.value):
+        return None
+    what = f"{key} names a database in memory, of which each thread would have another, empty one"
+    return EventStoreError("OCQ-301", what, said.origin, "name a file: sqlite:///events.db")
 
 
 def _only(rule: DatabaseRule, engines: tuple[str, ...], candidates: tuple[str, ...], store: Decision) -> DatabaseChoice:

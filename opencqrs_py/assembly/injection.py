@@ -7,19 +7,23 @@ import logging
 import re
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, get_args, get_origin, get_type_hints, is_typeddict
+from functools import cached_property, partial
+from types import FunctionType, MethodType
+from typing import Any, TypeGuard, get_args, get_origin, get_type_hints
 
 from dependency_injector import providers, resources
 from dependency_injector.containers import Container
-from typing_extensions import is_protocol
+from typing_extensions import is_protocol, is_typeddict
 
-from opencqrs_py.errors import AssemblyError, ProjectCodeError
+from opencqrs_py.errors import AssemblyError, HandlerSignatureError, ProjectCodeError
 from opencqrs_py.model.naming import listed, nearest
 from opencqrs_py.processing.exceptions import one_line, raise_interrupt
+from opencqrs_py.processing.signatures import without_none
 
 _log = logging.getLogger(__name__)
 _OF_GENERATORS = (Generator, Iterable, Iterator)
+_CALLS_CODE = (providers.Factory, providers.Callable, providers.BaseSingleton, providers.Resource)
+_CODE = (type, FunctionType, MethodType, partial)
 _GENERATOR_TEXT = re.compile(r"(?:\w+\.)*(?:Generator|Iterable|Iterator)\[([\w.]+).*\]", re.DOTALL)
 
 
@@ -159,6 +163,14 @@ class ContainerInjector:
             raise self._ambiguous(wanted, matching)
         return matching[0].make()
 
+    def code_behind(self, wanted: object) -> Iterator[object]:
+        """Yield the functions and classes by which what has this annotation is made, and what these are given in turn.
+
+        Nothing is made for it, and no value counts: of an object that is there, its class does.
+        """
+        for each in self._matching(wanted):
+            yield from _code_of(each.provider)
+
     def makers(self, wanted: type, *, declared: bool = False) -> tuple[str, ...]:
         """Return the names of the providers that make a ``wanted``, in the order in which they are registered.
 
@@ -195,22 +207,23 @@ class ContainerInjector:
 
         Raises:
             AssemblyError: OCQ-503 or OCQ-504, if an argument cannot be provided.
+            HandlerSignatureError: OCQ-202, if an annotation cannot be read.
             ProjectCodeError: OCQ-217, if a provider raises; OCQ-226, if the constructor does.
         """
-        constructor = cls.__init__  # type: ignore[misc]
-        hints = get_type_hints(constructor) if constructor is not object.__init__ else {}
+        hints = _hints_of_constructor(cls, place)
         arguments = {}
         for name, parameter in inspect.signature(cls).parameters.items():
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
                 continue
-            matching = self._matching(hints.get(name))
+            wanted = without_none(hints.get(name))
+            matching = self._matching(wanted)
             if len(matching) > 1:
-                raise self._ambiguous(hints.get(name), matching, place)
+                raise self._ambiguous(wanted, matching, place)
             if matching:
                 arguments[name] = matching[0].make(place)
             elif parameter.default is parameter.empty:
-                fix = f"add a provider of {_shown_type(hints.get(name))} to a container in the project"
-                raise AssemblyError("OCQ-504", f"nothing provides argument '{name}' of {cls.__name__}", place, fix)
+                what = f"nothing provides argument '{name}' of {cls.__name__}"
+                raise AssemblyError("OCQ-504", what, place, _fix_to_provide(hints, name))
         try:
             return cls(**arguments)
         except BaseException as error:
@@ -222,9 +235,7 @@ class ContainerInjector:
         """Return the providers for an argument with this annotation; a ``dict`` is the data of the event."""
         if isinstance(wanted, type) and wanted in self._provided:
             return (self._provided[wanted],)
-        if not isinstance(wanted, type) or wanted in (object, dict) or is_typeddict(wanted) or is_protocol(wanted):
-            return ()
-        return self._makers(wanted)
+        return self._makers(wanted) if _may_be_provided(wanted) else ()
 
     def _makers(self, wanted: type) -> tuple[_Registered, ...]:
         if wanted not in self._found:
@@ -307,6 +318,17 @@ def _made_by(provider: providers.Provider[Any]) -> type | str | None:
     return _returned_by(source, yields=yields)
 
 
+def _code_of(provider: providers.Provider[Any]) -> Iterator[object]:
+    used = provider.last_overriding or provider
+    for each in (used, *used.traverse()):
+        if isinstance(each, _CALLS_CODE):
+            made_by = each.provides  # of a generator function that is a resource, this is what wraps it
+            given = (inspect.unwrap(made_by) if callable(made_by) else None, *each.args, *each.kwargs.values())
+            yield from (one for one in given if isinstance(one, _CODE))
+        elif isinstance(each, providers.Object):
+            yield each.provides if isinstance(each.provides, _CODE) else type(each.provides)
+
+
 def _returned_by(function: Any, *, yields: bool) -> type | str | None:
     """Return what a function is annotated to return; with ``yields``, what it is annotated to yield."""
     try:
@@ -329,6 +351,33 @@ def missing_methods(part: object, protocol: type) -> list[str]:
 def _wrong_part(name: str, setting: str, made: str, lack: str) -> AssemblyError:
     what = f"provider '{name}' makes {made}, {lack}"
     return AssemblyError("OCQ-502", what, setting, "name another provider, or fix this one")
+
+
+def _may_be_provided(wanted: object) -> TypeGuard[type]:
+    """Return whether an annotation names a class whose instances a provider may make."""
+    if not isinstance(wanted, type) or wanted in (object, dict, type(None)):
+        return False
+    return not is_typeddict(wanted) and not is_protocol(wanted)
+
+
+def _hints_of_constructor(cls: type, place: str) -> dict[str, Any]:
+    constructor = cls.__init__  # type: ignore[misc]
+    try:
+        return get_type_hints(constructor) if constructor is not object.__init__ else {}
+    except Exception as error:  # an annotation is any expression: whatever it raises is the user's to fix
+        what = f"the annotations of the constructor of {cls.__name__} cannot be read ({error})"
+        fix = "import the annotated types at run time, not only under TYPE_CHECKING"
+        raise HandlerSignatureError("OCQ-202", what, place, fix) from error
+
+
+def _fix_to_provide(hints: Mapping[str, Any], name: str) -> str:
+    """Return how an argument can be provided that is annotated like this, or is not."""
+    wanted = without_none(hints.get(name))
+    if _may_be_provided(wanted):
+        return f"add a provider of {_shown_type(wanted)} to a container in the project"
+    shown = "None" if wanted is type(None) else _shown_type(wanted)
+    found = f"{shown} names none" if name in hints else "it has no annotation"
+    return f"annotate it with a class that a provider makes, as in {name}: Mailer ({found}); or give it a default"
 
 
 def _shown_type(wanted: object) -> str:

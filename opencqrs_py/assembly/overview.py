@@ -34,6 +34,14 @@ Running = Mapping[GroupPartition, PartitionStatus]
 """The partitions that this process has, which answer for themselves."""
 
 
+_OF_OWNERS = (
+    ProcessorState.STARTING,
+    ProcessorState.RUNNING,
+    ProcessorState.BACKING_OFF,
+    ProcessorState.WAITING,
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Look:
     """What was read of groups at one moment.
@@ -354,6 +362,8 @@ def _with_owner(status: PartitionStatus, settings: EffectiveGroup, look: Look, l
         return replace(status, owner=record.node.name, owned_since=lease.since, lease_until=until)
     if lease.node:
         return replace(status, state=ProcessorState.UNOWNED)
+    if status.state in _OF_OWNERS and lease.key not in look.running:  # its process has ended, with a call in hand
+        status = replace(status, state=ProcessorState.STOPPED, next_attempt_at=None)
     if look.able(settings.name) and wanted is Wanted.STARTED and status.state is ProcessorState.STOPPED:
         return replace(status, state=ProcessorState.STANDBY)
     return status

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import logging
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from opencqrs_py.assembly.conditions import Decision
@@ -10,17 +11,25 @@ from opencqrs_py.assembly.running import record_rule
 from opencqrs_py.config import EffectiveGroup
 from opencqrs_py.errors import BeginningNeededError, ExplainedError, ProgressLostError
 from opencqrs_py.model.group_record import FoundGroup, GroupRecord, RecordedLayout
+from opencqrs_py.model.naming import listed, nearest
 from opencqrs_py.model.partition import layout
 from opencqrs_py.processing.exceptions import one_line
-from opencqrs_py.processing.group_records import RecordRule, Warned, changed_since
+from opencqrs_py.processing.group_records import RecordRule, Warned, changed_since, selected_since
 from opencqrs_py.processing.ports import GroupRecords, ProgressTracker
 
 if TYPE_CHECKING:
     from opencqrs_py.assembly.container import ApplicationContainer, GroupContainer
 
 BEGINNING, PROGRESS, HANDLERS = "fetch.initial-position", "progress", "handlers changed"
+SELECTION = "selection changed"
 PARTITIONS = "life-cycle.partitions"
 _SHOWN = 8
+_log = logging.getLogger("opencqrs.processing")
+_RENAMED = (
+    "group '%s' begins as a new one, and group '%s' has progress and no handler here. If it was renamed, events are "
+    "handled once more: stop, and write '%s' in the handlers, or rename it in the tables opencqrs_progress, "
+    "opencqrs_groups and opencqrs_inbox"
+)
 
 
 def record_decisions(
@@ -47,6 +56,29 @@ def record_decisions(
         return [Decision(settings.name, "group record", "not known", one_line(error))]
 
 
+def mention_others(names: Collection[str], parts: Mapping[str, GroupContainer]) -> None:
+    """Log which groups have a record beside those of some groups, and no handler.
+
+    They belong to other programs, or were removed or renamed. Where a group begins whose name is like one of these, it
+    may be that one: then events are handled once more, which is warned of. A tracker that is unavailable says nothing.
+    """
+    known: dict[str, GroupRecord] = {}
+    for tracker in {id(each): each for each in (parts[name].tracker() for name in names)}.values():
+        try:
+            found = tracker.records() if isinstance(tracker, GroupRecords) else []
+        except Exception as error:  # which the start itself will meet
+            _log.debug("records of groups cannot be read: %s", one_line(error))
+            continue
+        known |= {record.group: record for record in found}
+    others = sorted(known.keys() - parts.keys())
+    closest = {name: nearest(name, others) for name in sorted({*names} - known.keys())}
+    renamed = {name: other for name, other in closest.items() if other is not None}
+    for name, other in renamed.items():
+        _log.warning(_RENAMED, name, other, other, extra={"action": "renamed", "group": name})
+    if rest := [each for each in others if each not in renamed.values()]:
+        _log.info("groups with progress and without a handler here: %s", listed(rest))
+
+
 def _decided(
     settings: EffectiveGroup, rule: RecordRule, record: GroupRecord, tracker: ProgressTracker
 ) -> Iterator[Decision]:
@@ -68,6 +100,8 @@ def _decided(
     except ExplainedError as refused:
         error = refused
     yield _beginning(name, record, warnings.get(Warned.SETTING, ""))
+    if kept.selection is not None and kept.selection.since is not None:
+        yield Decision(name, SELECTION, f"position {kept.selection.since}", selected_since(name, kept.selection))
     if record.layout is not None and {*partitions} != {*layout(settings.life_cycle.partitions)}:
         yield _partitions(name, record.layout, settings.life_cycle.partitions)
     if error is not None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
 from opencqrs_py.assembly.blueprint import Blueprint, UserModules
 from opencqrs_py.assembly.conditions import no_inbox, waits
 from opencqrs_py.assembly.container import ApplicationContainer, GroupContainer, GroupRecipe
+from opencqrs_py.assembly.loaded_code import NO_CODE, loaded_code
 from opencqrs_py.assembly.packages import Registry
-from opencqrs_py.config import DriverHandles, EffectiveGroup
+from opencqrs_py.config import DataFormat, DriverHandles, EffectiveGroup
 from opencqrs_py.config import Engine as EngineName
 from opencqrs_py.config.choices import ENGINES, LiveDuringRebuild
 from opencqrs_py.config.value_types import AGO, parse_duration
@@ -62,16 +64,23 @@ def group_run(
     return GroupRun(
         processing=processing,
         partitions=partitions,
-        initial=lambda: _initial(settings, source, group.tracker(), container.clock()),
+        initial=partial(_start_of, blueprint, settings, source, group, container),
         back_off=group.back_off(),
         on_exhausted=OnExhausted(settings.retry.on_exhausted.value),
         on_undecodable=OnExhausted(settings.retry.on_undecodable.value),
         prepare=preparation(blueprint, settings.name, container),
-        recipe=GroupRecipe(blueprint, settings, blueprint.discover().fingerprint(settings.name)),
+        recipe=_recipe(blueprint, settings),
         record=record_rule(settings, group, container),
         most_at_once=settings.rebuild.max_tasks if blueprint.rebuilding else None,
         hold=settings.checkpointing.hold,
     )
+
+
+def _recipe(blueprint: Blueprint, settings: EffectiveGroup) -> GroupRecipe:
+    """Return what builds a group in another process; of threads none does, so the code need not be read."""
+    handlers = blueprint.discover().fingerprint(settings.name)
+    here = settings.processing.engine.value == EngineName.THREAD.value
+    return GroupRecipe(blueprint, settings, handlers, NO_CODE if here else loaded_code(blueprint.modules))
 
 
 def record_rule(settings: EffectiveGroup, group: GroupContainer, container: ApplicationContainer) -> RecordRule:
@@ -85,6 +94,11 @@ def record_rule(settings: EffectiveGroup, group: GroupContainer, container: Appl
         OnChanged(settings.processing.on_changed_handlers.value),
         settings.life_cycle.partitions,
         pauses=settings.rebuild.live is LiveDuringRebuild.PAUSE,
+        selection=(
+            ("fetch.subject", settings.fetch.subject),
+            ("fetch.recursive", str(settings.fetch.recursive).lower()),
+            ("events.format", (DataFormat.ENVELOPE if group.events().enveloped else DataFormat.PLAIN).value),
+        ),
     )
 
 
@@ -168,6 +182,7 @@ def spark_sessions(
         conf=spark.conf,
         name=name,
         sources=modules.shipped(),
+        roots=modules.roots,
         verbose=verbose,
         allow_unauthenticated=spark.allow_unauthenticated,
     )
@@ -200,12 +215,25 @@ def initial_position(setting: str, source: EventSource, clock: Clock) -> int:
             return source.position_before(datetime.fromisoformat(setting))
 
 
-def _initial(settings: EffectiveGroup, source: EventSource, tracker: ProgressTracker, clock: Clock) -> int:
+def _start_of(
+    blueprint: Blueprint,
+    settings: EffectiveGroup,
+    source: EventSource,
+    group: GroupContainer,
+    container: ApplicationContainer,
+) -> int:
+    clock = container.clock()
+    if blueprint.rebuilding:  # from where the group itself began; the log may be read with a limit before that
+        return initial_position(settings.fetch.initial_position, source, clock)
+    return starting_position(settings, source, group.tracker(), clock)
+
+
+def starting_position(settings: EffectiveGroup, source: EventSource, tracker: ProgressTracker, clock: Clock) -> int:
     """Return where partitions without progress start.
 
     Raises:
         AssemblyError: OCQ-528, if the group has no progress, but another spelling of its name has: it would handle
-            everything again.
+            everything again. OCQ-530, if it is to start at a position or time that there is not yet.
     """
     known = dict.fromkeys(status.group for status in tracker.statuses())
     alike = [name for name in known if canonical(name) == canonical(settings.name)]
@@ -214,7 +242,22 @@ def _initial(settings: EffectiveGroup, source: EventSource, tracker: ProgressTra
         rows = "its rows in opencqrs_progress and opencqrs_groups"
         fix = f"write '{alike[0]}' in the handlers; or rename {rows}, or delete them to start again"
         raise AssemblyError("OCQ-528", what, f"group {settings.name}", fix)
-    return initial_position(settings.fetch.initial_position, source, clock)
+    setting = settings.fetch.initial_position
+    position = initial_position(setting, source, clock)
+    if _is_ahead(setting, position, source, clock):
+        what = f"group '{settings.name}' is to start at {setting}, and the log ends at position {source.head():,}"
+        fix = "write head to start with the events that come from now on, tail for all that there are"
+        raise AssemblyError("OCQ-530", what, f"group {settings.name}: fetch.initial-position", fix)
+    return position
+
+
+def _is_ahead(setting: str, position: int, source: EventSource, clock: Clock) -> bool:
+    """Return whether a group would start at a position after the newest event, or at a time that is still to come."""
+    if setting in ("tail", "head") or position < (head := source.head()):
+        return False
+    if setting.isdigit():
+        return position > head
+    return setting[:2].casefold() != AGO and datetime.fromisoformat(setting) > clock.now()
 
 
 def preparation(blueprint: Blueprint, group: str, container: ApplicationContainer) -> Callable[[], None]:

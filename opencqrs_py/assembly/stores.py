@@ -73,6 +73,15 @@ def sqlite_file(url: str) -> Path | None:
     return Path(path) if is_file else None
 
 
+def is_in_memory_of_a_thread(url: str) -> bool:
+    """Return whether a URL names a database of SQLite in memory that each thread has for itself, and starts empty."""
+    scheme, _, path = url.partition("://")
+    name, _, query = path.removeprefix("/").partition("?")
+    if scheme not in ("sqlite", "sqlite+pysqlite") or "cache=shared" in query:
+        return False
+    return name in ("", ":memory:", "file::memory:") or (name.startswith("file:") and "mode=memory" in query)
+
+
 def mapping_of(settings: MappingSettings, url: str) -> TableMapping | None:
     """Return the table of another system that settings name, ``None`` when they name none.
 

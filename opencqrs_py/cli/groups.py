@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from opencqrs_py.cli.options import Integer, ProjectOptions, Seconds, format_option, project_options
-from opencqrs_py.cli.output import clean, print_json, print_line, stdout
+from opencqrs_py.cli.output import cell, print_json, print_line, stdout
 from opencqrs_py.cli.rebuilds import rebuild_command
 
 if TYPE_CHECKING:
@@ -322,13 +322,13 @@ def _print_table(statuses: Sequence[GroupStatus]) -> None:
         table.add_column(title, justify="right" if title == "lag" else "left")
     for status in statuses:
         row = _as_json(status)
-        nodes = ", ".join(f"{clean(name)} ({count})" for name, count in row["owners"].items())
+        nodes = ", ".join(f"{name} ({count})" for name, count in row["owners"].items())
         states = ", ".join(f"{count} {state}" for state, count in row["states"].items())
         table.add_row(
-            clean(status.group),
+            cell(status.group),
             row["wanted"],
             str(row["partitions"]),
-            nodes or "-",
+            cell(nodes or "-"),
             states or "never run",
             f"{status.lag:,}",
         )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
-from opencqrs_py.cli.output import clean, print_json, stdout
+from opencqrs_py.cli.output import cell, clean, print_json, stdout
 
 if TYPE_CHECKING:
     from opencqrs_py.assembly.health import Health
@@ -52,7 +52,7 @@ def _print_groups(health: Health) -> None:
         table.add_column(title, justify="right" if title in {"partitions", "lag"} else "left")
     for group in health.groups:
         state = f"[{_WELL.get(group.state, 'red')}]{group.state}[/]"
-        table.add_row(clean(group.group), state, f"{group.partitions:,}", f"{group.lag:,}")
+        table.add_row(cell(group.group), state, f"{group.partitions:,}", f"{group.lag:,}")
     stdout().print(table)
 
 
@@ -65,5 +65,5 @@ def _print_jobs(health: Health) -> None:
     for title in ("job", "state"):
         table.add_column(title)
     for job in health.jobs:
-        table.add_row(clean(job.job), f"[{_WELL.get(job.state, 'red')}]{job.state}[/]")
+        table.add_row(cell(job.job), f"[{_WELL.get(job.state, 'red')}]{job.state}[/]")
     stdout().print(table)

@@ -10,13 +10,15 @@ import click
 
 from opencqrs_py.assembly.job_rows import iso, job_row, paused_row, run_row
 from opencqrs_py.cli.options import Integer, ProjectOptions, Seconds, format_option, project_options
-from opencqrs_py.cli.output import clean, print_json, print_line, print_result, stdout
+from opencqrs_py.cli.output import cell, clean, print_json, print_line, print_result, stdout
 from opencqrs_py.cli.records import print_only_warnings
 from opencqrs_py.model.masking import scrubbed
 from opencqrs_py.model.naming import counted, listed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from rich.text import Text
 
     from opencqrs_py.assembly.jobs import JobStatus
     from opencqrs_py.jobs.runs import JobRun
@@ -206,7 +208,7 @@ def _print_statuses(statuses: Sequence[JobStatus]) -> None:
         outcome = "-" if last is None else f"[{_COLOURS.get(last.status.value, 'default')}]{last.status.value}[/]"
         following = _short(record.next_tick) if record is not None else "-"
         schedule = ", ".join(filter(None, said)) or "on demand"
-        table.add_row(clean(status.job.name), clean(schedule), following, _state(status), outcome, ended, lag)
+        table.add_row(cell(status.job.name), cell(schedule), following, _state(status), outcome, ended, lag)
     stdout().print(table)
     for status in statuses:
         if status.last is not None and status.last.error:
@@ -216,11 +218,11 @@ def _print_statuses(statuses: Sequence[JobStatus]) -> None:
         print_line("no process runs jobs: opencqrs run", "yellow")
 
 
-def _state(status: JobStatus) -> str:
+def _state(status: JobStatus) -> str | Text:
     if status.record is not None and status.record.is_paused:
         by = f" by {status.record.paused_by}" if status.record.paused_by else ""
         why = f": {status.record.reason}" if status.record.reason else ""
-        return clean(scrubbed(f"paused{by}{why}")).replace("[", r"\[")
+        return cell(scrubbed(f"paused{by}{why}"))
     active = [run for run in status.open if run.is_active]
     if not active:
         return f"{counted(len(status.open), 'run waits', 'runs wait')}" if status.open else "idle"
@@ -244,14 +246,14 @@ def _print_runs(runs: Sequence[JobRun]) -> None:
         items = f"{run.position.items:,}" if run.position.items else "-"
         began, attempt = _short(run.started_at), str(run.attempt or "-")
         table.add_row(
-            clean(run.id),
+            cell(run.id),
             run.trigger.value,
             status,
             began,
             seconds,
             items,
             attempt,
-            clean(scrubbed(why)).replace("[", r"\["),
+            cell(scrubbed(why)),
         )
     stdout().print(table)
 

@@ -18,7 +18,7 @@ from opencqrs_py.cli.output import clean, stderr
 from opencqrs_py.model.outcome import Outcome
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import PartitionStatus, ProcessorState
-from opencqrs_py.processing.supervision import Observer, in_words
+from opencqrs_py.processing.supervision import Observer, in_words, when
 
 if TYPE_CHECKING:
     from opencqrs_py.assembly.application import Application
@@ -160,7 +160,7 @@ def held_up(status: PartitionStatus, now: datetime) -> str:
     if not words or not due:
         return status.state.value if words else ""
     left = max(0.0, (due - now).total_seconds())
-    return f"{words.format(attempt=status.attempt)} in {in_words(left)}"
+    return f"{words.format(attempt=status.attempt)} {when(left)}"
 
 
 class TerminalMonitor(Monitor):

@@ -8,7 +8,7 @@ import click
 
 from opencqrs_py.assembly.rows import load_row
 from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
-from opencqrs_py.cli.output import clean, print_json, print_line, stdout
+from opencqrs_py.cli.output import cell, print_json, print_line, stdout
 from opencqrs_py.cli.tables import spark_size
 
 if TYPE_CHECKING:
@@ -81,5 +81,5 @@ def _print_table(nodes: list[NodeStatus]) -> None:
         load = status.node.load if status.alive else None
         size = [spark_size(load) if load is not None else "-"] if on_spark else []
         jobs = [str(len(status.node.jobs)) if status.alive else "-"] if has_jobs else []
-        table.add_row(clean(status.node.name), state, status.node.started_at, *size, *jobs, clean(", ".join(shares)))
+        table.add_row(cell(status.node.name), state, status.node.started_at, *size, *jobs, cell(", ".join(shares)))
     stdout().print(table)

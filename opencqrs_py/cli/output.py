@@ -19,8 +19,9 @@ from opencqrs_py.model.masking import scrubbed
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
-__all__ = ["clean", "explain", "messages", "print_json", "print_line", "print_result", "stderr", "stdout"]
+__all__ = ["cell", "clean", "explain", "messages", "print_json", "print_line", "print_result", "stderr", "stdout"]
 
 _PIPE_WIDTH = 1_000  # columns of a table that goes into a file or pipe: enough to break nothing
 
@@ -106,10 +107,17 @@ def clean(text: str) -> str:
     return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)
 
 
+def cell(text: str) -> Text:
+    """Return text from outside as a cell of a table, in which brackets are no tags."""
+    from rich.text import Text  # noqa: PLC0415 only when a table is printed
+
+    return Text(clean(text))
+
+
 def _console(*, stderr: bool) -> Console:
     from rich.console import Console  # noqa: PLC0415 takes a tenth of a second
 
-    console = Console(stderr=stderr, highlight=False)
+    console = Console(stderr=stderr, highlight=False, emoji=False)  # as an emoji, :b: of /a:b:c would be lost
     if not console.is_terminal:
         console.width = _PIPE_WIDTH
     return console

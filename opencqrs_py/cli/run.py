@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,7 +17,7 @@ from opencqrs_py.cli.records import print_only_warnings
 from opencqrs_py.cli.signals import INTERRUPTED, signals
 from opencqrs_py.cli.tables import print_groups
 from opencqrs_py.errors import ExplainedError
-from opencqrs_py.model.naming import counted
+from opencqrs_py.model.naming import counted, listed
 from opencqrs_py.processing.exceptions import one_line
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def run_command(
     except KeyboardInterrupt:
         if not monitor.started:
             raise
-        return _interrupted(application, groups, as_json=as_json)
+        return _interrupted(application, groups, cut_off=sorted(monitor.held), as_json=as_json)
     statuses = application.status(groups)
     if as_json:
         print_json(_as_json(statuses, failed=result.failed, skipped=result.skipped, parked=result.parked))
@@ -91,8 +91,10 @@ def _tell_unhandled(result: RunResult, project: str) -> None:
         print_line(f"{events} in the inbox: opencqrs inbox list{project}", "yellow")
 
 
-def _interrupted(application: Application, groups: tuple[str, ...], *, as_json: bool) -> int:
-    """Say where each partition continues, or why that cannot be shown."""
+def _interrupted(
+    application: Application, groups: tuple[str, ...], *, cut_off: Sequence[str] = (), as_json: bool
+) -> int:
+    """Say where each partition continues, or why that cannot be shown; and whose handlers have not returned."""
     statuses: list[GroupStatus] = []
     said = "stopped; each partition continues from here:"
     try:
@@ -107,6 +109,8 @@ def _interrupted(application: Application, groups: tuple[str, ...], *, as_json: 
         print_line(said, "default")
     if statuses and not as_json:
         _show(statuses, {})  # what was cut off is not counted
+    if cut_off:
+        print_line(f"a handler did not return; the next start repeats its event: {listed(cut_off)}", "yellow")
     sys.stdout.flush()
     signals.said = True
     return INTERRUPTED

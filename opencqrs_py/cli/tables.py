@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from opencqrs_py.cli.output import clean, stdout
+from opencqrs_py.cli.output import cell, clean, stdout
 from opencqrs_py.model.naming import counted
 
 if TYPE_CHECKING:
     from rich.table import Table
+    from rich.text import Text
 
     from opencqrs_py.assembly.status import GroupStatus, NodeLoad
     from opencqrs_py.control.records import TaskLoad
@@ -105,7 +106,7 @@ def _table(statuses: Sequence[GroupStatus], handled: Handled) -> Table:
     for status in statuses:
         if not status.partitions:
             rate = ["-"] if columns.rates else []
-            table.add_row(clean(status.group), "-", "-", f"{status.head:,}", *rate, "never run")
+            table.add_row(cell(status.group), "-", "-", f"{status.head:,}", *rate, "never run")
         for each in status.partitions:
             table.add_row(*_cells(status, each, handled, columns))
     return table
@@ -150,16 +151,16 @@ def _error_line(status: PartitionStatus) -> str:
     return f"[{status.group} {status.partition}] {clean(status.error)}{note}"
 
 
-def _cells(status: GroupStatus, p: PartitionStatus, handled: Handled, columns: _Columns) -> list[str]:
+def _cells(status: GroupStatus, p: PartitionStatus, handled: Handled, columns: _Columns) -> list[str | Text]:
     rate = status.events_per_second.get(p.partition)
     return [
-        clean(status.group),
+        cell(status.group),
         str(p.partition),
         str(p.position),
         f"{max(0, status.head - p.position):,}",
         *(["-" if rate is None else f"{rate:,.0f}"] if columns.rates else []),
         f"[{_STYLES.get(p.state.value, 'default')}]{p.state.value}[/]",
-        *([clean(p.owner) or "-"] if columns.owners else []),
+        *([cell(p.owner or "-")] if columns.owners else []),
         *([f"{handled.get((status.group, str(p.partition)), 0):,}"] if columns.handled else []),
         *([f"{p.skipped:,}"] if columns.skips else []),
         *([f"{sum(count for _, count in p.parked):,}"] if columns.parked else []),

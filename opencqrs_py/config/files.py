@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from opencqrs_py.config.placeholders import Found
 
-_FORMATS = {".yaml": "yaml", ".yml": "yaml", ".toml": "toml", ".properties": "properties"}
+FORMATS = {".yaml": "yaml", ".yml": "yaml", ".toml": "toml", ".properties": "properties"}
 """The formats of files; of two files in one folder the later in this list wins."""
 
 _ON_PROFILE = frozenset({"opencqrs.config.onprofile", "opencqrs.config.activate.onprofile"})
@@ -94,7 +94,7 @@ class FileReader:
     def application_files(self, folders: tuple[Path, ...], profile: str | None = None) -> list[Path]:
         """Return the ``application`` files of ``folders`` for a profile, or for all, from the lowest to the highest."""
         name = "application" if profile is None else f"application-{profile}"
-        names = [f"{name}{suffix}" for suffix in _FORMATS]
+        names = [f"{name}{suffix}" for suffix in FORMATS]
         return [
             folder / each for folder in folders for there in [self.names_in(folder)] for each in names if each in there
         ]
@@ -131,9 +131,9 @@ class FileReader:
         self.findings.error(Code.FILE_UNREADABLE, what, where, f"put back the {kind}, or check its name and rights")
 
     def _parsed(self, file: Path, text: str) -> list[Document]:
-        origin, form = Origin(OriginKind.FILE, self.shown(file)), _FORMATS.get(file.suffix.lower())
+        origin, form = Origin(OriginKind.FILE, self.shown(file)), FORMATS.get(file.suffix.lower())
         if form is None:
-            what, fix = f"{file.suffix or 'no suffix'} is no format of settings", f"use one of {listed(_FORMATS)}"
+            what, fix = f"{file.suffix or 'no suffix'} is no format of settings", f"use one of {listed(FORMATS)}"
             self.findings.error(Code.FILE_UNREADABLE, what, origin, fix)
             return []
         parse = getattr(import_module(f"opencqrs_py.config.{form}_file"), f"{form}_documents")
@@ -220,7 +220,7 @@ class FileStack:
             self._report_missing(plain, path, entry)
 
     def _report_missing(self, name: str, path: Path, entry: Entry) -> None:
-        there = sorted(each.name for each in path.parent.glob("*") if each.suffix in _FORMATS or each.is_dir())
+        there = sorted(each.name for each in path.parent.glob("*") if each.suffix in FORMATS or each.is_dir())
         close = nearest(path.name, there)
         fix = f"did you mean {close}?" if close else f"create it, or write optional:{name}"
         where = f"{entry.origin} (looked for {self.reader.shown(path)})"

@@ -13,6 +13,7 @@ from pydantic_settings import InitSettingsSource
 from opencqrs_py.config.binding import Binder, Merged
 from opencqrs_py.config.choices import Mode, OnExhausted, OnUnknown, RetryPolicy
 from opencqrs_py.config.configuration import Configuration
+from opencqrs_py.config.effects import RULED, warn_of_idle_settings
 from opencqrs_py.config.entries import Layer, text_items
 from opencqrs_py.config.files import FileReader
 from opencqrs_py.config.groups import GROUP_FAMILY
@@ -128,7 +129,11 @@ class _Found:
             _warn_of_jobs(settings, tuple(jobs), merged, findings)
         names = _all_names(tuple(settings.event_handling.groups), groups)
         job_names = tuple(settings.jobs.model_extra or ())
-        _warn_of_attempts(settings, names, merged, findings)
+        chosen = {name: GROUP_FAMILY.inherited(settings, name) for name in names}
+        _warn_of_attempts(chosen, merged, findings)
+        ruled = {name for name, found in chosen.items() if not RULED.isdisjoint(_own(found))}
+        if ruled:
+            warn_of_idle_settings({name: chosen[name] for name in ruled}, merged, self.profiles, findings)
         configuration = Configuration(
             settings,
             merged,
@@ -233,11 +238,15 @@ def _job_warning(what: str, name: str, known: Sequence[str], where: str) -> JobW
     return JobWithoutCodeWarning(Code.JOB_WITHOUT_CODE.value, what, where, fix)
 
 
-def _warn_of_attempts(settings: Settings, groups: Sequence[str], merged: Merged, findings: Findings) -> None:
+def _own(chosen: Mapping[LeafName, Inherited]) -> list[LeafName]:
+    """Return the settings of a group that stand under its own name."""
+    return [leaf for leaf, one in chosen.items() if one.level is Level.OWN]
+
+
+def _warn_of_attempts(groups: Mapping[str, Mapping[LeafName, Inherited]], merged: Merged, findings: Findings) -> None:
     """Warn about each ``retry.on-exhausted`` that is set and cannot apply, as nothing limits the attempts."""
     found: dict[Path, OnExhausted] = {}
-    for name in groups:
-        chosen = GROUP_FAMILY.inherited(settings, name)
+    for name, chosen in groups.items():
         decided = chosen["retry", "on_exhausted"]
         if decided.is_given and _is_endless(chosen):
             place = STANDARD if decided.level is Level.STANDARD else (*GROUPS, name)

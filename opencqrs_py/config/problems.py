@@ -46,6 +46,8 @@ class Code(StrEnum):
     JOB_WITHOUT_CODE = "OCQ-122"
     RIVALS = "OCQ-123"
     RESERVED_NAME = "OCQ-124"
+    UNREAD_FILE = "OCQ-125"
+    NO_EFFECT = "OCQ-126"
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from opencqrs_py.config.keys import INLINE_JSON, FreeNames, index_of
 from opencqrs_py.config.placeholders import Lookup, resolved_items
 from opencqrs_py.config.problems import Code, Findings
 from opencqrs_py.config.profiles import DEFAULT_PROFILE, is_profile_name
+from opencqrs_py.config.unread_files import warn_of_unread_files
 from opencqrs_py.model.naming import nearest
 
 if TYPE_CHECKING:
@@ -234,8 +235,11 @@ def ranked(given: Given) -> tuple[list[Layer], tuple[str, ...]]:
     merged = Binder(index, FreeNames(), Findings()).merged([layer for layer in early if layer.entries])
     profiles = _profiles(given, merged, lookup, above)
     given.stack = _stack(given, tuple(profiles) or (DEFAULT_PROFILE,), merged, lookup, given.findings)
+    unread = set[str]()
+    if profiles or all(file.stem != "application" for file in given.reader.files):
+        unread = warn_of_unread_files(given.reader, (given.project, given.project / "config"), profiles)
     if profiles:
-        _warn_of_unknown(given, profiles, given.stack.known_profiles)
+        _warn_of_unknown(given, profiles, given.stack.known_profiles | unread)
     for at, source in enumerate(sources):
         if isinstance(source, FilesSource | SecretsSource):
             said[at] = source.layers()

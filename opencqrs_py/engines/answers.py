@@ -11,7 +11,7 @@ from threading import Lock
 from typing import cast
 
 from opencqrs_py.engines.threads import Threads
-from opencqrs_py.processing.awaiting import finish
+from opencqrs_py.processing.awaiting import finish, tasks_may_stay
 from opencqrs_py.processing.exceptions import raise_interrupt
 from opencqrs_py.processing.participation import Answer, Call
 from opencqrs_py.processing.supervision import in_words
@@ -41,7 +41,8 @@ class AnswersInTime:
             self._threads.run("opencqrs-participant", _putting(returned, self, key, free[key]))
         if awaited:
             try:
-                answers |= finish(_awaited(awaited, seconds))
+                with tasks_may_stay():
+                    answers |= finish(_awaited(awaited, seconds))
             finally:
                 self._end(awaited)
         while waiting:

@@ -289,25 +289,38 @@ def when_available(
     """Return what ``act`` returns; during an outage of a database or the event store, try again after a wait.
 
     A database that cannot be reached at all is an error, since most likely its URL is wrong. Later outages, such as a
-    stopped process that holds the write lock of an SQLite file, are waited for. The observer is notified of each wait;
-    ``stopping`` ends it, and nothing is claimed then.
+    stopped process that holds the write lock of an SQLite file, are waited for. The observer is notified of each wait,
+    and the first time of what is unavailable and what to do, since a URL may be wrong; ``stopping`` ends it, and
+    nothing is claimed then.
 
     Raises:
         DatabaseAwayError: OCQ-304, if the database of the progress cannot be reached.
     """
     tracker, source = run.processing.tracker, run.processing.source
     tracker.statuses()
+    failed: Failure | None = None
     for wait in OUTAGE_BACK_OFF.waits():
         try:
             return act()
         except Exception as error:
             if not (tracker.is_outage(error) or source.is_outage(error)):
                 raise
-            failure = failure_of(error, Origin.OUTAGE)
-            _report(Notice(run.group, run.partitions[0], Action.WAIT, failure, wait=wait), observer)
+            first, failed = failed is None, failure_of(error, Origin.OUTAGE)
+            shown = _placed(failed, source) if first else failed
+            _report(Notice(run.group, run.partitions[0], Action.WAIT, shown, wait=wait, advises=first), observer)
         if stopping.wait(wait):
             break
     return []
+
+
+def _placed(failure: Failure, source: EventSource) -> Failure:
+    """Return the failure of an outage; if it is the event store that is unavailable, with that in its message."""
+    try:
+        source.head()
+    except Exception as error:
+        if source.is_outage(error):
+            return replace(failure, message=f"the event store is unavailable: {failure.message}")
+    return failure
 
 
 def _notices(group: str, partition: Partition, outcome: Outcome) -> Iterator[Notice]:

@@ -48,6 +48,34 @@ class RecordedLayout:
         return RecordedLayout(tuple(partitions), setting, tuple(one for one in overridden if one != setting)[-_KEPT:])
 
 
+Settings = tuple[tuple[str, str], ...]
+"""Settings by key, with their values as text."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedSelection:
+    """Which events a group reads, and how, as its settings say.
+
+    Attributes:
+        settings: The settings that decide about it.
+        since: Position up to which others did; ``None``: they were always the same.
+        before: Those others.
+    """
+
+    settings: Settings
+    since: int | None = None
+    before: Settings = ()
+
+    def changed(self, settings: Settings, position: int) -> RecordedSelection:
+        """Return the selection after a change at a position; one that is taken back there leaves no trace."""
+        before = self.before if self.since == position else self.settings
+        return RecordedSelection(settings) if settings == before else RecordedSelection(settings, position, before)
+
+    def up_to(self, position: int) -> RecordedSelection:
+        """Return the selection of a group that was reset to a position, and so reads again what comes after it."""
+        return self if self.since is None or self.since <= position else RecordedSelection(self.settings)
+
+
 @dataclass(frozen=True, slots=True)
 class GroupRecord:
     """Where a group began, and which code has built its read model.
@@ -61,6 +89,7 @@ class GroupRecord:
         sequencing: Fingerprint of what decides about its sequences and partitions; empty if it is not known.
         changes: How its handlers have changed since it began, the last ones.
         layout: Its partitions; ``None`` if they are not recorded yet.
+        selection: Which events it reads; ``None`` if that is not recorded yet.
         rebuild: Its last rebuild; ``None`` if there was none. It is written by rebuilds only.
     """
 
@@ -72,6 +101,7 @@ class GroupRecord:
     sequencing: str = ""
     changes: tuple[HandlersChange, ...] = ()
     layout: RecordedLayout | None = None
+    selection: RecordedSelection | None = None
     rebuild: RebuildRecord | None = field(default=None, compare=False)
 
     @property
@@ -82,7 +112,9 @@ class GroupRecord:
     def up_to(self, position: int) -> GroupRecord:
         """Return the record without changes after a position: the group was reset to it, and handles that again."""
         kept = tuple(each for each in self.changes if each.position <= position)
-        return self if kept == self.changes else replace(self, changes=kept)
+        selection = None if self.selection is None else self.selection.up_to(position)
+        same = (kept, selection) == (self.changes, self.selection)
+        return self if same else replace(self, changes=kept, selection=selection)
 
     def with_handlers(self, handlers: str, position: int, at: str) -> GroupRecord:
         """Return the record after handlers have taken over from others at a position.

@@ -16,6 +16,7 @@ from opencqrs_py.model.chunk import NOTHING
 from opencqrs_py.model.inbox import GivenUp
 from opencqrs_py.model.outcome import Failure, Origin, Outcome
 from opencqrs_py.model.progress import Cursor, PartitionStatus, ProcessorState, Skip
+from opencqrs_py.processing.awaiting import tasks_may_stay
 from opencqrs_py.processing.binding import Work
 from opencqrs_py.processing.checkpoints import CheckpointTrigger
 from opencqrs_py.processing.dispatch import ChunkFailedError
@@ -330,7 +331,10 @@ class CheckpointedProcessor(PartitionProcessor):
             tell(work, cursor, portion)
         work.trigger = self._participating().trigger
         dispatcher = self._all.own.replaying if work.replaying else self._all.own.usual
-        return 0 if dispatcher is None else self._handled(portion, work, dispatcher)
+        if dispatcher is None:
+            return 0
+        with tasks_may_stay():  # which a participant awaits at a checkpoint
+            return self._handled(portion, work, dispatcher)
 
     @override
     def _handled(self, portion: Portion, work: Work, dispatcher: Any = None) -> int:

@@ -162,6 +162,15 @@ class Dispatcher:
         return frozenset(exact | set(filter(self.handles, self._types.names)) | self._reading.upcast_types)
 
     @property
+    def type_names(self) -> tuple[str, ...]:
+        """The types and patterns that handlers name, and the types of their event classes; none: some take any type."""
+        handlers = [target.bound for target in self._targets]
+        if any(not bound.handler.mark.types and _open(bound) for bound in handlers):
+            return ()
+        named = {name for bound in handlers for name in bound.handler.mark.types}
+        return tuple(sorted(named | set(filter(self.handles, self._types.names))))
+
+    @property
     def transactional(self) -> bool:
         """Whether every handler asks for the progress transaction."""
         return all(signature.transactional for signature in self._signatures)

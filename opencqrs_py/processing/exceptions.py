@@ -11,6 +11,8 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from threading import current_thread, local, main_thread
 from typing import Any, NamedTuple
@@ -198,6 +200,7 @@ def _read(read: Callable[[], str]) -> str | _Unreadable:
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
 _LEFT_OUT = (_PACKAGE, contextlib.__file__)  # the latter closes what this package has opened
+_DATABASE = ("sqlalchemy", "psycopg", "pymysql")  # libraries whose lines say nothing of a statement that fails
 
 _INNER = "opencqrs_py.processing."  # exceptions between our own functions, never seen outside
 MOST_CHARACTERS = 20_000
@@ -216,7 +219,7 @@ class _Link(NamedTuple):
 
 
 def own_frames(error: BaseException) -> str:
-    """Format an exception with its causes, leaving out the frames of this package.
+    """Format an exception with its causes, leaving out the frames of this package and of the libraries of databases.
 
     Empty when no frame is left: then the error arose in this package or below it. Empty, too, for an event store's
     error that reached no frame but this package's, whatever the library beneath raised. Never raises, except for an
@@ -260,6 +263,8 @@ def _chain(error: BaseException) -> Iterator[_Link]:
         yield _Link(error, led_by)
         cause, context = error.__cause__, None if error.__suppress_context__ else error.__context__
         before = context if cause is None else cause
+        if before is not None and _module(error) == "sqlalchemy.exc" and getattr(error, "orig", None) is before:
+            return  # the driver's error, whose text is in the one that SQLAlchemy has made of it
         if before is None or id(before) in seen or _module(before).startswith(_INNER):
             return  # what a chunk failed of before it was tried in parts has led to nothing of this
         led_by = _CONTEXT if cause is None else _CAUSE
@@ -282,7 +287,14 @@ def _alone(error: BaseException, *, members: bool) -> tuple[str, int]:
 
 def _frames(error: BaseException) -> list[traceback.FrameSummary]:
     stack = traceback.extract_tb(error.__traceback__, limit=-_MOST_FRAMES)
-    return [frame for frame in stack if not frame.filename.startswith(_LEFT_OUT)]
+    return [frame for frame in stack if not frame.filename.startswith((*_LEFT_OUT, *_database_folders()))]
+
+
+@cache
+def _database_folders() -> tuple[str, ...]:
+    """Return where the libraries of databases are; none of them is imported."""
+    specs = [find_spec(name) for name in _DATABASE]
+    return tuple(str(Path(spec.origin).parent) + os.sep for spec in specs if spec is not None and spec.origin)
 
 
 def _last_lines(error: BaseException) -> str:

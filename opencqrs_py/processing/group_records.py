@@ -8,7 +8,7 @@ from datetime import datetime
 from enum import Enum, StrEnum
 
 from opencqrs_py.errors import BeginningNeededError, HandlersChangedError, ProgressLostError, RebuildUnderWayError
-from opencqrs_py.model.group_record import FoundGroup, GroupRecord, RecordedLayout
+from opencqrs_py.model.group_record import FoundGroup, GroupRecord, RecordedLayout, RecordedSelection, Settings
 from opencqrs_py.model.naming import counted
 from opencqrs_py.model.rebuild import RebuildPhase, RebuildRecord
 
@@ -29,10 +29,11 @@ class OnChanged(StrEnum):
 
 
 class Warned(Enum):
-    """What a claim warns of. Of the last two a process warns once."""
+    """What a claim warns of. Of all but the first a process warns once."""
 
     LOST = "lost"
     SETTING = "setting"
+    SELECTION = "selection"
     HANDLERS = "handlers"
 
 
@@ -89,6 +90,7 @@ class RecordRule:
         partitions: ``life-cycle.partitions``.
         said: What this process has warned of.
         pauses: Whether its code waits for a rebuild by the same code, instead of running the tables of others.
+        selection: The settings that decide which events it reads, and how; none: they are not compared.
     """
 
     group: str
@@ -100,6 +102,7 @@ class RecordRule:
     partitions: int = 1
     said: set[Warned] = field(default_factory=set, compare=False)
     pauses: bool = True
+    selection: Settings = ()
 
     def kept(self, found: FoundGroup, initial: int | None = None) -> Kept:
         """Return what a claim keeps of a group; called in its transaction.
@@ -149,7 +152,8 @@ class RecordRule:
     def _begun(self, found: FoundGroup, initial: int | None) -> Kept:
         """Return the record of a group that begins now, again, or that an older version of this package has begun."""
         code, layout = self.code(), RecordedLayout(tuple(sorted(found.partitions)), self.partitions)
-        record = GroupRecord(self.group, "", None, self._at(), code.handlers, code.sequencing, layout=layout)
+        selection = RecordedSelection(self.selection) if self.selection else None
+        record = GroupRecord(self.group, "", None, self._at(), code.handlers, code.sequencing, (), layout, selection)
         if found.positions:
             return Kept(record)
         lost = found.record is not None
@@ -163,6 +167,7 @@ class RecordRule:
         if kept.layout is None:
             kept = replace(kept, layout=RecordedLayout(tuple(sorted(found.partitions)), self.partitions))
         has_handled = position > (record.position or 0)  # or it was reset since
+        kept = self._selected(kept, position if has_handled else None, warnings)
         if not same_code(record.sequencing, code.sequencing):
             waiting = found.has_waiting()
             if waiting or found.is_ahead or (has_handled and len(found.partitions) > 1):
@@ -175,6 +180,18 @@ class RecordRule:
                 warnings[Warned.HANDLERS] = changed_since(self.group, position)
         handlers, sequencing = code.handlers or kept.handlers, code.sequencing or kept.sequencing
         return Kept(replace(kept, handlers=handlers, sequencing=sequencing), warnings)
+
+    def _selected(self, record: GroupRecord, position: int | None, warnings: dict[Warned, str]) -> GroupRecord:
+        """Return the record with the selection of the settings, which may be another from a position on."""
+        known, now = record.selection, self.selection
+        if not now or (known is not None and known.settings == now):
+            return record
+        if known is None or position is None:
+            return replace(record, selection=RecordedSelection(now))
+        changed = known.changed(now, position)
+        if changed.since is not None:
+            warnings[Warned.SELECTION] = selected_since(self.group, changed)
+        return replace(record, selection=changed)
 
     def _at(self) -> str:
         return self.now().isoformat(timespec="milliseconds")
@@ -229,6 +246,15 @@ def changed_since(group: str, position: int) -> str:
         f"handlers of group '{group}' changed since position {position}: the read model up to there was built by the "
         f"others; {_rebuild(group)} builds it again beside that, {_reset(group)} handles all events again"
     )
+
+
+def selected_since(group: str, selection: RecordedSelection) -> str:
+    """Return what it means that settings which select a group's events have changed at a position."""
+    before = dict(selection.before)
+    changed = [f"{key} was {before.get(key)} and is {now}" for key, now in selection.settings if before.get(key) != now]
+    said = f"group '{group}' selects other events since position {selection.since}: {', '.join(changed)}"
+    ways = f"{_rebuild(group)} builds its read model again from all, {_reset(group)} handles all events again"
+    return f"{said}. Those up to there are not read again: {ways}"
 
 
 def _rebuild(group: str) -> str:

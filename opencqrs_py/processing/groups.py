@@ -139,6 +139,15 @@ class GroupProcessing:
         return found
 
     @property
+    def type_names(self) -> tuple[str, ...]:
+        """The types, or patterns of types, that handlers ask for; none if some take any type."""
+        return self._dispatcher.type_names
+
+    def wants(self, event_type: str) -> bool:
+        """Return whether stored events of the type may lead to a handler."""
+        return self._dispatcher.wants(event_type)
+
+    @property
     def has_inbox(self) -> bool:
         """Whether events can be parked."""
         return self._parking is not None

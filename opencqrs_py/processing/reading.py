@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from dis import get_instructions
+from inspect import CO_ASYNC_GENERATOR, CO_GENERATOR, unwrap
+from itertools import pairwise
+from types import FunctionType
+from typing import Any, get_origin, get_type_hints
 
 from opencqrs_py.errors import EventFormatError, HandlerSignatureError, ProjectCodeError
 from opencqrs_py.model.event import Event
@@ -118,11 +122,23 @@ class _Bound:
             what = "an upcaster takes events of one class, but asks for any of several"
             raise HandlerSignatureError("OCQ-203", what, upcaster.place, "take dict, or write one for each class")
         self._decode: Decoder | None = decoder_for(wanted[0]) if wanted else None
+        if _never_returns(upcaster.call):
+            types = ", ".join(f"'{name}'" for name in upcaster.types)
+            what = f"the upcaster makes an Upcast and never returns it, so all events of type {types} would be dropped"
+            raise HandlerSignatureError("OCQ-243", what, upcaster.place, "write return before the Upcast")
+        self._promised = _promised(upcaster.call)
 
     def upcast(self, event: Event) -> list[Event]:
         """Return what becomes of an event; each result is taken over before the upcaster makes the next one."""
         decoded = self._decode(event) if self._decode is not None else None
-        results = self._guarded(event, lambda: iter(_several(finish(self._call(decoded, event, event, None)))))
+        returned = self._guarded(event, lambda: finish(self._call(decoded, event, event, None)))
+        if returned is None and self._promised:
+            what = f"upcaster {self.place} returned None, although it is annotated with {self._promised}"
+            fix = (
+                "add the return that is missing; or, to drop the event, annotate the function as in '-> Upcast | None'"
+            )
+            raise EventFormatError("OCQ-221", what, event.label, fix)
+        results = self._guarded(event, lambda: iter(_several(returned)))
         changed = []
         while (result := self._guarded(event, lambda: next(results, _END))) is not _END:
             changed.append(self._changed(event, result))
@@ -167,6 +183,32 @@ def _several(results: Any) -> Iterable[Any]:
     if isinstance(results, Upcast | Mapping | str) or not isinstance(results, Iterable):
         return (results,)
     return results
+
+
+def _never_returns(call: Callable[..., Any]) -> bool:
+    """Return whether a function makes an ``Upcast``, and none of its ways to return has a value."""
+    function = unwrap(call)
+    if not isinstance(function, FunctionType) or function.__code__.co_flags & (CO_GENERATOR | CO_ASYNC_GENERATOR):
+        return False
+    steps = list(get_instructions(function))
+    nothing = [step.argval is None for step in steps if step.opname == "RETURN_CONST"]
+    nothing += [
+        before.opname == "LOAD_CONST" and before.argval is None and not step.is_jump_target
+        for before, step in pairwise(steps)
+        if step.opname == "RETURN_VALUE"
+    ]
+    return Upcast.__name__ in function.__code__.co_names and bool(nothing) and all(nothing)
+
+
+def _promised(call: Callable[..., Any]) -> str:
+    """Return the annotation of what a function returns; empty if ``None`` is among it, or it cannot be read."""
+    try:
+        hint = get_type_hints(call).get("return")
+    except Exception:  # of what stands in annotations, which only type checkers need to understand
+        return ""
+    plain_hint = get_origin(hint) or hint
+    makes_some = isinstance(plain_hint, type) and issubclass(plain_hint, Iterable)  # as an Upcast is, too
+    return getattr(hint, "__name__", str(hint)) if makes_some else ""
 
 
 class Reading:

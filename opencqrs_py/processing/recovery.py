@@ -184,7 +184,8 @@ def _after_handler(failure: Failure, *, exhausted: bool, on_exhausted: OnExhaust
 _GIVING_UP = {OnExhausted.SKIP: Action.SKIP, OnExhausted.STOP: Action.STOP, OnExhausted.PARK: Action.PARK}
 
 
-_LONGEST = 1e12  # seconds, about 30,000 years: as in the settings
+_LONGEST = 1_000 * 365 * 86_400  # seconds, 1,000 years: as in the settings
+_STEEPEST = 1e12  # factor from one wait to the next
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +202,7 @@ class FixedBackOff(BackOff):
     """The same wait before each attempt.
 
     Attributes:
-        interval: Wait in seconds, ``0..1e12``.
+        interval: Wait in seconds, up to 1,000 years.
         max_attempts: Retries after the first attempt, 0 or more; ``None`` for no limit.
 
     Raises:
@@ -228,9 +229,9 @@ class ExponentialBackOff(BackOff):
     waits handed out so far, as jitter has made them, before the next is computed, so the sum may pass it by one wait.
 
     Attributes:
-        initial: First wait in seconds, ``0..1e12``.
+        initial: First wait in seconds, up to 1,000 years.
         multiplier: Factor from one wait to the next, at least 1 and finite.
-        maximum: Longest wait in seconds, ``0..1e12``.
+        maximum: Longest wait in seconds, up to 1,000 years.
         max_elapsed: Limit of the sum of waits in seconds, 0 or more; ``inf`` for none.
         max_attempts: Retries after the first attempt, 0 or more; ``None`` for no limit.
         jitter: Share of each wait, ``0..1``, of which a random part is taken off. Waits at the maximum are spread as
@@ -254,7 +255,7 @@ class ExponentialBackOff(BackOff):
 
     def __post_init__(self) -> None:
         _check("initial", self.initial)
-        _check("multiplier", self.multiplier, 1)
+        _check("multiplier", self.multiplier, 1, _STEEPEST)
         _check("maximum", self.maximum)
         _check("max_elapsed", self.max_elapsed, most=inf)
         _check("jitter", self.jitter, most=1)
@@ -299,7 +300,7 @@ def _check(name: str, value: object, least: float = 0, most: float = _LONGEST) -
         msg = f"{name} must be a number, got {value!r}"
         raise ValueError(msg)  # noqa: TRY004 as for numbers that are out of range
     if not least <= value <= most:  # nan is neither
-        limit = f"{least:g} or more" if most == inf else f"{least:g} to {most:g}"
+        limit = f"{least:g} or more" if most == inf else f"{least:g} to {most:,.12g}"
         msg = f"{name} must be {limit}, got {value}"
         raise ValueError(msg)
 

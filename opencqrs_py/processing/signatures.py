@@ -268,7 +268,7 @@ def read_signature(call: Callable[..., Any], place: str, injector: Injector, rol
     """
     hints = _hints(call, place)
     try:
-        arguments = _arguments(call, hints, place, injector)
+        arguments = _arguments(call, hints, place, injector, role)
     except AssemblyError as error:  # of the container, which does not know the caller
         raise AssemblyError(error.code, error.what, error.where or place, error.fix) from None
     _check_form(call, place, role)
@@ -358,11 +358,13 @@ def _unreadable(error: Exception, place: str) -> HandlerSignatureError:
     return HandlerSignatureError("OCQ-202", what, place, fix)
 
 
-def _arguments(call: Callable[..., Any], hints: dict[str, Any], place: str, injector: Injector) -> tuple[Argument, ...]:
+def _arguments(
+    call: Callable[..., Any], hints: dict[str, Any], place: str, injector: Injector, role: Role
+) -> tuple[Argument, ...]:
     found: list[Argument] = []
     by_keyword = False  # after a parameter that keeps its default, no position fits any more
     for parameter in inspect.signature(call).parameters.values():
-        argument = _argument(parameter, hints, place, injector)
+        argument = _argument(parameter, hints, place, injector, role)
         if argument is None or (by_keyword and parameter.kind is parameter.POSITIONAL_ONLY):
             by_keyword = True
         else:
@@ -370,7 +372,9 @@ def _arguments(call: Callable[..., Any], hints: dict[str, Any], place: str, inje
     return tuple(found)
 
 
-def _argument(parameter: inspect.Parameter, hints: dict[str, Any], place: str, injector: Injector) -> Argument | None:
+def _argument(
+    parameter: inspect.Parameter, hints: dict[str, Any], place: str, injector: Injector, role: Role
+) -> Argument | None:
     if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
         stars = "*" if parameter.kind is parameter.VAR_POSITIONAL else "**"
         what = f"parameter '{stars}{parameter.name}' cannot be filled"
@@ -383,6 +387,8 @@ def _argument(parameter: inspect.Parameter, hints: dict[str, Any], place: str, i
         raise HandlerSignatureError("OCQ-201", what, place, _RIGHT_FORM)
     annotation, many = hints[parameter.name], False
     kind = _kind(annotation, injector)
+    if kind is None and (offered := _offered(annotation, injector, role)) is not None:
+        kind, annotation = offered
     if kind is None and (member := _member(annotation)) is not None:
         kind, annotation, many = _kind(member, injector), member, True
     if kind is not None and many and kind not in OF_AN_EVENT:
@@ -392,6 +398,26 @@ def _argument(parameter: inspect.Parameter, hints: dict[str, Any], place: str, i
     if kind is None:
         return None
     return Argument(parameter.name, kind, annotation, parameter.kind is parameter.KEYWORD_ONLY, many)
+
+
+def _offered(annotation: Any, injector: Injector, role: Role) -> tuple[Kind, Any] | None:
+    """Return what ``X | None`` is filled with, and ``X``; ``None`` if the function is to keep its default.
+
+    That is never an event: there always is one, and another dataclass may be an option of the function itself.
+    """
+    wanted = without_none(annotation)
+    kind = None if wanted is annotation else _kind(wanted, injector)
+    return None if kind in (None, Kind.EVENT) or kind not in role.kinds else (kind, wanted)
+
+
+def without_none(annotation: Any) -> Any:
+    """Return the class ``X`` of ``X | None``, and any other annotation as it is.
+
+    So is ``int | None``: that a container holds some number does not make it the one that is meant.
+    """
+    others = [member for member in _members(annotation) if member is not type(None)]
+    found = others[0] if len(others) == 1 else None
+    return annotation if found is None or getattr(found, "__module__", "") == "builtins" else found
 
 
 def _member(annotation: Any) -> Any:

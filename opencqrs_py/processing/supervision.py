@@ -30,6 +30,7 @@ FAILURE_BACK_OFF = ExponentialBackOff(initial=30, multiplier=2, maximum=600)
 CHECKPOINT_BACK_OFF = ExponentialBackOff(initial=1, multiplier=2, maximum=60)  # after a checkpoint has failed
 _MOST_MISSES = 5  # checkpoints that fail one after the other before the partition counts as failed
 _SET_BACK = timedelta(seconds=1)  # by more than that a clock does not go back by itself
+_AT_ONCE = 0.05  # seconds, below which a wait would read "0.0 s"
 _REMINDER = 3_600.0  # seconds after which it is said again that a partition is held
 
 
@@ -47,6 +48,7 @@ class Notice:
         wait: Seconds until the next attempt, where there is one.
         sequence_id: The sequence whose event was tried in the inbox, or, without a failure, that has left it; ``None``
             if it is not about the inbox.
+        advises: Whether what to do about an outage is said, too: when a start meets it, since a URL may be wrong.
     """
 
     group: str
@@ -56,6 +58,7 @@ class Notice:
     attempt: int = 0
     wait: float = 0.0
     sequence_id: str | None = None
+    advises: bool = False
 
 
 class Observer:
@@ -399,7 +402,7 @@ class SupervisedPartition:
         return Notice(self.group, self.partition, None) if recovered else None
 
     def _act(self, failure: Failure) -> Notice:
-        self.failure = failure
+        self.failure, starting = failure, self.state is ProcessorState.STARTING
         wait = self._next_wait(failure)
         action = self._action_for(failure, exhausted=wait is None)
         again = failure.position is not None and self.cursor.failing == failure.position
@@ -408,7 +411,8 @@ class SupervisedPartition:
             self._attempt = 0  # no handler was called
         notice_wait = self._enter(action, failure, wait or 0.0)
         self._due = self._clock.monotonic() + notice_wait
-        return Notice(self.group, self.partition, action, failure, self._attempt, notice_wait)
+        advises = starting and action is Action.WAIT
+        return Notice(self.group, self.partition, action, failure, self._attempt, notice_wait, advises=advises)
 
     def _new_record(self, failure: Failure, wait: float | None) -> FailureRecord | None:
         """Return what is to be recorded of an error, ``None`` if no event was in hand."""
@@ -509,13 +513,13 @@ def _position(failure: Failure) -> int:
 
 
 _NEXT = {
-    Action.RETRY: "retry in {wait}",
+    Action.RETRY: "retry {when}",
     Action.SKIP: "attempts used up: the event is skipped",
     Action.PARK: "the event is parked, and its sequence waits for it",
-    Action.STOP: "the partition has failed; next attempt in {wait}, or at the next start",
+    Action.STOP: "the partition has failed; next attempt {when}, or at the next start",
     Action.HOLD: "the partition has failed, and is not tried again before it is restarted",
-    Action.WAIT: "no attempt is used; next look in {wait}",
-    Action.CLAIM: "its participants claim it again in {wait}; events after the stored position are repeated",
+    Action.WAIT: "no attempt is used; next look {when}",
+    Action.CLAIM: "its participants claim it again {when}; events after the stored position are repeated",
     Action.LEAVE: "this process leaves the partition alone",
 }
 
@@ -532,11 +536,11 @@ def line_of(notice: Notice) -> str:
         return f"{head} a call after the commit raised {failure}; nothing is repeated"
     what = f"{failure.event} failed on attempt {notice.attempt}" if notice.attempt else "could not continue"
     what += f" at {failure.event}" if failure.event and not notice.attempt else ""
-    return f"{head} {what} ({failure}); {_next(notice, failure).format(wait=in_words(notice.wait))}"
+    return f"{head} {what} ({failure}); {_next(notice, failure).format(when=when(notice.wait))}"
 
 
 def _next(notice: Notice, failure: Failure) -> str:
-    """Return what happens next, in words, with a place for the wait."""
+    """Return what happens next, in words, with a place for the time until then."""
     if notice.sequence_id is not None and notice.action is Action.PARK:
         return "it stays in the inbox and waits for a person"
     if notice.action is Action.SKIP and failure.origin is Origin.EVENT:
@@ -545,12 +549,20 @@ def _next(notice: Notice, failure: Failure) -> str:
 
 
 def text_of(notice: Notice) -> str:
-    """Return the line and, with the first attempt only, the handler's traceback and what to do about the error."""
+    """Return the line and, with the first attempt only, the handler's traceback and what to do about the error.
+
+    What to do about an outage is not said by each of its notices.
+    """
     lines, failure = [line_of(notice)], notice.failure
     if failure is not None and notice.attempt <= 1 and notice.action is not None:
         lines += [failure.traceback] if failure.traceback else []
-        lines += [failure.advice] if failure.advice and notice.action is not Action.WAIT else []
+        lines += [failure.advice] if failure.advice and (notice.advises or notice.action is not Action.WAIT) else []
     return "\n".join(lines)
+
+
+def when(seconds: float) -> str:
+    """Return when something happens that is so many seconds ahead: ``in 4.5 s``, ``at once``."""
+    return "at once" if seconds < _AT_ONCE else f"in {in_words(seconds)}"
 
 
 def in_words(seconds: float) -> str:

@@ -50,6 +50,9 @@ class HandlerTest:
     What is given is discovered as in a project: handlers, ``@on_start`` functions, upcasters, interceptors, event
     classes and containers. Transactions are real; the event store, the progress and the clock are the test's own.
 
+    No settings are read: a scheduled group handles its events at once, without its filters and its batch key, and what
+    is parked is the sequence of a subject.
+
     As long as no ``retry`` is given, ``handle`` raises what a handler raises. With it, errors lead to what they lead
     to in production, and the waits pass at once.
 

@@ -121,6 +121,40 @@ def test_helpers_and_constants_of_the_project_count(library: Any) -> None:
     assert run(library, THREAD) == CHANGED.format(20)
 
 
+def test_a_corrected_subject_is_said_once_and_shown_for_good(library: Any, engine: str) -> None:
+    subject = "event-handling.groups.audit.fetch.subject={}".format
+    run(library, engine, subject("/books"))
+    said = run(library, engine, subject("/"))
+    assert said.startswith("group 'audit' selects other events since position 20: fetch.subject was /books and is /")
+    assert run(library, engine, subject("/")) == ""
+    conditions = library.opencqrs("conditions", "--format", "json", "--set", subject("/")).json
+    shown = {(each["group"], each["subject"]): each["reason"] for each in conditions}
+    assert shown["audit", "selection changed"] == said
+    assert ("catalog", "selection changed") not in shown
+    library.opencqrs("groups", "reset", "audit", "--to", "tail", "--set", subject("/"))
+    conditions = library.opencqrs("conditions", "--format", "json", "--set", subject("/")).json
+    assert ("audit", "selection changed") not in {(each["group"], each["subject"]) for each in conditions}
+
+
+def test_a_group_that_was_renamed_is_warned_of_when_it_begins(library: Any) -> None:
+    run(library, THREAD)
+    edit(library, '"audit"', '"audits"')
+    execute(library, "DELETE FROM audit")  # else the handler fails for each event that it gets once more
+    assert run(library, THREAD).startswith(
+        "group 'audits' begins as a new one, and group 'audit' has progress and no handler here. If it was renamed"
+    )
+    assert run(library, THREAD) == "groups with progress and without a handler here: audit"
+
+
+def test_groups_without_a_handler_are_named(library: Any) -> None:
+    run(library, THREAD)
+    edit(library, '"audit"', '"figures"')
+    execute(library, "DELETE FROM audit")  # as above
+    assert run(library, THREAD) == "groups with progress and without a handler here: audit"
+    edit(library, '"figures"', '"audit"')
+    assert run(library, THREAD) == "groups with progress and without a handler here: figures"
+
+
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)])
 def url(request: pytest.FixtureRequest, library: Any) -> str:
     """The database of the progress."""

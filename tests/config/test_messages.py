@@ -403,8 +403,9 @@ def test_on_exhausted_is_warned_of_only_where_nothing_limits_the_attempts(projec
     defaults = {f"event-handling.groups.books.{key}": value for key, value in said.items()}
     overrides = [f"{_RETRY}.on-exhausted=stop"]
     warnings = project.load(groups=["books"], defaults=defaults, overrides=overrides).warnings
-    assert [warning.code for warning in warnings] == (["OCQ-121"] if warned else [])
-    assert project.load(groups=["books"], defaults=defaults).warnings == ()
+    assert [each.code for each in warnings if each.code != "OCQ-126"] == (["OCQ-121"] if warned else [])
+    without = project.load(groups=["books"], defaults=defaults).warnings
+    assert "OCQ-121" not in [each.code for each in without]
 
 
 def test_on_exhausted_that_is_reset_is_not_warned_of(project):

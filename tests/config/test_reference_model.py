@@ -238,7 +238,7 @@ def test_value_and_origin_of_every_setting_equal_the_model(tmp_path_factory, sai
             assert getattr(getattr(effective, leaf[0]), leaf[1]) == value
             assert str(configuration.origin(f"event-handling.groups[{group}].{'.'.join(leaf)}")).startswith(origin)
     assert set(configuration.group_names) == set(GROUPS)
-    assert configuration.warnings == ()
+    assert [one for one in configuration.warnings if one.code != "OCQ-126"] == []  # settings at random may be idle
 
 
 @pytest.mark.parametrize("source", range(ARGUMENTS + 1))

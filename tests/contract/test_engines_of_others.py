@@ -107,3 +107,44 @@ def test_an_engine_of_a_kind_that_is_not_supported_is_refused() -> None:
     with pytest.raises(EventStoreError, match="'mssql' are not supported") as caught:
         Database.of(MadeElsewhere())  # type: ignore[arg-type]
     assert "hunter2" not in str(caught.value)
+
+
+def commit_after_each_statement(engine: Engine) -> Engine:
+    @event.listens_for(engine, "after_cursor_execute")
+    def _commit(connection: Connection, *_: Any) -> None:
+        connection.connection.dbapi_connection.commit()  # type: ignore[union-attr]
+
+    return engine
+
+
+AUTOCOMMIT: dict[str, Callable[[Engine], Engine]] = {
+    "isolation level": lambda engine: create_engine(engine.url, isolation_level="AUTOCOMMIT"),
+    "execution option": lambda engine: engine.execution_options(isolation_level="AUTOCOMMIT"),
+    "listener": commit_after_each_statement,
+}
+
+
+@pytest.mark.parametrize("prepare", AUTOCOMMIT.values(), ids=AUTOCOMMIT)
+def test_an_engine_whose_transactions_do_not_hold_is_refused(
+    kind: str, engine: Engine, prepare: Callable[[Engine], Engine]
+) -> None:
+    prepared = prepare(engine)
+    database = Database.of(prepared)
+    if kind != "postgresql" and prepare is not AUTOCOMMIT["listener"]:
+        database.require_transactions("x")  # there, a transaction is what our BEGIN begins
+    else:
+        with pytest.raises(EventStoreError, match="OCQ-349") as caught:
+            database.require_transactions("provider engine, database.ref")
+        assert caught.value.where == "provider engine, database.ref"
+        assert "AUTOCOMMIT" in caught.value.fix
+    prepared.dispose()
+
+
+def test_an_engine_as_a_user_makes_it_holds_transactions(engine: Engine) -> None:
+    Database.of(engine).require_transactions("x")
+    with engine.connect() as connection:
+        connection.execute(text("SELECT 1"))
+
+
+def test_an_outage_says_nothing_of_an_engine(tmp_path: Path) -> None:
+    Database.of(create_engine(f"sqlite:///{tmp_path}/missing/a.db")).require_transactions("x")

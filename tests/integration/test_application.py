@@ -15,6 +15,8 @@ from support.sqlite import is_open, opened_connections, rows_of
 
 from opencqrs_py import Application, Observer
 from opencqrs_py.assembly import running
+from opencqrs_py.assembly.processors import Processors
+from opencqrs_py.assembly.status import RunResult
 from opencqrs_py.errors import AssemblyError
 from opencqrs_py.model.cloudevents import parse_event
 from opencqrs_py.model.partition import Partition
@@ -352,3 +354,40 @@ def test_handlers_of_the_main_module_are_refused_and_not_lost(tmp_path):
 def test_a_module_that_python_does_not_know_is_refused_with_the_way_out(tmp_path):
     with pytest.raises(AssemblyError, match=r"OCQ-513\] the module 'made_by_hand' was not imported(?s:.*)sys\.modules"):
         Application({}, [ModuleType("made_by_hand")], tmp_path)
+
+
+BROKEN = """
+from opencqrs_py import Event, event_handling
+
+@event_handling("broken", types=["*"])
+def handle(event: Event) -> None:
+    if event.id == "late":
+        raise ValueError("no")
+"""
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_a_partition_that_fails_while_the_run_stops_has_failed(make_module, tmp_path, monkeypatch, partitions):
+    settings = {**THREAD, "event-handling.standard.retry.policy": "none"}
+    settings["event-handling.standard.retry.on-exhausted"] = "stop"
+    settings["event-handling.groups.broken.life-cycle.partitions"] = partitions
+    failed, taken = Event(), Processors.result
+
+    class Failing(Observer):
+        def noticed(self, notice: Notice) -> None:
+            failed.set()
+
+    def result_before_a_late_event(processors: Processors) -> RunResult:
+        found = taken(processors)
+        assert not found.failed
+        late = '{"id": "late", "source": "s", "type": "t", "subject": "/x/1", "data": {}}'
+        application.event_store.append([parse_event(late)])
+        assert failed.wait(60)
+        return found
+
+    monkeypatch.setattr(Processors, "result", result_before_a_late_event)
+    with Application(settings, [make_module(BROKEN)], tmp_path) as application:
+        add_events(application, 3)
+        result = application.run(observer=Failing(), until_caught_up=True)
+        assert result.failed
+        assert sum(result.handled.values()) == 3

@@ -15,6 +15,7 @@ from typing import BinaryIO, NamedTuple
 
 from typing_extensions import override
 
+from opencqrs_py.adapters.files.doubles import Doubles
 from opencqrs_py.adapters.files.event_file import EventFile, EventReader, Selected, fingerprint
 from opencqrs_py.adapters.files.formats import DAMAGE, REPAIR, REPAIR_WHOLE, Compression, damaged, unpacked
 from opencqrs_py.errors import EventFormatError, EventStoreError, IncompleteLineError
@@ -52,9 +53,10 @@ class LineReader(EventReader):
         compressed: Whether errors of reading mean that the content is damaged.
         at_end: Called at the end of the file with the number of its events.
         at_stop: Called when the reader is closed before the end, with where it stands; needs ``size``.
+        doubles: Looks for events that stand twice in the file; ``None``: nothing does.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 what a file knows of itself, and learns from its reader
         self,
         path: Path | str,
         file: BinaryIO,
@@ -66,6 +68,7 @@ class LineReader(EventReader):
         compressed: bool = False,
         at_end: Callable[[int], None] | None = None,
         at_stop: Callable[[Mark], None] | None = None,
+        doubles: Doubles | None = None,
     ) -> None:
         self.path = path
         self.number = mark.event
@@ -82,6 +85,7 @@ class LineReader(EventReader):
         self._damaged: BaseException | None = None
         self._at_end = at_end
         self._at_stop = at_stop
+        self._doubles = doubles
         self._fix = REPAIR_WHOLE if self._stored and compressed else REPAIR
 
     @property
@@ -119,12 +123,14 @@ class LineReader(EventReader):
         self._file.close()
 
     def _take_together(self, lines: list[bytes], into: Selected) -> bool:
-        columns = columns_of(lines)
+        columns, given = columns_of(lines), lines
         if columns is None and any(map(bytes.isspace, lines)):
             lines = list(filter(bytes.strip, lines))
             columns = columns_of(lines)
         if columns is None:
             return False
+        if self._doubles is not None:
+            self._doubles.look(columns, self.number, given, self._line)
         into.add_lines(lines, columns, self._before + self.number + 1)
         self.number += len(lines)
         return True
@@ -236,6 +242,7 @@ class PlainLines(EventFile):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self._index = LineIndex()
+        self._doubles = Doubles(path)
         self._places: dict[int, Mark] = {}  # where readers stopped or events end, by the number of the next event
         self._closed = False
         self._refusal: EventStoreError | None = None
@@ -304,6 +311,7 @@ class PlainLines(EventFile):
             size=self.known.size,
             unfinished=not self._closed,
             at_stop=self._remember,
+            doubles=self._doubles,
         )
 
     def _opened(self, mark: Mark) -> BinaryIO:
@@ -372,6 +380,7 @@ class CompressedLines(EventFile):
     def __init__(self, path: Path, compression: Compression) -> None:
         super().__init__(path)
         self._compression = compression
+        self._doubles = Doubles(path)
 
     @override
     def count(self) -> int:
@@ -397,7 +406,7 @@ class CompressedLines(EventFile):
         del first
         self.look(newest=False)
         file = unpacked(self.path, self._compression)
-        return LineReader(self.path, file, before=before, compressed=True, at_end=self._learn)
+        return LineReader(self.path, file, before=before, compressed=True, at_end=self._learn, doubles=self._doubles)
 
     def _learn(self, count: int) -> None:
         self._count = count

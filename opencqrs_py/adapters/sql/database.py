@@ -50,6 +50,9 @@ _MOST_KEPT = 5  # connections for short reads, as many as SQLAlchemy's pool keep
 # as either may wait for a lock; and one for what a page asks meanwhile.
 _OF_CONTROL = 4
 _NO_SLOT: AbstractContextManager[Slot | None] = nullcontext()
+_PROBE = ("SAVEPOINT opencqrs_probe", "RELEASE SAVEPOINT opencqrs_probe")  # which needs one transaction
+_PROBE_SECONDS = 1.0  # to wait for another writer of an SQLite file, which says nothing of the engine
+_FIX_COMMITS = 'make it without isolation_level="AUTOCOMMIT", and without listeners that commit'
 _SLOT = "opencqrs_slot"  # in the ``info`` of a connection: by which right its transaction has it
 _SCHEMA_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 _PLACE = "setting database.url or event-store.url, option url in Spark"
@@ -315,6 +318,29 @@ class Database:
                 if of_handlers and raised is not None and raised is not error:
                     raise raised from raised.__cause__  # not what the roll back of a closed connection says
                 raise
+
+    def require_transactions(self, place: str) -> None:
+        """Refuse an engine of the user on which a transaction does not hold; an outage says nothing of that.
+
+        Args:
+            place: What names the engine, for the message.
+
+        Raises:
+            EventStoreError: OCQ-349.
+        """
+        if not self._of_others:
+            return
+        try:
+            with self.writing(patience=_PROBE_SECONDS) as connection:
+                for statement in _PROBE:
+                    connection.exec_driver_sql(statement)
+        except DatabaseAwayError:
+            return
+        except DBAPIError as error:
+            if self.is_outage(error):
+                return
+            what = f"a transaction on this engine ends with each statement ({reason_of(error)})"
+            raise EventStoreError("OCQ-349", what, place, _FIX_COMMITS) from None
 
     def bound(self, connections: int = MOST_CONNECTIONS) -> None:
         """Change how many connections to a server the threads of this process share."""

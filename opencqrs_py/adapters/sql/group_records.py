@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
-from dataclasses import astuple, replace
+from dataclasses import asdict, astuple, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError
 from opencqrs_py.adapters.sql.database import Database
 from opencqrs_py.adapters.sql.rebuild_rows import rebuild_of
 from opencqrs_py.adapters.sql.tables import GROUPS, REBUILDS, TableMissingError, prepare
-from opencqrs_py.model.group_record import GroupRecord, HandlersChange, RecordedLayout
+from opencqrs_py.model.group_record import GroupRecord, HandlersChange, RecordedLayout, RecordedSelection, Settings
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.processing.group_records import require_swapped
 
@@ -125,6 +125,7 @@ def _row(record: GroupRecord) -> dict[str, Any]:
         "sequencing": record.sequencing,
         "changes": json.dumps([astuple(each) for each in record.changes]),
         "layout": None if record.layout is None else _layout_text(record.layout),
+        "selection": None if record.selection is None else json.dumps(asdict(record.selection)),
     }
 
 
@@ -138,6 +139,7 @@ def _record(row: Any) -> GroupRecord:
         sequencing=row["sequencing"],
         changes=tuple(HandlersChange(*each) for each in json.loads(row["changes"])),
         layout=None if row["layout"] is None else _layout(row["layout"]),
+        selection=None if row["selection"] is None else _selection(row["selection"]),
     )
 
 
@@ -150,3 +152,12 @@ def _layout(text: str) -> RecordedLayout:
     known = json.loads(text)
     partitions = tuple(Partition(modulus, residue) for modulus, residue in known["partitions"])
     return RecordedLayout(partitions, known["setting"], tuple(known["overridden"]))
+
+
+def _selection(text: str) -> RecordedSelection:
+    known = json.loads(text)
+    return RecordedSelection(_settings(known["settings"]), known["since"], _settings(known["before"]))
+
+
+def _settings(pairs: Sequence[Sequence[str]]) -> Settings:
+    return tuple((key, value) for key, value in pairs)

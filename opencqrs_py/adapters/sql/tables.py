@@ -105,6 +105,7 @@ GROUPS = Table(
     Column("sequencing", Text, nullable=False),  # the same
     Column("changes", Text, nullable=False),  # of the handlers, as JSON in ASCII
     Column("layout", Text),  # which partitions it has, and why, as JSON; NULL: not recorded yet
+    Column("selection", Text),  # the settings that select its events, as JSON in ASCII; NULL: not recorded yet
 )
 
 REBUILDS = Table(
@@ -360,6 +361,11 @@ def _record_layouts(database: Database, connection: Connection) -> None:
     _add_column(database, connection, GROUPS, "layout", "TEXT")
 
 
+def _record_selections(database: Database, connection: Connection) -> None:
+    """Version 3 of the groups: settings that select the events of a group may change."""
+    _add_column(database, connection, GROUPS, "selection", "TEXT")
+
+
 def _expire_parked(database: Database, connection: Connection) -> None:
     """Version 2 of the inbox: events may expire."""
     _add_column(database, connection, INBOX, "expires_ms", "BIGINT")
@@ -384,6 +390,6 @@ def _send(connection: Connection, statements: Iterable[str]) -> None:
 _STEPS: dict[str, tuple[Step, ...]] = {
     EVENTS.name: (_search_events, _serialise_events, _order_identities),
     PROGRESS.name: (_record_failures, _record_replays, _record_what_is_ahead, _record_checkpoints),
-    GROUPS.name: (_record_layouts,),
+    GROUPS.name: (_record_layouts, _record_selections),
     INBOX.name: (_expire_parked, _replay_parked),
 }

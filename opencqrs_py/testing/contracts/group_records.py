@@ -10,7 +10,7 @@ import pytest
 
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model import layout
-from opencqrs_py.model.group_record import FoundGroup, GroupRecord, HandlersChange
+from opencqrs_py.model.group_record import FoundGroup, GroupRecord, HandlersChange, RecordedSelection
 from opencqrs_py.processing.ports import GroupRecords, ProgressTracker
 
 TWO = layout(2)
@@ -84,6 +84,8 @@ class GroupRecordsContract:
         "record",
         [
             replace(RECORD, changes=(HandlersChange(5, "2026-01-02T00:00:00.000+00:00", "1:b"),)),
+            replace(RECORD, selection=RecordedSelection((("fetch.subject", "/bücher"),))),
+            replace(RECORD, selection=RecordedSelection((("a", "1"), ("b", "2")), 7, (("a", "0"), ("b", "2")))),
             replace(RECORD, setting="", position=None),
             replace(RECORD, handlers="", sequencing="", began_at=""),
         ],

@@ -89,10 +89,10 @@ _AFTERWARDS = tuple(
 )
 
 _ASYNC = {
-    "leaves a task pending": ("asyncio.get_running_loop().create_task(asyncio.sleep(3600))", _RIGHT),
+    "leaves a task pending": ("asyncio.get_running_loop().create_task(asyncio.sleep(3600))", (End.STOPPED,)),
     "leaves a task that raises": (
         "async def failing():\n    raise ValueError('mine')\nasyncio.get_running_loop().create_task(failing())",
-        _RIGHT,
+        (End.STOPPED,),
     ),
     "cancels itself": ("asyncio.current_task().cancel()\nawait asyncio.sleep(0)", (End.STOPPED,)),
     "cancels itself at its end": ("asyncio.current_task().cancel()", _EITHER),

@@ -17,7 +17,7 @@ from opencqrs_py.assembly.conditions import (
     unfit_for_frames,
     unfit_for_parking,
 )
-from opencqrs_py.assembly.databases import DatabaseRule, Said, choose_database
+from opencqrs_py.assembly.databases import DatabaseRule, Said, choose_database, decide_event_store
 from opencqrs_py.assembly.injection import ContainerInjector
 from opencqrs_py.assembly.stores import located
 from opencqrs_py.config import Engine as EngineName
@@ -177,6 +177,34 @@ def test_a_database_that_is_not_one_is_an_error(rule, providers_, code, says):
     assert decision.error.code == code
     assert says in decision.error.what
     assert str(decision) == f"application: database = not decided: {decision.error.what}"
+
+
+IN_MEMORY = {
+    "sqlite://": True,
+    "sqlite:///": True,
+    "sqlite:///:memory:": True,
+    "sqlite+pysqlite:///?timeout=5": True,
+    "sqlite:///file:a?mode=memory&uri=true": True,
+    "sqlite:///file::memory:?cache=shared&uri=true": False,
+    "sqlite:///file:/a?vfs=memdb&uri=true": False,
+    "sqlite:////srv/a.db?timeout=5": False,
+    "postgresql:///": False,
+}
+
+
+@pytest.mark.parametrize(("url", "refused"), IN_MEMORY.items())
+def test_a_database_in_memory_that_each_thread_has_for_itself_is_refused(url, refused):
+    store, said = DatabaseRule(Said(url, url, "a.yaml:1:1")), Said(url, url, "a.yaml:2:1")
+    found = [
+        (decide_event_store(store, registered()).error, "event-store.url names a database in memory", "a.yaml:1:1"),
+        (choose_database(store, registered()).decision.error, "event-store.url names a database", "a.yaml:1:1"),
+        (choose_database(DatabaseRule(SET_STORE, said), registered()).decision.error, "database.url", "a.yaml:2:1"),
+    ]
+    for error, says, where in found:
+        assert (error is not None) is refused
+        if refused:
+            assert (error.code, error.where, error.fix) == ("OCQ-301", where, "name a file: sqlite:///events.db")
+            assert error.what.startswith(says)
 
 
 def test_two_choices_of_a_database_are_an_error_that_names_both_origins():

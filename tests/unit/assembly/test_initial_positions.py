@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from opencqrs_py.adapters.memory import InMemoryEventStore
-from opencqrs_py.assembly.running import initial_position
+from opencqrs_py.adapters.memory import InMemoryEventStore, InMemoryProgressTracker
+from opencqrs_py.assembly.running import initial_position, starting_position
+from opencqrs_py.config import EffectiveGroup
+from opencqrs_py.config.groups import FetchSettings
+from opencqrs_py.errors import AssemblyError
 from opencqrs_py.model import Event
 from opencqrs_py.testing import FakeClock
 
@@ -44,3 +48,46 @@ def store_of(*times: datetime) -> InMemoryEventStore:
 def test_a_group_starts_before_the_first_event_of_the_time(setting: str, position: int) -> None:
     times = NOW - WEEK - TICK, NOW - WEEK, NOW - WEEK + TICK, NOW - timedelta(hours=1)
     assert initial_position(setting, store_of(*times), FakeClock(NOW)) == position
+
+
+@pytest.mark.parametrize(
+    ("setting", "position"),
+    [
+        ("tail", 0),
+        ("head", 2),
+        ("0", 0),
+        ("2", 2),
+        ("3", None),
+        ("-PT0S", 2),
+        (NOW.isoformat(), 1),
+        ((NOW + TICK).isoformat(), 2),
+        ((NOW + WEEK).isoformat(), None),
+    ],
+)
+def test_a_position_or_time_that_there_is_not_yet_is_refused(setting: str, position: int | None) -> None:
+    settings = EffectiveGroup("books", fetch=FetchSettings(initial_position=setting))
+    parts = (settings, store_of(NOW - WEEK, NOW), InMemoryProgressTracker(), FakeClock(NOW + TICK))
+    if position is not None:
+        assert starting_position(*parts) == position
+        return
+    with pytest.raises(AssemblyError) as caught:
+        starting_position(*parts)
+    assert caught.value.code == "OCQ-530"
+    assert caught.value.what == f"group 'books' is to start at {setting}, and the log ends at position 2"
+    assert caught.value.where == "group books: fetch.initial-position"
+
+
+REFUSED = pytest.raises(AssemblyError, match="OCQ-530")
+
+
+@pytest.mark.parametrize(("setting", "expected"), [("head", nullcontext()), ("0", nullcontext()), ("1", REFUSED)])
+def test_an_empty_log_has_no_position_but_its_beginning(setting: str, expected: AbstractContextManager[object]) -> None:
+    settings = EffectiveGroup("books", fetch=FetchSettings(initial_position=setting))
+    with expected:
+        starting_position(settings, store_of(), InMemoryProgressTracker(), FakeClock(NOW))
+
+
+def test_events_of_a_later_clock_are_a_place_to_start() -> None:
+    settings = EffectiveGroup("books", fetch=FetchSettings(initial_position=(NOW + WEEK).isoformat()))
+    store = store_of(NOW, NOW + WEEK)
+    assert starting_position(settings, store, InMemoryProgressTracker(), FakeClock(NOW)) == 1

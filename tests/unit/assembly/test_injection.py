@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
+from typing import Optional, Protocol
 
 import pytest
 from dependency_injector import containers, providers
@@ -10,7 +10,7 @@ from sqlalchemy import Engine as SqlEngine
 from sqlalchemy import create_engine
 
 from opencqrs_py.assembly.injection import ContainerInjector
-from opencqrs_py.errors import AssemblyError, ProjectCodeError
+from opencqrs_py.errors import AssemblyError, HandlerSignatureError, ProjectCodeError
 from opencqrs_py.processing.binding import with_arguments
 from opencqrs_py.processing.signatures import AROUND_EVENT, HANDLER, ON_START, UPCASTER, read_signature
 
@@ -295,6 +295,65 @@ def test_a_class_gets_what_its_constructor_asks_for_and_keeps_its_defaults(injec
 
     mailer, text, rest, clock = injector.create(Wants, "here").all
     assert (type(mailer), text, rest, type(clock)) == (SmtpMailer, "default", (), Clock)
+
+
+def test_a_class_gets_what_its_constructor_may_leave_out_and_keeps_what_is_an_option_of_its_own(injector):
+    class Wants:
+        def __init__(
+            self,
+            mailer: Mailer | None = None,
+            clock: Optional[Clock] = None,  # noqa: UP045 the old spelling is meant
+            engine: SqlEngine | None = None,
+            limit: int | None = None,
+        ) -> None:
+            self.all = (mailer, clock, engine, limit)
+
+    mailer, clock, engine, limit = injector.create(Wants, "here").all
+    assert (type(mailer), type(clock), engine, limit) == (SmtpMailer, Clock, None, None)
+
+
+def wanting(annotation: object) -> type:
+    """Return a class whose constructor has one parameter, annotated like this."""
+
+    class Books:
+        def __init__(self, mailer) -> None: ...
+
+    if annotation is not NOTHING:
+        Books.__init__.__annotations__["mailer"] = annotation
+    return Books
+
+
+NOTHING = object()
+CLASS_FIX = "annotate it with a class that a provider makes, as in mailer: Mailer ({}); or give it a default"
+
+
+@pytest.mark.parametrize(
+    ("annotation", "fix"),
+    [
+        (Mailer, "add a provider of Mailer to a container in the project"),
+        (str, "add a provider of str to a container in the project"),
+        (NOTHING, CLASS_FIX.format("it has no annotation")),
+        (None, CLASS_FIX.format("None names none")),
+        (object, CLASS_FIX.format("object names none")),
+        (dict, CLASS_FIX.format("dict names none")),
+        (int | None, CLASS_FIX.format("int | None names none")),
+        (Mailer | None, "add a provider of Mailer to a container in the project"),
+    ],
+)
+def test_an_argument_that_nothing_provides_is_refused_with_what_would(annotation, fix):
+    with pytest.raises(AssemblyError) as caught:
+        ContainerInjector().create(wanting(annotation), "handlers.py:1 (Books)")
+    error = caught.value
+    assert (error.code, error.where, error.fix) == ("OCQ-504", "handlers.py:1 (Books)", fix)
+    assert error.what == "nothing provides argument 'mailer' of Books"
+
+
+def test_a_constructor_whose_annotations_cannot_be_read_is_refused():
+    with pytest.raises(HandlerSignatureError) as caught:
+        ContainerInjector().create(wanting("Postman"), "handlers.py:1 (Books)")
+    error = caught.value
+    assert (error.code, error.where) == ("OCQ-202", "handlers.py:1 (Books)")
+    assert error.what == "the annotations of the constructor of Books cannot be read (name 'Postman' is not defined)"
 
 
 class MailError(BaseException):

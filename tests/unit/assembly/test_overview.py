@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from opencqrs_py.assembly.overview import Look
 from opencqrs_py.assembly.rows import group_rows
 from opencqrs_py.assembly.status import GroupStatus, NodeLoad
 from opencqrs_py.config import EffectiveGroup
-from opencqrs_py.control.records import ControlView, GroupPartition, Node, NodeRecord, ProcessIdentity, TaskLoad
+from opencqrs_py.control.records import ControlView, GroupPartition, Lease, Node, NodeRecord, ProcessIdentity, TaskLoad
 from opencqrs_py.model.inbox import InboxStatus
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import PartitionStatus, ProcessorState
@@ -52,3 +54,30 @@ def test_what_waits_in_the_inbox_is_known_from_the_database_only():
     assert (status.position, status.parked) == (9, known.parked)
     (row,) = group_rows([GroupStatus("loans", 9, (status,))])
     assert row["partitions"][0]["parked"] == {"retrying": 1, "pending": 2}
+
+
+STARTING, RUNNING, BACKING_OFF, WAITING, FAILED, STOPPED, UNOWNED = (
+    ProcessorState(name) for name in ("starting", "running", "backing-off", "waiting", "failed", "stopped", "unowned")
+)
+
+
+@pytest.mark.parametrize(
+    ("state", "node", "seen"),
+    [
+        (STARTING, "", STOPPED),
+        (RUNNING, "", STOPPED),
+        (BACKING_OFF, "", STOPPED),
+        (WAITING, "", STOPPED),
+        (STOPPED, "", STOPPED),
+        (FAILED, "", FAILED),
+        (STARTING, "2", STARTING),
+        (RUNNING, "4", UNOWNED),
+    ],
+)
+def test_a_partition_that_no_node_has_is_not_shown_as_it_was_left(state, node, seen):
+    key = GroupPartition("loans", Partition(1, 0))
+    known = PartitionStatus(key.group, key.partition, 8, state, next_attempt_at="2026-01-05T00:00:00Z")
+    look = Look(9, {}, {key: known}, view=replace(VIEW, leases=(Lease(key, node),)))
+    (status,) = look.statuses_of(EffectiveGroup("loans")).values()
+    assert status.state is seen
+    assert (status.next_attempt_at is None) is (seen is STOPPED and state is not STOPPED)

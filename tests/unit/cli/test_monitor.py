@@ -44,7 +44,7 @@ def test_plain_lines_tell_only_of_partitions_that_moved(caplog):
         (ProcessorState.RUNNING, 5, "1/s"),
         (ProcessorState.STARTING, None, "1/s"),
         (ProcessorState.BACKING_OFF, 4.5, "backing-off, attempt 2, retry in 4.5 s"),
-        (ProcessorState.BACKING_OFF, -1, "backing-off, attempt 2, retry in 0.0 s"),
+        (ProcessorState.BACKING_OFF, -1, "backing-off, attempt 2, retry at once"),
         (ProcessorState.WAITING, 2, "waiting for the database or event store, next look in 2.0 s"),
         (ProcessorState.FAILED, 30, "failed, next attempt in 30 s"),
         (ProcessorState.FAILED, None, "failed"),

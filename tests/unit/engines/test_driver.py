@@ -16,6 +16,7 @@ from opencqrs_py.adapters.memory import InMemoryEventStore
 from opencqrs_py.engines.assignment import Assignment
 from opencqrs_py.engines.driver import PartitionDriver
 from opencqrs_py.engines.runs import GroupRun
+from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model import (
     Cursor,
     Event,
@@ -28,6 +29,7 @@ from opencqrs_py.model import (
     layout,
 )
 from opencqrs_py.processing.dispatch import Dispatcher
+from opencqrs_py.processing.exceptions import failure_of
 from opencqrs_py.processing.groups import GroupProcessing
 from opencqrs_py.processing.ports import UnitOfWork
 from opencqrs_py.processing.recovery import Action, FixedBackOff, OnExhausted
@@ -76,10 +78,17 @@ def tracker() -> Tracker:
     return Tracker()
 
 
-def run_of(tracker: Tracker, prepare: Callable[[], None], initial: Callable[[], int], partitions: int = 2) -> GroupRun:
+def run_of(
+    tracker: Tracker,
+    prepare: Callable[[], None],
+    initial: Callable[[], int],
+    partitions: int = 2,
+    source: InMemoryEventStore | None = None,
+) -> GroupRun:
+    events = (Event(0, str(n), "s", "/", "lent", None, "application/json", "{}", None) for n in range(5))
     processing = GroupProcessing(
         "books",
-        InMemoryEventStore(Event(0, str(n), "s", "/", "lent", None, "application/json", "{}", None) for n in range(5)),
+        source or InMemoryEventStore(events),
         tracker,
         Dispatcher([], []),
         subject="/",
@@ -179,6 +188,52 @@ def test_an_outage_while_a_group_is_prepared_is_waited_for_and_reported(
         (Action.WAIT, "ConnectionError: still away", 1.0),
     ]
     assert first.cursor.stored == 0
+
+
+class AwayStore(InMemoryEventStore):
+    """An event store on another machine, which is unavailable when it is asked for the first time."""
+
+    def head(self) -> int:
+        self.head = super().head  # type: ignore[method-assign]
+        raise AWAY
+
+    def is_outage(self, error: BaseException) -> bool:
+        return error is AWAY
+
+
+AWAY = EventStoreError("OCQ-331", "it cannot be reached (refused)", "store://host:1", "start it")
+ADVICE = ["  where: store://host:1", "  fix:   start it"]
+
+
+@pytest.mark.parametrize(("source", "says"), [(AwayStore(), "the event store is unavailable: "), (None, "")])
+def test_a_start_in_an_outage_says_once_what_is_unavailable_and_what_to_do(
+    tracker: Tracker, source: AwayStore | None, says: str, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    monkeypatch.setattr("threading.Event.wait", lambda _self, seconds=None: None)
+    tracker.is_outage = lambda error: error is AWAY  # type: ignore[method-assign]
+    errors = [AWAY, AWAY]
+
+    def prepare() -> None:
+        if errors:
+            raise errors.pop()
+
+    claimed(run_of(tracker, prepare, lambda: 0, source=source))
+    first, second = caplog.messages
+    line = "[books 0/2] could not continue ([OCQ-331] EventStoreError: {}it cannot be reached (refused)); no attempt is"
+    assert first.splitlines()[0].startswith(line.format(says))
+    assert first.splitlines()[1:] == ADVICE
+    assert second.startswith(line.format(""))
+    assert len(second.splitlines()) == 1
+
+
+def test_what_to_do_about_an_outage_is_said_by_the_first_step_only(tracker: Tracker, caplog: Any) -> None:
+    driver = driver_of(tracker)
+    failure = failure_of(AWAY, Origin.OUTAGE)
+    for _ in range(2):
+        driver.settle(Outcome(driver.cursor, failure=failure))
+    driver.settle(Outcome(driver.cursor, failure=None))
+    driver.settle(Outcome(driver.cursor, failure=failure))  # it has worked: the URL is right
+    assert [message.splitlines()[1:] for message in caplog.messages] == [ADVICE, [], []]
 
 
 def test_a_database_that_cannot_be_reached_at_all_is_an_error(tracker: Tracker) -> None:

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 from pydantic import TypeAdapter
+from sqlalchemy import create_engine
+from sqlalchemy.exc import OperationalError
 
 from opencqrs_py.errors import (
     AssemblyError,
@@ -431,6 +433,33 @@ def test_causes_are_shown_with_their_frames() -> None:
         shown = own_frames(error)
     assert shown.index("KeyError: 'isbn'") < shown.index("RuntimeError: no such book")
     assert "in look_up" in shown
+
+
+def failing_statement() -> Exception:
+    engine = create_engine("sqlite://")
+    try:
+        with engine.connect() as connection:
+            connection.exec_driver_sql("INSERT INTO nowhere VALUES (1)")
+    except OperationalError as error:
+        return error
+    finally:
+        engine.dispose()
+    pytest.fail("there is such a table")
+
+
+def test_of_a_statement_that_fails_the_authors_lines_are_shown_and_its_text_once() -> None:
+    shown = own_frames(failing_statement())
+    frames = [line for line in shown.splitlines() if line.startswith("  File ")]
+    assert len(frames) == 1
+    assert __file__ in frames[0]
+    assert shown.count("no such table: nowhere") == 1
+    assert "INSERT INTO nowhere VALUES (1)" in shown
+
+
+def test_a_cause_of_the_authors_is_shown_of_a_statement_that_fails_too() -> None:
+    error = failing_statement()
+    error.__cause__ = ValueError("of the author")
+    assert own_frames(error).startswith("ValueError: of the author\n")
 
 
 def test_how_a_chunk_failed_before_it_was_tried_in_parts_is_left_out() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from opencqrs_py.errors import BeginningNeededError, ExplainedError, HandlersChangedError, ProgressLostError
 from opencqrs_py.model import layout
-from opencqrs_py.model.group_record import FoundGroup, GroupRecord, HandlersChange, RecordedLayout
+from opencqrs_py.model.group_record import FoundGroup, GroupRecord, HandlersChange, RecordedLayout, RecordedSelection
 from opencqrs_py.processing.group_records import GroupCode, OnChanged, OnLost, RecordRule, Warned, same_code
 from opencqrs_py.testing import FakeClock
 
@@ -239,3 +239,63 @@ def test_other_sequences_of_one_partition_are_harmless_while_nothing_waits() -> 
 )
 def test_fingerprints_of_one_version_are_compared(one: str, other: str, *, same: bool) -> None:
     assert same_code(one, other) is same
+
+
+# Which events are read
+
+
+def selecting(subject: str, form: str = "plain") -> tuple[tuple[str, str], ...]:
+    return (("fetch.subject", subject), ("fetch.recursive", "true"), ("events.format", form))
+
+
+BOOKS, MISSPELT, ENVELOPED = selecting("/books"), selecting("/bokks"), selecting("/books", "envelope")
+
+
+def selected(settings: tuple[tuple[str, str], ...], *change: object) -> GroupRecord:
+    return replace(RECORD, selection=RecordedSelection(settings, *change))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("record", [RECORD, selected(BOOKS)], ids=["not recorded", "the same"])
+def test_a_selection_that_is_new_or_the_same_is_kept_silently(record: GroupRecord) -> None:
+    kept = rule(selection=BOOKS).kept(found(record, 7, 9))
+    assert (kept.record, kept.warnings) == (selected(BOOKS), {})
+    assert rule(selection=BOOKS).kept(found(None, None), 0).record.selection == RecordedSelection(BOOKS)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "changed"),
+    [
+        (MISSPELT, BOOKS, "fetch.subject was /bokks and is /books"),
+        (BOOKS, ENVELOPED, "events.format was plain and is envelope"),
+        (MISSPELT, ENVELOPED, "fetch.subject was /bokks and is /books, events.format was plain and is envelope"),
+    ],
+)
+def test_a_changed_selection_is_warned_of_once_with_the_position(before: object, now: object, changed: str) -> None:
+    kept = rule(selection=now).kept(found(selected(before), 7, 9))  # type: ignore[arg-type]
+    assert kept.record == selected(now, 9, before)  # type: ignore[arg-type]
+    assert kept.warnings == {
+        Warned.SELECTION: f"group 'books' selects other events since position 9: {changed}. Those up to there are not "
+        "read again: opencqrs groups rebuild books builds its read model again from all, opencqrs groups reset books "
+        "--to tail handles all events again"
+    }
+    assert rule(selection=now).kept(found(kept.record, 7, 11)).warnings == {}
+
+
+@pytest.mark.parametrize(
+    ("record", "position", "kept"),
+    [
+        (selected(MISSPELT), 0, selected(BOOKS)),
+        (selected(MISSPELT, 9, BOOKS), 9, selected(BOOKS)),
+        (selected(BOOKS, 9, MISSPELT), 4, selected(BOOKS)),
+    ],
+    ids=["nothing handled", "taken back at once", "reset to before"],
+)
+def test_a_selection_that_has_passed_nothing_over_leaves_no_trace(
+    record: GroupRecord, position: int, kept: GroupRecord
+) -> None:
+    found_now = rule(selection=BOOKS).kept(found(record, position))
+    assert (found_now.record, found_now.warnings) == (kept, {})
+
+
+def test_without_a_selection_nothing_is_compared() -> None:
+    assert rule().kept(found(selected(BOOKS), 7)).record == selected(BOOKS)

@@ -141,7 +141,7 @@ def test_each_event_has_its_own_waits(back_off: BackOff) -> None:
     ],
 )
 def test_a_wait_that_nobody_can_make_is_refused(made: Any, name: str, wrong: float) -> None:
-    with pytest.raises(ValueError, match=rf"^{name} must be 0 to 1e\+12, got {re.escape(str(wrong))}$"):
+    with pytest.raises(ValueError, match=rf"^{name} must be 0 to 31,536,000,000, got {re.escape(str(wrong))}$"):
         made(**{name: wrong})
 
 
@@ -173,7 +173,7 @@ def test_attempts_are_counted_from_zero_and_none_is_no_limit(made: Any, wrong: A
 
 
 def test_a_multiplier_of_any_size_ends_at_the_maximum() -> None:
-    assert list(ExponentialBackOff(initial=1, multiplier=1e12, maximum=1e12, max_attempts=3).waits()) == [1, 1e12, 1e12]
+    assert list(ExponentialBackOff(initial=1, multiplier=1e12, maximum=3e10, max_attempts=3).waits()) == [1, 3e10, 3e10]
 
 
 @pytest.mark.parametrize(("drawn", "milliseconds"), [(0.0, [1000, 1500]), (0.5, [900, 1350]), (1.0, [800, 1200])])

@@ -83,6 +83,14 @@ def positions_only(event: BookLent, raw: Event, /) -> None: ...
 def optional_without_annotation(event: BookLent, verbose=False) -> None: ...  # type: ignore[no-untyped-def] # noqa: FBT002
 def optional_that_nobody_provides(event: BookLent, limit: int = 3, clock: Unprovided | None = None) -> None: ...
 def optional_that_is_provided(event: BookLent, mailer: Mailer = Mailer()) -> None: ...  # noqa: B008 as users write it
+def none_where_it_could_be_filled(
+    event: BookLent,
+    mailer: Mailer | None = None,
+    connection: Optional[Connection] = None,  # noqa: UP045 the old spelling is meant
+    raw: Event | None = None,
+) -> None: ...
+def none_without_default(event: BookLent, mailer: Mailer | None) -> None: ...
+def none_for_an_option(event: BookLent, other: BookReturned | None = None, limit: int | None = None) -> None: ...
 def optional_in_between(event: BookLent, limit: int = 3, connection: Connection = None) -> None: ...  # type: ignore[assignment]
 def optional_in_between_by_position(event: BookLent, limit: int = 3, raw: Event = None, /) -> None: ...  # type: ignore[assignment]
 async def asynchronous(event: BookLent, session: Session) -> None: ...
@@ -119,6 +127,17 @@ RIGHT = [
     (optional_without_annotation, [("event", Kind.EVENT, False)]),
     (optional_that_nobody_provides, [("event", Kind.EVENT, False)]),
     (optional_that_is_provided, [("event", Kind.EVENT, False), ("mailer", Kind.INJECTED, False)]),
+    (
+        none_where_it_could_be_filled,
+        [
+            ("event", Kind.EVENT, False),
+            ("mailer", Kind.INJECTED, False),
+            ("connection", Kind.CONNECTION, False),
+            ("raw", Kind.RAW, False),
+        ],
+    ),
+    (none_without_default, [("event", Kind.EVENT, False), ("mailer", Kind.INJECTED, False)]),
+    (none_for_an_option, [("event", Kind.EVENT, False)]),
     (optional_in_between, [("event", Kind.EVENT, False), ("connection", Kind.CONNECTION, True)]),
     (optional_in_between_by_position, [("event", Kind.EVENT, False)]),
     (asynchronous, [("event", Kind.EVENT, False), ("session", Kind.SESSION, False)]),
@@ -238,6 +257,12 @@ def test_an_on_start_function_gets_what_belongs_to_no_event(provided: Any) -> No
         Kind.SESSION,
         Kind.INJECTED,
     ]
+
+
+def test_what_a_function_may_do_without_and_cannot_have_keeps_its_default(provided: Any) -> None:
+    def prepare(connection: Connection | None = None, context: ProcessingContext | None = None) -> None: ...
+
+    assert kinds(prepare, provided, ON_START) == [("connection", Kind.CONNECTION, False)]
 
 
 # What is wrong

@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import wraps
 from itertools import pairwise
 from math import inf, nan
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import opencqrs_py
 from opencqrs_py import Event, Metadata, Upcast
 from opencqrs_py.errors import EventFormatError, HandlerSignatureError
 from opencqrs_py.model import Upcaster
@@ -403,3 +405,107 @@ def test_a_wrong_signature_is_refused_at_the_start(call: Callable[..., Any], cod
         upcasters(("lent.v1", call))
     assert (caught.value.code, caught.value.what) == (code, what)
     assert caught.value.where == f"upcasters.py:1 ({call.__name__})"
+
+
+# A return that was forgotten
+
+
+def returns_nothing(data: dict[str, Any]):  # type: ignore[no-untyped-def] # it is what people write
+    Upcast("lent.v2", {**data, "due": "soon"})
+
+
+def returns_nothing_by_module(data: dict[str, Any]) -> None:
+    opencqrs_py.Upcast("lent.v2", data)
+
+
+def returns_nothing_on_any_way(data: dict[str, Any]) -> None:
+    if data:
+        Upcast("lent.v2", data)
+        return
+    Upcast("lent.v3", data)
+
+
+async def awaits_and_returns_nothing(data: dict[str, Any]) -> None:
+    await asyncio.sleep(0)
+    Upcast("lent.v2", data)
+
+
+@wraps(returns_nothing)
+def decorated(data: dict[str, Any]) -> Any:
+    return returns_nothing(data)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [returns_nothing, returns_nothing_by_module, returns_nothing_on_any_way, awaits_and_returns_nothing, decorated],
+    ids=lambda function: function.__qualname__,
+)
+def test_an_upcaster_that_never_returns_what_it_makes_is_refused(function: Callable[..., Any]) -> None:
+    with pytest.raises(HandlerSignatureError) as caught:
+        upcasters((("lent.v1", "lent.v0"), function))
+    assert caught.value.code == "OCQ-243"
+    assert caught.value.what == (
+        "the upcaster makes an Upcast and never returns it, so all events of type 'lent.v1', 'lent.v0' would be dropped"
+    )
+    assert function.__name__ in caught.value.where
+
+
+def sometimes(data: dict[str, Any]) -> Upcast:  # type: ignore[return] # noqa: RET503 the mistake
+    if "due" in data:
+        return Upcast("lent.v2", data)
+    Upcast("lent.v2", {**data, "due": "soon"})
+
+
+def sometimes_several(data: dict[str, Any]) -> list[Upcast]:
+    return [Upcast("lent.v2", data)] if "due" in data else None  # type: ignore[return-value] # as above
+
+
+async def sometimes_later(data: dict[str, Any]) -> Upcast:
+    return Upcast("lent.v2", data) if "due" in data else None  # type: ignore[return-value] # as above
+
+
+def raises(data: dict[str, Any]) -> None:
+    raise LookupError(Upcast)
+
+
+def test_an_upcaster_that_only_raises_is_none_that_forgets_a_return() -> None:
+    upcasters(("lent.v1", raises))
+
+
+@pytest.mark.parametrize("function", [sometimes, sometimes_several, sometimes_later], ids=lambda one: one.__name__)
+def test_none_from_an_upcaster_that_is_annotated_without_it_drops_no_event(function: Callable[..., Any]) -> None:
+    chain = upcasters(("lent.v1", function))
+    assert len(chain.upcast(event(payload='{"due": "soon"}'))) == 1
+    with pytest.raises(EventFormatError, match=r"\[OCQ-221\] upcaster .* returned None, although") as caught:
+        chain.upcast(event())
+    assert "as in '-> Upcast | None'" in caught.value.fix
+
+
+def without_annotation(data: dict[str, Any]):  # type: ignore[no-untyped-def] # as people write it
+    return Upcast("lent.v2", data) if "due" in data else None
+
+
+def with_none(data: dict[str, Any]) -> Upcast | None:
+    return Upcast("lent.v2", data) if "due" in data else None
+
+
+def several_or_none(data: dict[str, Any]) -> list[Upcast] | None:
+    return [Upcast("lent.v2", data)] if "due" in data else None
+
+
+def with_anything(data: dict[str, Any]) -> Any:
+    return Upcast("lent.v2", data) if "due" in data else None
+
+
+def generator(data: dict[str, Any]) -> Iterator[Upcast]:
+    if "due" in data:
+        yield Upcast("lent.v2", data)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [nothing, without_annotation, with_none, several_or_none, with_anything, generator, none_of_several],
+    ids=lambda function: function.__name__,
+)
+def test_an_upcaster_that_may_drop_events_drops_them(function: Callable[..., Any]) -> None:
+    assert upcasters(("lent.v1", function)).upcast(event()) == ()

@@ -4,7 +4,7 @@ import pytest
 
 from opencqrs_py.model import Failure, Origin, Partition
 from opencqrs_py.processing.recovery import Action
-from opencqrs_py.processing.supervision import Notice, in_words, line_of
+from opencqrs_py.processing.supervision import Notice, in_words, line_of, when
 
 FAILED = Failure(Origin.HANDLER, permanent=False, error="ValueError", message="no", position=7, event="event 7")
 UNSEQUENCED = Failure(Origin.FRAMEWORK, permanent=False, error="ValueError", message="no", event="event 7")
@@ -46,3 +46,12 @@ def test_a_line_says_group_partition_what_happened_and_what_happens_next(
 )
 def test_durations_are_in_words(seconds: float, words: str) -> None:
     assert in_words(seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0, "at once"), (0.04, "at once"), (0.06, "in 0.1 s"), (4.5, "in 4.5 s"), (125, "in 2 min 5 s")],
+)
+def test_a_wait_of_next_to_nothing_is_none(seconds: float, words: str) -> None:
+    assert when(seconds) == words
+    assert line_of(Notice("books", Partition(2, 1), Action.RETRY, FAILED, 2, seconds)).endswith(f"; retry {words}")

@@ -1,0 +1,140 @@
+"""Groups that have read the log and found nothing for their handlers: most likely a type or subject is misspelt."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from typing_extensions import override
+
+from opencqrs_py.model.naming import listed, nearest
+from opencqrs_py.model.partition import Partition
+from opencqrs_py.model.selection import Selection
+from opencqrs_py.processing.exceptions import one_line
+from opencqrs_py.processing.supervision import Observer
+
+if TYPE_CHECKING:
+    from opencqrs_py.engines.runs import GroupRun
+    from opencqrs_py.model.outcome import Outcome
+    from opencqrs_py.processing.groups import GroupProcessing
+
+_log = logging.getLogger("opencqrs.processing")
+_MOST_READ = 50_000  # events of which it is unknown whether the group has handled one: 0.2 s in a log of files
+_SAMPLE = 1_000  # of the oldest events, and of the newest ones, of which the types are shown
+_FIX = (
+    "correct @event_type or types= of @event_handling; or, where such events are still to come, leave it: they are "
+    "handled as they come"
+)
+_SUBJECT_FIX = "correct it: a subject is written as in the log, such as /books, and with case"
+
+
+class UnmatchedGroups(Observer):
+    """Warns of each group that has caught up for the first time since the start, if the log has nothing for it.
+
+    A group costs one look at its first outcomes, until one of them has handled something. Where a process has not seen
+    itself what was handled, the log is read up to 50,000 events; of a longer one nothing is said then.
+
+    Args:
+        runs: The groups.
+    """
+
+    def __init__(self, runs: Sequence[GroupRun]) -> None:
+        self._groups = {run.group: _Group(run) for run in runs}
+
+    @override
+    def claimed(self, group: str, partition: Partition, position: int) -> None:
+        if (watched := self._groups.get(group)) is not None:
+            watched.begun.setdefault(partition, position)
+
+    @override
+    def advanced(self, group: str, partition: Partition, outcome: Outcome) -> None:
+        watched = self._groups.get(group)
+        if watched is None or not outcome.cursor.position:
+            return
+        try:
+            found = _has_matched(outcome)
+            over = found or watched.has_caught_up(partition, outcome)
+            if over and self._groups.pop(group, None) is not None and not found:  # of several threads one gets it
+                watched.warn()
+        except Exception as error:  # of a store that is unavailable, or whatever: a warning ends no processor
+            _log.debug("group %s: whether the log has something for it is not known: %s", group, one_line(error))
+
+
+def _has_matched(outcome: Outcome) -> bool:
+    """Return whether a step has found an event for a handler, or whether that cannot be said."""
+    cursor, failure = outcome.cursor, outcome.failure
+    failed = failure is not None and failure.position is not None
+    return bool(outcome.handled or outcome.skips or outcome.parked or failed) or cursor.replay is not None
+
+
+class _Group:
+    """A group that has handled nothing so far.
+
+    Attributes:
+        begun: Where its partitions in this process have begun.
+    """
+
+    def __init__(self, run: GroupRun) -> None:
+        self.begun: dict[Partition, int] = {}
+        self._run = run
+        self._done: set[Partition] = set()
+        self._head = 0
+
+    def has_caught_up(self, partition: Partition, outcome: Outcome) -> bool:
+        """Take in where a partition is; return whether all of this process have reached what was the newest event."""
+        self._head = self._head or self._run.processing.source.head()
+        if outcome.idle or outcome.cursor.position >= self._head:
+            self._done.add(partition)
+        return self._done >= self.begun.keys()
+
+    def warn(self) -> None:
+        """Warn if the log has nothing for the group's handlers, and something for others."""
+        processing = self._run.processing
+        unseen = self._unseen()
+        wanted = processing.type_names
+        if unseen > _MOST_READ or not wanted or _has_wanted(processing, unseen):
+            return
+        chosen = processing.selection
+        seen = self._types(Selection(chosen.subject, chosen.recursive))
+        if seen:
+            self._say(f"the log has no event of the types that its handlers want: {_beside(wanted, seen)}", _FIX)
+        elif not chosen.everything and self._types(Selection()):
+            self._say(f"the log has no event with the subject of fetch.subject, {chosen.subject}", _SUBJECT_FIX)
+
+    def _unseen(self) -> int:
+        """Return up to which position this process does not know that the group has handled nothing."""
+        all_here = len(self.begun) == len(self._run.partitions) and self._run.processing.schedule is None
+        return min(self.begun.values()) if all_here else self._head
+
+    def _types(self, selection: Selection) -> set[str]:
+        read, newest = self._run.processing.source.read, max(0, self._head - _SAMPLE)
+        parts = (read(0, _SAMPLE, selection, self._head), read(newest, _SAMPLE, selection, self._head))
+        return {event.type for part in parts for event in part.events}
+
+    def _say(self, what: str, fix: str) -> None:
+        group = self._run.group
+        extra = {"action": "unmatched", "group": group}
+        _log.warning("group '%s' has handled nothing: %s\n  fix:   %s", group, what, fix, extra=extra)
+
+
+def _has_wanted(processing: GroupProcessing, upto: int) -> bool:
+    return any(processing.wants(event_type) for event_type in _selected_types(processing, upto))
+
+
+def _selected_types(processing: GroupProcessing, upto: int) -> Iterator[str]:
+    """Yield the types of the events up to a position that the group's reads select."""
+    after = 0
+    while after < upto:
+        part = processing.source.read(after, _SAMPLE, processing.selection, upto)
+        yield from (event.type for event in part.events)
+        if part.upto <= after:
+            return
+        after = part.upto
+
+
+def _beside(wanted: Sequence[str], seen: set[str]) -> str:
+    """Return the types that are wanted, each with the nearest one that there is; else with those that there are."""
+    close = {name: nearest(name, seen) for name in wanted}
+    shown = listed(f"{name} (did you mean {meant}?)" if meant else name for name, meant in close.items())
+    return shown if any(close.values()) else f"{shown}; it has {listed(sorted(seen))}"

@@ -1,0 +1,95 @@
+"""Tasks that code of the project begins on an event loop in one call, and does not await before that call returns."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Coroutine, Sequence
+from sysconfig import get_paths
+from types import FrameType
+from typing import Any
+
+from opencqrs_py.errors import TasksLeftError
+
+_PATIENCE = 1.0  # seconds that cancelled tasks get to end
+_SHOWN = 3
+_NOT_OF_PROJECTS = tuple({get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+_PACKAGE = __name__.partition(".")[0]
+
+
+class BegunTasks:
+    """The tasks that code of the project has begun on a loop since ``forget``.
+
+    Those of libraries, such as the connection of a client that is kept, belong to these, and may outlive the call.
+
+    Args:
+        loop: The loop. Its factory of tasks is replaced.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._package = ""
+        loop.set_task_factory(self._begun)
+
+    def forget(self, package: str = "") -> None:
+        """Begin with the next call, of code in a package that is one of the project wherever it is installed."""
+        self._tasks.clear()
+        self._package = package
+
+    def pending(self) -> list[asyncio.Task[Any]]:
+        """Return those that have not ended."""
+        return [task for task in self._tasks if not task.done()]
+
+    def _begun(self, loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
+        task: asyncio.Task[Any] = asyncio.Task(coroutine, loop=loop, **options)
+        if self._is_of_project(sys._getframe(1)):  # noqa: SLF001 the documented way, and the only one without a stack
+            self._tasks.append(task)
+        return task
+
+    def _is_of_project(self, frame: FrameType | None) -> bool:
+        """Return whether the code that asked asyncio for a task is the project's."""
+        while frame is not None and _package_of(frame) == "asyncio":
+            frame = frame.f_back
+        package = "" if frame is None else _package_of(frame)
+        if frame is None or package == _PACKAGE:
+            return False
+        return package == self._package or not frame.f_code.co_filename.startswith(_NOT_OF_PROJECTS)
+
+
+def package_of(awaitable: object) -> str:
+    """Return the package of a coroutine's function; empty if it is not known."""
+    frame = awaitable.cr_frame if isinstance(awaitable, Coroutine) and hasattr(awaitable, "cr_frame") else None
+    return "" if frame is None else _package_of(frame)
+
+
+async def cancelled(tasks: Sequence[asyncio.Task[Any]]) -> TasksLeftError:
+    """Cancel tasks, wait a moment until they have ended, and return the error that they were left behind."""
+    error = _left(tasks)
+    for task in tasks:
+        task.add_done_callback(_looked_at)
+        task.cancel()
+    await asyncio.wait(tasks, timeout=_PATIENCE)
+    return error
+
+
+def _looked_at(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled():
+        task.exception()  # else asyncio logs that nobody has asked for it
+
+
+def _package_of(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
+
+
+def _left(tasks: Sequence[asyncio.Task[Any]]) -> TasksLeftError:
+    names = [_name_of(task.get_coro()) for task in tasks]
+    shown = ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
+    what = f"an async function has returned before tasks that it has begun: {shown}; they were cancelled"
+    fix = "await them, or begin them in 'async with asyncio.TaskGroup() as tasks:', which awaits them"
+    return TasksLeftError("OCQ-242", what, fix=fix)
+
+
+def _name_of(coroutine: object) -> str:
+    name = str(getattr(coroutine, "__qualname__", type(coroutine).__qualname__))
+    code = getattr(coroutine, "cr_code", None)
+    return f"{name}()" if code is None else f"{name}() ({code.co_filename}:{code.co_firstlineno})"

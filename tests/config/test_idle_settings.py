@@ -1,0 +1,112 @@
+import pytest
+
+from opencqrs_py.config.effects import EFFECTS
+from opencqrs_py.config.groups import LEAVES
+
+IDLE = [
+    ("schedule.interval: 1s", "schedule.interval", "processing.mode is scheduled"),
+    ("batch.size: 5", "batch.size", "processing.mode is scheduled"),
+    ("processing.mode: streaming\n  schedule.cron: 0 * * * *", "schedule.cron", "processing.mode is scheduled"),
+    ("processing.mode: scheduled\n  schedule.time-zone: Europe/Berlin", "schedule.time-zone", "schedule.cron is set"),
+    (
+        "processing.mode: scheduled\n  schedule: {cron: 0 * * * *, initial-delay: 1s}",
+        "schedule.initial-delay",
+        "schedule.cron is left out",
+    ),
+    ("park.max-sequences: 5", "park.max-sequences", "retry.on-exhausted or retry.on-undecodable is park"),
+    ("park.retry.max-attempts: 5", "park.retry.max-attempts", "retry.on-exhausted or retry.on-undecodable is park"),
+    ("sequence.level: 2", "sequence.level", "sequence.resolution is per_level_subject"),
+    ("sequence.data-field: isbn", "sequence.data-field", "sequence.resolution is per_data_field"),
+    ("sequence.metadata-key: tenant", "sequence.metadata-key", "sequence.resolution is per_metadata_key"),
+    ("sequence: {resolver-ref: mine, level: 2}", "sequence.level", "sequence.resolution is per_level_subject"),
+    (
+        "retry: {policy: none, initial-interval: 1s}",
+        "retry.initial-interval",
+        "retry.policy is exponential_backoff or fixed",
+    ),
+    ("retry: {policy: fixed, multiplier: 3}", "retry.multiplier", "retry.policy is exponential_backoff"),
+    ("retry: {back-off-ref: mine, jitter: 0.5}", "retry.jitter", "retry.policy is exponential_backoff"),
+    ("processing.engine: thread\n  checkpointing.hold: 5s", "checkpointing.hold", "processing.engine is spark"),
+]
+
+
+def books(settings, standard=""):
+    below = "\n".join(f"      {line}" for line in f"  {settings}".splitlines())
+    return f"opencqrs.event-handling:\n  standard: {{{standard}}}\n  groups:\n    books:\n{below}\n"
+
+
+def said(configuration):
+    return [(each.code, each.what) for each in configuration.warnings]
+
+
+@pytest.mark.parametrize(("settings", "name", "needed"), IDLE)
+def test_a_setting_of_a_group_without_effect_is_warned_of(project, settings, name, needed):
+    configuration = project.write("application.yaml", books(settings)).load(groups=["books"])
+    assert said(configuration) == [("OCQ-126", f"{name} of group books has no effect unless {needed}")]
+    assert configuration.warnings[0].where.startswith("application.yaml:")
+    assert configuration.warnings[0].fix == "leave it out, or set what is needed"
+
+
+def test_settings_that_need_the_same_are_named_together(project):
+    project.write("application.yaml", books("schedule: {interval: 1s, on-exhausted: skip}\n  batch.size: 5"))
+    (warning,) = project.load(groups=["books"]).warnings
+    assert warning.what == (
+        "schedule.interval, schedule.on-exhausted, batch.size of group books have no effect unless "
+        "processing.mode is scheduled"
+    )
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        "processing.mode: scheduled\n  schedule: {interval: 1s, kind: fixed_rate}\n  batch.size: 5",
+        "processing.mode: scheduled\n  schedule: {cron: 0 * * * *, time-zone: Europe/Berlin}",
+        "processing.mode: scheduled\n  park.max-sequences: 5",
+        "retry: {on-exhausted: park, max-attempts: 2}\n  park.max-sequences: 5",
+        "retry.on-undecodable: park\n  park.retry.max-attempts: 5",
+        "sequence: {resolution: per_level_subject, level: 2}",
+        "sequence: {resolution: per_data_field, data-field: isbn}",
+        "sequence: {resolution: per_metadata_key, metadata-key: tenant}",
+        "retry: {multiplier: 3, max-interval: 1m, jitter: 0.1}",
+        "retry: {policy: fixed, initial-interval: 1s, max-attempts: 3}",
+        "checkpointing.hold: 5s",
+        "schedule.interval: null",
+    ],
+)
+def test_a_setting_that_counts_is_not_mentioned(project, settings):
+    assert project.write("application.yaml", books(settings)).load(groups=["books"]).warnings == ()
+
+
+@pytest.mark.parametrize("setting", ["schedule.interval: 1s", "park.max-sequences: 5", "sequence.level: 2"])
+def test_a_standard_may_be_meant_for_others(project, setting):
+    text = books("fetch.subject: /books", setting)
+    assert project.write("application.yaml", text).load(groups=["books"]).warnings == ()
+
+
+def test_what_decides_may_be_inherited_from_the_standard(project):
+    text = books("sequence.level: 2", "sequence.resolution: per_level_subject")
+    assert project.write("application.yaml", text).load(groups=["books"]).warnings == ()
+    text = books("retry.initial-interval: 1s", "retry.policy: none")
+    assert [code for code, _ in said(project.write("application.yaml", text).load(groups=["books"]))] == ["OCQ-126"]
+
+
+@pytest.mark.parametrize("of_profile", ["application-test.yaml", "application.yaml"])
+def test_what_a_profile_switches_off_is_not_mentioned(project, of_profile):
+    base, test = books("retry.initial-interval: 1s"), "opencqrs.event-handling.standard.retry.policy: none\n"
+    if of_profile == "application.yaml":
+        project.write(of_profile, f"{base}---\nopencqrs.config.on-profile: test\n{test}")
+    else:
+        project.write("application.yaml", base).write(of_profile, test)
+    assert project.load(groups=["books"], profiles=["test"]).warnings == ()
+
+
+def test_what_another_source_switches_off_is_not_mentioned(project):
+    project.write("application.yaml", books("retry.initial-interval: 1s"))
+    overrides = ["event-handling.groups.books.retry.policy=none"]
+    assert project.load(groups=["books"], overrides=overrides).warnings == ()
+
+
+def test_the_table_is_about_settings_that_there_are():
+    for effect in EFFECTS:
+        assert effect.wanted.keys() <= set(LEAVES)
+        assert all(any(leaf[: len(each)] == each for leaf in LEAVES) for each in effect.settings)

@@ -1,0 +1,103 @@
+"""Events that stand twice in a file of lines are warned of, as far as that costs next to nothing."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from opencqrs_py.adapters.files import FileEventSource
+from opencqrs_py.model.selection import Selection
+
+FULL = 1_000  # events, which no reader parses together
+
+
+def line(number: int | str, source: str = "shop") -> str:
+    event = {"specversion": "1.0", "id": f"e{number}", "source": source, "type": "sold", "subject": "/a"}
+    return json.dumps({**event, "time": "2026-01-01T00:00:00Z", "data": {"n": 1}}) + "\n"
+
+
+def warnings(path: Path, caplog: pytest.LogCaptureFixture, *, step: int = 5_000) -> list[str]:
+    """Read a log in steps, and return what was warned of."""
+    source, after = FileEventSource(path), 0
+    while (part := source.read(after, step, Selection())).upto > after:
+        after = part.upto
+    source.close()
+    return [each.getMessage() for each in caplog.records]
+
+
+LOG = [line(number) for number in range(FULL)]
+
+
+@pytest.mark.parametrize("step", [5_000, 20])
+@pytest.mark.parametrize("name", ["log.ndjson", "log.ndjson.gz"])
+@pytest.mark.parametrize(
+    ("lines", "twice", "event"),
+    [
+        ([*LOG, *LOG], (1, FULL + 1), "e0"),
+        ([*LOG, line(0)], (1, FULL + 1), "e0"),
+        ([*LOG[:9], *LOG[8:]], (9, 10), "e8"),
+        ([*LOG[:9], LOG[3], *LOG[9:]], (4, 10), "e3"),
+        ([line(0), line(0)], (1, 2), "e0"),
+        (["\n", *LOG[:3], "\n", " \n", LOG[2], "\n", *LOG[3:]], (4, 7), "e2"),
+    ],
+    ids=[
+        "the whole log again",
+        "its first event again",
+        "a line after itself",
+        "an early line again",
+        "two lines",
+        "beside empty lines",
+    ],
+)
+def test_an_event_that_stands_twice_is_warned_of_with_both_lines(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    name: str,
+    lines: list[str],
+    twice: tuple[int, int],
+    event: str,
+    step: int,
+) -> None:
+    path, text = tmp_path / name, "".join(lines).encode()
+    path.write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+    (said,) = warnings(path, caplog, step=step)
+    first, second = twice
+    assert said.startswith(f"{path}: lines {first} and {second} are the same event (id {event}, source shop), and")
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        LOG,
+        [line(0), line(0, "other")],
+        [*LOG, line(0, "other")],
+        [line(number, str(number)) for number in range(9)],
+        [],
+    ],
+    ids=["all differ", "another source next", "another source later", "sources of their own", "an empty file"],
+)
+def test_events_with_ids_or_sources_of_their_own_are_right(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, lines: list[str]
+) -> None:
+    path = tmp_path / "log.ndjson"
+    path.write_text("".join(lines))
+    assert warnings(path, caplog) == []
+
+
+def test_it_is_said_once_for_a_file_and_for_each_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("1.ndjson", "2.ndjson"):
+        (tmp_path / name).write_text("".join([line(name), line(name)] * 3))
+    assert len(warnings(tmp_path, caplog)) == 2
+
+
+def test_a_file_that_is_read_twice_is_no_double(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "log.ndjson"
+    path.write_text("".join(LOG))
+    source = FileEventSource(path)
+    for after in (0, 0, FULL - 1, 0, 1):
+        source.read(after, 5_000, Selection())
+    source.close()
+    assert caplog.records == []
