@@ -420,6 +420,8 @@ class Application:
         self._close_spark(patience)
         if not self._starting.locked():  # a start in another thread uses what is open until its end
             self._close()
+        if processors is not None and (lingering := processors.lingering()):
+            self._databases.disconnect_after(lingering)
 
     def _close_spark(self, patience: float) -> None:
         """Close the session of Spark, if jobs or groups have opened one."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
+from threading import Thread
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -56,6 +59,17 @@ class OpenedDatabases:
         """Close the connections to all of them; the next use opens new ones."""
         for database in self._opened:
             database.disconnect()
+
+    def disconnect_after(self, threads: Sequence[Thread]) -> None:
+        """Close, once some threads have ended, the connections that they have opened again meanwhile."""
+
+        def wait_and_disconnect() -> None:
+            for each in threads:
+                each.join()
+            self.disconnect()
+
+        with suppress(RuntimeError):  # Python is about to end, and starts no thread any more
+            Thread(target=wait_and_disconnect, name="opencqrs-disconnect", daemon=True).start()
 
     def close(self) -> None:
         """Close the connections to all of them, also to those in memory, which end."""

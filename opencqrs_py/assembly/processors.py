@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from threading import Thread
 from typing import TYPE_CHECKING
 
 from opencqrs_py.assembly.job_company import company_of, schedules_of
@@ -192,6 +193,10 @@ class Processors:
             self.jobs.stop(max(0.0, patience - (time.monotonic() - began)))
         for coordination in self._coordinations:
             coordination.leave()
+
+    def lingering(self) -> list[Thread]:
+        """Return the threads of the coordination that ``stop`` did not wait for: a claim in hand may take long."""
+        return [thread for each in self._coordinations for thread in each.lingering()]
 
     def hasten(self, group: str) -> None:
         """Have progress of a group be stored without delay for a while: somebody waits for it."""

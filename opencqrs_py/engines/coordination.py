@@ -147,6 +147,10 @@ class Coordinator:
         else:
             self._leaving.join(END_PATIENCE)
 
+    def lingering(self) -> list[Thread]:
+        """Return the threads that ``end`` and ``leave`` did not wait for any longer."""
+        return [each for each in (*self._threads, self._leaving) if each.is_alive()]
+
     def beat(self) -> bool:
         """Extend the leases; return whether they are held. Those that have ended stay ended."""
         asked, moves = self._now(), self._moves

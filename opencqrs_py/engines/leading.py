@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from threading import Thread
 from typing import Protocol
 
 from opencqrs_py.control.records import GroupPartition
@@ -39,6 +40,10 @@ class Coordination(Protocol):
 
     def leave(self) -> None:
         """Give everything back, after the engines have stopped. If that takes long, it continues in the background."""
+        ...
+
+    def lingering(self) -> Sequence[Thread]:
+        """Return the threads that ``end`` and ``leave`` have not waited for. They may still use the database."""
         ...
 
 

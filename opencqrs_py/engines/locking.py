@@ -174,6 +174,10 @@ class LockCoordinator:
         if self._keeping.ident is not None:
             self._keeping.join(END_PATIENCE)
 
+    def lingering(self) -> list[Thread]:
+        """Return the threads that ``end`` and ``leave`` did not wait for any longer."""
+        return [each for each in (self._coordinating, self._keeping) if each.is_alive()]
+
     def held(self) -> dict[GroupPartition, HeldLock]:
         """Return the locks that are held now."""
         now = self._now()

@@ -6,7 +6,8 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from threading import Event
+from threading import Event, current_thread
+from threading import enumerate as threads
 from types import ModuleType
 
 import pytest
@@ -17,6 +18,7 @@ from opencqrs_py import Application, Observer
 from opencqrs_py.assembly import running
 from opencqrs_py.assembly.processors import Processors
 from opencqrs_py.assembly.status import RunResult
+from opencqrs_py.engines.coordination import Coordinator
 from opencqrs_py.errors import AssemblyError
 from opencqrs_py.model.cloudevents import parse_event
 from opencqrs_py.model.partition import Partition
@@ -250,6 +252,34 @@ def test_a_stop_leaves_the_database_open_for_a_handler_that_it_has_not_waited_fo
         module.left.set()
         assert observer.has_stopped.wait(60)
         application.stop()
+    assert not any(map(is_open, opened))
+
+
+def test_what_a_claim_in_hand_opens_after_a_stop_is_closed_when_it_ends(handlers, tmp_path, monkeypatch):
+    entered, left, reconcile = Event(), Event(), Coordinator.reconcile
+
+    def slow(coordinator: Coordinator) -> None:
+        if current_thread().name == "opencqrs-coordination":
+            entered.set()
+            assert left.wait(60)
+            application.container.database().fetch("SELECT 1")
+        reconcile(coordinator)
+
+    monkeypatch.setattr(Coordinator, "reconcile", slow)
+    application = Application(
+        {**THREAD, "event-handling.standard.life-cycle.lease.heartbeat": "0.1s"}, [handlers], tmp_path
+    )
+    add_events(application, 1)
+    with opened_connections() as opened:
+        application.start()
+        assert entered.wait(60)
+        application.stop()
+        assert not any(map(is_open, opened))
+        closing = next(each for each in threads() if each.name == "opencqrs-disconnect")
+        number = len(opened)
+        left.set()
+        closing.join(60)
+        assert len(opened) > number
     assert not any(map(is_open, opened))
 
 
