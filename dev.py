@@ -5,6 +5,7 @@ usage: python3 dev.py [-v] COMMAND
 
     demo [REPOSITORY]   run the main example on the history of a git repository (default: this one)
     test                run all checks and tests
+    test --coverage     the same, and measure coverage: takes three times as long
     test --all          the same with all that tests know, as before a release: takes hours
     test ARGUMENT...    run pytest with these arguments and nothing else
     check               run all checks and no tests
@@ -78,8 +79,11 @@ CHECKS = {
 }
 PYTEST = [str(PYTHON), "-m", "pytest"]
 SPREAD = ["--numprocesses=auto", "--maxprocesses=4", "--dist=loadfile", "--no-loadscope-reorder"]
-ALL_TESTS = [*PYTEST, "--cov", *SPREAD, "--durations=10"]
+ALL_TESTS = [*PYTEST, *SPREAD, "--durations=10"]
 """At most four processes, as each may start a Spark."""
+
+WHOLE = {(): (), ("--coverage",): ("--cov",), ("--all",): ("--cov", "--all")}
+"""What may follow ``test`` to run everything, and what pytest gets for it. Coverage takes more time than the tests."""
 
 LOCKS = {
     "dev": ["--all-extras", "--group", "dev"],
@@ -177,11 +181,12 @@ def demo(request: Request) -> int:
 
 
 def test(request: Request) -> int:
-    """Run the checks and the tests with coverage, or only pytest with the arguments given."""
+    """Run the checks and the tests, or only pytest with the arguments given."""
     prepare("dev", verbose=request.verbose)
-    if request.arguments not in ([], ["--all"]):
+    options = WHOLE.get(tuple(request.arguments))
+    if options is None:
         return run([*PYTEST, *request.arguments], cwd=ROOT).code
-    return run_all({**CHECKS, "pytest": [*ALL_TESTS, *request.arguments]})
+    return run_all({**CHECKS, "pytest": [*ALL_TESTS, *options]})
 
 
 def check(request: Request) -> int:

@@ -82,6 +82,7 @@ def wait_for_nodes(project: Any, count: int) -> None:
     assert any(len(found := shares()) == count and all(found) and sum(found) == 5 for _ in range(LOOKS))
 
 
+@pytest.mark.release(library="mariadb")
 def test_a_group_that_nobody_runs_is_not_waited_for(library):
     never = library.opencqrs("await", "catalog", *THREAD)
     assert (never.code, never.out) == (1, "")
@@ -94,6 +95,7 @@ def test_a_group_that_nobody_runs_is_not_waited_for(library):
     assert "no process runs it" in beyond.err
 
 
+@pytest.mark.release(library="mariadb")
 def test_what_was_appended_is_read_after_the_wait(library, start):
     start("run")
     wait_for_nodes(library, 1)
@@ -113,6 +115,7 @@ def test_what_was_appended_is_read_after_the_wait(library, start):
         assert min(positions) >= number + 1
 
 
+@pytest.mark.release(library="mariadb")
 def test_a_process_that_is_killed_ends_the_wait_with_the_reason(library, start):
     run = start("run")
     wait_for_nodes(library, 1)
@@ -126,6 +129,7 @@ def test_a_process_that_is_killed_ends_the_wait_with_the_reason(library, start):
     )
 
 
+@pytest.mark.release(library="mariadb")
 def test_a_wait_continues_when_another_process_takes_over(library, start):
     runs = [start("run"), start("run")]
     wait_for_nodes(library, 2)

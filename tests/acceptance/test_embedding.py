@@ -164,6 +164,7 @@ def test_fastapi_handles_events_while_it_serves_and_stops_cleanly(service):
     assert service.states() == {("stopped", None)}
 
 
+@pytest.mark.release
 def test_workers_of_uvicorn_share_the_partitions(service):
     service.write("fastapi.md")
     process = service.serve(RUNNING, *UVICORN, "--workers", "2")
@@ -173,6 +174,7 @@ def test_workers_of_uvicorn_share_the_partitions(service):
     assert service.nodes() == []
 
 
+@pytest.mark.release
 def test_fastapi_tells_that_a_group_is_not_well(service):
     service.write("fastapi.md", **{"shop/handlers.py": FAILING})
     service.serve(RUNNING, *UVICORN)
@@ -199,6 +201,7 @@ def test_fastapi_ends_although_a_handler_never_returns(service):
     assert "Application shutdown complete." in out
 
 
+@pytest.mark.release
 def test_fastapi_does_not_serve_what_cannot_start(service):
     service.write(
         "fastapi.md", **{"application.yaml": "opencqrs.event-handling.groups.lending.progress.tracker-ref: nobody\n"}
@@ -211,6 +214,7 @@ def test_fastapi_does_not_serve_what_cannot_start(service):
     assert "Application startup failed" in done.stderr
 
 
+@pytest.mark.release
 def test_a_request_reads_its_own_writes_which_another_process_handles(service):
     service.write("read-your-writes.md")
     with (service.folder / "run.log").open("w") as log:
@@ -289,6 +293,7 @@ def test_with_preload_the_process_that_starts_workers_keeps_the_partitions_when_
     assert (living(service), service.nodes()) == ({process.pid}, [4])
 
 
+@pytest.mark.release
 def test_django_handles_events_under_runserver_and_not_in_other_commands(service):
     write_django(service)
     settings = ("--settings", "site_of_library.settings")
@@ -309,6 +314,7 @@ def test_django_handles_events_under_runserver_and_not_in_other_commands(service
     assert service.nodes() == []
 
 
+@pytest.mark.release
 def test_a_worker_of_gunicorn_ends_although_a_handler_never_returns(service):
     write_django(service, **{"library/handlers.py": HANGING})
     process = service.serve(LISTENING, *GUNICORN)

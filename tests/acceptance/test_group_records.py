@@ -121,6 +121,7 @@ def test_helpers_and_constants_of_the_project_count(library: Any) -> None:
     assert run(library, THREAD) == CHANGED.format(20)
 
 
+@pytest.mark.release(engine="spark")
 def test_a_corrected_subject_is_said_once_and_shown_for_good(library: Any, engine: str) -> None:
     subject = "event-handling.groups.audit.fetch.subject={}".format
     run(library, engine, subject("/books"))

@@ -7,6 +7,7 @@ import json
 import pytest
 
 
+@pytest.mark.release
 @pytest.mark.spark
 def test_doctor_finds_a_sound_machine_sound(project):
     project.write_events(3)

@@ -40,6 +40,7 @@ def example(tmp_path: Path) -> RunningReadme:
     return RunningReadme(folder, unvaried)
 
 
+@pytest.mark.release
 def test_j22_the_job_ships_what_a_lost_event_has_not_as_the_readme_shows(example: RunningReadme) -> None:
     for line, shown in (command for console in example.consoles() for command in console):
         if line == "opencqrs run":

@@ -122,6 +122,7 @@ def test_one_group_may_run_alone(project):
     assert partitions == {"audit": 1, "catalog": 0}
 
 
+@pytest.mark.release(engine="spark")
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_run_of_one_group_shows_that_group_only(project, engine):
     project.write_events(30)

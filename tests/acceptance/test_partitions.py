@@ -156,6 +156,7 @@ def test_no_event_is_handled_twice_or_left_out_while_the_partitions_change(world
     world.wait_for_all()
 
 
+@pytest.mark.release
 def test_without_a_process_the_next_one_continues_with_the_new_partitions(world: World) -> None:
     assert world.project.opencqrs("run", "--until-caught-up").code == 0
     world.append()
@@ -207,6 +208,7 @@ def test_a_changed_setting_is_followed_and_an_older_process_does_not_change_it_b
     world.wait_for_all()
 
 
+@pytest.mark.release
 def test_what_a_command_has_set_outlives_restarts_until_the_setting_changes(world: World) -> None:
     assert world.project.opencqrs("run", "--until-caught-up").code == 0
     assert world.project.opencqrs("groups", "split", "catalog:0/4").code == 0
@@ -224,6 +226,7 @@ def test_what_a_command_has_set_outlives_restarts_until_the_setting_changes(worl
     world.wait_for_all()
 
 
+@pytest.mark.release
 def test_a_stopped_partition_stays_stopped_when_it_is_split(world: World) -> None:
     world.start()
     world.wait_for_all()

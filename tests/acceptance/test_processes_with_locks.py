@@ -102,6 +102,7 @@ def test_one_process_has_all_and_another_one_takes_over_when_it_is_killed(proces
     assert processes.running[1].poll() is None
 
 
+@pytest.mark.release
 def test_processes_share_and_what_a_stopped_one_had_goes_to_the_other(processes):
     most = ("--set", "event-handling.groups.catalog.life-cycle.max-partitions-per-node=2")
     first = processes.start(*most)
@@ -114,6 +115,7 @@ def test_processes_share_and_what_a_stopped_one_had_goes_to_the_other(processes)
     processes.wait_until(lambda: processes.share(1) == "has partitions: catalog 2 of 4, audit 1 of 1")
 
 
+@pytest.mark.release
 def test_a_second_process_that_wants_all_is_refused(processes):
     alone = ("--set", "event-handling.standard.life-cycle.controller=application_context")
     processes.start(*alone)

@@ -172,6 +172,7 @@ def counts(number: int) -> dict[str, int]:
     return {f"isbn-{n}": len(range(n, number, 7)) for n in range(7)}
 
 
+@pytest.mark.release(world="mariadb")
 def test_readers_see_whole_tables_while_a_group_that_runs_is_rebuilt(world: World) -> None:
     world.start()
     world.wait_for_all()
@@ -193,6 +194,7 @@ def test_readers_see_whole_tables_while_a_group_that_runs_is_rebuilt(world: Worl
     assert world.lent() == counts(world.count)
 
 
+@pytest.mark.release(world="mariadb")
 @pytest.mark.release(world="sqlite")
 def test_a_rebuild_whose_process_is_killed_continues(world: World) -> None:
     world.start()
@@ -216,6 +218,7 @@ def _shadow_positions(world: World) -> int:
     return int(phase == "building")
 
 
+@pytest.mark.release(world="mariadb")
 @pytest.mark.release(world="sqlite")
 def test_processes_with_old_handlers_keep_the_tables_current_and_leave_them_after_the_swap(world: World) -> None:
     world.start()

@@ -41,6 +41,7 @@ def run(example: Path, java: dict[str, str], line: str) -> list[str]:
     return [re.sub(r"\([\d,]+/s\)", "(…/s)", line.rstrip()) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.release
 @pytest.mark.spark
 def test_it_prints_what_the_readme_shows_and_its_sums_are_those_of_the_log(example: Path, java: dict[str, str]) -> None:
     (console,) = CONSOLE.findall((EXAMPLE / "README.md").read_text("utf-8"))

@@ -55,6 +55,7 @@ def console(name: str) -> list[tuple[str, list[str]]]:
     return [(line, lines_of("\n".join(shown))) for line, *shown in parts]
 
 
+@pytest.mark.release(name=("leaderboard_in_memory", "search_index"))
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_does_what_its_readme_shows(name: str, tmp_path: Path) -> None:
     folder = example(name, tmp_path)

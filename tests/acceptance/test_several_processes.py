@@ -90,6 +90,7 @@ def test_two_processes_share_and_one_takes_over_when_the_other_is_killed(process
     assert processes.running[1].poll() is None
 
 
+@pytest.mark.release
 def test_groups_are_stopped_and_started_while_two_processes_run(processes):
     project = processes.project
     processes.start()
@@ -110,6 +111,7 @@ def test_groups_are_stopped_and_started_while_two_processes_run(processes):
     assert (released.code, released.err) == (0, "catalog:2/4: taken over by another node\n")
 
 
+@pytest.mark.release
 def test_a_partition_that_no_other_process_can_run_is_not_released(processes):
     processes.start()
     processes.wait_until(lambda: processes.shares() == [5])
@@ -142,6 +144,7 @@ def test_until_caught_up_waits_for_what_another_process_has(processes):
     assert {p["position"] for p in processes.partitions()} == {40}
 
 
+@pytest.mark.release
 def test_a_group_that_is_to_run_in_one_process_is_refused_in_a_second(processes):
     alone = ("--set", "event-handling.standard.life-cycle.controller=application_context")
     processes.start(*alone)

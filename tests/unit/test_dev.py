@@ -178,9 +178,11 @@ class TestPrograms:
 
         assert capsys.readouterr().out.splitlines()[-2:] == ["one 0.2 s, two 61.5 s", "all passed after 62 s"]
 
-    @pytest.mark.parametrize("typed", [[], ["--all"]])
+    @pytest.mark.parametrize(
+        ("typed", "options"), [([], []), (["--coverage"], ["--cov"]), (["--all"], ["--cov", "--all"])]
+    )
     def test_the_tests_of_a_release_run_after_the_checks_like_those_of_every_day(
-        self, typed: list[str], monkeypatch: pytest.MonkeyPatch
+        self, typed: list[str], options: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         steps: dict[str, list[str]] = {}
         monkeypatch.setattr(dev, "prepare", lambda _kind, *, verbose: None)
@@ -189,7 +191,7 @@ class TestPrograms:
         assert dev.main(["test", *typed]) == 0
 
         assert list(steps) == [*dev.CHECKS, "pytest"]
-        assert steps["pytest"] == [*dev.ALL_TESTS, *typed]
+        assert steps["pytest"] == [*dev.ALL_TESTS, *options]
 
     def test_an_interrupted_step_is_the_last(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(dev, "run", lambda _command, **_: dev.Ended(2, interrupted=True, seconds=0.1))
