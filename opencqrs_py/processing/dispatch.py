@@ -328,7 +328,7 @@ class Dispatcher:
     def _sees_objects_only(self, target: _Target) -> bool:
         """Return whether a handler can be given the objects of a chunk without a look at their events, or at others."""
         if target.number is not None:
-            sees_more = any(map(target.bound.signature.asks_for, (Kind.RAW, Kind.METADATA, Kind.CONTEXT)))
+            sees_more = any(map(target.bound.signature.asks_for, (Kind.RAW, Kind.METADATA)))
             return len(self._targets) == 1 and not self._interceptors.of_handlers and not sees_more
         return not self._lists and not self._surrounded and target.bound.call_of_work is not None
 
@@ -336,7 +336,7 @@ class Dispatcher:
         """Call the handlers with objects that were decoded together: most of what costs time is done by then."""
         if self._lists:
             count = len(decoded)  # the list is the handler's, to keep and to empty
-            self._call_lists([(decoded, [], [])], work, count)
+            self._call_lists([(decoded, (), chunk)], work, count)  # the context is that of the chunk's first event
             return count
         work.ahead = objects = iter(decoded)
         flushes = self._flushes

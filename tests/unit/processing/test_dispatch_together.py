@@ -93,6 +93,9 @@ def groups(log: Log) -> dict[str, list[tuple[Callable[..., Any], tuple[str, ...]
     def as_lists(events: list[Lent]) -> None:
         note("list", tuple(events))
 
+    def list_and_context(events: list[Lent], context: ProcessingContext) -> None:
+        note("list and context", tuple(events), context)
+
     def all_as_dicts(events: list[dict]) -> None:  # type: ignore[type-arg]
         note("dicts", tuple(map(str, events)))
 
@@ -114,6 +117,7 @@ def groups(log: Log) -> dict[str, list[tuple[Callable[..., Any], tuple[str, ...]
         "dict": [(as_dict, both)],
         "a dict or a class": [(as_dict, ("lent",)), (returned, ())],
         "list": [(as_lists, ())],
+        "list and context": [(list_and_context, ())],
         "dicts": [(all_as_dicts, both)],
         "list and one": [(as_lists, ()), (returned, ())],
         "two lists": [(as_lists, ()), (all_as_dicts, ("returned",))],
@@ -167,6 +171,16 @@ def test_a_usual_chunk_is_not_looked_at_event_by_event(group: str, monkeypatch: 
     events = [event(n, "lent") for n in range(1, 4)]
     assert handled(group, events, Dispatcher)[-1] == 3
     assert handled(group, as_rows(events), Dispatcher)[-1] == 3
+
+
+@pytest.mark.parametrize("group", ["list", "dicts", "list and context"])
+def test_the_list_of_a_usual_chunk_is_made_without_a_look_at_each_event(
+    group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Dispatcher, "_run_for", None)
+    events = [event(n, "lent") for n in range(1, 4)]
+    assert handled(group, events, Dispatcher)[-1] == 1
+    assert handled(group, as_rows(events), Dispatcher)[-1] == 1
 
 
 @pytest.mark.parametrize("kind", [Dispatcher, OneByOne])
