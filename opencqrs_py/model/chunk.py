@@ -180,6 +180,22 @@ class Chunk(Sequence[Event]):
         others, those = [row for row, does in rows if not does], [row for row, does in rows if does]
         return Chunk(others, self._whole), Chunk(those, self._whole)
 
+    def by_residue_of_subject(self, residue_of: Callable[[str], int]) -> dict[int, Chunk]:
+        """Return the events by the residue of the partition of their subject, which is asked for once for each subject.
+
+        Rows must have their subjects.
+        """
+        column = self._columns.subject
+        rows_of: dict[int, list[Row]] = defaultdict(list)
+        takes: dict[str, Callable[[Row], None]] = {}
+        for row in self._rows:
+            take = takes.get(row[column])
+            if take is None:
+                subject = row[column]
+                take = takes[subject] = rows_of[residue_of(subject)].append
+            take(row)
+        return {residue: Chunk(rows, self._whole) for residue, rows in rows_of.items()}
+
     def by_residue(self, residues: Callable[[Event], Iterable[int]]) -> dict[int, Chunk]:
         """Return the events by the residues of their partitions; one event of each subject is asked about.
 

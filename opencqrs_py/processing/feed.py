@@ -126,10 +126,10 @@ class Page:
         return frozenset(subject for id_ in sequence_ids for subject in index.get(id_, ()))
 
     def _subjects_by_sequence(self) -> dict[str, list[str]]:
+        id_of = self._sequencing.id_of_subject
+        if id_of is not None:
+            return self._indexed((subject, (id_of(subject),)) for subject in self._events.subjects)
         if all(assigned.failure is not None for assigned in self._assigned.values()):  # else every id is known
-            id_of = self._sequencing.id_of_subject
-            if id_of is not None:
-                return self._indexed((subject, (id_of(subject),)) for subject in self._events.subjects)
             for event in self._events.first_of_each_subject():
                 self._certain_ids(event)
         return self._indexed(self._ids.items())
@@ -161,7 +161,7 @@ class Page:
         residues = self._residues(modulus)
         if self._sequencing.by_subject:
             try:
-                return _Assigned(self._events.by_residue(residues), self.upto, None)
+                return _Assigned(self._by_residue(residues, modulus), self.upto, None)
             except BaseException as error:  # looking at one event after the other finds the one
                 raise_interrupt(error)
         indices: dict[int, list[int]] = defaultdict(list)
@@ -176,6 +176,12 @@ class Page:
             for residue in found:
                 indices[residue].append(index)
         return _Assigned({residue: self._events.picked(those) for residue, those in indices.items()}, upto, failure)
+
+    def _by_residue(self, residues: Callable[[Event], Iterable[int]], modulus: int) -> Mapping[int, Chunk]:
+        id_of, partition_of = self._sequencing.id_of_subject, self._sequencing.partition_of
+        if id_of is None:
+            return self._events.by_residue(residues)
+        return self._events.by_residue_of_subject(lambda subject: partition_of(id_of(subject), modulus))
 
     def _residues(self, modulus: int) -> Callable[[Event], Iterable[int]]:
         """Return a function from an event to the residues of its partitions."""

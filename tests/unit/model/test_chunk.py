@@ -160,6 +160,31 @@ def test_grouping_by_residue_asks_once_a_subject_and_keeps_the_order(
     assert asked == list(dict.fromkeys(subjects))
 
 
+@given(subjects=st.lists(st.sampled_from(["/a", "/b", "/c", "/ä"])), of_events=st.booleans())
+def test_grouping_by_residue_of_subject_asks_once_a_subject_and_looks_at_no_event(
+    subjects: list[str], *, of_events: bool
+) -> None:
+    asked: list[str] = []
+
+    def residue_of(subject: str) -> int:
+        asked.append(subject)
+        return len(subject.encode()) % 2
+
+    if of_events:
+        chunk = Chunk([EVENTS[0]._replace(position=n, subject=subject) for n, subject in enumerate(subjects)])
+    else:
+        chunk = Chunk([(n, "t", None, subject) for n, subject in enumerate(subjects)], _no_event)
+    found = chunk.by_residue_of_subject(residue_of)
+    for residue in range(2):
+        expected = [n for n, subject in enumerate(subjects) if len(subject.encode()) % 2 == residue]
+        assert [one.position for one in found.get(residue, ())] == expected
+    assert asked == list(dict.fromkeys(subjects))
+
+
+def _no_event(position: int) -> Event:
+    raise AssertionError(position)
+
+
 @pytest.mark.parametrize("name", ["data", "metadata", "subject", "note", "_whole"])
 def test_no_attribute_of_an_event_that_was_seen_as_a_row_can_be_set(store: Store, name: str) -> None:
     with pytest.raises(AttributeError):

@@ -371,6 +371,22 @@ def test_a_resolver_that_sees_only_subjects_is_asked_once_a_subject(resolver: Se
     assert len(ids) == asked
 
 
+@pytest.mark.parametrize("resolver", [PerSubject(), PerSubjectLevel(1)])
+def test_where_the_subject_alone_decides_rows_are_assigned_without_a_look_at_events(
+    resolver: SequenceResolver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(event: Event) -> tuple[str, ...]:
+        raise AssertionError(event)
+
+    sequencing = SequencingByEvent(resolver)
+    monkeypatch.setattr(sequencing, "sequence_ids", never)
+    rows = [(n, "lent", None, f"/books{n % 5}") for n in range(1, 11)]
+    page = Page(Slice(0, 10, Chunk(rows, never)), sequencing)  # type: ignore[arg-type]
+    for partition in layout(3):
+        expected = [n for n, *_, subject in rows if residue_of(subject, 3) == partition.residue]
+        assert [one.position for one in page.events_of(partition, 0)[0]] == expected
+
+
 # What may be asked of a page: to which sequences an event belongs
 
 ADA, BOB = event(1)._replace(payload='{"reader": "Ada"}'), event(2)._replace(payload='{"reader": "Bob"}')
