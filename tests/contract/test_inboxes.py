@@ -89,6 +89,42 @@ class TestSqlInbox(InboxContract):
             pass
         assert tracker.entries("group") == []
 
+    @pytest.mark.parametrize("kind", ["sqlite"])
+    @pytest.mark.parametrize("each", [False, True])
+    def test_events_come_in_and_leave_by_one_statement_for_all(
+        self, tracker: SqlProgressTracker, cursor: Cursor, noted_statements: Noted, *, each: bool
+    ) -> None:
+        entries = [entry(n, f"books/{n % 40}") for n in range(1, 1_001)]
+        come_in = replace(brought_in(*entries), most_sequences=None, most_of_sequence=None, each=each)
+        sent: list[str] = []
+        with noted_statements(lambda statement, _values: sent.append(statement)):
+            with tracker.unit("group", cursor, 1_000, change=come_in):
+                pass
+            moved = replace(cursor, stored=1_000, position=1_000)
+            with tracker.unit("group", moved, 1_000, change=InboxChange(at(LATER), done=tuple(entries), each=each)):
+                pass
+        assert [one.split()[0] for one in sent if "opencqrs_inbox" in one] == ["INSERT", "SELECT", "DELETE"]
+        assert tracker.entries("group") == []
+
+    def test_few_sequences_that_do_not_fit_into_a_fetch_are_counted(
+        self, tracker: SqlProgressTracker, cursor: Cursor, noted_statements: Noted
+    ) -> None:
+        entries = [entry(n, f"books/{n % 400}") for n in range(1, 2_001)]
+        come_in = replace(brought_in(*entries), most_sequences=None, most_of_sequence=None)
+        with tracker.unit("group", cursor, 2_000, change=come_in):
+            pass
+        counted: list[int] = []
+
+        def note(statement: str, _values: Any) -> None:
+            if "GROUP BY sequence_hash" in statement:
+                counted.append(statement.count(",") - 1)  # after the one between the columns
+
+        with noted_statements(note):
+            found = tracker.due("group", WHOLE, LATER, 1_000)
+        assert [len(each) for each in found] == [5] * 200
+        assert len(counted) <= 3
+        assert sum(counted) <= 220
+
     @pytest.mark.release
     def test_a_fetch_of_as_many_sequences_as_are_asked_for_takes_no_more_marks_than_the_database(
         self, tracker: SqlProgressTracker, cursor: Cursor

@@ -18,7 +18,7 @@ from support.waiting import GROUP, SCHEDULE, SparkWorld, WaitingWorld
 
 from opencqrs_py import InboxFilter, NonTransientError
 from opencqrs_py.adapters.sql import Database
-from opencqrs_py.adapters.sql.inbox import SqlInbox
+from opencqrs_py.adapters.sql.inbox_statements import InboxStatements
 from opencqrs_py.adapters.sql.tables import PROGRESS
 from opencqrs_py.control.layouts import Log, carried_over
 from opencqrs_py.errors import BeginningNeededError, InboxError
@@ -382,15 +382,15 @@ def test_an_event_that_a_person_takes_out_while_events_are_read_is_not_missed(
 ) -> None:
     world = WaitingWorld(database, ["/a", "/b"], schedule=SCHEDULE)
     world.drain()
-    among, done = SqlInbox._among, list[object]()
+    sizes, done = InboxStatements.sizes, list[object]()
 
-    def skipping(self: SqlInbox, group: str, sequences: Any) -> Any:
+    def skipping(self: InboxStatements, *given: Any) -> Any:
         if not done:
             done.append(None)
             world.control.skip(InboxFilter(sequence="/a"), "no use")
-        return among(self, group, sequences)
+        return sizes(self, *given)
 
-    monkeypatch.setattr(SqlInbox, "_among", skipping)
+    monkeypatch.setattr(InboxStatements, "sizes", skipping)
     world.pass_time(15)
     assert world.written == [2]
     assert [status.error for status in world.tracker.statuses()] == [""]

@@ -11,7 +11,6 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Connection,
-    CursorResult,
     Select,
     bindparam,
     case,
@@ -21,7 +20,6 @@ from sqlalchemy import (
     null,
     or_,
     select,
-    true,
     tuple_,
     update,
 )
@@ -40,6 +38,7 @@ from opencqrs_py.adapters.sql.inbox_rows import (
     row_of,
     time_of,
 )
+from opencqrs_py.adapters.sql.inbox_statements import Place, statements_of
 from opencqrs_py.adapters.sql.tables import INBOX, prepare
 from opencqrs_py.errors import InboxChangedError
 from opencqrs_py.model.inbox import (
@@ -57,7 +56,6 @@ from opencqrs_py.model.naming import storable
 from opencqrs_py.model.partition import Partition
 
 _POSITION, _HASH, _ID = (COLUMNS.index(name) for name in ("position", "sequence_hash", "sequence_id"))
-_MOST_ASKED = 400  # hashes in a statement that is one part for each: SQLite takes 500 parts
 _MOST_NAMED = 5_000  # events or sequences in a statement: some databases take no more than 32,767 values
 _MOVING = [status.value for status in InboxStatus if status.moves]
 
@@ -72,16 +70,7 @@ class SqlInbox:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._table = database.table(INBOX)
-        mark, name = database.dialect.mark, f"{database.prefix}{INBOX.name}"
-        self._insert = f"INSERT INTO {name} ({', '.join(COLUMNS)}) VALUES ({', '.join([mark] * len(COLUMNS))})"  # noqa: S608 our own, as below
-        # By position in the index only: a database may else look for each hash at each position.
-        pairs = database.dialect.pairs
-        those = f"group_name = {mark} AND position IN ({{}}) AND (position, sequence_hash + 0) IN {pairs}"
-        as_read = f"FROM {name} WHERE {those} AND status <> {mark}"
-        self._count_at, self._take_out_at = f"SELECT count(*) {as_read}", f"DELETE {as_read}"
-        ours = f"group_name = {mark} AND sequence_hash = asked.hash"
-        first_id = f"SELECT sequence_id FROM {name} WHERE {ours} LIMIT 1"  # noqa: S608
-        self._first_ids = f"SELECT hash, ({first_id}) FROM ({{}}) AS asked"  # noqa: S608
+        self._statements = statements_of(database)
 
     def prepare(self) -> None:
         """See that the table is there."""
@@ -121,24 +110,63 @@ class SqlInbox:
         is_due = columns.due_ms <= milliseconds(until)
         key = (columns.sequence_hash, columns.sequence_id)
         ordered = select(*key).where(self._of(group, partition) & is_due).order_by(columns.due_ms, columns.position)
-        firsts = dict.fromkeys(map(tuple, connection.execute(ordered.limit(_sequences_of(most)))))
+        firsts = dict.fromkeys(map(tuple, _raw(connection, ordered.limit(_sequences_of(most)))))
         if not firsts:
             return []
-        counted = is_due if fetching is Fetching.DUE else true()
+        due_ms = milliseconds(until) if fetching is Fetching.DUE else None
         if len(firsts) > 1:
-            sizes = select(columns.sequence_hash, func.count()).where(counted).group_by(columns.sequence_hash)
-            firsts = _fitting(firsts, self._of_sequences(connection, sizes, group, firsts), most)
-        rows = select(self._table).where(counted)
-        if len(firsts) == 1:  # of which all count, and none of another one with the same hash
-            rows = rows.where(columns.sequence_id == next(iter(firsts))[1])
-        if len(firsts) == 1 and fetching is not Fetching.WHOLE:
-            rows = rows.order_by(columns.position).limit(most)
-        # Else sorted here: a database may walk through all positions to find the rows of a few sequences in order.
+            firsts = self._fitting(connection, group, firsts, most, due_ms)
+        if len(firsts) == 1:
+            rows = self._rows_of_one(connection, group, next(iter(firsts)), most, due_ms, fetching)
+        else:
+            rows = [
+                row for part in _hashes_of(firsts) for row in self._statements.rows(connection, group, part, due_ms)
+            ]
+        # Sorted here: a database may walk through all positions to find the rows of a few sequences in order.
         found: dict[SequenceKey, list[InboxEntry]] = {sequence: [] for sequence in firsts}
-        for row in sorted(self._of_sequences(connection, rows, group, firsts), key=itemgetter(_POSITION)):
+        for row in sorted(rows, key=itemgetter(_POSITION)):
             if (sequence := (row[_HASH], row[_ID])) in found:
                 found[sequence].append(entry_of(row))
         return [tuple(entries) for entries in found.values() if entries]  # a person may have taken some out just now
+
+    def _fitting(
+        self, connection: Connection, group: str, firsts: Iterable[SequenceKey], most: int, due_ms: int | None
+    ) -> dict[SequenceKey, None]:
+        """Return the first sequences that have no more events than wanted, by the counts of hashes; in any case one.
+
+        They are counted some at a time, as many of them will not fit.
+        """
+        chosen: dict[SequenceKey, None] = {}
+        waiting, total, step = list(firsts), 0, most // 16 + 1
+        while waiting:
+            asked, waiting = waiting[:step], waiting[step:]
+            counted = (self._statements.sizes(connection, group, part, due_ms) for part in _hashes_of(asked))
+            sizes = {row[0]: row[1] for rows in counted for row in rows}
+            for sequence in asked:
+                total += sizes.get(sequence[0], 0)
+                if chosen and total > most:
+                    return chosen
+                chosen[sequence] = None
+            step = max(1, (most - total) * len(chosen) // max(1, total) + 1)
+        return chosen
+
+    def _rows_of_one(
+        self,
+        connection: Connection,
+        group: str,
+        sequence: SequenceKey,
+        most: int,
+        due_ms: int | None,
+        fetching: Fetching,
+    ) -> Rows:
+        """Return the rows of a sequence; the first ones only, unless all are asked for."""
+        columns = self._table.c
+        rows = select(self._table).where(self._in(group, sequence))
+        if due_ms is not None:
+            rows = rows.where(columns.due_ms <= due_ms)
+        if fetching is not Fetching.WHOLE:
+            rows = rows.order_by(columns.position).limit(most)
+        return _raw(connection, rows)
 
     def arrange(
         self,
@@ -254,8 +282,8 @@ class SqlInbox:
             InboxChangedError: If events are not as they were read.
             InboxError: OCQ-601, if more would wait than may.
         """
-        counted = self._sent(connection, self._count_at, group, change.done)
-        if sum(result.scalar_one() for result in counted) != len(change.done):
+        counted = (self._statements.count(connection, group, places) for places in _places_of(change.done))
+        if sum(counted) != len(change.done):
             raise InboxChangedError("events in the inbox were changed before they were handled")
         others = [*(before for before, _ in change.changed), *change.removed]
         for entries in _in_parts(others):
@@ -286,18 +314,9 @@ class SqlInbox:
             self._put_in(connection, group, change)
 
     def _take_out(self, connection: Connection, group: str, done: Sequence[InboxEntry]) -> None:
-        if sum(result.rowcount for result in self._sent(connection, self._take_out_at, group, done)) != len(done):
+        deleted = (self._statements.delete(connection, group, places) for places in _places_of(done))
+        if sum(deleted) != len(done):
             raise InboxChangedError("events in the inbox were changed while they were handled")
-
-    def _sent(
-        self, connection: Connection, statement: str, group: str, done: Sequence[InboxEntry]
-    ) -> Iterator[CursorResult[Any]]:
-        """Send a statement about the rows of events, except those that a person has paused; for many, several times."""
-        for part in _in_parts(done):
-            positions = ", ".join(str(int(entry.position)) for entry in part)
-            pairs = ", ".join(f"({int(entry.position)}, {key_of(entry.sequence_id)[0]})" for entry in part)
-            about = statement.format(positions, pairs)
-            yield connection.exec_driver_sql(about, (group, InboxStatus.PAUSED.value))
 
     def _put_off(self, connection: Connection, group: str, remainder: Remainder) -> None:
         """Have what remains of a sequence tried from a time on, as far as it does not wait for a person."""
@@ -366,7 +385,12 @@ class SqlInbox:
                 self._free_firsts(connection, group, part, change.next_due)
 
     def _put_in(self, connection: Connection, group: str, change: InboxChange) -> None:
-        connection.exec_driver_sql(self._insert, self._rows_in(connection, group, change))
+        limited = change.most_sequences is not None or change.most_of_sequence is not None
+        if limited or not (change.each or self._statements.times_firsts):
+            self._statements.insert(connection, self._rows_in(connection, group, change))
+            return
+        rows = [row_of(entry, key_of(entry.sequence_id), first=True) for entry in change.added]
+        (self._statements.insert if change.each else self._statements.insert_in_turn)(connection, rows)
 
     def _rows_in(self, connection: Connection, group: str, change: InboxChange) -> list[tuple[Any, ...]]:
         """Return the rows of events that come in; raises OCQ-601, if more would wait than may."""
@@ -397,11 +421,7 @@ class SqlInbox:
 
     def _waiting(self, connection: Connection, group: str, sequences: Collection[SequenceKey]) -> set[SequenceKey]:
         """Return the sequences of which events wait. Of each hash one row is read, however many there are."""
-        first = dict[int, str]()  # of each hash the id of a sequence that waits
-        for part in _in_parts(sorted({hash_ for hash_, _ in sequences}), _MOST_ASKED):
-            hashes = " UNION ALL ".join(f"SELECT {hash_} AS hash" for hash_ in part)
-            rows = connection.exec_driver_sql(self._first_ids.format(hashes), (group,))
-            first.update((row[0], row[1]) for row in rows if row[1] is not None)
+        first = self._statements.first_ids(connection, group, {hash_ for hash_, _ in sequences})
         found = {key for key in sequences if first.get(key[0]) == key[1]}
         others = [key for key in sequences if key[0] in first and key not in found]  # others with the same hash wait
         return found.union(self._sizes(connection, group, others)) if others else found
@@ -466,11 +486,20 @@ class SqlInbox:
         return (columns.group_name == group) & (columns.sequence_hash == hash_) & (columns.sequence_id == id_)
 
 
-def _in_parts(those: Sequence[T], most: int | None = None) -> Iterator[Sequence[T]]:
-    """Yield parts that one statement may name, of ``_MOST_NAMED`` unless said otherwise."""
-    most = most or _MOST_NAMED
-    for start in range(0, len(those), most):
-        yield those[start : start + most]
+def _in_parts(those: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Yield parts that one statement may name."""
+    for start in range(0, len(those), _MOST_NAMED):
+        yield those[start : start + _MOST_NAMED]
+
+
+def _places_of(entries: Sequence[InboxEntry]) -> Iterator[Sequence[Place]]:
+    """Yield where the rows of entries are, as many as one statement may name."""
+    return _in_parts([(entry.position, key_of(entry.sequence_id)[0]) for entry in entries])
+
+
+def _hashes_of(sequences: Iterable[SequenceKey]) -> Iterator[Sequence[int]]:
+    """Yield the hashes of sequences, each once, as many as one statement may name."""
+    return _in_parts(list(dict.fromkeys(hash_ for hash_, _ in sequences)))
 
 
 def _owns(partition: Partition, hash_: int) -> bool:
@@ -491,15 +520,3 @@ def _raw(connection: Connection, asked: Select[Any]) -> Rows:
     """Return the rows as the driver gives them, for statements with so many that SQLAlchemy's would be felt."""
     cursor = connection.execute(asked).cursor
     return () if cursor is None else cursor.fetchall()
-
-
-def _fitting(firsts: Iterable[SequenceKey], sizes: Iterable[Any], most: int) -> dict[SequenceKey, None]:
-    """Return the first sequences that have no more events than wanted, by the counts of hashes; in any case one."""
-    chosen: dict[SequenceKey, None] = {}
-    known, total = dict(map(tuple, sizes)), 0
-    for sequence in firsts:
-        total += known.get(sequence[0], 0)
-        if chosen and total > most:
-            break
-        chosen[sequence] = None
-    return chosen

@@ -92,6 +92,7 @@ class SqliteDialect(Dialect):
     quote = ""
     search_hint = " INDEXED BY {}"
     pairs = "(VALUES {})"
+    unpacks_json = True
     unindexed = "+{}"
     row_lock = "SELECT 1 FROM {} {}"  # the transaction holds the write lock
     ordered_reads = True

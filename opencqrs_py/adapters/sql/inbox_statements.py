@@ -1,0 +1,134 @@
+"""The statements about many rows of the inbox, as text: to make them, SQLAlchemy takes as long as the database."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+from sqlalchemy import Connection
+
+from opencqrs_py.adapters.sql.connections import Rows
+from opencqrs_py.adapters.sql.database import Database
+from opencqrs_py.adapters.sql.inbox_rows import COLUMNS
+from opencqrs_py.adapters.sql.tables import INBOX
+from opencqrs_py.model.inbox import InboxStatus
+
+Row = tuple[Any, ...]
+
+Place = tuple[int, int]
+"""Where a row is: position of its event and hash of its sequence."""
+
+_MOST_ASKED = 400  # hashes in a statement that is one part for each: SQLite takes 500 parts
+_GROUP, _HASH, _ID, _DUE = (COLUMNS.index(name) for name in ("group_name", "sequence_hash", "sequence_id", "due_ms"))
+
+
+class InboxStatements:
+    """Statements about as many rows as their caller names, on any database."""
+
+    times_firsts = False  # whether ``insert_in_turn`` is there
+
+    def __init__(self, database: Database) -> None:
+        self._mark, self._table = database.dialect.mark, f"{database.prefix}{INBOX.name}"
+        self._names = ", ".join(COLUMNS)
+        self._insert = f"INSERT INTO {self._table} ({self._names}) VALUES ({', '.join([self._mark] * len(COLUMNS))})"  # noqa: S608 our own text, as below
+        # By position in the index only: a database may else look for each hash at each position.
+        pairs = f"(position, sequence_hash + 0) IN {database.dialect.pairs}"
+        self._those = f"FROM {self._table} WHERE group_name = {self._mark} AND position IN ({{}}) AND {pairs}"
+        self._free = f" AND status <> {self._mark}"
+
+    def insert(self, connection: Connection, rows: Sequence[Row]) -> None:
+        """Add rows as they are."""
+        connection.exec_driver_sql(self._insert, list(rows))
+
+    def insert_in_turn(self, connection: Connection, rows: Iterable[Row]) -> None:
+        """Add rows, of which only those keep their time that are the first of their sequence when they are added."""
+        raise NotImplementedError
+
+    def count(self, connection: Connection, group: str, places: Sequence[Place]) -> int:
+        """Return how many of the rows at some places are there, without those that a person has paused."""
+        text, values = self._about("SELECT count(*)", group, places)
+        found: int = connection.exec_driver_sql(text, values).scalar_one()
+        return found
+
+    def delete(self, connection: Connection, group: str, places: Sequence[Place]) -> int:
+        """Delete the rows at some places, except those that a person has paused; return how many there were."""
+        text, values = self._about("DELETE", group, places)
+        return connection.exec_driver_sql(text, values).rowcount
+
+    def _about(self, verb: str, group: str, places: Sequence[Place]) -> tuple[str, tuple[str, ...]]:
+        positions = ", ".join([str(int(position)) for position, _ in places])
+        pairs = ", ".join([f"({int(position)}, {int(hash_)})" for position, hash_ in places])
+        text = f"{verb} {self._those.format(positions, pairs)}{self._free}"
+        return text, (group, InboxStatus.PAUSED.value)
+
+    def first_ids(self, connection: Connection, group: str, hashes: Collection[int]) -> dict[int, str]:
+        """Return of each hash of which an event waits the id of a sequence. One row of each is read."""
+        ours = f"group_name = {self._mark} AND sequence_hash = asked.hash"
+        first_id = f"SELECT sequence_id FROM {self._table} WHERE {ours} LIMIT 1"  # noqa: S608
+        ordered, found = sorted(hashes), dict[int, str]()
+        for start in range(0, len(ordered), _MOST_ASKED):
+            asked = " UNION ALL ".join(f"SELECT {int(hash_)} AS hash" for hash_ in ordered[start : start + _MOST_ASKED])
+            rows = _raw(connection, f"SELECT hash, ({first_id}) FROM ({asked}) AS asked", (group,))  # noqa: S608
+            found.update((row[0], row[1]) for row in rows if row[1] is not None)
+        return found
+
+    def sizes(self, connection: Connection, group: str, hashes: Iterable[int], due_ms: int | None) -> Rows:
+        """Return of each hash how many events wait; of those that are due until a time, if one is given."""
+        grouped = " GROUP BY sequence_hash"
+        return self._of_hashes(connection, "sequence_hash, count(*)", group, hashes, due_ms, grouped)
+
+    def rows(self, connection: Connection, group: str, hashes: Iterable[int], due_ms: int | None) -> Rows:
+        """Return the rows of hashes in any order; those that are due until a time, if one is given."""
+        return self._of_hashes(connection, self._names, group, hashes, due_ms)
+
+    def _of_hashes(
+        self, connection: Connection, what: str, group: str, hashes: Iterable[int], due_ms: int | None, end: str = ""
+    ) -> Rows:
+        those = f"sequence_hash IN ({', '.join([str(int(hash_)) for hash_ in hashes])})"
+        until = "" if due_ms is None else f" AND due_ms <= {int(due_ms)}"
+        text = f"SELECT {what} FROM {self._table} WHERE group_name = {self._mark} AND {those}{until}{end}"  # noqa: S608
+        return _raw(connection, text, (group,))
+
+
+class JsonInboxStatements(InboxStatements):
+    """The same where a statement unpacks JSON: one that names a thousand rows is parsed as quickly as any.
+
+    New rows look by themselves whether they are the first of their sequence, which is quicker than to ask before.
+    """
+
+    times_firsts = True
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
+        table, mark = self._table, self._mark
+        there = f"SELECT 1 FROM {table} WHERE group_name = {mark} AND sequence_hash = {mark} AND sequence_id = {mark}"  # noqa: S608
+        values = [mark] * len(COLUMNS)
+        values[_DUE] = f"CASE WHEN EXISTS ({there}) THEN NULL ELSE {mark} END"
+        self._insert_in_turn = f"INSERT INTO {table} ({self._names}) VALUES ({', '.join(values)})"  # noqa: S608
+        at = f"{table}.position = CAST(asked.key AS INTEGER) AND {table}.sequence_hash = asked.value"
+        asked = f"json_each({mark}) AS asked CROSS JOIN {table}"  # in this order: each is looked up
+        self._found = f"FROM {asked} WHERE group_name = {mark} AND {at} AND status <> {mark}"
+
+    def insert_in_turn(self, connection: Connection, rows: Iterable[Row]) -> None:
+        """Add rows, of which only those keep their time that are the first of their sequence when they are added."""
+        asking = [(*row[:_DUE], row[_GROUP], row[_HASH], row[_ID], *row[_DUE:]) for row in rows]
+        connection.exec_driver_sql(self._insert_in_turn, asking)
+
+    def _about(self, verb: str, group: str, places: Sequence[Place]) -> tuple[str, tuple[str, ...]]:
+        # In the order in which the table has the rows; a key may be there twice.
+        asked = ",".join([f'"{position}":{hash_}' for position, hash_ in sorted(places)])
+        text = f"{verb} {self._found}"
+        if verb == "DELETE":
+            text = f"DELETE FROM {self._table} WHERE rowid IN (SELECT {self._table}.rowid {self._found})"  # noqa: S608
+        return text, (f"{{{asked}}}", group, InboxStatus.PAUSED.value)
+
+
+def statements_of(database: Database) -> InboxStatements:
+    """Return the statements for a database."""
+    return (JsonInboxStatements if database.dialect.unpacks_json else InboxStatements)(database)
+
+
+def _raw(connection: Connection, text: str, values: tuple[Any, ...]) -> Rows:
+    """Return the rows as the driver gives them: there are so many that SQLAlchemy's would be felt."""
+    cursor = connection.exec_driver_sql(text, values).cursor
+    return () if cursor is None else cursor.fetchall()
