@@ -32,7 +32,7 @@ class InboxStatus(StrEnum):
     @property
     def moves(self) -> bool:
         """Whether the event is tried without a person's doing."""
-        return self in (InboxStatus.PENDING, InboxStatus.RETRYING)
+        return self is InboxStatus.PENDING or self is InboxStatus.RETRYING
 
 
 @dataclass(frozen=True, slots=True)

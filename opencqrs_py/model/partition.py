@@ -42,7 +42,7 @@ class Partition:
 
     def owns(self, sequence_id: str) -> bool:
         """Return whether events of this sequence are handled here."""
-        return residue_of(sequence_id, self.modulus) == self.residue
+        return self.modulus == 1 or residue_of(sequence_id, self.modulus) == self.residue
 
     def overlaps(self, other: Partition) -> bool:
         """Return whether some sequence may belong to both, which are of two layouts then."""

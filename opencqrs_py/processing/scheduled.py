@@ -116,7 +116,7 @@ class PartitionBatches:
 
     def _sequence_of(self, page: Page, event: Event, cursor: Cursor) -> str | None:
         try:
-            if not all(takes_in(event) for takes_in in self._rule.filters):
+            if self._rule.filters and not all(takes_in(event) for takes_in in self._rule.filters):
                 return None
         except BaseException as error:
             raise_interrupt(error)

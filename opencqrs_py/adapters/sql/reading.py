@@ -231,7 +231,7 @@ def read_at(database: Database, positions: Sequence[int]) -> list[Event]:
     """Return the events at positions with all their attributes, in the order of the log."""
     given = ", ".join(str(int(position)) for position in positions)
     where = f"WHERE position IN ({given}) ORDER BY position"
-    return [Event(*row) for row in database.fetch(f"SELECT {_WHOLE} FROM {database.prefix}{EVENTS.name} {where}")]  # noqa: S608
+    return [_AS_EVENT(row) for row in database.fetch(f"SELECT {_WHOLE} FROM {database.prefix}{EVENTS.name} {where}")]  # noqa: S608
 
 
 def neighbours(
