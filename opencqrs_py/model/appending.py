@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 from opencqrs_py.errors import PreconditionFailedError
+from opencqrs_py.model.event import Event
+from opencqrs_py.model.json_text import read_json
+from opencqrs_py.model.naming import listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,53 @@ class Appended(_Counts):
         made = super().__new__(cls, given, added)
         made.ids = ids
         return made
+
+
+class Clashes:
+    """The events of one append that were left out although they are others than those stored by their source and id.
+
+    An event is another one if its subject, type or data differ. A time and extension attributes may differ, as when a
+    producer sends an event once more.
+    """
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._first = ""
+
+    def look(self, given: Iterable[Event], stored: Iterable[Event]) -> None:
+        """Compare events with the stored ones of their source and id; those that have none are passed over."""
+        known = {(event.source, event.id): event for event in stored}
+        for event in given:
+            found = known.get((event.source, event.id))
+            parts = [] if found is None else _differing(event, found)
+            if parts:
+                self._count += 1
+                self._first = self._first or f"event {event.id} of source {event.source}, with other {listed(parts)}"
+
+    @property
+    def message(self) -> str:
+        """What happened and how to fix it; empty when no event clashes."""
+        if not self._count:
+            return ""
+        few = self._count == 1
+        what = f"{self._count:,} event{'' if few else 's'} skipped as already stored {'is' if few else 'are'} not"
+        return (
+            f"{what} what is stored with the same source and id: {self._first}{'' if few else ' (the first)'}\n"
+            "  fix:   give each event an id that no other event of its source has, and add it again"
+        )
+
+
+def _differing(event: Event, stored: Event) -> list[str]:
+    same = {
+        "subject": event.subject == stored.subject,
+        "type": event.type == stored.type,
+        "data": event.payload == stored.payload or _read(event.payload) == _read(stored.payload),
+    }
+    return [name for name, is_same in same.items() if not is_same]
+
+
+def _read(payload: str | None) -> object:
+    return None if payload is None else (read_json(payload),)
 
 
 def check(preconditions: Iterable[Precondition], newest: Callable[[str], str | None], where: str = "") -> None:

@@ -6,16 +6,45 @@ import pytest
 
 from opencqrs_py.adapters.memory import InMemoryEventStore
 from opencqrs_py.adapters.sql import Database, SqlEventStore
+from opencqrs_py.processing.ports import EventStore
 from opencqrs_py.testing.contracts import EventStoreContract
+from opencqrs_py.testing.contracts.event_source import event
 
 
-class TestInMemoryEventStore(EventStoreContract):
+class ClashesAreReported:
+    """What our stores do besides: an event that is left out wrongly is not lost in silence."""
+
+    @pytest.mark.parametrize("count", [1, 200])  # of one statement, and of a transaction
+    def test_an_event_with_the_id_of_another_one_is_warned_of(
+        self, source: EventStore, caplog: pytest.LogCaptureFixture, count: int
+    ) -> None:
+        events = [event(n) for n in range(count)]
+        source.append(events)
+        source.append(events)
+        assert not caplog.records
+        assert source.append([*events, event(0)._replace(payload='{"n": "another"}')]).added == 0
+        assert [record.name for record in caplog.records] == ["opencqrs.store"]
+        what, fix = caplog.messages[0].splitlines()
+        assert what == (
+            "1 event skipped as already stored is not what is stored with the same source and id: "
+            f"event {events[0].id} of source {events[0].source}, with other data"
+        )
+        assert fix == "  fix:   give each event an id that no other event of its source has, and add it again"
+
+    def test_two_events_of_one_append_with_the_same_id_are_warned_of(
+        self, source: EventStore, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        assert source.append([event(1), event(1)._replace(subject="/other", type="other")]).added == 1
+        assert "with other subject, type" in caplog.text
+
+
+class TestInMemoryEventStore(ClashesAreReported, EventStoreContract):
     @pytest.fixture
     def source(self) -> InMemoryEventStore:
         return InMemoryEventStore()
 
 
-class TestSqlEventStore(EventStoreContract):
+class TestSqlEventStore(ClashesAreReported, EventStoreContract):
     @pytest.fixture
     def source(self, database: Database) -> SqlEventStore:
         return SqlEventStore(database)

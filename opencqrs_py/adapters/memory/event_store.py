@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
@@ -9,7 +10,7 @@ from itertools import islice
 from threading import Condition
 
 from opencqrs_py.adapters.memory.watching import Listener
-from opencqrs_py.model.appending import Appended, Precondition, check
+from opencqrs_py.model.appending import Appended, Clashes, Precondition, check
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.fingerprint import LogMark, check_mark
 from opencqrs_py.model.selection import Selection, Slice
@@ -17,13 +18,15 @@ from opencqrs_py.model.times import microseconds
 from opencqrs_py.processing.finding import FoundEvent
 from opencqrs_py.processing.ports import Watch
 
+_log = logging.getLogger("opencqrs.store")
+
 
 class InMemoryEventStore:
     """A list of events; positions count from 1. For tests: nothing survives the process."""
 
     def __init__(self, events: Iterable[Event] = ()) -> None:
         self._events: list[Event] = []
-        self._known: set[tuple[str, str]] = set()
+        self._known: dict[tuple[str, str], Event] = {}
         self._newest: dict[str, str] = {}  # the id of each subject's newest event
         self._changed = Condition()
         self.append(events)
@@ -49,6 +52,11 @@ class InMemoryEventStore:
                 self._add(event)
             self._changed.notify_all()
             added = len(self._events) - before
+            clashes = Clashes()
+            if added < len(given):
+                clashes.look(given, (self._known[event.source, event.id] for event in given))
+        if clashes.message:
+            _log.warning("%s", clashes.message)
         if progress is not None and given:
             progress(len(given))
         return Appended(len(given), added)
@@ -111,6 +119,6 @@ class InMemoryEventStore:
     def _add(self, event: Event) -> None:
         key = (event.source, event.id)
         if key not in self._known:
-            self._known.add(key)
+            self._known[key] = stored = event._replace(position=len(self._events) + 1)
             self._newest[event.subject] = event.id
-            self._events.append(event._replace(position=len(self._events) + 1))
+            self._events.append(stored)

@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from importlib.metadata import entry_points
+from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sqlalchemy import URL, Connection, Engine, Table, create_engine, exc, inspect
@@ -375,6 +376,13 @@ class Dialect(ABC):
         joined = f"known JOIN {table} event ON event.source = known.source"
         chosen = f"SELECT event.position, event.source FROM {joined}"  # noqa: S608
         return f"{sources} {chosen} AND event.id = {self.mark} ORDER BY event.source", (event_id,)
+
+    def find_stored(self, table: str, columns: Sequence[str], keys: Sequence[tuple[str, str]]) -> tuple[str, Row]:
+        """Return what finds the events of some hundred pairs of source and id, by the index, and its values."""
+        wanted = ", ".join([f"({self.mark}, {self.mark})"] * len(keys))
+        found = f"SELECT {', '.join(f'event.{name}' for name in columns)} FROM wanted"  # noqa: S608 our own names
+        joined = f"CROSS JOIN {table} event WHERE event.source = wanted.source AND event.id = wanted.id"
+        return f"WITH wanted (source, id) AS (VALUES {wanted}) {found} {joined}", tuple(chain.from_iterable(keys))
 
     # Tables of others
 

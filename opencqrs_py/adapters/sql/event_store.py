@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from typing import TypeGuard
@@ -15,17 +16,19 @@ from opencqrs_py.adapters.sql.dialect import Row, chunks
 from opencqrs_py.adapters.sql.reading import SqlEventSource, read_at
 from opencqrs_py.adapters.sql.tables import EVENTS, WRITTEN
 from opencqrs_py.errors import EventStoreError
-from opencqrs_py.model.appending import Appended, Precondition, check
+from opencqrs_py.model.appending import Appended, Clashes, Precondition, check
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.times import microseconds
 from opencqrs_py.processing.ports import EventStore
 
+_log = logging.getLogger("opencqrs.store")
 _ROWS_PER_STATEMENT = 5_000
 _CHARACTERS_PER_STATEMENT = 8_000_000  # of payloads; what is taken in at once stays small, however large events are
 _PICKED_AT_ONCE = 1_000
 _USUAL_CHUNKS = 1  # of an append; one of more chunks is an import
 _ROWS_AT_ONCE = 100  # few enough to be sent together with the begin and the end of their transaction
 _PAYLOAD = WRITTEN.index("payload")
+_COMPARED_AT_ONCE = 500
 _SMALLER = "nothing was added; on PostgreSQL id and source may have about 2,700 bytes together"
 
 
@@ -82,10 +85,12 @@ class SqlEventStore(SqlEventSource, EventStore):
         preconditions: Sequence[Precondition],
         progress: Callable[[int], None] | None,
     ) -> Appended:
-        database, dialect = self._database, self._database.dialect
+        database, dialect, clashes = self._database, self._database.dialect, Clashes()
         if not preconditions and _is_short(events):
             new = dialect.append_at_once(database, map(_row, events))
             if new is not None:
+                if new < len(events):
+                    self._compare_later(clashes, events)
                 return Appended(len(events), new)
         given = added = 0
         with dialect.append_lock(database) as connection, ExitStack() as until_all_are_in:
@@ -96,12 +101,31 @@ class SqlEventStore(SqlEventSource, EventStore):
             ):
                 if number == _USUAL_CHUNKS:
                     until_all_are_in.enter_context(dialect.bulk_loading(connection))
-                added += dialect.insert(database, connection, chunk)
+                new = dialect.insert(database, connection, chunk)
+                if new < len(chunk):
+                    self._compare(clashes, connection, [_event(row) for row in chunk])
+                added += new
                 given += len(chunk)
                 if progress is not None:
                     progress(given)
         dialect.settle(database, added)
+        _warn_of(clashes)
         return Appended(given, added)
+
+    def _compare_later(self, clashes: Clashes, events: Sequence[Event]) -> None:
+        """Compare what was appended with what is stored, in a transaction of its own."""
+        with self._database.reading() as connection:
+            self._compare(clashes, connection, events)
+        _warn_of(clashes)
+
+    def _compare(self, clashes: Clashes, connection: Connection, events: Sequence[Event]) -> None:
+        """Look for events that are others than those stored by their source and id."""
+        table = self._database.prefix + EVENTS.name
+        for first in range(0, len(events), _COMPARED_AT_ONCE):
+            part = events[first : first + _COMPARED_AT_ONCE]
+            keys = list({(event.source, event.id): None for event in part})
+            statement, values = self._database.dialect.find_stored(table, Event._fields, keys)
+            clashes.look(part, (Event(*row) for row in connection.exec_driver_sql(statement, values)))
 
     def _newest(self, connection: Connection, subject: str) -> str | None:
         """Return the id of the newest event of a subject."""
@@ -120,6 +144,16 @@ def _is_short(events: Iterable[Event]) -> TypeGuard[Sequence[Event]]:
 
 def _row(event: Event) -> Row:
     return (*event[1:], microseconds(event.time))
+
+
+def _event(row: Row) -> Event:
+    """Return the event of a row that has no position yet."""
+    return Event(0, *row[:-1])
+
+
+def _warn_of(clashes: Clashes) -> None:
+    if clashes.message:
+        _log.warning("%s", clashes.message)
 
 
 def _length_of_payload(row: Row) -> int:

@@ -271,6 +271,12 @@ class MariaDbDialect(Dialect):
         return f"{found} AND identity BETWEEN %s AND %s ORDER BY source", (event_id, first, last)
 
     @override
+    def find_stored(self, table: str, columns: Sequence[str], keys: Sequence[tuple[str, str]]) -> tuple[str, Row]:
+        found = f"SELECT {', '.join(columns)} FROM {table}"  # noqa: S608 our own names
+        identities = tuple(identity_of(source, event_id) for source, event_id in keys)
+        return f"{found} WHERE identity IN ({', '.join(['%s'] * len(identities))})", identities
+
+    @override
     @contextmanager
     def append_lock(self, database: Database) -> Iterator[Connection]:
         with database.writing() as connection:

@@ -7,8 +7,10 @@ import pickle
 import pytest
 
 from opencqrs_py.errors import PreconditionFailedError, TransientError
+from opencqrs_py.model import Event
 from opencqrs_py.model.appending import (
     Appended,
+    Clashes,
     Precondition,
     SubjectIsOnEventId,
     SubjectIsPopulated,
@@ -65,3 +67,35 @@ def test_what_came_of_an_append_is_equal_whoever_gives_the_ids() -> None:
     assert told == Appended(2, 2) != Appended(2, 1)
     assert pickle.loads(pickle.dumps(told)).ids == ("17", "18")
     assert Appended(2, 2).ids is None
+
+
+STORED = Event(1, "1", "s", "/b", "t", "2026-01-01T00:00:00Z", "application/json", '{"a": 1, "b": 2}', None)
+
+
+@pytest.mark.parametrize(
+    ("given", "other"),
+    [
+        (STORED._replace(position=0), ""),
+        (STORED._replace(payload='{"b":2,"a":1}'), ""),  # written in another way
+        (STORED._replace(time="2026-02-02T00:00:00Z", extensions='{"traceparent": "1"}'), ""),  # sent once more
+        (STORED._replace(id="2", payload="{}"), ""),  # new
+        (STORED._replace(payload='{"a": 1}'), "data"),
+        (STORED._replace(payload=None), "data"),
+        (STORED._replace(payload="null", subject="/c"), "subject, data"),
+        (STORED._replace(type="u"), "type"),
+    ],
+)
+def test_an_event_clashes_with_a_stored_one_that_says_something_else(given: Event, other: str) -> None:
+    clashes = Clashes()
+    clashes.look([given], [STORED])
+    assert clashes.message.partition(", with other ")[2].partition("\n")[0] == other
+
+
+def test_clashes_are_counted_and_the_first_one_is_named() -> None:
+    clashes = Clashes()
+    for event_id in "123":
+        clashes.look([STORED._replace(id=event_id, type="u")], [STORED._replace(id=event_id)])
+    assert clashes.message.startswith(
+        "3 events skipped as already stored are not what is stored with the same source and id: "
+        "event 1 of source s, with other type (the first)\n"
+    )
