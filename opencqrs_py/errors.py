@@ -36,6 +36,7 @@ __all__ = [
     "JobError",
     "LayoutChangedError",
     "LayoutError",
+    "LazyResultError",
     "NonTransientError",
     "NotReachedError",
     "OnStartError",
@@ -208,6 +209,10 @@ class HandlerTimeoutError(ExplainedError, TransientError):
 
 class TasksLeftError(ExplainedError, NonTransientError):
     """An async function has returned before tasks that it has begun (OCQ-242). No retry helps."""
+
+
+class LazyResultError(ExplainedError, NonTransientError):
+    """A function has returned a generator or another lazy iterator, which nothing runs (OCQ-244). No retry helps."""
 
 
 class CheckpointError(ExplainedError):

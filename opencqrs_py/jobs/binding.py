@@ -10,7 +10,7 @@ from opencqrs_py.errors import JobError
 from opencqrs_py.jobs.rules import JobRule, Transaction
 from opencqrs_py.model.job import Job, JobContext, JobPage
 from opencqrs_py.model.partition import Partition
-from opencqrs_py.processing.awaiting import finish
+from opencqrs_py.processing.awaiting import complete, finish
 from opencqrs_py.processing.binding import Work, with_arguments
 from opencqrs_py.processing.definitions import place_of
 from opencqrs_py.processing.ports import Injector, UnitOfWork
@@ -93,7 +93,7 @@ def bind_job(job: Job, rule: JobRule, injector: Injector) -> BoundJob:
         raise JobError("OCQ-660", what, job.place, fix)
 
     def call(context: JobContext, work: Work) -> None:
-        finish(bound(context, None, None, work))
+        complete(bound(context, None, None, work))
 
     return BoundJob(job, rule, call, signature.transactional, input_)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from opencqrs_py.errors import ProjectCodeError
-from opencqrs_py.processing.awaiting import finish
+from opencqrs_py.processing.awaiting import complete
 from opencqrs_py.processing.exceptions import raise_interrupt
 
 
@@ -39,7 +39,7 @@ class AfterCommit:
         self._open = True  # for calls that lead to further ones
         for call in self._calls:
             try:
-                finish(call())
+                complete(call())
             except BaseException as error:  # committed is committed; the others are owed
                 raise_interrupt(error)
                 errors.append(error)

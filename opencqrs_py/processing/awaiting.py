@@ -9,12 +9,15 @@ from contextlib import contextmanager
 from contextvars import Context, copy_context
 from inspect import isawaitable
 from queue import SimpleQueue
+from types import AsyncGeneratorType, GeneratorType
 from typing import Any
 
+from opencqrs_py.errors import LazyResultError
 from opencqrs_py.processing.begun_tasks import BegunTasks, cancelled, package_of
 
 _PATIENCE = 1.0  # seconds that an interrupted call on the other thread gets to end
 _LOOK = 0.1  # seconds between looks for an interrupt
+_LAZY = frozenset({GeneratorType, AsyncGeneratorType, map, filter})
 _of_thread = threading.local()
 
 
@@ -40,6 +43,31 @@ def finish(result: Any) -> Any:
     else:  # not where an error is caught: it would be shown as what led to the call's own
         call.make()
     return call.outcome()
+
+
+def complete(result: Any) -> None:
+    """Finish a call that is made for what it does: what it returns is not used, and so must not be work still to do.
+
+    Raises:
+        LazyResultError: OCQ-244, if it is a generator that has not ended, or a ``map`` or ``filter``.
+        BaseException: See ``finish``.
+    """
+    returned = finish(result)
+    if returned is not None and type(returned) in _LAZY and _is_unfinished(returned):
+        raise _lazy(returned)
+
+
+def _is_unfinished(returned: Any) -> bool:
+    frames = (getattr(returned, name, None) for name in ("gi_frame", "ag_frame"))
+    return type(returned) in (map, filter) or any(frame is not None for frame in frames)
+
+
+def _lazy(returned: Any) -> LazyResultError:
+    code = getattr(returned, "gi_code", None) or getattr(returned, "ag_code", None)
+    kind = "an async generator" if type(returned) is AsyncGeneratorType else f"a {type(returned).__name__}"
+    where = "" if code is None else f"{code.co_filename}:{code.co_firstlineno} ({code.co_name})"
+    fix = "loop over it in the function, which returns nothing; or return a list, whose code has run"
+    return LazyResultError("OCQ-244", f"the function has returned {kind}, whose code nothing runs", where, fix)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from opencqrs_py.model.handler import Handler
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.replay import Reset
 from opencqrs_py.processing.after_commit import AfterCommit
-from opencqrs_py.processing.awaiting import finish
+from opencqrs_py.processing.awaiting import complete
 from opencqrs_py.processing.checkpoints import CheckpointTrigger
 from opencqrs_py.processing.decoding import has_fields
 from opencqrs_py.processing.exceptions import one_line, raise_interrupt
@@ -257,7 +257,7 @@ def _with_frames(signature: Signature, handler: Handler) -> Signature:
 def run_on_start(call: Callable[..., Any], place: str, injector: Injector, work: Work) -> None:
     """Call an ``@on_start`` function inside a transaction."""
     signature = read_signature(call, place, injector, ON_START)
-    finish(with_arguments(call, signature, injector, place)(None, None, None, work))
+    complete(with_arguments(call, signature, injector, place)(None, None, None, work))
 
 
 def of_reset(call: Callable[..., Any], place: str, injector: Injector, role: Role) -> Callable[[Reset, Work], None]:
@@ -267,7 +267,7 @@ def of_reset(call: Callable[..., Any], place: str, injector: Injector, role: Rol
         HandlerSignatureError: OCQ-201 to OCQ-205, if it asks for what it cannot have.
     """
     bound = with_arguments(call, read_signature(call, place, injector, role), injector, place)
-    return lambda reset, work: finish(bound(reset, None, None, work))
+    return lambda reset, work: complete(bound(reset, None, None, work))
 
 
 def with_arguments(call: Callable[..., Any], signature: Signature, injector: Injector, place: str) -> Call:

@@ -23,7 +23,7 @@ from opencqrs_py.model.chunk import Chunk
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.selection import ATTRIBUTES
-from opencqrs_py.processing.awaiting import finish
+from opencqrs_py.processing.awaiting import complete
 from opencqrs_py.processing.binding import BoundHandler, Call, CallOfWork, IsMeant, Work
 from opencqrs_py.processing.decoding import NO_OBJECTS, Decoder, QuickDecoder, decoder_for, quick_decoder_for
 from opencqrs_py.processing.event_types import ANYTHING, EventTypes, immutable, is_a, may_yield, plain
@@ -346,7 +346,7 @@ class Dispatcher:
             for call, one in zip(calls_in_turn, objects, strict=False):
                 result = call(one)
                 if result is not None:
-                    finish(result)
+                    complete(result)
                 if flushes:
                     work.unit.flush()
         except BaseException as error:  # only a real interrupt ends the process (K6)
@@ -362,7 +362,7 @@ class Dispatcher:
             for target, own in zip(self._lists, lists, strict=True):
                 if own:
                     work.calls += 1
-                    finish(target.call(*own, work))
+                    complete(target.call(*own, work))
                     if self._flushes:
                         work.unit.flush()
         except BaseException as error:  # only a real interrupt ends the process (K6)
@@ -484,7 +484,7 @@ def _giving(steps: Sequence[_Step]) -> _Run:
             if number is not None:
                 gathered[number].append((decode(event), event, raw))
             elif (result := call(decode(event), event, raw, work)) is not None:
-                finish(result)
+                complete(result)
         return True
 
     return run
@@ -513,7 +513,7 @@ def _sharing(steps: Sequence[_Step], shared: set[Any]) -> _Run:
                 gathered[target.number].append((decoded, event, raw))
             else:
                 work.calls += 1
-                finish(target.call(decoded, event, raw, work))
+                complete(target.call(decoded, event, raw, work))
         return given
 
     return run

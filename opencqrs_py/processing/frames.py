@@ -18,7 +18,7 @@ from opencqrs_py.model.event import Event
 from opencqrs_py.model.frames import EventFrames
 from opencqrs_py.model.handler import Handler, HandlerMark
 from opencqrs_py.model.partition import Partition
-from opencqrs_py.processing.awaiting import finish
+from opencqrs_py.processing.awaiting import complete
 from opencqrs_py.processing.binding import BoundHandler, Work
 from opencqrs_py.processing.calls import NO_LIMITS, CallLimits
 from opencqrs_py.processing.dispatch import ChunkFailedError, Dispatcher
@@ -270,7 +270,7 @@ class FrameDispatcher(EventTables):
         work.calls += 1
         if isinstance(work.unit, TakesFrameRows):
             work.unit.frame_rows = frames.rows
-        finish(self.bound.call(given, first, first, work))
+        complete(self.bound.call(given, first, first, work))
         if self.bound.signature.asks_for(Kind.SESSION):
             work.unit.flush()
 

@@ -10,7 +10,7 @@ from typing import Any
 from opencqrs_py.errors import AssemblyError, ProjectCodeError
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.handler import Interceptor, Invocation, Surrounded
-from opencqrs_py.processing.awaiting import finish
+from opencqrs_py.processing.awaiting import complete
 from opencqrs_py.processing.binding import BoundHandler, Call, NothingProvided, Work, with_arguments
 from opencqrs_py.processing.exceptions import raise_interrupt
 from opencqrs_py.processing.ports import Injector
@@ -131,7 +131,7 @@ class Interceptors:
         def surrounded(decoded: Any, event: Any, raw: Any, work: Work) -> None:
             events: Sequence[Event] = tuple(raw) if bound.signature.many else (raw,)
             invocation = Invocation(bound.handler.place, events, work.context(events[0]))
-            _surrounded(around, invocation, event, raw, work, lambda: finish(call(decoded, event, raw, work)))
+            _surrounded(around, invocation, event, raw, work, lambda: complete(call(decoded, event, raw, work)))
 
         return surrounded
 

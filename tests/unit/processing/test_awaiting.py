@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import re
 import signal
 import subprocess
 import sys
@@ -19,8 +20,8 @@ from typing import Any
 
 import pytest
 
-from opencqrs_py.errors import TasksLeftError
-from opencqrs_py.processing.awaiting import finish, tasks_may_stay
+from opencqrs_py.errors import LazyResultError, TasksLeftError
+from opencqrs_py.processing.awaiting import complete, finish, tasks_may_stay
 
 span: ContextVar[str] = ContextVar("span", default="none")
 
@@ -44,6 +45,38 @@ def test_what_is_not_awaitable_is_handed_back(result: object) -> None:
 
 def test_what_is_awaitable_is_awaited() -> None:
     assert isinstance(finish(Later()), asyncio.AbstractEventLoop)
+
+
+async def later(value: object) -> object:
+    return value
+
+
+async def numbers() -> AsyncIterator[int]:
+    yield 1
+
+
+@pytest.mark.parametrize(
+    ("result", "what", "where"),
+    [
+        ((n for n in [1]), "a generator", "<genexpr>"),
+        (later(n for n in [1]), "a generator", "<genexpr>"),
+        (numbers(), "an async generator", "numbers"),
+        (map(str, [1]), "a map", ""),
+        (filter(None, [1]), "a filter", ""),
+    ],
+)
+def test_work_that_a_call_returns_undone_is_refused(result: object, what: str, where: str) -> None:
+    with pytest.raises(LazyResultError) as caught:
+        complete(result)
+    assert caught.value.what == f"the function has returned {what}, whose code nothing runs"
+    assert re.fullmatch(rf".*test_awaiting\.py:\d+ \({where}\)" if where else "", caught.value.where)
+
+
+def test_what_a_call_returns_done_is_passed_over() -> None:
+    ended = (n for n in [1])
+    list(ended)
+    for result in (None, 7, [1], ended, range(3), later("text")):
+        complete(result)
 
 
 def test_a_thread_has_one_loop_for_all_calls() -> None:
