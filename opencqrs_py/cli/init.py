@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import orjson
 
-from opencqrs_py.cli.output import print_result
+from opencqrs_py.cli.output import clean, print_result
 from opencqrs_py.config.schema import json_schema
 
 __all__ = ["init_command"]
@@ -24,6 +24,22 @@ def init_command(folder: Path) -> None:
 
     Nothing that is there already is overwritten.
     """
+    try:
+        _make(folder)
+    except OSError as error:
+        text = f"cannot make a project in {folder}: {error.strerror}; choose a folder that can be made and written to"
+        raise click.UsageError(clean(text)) from None
+    lines = (
+        f"made {', '.join(_FILES)} in {folder}; next:",
+        f"  cd {folder}",
+        "  opencqrs events import events.ndjson",
+        "  opencqrs run --until-caught-up",
+    )
+    for line in lines:
+        print_result(line)
+
+
+def _make(folder: Path) -> None:
     there = [name for name in _FILES if (folder / name).exists()]
     if there:
         raise click.UsageError(f"{folder} holds {', '.join(there)} already; choose another folder")
@@ -33,11 +49,3 @@ def init_command(folder: Path) -> None:
     for name in _FILES:
         text = files("opencqrs_py.cli").joinpath("template", f"{name}.txt").read_text(encoding="utf-8")
         (folder / name).write_text(text, encoding="utf-8")
-    lines = (
-        f"made {', '.join(_FILES)} in {folder}; next:",
-        f"  cd {folder}",
-        "  opencqrs events import events.ndjson",
-        "  opencqrs run --until-caught-up",
-    )
-    for line in lines:
-        print_result(line)
