@@ -6,6 +6,7 @@ import pickle
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ from sqlalchemy import Connection, NullPool, create_engine
 from support.sqlite import is_open, opened_connections
 
 from opencqrs_py.adapters.sql import Database, DatabaseTransactions, SqlEventStore, SqlProgressTracker
-from opencqrs_py.errors import DatabaseFileError, DatabaseFileGoneError
+from opencqrs_py.errors import DatabaseFileError, DatabaseFileGoneError, EventStoreError
 from opencqrs_py.model.partition import layout
 from opencqrs_py.model.progress import Cursor
 from opencqrs_py.model.selection import Selection
+from opencqrs_py.testing.contracts.event_source import event
 
 FILES = ("", "-wal", "-shm")
 
@@ -388,3 +390,34 @@ def test_a_claim_is_void_for_a_process_that_has_opened_the_other_file_before(pat
         moves(reads_other, cursor)
     for database in (first, later):
         database.close()
+
+
+def damage(path: Path) -> None:
+    """Overwrite all pages but the first, as a disk or a copy of half a file does."""
+    content = path.read_bytes()
+    path.write_bytes(content[:4096] + b"Dear diary. " * (len(content) // 12))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda store: store.head(),
+        lambda store: store.read(0, 10, Selection()),
+        lambda store: store.append([event(99)]),
+        lambda store: store.find("1"),
+    ],
+    ids=["head", "read", "append", "find"],
+)
+def test_a_damaged_file_is_reported_with_its_place(path: Path, call: Callable[[SqlEventStore], object]) -> None:
+    before = ours(path)
+    SqlEventStore(before).append([event(n) for n in range(50)])
+    before.close()
+    damage(path)
+    with closing(ours(path)) as database, pytest.raises(EventStoreError) as caught:
+        call(SqlEventStore(database))
+    assert str(caught.value).splitlines() == [
+        "[OCQ-304] the database cannot be used (database disk image is malformed)",
+        f"  where: {database.label}",
+        "  fix:   the file is damaged: restore it from a backup, or fix the URL (settings event-store.url and "
+        "database.url, option url in Spark)",
+    ]

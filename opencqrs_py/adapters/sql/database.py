@@ -24,6 +24,7 @@ from opencqrs_py.adapters.sql.connections import (
 )
 from opencqrs_py.adapters.sql.dialect import (
     GRANT,
+    REPAIR,
     RESTORE,
     DatabaseAwayError,
     DatabaseBusyError,
@@ -491,6 +492,8 @@ class Database:
         what = f"the database cannot be used ({reason})"
         if self.dialect.misses_table(error.orig):
             raise TableMissingError("OCQ-304", what, self.label, RESTORE) from None
+        if self.dialect.is_damaged(error.orig):
+            raise EventStoreError("OCQ-304", what, self.label, REPAIR) from None
         if self.dialect.denies(error.orig):
             raise EventStoreError("OCQ-304", what, self.label, GRANT) from None
 

@@ -46,6 +46,7 @@ Values = tuple[str | int, ...]
 
 URL_SETTINGS = "the URL (settings event-store.url and database.url, option url in Spark)"
 RESTORE = f"a table of opencqrs was dropped or changed: restore it from a backup, or fix {URL_SETTINGS}"
+REPAIR = f"the file is damaged: restore it from a backup, or fix {URL_SETTINGS}"
 GRANT = f"let an administrator grant the privilege, or name another user in {URL_SETTINGS}"
 
 
@@ -263,6 +264,10 @@ class Dialect(ABC):
 
     def misses_table(self, error: BaseException | None) -> bool:
         """Return whether a table or column is missing that a statement names."""
+        return False
+
+    def is_damaged(self, error: BaseException | None) -> bool:
+        """Return whether a driver's error means that the database's file does not hold what it should."""
         return False
 
     def is_full(self, error: BaseException | None) -> bool:

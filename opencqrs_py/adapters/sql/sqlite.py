@@ -185,6 +185,10 @@ class SqliteDialect(Dialect):
         return isinstance(error, sqlite3.Error) and str(error).startswith(("no such table", "no such column"))
 
     @override
+    def is_damaged(self, error: BaseException | None) -> bool:
+        return _result_code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+    @override
     def is_full(self, error: BaseException | None) -> bool:
         return _result_code(error) == sqlite3.SQLITE_FULL
 
