@@ -15,6 +15,7 @@ from typing import (
     NewType,
     NotRequired,
     Required,
+    TypeVar,
     Union,
     cast,
     get_args,
@@ -61,10 +62,27 @@ def _fields(cls: type, known: dict[type, dict[str, Conversion]]) -> Mapping[str,
     if cls in known:
         return known[cls]
     fields = known[cls] = {}  # first: it may hold itself
-    for name, annotation in get_type_hints(cls, include_extras=True).items():
-        if (conversion := _conversion(annotation, known)) is not None:
+    plain = get_origin(cls) or cls
+    arguments = dict(zip(getattr(plain, "__parameters__", ()), get_args(cls), strict=False))
+    for name, annotation in get_type_hints(plain, include_extras=True).items():
+        if (conversion := _conversion(_filled(annotation, arguments), known)) is not None:
             fields[name] = conversion
     return fields
+
+
+def _filled(annotation: Any, arguments: Mapping[Any, Any]) -> Any:
+    """Return an annotation of a generic class with type arguments in the places of its type variables."""
+    if isinstance(annotation, TypeVar):
+        return arguments.get(annotation, annotation)
+    variables = _variables(annotation) if arguments else ()
+    return annotation[tuple(arguments.get(one, Any) for one in variables)] if variables else annotation
+
+
+def _variables(annotation: Any) -> Sequence[Any]:
+    """Return the type variables in an annotation."""
+    if isinstance(annotation, TypeVar):
+        return (annotation,)
+    return () if get_origin(annotation) is None else tuple(getattr(annotation, "__parameters__", ()))
 
 
 def _conversion(annotation: Any, known: dict[type, dict[str, Conversion]]) -> Conversion | None:
@@ -75,7 +93,7 @@ def _conversion(annotation: Any, known: dict[type, dict[str, Conversion]]) -> Co
     if origin in (Union, types.UnionType):
         return _of_union([_bare(member) for member in members], known)
     if is_typeddict(origin or annotation):
-        fields = _fields(origin or annotation, known)
+        fields = _fields(annotation, known)
         return lambda value: converted(value, fields) if isinstance(value, dict) else value
     if origin is tuple and members[1:] != (...,):
         return _of_tuple([_conversion(member, known) for member in members])
@@ -144,7 +162,7 @@ def _of_union(members: Sequence[Any], known: dict[type, dict[str, Conversion]]) 
             return float(value)
         if isinstance(value, dict) and objects:
             found = next((member for member in objects if _fits(value, get_origin(member) or member)), None)
-            return value if found is None else converted(value, _fields(get_origin(found) or found, known))
+            return value if found is None else converted(value, _fields(found, known))
         for each in others:
             value = each(value)
         return value
@@ -228,10 +246,10 @@ def decoder_for(event_class: type) -> Decoder:
     if plain in (dict, Mapping):
         return _json_object
     if is_typeddict(plain):
-        return _typed_dict_decoder(plain)
+        return _typed_dict_decoder(event_class)
     if hasattr(plain, "__attrs_attrs__"):
-        return _attrs_decoder(plain)
-    return _validating_decoder(plain)
+        return _attrs_decoder(event_class)
+    return _validating_decoder(event_class)
 
 
 @cache
@@ -241,11 +259,11 @@ def quick_decoder_for(event_class: type) -> QuickDecoder | None:
     if plain in (dict, Mapping):
         return _read
     if is_typeddict(plain):
-        fields = _conversions(plain)
+        fields = _conversions(event_class)
         return (lambda payload: converted(_read(payload), fields)) if fields else _read
     if plain is object or hasattr(plain, "__attrs_attrs__"):
         return None
-    return _validation(plain)
+    return _validation(event_class)
 
 
 @cache
@@ -290,12 +308,13 @@ def _typed_dict_decoder(event_class: type) -> Decoder:
         try:
             return converted(data, fields) if fields else data
         except ValueError as error:
-            raise _misfit(event, event_class.__name__, [str(error)]) from error
+            raise _misfit(event, _name_of(event_class), [str(error)]) from error
 
     return decode
 
 
 def _validating_decoder(event_class: type) -> Decoder:
+    _check_variables(get_origin(event_class) or event_class)
     try:
         validate = _validation(event_class)
     except (PydanticUserError, PydanticUndefinedAnnotation) as error:
@@ -308,9 +327,26 @@ def _validating_decoder(event_class: type) -> Decoder:
             return validate(event.payload)
         except ValidationError as error:
             problems = [_problem(detail) for detail in error.errors(include_input=False, include_url=False)]
-            raise _misfit(event, event_class.__name__, problems) from None
+            raise _misfit(event, _name_of(event_class), problems) from None
 
     return decode
+
+
+def _check_variables(event_class: type) -> None:
+    """Refuse a child of ``Price[Decimal]`` that inherits a field ``amount: T``: pydantic takes anything for it."""
+    if not is_dataclass(event_class):
+        return
+    given: dict[Any, Any] = {}
+    for base in (base for cls in event_class.__mro__ for base in vars(cls).get("__orig_bases__", ())):
+        given |= zip(getattr(get_origin(base), "__parameters__", ()), get_args(base), strict=False)
+    if not given:
+        return
+    for name, annotation in get_type_hints(event_class).items():
+        for variable in _variables(annotation):
+            if variable in given and variable not in getattr(event_class, "__parameters__", ()):
+                what = f"its field '{name}' is a {variable.__name__} of a parent, and may be anything"
+                fix = f"annotate the field in {event_class.__name__} itself, with the type that it has there"
+                raise _refused(event_class, what, fix)
 
 
 def _validation(event_class: type) -> Callable[[Any], Any]:
@@ -335,9 +371,10 @@ def _validation(event_class: type) -> Callable[[Any], Any]:
 
 
 def _attrs_decoder(event_class: Any) -> Decoder:
-    aliases = {field.name: field.alias or field.name for field in event_class.__attrs_attrs__ if field.init}
+    made = get_origin(event_class) or event_class
+    aliases = {field.name: field.alias or field.name for field in made.__attrs_attrs__ if field.init}
     conversions = dict(_conversions(event_class))
-    for field in event_class.__attrs_attrs__:
+    for field in made.__attrs_attrs__:
         if field.converter is not None and field.name in conversions:
             conversions[field.name] = _but_texts(conversions[field.name])
 
@@ -345,9 +382,9 @@ def _attrs_decoder(event_class: Any) -> Decoder:
         data = _json_object(event)
         try:
             exact = converted(data, conversions) if conversions else data
-            return event_class(**{alias: exact[name] for name, alias in aliases.items() if name in exact})
+            return made(**{alias: exact[name] for name, alias in aliases.items() if name in exact})
         except (TypeError, ValueError, ArithmeticError) as error:  # a Decimal's errors are of the latter kind
-            raise _misfit(event, event_class.__name__, [str(error)]) from error
+            raise _misfit(event, _name_of(event_class), [str(error)]) from error
 
     return decode
 
@@ -365,9 +402,18 @@ def _conversions(event_class: type) -> Mapping[str, Conversion]:
 
 
 def _undecodable(event_class: type, error: Exception) -> HandlerSignatureError:
-    what = f"{event_class.__name__} cannot be decoded from JSON ({str(error).splitlines()[0]})"
     fix = "annotate its fields with types that JSON can become, imported at run time, not only under TYPE_CHECKING"
-    return HandlerSignatureError("OCQ-208", what, f"class {event_class.__module__}.{event_class.__qualname__}", fix)
+    return _refused(event_class, str(error).splitlines()[0], fix)
+
+
+def _refused(event_class: type, why: str, fix: str) -> HandlerSignatureError:
+    plain = get_origin(event_class) or event_class
+    what = f"{_name_of(event_class)} cannot be decoded from JSON ({why})"
+    return HandlerSignatureError("OCQ-208", what, f"class {plain.__module__}.{plain.__qualname__}", fix)
+
+
+def _name_of(event_class: Any) -> str:
+    return str((get_origin(event_class) or event_class).__name__)
 
 
 def _problem(detail: Mapping[str, Any]) -> str:

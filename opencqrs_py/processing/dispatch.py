@@ -26,7 +26,7 @@ from opencqrs_py.model.selection import ATTRIBUTES
 from opencqrs_py.processing.awaiting import complete
 from opencqrs_py.processing.binding import BoundHandler, Call, CallOfWork, IsMeant, Work
 from opencqrs_py.processing.decoding import NO_OBJECTS, Decoder, QuickDecoder, decoder_for, quick_decoder_for
-from opencqrs_py.processing.event_types import ANYTHING, EventTypes, immutable, is_a, may_yield, plain
+from opencqrs_py.processing.event_types import ANYTHING, EventTypes, decoded_as, immutable, is_a, may_yield, plain
 from opencqrs_py.processing.exceptions import raise_interrupt
 from opencqrs_py.processing.interception import Interceptors
 from opencqrs_py.processing.reading import Reading
@@ -120,7 +120,7 @@ class Dispatcher:
     ) -> None:
         self._signatures = [bound.signature for bound in handlers]
         self._types = types if isinstance(types, EventTypes) else EventTypes(types)
-        self._types.add(cls for signature in self._signatures for cls in signature.event_classes)
+        self._types.add(plain(cls) for signature in self._signatures for cls in signature.event_classes)
         self._reading = reading or Reading()
         self._interceptors = interceptors or Interceptors()
         self._belongs = belongs
@@ -426,17 +426,18 @@ class Dispatcher:
             return None
         if not wanted:
             return _Step(target)
-        decoded_as = self._types.class_for(wanted, event_type) or (plain(wanted[0]) if patterns else None)
-        if target.tables is not None and decoded_as is plain(wanted[0]):
+        found = self._types.class_for(wanted, event_type) or (decoded_as(wanted[0]) if patterns else None)
+        if target.tables is not None and plain(found) is plain(wanted[0]):
             return _Step(target)
-        if decoded_as is not None:
-            return _Step(target, decoded_as, decoder_for(decoded_as))
+        if found is not None:
+            return _Step(target, found, decoder_for(found))
         parent = self._types.parent_for(wanted, event_type)
         return None if parent is None else _Step(target, parent, decoder_for(parent), tuple(map(plain, wanted)))
 
     def _check(self, bound: BoundHandler) -> None:
         known = self._types.all_classes()
-        for wanted in map(plain, bound.signature.event_classes):
+        for annotation in bound.signature.event_classes:
+            wanted = plain(annotation)
             leading = (cls for cls in known if is_a(cls, wanted) or may_yield(cls, wanted))
             needed = [wanted] if wanted in ANYTHING else list(leading)
             if bound.handler.mark.types or self._types.open:
@@ -446,7 +447,9 @@ class Dispatcher:
                 fix = f'write @event_type("…") above class {wanted.__name__}, or give the handler types=["…"]'
                 raise HandlerSignatureError("OCQ-206", what, bound.handler.place, fix)
             for cls in needed:
-                decoder_for(cls)  # what cannot be decoded to is found at the start, not with the first event
+                decoder_for(
+                    decoded_as(annotation) if cls is wanted else cls
+                )  # what cannot be decoded to is found at the start, not with the first event
 
 
 @contextmanager

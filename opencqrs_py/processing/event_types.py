@@ -128,15 +128,16 @@ class EventTypes:
     def class_for(self, wanted: Sequence[Any], event_type: str) -> Any:
         """Return the class to decode an event to where one of ``wanted`` is asked for; ``None`` for none.
 
-        A class itself comes before its children.
+        A class itself comes before its children, with the type arguments that it is asked for with.
 
         Source:
             Decision K7.
         """
         stand_ins = self.classes_of(event_type)
-        for asked in map(plain, wanted):
+        for annotation in wanted:
+            asked = plain(annotation)
             if asked in ANYTHING or asked in stand_ins:
-                return asked
+                return decoded_as(annotation)
             if (child := next((cls for cls in stand_ins if is_a(cls, asked)), None)) is not None:
                 return child
         return None
@@ -154,6 +155,11 @@ class EventTypes:
 def plain(cls: Any) -> Any:
     """Return a class without its type arguments."""
     return get_origin(cls) or cls
+
+
+def decoded_as(annotation: Any) -> Any:
+    """Return what data are decoded to: for ``Price[Decimal]`` that itself, for ``dict[str, int]`` a ``dict``."""
+    return plain(annotation) if plain(annotation) in ANYTHING else annotation
 
 
 def is_a(cls: Any, parent: Any) -> bool:

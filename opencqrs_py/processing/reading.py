@@ -17,7 +17,7 @@ from opencqrs_py.model.upcast import Upcast
 from opencqrs_py.processing.awaiting import finish
 from opencqrs_py.processing.binding import Call, with_arguments
 from opencqrs_py.processing.decoding import Decoder, decoder_for
-from opencqrs_py.processing.event_types import plain
+from opencqrs_py.processing.event_types import decoded_as
 from opencqrs_py.processing.exceptions import message_of, raise_interrupt, type_name
 from opencqrs_py.processing.ports import Injector
 from opencqrs_py.processing.signatures import UPCASTER, read_signature
@@ -117,7 +117,7 @@ class _Bound:
         self.place = upcaster.place
         signature = read_signature(upcaster.call, upcaster.place, injector, UPCASTER)
         self._call: Call = with_arguments(upcaster.call, signature, injector, upcaster.place)
-        wanted = [plain(cls) for cls in signature.event_classes]
+        wanted = [decoded_as(cls) for cls in signature.event_classes]
         if len(wanted) > 1:
             what = "an upcaster takes events of one class, but asks for any of several"
             raise HandlerSignatureError("OCQ-203", what, upcaster.place, "take dict, or write one for each class")

@@ -8,7 +8,8 @@ import itertools
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from decimal import Decimal
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar
 
@@ -632,6 +633,61 @@ def test_a_class_that_cannot_be_decoded_is_no_matter_to_groups_that_do_not_want_
 def test_a_generic_class_is_decoded_as_what_it_was_made_from(recorder: Recorder) -> None:
     recorder.handles(Shares[list[int]], types=["shares"])
     assert recorder.sees(event("shares", '{"items": [1]}')) == [("handler", Shares([1]))]
+
+
+@event_type("price-set")
+@dataclass
+class PriceSet(Generic[T]):
+    price: T
+    before: list[T] = field(default_factory=list)
+
+
+@event_type("price-noted")
+class PriceNoted(TypedDict, Generic[T]):
+    price: T
+    before: list[T]
+
+
+@event_type("price-of")
+@attrs.define
+class PriceOf(Generic[T]):
+    price: T
+    before: list[T]
+
+
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize("types", [(), ("price-*",)])
+@pytest.mark.parametrize("cls", [PriceSet, PriceNoted, PriceOf])
+def test_a_generic_class_is_decoded_with_its_type_arguments(
+    recorder: Recorder, cls: Any, types: tuple[str, ...], *, many: bool
+) -> None:
+    recorder.handles(list[cls[Decimal]] if many else cls[Decimal], types=types)
+    name = {PriceSet: "price-set", PriceNoted: "price-noted", PriceOf: "price-of"}[cls]
+    ((_, found),) = recorder.sees(event(name, '{"price": "1.10", "before": [1.10]}'), (PriceSet, PriceNoted, PriceOf))
+    price = cls(price=Decimal("1.10"), before=[Decimal("1.1")])
+    assert found == ([price] if many else price)
+    read = found[0] if many else found
+    assert type(read["price"] if isinstance(read, dict) else read.price) is Decimal
+
+
+def test_what_does_not_fit_a_type_argument_is_refused(recorder: Recorder) -> None:
+    recorder.handles(PriceSet[Decimal])
+    with pytest.raises(EventFormatError, match=r"OCQ-211\] .* do not fit PriceSet \(price: .* a valid decimal\)"):
+        recorder.sees(event("price-set", '{"price": "much"}'))
+
+
+def test_a_child_that_leaves_a_type_variable_to_its_parent_is_refused(recorder: Recorder) -> None:
+    @dataclass
+    class PriceInEuro(PriceSet[Decimal]):
+        pass
+
+    recorder.handles(PriceInEuro, types=["price-set"])
+    with pytest.raises(HandlerSignatureError) as caught:
+        recorder.dispatcher()
+    assert str(caught.value).startswith(
+        "[OCQ-208] PriceInEuro cannot be decoded from JSON (its field 'price' is a T of a parent, and may be anything)"
+    )
+    assert caught.value.fix == "annotate the field in PriceInEuro itself, with the type that it has there"
 
 
 def test_a_wrong_signature_is_refused_when_it_is_bound(recorder: Recorder) -> None:
