@@ -17,6 +17,7 @@ from opencqrs_py.model.handler import HANDLER_ATTRIBUTE, event_type_of
 from opencqrs_py.model.json_text import write_json
 from opencqrs_py.model.naming import canonical
 from opencqrs_py.processing.participants import checkpointed_groups
+from opencqrs_py.testing.stored_names import as_stored
 
 _SOURCE = "urn:test"
 
@@ -92,8 +93,8 @@ class GivenEvents:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON has it; of attrs classes, their fields."""
-    return to_jsonable_python(value, by_alias=True, fallback=_fields)
+    """Return a value as JSON has it in a log; of attrs classes, their fields."""
+    return as_stored(value, to_jsonable_python(value, by_alias=True, fallback=_fields))
 
 
 def _fields(value: Any) -> Any:
