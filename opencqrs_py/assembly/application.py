@@ -7,7 +7,7 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -24,6 +24,7 @@ from opencqrs_py.assembly.conditions import (
 )
 from opencqrs_py.assembly.databases import database_rule, missing_files
 from opencqrs_py.assembly.decisions import decisions, looked_at
+from opencqrs_py.assembly.group_names import names_given, unknown_group
 from opencqrs_py.assembly.job_events import event_triggers, events_of, group_of
 from opencqrs_py.assembly.opened_databases import OpenedDatabases
 from opencqrs_py.assembly.project import Scan, read_project
@@ -85,6 +86,7 @@ class Application:
     Raises:
         ConfigurationErrors: With all that is wrong in the settings.
         AssemblyError: OCQ-513, if a handler is in the program's main module.
+        TypeError: If settings or handlers are given as something else, such as a path.
     """
 
     def __init__(
@@ -96,6 +98,7 @@ class Application:
     ) -> None:
         self._spark = spark
         self.project = Path(project).resolve()
+        _check_arguments(settings, handlers)
         loaded = settings if isinstance(settings, Configuration) else load(self.project, defaults=settings or {})
         self.configuration: Configuration = loaded
         modules = handlers if isinstance(handlers, UserModules) else modules_of(handlers)
@@ -807,6 +810,19 @@ class Application:
         return sessions
 
 
+def _check_arguments(settings: object, handlers: object) -> None:
+    """Raise ``TypeError`` for what is easily taken for settings or handlers and is neither."""
+    if settings is not None and not isinstance(settings, Configuration | Mapping):
+        raise TypeError(
+            f"settings are a mapping or a loaded Configuration, got {settings!r}; "
+            "to open a folder with its settings and handlers, write Application.from_project(folder)"
+        )
+    if isinstance(handlers, UserModules):
+        return
+    if isinstance(handlers, str) or not isinstance(handlers, Iterable):
+        raise TypeError(f"handlers are a list of modules, functions and classes, got {handlers!r}; write handlers=[…]")
+
+
 def _starts(life_cycle: LifeCycleSettings) -> bool:
     """Return whether a group starts by itself; where the project has controllers, that is for them to say."""
     return life_cycle.auto_start or life_cycle.controller_registration is not None
@@ -814,8 +830,7 @@ def _starts(life_cycle: LifeCycleSettings) -> bool:
 
 def _named(groups: Sequence[EffectiveGroup], names: Sequence[str]) -> list[EffectiveGroup]:
     known = {canonical(settings.name): settings for settings in groups}
-    for name in names:
+    for name in names_given(names):
         if canonical(name) not in known:
-            fix = f"use one of {', '.join(settings.name for settings in groups)}"
-            raise AssemblyError("OCQ-509", f"no handler belongs to a group '{name}'", fix=fix)
+            raise unknown_group(name, (settings.name for settings in groups))
     return [known[key] for key in dict.fromkeys(map(canonical, names))]

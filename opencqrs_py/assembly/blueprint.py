@@ -132,7 +132,11 @@ def modules_of(handlers: Sequence[Any]) -> UserModules:
 
     Raises:
         AssemblyError: OCQ-513, if other processes could not find one of them.
+        TypeError: If one is something else, such as the name of a module.
     """
+    for each in handlers:
+        if not isinstance(each, ModuleType | type) and not callable(each):
+            raise TypeError(f"handlers are modules, functions and classes, got {each!r}; import it, and give that")
     homes = [each.__name__ if isinstance(each, ModuleType) else home_of(each) for each in handlers]
     if "__main__" in homes:
         what = "handlers of the program's main module cannot be found by other processes, such as Spark's workers"

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from opencqrs_py.adapters.processes import has_ended
+from opencqrs_py.assembly.group_names import unknown_group
 from opencqrs_py.assembly.layouts import LetGo, partitions_of
 from opencqrs_py.assembly.nodes import is_led
 from opencqrs_py.config import EffectiveGroup
@@ -268,8 +269,7 @@ class Control:
         for name in names:
             group = groups.get(canonical(name.partition(":")[0]))
             if group is None:
-                fix = f"use one of {', '.join(self._groups)}"
-                raise AssemblyError("OCQ-509", f"no handler belongs to a group '{name.partition(':')[0]}'", fix=fix)
+                raise unknown_group(name.partition(":")[0], self._groups)
             if group.name not in self._led:
                 what = f"group '{group.name}' is not led by leases"
                 fix = "start and stop the processes that run it"

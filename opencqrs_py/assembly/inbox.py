@@ -11,9 +11,10 @@ from itertools import groupby
 
 from opencqrs_py.adapters.memory import InMemoryProgressTracker
 from opencqrs_py.assembly.actor import actor
+from opencqrs_py.assembly.group_names import unknown_group
 from opencqrs_py.config import EffectiveGroup
 from opencqrs_py.config.choices import BatchMode, Mode
-from opencqrs_py.errors import AssemblyError, InboxError
+from opencqrs_py.errors import InboxError
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.inbox import (
     EVERYTHING,
@@ -423,8 +424,7 @@ class InboxControl:
         known = {canonical(name): name for name in self._groups}
         for name in wanted:
             if canonical(name) not in known:
-                fix = f"use one of {', '.join(self._groups)}"
-                raise AssemblyError("OCQ-509", f"no handler belongs to a group '{name}'", fix=fix)
+                raise unknown_group(name, self._groups)
         return [known[key] for key in dict.fromkeys(map(canonical, wanted))] if wanted else list(self._groups)
 
     def _now(self) -> datetime:

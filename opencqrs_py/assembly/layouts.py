@@ -11,13 +11,14 @@ from typing import Protocol
 
 from opencqrs_py.adapters.memory import InMemoryProgressTracker
 from opencqrs_py.assembly.actor import actor
+from opencqrs_py.assembly.group_names import unknown_group
 from opencqrs_py.config import EffectiveGroup
 from opencqrs_py.control.layouts import Known, Log, Progress, at_start, carried_over, even, merge_of, split_of
 from opencqrs_py.control.ports import ControlStore
 from opencqrs_py.control.records import ControlView
 from opencqrs_py.errors import AssemblyError, LayoutError
 from opencqrs_py.model.group_record import GroupRecord, RecordedLayout
-from opencqrs_py.model.naming import canonical, counted, listed
+from opencqrs_py.model.naming import canonical, counted
 from opencqrs_py.model.partition import Partition, layout
 from opencqrs_py.model.progress import Cursor, PartitionStatus
 from opencqrs_py.processing.feed import UnsequencedError
@@ -276,8 +277,7 @@ class Layouts:
         known = {canonical(each): group for each, group in self._groups.items()}
         group = known.get(canonical(name))
         if group is None:
-            fix = f"use one of {listed(self._groups)}" if self._groups else "write a handler for it"
-            raise AssemblyError("OCQ-509", f"no handler belongs to a group '{name}'", fix=fix)
+            raise unknown_group(name, self._groups)
         return group
 
     def _partition(self, name: str) -> tuple[GroupParts, Partition]:

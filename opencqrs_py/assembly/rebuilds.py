@@ -14,11 +14,12 @@ from opencqrs_py.adapters.sql import SqlProgressTracker
 from opencqrs_py.adapters.sql.shadows import Comparison, Shadows, Swap
 from opencqrs_py.assembly.actor import actor
 from opencqrs_py.assembly.blueprint import Blueprint
+from opencqrs_py.assembly.group_names import unknown_group
 from opencqrs_py.assembly.rebuild_checks import require_streaming
 from opencqrs_py.assembly.shadow_build import RebuildProgress, ShadowBuild, Watcher, old_tables_kept
 from opencqrs_py.config import EffectiveGroup
-from opencqrs_py.errors import AssemblyError, RebuildError
-from opencqrs_py.model.naming import canonical, listed
+from opencqrs_py.errors import RebuildError
+from opencqrs_py.model.naming import canonical
 from opencqrs_py.model.rebuild import RebuildPhase, RebuildRecord, ShadowTable
 
 if TYPE_CHECKING:
@@ -276,8 +277,7 @@ class Rebuilds:
     def _chosen(self, name: str) -> tuple[EffectiveGroup, Shadows]:
         group = next((group for known, group in self._groups.items() if canonical(known) == canonical(name)), None)
         if group is None:
-            fix = f"use one of {listed(self._groups)}" if self._groups else "write a handler for it"
-            raise AssemblyError("OCQ-509", f"no handler belongs to a group '{name}'", fix=fix)
+            raise unknown_group(name, self._groups)
         return group, self._shadows(group.name)
 
     def _shadows(self, name: str) -> Shadows:

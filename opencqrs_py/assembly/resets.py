@@ -14,9 +14,10 @@ from typing import Any, Protocol
 from opencqrs_py.adapters.memory import InMemoryProgressTracker
 from opencqrs_py.assembly.actor import actor
 from opencqrs_py.assembly.discovery import Discovered, GroupFunction
+from opencqrs_py.assembly.group_names import unknown_group
 from opencqrs_py.assembly.layouts import partitions_of
 from opencqrs_py.config import EffectiveGroup
-from opencqrs_py.errors import AssemblyError, ExplainedError, ResetError
+from opencqrs_py.errors import ExplainedError, ResetError
 from opencqrs_py.model.naming import canonical, listed
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor
@@ -174,8 +175,7 @@ class Resets:
     def _group(self, name: str) -> EffectiveGroup:
         group = next((group for known, group in self._groups.items() if canonical(known) == canonical(name)), None)
         if group is None:
-            fix = f"use one of {listed(self._groups)}" if self._groups else "write a handler for it"
-            raise AssemblyError("OCQ-509", f"no handler belongs to a group '{name}'", fix=fix)
+            raise unknown_group(name, self._groups)
         return group
 
     def _bound(self, function: GroupFunction) -> tuple[ResetFunction, str]:

@@ -87,8 +87,10 @@ def load(
     """
     variables, findings = dict(os.environ if environ is None else environ), Findings()
     if not project.is_dir():
-        fix = "create it, or name another one with --project"
-        findings.error(Code.FILE_MISSING, "the project folder does not exist", project, fix)
+        what, fix = "the project folder does not exist", "create it, or name another one with --project"
+        if project.exists():
+            what, fix = "the project folder is a file", "name the folder that it is in"
+        findings.error(Code.FILE_MISSING, what, project, fix)
         raise findings.failure()
     reader = FileReader(project, findings)
     given = Given(settings_class, project, variables, profiles, overrides, defaults or {}, package, findings, reader)

@@ -1,0 +1,22 @@
+"""Names of groups that callers give."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from opencqrs_py.errors import AssemblyError
+from opencqrs_py.model.naming import listed
+
+
+def unknown_group(name: str, known: Iterable[str]) -> AssemblyError:
+    """Return the error that no group is named so (OCQ-509); ``known`` are those that there are."""
+    names = list(known)
+    fix = f"use one of {listed(names)}" if names else "write a handler for it"
+    return AssemblyError("OCQ-509", f"no handler belongs to a group '{name}'", fix=fix)
+
+
+def names_given(groups: Sequence[str]) -> Sequence[str]:
+    """Return the names that a caller gives; raise ``TypeError`` for a single text, whose letters would be names."""
+    if isinstance(groups, str):
+        raise TypeError(f"names of groups are given as a list: write [{groups!r}]")
+    return groups

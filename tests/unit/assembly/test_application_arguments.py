@@ -1,0 +1,57 @@
+"""What is given to an application instead of settings, handlers and names of groups."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from opencqrs_py import Application
+from opencqrs_py.assembly.group_names import names_given, unknown_group
+from opencqrs_py.errors import ConfigurationErrors
+
+
+def handle(event: dict[str, Any]) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"settings": "."}, "settings are a mapping or a loaded Configuration, got '.'; to open a folder with its"),
+        ({"settings": Path("shop")}, "got PosixPath('shop'); to open a folder with its settings and handlers, write"),
+        ({"settings": "application.yaml"}, "Application.from_project(folder)"),
+        ({"handlers": handle}, "handlers are a list of modules, functions and classes, got <function handle"),
+        ({"handlers": "shop.handlers"}, "got 'shop.handlers'; write handlers=[…]"),
+        ({"handlers": ["shop.handlers"]}, "are modules, functions and classes, got 'shop.handlers'; import it"),
+    ],
+)
+def test_an_application_says_what_its_arguments_are(arguments: dict[str, Any], says: str, tmp_path: Path) -> None:
+    with pytest.raises(TypeError) as caught:
+        Application(project=tmp_path, **arguments)
+    assert says in str(caught.value)
+
+
+def test_a_file_is_no_project_folder(tmp_path: Path) -> None:
+    (file := tmp_path / "handlers.py").touch()
+    with pytest.raises(ConfigurationErrors) as caught:
+        Application.from_project(file)
+    assert str(caught.value).splitlines() == [
+        "[OCQ-102] the project folder is a file",
+        f"  where: {file}",
+        "  fix:   name the folder that it is in",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("known", "fix"), [(["books", "other"], "use one of books, other"), ([], "write a handler for it")]
+)
+def test_an_unknown_group_is_named_with_those_that_there_are(known: list[str], fix: str) -> None:
+    error = unknown_group("boks", known)
+    assert (error.code, error.what, error.fix) == ("OCQ-509", "no handler belongs to a group 'boks'", fix)
+
+
+def test_a_single_text_is_no_list_of_groups() -> None:
+    assert names_given(["books"]) == ["books"]
+    with pytest.raises(TypeError, match=r"names of groups are given as a list: write \['books'\]"):
+        names_given("books")
