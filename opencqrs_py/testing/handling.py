@@ -18,7 +18,7 @@ from opencqrs_py.engines.parts import ProcessorOptions
 from opencqrs_py.engines.processor import EventHandlingProcessor
 from opencqrs_py.model.checkpoint import LATEST, Latest
 from opencqrs_py.model.event import Event
-from opencqrs_py.model.naming import canonical
+from opencqrs_py.model.naming import canonical, counted
 from opencqrs_py.model.partition import Partition, layout
 from opencqrs_py.model.progress import ProcessorState
 from opencqrs_py.model.replay import Reset
@@ -109,6 +109,8 @@ class HandlerTest:
         self._raises = retry is None
         self._back_off = retry or FixedBackOff(0)
         self._prepared = False
+        self._waiting = 0  # events that were given before the first call of handle()
+        self._handles = False
         self._options = ProcessorOptions(
             on_exhausted=OnExhausted(on_exhausted),
             batch_size=batch_size,
@@ -170,6 +172,7 @@ class HandlerTest:
             event = self._given.make(given, subject, moment, metadata or {})
             if self._store.append([event]).added != 1:
                 raise ValueError(f"an event with source '{event.source}' and id '{event.id}' was given before")
+            self._waiting += not self._handles
         return self
 
     def handle(self, seconds: float = _HOUR) -> Self:
@@ -181,6 +184,7 @@ class HandlerTest:
         Raises:
             Exception: What a handler raised, unless the test was given a ``retry``.
         """
+        self._waiting, self._handles = 0, True
         self._prepare()
         until = self.clock.monotonic() + seconds
         while (wait := self._step()) is not None:
@@ -326,6 +330,7 @@ class HandlerTest:
     def expect_failed(self, error: type[BaseException] = Exception) -> Self:
         """Expect that the partition has failed, with an error of this class."""
         __tracebackhide__ = True
+        self._check_handled()
         found = self.state if self.state is not ProcessorState.FAILED else type(self.error).__name__
         if self.state is ProcessorState.FAILED and isinstance(self.error, error):
             return self
@@ -334,6 +339,7 @@ class HandlerTest:
     def expect_log(self, *texts: str) -> Self:
         """Expect lines in the log with these texts in them, in this order; there may be others between them."""
         __tracebackhide__ = True
+        self._check_handled()
         lines = iter(self.log)
         for text in texts:
             if not any(text in line for line in lines):
@@ -343,8 +349,9 @@ class HandlerTest:
     def expect_no_failure(self) -> Self:
         """Expect that nothing failed, not even for a while."""
         __tracebackhide__ = True
+        self._check_handled()
         if self._seen.failures:
-            self._fail("there was failure")
+            self._fail("there was a failure")
         return self
 
     def close(self) -> None:
@@ -393,9 +400,16 @@ class HandlerTest:
 
     def _expect(self, what: str, expected: Any, found: Any) -> Self:
         __tracebackhide__ = True
+        self._check_handled()
         if expected != found:
             self._fail(f"{what}: not as expected\n{difference(expected, found)}")
         return self
+
+    def _check_handled(self) -> None:
+        """Fail where ``handle`` was never called: many a test would pass that has tested nothing."""
+        __tracebackhide__ = True
+        if self._waiting:
+            self._fail(f"{counted(self._waiting, 'event')} given and not handled yet: call handle() before")
 
     def _fail(self, what: str) -> None:
         __tracebackhide__ = True

@@ -547,7 +547,7 @@ FAILED = "\nlog:\n  [catalog 0/1] event 2 at position 2 (lent, /) failed on atte
             lambda test: test.expect_failed(ValueError),
             "end: not as expected\n  expected: 'ValueError'\n  found:    'running'",
         ),
-        (lambda test: test.expect_no_failure(), f"there was failure{FAILED}"),
+        (lambda test: test.expect_no_failure(), f"there was a failure{FAILED}"),
         (lambda test: test.expect_log("nothing"), f"the log has no line with 'nothing'{FAILED}"),
         (
             lambda test: test.expect_log("skipped", "attempt 1"),
@@ -625,6 +625,25 @@ def test_events_are_given_as_they_are() -> None:
     given = Event(77, "e", "s", "/x", "t", None, "application/json", "{}", None)
     seeing.test.given(given).handle().expect_attempts(given, 1)
     assert seeing.seen[0][1] == given._replace(position=1)
+
+
+@pytest.mark.parametrize(
+    "expect",
+    [
+        lambda test: test.expect_no_failure(),
+        lambda test: test.expect_skipped(),
+        lambda test: test.expect_parked(),
+        lambda test: test.expect_waits([]),
+        lambda test: test.expect_progress(1),
+        lambda test: test.expect_rows("SELECT 1", [(1,)]),
+        lambda test: test.expect_log(),
+        lambda test: test.expect_failed(),
+    ],
+)
+def test_nothing_can_be_expected_where_handle_was_forgotten(expect: Callable[[HandlerTest], object]) -> None:
+    test = Seeing().test.given(Lent("1"), Lent("2"))
+    with pytest.raises(AssertionError, match=r"^2 events given and not handled yet: call handle\(\) before"):
+        expect(test)
 
 
 def test_data_are_put_into_the_envelope_where_there_is_one() -> None:
