@@ -516,9 +516,10 @@ def test_a_stop_does_not_wait_for_a_registry_that_hangs(running):
     a.end()
     running.engines["a"].has.clear()
     a.leave()
-    assert a._keeping.is_alive()
+    assert a.lingering() == [a._keeping]
     goes_on.set()
     a._keeping.join(30)
+    assert a.lingering() == []
     assert running.locks.holders == {}
 
 
