@@ -29,6 +29,7 @@ from typing_extensions import ReadOnly, TypeAliasType, is_typeddict
 from opencqrs_py.errors import EventFormatError, HandlerSignatureError
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.json_text import loses_digits, read_json
+from opencqrs_py.processing.field_names import spelling_of
 
 Conversion = Callable[[Any], Any]
 """From a number, as JSON has it, to what an annotation asks for; everything else comes out as it is."""
@@ -319,10 +320,13 @@ def _validating_decoder(event_class: type) -> Decoder:
         validate = _validation(event_class)
     except (PydanticUserError, PydanticUndefinedAnnotation) as error:
         raise _undecodable(event_class, error) from error
+    spelling = spelling_of(event_class)
 
     def decode(event: Event) -> Any:
         if event.payload is None:
             return event.data  # raises
+        if spelling.left:
+            spelling.look(event)
         try:
             return validate(event.payload)
         except ValidationError as error:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
-from itertools import count, repeat
+from itertools import count, islice, repeat
 from operator import length_hint
 from typing import Any
 
@@ -28,6 +28,7 @@ from opencqrs_py.processing.binding import BoundHandler, Call, CallOfWork, IsMea
 from opencqrs_py.processing.decoding import NO_OBJECTS, Decoder, QuickDecoder, decoder_for, quick_decoder_for
 from opencqrs_py.processing.event_types import ANYTHING, EventTypes, decoded_as, immutable, is_a, may_yield, plain
 from opencqrs_py.processing.exceptions import raise_interrupt
+from opencqrs_py.processing.field_names import spelling_of
 from opencqrs_py.processing.interception import Interceptors
 from opencqrs_py.processing.reading import Reading
 from opencqrs_py.processing.signatures import Kind
@@ -304,14 +305,17 @@ class Dispatcher:
         try:
             decoded = chunk.decoded(self._quick)
         except KeyError as missing:
-            return self._decoded_together(chunk) if self._learned(missing.args[0]) else None
+            return self._decoded_together(chunk) if self._learned(missing.args[0], chunk) else None
         except BaseException as error:  # looking at each explains it
             raise_interrupt(error)
             return None
         return decoded if decoded and NO_OBJECTS.isdisjoint(map(type, decoded)) else None
 
-    def _learned(self, event_type: str) -> bool:
-        """Note how events of a type are decoded; return whether that is new and they can be decoded together."""
+    def _learned(self, event_type: str, chunk: Chunk) -> bool:
+        """Note how events of a type are decoded; return whether that is new and they can be decoded together.
+
+        ``chunk`` has the first ones.
+        """
         steps = self._plan(event_type).steps
         if event_type in self._quick or not steps:
             return False
@@ -322,6 +326,9 @@ class Dispatcher:
             return False
         if target.bound.call_of_work is not None:  # another dictionary, as other threads may be going through this one
             self._calls_of_work = {**self._calls_of_work, event_type: target.bound.call_of_work}
+        if (spelling := spelling_of(step.decoded_as)).left:
+            for event in islice((event for event in chunk if event.type == event_type), spelling.left):
+                spelling.look(event)
         self._quick[event_type] = quick  # last: from here on other threads take the type for known
         return True
 

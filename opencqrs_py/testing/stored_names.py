@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import is_dataclass
-from functools import cache
+from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel, PydanticUndefinedAnnotation, PydanticUserError, RootModel, TypeAdapter
+from pydantic import RootModel
+
+from opencqrs_py.processing.field_names import Path, field_names
 
 _COLLECTIONS = (list, tuple, set, frozenset)
-_Path = tuple[str, ...]
 
 
 def as_stored(value: Any, written: Any) -> Any:
@@ -31,51 +30,17 @@ def as_stored(value: Any, written: Any) -> Any:
     cls: Any = type(value)
     stored = dict(written)
     fields = [
-        (path, as_stored(getattr(value, field), stored.pop(key if key in stored else field)))
-        for field, key, path in _names(cls)
-        if key in stored or field in stored
+        (names.read[0], as_stored(getattr(value, names.name), stored.pop(name)))
+        for names in field_names(cls)
+        if (name := names.written if names.written in stored else names.name) in stored
     ]
     for path, each in fields:
         _put(stored, path, each)
     return stored
 
 
-def _put(stored: dict[str, Any], path: _Path, value: Any) -> None:
+def _put(stored: dict[str, Any], path: Path, value: Any) -> None:
     *above, last = path
     for name in above:
         stored = stored.setdefault(name, {})
     stored[last] = value
-
-
-@cache
-def _names(cls: Any) -> tuple[tuple[str, str, _Path], ...]:
-    """Return of each field its name, the one that pydantic writes, and the path that it reads."""
-    if not (is_dataclass(cls) or issubclass(cls, BaseModel)):
-        return ()
-    try:
-        fields = tuple(_fields(TypeAdapter(cls).core_schema))
-    except (PydanticUserError, PydanticUndefinedAnnotation):  # the decoder says what is wrong with the class
-        return ()
-    return tuple(
-        (name, field.get("serialization_alias", name), _path(field.get("validation_alias", name), name))
-        for name, field in fields
-    )
-
-
-def _fields(schema: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    definitions = {one["ref"]: one for one in schema.get("definitions", ())}
-    while "fields" not in schema or schema["type"] == "dataclass":
-        inner = definitions.get(schema.get("schema_ref", ""), schema.get("schema"))
-        if inner is None:
-            return
-        schema = inner
-    fields = schema["fields"]
-    yield from fields.items() if isinstance(fields, Mapping) else ((field["name"], field) for field in fields)
-
-
-def _path(alias: str | list[Any], name: str) -> _Path:
-    """Return the first path of an alias that leads through objects only; the field's name if none does."""
-    if isinstance(alias, str):
-        return (alias,)
-    choices = alias if isinstance(alias[0], list) else [alias]
-    return next((tuple(path) for path in choices if all(isinstance(part, str) for part in path)), (name,))
