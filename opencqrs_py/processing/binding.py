@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -214,7 +215,9 @@ def bind(handler: Handler, injector: Injector) -> BoundHandler:
     """
     signature = _with_events(read_signature(handler.call, handler.place, injector), handler)
     if not handler.mark.types and not signature.arguments:
-        what = "the handler has no parameter and names no types, so it would be called for every event"
+        names = ", ".join(f"'{name}'" for name in inspect.signature(handler.call).parameters)
+        lack = f"the handler's {names} would keep the default" if names else "the handler has no parameter"
+        what = f"{lack}, and it names no types, so it would be called for every event"
         raise HandlerSignatureError("OCQ-227", what, handler.place, _WHICH_EVENTS)
     call = with_arguments(handler.call, signature, injector, handler.place)
     return BoundHandler(handler, signature, call, _call_of_work(handler.call, signature))

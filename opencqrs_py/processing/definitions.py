@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from opencqrs_py.errors import HandlerSignatureError
@@ -89,7 +90,9 @@ def interceptors_in_order(functions: Iterable[Interceptor | Callable[..., Any]],
 
 
 def place_of(member: Any) -> str:
-    """Return ``file:line (name)`` of a function or class."""
+    """Return ``file:line (name)`` of a function or class; of a ``partial``, of its function."""
+    while isinstance(member, partial):
+        member = member.func
     try:
         file = inspect.getsourcefile(member) or "?"
         line = inspect.getsourcelines(member)[1]

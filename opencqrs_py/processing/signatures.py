@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum, auto
+from functools import partial
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from opencqrs_py.errors import AssemblyError, HandlerSignatureError
@@ -282,7 +283,9 @@ def read_signature(call: Callable[..., Any], place: str, injector: Injector, rol
 
 
 def _function(call: Callable[..., Any]) -> Any:
-    """Return the function that a callable comes to, below its decorators."""
+    """Return the function that a callable comes to, below its decorators and arguments given in advance."""
+    while isinstance(call, partial):
+        call = call.func
     return inspect.unwrap(call if inspect.isroutine(call) else getattr(call, "__call__", call))  # noqa: B004
 
 
@@ -378,13 +381,13 @@ def _argument(
     if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
         stars = "*" if parameter.kind is parameter.VAR_POSITIONAL else "**"
         what = f"parameter '{stars}{parameter.name}' cannot be filled"
-        raise HandlerSignatureError("OCQ-201", what, place, _RIGHT_FORM)
+        raise HandlerSignatureError("OCQ-201", what, place, _right_form(role))
     optional = parameter.default is not parameter.empty
     if parameter.name not in hints:
         if optional:
             return None
         what = f"parameter '{parameter.name}' has no annotation"
-        raise HandlerSignatureError("OCQ-201", what, place, _RIGHT_FORM)
+        raise HandlerSignatureError("OCQ-201", what, place, _right_form(role))
     annotation, many = hints[parameter.name], False
     kind = _kind(annotation, injector)
     if kind is None and (offered := _offered(annotation, injector, role)) is not None:
@@ -394,7 +397,7 @@ def _argument(
     if kind is not None and many and kind not in OF_AN_EVENT:
         kind = None
     if kind is None and not optional:
-        raise _unfillable(parameter.name, hints[parameter.name], place)
+        raise _unfillable(parameter.name, hints[parameter.name], place, role)
     if kind is None:
         return None
     return Argument(parameter.name, kind, annotation, parameter.kind is parameter.KEYWORD_ONLY, many)
@@ -443,14 +446,18 @@ def _members(annotation: Any) -> tuple[Any, ...]:
     return (annotation,)
 
 
-def _unfillable(name: str, annotation: Any, place: str) -> HandlerSignatureError:
+def _unfillable(name: str, annotation: Any, place: str, role: Role) -> HandlerSignatureError:
     shown = _shown(annotation)
     what = f"parameter '{name}: {shown}' cannot be filled"
     if isinstance(annotation, type) and annotation.__module__ not in ("builtins", "typing"):
         fix = f"make {shown} a dataclass or a pydantic model if it is an event, or let the container provide it"
     else:
-        fix = _RIGHT_FORM
+        fix = _right_form(role)
     return HandlerSignatureError("OCQ-201", what, place, fix)
+
+
+def _right_form(role: Role) -> str:
+    return _RIGHT_FORM if role is HANDLER else f"annotate each parameter with what {role.name} may have: {role.example}"
 
 
 def _shown(annotation: Any) -> str:

@@ -117,10 +117,17 @@ def test_interceptors_are_those_of_the_group_outermost_first() -> None:
     assert caught.value.fix == "decorate it with @around_event or @around_handler, or give an Interceptor"
 
 
-@pytest.mark.parametrize("call", [lambda: None, lambda times=3: times])
-def test_a_handler_without_parameters_is_refused_unless_it_names_types(call: Any) -> None:
-    with pytest.raises(HandlerSignatureError, match="would be called for every event") as caught:
+@pytest.mark.parametrize(
+    ("call", "lack"),
+    [
+        (lambda: None, "the handler has no parameter"),
+        (lambda times=3, again=None: times or again, "the handler's 'times', 'again' would keep the default"),
+    ],
+)
+def test_a_handler_without_parameters_is_refused_unless_it_names_types(call: Any, lack: str) -> None:
+    with pytest.raises(HandlerSignatureError) as caught:
         bind(Handler(HandlerMark("g"), call, "handlers.py:1 (ring)"), NothingProvided())
+    assert caught.value.what == f"{lack}, and it names no types, so it would be called for every event"
     assert (caught.value.code, caught.value.where) == ("OCQ-227", "handlers.py:1 (ring)")
     assert 'types=["library.*"]' in caught.value.fix
     bind(Handler(HandlerMark("g", ("library.*",)), call, "handlers.py:1 (ring)"), NothingProvided())

@@ -17,7 +17,8 @@ from sqlalchemy.orm import scoped_session
 from opencqrs_py import AfterCommit, Event, Invocation, Metadata
 from opencqrs_py.errors import HandlerSignatureError
 from opencqrs_py.model import ProcessingContext
-from opencqrs_py.processing.signatures import HANDLER, ON_START, Kind, Role, read_signature
+from opencqrs_py.processing.definitions import place_of
+from opencqrs_py.processing.signatures import HANDLER, JOB, ON_START, Kind, Role, read_signature
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -227,6 +228,29 @@ class Remind:
 
 def test_an_object_that_can_be_called_is_read_as_its_call(provided: Any) -> None:
     assert kinds(Remind(), provided) == [("event", Kind.EVENT, False), ("connection", Kind.CONNECTION, True)]
+
+
+def lend_at(place: str, event: BookLent, *, copies: int, metadata: Metadata) -> None: ...
+
+
+def test_arguments_given_in_advance_are_left_out(provided: Any) -> None:
+    signature = read_signature(functools.partial(functools.partial(lend_at, "Mitte"), copies=1), "here", provided)
+    assert [argument.name for argument in signature.arguments] == ["event", "metadata"]
+    with pytest.raises(HandlerSignatureError, match="OCQ-204"):
+        read_signature(functools.partial(yielding), "here", provided)
+    assert place_of(functools.partial(functools.partial(lend_at, "Mitte"), copies=1)) == place_of(lend_at)
+
+
+def counting(number: int) -> None: ...
+
+
+def test_a_job_is_shown_the_form_of_a_job(provided: Any) -> None:
+    with pytest.raises(HandlerSignatureError) as caught:
+        read_signature(counting, "here", provided, JOB)
+    assert caught.value.fix == (
+        "annotate each parameter with what a job may have: "
+        "def remind(context: JobContext, connection: Connection) -> None"
+    )
 
 
 def test_a_bound_method_has_no_self(provided: Any) -> None:
