@@ -199,7 +199,8 @@ def _read(read: Callable[[], str]) -> str | _Unreadable:
 
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
-_LEFT_OUT = (_PACKAGE, contextlib.__file__)  # the latter closes what this package has opened
+_OF_CONTAINERS = "src/dependency_injector/"  # its compiled code names the files that it was made of
+_LEFT_OUT = (_PACKAGE, contextlib.__file__, _OF_CONTAINERS)  # the second one closes what this package has opened
 _DATABASE = ("sqlalchemy", "psycopg", "pymysql")  # libraries whose lines say nothing of a statement that fails
 
 _INNER = "opencqrs_py.processing."  # exceptions between our own functions, never seen outside

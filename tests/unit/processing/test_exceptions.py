@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from dependency_injector import providers
 from pydantic import TypeAdapter
 from sqlalchemy import create_engine
 from sqlalchemy.exc import OperationalError
@@ -397,6 +398,22 @@ def test_nothing_is_left_of_an_error_of_the_package_itself() -> None:
     assert error.__traceback__ is not None
     error.__traceback__ = error.__traceback__.tb_next
     assert own_frames(error) == ""
+
+
+class Mailer:
+    def __init__(self, url: str) -> None:
+        raise OSError(f"{url} is closed")
+
+
+def test_frames_of_a_container_are_left_out() -> None:
+    with pytest.raises(OSError, match="closed") as caught:
+        providers.Singleton(Mailer, providers.Callable(str, "smtp://here"))()
+    shown = own_frames(caught.value)
+    assert "in __init__" in shown
+    assert "dependency_injector" not in shown
+    with pytest.raises(TypeError) as caught_before:
+        providers.Singleton(Mailer)()  # nothing of the project has run
+    assert "dependency_injector" not in own_frames(caught_before.value)
 
 
 def test_an_error_that_was_never_raised_has_no_frames() -> None:
