@@ -31,6 +31,7 @@ from opencqrs_py.adapters.files import (
 )
 from opencqrs_py.adapters.files import event_source as event_sources
 from opencqrs_py.adapters.files.event_file import Readers, Selected
+from opencqrs_py.cli.events.imports import _events_of
 from opencqrs_py.errors import DamagedFileError, EventFormatError, EventStoreError
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.selection import Selection
@@ -297,6 +298,25 @@ def test_a_byte_order_mark_alone_is_no_event(tmp_path, source, content: bytes) -
     put(tmp_path / "b.ndjson", 1)
     assert ids(source) == ["1"]
     assert source.head() == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "what", "fix"),
+    [
+        (gzip.compress(line(1)), "packed by gzip, and its name does not end with .gz", "rename it"),
+        (b"\x28\xb5\x2f\xfd\x04", "packed by Zstandard, and its name does not end with .zst", "rename it"),
+        (b"PAR1\x15\x04", "Parquet, and its name does not end with .parquet", "rename it"),
+        (b"PK\x03\x04\x14", "a ZIP archive, not lines of JSON", "unpack it"),
+    ],
+)
+def test_a_file_of_another_kind_is_named_as_such(tmp_path, source, content: bytes, what: str, fix: str) -> None:
+    (tmp_path / "a.ndjson").write_bytes(content + b"\n")
+    error = refusal(lambda: source.read(0, 1, ALL), "OCQ-230")
+    assert (error.what, error.where) == (f"the file is {what}", f"{tmp_path / 'a.ndjson'}:1")
+    assert error.fix == f"{fix}, then restart"
+    with pytest.raises(EventFormatError) as caught:
+        list(_events_of(str(tmp_path / "a.ndjson")))
+    assert caught.value.fix == "fix the file and import again; nothing of this file was imported"
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be"])

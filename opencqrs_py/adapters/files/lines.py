@@ -29,6 +29,16 @@ _BUFFER = 128 * 1024  # bytes
 _TAIL = 256  # bytes read at once while the end of an event is looked for
 _PLACES = 128  # that are remembered; groups beyond that many begin at a mark of the index, which costs little
 _BLOCK = 256 * 1024  # bytes between two marks, about: half of them are gone through in vain before a read
+_UTF_16 = ("UTF-16, not UTF-8", "convert the file to UTF-8, as with iconv -f UTF-16 -t UTF-8")
+_OF_OTHER_FILES = {
+    BOM_UTF16_LE: _UTF_16,
+    BOM_UTF16_BE: _UTF_16,
+    b"\x1f\x8b": ("packed by gzip, and its name does not end with .gz", "rename it"),
+    b"\x28\xb5\x2f\xfd": ("packed by Zstandard, and its name does not end with .zst", "rename it"),
+    b"PAR1": ("Parquet, and its name does not end with .parquet", "rename it"),
+    b"PK\x03\x04": ("a ZIP archive, not lines of JSON", "unpack it"),
+}
+"""What begins a file that has no lines of JSON, what it is then, and what helps."""
 
 
 class Mark(NamedTuple):
@@ -147,9 +157,10 @@ class LineReader(EventReader):
             return parse_event(line, self._before + self.number + 1, stored=self._stored)
         except EventFormatError as error:
             place = f"{self.path}:{self._line + 1}"
-            if self._line == 0 and line.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
-                fix = "convert the file to UTF-8, as with iconv -f UTF-16 -t UTF-8, then restart"
-                raise EventFormatError(error.code, "the file is UTF-16, not UTF-8", place, fix) from None
+            beginning = next(filter(line.startswith, _OF_OTHER_FILES), b"") if self._line == 0 else b""
+            if beginning:
+                what, fix = _OF_OTHER_FILES[beginning]
+                raise EventFormatError(error.code, f"the file is {what}", place, f"{fix}, then restart") from None
             if self._may_be_completed(line):
                 what = f"the file's last line is not complete, although another file comes after it: {error.what}"
                 fix = "let its writer complete the line, and begin the next file only then; or repair the line"

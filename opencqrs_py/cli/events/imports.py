@@ -102,7 +102,7 @@ def _events_of(name: str) -> Generator[Event, None, None]:
         with closing(events):
             yield from events
     except EventFormatError as error:
-        place = "file" if ", row " in error.where else "line"
+        place = "file" if ", row " in error.where or error.what.startswith("the file is ") else "line"
         fix = _DAMAGED if isinstance(error, DamagedFileError) else _BAD_EVENT.format(place=place)
         raise type(error)(error.code, error.what, error.where, fix) from error
 
