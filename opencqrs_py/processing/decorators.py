@@ -142,13 +142,17 @@ def event_type(name: str) -> Callable[[C], C]:
         name: CloudEvents ``type``, such as ``library.book-lent.v1``.
 
     Raises:
-        HandlerSignatureError: OCQ-200, if ``name`` is not a text with at least one character.
+        HandlerSignatureError: OCQ-200, if ``name`` is not a text with at least one character, or it is put above a
+            function, which would never be called.
     """
     if not isinstance(name, str) or not name.strip():
         fix = 'write @event_type("library.book-lent.v1") above the class'
         raise HandlerSignatureError("OCQ-200", f"@event_type needs the type's name, got {name!r}", fix=fix)
 
     def mark(event_class: C) -> C:
+        if not inspect.isclass(event_class):
+            fix = f'write @event_handling("loans", types=["{name}"]) above a function that is to be called for events'
+            raise HandlerSignatureError("OCQ-200", f"@event_type is for classes, got {event_class!r}", fix=fix)
         setattr(event_class, EVENT_TYPE_ATTRIBUTE, name)
         register(event_class)
         return event_class

@@ -103,6 +103,11 @@ FIX = """write @event_handling("catalog"), with types=["library.*"] if need be""
             f"@event_type needs the type's name, got {handler!r}",
             'write @event_type("library.book-lent.v1") above the class',
         ),
+        (
+            lambda: event_type("lent")(handler),  # type: ignore[type-var]
+            f"@event_type is for classes, got {handler!r}",
+            'write @event_handling("loans", types=["lent"]) above a function that is to be called for events',
+        ),
         (lambda: on_start(" "), "@on_start needs the name of a processing group", 'write @on_start("catalog")'),
         (
             lambda: on_start(handler),  # type: ignore[arg-type]
@@ -127,7 +132,7 @@ FIX = """write @event_handling("catalog"), with types=["library.*"] if need be""
             'write @around_handler("catalog"), or @around_handler for every group',
         ),
     ],
-    ids=range(15),
+    ids=range(16),
 )
 def test_what_cannot_be_meant_is_refused_at_once(call: Callable[[], object], what: str, fix: str) -> None:
     with pytest.raises(HandlerSignatureError) as caught:
