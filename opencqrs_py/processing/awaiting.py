@@ -52,8 +52,10 @@ def complete(result: Any) -> None:
         LazyResultError: OCQ-244, if it is a generator that has not ended, or a ``map`` or ``filter``.
         BaseException: See ``finish``.
     """
+    if result is None:  # as nearly always
+        return
     returned = finish(result)
-    if returned is not None and type(returned) in _LAZY and _is_unfinished(returned):
+    if type(returned) in _LAZY and _is_unfinished(returned):
         raise _lazy(returned)
 
 
