@@ -33,6 +33,7 @@ from opencqrs_py.model.appending import (
 from opencqrs_py.testing.contracts import EventStoreContract
 from opencqrs_py.testing.contracts.event_source import ALL, SUBJECTS, Append, event, followed, identities
 from opencqrs_py.testing.eventsourcingdb import EventLog, EventSourcingDbStandIn
+from opencqrs_py.testing.eventsourcingdb import server as stand_in
 
 SECONDS = 30  # longest wait for another thread
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -142,6 +143,16 @@ def test_an_event_is_read_as_the_server_has_stored_it(
     made = {name: stored[name] for name in ("predecessorhash", "hash")}
     assert read.metadata == {**made, **given.metadata}
     assert read == given._replace(position=1, id="0", time="2026-01-01T12:00:00.123456789Z", extensions=read.extensions)
+
+
+def test_a_price_is_read_with_the_digits_that_the_server_sends(
+    store: EventSourcingDbEventStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compact, price = stand_in.compact, "12345678901234567.89"
+    monkeypatch.setattr(stand_in, "compact", lambda line: compact(line).replace(f'"{price}"', price))
+    store.append([event(1)._replace(payload=f'{{"price":"{price}"}}')])
+    (read,) = store.read(0, 10, ALL).events
+    assert read.payload == f'{{"price":{price}}}'
 
 
 def test_events_without_a_source_get_that_of_the_store(store: EventSourcingDbEventStore) -> None:

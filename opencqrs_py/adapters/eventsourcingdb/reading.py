@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import UTC
+from decimal import Decimal
 from itertools import starmap
 
 import eventsourcingdb as esdb
@@ -16,6 +18,7 @@ from opencqrs_py.adapters.eventsourcingdb.connection import unavailable
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model.appending import Precondition, SubjectIsOnEventId, SubjectIsPopulated, SubjectIsPristine
 from opencqrs_py.model.event import Event
+from opencqrs_py.model.json_text import loses_digits, without_space
 from opencqrs_py.model.selection import Selection, Slice
 
 _JSON = "application/json"
@@ -24,6 +27,11 @@ _MADE_BY_SERVER = {"hash", "predecessorhash", "signature"}
 
 # Not orjson: it knows no whole number beyond 64 bits.
 _text = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_FRACTION = re.compile(r"[0-9](\.|e[+-])[0-9]")
+
+
+class _RoundedError(Exception):
+    """The client would send another number than the one of the text."""
 
 
 def position_of(event_id: str) -> int:
@@ -40,9 +48,9 @@ def position_of(event_id: str) -> int:
 def event_of(read: esdb.Event) -> Event:
     """Return an event as this package has it.
 
-    The data are written again from what the client has parsed: equal in value, without the server's spacing. The time
-    is the server's own text, to the nanosecond, which the client keeps to verify the hash; its ``datetime`` is cut to
-    microseconds and has no zone.
+    The data are written again from what the client has parsed, without the server's spacing. Where that would round a
+    number, they are the server's own text. So is the time, to the nanosecond; the client's ``datetime`` is cut to
+    microseconds and has no zone. The client keeps both texts to verify the hash.
     """
     extensions = {
         "predecessorhash": read.predecessor_hash,
@@ -59,9 +67,19 @@ def event_of(read: esdb.Event) -> Event:
         read.type,
         getattr(read, "_time_from_server", None) or read.time.replace(tzinfo=UTC).isoformat(),
         read.data_content_type,
-        _text(read.data),
+        _payload(read),
         _text({name: value for name, value in extensions.items() if value is not None}),
     )
+
+
+def _payload(read: esdb.Event) -> str:
+    """Return the data as JSON, with all digits of their numbers; to find the server's text takes as long as parsing."""
+    text = _text(read.data)
+    find = getattr(read, "_find_data_from_server", None)
+    if find is None or not _FRACTION.search(text):
+        return text
+    sent = find()
+    return without_space(sent.decode()) if sent is not None and loses_digits(sent) else text
 
 
 def candidate_of(event: Event, source: str) -> esdb.EventCandidate:
@@ -73,7 +91,11 @@ def candidate_of(event: Event, source: str) -> esdb.EventCandidate:
     Raises:
         EventStoreError: OCQ-336, if the server has no place for something that the event holds.
     """
-    data = json.loads(event.payload) if event.payload is not None else None
+    try:
+        data = json.loads(event.payload, parse_float=_kept) if event.payload is not None else None
+    except _RoundedError as error:
+        reason = f"its client would round the number {error}"
+        raise _unfit(event, reason, f'put it into the data as text: "{error}"') from None
     if not isinstance(data, dict):
         raise _unfit(event, "its data are no JSON object", "put the data into an object")
     if event.content_type != _JSON:
@@ -83,6 +105,14 @@ def candidate_of(event: Event, source: str) -> esdb.EventCandidate:
         raise _unfit(event, f"it has the extension '{foreign[0]}'", "put what it says into the data")
     traces = {_PASSED_ON[name]: value for name, value in event.metadata.items() if name in _PASSED_ON}
     return esdb.EventCandidate(event.source or source, event.subject, event.type, data, **traces)
+
+
+def _kept(number: str) -> float:
+    """Return a number as the client sends it: as a double, which may have been written in 17 digits."""
+    value = float(number)
+    if repr(value) != number and Decimal(number) not in (Decimal(repr(value)), Decimal(f"{value:.17g}")):
+        raise _RoundedError(number)
+    return value
 
 
 def precondition_of(condition: Precondition) -> esdb.Precondition:

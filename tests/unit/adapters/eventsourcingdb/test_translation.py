@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import eventsourcingdb as esdb
 import pytest
 
-from opencqrs_py.adapters.eventsourcingdb.reading import event_of, position_of, precondition_of
+from opencqrs_py.adapters.eventsourcingdb.reading import candidate_of, event_of, position_of, precondition_of
+from opencqrs_py.errors import EventStoreError
+from opencqrs_py.model import Event
 from opencqrs_py.model.appending import Precondition, SubjectIsOnEventId, SubjectIsPopulated, SubjectIsPristine
 
 SENT = {
@@ -47,6 +51,54 @@ def test_a_client_that_hides_the_servers_text_gives_the_time_to_the_microsecond(
     parsed = esdb.Event.parse(SENT)
     del parsed._time_from_server
     assert event_of(parsed).time == "2026-01-01T12:00:00.123456+00:00"
+
+
+def received(data: str) -> Event:
+    """Return an event as the client hands it over that has read it from the server."""
+    sent = {**SENT, "data": json.loads(data)}
+    return event_of(esdb.Event._parse_from_server(sent, data.encode))
+
+
+@pytest.mark.parametrize(
+    ("data", "payload"),
+    [
+        ('{ "price": 12345678901234567.89 }', '{"price":12345678901234567.89}'),
+        ('{"a": [1, 0.1234567890123456789], "b": " ü "}', '{"a":[1,0.1234567890123456789],"b":" ü "}'),
+        ('{"rate": 62.590000000000003}', '{"rate":62.590000000000003}'),
+        ('{"tiny": 1.2345678901234567e-300}', '{"tiny":1.2345678901234567e-300}'),
+        ('{"rate": 1.50}', '{"rate":1.5}'),
+        ('{"id": 18446744073709551617}', '{"id":18446744073709551617}'),
+        ('{"at": "2026-01-01T12:00:00.123"}', '{"at":"2026-01-01T12:00:00.123"}'),
+    ],
+)
+def test_numbers_have_the_digits_that_the_server_has_sent(data: str, payload: str) -> None:
+    assert received(data).payload == payload
+
+
+def test_a_client_that_hides_the_servers_text_gives_numbers_as_it_has_parsed_them() -> None:
+    parsed = esdb.Event.parse({**SENT, "data": {"price": 12345678901234567.89}})
+    assert event_of(parsed).payload == '{"price":1.2345678901234568e+16}'
+
+
+def to_be_sent(number: str) -> Event:
+    return Event(0, "1", "s", "/x", "t", None, "application/json", f'{{"a":[{{"b":{number}}}]}}', None)
+
+
+@pytest.mark.parametrize(
+    "number", ["12345678901234567.89", "0.1234567890123456789", "-999999999999999.99", "12345678901234567.8e900"]
+)
+def test_a_number_that_the_client_would_round_is_not_sent(number: str) -> None:
+    with pytest.raises(EventStoreError, match=f"OCQ-336.*round the number {number}") as caught:
+        candidate_of(to_be_sent(number), "s")
+    assert caught.value.fix == f'put it into the data as text: "{number}"'
+
+
+@pytest.mark.parametrize(
+    "number",
+    ["0.1", "0.30000000000000004", "62.590000000000003", "1.50000000000000000000", "18446744073709551617", "1e2"],
+)
+def test_a_number_that_the_client_keeps_or_that_a_program_has_written_as_a_double_is_sent(number: str) -> None:
+    assert candidate_of(to_be_sent(number), "s").data == {"a": [{"b": json.loads(number)}]}
 
 
 @pytest.mark.parametrize(
