@@ -178,7 +178,7 @@ class FileStack:
             if document.active and (profile or document.conditions):
                 what = "profiles are chosen in a file or document that itself depends on a profile"
                 fix = "choose them in application.yaml, as a variable or as an argument"
-                self.findings.error(Code.PROFILE, what, document.active[0].origin, fix)
+                self.findings.profiles_unknown(Code.PROFILE, what, document.active[0].origin, fix)
             self.active = tuple(document.active) or self.active
             self.layers.append(Layer(LayerKind.FILE, tuple(document.entries)))
             if profile:
@@ -196,7 +196,7 @@ class FileStack:
                 holds = holds and (not expressions or applies(expressions, self.profiles or ()))
             except ValueError as error:
                 what, fix = f"on-profile cannot be read: {error}", "write it like: prod and not (eu or us)"
-                self.findings.error(Code.PROFILE, what, entry.origin, fix)
+                self.findings.profiles_unknown(Code.PROFILE, what, entry.origin, fix)
                 holds = False
         return holds
 

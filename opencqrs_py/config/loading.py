@@ -28,6 +28,7 @@ from opencqrs_py.config.problems import (
     Findings,
     GroupWithoutHandlerWarning,
     JobWithoutCodeWarning,
+    ProfilesUnknownError,
     alike_groups,
 )
 from opencqrs_py.config.profiles import DEFAULT_PROFILE
@@ -154,7 +155,7 @@ class _Found:
         merged = Binder(index_of(self.given.settings_cls), names, findings).merged(self.layers)
         for path in merged.stacks.keys() & _IN_DOCUMENTS:
             what, origin = f"{merged.index.display(path)} stands outside of a file", merged.stacks.pop(path)[-1].origin
-            findings.error(Code.PROFILE, what, origin, "put it into a document of a file")
+            findings.profiles_unknown(Code.PROFILE, what, origin, "put it into a document of a file")
         resolve(merged, self.given.environ, findings)
         return merged
 
@@ -275,14 +276,14 @@ def _is_endless(chosen: Mapping[LeafName, Inherited]) -> bool:
 def _check_profiles(active: tuple[str, ...], merged: Merged, findings: Findings) -> None:
     """Report a ``profiles.active`` that differs from the active profiles because it was read after they were chosen."""
     bound = merged.winner(_ACTIVE)
-    if bound is None or any(error.code in {Code.PROFILE, Code.PLACEHOLDER} for error in findings.errors):
+    if bound is None or any(isinstance(error, ProfilesUnknownError) for error in findings.errors):
         return
     said = text_items(",".join(text_items(merged.values.get(_ACTIVE))))
     if tuple(dict.fromkeys(said)) == active:
         return
     what = f"profiles.active was read after the profiles were chosen; active: {listed(active) or DEFAULT_PROFILE}"
     fix = "choose profiles with --profile, a variable or in application.yaml, without a key of a file as placeholder"
-    findings.error(Code.PROFILE, what, bound.origin, fix)
+    findings.profiles_unknown(Code.PROFILE, what, bound.origin, fix)
 
 
 def _settle_unknown(merged: Merged, findings: Findings) -> None:

@@ -179,4 +179,4 @@ def resolved_items(
 
 def _report(error: PlaceholderError, key: str, origin: Origin, findings: Findings) -> None:
     fix = r"set it, give it a default (${key:default}), or write \${ for the text itself"
-    findings.error(Code.PLACEHOLDER, f"{key} cannot be resolved: {error}", origin, fix)
+    findings.profiles_unknown(Code.PLACEHOLDER, f"{key} cannot be resolved: {error}", origin, fix)

@@ -78,6 +78,10 @@ class JobWithoutCodeWarning(ConfigurationWarning):
     """Settings name a job and, as far as can be seen, no code has it (OCQ-122)."""
 
 
+class ProfilesUnknownError(ConfigurationError):
+    """A profile or a placeholder is wrong (OCQ-108, OCQ-109), so which profiles are meant is unknown."""
+
+
 @dataclass(slots=True)
 class Findings:
     """The problems found so far; a load gathers them, to report all of them together."""
@@ -92,6 +96,10 @@ class Findings:
     def error(self, code: Code, what: str, where: object = "", fix: str = "") -> None:
         """Add an error, which prevents the start."""
         self.errors.append(ConfigurationError(code.value, what, str(where), fix))
+
+    def profiles_unknown(self, code: Code, what: str, where: object = "", fix: str = "") -> None:
+        """Add an error that leaves it open which profiles are meant."""
+        self.errors.append(ProfilesUnknownError(code.value, what, str(where), fix))
 
     def warning(self, code: Code, what: str, where: object = "", fix: str = "") -> None:
         """Add a warning."""

@@ -308,7 +308,9 @@ def _profiles(given: Given, early: Merged, lookup: Lookup, above: Sequence[Layer
                 names.setdefault(name, entry.origin)
             else:
                 fix = "use letters, digits and -_.+@, and none of the words and, or, not"
-                given.findings.error(Code.PROFILE, f"{name!r} cannot be the name of a profile", entry.origin, fix)
+                given.findings.profiles_unknown(
+                    Code.PROFILE, f"{name!r} cannot be the name of a profile", entry.origin, fix
+                )
     return names
 
 

@@ -12,6 +12,7 @@ import pytest
 import opencqrs_py
 from opencqrs_py import errors
 from opencqrs_py.cli.events import imports
+from opencqrs_py.config.problems import Code
 from opencqrs_py.errors import (
     AssemblyError,
     AssemblyErrors,
@@ -94,9 +95,14 @@ def _decides_by_code(node: ast.AST) -> bool:
     if not isinstance(node, ast.Compare):
         return False
     sides = (node.left, *node.comparators)
-    codes = (each.value for side in sides for each in ast.walk(side) if isinstance(each, ast.Constant))
     is_code = any(isinstance(side, ast.Attribute) and side.attr == "code" for side in sides)
-    return is_code and any(isinstance(code, str) and code.startswith("OCQ-") for code in codes)
+    return is_code and any(_is_own_code(each) for side in sides for each in ast.walk(side))
+
+
+def _is_own_code(node: ast.AST) -> bool:
+    if isinstance(node, ast.Attribute):
+        return isinstance(node.value, ast.Name) and node.value.id == Code.__name__ and node.attr in Code.__members__
+    return isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("OCQ-")
 
 
 @pytest.mark.parametrize(
@@ -107,6 +113,7 @@ def _decides_by_code(node: ast.AST) -> bool:
         ("fixes[error.code]", True),
         ("fixes.get(error.code, '')", True),
         ("error.code.startswith('OCQ-64')", True),
+        ("error.code in {Code.PROFILE, Code.PLACEHOLDER}", True),
         ("answer.code == Code.GONE", False),
         ("raise type(error)(error.code, what)", False),
     ],
