@@ -16,10 +16,11 @@ from opencqrs_py.assembly.actor import actor
 from opencqrs_py.assembly.blueprint import Blueprint
 from opencqrs_py.assembly.group_names import unknown_group
 from opencqrs_py.assembly.rebuild_checks import require_streaming
-from opencqrs_py.assembly.shadow_build import RebuildProgress, ShadowBuild, Watcher, old_tables_kept
+from opencqrs_py.assembly.shadow_build import FilledShadow, RebuildProgress, ShadowBuild, Watcher, old_tables_kept
 from opencqrs_py.config import EffectiveGroup
 from opencqrs_py.errors import RebuildError
 from opencqrs_py.model.naming import canonical
+from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.rebuild import RebuildPhase, RebuildRecord, ShadowTable
 
 if TYPE_CHECKING:
@@ -81,6 +82,13 @@ class RebuildResult:
 
 def _unwatched(_progress: RebuildProgress) -> None:
     pass
+
+
+def _reached(
+    build: ShadowBuild, filled: FilledShadow, live: Mapping[Partition, int], *, accept_unhandled: bool
+) -> None:
+    build.require_beginning(filled.record)
+    filled.reach.reached(live, accept_unhandled=accept_unhandled)
 
 
 class Rebuilds:
@@ -178,7 +186,7 @@ class Rebuilds:
         group, shadows = self._chosen(name)
         build = self._build(group, shadows)
         with build.filled(watcher) as filled:
-            reached = partial(filled.reach.reached, accept_unhandled=accept_unhandled)
+            reached = partial(_reached, build, filled, accept_unhandled=accept_unhandled)
             named = frozenset(group.rebuild.tables)
             swap = Swap(filled.record, build.code.handlers, build.code.sequencing, reached, named)
             with self._renewed(group.name) as running:

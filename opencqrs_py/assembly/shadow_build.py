@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from dependency_injector import providers
 
 from opencqrs_py.adapters.sql import Database, SqlProgressTracker
-from opencqrs_py.adapters.sql.shadows import Shadows
+from opencqrs_py.adapters.sql.shadows import Shadows, changed_meanwhile
 from opencqrs_py.assembly.blueprint import Blueprint
 from opencqrs_py.assembly.databases import DatabaseRule, Said
 from opencqrs_py.assembly.group_code import starts_fingerprint
@@ -43,6 +43,7 @@ _PAUSE, _LONGEST_PAUSE = 0.02, 0.25  # seconds between two looks at how far the 
 _LOOK_SECONDS = 1.0  # between two looks whether it is still the one that this process fills
 _NEAR_SECONDS = 2.0  # a head that was reached in less than that is near enough to swap
 _STARTS, _SEQUENCING = "its @on_start functions", "the way its events are sequenced"
+_BEGINNING = "its beginning"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,7 @@ class ShadowBuild:
             The tables; why the rebuild would be refused; how many positions of the log it would pass.
         """
         live = self._live()
-        record = self._opened()
+        record = self._opened(live)
         try:
             with self._application(record, live) as application:
                 tables = self._made(application)
@@ -146,7 +147,7 @@ class ShadowBuild:
         require_streaming(self._group)
         live = self._live()
         name, shadows = self._group.name, self._shadows
-        record = self._opened()
+        record = self._opened(live)
         with self._application(record, live) as application:
             self._prepare(application, record)
             pace, reach = self._paced(application, live), self._reach(application)
@@ -157,6 +158,14 @@ class ShadowBuild:
                 yield FilledShadow(record, reach)
             finally:
                 application.stop()
+
+    def require_beginning(self, record: RebuildRecord) -> None:
+        """Refuse with OCQ-630 to swap if the group was reset to before the place from which the shadow was filled.
+
+        Asked while the live partitions stand still, so that no reset comes after it.
+        """
+        if record.changed({_BEGINNING: str(self._beginning(self._live()))}):
+            raise changed_meanwhile(self._group.name, [_BEGINNING])
 
     # The live group
 
@@ -198,7 +207,7 @@ class ShadowBuild:
 
     # The place, and its tables
 
-    def _opened(self) -> RebuildRecord:
+    def _opened(self, live: GroupRecord | None) -> RebuildRecord:
         """Return the record of the shadow, which continues if the same handlers and settings have begun it."""
         group, shadows = self._group, self._shadows
         shadows.complete(group.name)
@@ -206,7 +215,7 @@ class ShadowBuild:
         known = shadows.record(group.name)
         if known is not None and known.has_shadow and shadows.exists(group.name):
             with shadows.explained(group.name, known):
-                changed = self._changed(known)
+                changed = self._changed(known, live)
             if not changed:
                 return known
             text = "group %s: %s changed since the rebuild began, so it begins again"
@@ -214,11 +223,11 @@ class ShadowBuild:
         elif known is not None and known.keeps_old:
             raise old_tables_kept(group.name)
         shadows.drop_shadow(group.name)
-        settings, conditions = group.rebuild, self._conditions()
+        settings, conditions = group.rebuild, self._conditions(live)
         with shadows.explained(group.name, shadows.record(group.name)):
             return shadows.open(group.name, self.code.handlers, settings.tables, settings.shared_tables, conditions)
 
-    def _changed(self, known: RebuildRecord) -> list[str]:
+    def _changed(self, known: RebuildRecord, live: GroupRecord | None) -> list[str]:
         """Return the names of what is not as it was when an unfinished rebuild began; empty if it may continue."""
         settings = self._group.rebuild
         if not same_code(known.handlers, self.code.handlers):
@@ -228,14 +237,14 @@ class ShadowBuild:
         looked = self._shadows.look(self._group.name, settings.tables, known.shared)
         if not {one.name for one in looked} >= set(settings.tables):
             return ["rebuild.tables"]
-        now = self._conditions()
+        now = self._conditions(live)
         return [
             name
             for name in known.changed(now)
             if name not in {_STARTS, _SEQUENCING} or not same_code(known.conditions[name], now[name])
         ]
 
-    def _conditions(self) -> dict[str, str]:
+    def _conditions(self, live: GroupRecord | None) -> dict[str, str]:
         """Return what the tables of a rebuild depend on besides handlers and settings that the record has."""
         group = self._group
         starts = [one.call for one in self._blueprint.discover().starts if one.group == group.name]
@@ -245,6 +254,7 @@ class ShadowBuild:
             "rebuild.run-all-handlers": str(group.rebuild.run_all_handlers),
             _STARTS: starts_fingerprint(group.name, starts, self._container.code_reader()),
             _SEQUENCING: self.code.sequencing,
+            _BEGINNING: str(self._beginning(live)),
             **self._shadows.columns_of(group.rebuild.tables),
         }
 

@@ -330,7 +330,8 @@ def test_an_abort_takes_no_file_away_from_who_fills_it_unless_that_one_is_stuck(
     with wrong.application() as application, wrong.application() as other:
         group, shadows = application.rebuilds._chosen("catalog")
         assert isinstance(shadows, SqliteShadows)
-        application.rebuilds._build(group, shadows)._opened()
+        build = application.rebuilds._build(group, shadows)
+        build._opened(build._live())
         file = shadows._file("shadow", "catalog")
         with closing(sqlite3.connect(file)) as filling:
             assert filling.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
@@ -377,7 +378,8 @@ def test_a_rebuild_that_cannot_begin_leaves_that_of_another_process(
         def fail(build: ShadowBuild, filling: Application) -> object:
             monkeypatch.setattr(ShadowBuild, "_made", made)
             assert other.rebuilds.abort("catalog")
-            other.rebuilds._build(*other.rebuilds._chosen("catalog"))._opened()
+            others = other.rebuilds._build(*other.rebuilds._chosen("catalog"))
+            others._opened(others._live())
             raise ValueError("no")
 
         monkeypatch.setattr(ShadowBuild, "_made", fail)

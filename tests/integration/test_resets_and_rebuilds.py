@@ -15,7 +15,10 @@ from support.rebuilding import HANDLERS, KINDS, World
 
 from opencqrs_py import Application
 from opencqrs_py.adapters.sql import Database
+from opencqrs_py.adapters.sql.shadows import Shadows
 from opencqrs_py.adapters.sql.shadows_mariadb import MariaDbShadows
+from opencqrs_py.adapters.sql.shadows_postgresql import PostgresqlShadows
+from opencqrs_py.adapters.sql.shadows_sqlite import SqliteShadows
 from opencqrs_py.assembly.resets import ResetTarget
 from opencqrs_py.errors import RebuildError, RebuildUnderWayError
 
@@ -110,6 +113,48 @@ def test_a_group_that_was_reset_to_before_its_beginning_is_rebuilt_from_there(
     world.run()
     rebuild(world)
     assert world.lent() == every_book(2)
+
+
+@pytest.fixture
+def from_head(world: World, make_module: Callable[[str], ModuleType]) -> World:
+    """A group that has begun at event 7 of 14, and has an unfinished rebuild."""
+    world.module = make_module(WITHOUT_MAIL)
+    world.settings[f"{GROUP}.fetch.initial-position"] = "head"
+    world.add(7)
+    world.run()
+    world.add(7, start=7)
+    world.run()
+    with world.application() as application:
+        application.rebuilds.compare("catalog")
+    return world
+
+
+def test_an_unfinished_rebuild_begins_again_if_the_group_was_reset_to_before_its_beginning(
+    from_head: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    reset_to_tail(from_head)
+    from_head.run()
+    rebuild(from_head)
+    assert from_head.lent() == every_book(2)
+    assert "group catalog: its beginning changed since the rebuild began, so it begins again" in caplog.text
+
+
+def test_a_reset_to_before_the_beginning_during_a_rebuild_keeps_its_tables_from_being_swapped(
+    from_head: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reset_first(shadows: Shadows, swap: Any, timeout: float) -> Any:
+        monkeypatch.undo()
+        reset_to_tail(from_head)
+        from_head.run()
+        return shadows.swap(swap, timeout)
+
+    kind = {"sqlite": SqliteShadows, "postgresql": PostgresqlShadows, "mariadb": MariaDbShadows}[from_head.kind]
+    monkeypatch.setattr(kind, "swap", reset_first)
+    with pytest.raises(RebuildError, match="its beginning changed since the rebuild of group 'catalog' began"):
+        rebuild(from_head)
+    assert from_head.lent() == every_book(2)
+    rebuild(from_head)
+    assert from_head.lent() == every_book(2)
 
 
 @pytest.mark.parametrize("setting", ["head", "-P1D"])

@@ -204,9 +204,7 @@ class Shadows(ABC):
     def _require_same_columns(self, connection: Connection, swap: Swap, before: RebuildRecord) -> None:
         """Refuse with OCQ-630 to swap tables whose structure was copied before it was changed; they are locked now."""
         if changed := before.changed(self.columns_of(sorted(swap.named), connection)):
-            what = f"{listed(changed)} of group '{swap.group}' changed since the rebuild began"
-            fix = f"opencqrs groups rebuild {swap.group}, which begins again"
-            raise RebuildError("OCQ-630", what, f"group {swap.group}", fix)
+            raise changed_meanwhile(swap.group, changed)
 
     def open(
         self,
@@ -430,6 +428,12 @@ def ended_elsewhere(group: str) -> RebuildError:
     """Return that a rebuild cannot continue, since another process has completed it, given it up or begun it again."""
     what = f"another process has ended the rebuild of group '{group}' meanwhile, or begun it again"
     return RebuildError("OCQ-630", what, f"group {group}", "opencqrs status --details shows how it stands")
+
+
+def changed_meanwhile(group: str, changed: Sequence[str]) -> RebuildError:
+    """Return that a shadow cannot be swapped, since what its tables depend on is not as it was when it began."""
+    what = f"{listed(changed)} changed since the rebuild of group '{group}' began"
+    return RebuildError("OCQ-630", what, f"group {group}", f"opencqrs groups rebuild {group}, which begins again")
 
 
 def require_old(record: RebuildRecord) -> None:
