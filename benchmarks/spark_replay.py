@@ -41,7 +41,7 @@ WORK = {
     "list": Work("executemany a chunk, SQLAlchemy", "sqlalchemy-many", "many", {}),
     "columns": Work("columns and bulk.upsert", "sqlalchemy-many", "columns", {}),
     "frames": Work("data frames and bulk.upsert; else lists", "sqlalchemy-many", "many", {}, "frames", 3.0),
-    "cpu": Work("0.1 ms of Python and a statement an event", "hand-cpu", "cpu", dict.fromkeys(KINDS, 1.7)),
+    "cpu": Work("0.1 ms of Python and a statement an event, bare driver", "hand-cpu", "cpu", dict.fromkeys(KINDS, 1.7)),
 }
 
 LEAST_BY_THREAD = 0.9
