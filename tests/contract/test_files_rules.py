@@ -598,20 +598,22 @@ def test_columns_that_are_not_of_events_are_refused(tmp_path, source, columns, w
 
 
 @pytest.mark.parametrize(
-    ("column", "value", "what"),
+    ("column", "value", "code", "what"),
     [
-        ("id", None, "the column 'id' is empty"),
-        ("source", "", "the column 'source' is empty"),
-        ("type", None, "the column 'type' is empty"),
-        ("subject", "/a\0", "the column 'subject' contains the character U+0000"),
-        ("time", "yesterday", "the column 'time' holds no RFC 3339 time"),
-        ("time", "2026-01-01T00:00:00", "an offset is missing"),
-        ("extensions", "[]", "the column 'extensions' holds no JSON object"),
-        ("extensions", "{", "the column 'extensions' holds no JSON object"),
-        ("extensions", '{"a":1,"a":1}', "the column 'extensions': the key 'a' appears twice"),
+        ("id", None, "OCQ-212", "the column 'id' is empty"),
+        ("source", "", "OCQ-212", "the column 'source' is empty"),
+        ("type", None, "OCQ-212", "the column 'type' is empty"),
+        ("subject", "/a\0", "OCQ-212", "the column 'subject' contains the character U+0000"),
+        ("time", "yesterday", "OCQ-212", "the column 'time' holds no RFC 3339 time"),
+        ("time", "2026-01-01T00:00:00", "OCQ-212", "an offset is missing"),
+        ("extensions", "[]", "OCQ-230", "the column 'extensions' holds no JSON object"),
+        ("extensions", "{", "OCQ-230", "the column 'extensions' holds no JSON object"),
+        ("extensions", '{"a":1,"a":1}', "OCQ-230", "the column 'extensions': the key 'a' appears twice"),
     ],
 )
-def test_a_bad_row_is_refused_where_it_stands(tmp_path, source, column: str, value: str | None, what: str) -> None:
+def test_a_bad_row_is_refused_where_it_stands(
+    tmp_path, source, column: str, value: str | None, code: str, what: str
+) -> None:
     path = put(tmp_path / "a.parquet", 1, 2, 3)
     table = pq.read_table(path)
     values = table[column].to_pylist()
@@ -619,7 +621,7 @@ def test_a_bad_row_is_refused_where_it_stands(tmp_path, source, column: str, val
     changed = table.set_column(table.column_names.index(column), column, pa.array(values, pa.string()))
     pq.write_table(changed, path)
     assert source.read(0, 10, ALL).upto == 1
-    error = refusal(lambda: source.read(1, 10, ALL), "OCQ-212")
+    error = refusal(lambda: source.read(1, 10, ALL), code)
     assert what in error.what
     assert error.where == f"{path}, row 2"
     assert ids(source, 2) == ["3"]
@@ -632,7 +634,7 @@ def test_data_of_a_row_that_are_no_json_are_refused_in_an_import(tmp_path, paylo
         writer.write([event(1), event(2)._replace(payload=None), event(3)._replace(payload=payload)])
     events = events_of_file(path)
     assert [next(events).id, next(events).id] == ["1", "2"]
-    error = refusal(lambda: next(events), "OCQ-212")
+    error = refusal(lambda: next(events), "OCQ-230")
     assert (error.what, error.where) == ("the column 'payload' holds no JSON", f"{path}, row 3")
 
 
@@ -640,7 +642,7 @@ def test_data_of_a_row_with_a_key_that_stands_twice_are_refused_in_an_import(tmp
     path = tmp_path / "a.parquet"
     with path.open("wb") as file, writer_to(file, format_of(path.name)) as writer:
         writer.write([event(1)._replace(payload='{"a":{"b":1,"b":1}}')])
-    error = refusal(lambda: next(events_of_file(path)), "OCQ-212")
+    error = refusal(lambda: next(events_of_file(path)), "OCQ-230")
     assert (error.what, error.where) == ("the column 'payload': the key 'b' appears twice in a", f"{path}, row 1")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,14 @@ _TEXTS = 6  # columns that must not contain U+0000: all but the JSON at the end
 _PAYLOAD = COLUMNS.index("payload")
 
 Row = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Wrong:
+    """What is wrong with a row, and the code of that."""
+
+    code: str
+    what: str
 
 
 class RowReader(EventReader):
@@ -63,10 +72,10 @@ class RowReader(EventReader):
     @override
     def __iter__(self) -> Iterator[Event]:
         while (row := self._next_row()) is not None:
-            if self._imported and not isinstance(row, str):
+            if self._imported and not isinstance(row, _Wrong):
                 row = _wrong_json(row[_PAYLOAD], "payload") or row
-            if isinstance(row, str):
-                raise EventFormatError("OCQ-212", row, f"{self.path}, row {self.number + 1}", self._fix)
+            if isinstance(row, _Wrong):
+                raise EventFormatError(row.code, row.what, f"{self.path}, row {self.number + 1}", self._fix)
             self.number += 1
             yield Event(self._before + self.number, *row)
         self.ended = True
@@ -84,14 +93,14 @@ class RowReader(EventReader):
     def close(self) -> None:
         self._file.close()
 
-    def _next_row(self) -> Row | str | None:
+    def _next_row(self) -> Row | _Wrong | None:
         try:
             return next(self._rows, None)
         except (OSError, ValueError) as error:  # of pyarrow
             raise damaged(error, f"{self.path}, after row {self.number}") from error
 
 
-def _rows(file: Any, group: int, check_the_time: Callable[[str | None], object]) -> Iterator[Row | str]:
+def _rows(file: Any, group: int, check_the_time: Callable[[str | None], object]) -> Iterator[Row | _Wrong]:
     """Yield each row, or what is wrong with it."""
     groups = range(group, file.metadata.num_row_groups)
     there = [name for name in COLUMNS if name in file.schema_arrow.names]
@@ -118,23 +127,23 @@ def _are_ordinary(columns: list[list[Any]]) -> bool:
     )
 
 
-def _looked_at(row: Row, check_the_time: Callable[[str | None], object]) -> Row | str:
+def _looked_at(row: Row, check_the_time: Callable[[str | None], object]) -> Row | _Wrong:
     """Return the row, or what is wrong with it."""
     named = dict(zip(COLUMNS, row, strict=True))
     for name in REQUIRED:
         if not named[name]:
-            return f"the column '{name}' is empty"
+            return _Wrong("OCQ-212", f"the column '{name}' is empty")
     for name in COLUMNS[:_TEXTS]:
         if "\0" in (named[name] or ""):
-            return f"the column '{name}' contains the character U+0000"
+            return _Wrong("OCQ-212", f"the column '{name}' contains the character U+0000")
     try:
         check_the_time(named["time"])
     except ValueError as error:
-        return f"the column 'time' holds no RFC 3339 time: {error}"
+        return _Wrong("OCQ-212", f"the column 'time' holds no RFC 3339 time: {error}")
     return _wrong_json(named["extensions"], "extensions", "JSON object", dict) or row
 
 
-def _wrong_json(text: str | None, column: str, what: str = "JSON", kind: type = object) -> str | None:
+def _wrong_json(text: str | None, column: str, what: str = "JSON", kind: type = object) -> _Wrong | None:
     """Return what is wrong with the JSON of a column, ``None`` if nothing is."""
     if text is None:
         return None
@@ -143,8 +152,8 @@ def _wrong_json(text: str | None, column: str, what: str = "JSON", kind: type = 
     except orjson.JSONDecodeError:
         fits, duplicate = False, None
     if not fits:
-        return f"the column '{column}' holds no {what}"
-    return None if duplicate is None else f"the column '{column}': {duplicate}"
+        return _Wrong("OCQ-230", f"the column '{column}' holds no {what}")
+    return None if duplicate is None else _Wrong("OCQ-230", f"the column '{column}': {duplicate}")
 
 
 class ParquetRows(EventFile):
