@@ -160,11 +160,11 @@ class EventStoreError(ExplainedError):
 
 
 class DatabaseFileError(EventStoreError):
-    """The file of an SQLite database that is in use was replaced (OCQ-342). It is no event's fault."""
+    """The file of an SQLite database that is in use was replaced (OCQ-326). It is no event's fault."""
 
 
 class DatabaseFileGoneError(DatabaseFileError):
-    """The file of an SQLite database that is in use was deleted or moved away (OCQ-342); it may come back."""
+    """The file of an SQLite database that is in use was deleted or moved away (OCQ-326); it may come back."""
 
 
 class OtherLogError(EventStoreError):

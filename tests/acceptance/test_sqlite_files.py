@@ -74,7 +74,7 @@ class Running:
         """Interrupted, it cannot show where partitions continue, and says why."""
         self.process.send_signal(signal.SIGINT)
         assert self.process.wait(SECONDS) == 130
-        assert "stopped; where each partition continues cannot be shown: [OCQ-342]" in self.said
+        assert "stopped; where each partition continues cannot be shown: [OCQ-326]" in self.said
         assert "Traceback" not in self.said
 
     def close(self) -> None:
@@ -113,7 +113,7 @@ def test_an_idle_run_notices_what_happens_to_its_event_store(project, running: R
     assert project.opencqrs("events", "import", "events.ndjson").code == 0
     running.wait_for(lambda: audited(project.folder / "read.db") == EVENTS + 1)  # so it watches the store by now
     change(file)
-    running.wait_for(lambda: "OCQ-342" in (said := running.said) and str(file) in said)
+    running.wait_for(lambda: "OCQ-326" in (said := running.said) and str(file) in said)
     running.ends_with_the_reason()
 
 
@@ -132,6 +132,6 @@ def test_a_run_writes_nothing_to_a_read_model_that_is_not_in_its_place(
         change(file)
         more = event_line(EVENTS, type="library.book-returned.v1")
         assert project.opencqrs("events", "append", more).code == 0
-        running.wait_for(lambda: "OCQ-342" in (said := running.said) and str(file) in said)
+        running.wait_for(lambda: "OCQ-326" in (said := running.said) and str(file) in said)
         running.ends_with_the_reason()
         assert witness.execute(count).fetchone() == (EVENTS,)

@@ -146,7 +146,7 @@ def test_the_next_use_of_a_file_that_is_not_in_its_place_is_refused(
     change(path)
     there = path.exists()
     for _ in range(2):
-        with pytest.raises(DatabaseFileError, match="OCQ-342") as caught:
+        with pytest.raises(DatabaseFileError, match="OCQ-326") as caught:
             use(database)
         assert isinstance(caught.value, DatabaseFileGoneError) != there
         assert caught.value.where == str(path)
@@ -169,7 +169,7 @@ def test_a_transaction_in_hand_is_rolled_back_when_the_file_is_not_in_its_place(
             write(opened if isinstance(opened, Connection) else opened.connection, "ghost")
             change(path)
 
-    with pytest.raises(DatabaseFileError, match="OCQ-342"):
+    with pytest.raises(DatabaseFileError, match="OCQ-326"):
         write_to_a_ghost()
     assert witness.execute("SELECT count(*) FROM written").fetchone() == count
     witness.close()
@@ -278,7 +278,7 @@ def test_after_a_disconnect_only_the_same_file_is_opened(
         writes(database)
         database.disconnect()
     change(path)
-    with pytest.raises(DatabaseFileError, match="OCQ-342"):
+    with pytest.raises(DatabaseFileError, match="OCQ-326"):
         reads(database)
 
 
@@ -334,7 +334,7 @@ def test_a_watch_notices_within_a_second(path: Path, change: Callable[[Path], No
             for _ in range(100):
                 watch.wait(0, 0.01)
 
-    with pytest.raises(DatabaseFileError, match="OCQ-342"):
+    with pytest.raises(DatabaseFileError, match="OCQ-326"):
         watch_on()
     database.close()
 
@@ -345,7 +345,7 @@ def test_a_store_reads_nothing_of_a_file_that_was_replaced(path: Path) -> None:
     assert store.read(0, 10, Selection()).events == ()
     replaced(path)
     for use in (store.head, store.count, lambda: store.read(0, 10, Selection()), lambda: store.append([])):
-        with pytest.raises(DatabaseFileError, match="OCQ-342"):
+        with pytest.raises(DatabaseFileError, match="OCQ-326"):
             use()
     database.close()
 
@@ -371,7 +371,7 @@ def test_a_claim_holds_in_no_other_file_for_a_process_that_begins_later(
     use(SqlProgressTracker(sees), cursor)
     change(path)
     there = path.exists()
-    with pytest.raises(DatabaseFileError, match="OCQ-342") as caught:
+    with pytest.raises(DatabaseFileError, match="OCQ-326") as caught:
         use(SqlProgressTracker(later), cursor)
     assert caught.value.where == str(path)
     assert isinstance(caught.value, DatabaseFileGoneError) != there

@@ -462,7 +462,7 @@ def test_tail_ends_when_its_sqlite_file_was_replaced(tmp_path, events) -> None:
         events("append", "--type", "new")
         out, told = tail.communicate(timeout=300)
     file = tmp_path / "project" / "opencqrs.db"
-    assert f"[OCQ-342] another file is in the place of the SQLite database that is in use\n  where: {file}\n" in told
+    assert f"[OCQ-326] another file is in the place of the SQLite database that is in use\n  where: {file}\n" in told
     assert (tail.returncode, out) == (2, "")
 
 

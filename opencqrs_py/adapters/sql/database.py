@@ -189,7 +189,7 @@ class Database:
         Raises:
             DatabaseAwayError: OCQ-304, if the database cannot be reached.
             EventStoreError: OCQ-304, if it refuses the user, there is no such database, or a privilege is missing.
-            DatabaseFileError: OCQ-342, if its SQLite file was deleted or replaced.
+            DatabaseFileError: OCQ-326, if its SQLite file was deleted or replaced.
         """
         self.guard.check()  # before a connection is opened, which would create a file that is gone
         with (
@@ -287,7 +287,7 @@ class Database:
             DatabaseAwayError: OCQ-304, if the database cannot be reached; OCQ-305, if another process or
                 thread has held the write lock of an SQLite file for too long.
             EventStoreError: OCQ-304, if it refuses the user, or does not let us write.
-            DatabaseFileError: OCQ-342, if its SQLite file was deleted or replaced, also while the block ran: then
+            DatabaseFileError: OCQ-326, if its SQLite file was deleted or replaced, also while the block ran: then
                 nothing is committed.
             NonTransientError: On SQLite, if this very thread is in such a transaction already.
         """

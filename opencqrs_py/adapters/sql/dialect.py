@@ -88,8 +88,8 @@ class FileGuard:
         is that of any file.
 
         Raises:
-            DatabaseFileGoneError: OCQ-342, if no file is there.
-            DatabaseFileError: OCQ-342, if another file is there.
+            DatabaseFileGoneError: OCQ-326, if no file is there.
+            DatabaseFileError: OCQ-326, if another file is there.
         """
 
     def follow(self, connection: Connection) -> None:
@@ -102,8 +102,8 @@ class FileGuard:
         long as it is open.
 
         Raises:
-            DatabaseFileGoneError: OCQ-342, if no file is there.
-            DatabaseFileError: OCQ-342, if another file is there, or a file beside it is gone or another one.
+            DatabaseFileGoneError: OCQ-326, if no file is there.
+            DatabaseFileError: OCQ-326, if another file is there, or a file beside it is gone or another one.
         """
 
     def forget(self) -> None:

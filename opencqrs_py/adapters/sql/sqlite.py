@@ -437,17 +437,17 @@ def _text_of(identity: _Identity) -> str:
 
 def _gone(path: Path) -> DatabaseFileGoneError:
     what = "the file of the SQLite database was deleted or moved away while it is in use"
-    return DatabaseFileGoneError("OCQ-342", what, str(path), f"put the file back, {_RESTART}")
+    return DatabaseFileGoneError("OCQ-326", what, str(path), f"put the file back, {_RESTART}")
 
 
 def _another(path: Path) -> DatabaseFileError:
     what = "another file is in the place of the SQLite database that is in use"
-    return DatabaseFileError("OCQ-342", what, str(path), f"put back the file that was there, {_RESTART}")
+    return DatabaseFileError("OCQ-326", what, str(path), f"put back the file that was there, {_RESTART}")
 
 
 def _lost(path: Path) -> DatabaseFileError:
     what = "a file that belongs to the SQLite database was deleted or replaced while it is in use"
-    return DatabaseFileError("OCQ-342", what, str(path), "stop all processes that use the database, then start again")
+    return DatabaseFileError("OCQ-326", what, str(path), "stop all processes that use the database, then start again")
 
 
 def _main_file(connection: Connection) -> str:

@@ -478,7 +478,7 @@ def test_on_its_threads_a_node_goes_on_when_the_store_is_back(running, caplog):
 def test_when_the_file_of_the_store_was_replaced_it_is_opened_again(running):
     a = running.node("a")
     a.join()
-    running.store.error = DatabaseFileError("OCQ-342", "gone", "control.db", "…")
+    running.store.error = DatabaseFileError("OCQ-326", "gone", "control.db", "…")
     with a._through_outages():
         a.beat()
     assert running.store.closed == 1

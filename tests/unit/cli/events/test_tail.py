@@ -193,21 +193,21 @@ class Watches:
 
 
 def test_a_store_whose_file_is_gone_is_waited_for(capsys):
-    gone = DatabaseFileGoneError("OCQ-342", "the file was deleted", "/log/x.db", "put it back")
+    gone = DatabaseFileGoneError("OCQ-326", "the file was deleted", "/log/x.db", "put it back")
     store = InMemoryEventStore([event(1)])
     watches = Watches(store, gone, gone)
     with pytest.raises(KeyboardInterrupt):
         Follower(store, 0, ALL, Shown(store, event(2)), lambda _: None).run()
     assert watches.opened == 1
     assert capsys.readouterr().err.splitlines() == [
-        "the event store is unavailable: [OCQ-342] the file was deleted, /log/x.db; waiting for it",
+        "the event store is unavailable: [OCQ-326] the file was deleted, /log/x.db; waiting for it",
         "the event store is available again",
     ]
 
 
 def test_a_store_whose_file_was_replaced_ends_it(capsys):
     store = InMemoryEventStore([event(1)])
-    Watches(store, DatabaseFileError("OCQ-342", "replaced"))
+    Watches(store, DatabaseFileError("OCQ-326", "replaced"))
     with pytest.raises(DatabaseFileError, match="replaced"):
         Follower(store, 0, ALL, Shown(store, event(2)), lambda _: None).run()
     assert capsys.readouterr().err == ""
