@@ -91,6 +91,7 @@ class TestEventSourcingDbEventStore(EventStoreContract):
     keeps_identity = False
     keeps_content_type = False
     keeps_data_verbatim = False
+    keeps_decimals = False
     takes_any_data = False
     subjects = tuple(subject for subject in SUBJECTS if subject.startswith("/"))
     longest_payload = 60_000  # the server takes events of up to 64 KiB

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta, timezone
+from decimal import Decimal
 from itertools import pairwise
 from typing import ClassVar
 
@@ -21,6 +22,9 @@ LONG = 2 * SECONDS  # a wait that a test does not see the end of
 
 ALL = Selection()
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+LONG_WHOLE_NUMBERS = ("18446744073709551617", "-9223372036854775809", "1" + 30 * "0")
+LONG_DECIMALS = ("12345678901234567.89", "-0.1234567890123456789")
 
 SUBJECTS = (
     "/",
@@ -124,6 +128,8 @@ class EventSourceContract(LogIdentityContract):
             ``application/json`` is tried.
         keeps_data_verbatim: Whether its data, and its extensions, come out as the same JSON text. If not, as JSON of
             the same value.
+        keeps_decimals: Whether numbers with a point keep digits that a double has not. If not, only whole numbers are
+            that long.
         takes_any_data: Whether events may have no data, and texts in them the character U+0000.
         subjects: The subjects that are tried; leave out those which a server refuses.
         types: The event types that are tried.
@@ -132,6 +138,7 @@ class EventSourceContract(LogIdentityContract):
     keeps_identity: ClassVar[bool] = True
     keeps_content_type: ClassVar[bool] = True
     keeps_data_verbatim: ClassVar[bool] = True
+    keeps_decimals: ClassVar[bool] = True
     takes_any_data: ClassVar[bool] = True
     subjects: ClassVar[tuple[str, ...]] = SUBJECTS
     types: ClassVar[tuple[str, ...]] = TYPES
@@ -187,6 +194,16 @@ class EventSourceContract(LogIdentityContract):
         read = source.read(0, 10, ALL).events
         assert [self._kept(one) for one in read] == [self._kept(one) for one in given]
         assert self.keeps_identity or len({one.id for one in read}) == len(read)
+
+    @pytest.mark.parametrize("selection", [Selection(attributes=frozenset()), ALL], ids=["data", "all"])
+    def test_numbers_keep_all_their_digits(self, source: EventSource, append: Append, selection: Selection) -> None:
+        numbers = ["0.1", *LONG_WHOLE_NUMBERS, *(LONG_DECIMALS if self.keeps_decimals else ())]
+        text = ", ".join(numbers)
+        extensions = f'{{"x": [{text}]}}' if self.keeps_identity else None
+        append([event(1)._replace(payload=f'{{"n": [{text}]}}', extensions=extensions)])
+        (read,) = source.read(0, 10, selection).events
+        for found in [read.data["n"], *([read.metadata["x"]] if self.keeps_identity else [])]:
+            assert [Decimal(str(number)) for number in found] == [Decimal(number) for number in numbers]
 
     @pytest.mark.parametrize("attributes", [set(), {"subject"}, {"subject", "time"}], ids=["none", "subject", "two"])
     def test_what_nobody_asked_for_is_there_when_somebody_looks_all_the_same(
