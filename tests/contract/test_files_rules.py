@@ -735,6 +735,16 @@ def test_a_last_line_that_nobody_ends_is_logged_once(tmp_path, source, caplog) -
     assert caplog.messages[1].startswith(f"{following}:2 is not read")
 
 
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
+def test_half_a_line_end_of_utf_16_is_no_unfinished_line(tmp_path, source, caplog, line_end: str) -> None:
+    path = tmp_path / "a.ndjson"
+    path.write_bytes((line(1).decode().rstrip() + line_end).encode("utf-16"))
+    os.utime(path, (0, 0))
+    assert source.head() == 1
+    assert caplog.messages == []
+    assert refusal(lambda: source.read(0, 1, ALL), "OCQ-230").what == "the file is UTF-16, not UTF-8"
+
+
 @pytest.mark.parametrize("rest", [b"", b"  ", b"\t "])
 def test_space_after_the_last_line_is_no_unfinished_line(tmp_path, source, caplog, rest) -> None:
     path = put(tmp_path / "a.ndjson", 1)

@@ -290,13 +290,17 @@ class PlainLines(EventFile):
         return events
 
     def unfinished(self) -> int:
-        """Return the number of the last line, from 1, if it has something in it and no end; else 0."""
+        """Return the number of the last line, from 1, if it has something in it and no end; else 0.
+
+        A zero alone is the second half of a line feed in UTF-16, which is reported for the first line.
+        """
         place = self._index.end
         if self._closed or place.offset >= self.known.size:
             return 0
         with self.path.open("rb") as file:
             file.seek(place.offset)
-            return place.line + 1 if _holds_event(file.read(_TAIL), place.offset) else 0
+            rest = file.read(_TAIL)
+        return place.line + 1 if rest != b"\0" and _holds_event(rest, place.offset) else 0
 
     @override
     def extent(self, number: int) -> tuple[int, bytes]:
