@@ -149,7 +149,11 @@ def test_without_the_token_nothing_is_answered_but_a_ping(server: EventSourcingD
 
 
 @pytest.mark.parametrize("what", ["write-events", "read-events", "observe-events", "read-subjects"])
-@pytest.mark.parametrize("body", ["{", "[]", '"text"', "null", "1", b"\xff", "[" * 100_000], ids=lambda b: repr(b)[:12])
+@pytest.mark.parametrize(
+    "body",
+    ["{", "[]", '"text"', "null", "1", b"\xff", "[" * 100_000, '{"events": NaN}', '{"events": -Infinity}'],
+    ids=lambda body: repr(body)[:24],
+)
 def test_what_is_no_object_in_json_is_400_and_the_connection_stays(
     server: EventSourcingDbStandIn, what: str, body: str | bytes
 ) -> None:

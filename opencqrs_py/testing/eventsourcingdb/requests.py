@@ -44,6 +44,11 @@ def _bad(text: str, code: str = "") -> RefusedError:
     return RefusedError(HTTPStatus.BAD_REQUEST, text, code)
 
 
+def _refuse_constant(name: str) -> None:
+    """Refuse NaN and infinity, which Python's parser takes although they are no JSON."""
+    raise ValueError(name)
+
+
 class _Field(NamedTuple):
     """A field of a request: its kind, and the code of what is said when it is missing or empty.
 
@@ -98,7 +103,7 @@ class Rules(NamedTuple):
     def parsed(self, text: bytes) -> Json:
         """Return a request's body, an empty one as an empty object; refuse what is no object in JSON."""
         try:
-            body = json.loads(text or b"{}")
+            body = json.loads(text or b"{}", parse_constant=_refuse_constant)
         except (ValueError, RecursionError):
             raise _bad("the request body must be valid JSON") from None
         if not isinstance(body, dict):
