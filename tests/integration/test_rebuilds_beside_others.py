@@ -67,6 +67,7 @@ OUTSIDE_ON_MARIADB = (
     "SELECT {live}.noted(:position)",
     "SELECT `{live}` . `noted` (:position)",
     "SET @noted = {live}.noted(:position)",
+    "SET STATEMENT max_statement_time = 9 FOR INSERT INTO {live}.notes VALUES (:position)",
 )
 
 

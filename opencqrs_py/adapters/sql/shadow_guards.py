@@ -132,8 +132,16 @@ class PostgresqlGuard(ShadowGuard):
 _READS = re.compile(
     r"\s*(?:SELECT|SHOW|DESCRIBE|DESC|EXPLAIN|WITH\b(?!.*\b(?:INSERT|UPDATE|DELETE|REPLACE)\b))\b", re.IGNORECASE
 )
-_HIDDEN = re.compile(r"\s*(?:PREPARE|EXECUTE|USE|LOAD|HANDLER)\b", re.IGNORECASE)
+# What is elsewhere, or in a compound statement: of that only a parser could say which tables it writes to.
+_HIDDEN = re.compile(
+    r"\s*(?:\w+\s*:\s*)?"
+    r"(PREPARE|EXECUTE|USE|LOAD|HANDLER|BEGIN\s+NOT\s+ATOMIC|IF|CASE|LOOP|WHILE|REPEAT|FOR)\b",
+    re.IGNORECASE,
+)
 _SIMPLE = re.compile(r"\s*(?:SAVEPOINT|RELEASE|ROLLBACK|COMMIT|START|BEGIN|SET)\b", re.IGNORECASE)
+_SETTING = re.compile(
+    r"\s*SET\s+STATEMENT\b(?:'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.|\"\")*\"|[^'\"])*?\bFOR\b", re.IGNORECASE
+)
 _LITERALS = re.compile(r"'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.|\"\")*\"|--\s[^\n]*|#[^\n]*", re.DOTALL)
 _TARGET = re.compile(
     r"\s*(?:(?:INSERT|REPLACE)\s+(?:LOW_PRIORITY\s+|DELAYED\s+|HIGH_PRIORITY\s+|IGNORE\s+)*(?:INTO\s+)?"
@@ -164,7 +172,7 @@ class MariaDbGuard(ShadowGuard):
 
     Another database is reached by its name before a dot only. So a statement that writes, and names one, is refused,
     even if it only reads there; so is one that reads and calls a routine of another database, as the routine may write;
-    and so is one whose text is elsewhere.
+    and so is one whose text is elsewhere, or a compound one.
 
     Args:
         database: The shadow.
@@ -178,12 +186,12 @@ class MariaDbGuard(ShadowGuard):
 
     def see(self, statement: str, *, of_handler: bool) -> None:
         """Look at a statement before it is sent."""
-        statement = _uncommented(statement)
+        statement = _SETTING.sub("", _uncommented(statement), count=1)
+        if hidden := _HIDDEN.match(statement):
+            raise outside([f"what '{hidden[1]}' hides"])
         if _SIMPLE.match(statement) or _READS.match(statement):
             self._require_own_routines(statement)
             return
-        if _HIDDEN.match(statement):
-            raise outside([f"what '{statement.split(maxsplit=1)[0]}' hides"])
         others, bare = self._names_of_others(), statement
         if others.search(statement):
             bare = _LITERALS.sub("''", statement)

@@ -1,0 +1,69 @@
+"""What the guard of MariaDB sees in statements: writes outside of the shadow, and the tables that are written to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from opencqrs_py.adapters.sql.shadow_guards import MariaDbGuard
+from opencqrs_py.errors import RebuildWriteError
+
+OUTSIDE = (
+    "INSERT INTO live.notes VALUES (1)",
+    "set statement max_statement_time = 5 for insert into live.notes values (1)",
+    "SET STATEMENT sql_mode = 'for', max_statement_time = 5 FOR UPDATE live.notes SET n = 1",
+    "SET STATEMENT max_statement_time = 5 FOR SELECT live.noted(1)",
+    "BEGIN NOT ATOMIC INSERT INTO live.notes VALUES (1); END",
+    "/* all */ begin not atomic INSERT INTO loan VALUES (1); END",
+    "IF 1 = 1 THEN INSERT INTO live.notes VALUES (1); END IF",
+    "again: WHILE @n < 3 DO INSERT INTO loan VALUES (1); END WHILE",
+    "EXECUTE IMMEDIATE 'INSERT INTO live.notes VALUES (1)'",
+    "CALL live.note(1)",
+)
+INSIDE = {
+    "INSERT INTO loan VALUES (1)": {"loan"},
+    "SET STATEMENT max_statement_time = 5 FOR INSERT INTO loan VALUES (1)": {"loan"},
+    "SET STATEMENT sql_mode = 'a for b' FOR UPDATE loan SET n = 1": {"loan"},
+    "SET STATEMENT max_statement_time = 5 FOR SELECT * FROM loan": set(),
+    "SET @n = 1": set(),
+    "BEGIN": set(),
+    "SELECT * FROM live.notes FOR UPDATE": set(),
+}
+
+
+class _Server:
+    """Stands for a connection and its database: it knows two databases, and is in one of them."""
+
+    @contextmanager
+    def reading(self) -> Iterator[Any]:
+        yield self
+
+    def exec_driver_sql(self, asked: str) -> Any:
+        self._found = ["live", "shadow"] if asked == "SHOW DATABASES" else ["shadow"]
+        return self
+
+    def scalar_one(self) -> str:
+        return self._found[0]
+
+    def scalars(self) -> list[str]:
+        return self._found
+
+
+@pytest.fixture
+def guard() -> MariaDbGuard:
+    return MariaDbGuard(_Server())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("statement", OUTSIDE)
+def test_a_statement_that_may_write_outside_is_refused_however_it_begins(guard: MariaDbGuard, statement: str) -> None:
+    with pytest.raises(RebuildWriteError, match=r"OCQ-634.*outside of the new tables"):
+        guard.see(statement, of_handler=True)
+
+
+@pytest.mark.parametrize("statement", INSIDE)
+def test_the_table_that_a_statement_writes_to_is_seen_however_it_begins(guard: MariaDbGuard, statement: str) -> None:
+    guard.see(statement, of_handler=True)
+    assert guard._seen == INSIDE[statement]
