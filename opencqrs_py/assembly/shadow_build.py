@@ -255,7 +255,7 @@ class ShadowBuild:
             _STARTS: starts_fingerprint(group.name, starts, self._container.code_reader()),
             _SEQUENCING: self.code.sequencing,
             _BEGINNING: str(self._beginning(live)),
-            **self._shadows.columns_of(group.rebuild.tables),
+            **self._shadows.structure_of(group.rebuild.tables),
         }
 
     def _made(self, application: Application) -> list[ShadowTable]:

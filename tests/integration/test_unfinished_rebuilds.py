@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,6 +16,7 @@ from opencqrs_py.adapters.sql.shadows import Shadows
 from opencqrs_py.errors import RebuildError
 
 GROUP = "event-handling.groups.catalog"
+SERVERS = KINDS[1:]
 
 
 @pytest.fixture(params=KINDS)
@@ -120,6 +121,18 @@ def migrated(world: World, make_module: Callable[[str], ModuleType]) -> World:
     return made
 
 
+@pytest.fixture
+def migrated_beside_ours(world: World, make_module: Callable[[str], ModuleType]) -> Iterator[World]:
+    """Likewise; our own tables are in another schema."""
+    schema = f"ours_{world.place('old')[-10:]}"
+    world.settings["database.schema"] = schema
+    before = "CREATE TABLE loan (position INTEGER)"
+    made = of(world, make_module, "", "INSERT INTO loan (position) VALUES (:position)", before)
+    made.settings[f"{GROUP}.rebuild.tables"] = "loan"
+    yield made
+    made.send(f"DROP SCHEMA {schema}{' CASCADE' if made.kind == 'postgresql' else ''}")
+
+
 MIGRATION = "ALTER TABLE loan ADD COLUMN note VARCHAR(9) DEFAULT 'x'"
 
 
@@ -129,6 +142,66 @@ def test_a_column_that_a_migration_has_added_begins_it_again(migrated: World, ca
     complete(migrated)
     assert "columns of table loan changed since the rebuild began" in caplog.text
     assert migrated.send("SELECT count(note) FROM loan") == [(20,)]
+
+
+INDEX = "CREATE UNIQUE INDEX one ON loan (position)"
+CHECK = "ALTER TABLE loan ADD CONSTRAINT positive CHECK (position > 0)"
+DEFAULT = "ALTER TABLE loan ALTER position SET DEFAULT 7"
+
+
+@pytest.mark.parametrize(
+    ("world", "migration"),
+    [
+        ("sqlite", INDEX),
+        *(pytest.param(*each.values, one, marks=each.marks) for each in SERVERS for one in (INDEX, CHECK, DEFAULT)),
+    ],
+    indirect=["world"],
+)
+def test_a_key_or_default_that_a_migration_has_added_begins_it_again(
+    migrated: World, caplog: pytest.LogCaptureFixture, migration: str
+) -> None:
+    begin(migrated)
+    migrated.send(migration)
+    complete(migrated)
+    what = "columns" if migration == DEFAULT else "indexes or constraints"
+    assert f"{what} of table loan changed since the rebuild began" in caplog.text
+    require_same_structure(migrated, caplog)
+
+
+def require_same_structure(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """Show that the new table has what the old one had: a rebuild of it does not find another structure."""
+    with world.application() as application:
+        application.rebuilds.drop_old("catalog")
+    caplog.clear()
+    begin(world)
+    complete(world)
+    assert "begins again" not in caplog.text
+
+
+@pytest.mark.parametrize("world", SERVERS, indirect=True)
+def test_a_column_that_is_added_is_noticed_though_our_tables_have_a_schema_of_their_own(
+    migrated_beside_ours: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    begin(migrated_beside_ours)
+    migrated_beside_ours.send(MIGRATION)
+    complete(migrated_beside_ours)
+    assert "columns of table loan changed since the rebuild began" in caplog.text
+    assert migrated_beside_ours.send("SELECT count(note) FROM loan") == [(20,)]
+
+
+@pytest.mark.parametrize("world", SERVERS, indirect=True)
+def test_a_comparison_finds_the_tables_of_others_though_ours_have_a_schema_of_their_own(
+    migrated_beside_ours: World,
+) -> None:
+    world = migrated_beside_ours
+    world.send("CREATE TABLE other (n INTEGER)", "INSERT INTO other VALUES (1)")
+    world.settings[f"{GROUP}.rebuild.tables"] = "loan, other"
+    with world.application() as application:
+        assert application.rebuilds.compare("catalog").unwritten == ("other",)
+        application.rebuilds.abort("catalog")
+    world.settings[f"{GROUP}.rebuild.tables"] = "loan"
+    with world.application() as application:
+        assert application.rebuilds.compare("catalog").not_made == ("other",)
 
 
 @pytest.mark.parametrize("late", ["while it is built", "before the swap"])

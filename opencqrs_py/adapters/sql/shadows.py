@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -20,6 +19,7 @@ from opencqrs_py.adapters.sql.progress_rows import held
 from opencqrs_py.adapters.sql.rebuild_rows import found_rebuild, rebuild_row
 from opencqrs_py.adapters.sql.shadow_guards import OURS, WRITTEN
 from opencqrs_py.adapters.sql.shadow_urls import place_of
+from opencqrs_py.adapters.sql.structure import structure_of
 from opencqrs_py.adapters.sql.tables import GROUPS, INBOX, PROGRESS, REBUILDS, SKIPPED, prepare
 from opencqrs_py.errors import RebuildError, WaitTimedOutError
 from opencqrs_py.model.group_record import GroupRecord
@@ -179,31 +179,21 @@ class Shadows(ABC):
 
     # The build
 
-    def columns_of(self, tables: Iterable[str], connection: Connection | None = None) -> dict[str, str]:
-        """Return the columns of live tables, as texts by which two moments can be compared; of those that are there.
+    def structure_of(self, tables: Iterable[str], connection: Connection | None = None) -> dict[str, str]:
+        """Return the structure of live tables, as texts by which two moments can be compared; of those that are there.
 
         Args:
             tables: Their names.
             connection: The one to look by, as within a transaction that has locked them; ``None``: another one.
         """
-        if connection is None:
-            with self._database.reading() as reading:
-                return self.columns_of(tables, reading)
-        looking, dialect, schema = inspect(connection), connection.dialect, self._database.schema
-        there = [each for each in tables if looking.has_table(each, schema)]
-        return {
-            f"columns of table {table}": json.dumps(
-                [
-                    (each["name"], each["type"].compile(dialect=dialect), bool(each["nullable"]))
-                    for each in looking.get_columns(table, schema)
-                ]
-            )
-            for table in there
-        }
+        if connection is not None:
+            return structure_of(connection, tables)
+        with self._database.reading() as reading:
+            return structure_of(reading, tables)
 
-    def _require_same_columns(self, connection: Connection, swap: Swap, before: RebuildRecord) -> None:
+    def _require_same_structure(self, connection: Connection, swap: Swap, before: RebuildRecord) -> None:
         """Refuse with OCQ-630 to swap tables whose structure was copied before it was changed; they are locked now."""
-        if changed := before.changed(self.columns_of(sorted(swap.named), connection)):
+        if changed := before.changed(self.structure_of(sorted(swap.named), connection)):
             raise changed_meanwhile(swap.group, changed)
 
     def open(
@@ -278,12 +268,12 @@ class Shadows(ABC):
     def _tables_without(self, names: Collection[str]) -> tuple[str, ...]:
         """Return the live tables that are neither among some nor ours."""
         with self._database.reading() as connection:
-            live = inspect(connection).get_table_names(self._database.schema)
+            live = inspect(connection).get_table_names()
         return tuple(sorted(each for each in live if each not in names and not each.startswith("opencqrs_")))
 
     def _has_rows(self, name: str) -> bool:
         with self._database.reading() as connection:
-            found = select(literal(1)).select_from(sql_table(name, schema=self._database.schema)).limit(1)
+            found = select(literal(1)).select_from(sql_table(name)).limit(1)
             return connection.execute(found).first() is not None
 
     @abstractmethod

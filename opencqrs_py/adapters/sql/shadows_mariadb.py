@@ -346,7 +346,7 @@ class MariaDbShadows(Shadows):
             tables = self.look(group, swap.named, before.shared)
             if refused := self.refusals(group, tables):
                 raise _cannot(group, refused)
-            self._require_same_columns(connection, swap, before)
+            self._require_same_structure(connection, swap, before)
             for each in (self._ours, place):
                 rows.fence(each, rows.newest_epoch(each) + 1)
             rows.delete(f"{_quoted(old)}.")

@@ -288,7 +288,7 @@ class PostgresqlShadows(Shadows):
             connection.exec_driver_sql(f"CREATE SCHEMA IF NOT EXISTS {quoted(old)}")
             self._copy_kept_tables(connection, old)
             began = self._lock(connection, [each.name for each in moved if each.fate is Fate.SWAPPED])
-            self._require_same_columns(connection, swap, before)
+            self._require_same_structure(connection, swap, before)
             self._exchange(connection, moved, shadow, old)
             rows.copy(self._ours, f"{quoted(old)}.")
             position = rows.replace(f"{quoted(shadow)}.", self._ours, keep_replays=True)

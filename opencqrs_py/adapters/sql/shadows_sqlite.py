@@ -167,7 +167,7 @@ class SqliteShadows(Shadows):
         with self._writing() as (connection, enforced):
             before, known = self._required(connection, group), self._records.find(connection, group)
             require_building(swap, before)
-            self._require_same_columns(connection, swap, before)
+            self._require_same_structure(connection, swap, before)
             rows = KeptRows(connection, group, "?")
             live = rows.positions("")
             swap.reached(live)

@@ -1,0 +1,47 @@
+"""The structure of tables where connections begin, as texts by which two moments can be compared."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterable
+from typing import Any
+
+from sqlalchemy import Connection, Inspector, inspect
+from sqlalchemy.exc import SAWarning
+
+
+def structure_of(connection: Connection, tables: Iterable[str]) -> dict[str, str]:
+    """Return columns, indexes and constraints of tables, by what messages call them; of those that are there."""
+    looking, found = inspect(connection), dict[str, str]()
+    for table in filter(looking.has_table, tables):
+        found[f"columns of table {table}"] = _columns_of(looking, connection, table)
+        found[f"indexes or constraints of table {table}"] = _keys_of(looking, table)
+    return found
+
+
+def _columns_of(looking: Inspector, connection: Connection, table: str) -> str:
+    columns = looking.get_columns(table)
+    return json.dumps(
+        [
+            (each["name"], each["type"].compile(dialect=connection.dialect), bool(each["nullable"]), each["default"])
+            for each in columns
+        ]
+    )
+
+
+def _keys_of(looking: Inspector, table: str) -> str:
+    asked = (
+        looking.get_indexes,
+        looking.get_unique_constraints,
+        looking.get_foreign_keys,
+        looking.get_check_constraints,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SAWarning)  # of an index that SQLAlchemy cannot describe
+        found: list[Any] = [looking.get_pk_constraint(table), *(sorted(map(_text, each(table))) for each in asked)]
+    return _text(found)
+
+
+def _text(found: Any) -> str:
+    return json.dumps(found, default=str, sort_keys=True)
