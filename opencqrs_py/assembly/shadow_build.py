@@ -124,7 +124,7 @@ class ShadowBuild:
         try:
             with self._application(record, live) as application:
                 tables = self._made(application)
-                refusals = self._refusals(tables)
+                refusals = self._refusals(tables, record)
         finally:
             self._shadows.drop_shadow(self._group.name)
         return tables, refusals, max(0, self._container.event_store().head() - self._beginning(live))
@@ -264,10 +264,11 @@ class ShadowBuild:
         preparation(application.blueprint, group.name, application.container)()
         return self._shadows.look(group.name, group.rebuild.tables, group.rebuild.shared_tables)
 
-    def _refusals(self, tables: Sequence[ShadowTable]) -> list[str]:
+    def _refusals(self, tables: Sequence[ShadowTable], record: RebuildRecord) -> list[str]:
         """Return what stands in the way, if handlers write to all of the tables."""
         written = [replace(one, fate=Fate.SWAPPED) if one.fate is Fate.LEFT else one for one in tables]
         found = self._shadows.refusals(self._group.name, written)
+        found += [f"{name} begins like the tables of this package" for name in self._shadows.misnamed(record)]
         if not any(one.fate is not Fate.SHARED for one in tables):
             found.append("no table is there: @on_start makes none, and rebuild.tables names none")
         return found
@@ -276,7 +277,7 @@ class ShadowBuild:
         """Make the tables, and refuse with OCQ-630 what cannot be swapped."""
         try:
             with self._shadows.explained(self._group.name, record):
-                refused = self._refusals(self._made(application))
+                refused = self._refusals(self._made(application), record)
         except BaseException:
             self._drop_unfilled(application, record)
             raise

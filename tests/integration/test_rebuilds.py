@@ -521,6 +521,19 @@ def test_what_cannot_be_swapped_is_refused_before_any_event_is_handled(world: Wo
     assert world.lent()["/books/3"] == 99
 
 
+def test_a_table_named_like_those_of_the_package_is_refused_as_it_would_not_be_swapped(
+    empty: World, make_module: Callable[[str], ModuleType]
+) -> None:
+    tables = "CREATE TABLE IF NOT EXISTS opencqrs_demo (position INTEGER);CREATE TABLE IF NOT EXISTS lent (n INTEGER)"
+    world = of(empty, make_module, tables, "INSERT INTO opencqrs_demo VALUES (:position)")
+    with world.application() as application:
+        refused = "opencqrs_demo begins like the tables of this package"
+        assert application.rebuilds.plan("catalog").refusals == (refused,)
+        with pytest.raises(RebuildError, match=f"OCQ-630.*{refused}"):
+            application.rebuilds.rebuild("catalog")
+    assert not world.is_there("shadow")
+
+
 def test_progress_in_memory_is_refused(world: World) -> None:
     settings = {"event-handling.standard.progress.tracking": "in_memory"}
     said = r"OCQ-630.*progress is not in the database of its tables"

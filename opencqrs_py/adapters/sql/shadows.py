@@ -20,7 +20,7 @@ from opencqrs_py.adapters.sql.rebuild_rows import found_rebuild, rebuild_row
 from opencqrs_py.adapters.sql.shadow_guards import OURS, WRITTEN
 from opencqrs_py.adapters.sql.shadow_urls import place_of
 from opencqrs_py.adapters.sql.structure import structure_of
-from opencqrs_py.adapters.sql.tables import GROUPS, INBOX, PROGRESS, REBUILDS, SKIPPED, prepare
+from opencqrs_py.adapters.sql.tables import GROUPS, INBOX, NAMES, PROGRESS, REBUILDS, SKIPPED, prepare
 from opencqrs_py.errors import RebuildError, WaitTimedOutError
 from opencqrs_py.model.group_record import GroupRecord
 from opencqrs_py.model.naming import listed
@@ -254,6 +254,17 @@ class Shadows(ABC):
     @abstractmethod
     def refusals(self, group: str, tables: Sequence[ShadowTable]) -> list[str]:
         """Return why these cannot be swapped; empty if they can."""
+
+    def misnamed(self, record: RebuildRecord) -> list[str]:
+        """Return the tables that a project has made in a shadow by names like ours, so that they are not swapped."""
+        database = Database(self.url(record))
+        try:
+            with database.reading() as connection:
+                looking = inspect(connection)
+                found = {*looking.get_table_names(), *looking.get_view_names()}
+        finally:
+            database.close()
+        return sorted(name for name in found - NAMES - {WRITTEN, *record.shared} if is_ours(name))
 
     def compare(self, group: str, examples: int) -> Comparison:
         """Return how the rows of the tables that would be swapped differ from the live ones, at one moment."""

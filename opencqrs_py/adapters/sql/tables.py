@@ -204,6 +204,9 @@ JOB_RUNS = Table(
     Index("opencqrs_job_runs_children", "parent"),
 )
 
+NAMES = frozenset(_metadata.tables)
+"""The names of all of them."""
+
 
 @lru_cache
 def adapted(table: Table, dialect: Dialect, schema: str | None) -> Table:
