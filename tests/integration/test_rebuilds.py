@@ -534,6 +534,21 @@ def test_a_table_named_like_those_of_the_package_is_refused_as_it_would_not_be_s
     assert not world.is_there("shadow")
 
 
+def test_an_index_that_was_added_by_hand_is_warned_of_before_it_is_lost(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.send("CREATE INDEX by_number ON lent (n)", "CREATE UNIQUE INDEX other ON lent (n, isbn)")
+    with world.application() as application:
+        application.rebuilds.plan("catalog")
+    assert "the new tables lack index by_number of lent, other of lent: let @on_start" in caplog.text
+    world.send("DROP INDEX by_number" + " ON lent" * (world.kind == "mariadb"))
+    world.send("DROP INDEX other" + " ON lent" * (world.kind == "mariadb"))
+    caplog.clear()
+    with world.application() as application:
+        application.rebuilds.rebuild("catalog")
+    assert "new tables lack" not in caplog.text
+
+
 def test_progress_in_memory_is_refused(world: World) -> None:
     settings = {"event-handling.standard.progress.tracking": "in_memory"}
     said = r"OCQ-630.*progress is not in the database of its tables"

@@ -19,7 +19,7 @@ from opencqrs_py.adapters.sql.progress_rows import held
 from opencqrs_py.adapters.sql.rebuild_rows import found_rebuild, rebuild_row
 from opencqrs_py.adapters.sql.shadow_guards import OURS, WRITTEN
 from opencqrs_py.adapters.sql.shadow_urls import place_of
-from opencqrs_py.adapters.sql.structure import structure_of
+from opencqrs_py.adapters.sql.structure import indexes_of, structure_of
 from opencqrs_py.adapters.sql.tables import GROUPS, INBOX, NAMES, PROGRESS, REBUILDS, SKIPPED, prepare
 from opencqrs_py.errors import RebuildError, WaitTimedOutError
 from opencqrs_py.model.group_record import GroupRecord
@@ -257,14 +257,27 @@ class Shadows(ABC):
 
     def misnamed(self, record: RebuildRecord) -> list[str]:
         """Return the tables that a project has made in a shadow by names like ours, so that they are not swapped."""
+        with self._reading_shadow(record) as connection:
+            looking = inspect(connection)
+            found = {*looking.get_table_names(), *looking.get_view_names()}
+        return sorted(name for name in found - NAMES - {WRITTEN, *record.shared} if is_ours(name))
+
+    def lacking(self, record: RebuildRecord, tables: Collection[str]) -> list[str]:
+        """Return the indexes of live tables that those of the shadow do not have, as people have added them by hand."""
+        with self._reading_shadow(record) as connection:
+            new = indexes_of(connection, tables)
+        with self._database.reading() as connection:
+            live = indexes_of(connection, tables)
+        return sorted(f"{name} of {key[0]}" for key, name in live.items() if key not in new)
+
+    @contextmanager
+    def _reading_shadow(self, record: RebuildRecord) -> Iterator[Connection]:
         database = Database(self.url(record))
         try:
             with database.reading() as connection:
-                looking = inspect(connection)
-                found = {*looking.get_table_names(), *looking.get_view_names()}
+                yield connection
         finally:
             database.close()
-        return sorted(name for name in found - NAMES - {WRITTEN, *record.shared} if is_ours(name))
 
     def compare(self, group: str, examples: int) -> Comparison:
         """Return how the rows of the tables that would be swapped differ from the live ones, at one moment."""

@@ -10,6 +10,8 @@ from typing import Any
 from sqlalchemy import Connection, Inspector, inspect
 from sqlalchemy.exc import SAWarning
 
+_NAMES = ("name", "duplicates_constraint")  # of an index and its constraint
+
 
 def structure_of(connection: Connection, tables: Iterable[str]) -> dict[str, str]:
     """Return columns, indexes and constraints of tables, by what messages call them; of those that are there."""
@@ -18,6 +20,17 @@ def structure_of(connection: Connection, tables: Iterable[str]) -> dict[str, str
         found[f"columns of table {table}"] = _columns_of(looking, connection, table)
         found[f"indexes or constraints of table {table}"] = _keys_of(looking, table)
     return found
+
+
+def indexes_of(connection: Connection, tables: Iterable[str]) -> dict[tuple[str, str], str]:
+    """Return the names of the indexes of tables, by table and what they are; of those tables that are there."""
+    looking = inspect(connection)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SAWarning)  # as below
+        found = [(table, each) for table in filter(looking.has_table, tables) for each in looking.get_indexes(table)]
+    return {
+        (table, _text({k: v for k, v in each.items() if k not in _NAMES})): str(each["name"]) for table, each in found
+    }
 
 
 def _columns_of(looking: Inspector, connection: Connection, table: str) -> str:
