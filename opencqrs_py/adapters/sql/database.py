@@ -97,6 +97,7 @@ class Database:
         self.kind = self.dialect.name
         self.schema = named or schema or None
         self.prefix = _prefix(self.dialect, self.schema, self.label)
+        self._given = parsed
         self._url = self.dialect.driver_url(parsed)
         self._of_others = False
         self.guard = self.dialect.file(parsed)
@@ -135,7 +136,10 @@ class Database:
         if self._of_others and self.dialect.control_url(self) is self.url:
             return self  # how its maker opens connections is not known
         url = self.dialect.control_url(self)
-        return None if url is None else Database(url.render_as_string(hide_password=False), self.schema, _OF_CONTROL)
+        if url is None:
+            return None
+        given = self._given if url is self.url else url  # messages name it as it was written
+        return Database(given.render_as_string(hide_password=False), self.schema, _OF_CONTROL)
 
     @contextmanager
     def briefly(self, seconds: float) -> Iterator[Connection]:

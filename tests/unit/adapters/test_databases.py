@@ -246,3 +246,12 @@ def test_a_known_mistake_in_a_url_is_refused_with_the_right_form() -> None:
 def test_an_engine_of_the_user_may_have_another_driver() -> None:
     engine = SimpleNamespace(url=make_url("postgresql+psycopg2://host/db"))
     assert Database.of(cast("Engine", engine)).kind == "postgresql"
+
+
+@pytest.mark.parametrize("url", ["postgresql://me:secret@host/db", "mariadb://me:secret@host/db?charset=utf8mb4"])
+def test_the_database_of_the_control_tables_is_named_as_it_was_written(url: str) -> None:
+    database = Database(url)
+    control = database.for_control()
+    assert control is not None
+    assert control is not database
+    assert (control.label, control.url) == (url.replace("secret", "***"), database.url)
