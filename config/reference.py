@@ -54,10 +54,10 @@ _PAGE_HEAD = """\
 
 <!-- Made by: python config/reference.py -->
 
-All keys stand below `opencqrs` and may be written in kebab, snake or camel case. A group's setting is its own
-(`event-handling.groups.<group>.…`), else the standard (`event-handling.standard.…`), else the built-in default,
-setting by setting; `null` brings the built-in default back. So it is with a job: `jobs.<job>.…`, else
-`jobs.standard.…`, else the built-in default.
+All keys are below `opencqrs`, in kebab, snake or camel case. Each setting of a group is looked up in this order: the
+group's own (`event-handling.groups.<group>.…`), the standard (`event-handling.standard.…`), the built-in default.
+`null` restores the built-in default. The same applies to jobs: `jobs.<job>.…`, then
+`jobs.standard.…`, then the built-in default.
 
 """
 _VALUES = """\
@@ -75,12 +75,12 @@ _VALUES = """\
 | provider | the name that it has in its container; `Container.name` when several containers have that name |
 | secret | as any value; it is shown as `***` |
 
-A duration without a unit is refused: some would take it for seconds, others for milliseconds. So are `P1M`, which is a
-month, and clock times such as `1:30`. No setting is a size, so there is no kind of value for one.
+A duration without a unit is refused, because it could mean seconds or milliseconds. `P1M`, which is a
+month, and clock times such as `1:30` are refused, too. No setting is a size, so there is no kind of value for one.
 
-Secrets are the password in a URL, values under keys that speak of a password, secret or token, and all that comes from
-a folder of secrets. Names of groups and jobs are texts, whatever YAML takes them for (`no`, `2024`). A key that
-stands twice in one place is an error.
+Secrets are the password in a URL, values of keys whose name mentions a password, secret or token, and everything in
+a folder of secrets. Names of groups and jobs are strings, even if YAML parses them as something else (`no`, `2024`).
+A duplicate key is an error.
 """
 _GENERAL_HEAD = """\
 ## General
@@ -106,17 +106,17 @@ Below `jobs.standard` and below `jobs.<job>`. No job can be called `standard`.
 """
 _JOBS_FOOT = """\
 At most one of `triggers.fixed-rate`, `triggers.fixed-delay` and `triggers.cron` applies. Two of them on one level, such
-as two for one job, are refused; a job's own takes the place of the standard's. A cron expression has five fields
-(`0 3 * * *`: each day at three), six with seconds first, or is one of `@hourly`, `@daily`, `@weekly`, `@monthly`,
-`@yearly`; `-` stands for none. Quartz has a seventh field for the year, which is refused.
+as two for one job, are refused; a job's own trigger replaces the standard's. A cron expression has five fields
+(`0 3 * * *`: every day at three), or six with seconds first, or is one of `@hourly`, `@daily`, `@weekly`, `@monthly`,
+`@yearly`; `-` means none. The seventh field of Quartz, for the year, is refused.
 """
 _VARIABLES_HEAD = """\
 ## Variables
 
-Each setting has a variable in two styles. In the first, `__` stands between the names, so that nothing has to be
-guessed; in the second, the style of Spring Boot, names lose their dashes. The name of a group or job is in upper case,
-with `_` for every character that is no letter and no digit; in a key of `spark.conf`, `_` stands for a dot. A whole
-section or list may be JSON, and an empty variable is as good as none.
+Each setting has a variable in two styles. The first separates names with `__`, which makes it unambiguous. The second,
+the style of Spring Boot, drops the dashes. Write the name of a group or job in upper case,
+with `_` for every character that is not a letter or digit. In a key of `spark.conf`, `_` means a dot. A whole
+section or list may be JSON. An empty variable counts as unset.
 
 | setting | variable | variable in the style of Spring Boot |
 | --- | --- | --- |
@@ -124,7 +124,7 @@ section or list may be JSON, and an empty variable is as good as none.
 
 
 _PAGE_FOOT = f"""\
-`{INLINE_JSON}` holds any number of settings as one JSON object.
+`{INLINE_JSON}` can hold any number of settings as one JSON object.
 """
 
 
