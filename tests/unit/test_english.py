@@ -20,8 +20,8 @@ WORDS = {
     r"\btrouble[sd]?\b": "failure, failing",
     r'"""Say whether\b': "Return whether",
 }
-KEPT = ("Life goes on", "goes on behind {position}", "goes on behind 0", "goes on behind 2")
-"""An idiom, and lines of a program in the documentation with what it prints."""
+KEPT = ("goes on behind {position}", "goes on behind 0", "goes on behind 2")
+"""Lines of a program in the documentation, and what it prints."""
 
 TEXTS = sorted(
     file
