@@ -123,7 +123,7 @@ class ShadowBuild:
         record = self._opened(live)
         try:
             with self._application(record, live) as application:
-                tables = self._made(application)
+                tables = self._made(application, record)
                 refusals = self._refusals(tables, record)
         finally:
             self._shadows.drop_shadow(self._group.name)
@@ -258,10 +258,12 @@ class ShadowBuild:
             **self._shadows.structure_of(group.rebuild.tables),
         }
 
-    def _made(self, application: Application) -> list[ShadowTable]:
+    def _made(self, application: Application, record: RebuildRecord) -> list[ShadowTable]:
         """Make the tables of the shadow, and return them."""
         group = self._group
         preparation(application.blueprint, group.name, application.container)()
+        if not _statuses(application, group.name):  # no handler was called yet
+            self._shadows.note_seeded(record)
         return self._shadows.look(group.name, group.rebuild.tables, group.rebuild.shared_tables)
 
     def _refusals(self, tables: Sequence[ShadowTable], record: RebuildRecord) -> list[str]:
@@ -280,7 +282,7 @@ class ShadowBuild:
         """Make the tables, and refuse with OCQ-630 what cannot be swapped."""
         try:
             with self._shadows.explained(self._group.name, record):
-                refused = self._refusals(self._made(application), record)
+                refused = self._refusals(self._made(application, record), record)
         except BaseException:
             self._drop_unfilled(application, record)
             raise

@@ -14,7 +14,6 @@ import pytest
 from sqlalchemy import Connection, Engine, event
 from support.rebuilding import HANDLERS, KINDS, WRONG, World, of
 
-from opencqrs_py import Application
 from opencqrs_py.adapters.sql import Database, shadows_sqlite
 from opencqrs_py.adapters.sql.shadows import Shadows
 from opencqrs_py.adapters.sql.shadows_sqlite import SqliteShadows
@@ -104,6 +103,44 @@ def test_a_read_outside_is_no_write_whatever_its_comments_and_texts_say(
     with world.application() as application:
         result = application.rebuilds.rebuild("catalog")
     assert {one.name: one.fate for one in result.tables} == {"lent": Fate.SWAPPED}
+
+
+SEEDS = """
+    if not connection.execute(text("SELECT 1 FROM reader WHERE id = 0")).first():
+        connection.execute(text("INSERT INTO reader VALUES (0, 'unknown')"))
+
+@event_handling("readers", """
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_that_a_common_start_puts_into_a_table_of_another_group_are_no_reason_to_swap_it(
+    empty: World, make_module: Callable[[str], ModuleType]
+) -> None:
+    empty.module = make_module(TWO_GROUPS.replace('\n@event_handling("readers", ', SEEDS, 1).replace("loan l", "loan"))
+    empty.add(10)
+    empty.run()
+    with empty.application() as application:
+        assert {one.name: one.fate for one in application.rebuilds.plan("catalog").tables}["reader"] is Fate.LEFT
+        assert application.rebuilds.compare("catalog").unwritten == ("reader",)
+    with empty.application() as application:
+        found = {one.name: one.fate for one in application.rebuilds.rebuild("catalog").tables}
+    assert found == {"reader": Fate.LEFT, "loan": Fate.SWAPPED}
+    assert empty.send("SELECT count(*) FROM reader") == [(11,)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_handler_that_writes_by_the_same_statement_as_on_start_is_seen(
+    empty: World, make_module: Callable[[str], ModuleType]
+) -> None:
+    counting = "UPDATE total SET n = n + 1"
+    tables = (
+        "CREATE TABLE IF NOT EXISTS total (n INTEGER);"
+        f"INSERT INTO total SELECT 0 WHERE NOT EXISTS (SELECT * FROM total);{counting}"
+    )
+    world = of(empty, make_module, tables, counting)
+    with world.application() as application:
+        found = {one.name: one.fate for one in application.rebuilds.rebuild("catalog").tables}
+    assert found == {"total": Fate.SWAPPED}
 
 
 @pytest.mark.parametrize("kind", [MARIADB])
@@ -376,7 +413,7 @@ def test_a_rebuild_that_cannot_begin_leaves_that_of_another_process(
     with wrong.application() as application, wrong.application() as other:
         made = ShadowBuild._made
 
-        def fail(build: ShadowBuild, filling: Application) -> object:
+        def fail(*_: object) -> object:
             monkeypatch.setattr(ShadowBuild, "_made", made)
             assert other.rebuilds.abort("catalog")
             others = other.rebuilds._build(*other.rebuilds._chosen("catalog"))

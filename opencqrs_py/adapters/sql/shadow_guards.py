@@ -26,8 +26,11 @@ OURS = "opencqrs_"
 WRITTEN = "opencqrs_written"
 """The table of a shadow with the names of the tables that handlers have written to."""
 
+SEEDED = "opencqrs_seeded"
+"""The table of a shadow with the names of the tables in which ``@on_start`` has put rows."""
+
 WRITTEN_COLUMNS = "(name VARCHAR(255) PRIMARY KEY)"
-"""Its columns."""
+"""The columns of both."""
 
 LIVE = "opencqrs_live"
 """The name of the live file in the connections to the shadow of an SQLite database."""
@@ -293,6 +296,8 @@ class SqliteGuard(ShadowGuard):
             raise outside(refused)
         if not of_handler:
             self._seen.clear()
+            driver: Any = connection.connection.dbapi_connection
+            driver.set_authorizer(self._authorised)  # has SQLite prepare again what it has prepared
         super().check(connection, of_handler=of_handler)
 
     def _written(self, connection: Connection) -> set[str]:

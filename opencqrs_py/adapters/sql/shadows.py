@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from sqlalchemy import Connection, delete, inspect, literal, select
+from sqlalchemy import Connection, TableClause, column, delete, inspect, literal, select
 from sqlalchemy import table as sql_table
 from sqlalchemy.exc import DBAPIError
 
@@ -17,7 +17,7 @@ from opencqrs_py.adapters.sql.database import Database
 from opencqrs_py.adapters.sql.group_records import SqlGroupRecords
 from opencqrs_py.adapters.sql.progress_rows import held
 from opencqrs_py.adapters.sql.rebuild_rows import found_rebuild, rebuild_row
-from opencqrs_py.adapters.sql.shadow_guards import OURS, WRITTEN
+from opencqrs_py.adapters.sql.shadow_guards import OURS, SEEDED, WRITTEN, WRITTEN_COLUMNS
 from opencqrs_py.adapters.sql.shadow_urls import place_of
 from opencqrs_py.adapters.sql.structure import indexes_of, structure_of
 from opencqrs_py.adapters.sql.tables import GROUPS, INBOX, NAMES, PROGRESS, REBUILDS, SKIPPED, prepare
@@ -255,12 +255,27 @@ class Shadows(ABC):
     def refusals(self, group: str, tables: Sequence[ShadowTable]) -> list[str]:
         """Return why these cannot be swapped; empty if they can."""
 
+    def note_seeded(self, record: RebuildRecord) -> None:
+        """Take note of the tables of a shadow that have rows before a handler was called."""
+        database = Database(self.url(record))
+        try:
+            with database.writing() as connection:
+                names = [name for name in inspect(connection).get_table_names() if not is_ours(name)]
+                found = [name for name in names if _has_rows(connection, sql_table(name))]
+                connection.exec_driver_sql(f"CREATE TABLE IF NOT EXISTS {SEEDED} {WRITTEN_COLUMNS}")
+                seeded = sql_table(SEEDED, column("name"))
+                connection.execute(delete(seeded))
+                if found:
+                    connection.execute(seeded.insert(), [{"name": name} for name in found])
+        finally:
+            database.close()
+
     def misnamed(self, record: RebuildRecord) -> list[str]:
         """Return the tables that a project has made in a shadow by names like ours, so that they are not swapped."""
         with self._reading_shadow(record) as connection:
             looking = inspect(connection)
             found = {*looking.get_table_names(), *looking.get_view_names()}
-        return sorted(name for name in found - NAMES - {WRITTEN, *record.shared} if is_ours(name))
+        return sorted(name for name in found - NAMES - {WRITTEN, SEEDED, *record.shared} if is_ours(name))
 
     def lacking(self, record: RebuildRecord, tables: Collection[str]) -> list[str]:
         """Return the indexes of live tables that those of the shadow do not have, as people have added them by hand."""
@@ -297,8 +312,7 @@ class Shadows(ABC):
 
     def _has_rows(self, name: str) -> bool:
         with self._database.reading() as connection:
-            found = select(literal(1)).select_from(sql_table(name)).limit(1)
-            return connection.execute(found).first() is not None
+            return _has_rows(connection, sql_table(name))
 
     @abstractmethod
     def _compared(self, group: str, tables: Sequence[str], examples: int) -> Comparison:
@@ -467,6 +481,10 @@ def fate_of(*, live: bool, written: bool, named: bool) -> Fate:
     return Fate.SWAPPED if written or named else Fate.LEFT
 
 
+def _has_rows(connection: Connection, table: TableClause) -> bool:
+    return connection.execute(select(literal(1)).select_from(table).limit(1)).first() is not None
+
+
 def is_ours(name: str) -> bool:
     """Return whether a table is one of this package's."""
     return name.startswith(OURS)
@@ -483,9 +501,22 @@ def prepared_place(url: str) -> None:
 
 
 def written_in(connection: Connection, prefix: str) -> set[str]:
-    """Return the tables of a shadow that handlers have written to; the table with them need not be there."""
+    """Return the tables of a shadow that handlers have written to."""
+    return _names_in(connection, f"{prefix}{WRITTEN}")
+
+
+def seeded_in(connection: Connection, prefix: str) -> set[str]:
+    """Return the tables of a shadow in which ``@on_start`` has put rows: these are no sign that handlers write there.
+
+    A guard may not see each write, as of a routine on MariaDB; so the rows of all other tables are taken for one.
+    """
+    return _names_in(connection, f"{prefix}{SEEDED}")
+
+
+def _names_in(connection: Connection, table: str) -> set[str]:
+    """Return what a table of a shadow names, which need not be there."""
     try:
-        return set(connection.exec_driver_sql(f"SELECT name FROM {prefix}{WRITTEN}").scalars())  # noqa: S608
+        return set(connection.exec_driver_sql(f"SELECT name FROM {table}").scalars())  # noqa: S608
     except DBAPIError:
         return set()
 

@@ -38,6 +38,7 @@ from opencqrs_py.adapters.sql.shadows import (
     require_building,
     require_old,
     require_same_layout,
+    seeded_in,
     written_in,
 )
 from opencqrs_py.adapters.sql.tables import GROUPS, PROGRESS, SCHEMA
@@ -143,14 +144,14 @@ class MariaDbShadows(Shadows):
         shadow = self._place("shadow", group)
         with self._database.reading() as connection:
             live = _relations(connection, self._live_place)
-            written = written_in(connection, f"{_quoted(shadow)}.")
+            written, seeded = (find(connection, f"{_quoted(shadow)}.") for find in (written_in, seeded_in))
             found = []
             for name, kind in _relations(connection, shadow).items():
                 if name in shared:
                     found.append(ShadowTable(name, "view", Fate.SHARED, "rebuild.shared-tables"))
                     continue
                 used = _is_used(connection, shadow, name) if kind == "sequence" else kind != "table"
-                rows = kind == "table" and _has_rows(connection, shadow, name)
+                rows = kind == "table" and name not in seeded and _has_rows(connection, shadow, name)
                 carries = name in written or rows or used
                 fate = fate_of(live=name in live, written=carries, named=name in named)
                 how = "rebuild.tables" if name in named else "made by @on_start"

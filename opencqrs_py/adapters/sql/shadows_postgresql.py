@@ -27,6 +27,7 @@ from opencqrs_py.adapters.sql.shadows import (
     require_building,
     require_old,
     require_same_layout,
+    seeded_in,
     written_in,
 )
 from opencqrs_py.adapters.sql.tables import PROGRESS
@@ -197,7 +198,9 @@ class PostgresqlShadows(Shadows):
         """Return the numbers of what is swapped: what handlers have written to, what is new, and what belongs to it."""
         names = written_in(connection, f"{quoted(shadow)}.") | set(named)
         carries = {each.number for each in known if each.name in names or each.name not in live}
-        carries |= {e.number for e in known if e.kind == "table" and has_rows(connection, shadow, e.name)}
+        seeded = seeded_in(connection, f"{quoted(shadow)}.")
+        unsure = [each for each in known if each.kind == "table" and each.name not in seeded]
+        carries |= {each.number for each in unsure if has_rows(connection, shadow, each.name)}
         return ties(connection, known).moved(known, carries)
 
     @override

@@ -32,6 +32,7 @@ from opencqrs_py.adapters.sql.shadows import (
     require_building,
     require_old,
     require_same_layout,
+    seeded_in,
     written_in,
 )
 from opencqrs_py.adapters.sql.sqlite import CONTROL_SUFFIX
@@ -113,11 +114,12 @@ class SqliteShadows(Shadows):
     def _look(self, connection: Connection, named: Collection[str], shared: Collection[str]) -> list[ShadowTable]:
         place = f"{_OTHER}."
         live = {name for _, name, _ in _objects(connection, "", ("table", "view"))}
-        written = written_in(connection, place)
+        written, seeded = written_in(connection, place), seeded_in(connection, place)
         found = [ShadowTable(name, "view", Fate.SHARED, "rebuild.shared-tables") for name in shared]
         for kind, name, _ in _objects(connection, place, ("table", "view")):
             asked = f"SELECT 1 FROM {place}{_quoted(name)} LIMIT 1"  # noqa: S608 quoted
-            rows = kind == "table" and connection.exec_driver_sql(asked).first() is not None
+            unsure = kind == "table" and name not in seeded
+            rows = unsure and connection.exec_driver_sql(asked).first() is not None
             carries = kind == "view" or name in written or rows
             fate = fate_of(live=name in live, written=carries, named=name in named)
             found.append(ShadowTable(name, kind, fate, "rebuild.tables" if name in named else "made by @on_start"))
