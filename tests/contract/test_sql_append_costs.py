@@ -26,6 +26,10 @@ LONG = f"/books/{'0' * 600}"  # longer than what servers' indexes hold of a subj
 TOLERANCE = {"sqlite": 1.02, "mariadb": 1.02, "postgresql": 1.5}
 """PostgreSQL's trees of pages have three levels with many events, and two with few."""
 
+COMPARED = {("postgresql", "known events"): 2.5}
+"""Known events are compared with the stored ones. PostgreSQL finds these in a small table by reading all of it, and in
+a large one by its index, in about as many pages for each event as it takes to see that the event is known."""
+
 _OTHERS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
 _PAGES = """
 SELECT sum(heap_blks_read + heap_blks_hit + idx_blks_read + idx_blks_hit)
@@ -135,6 +139,11 @@ def costs(store: SqlEventStore, cost: Cost, stored: int) -> dict[str, int]:
 def test_an_append_costs_the_same_with_many_events_stored_as_with_few(database: Database, cost: Cost) -> None:
     store = SqlEventStore(database)
     few, many = costs(store, cost, FEW), costs(store, cost, MANY)
-    grown = {kind: (few[kind], many[kind]) for kind in few if many[kind] > few[kind] * TOLERANCE[database.kind]}
+    usual = TOLERANCE[database.kind]
+    grown = {
+        kind: (few[kind], many[kind])
+        for kind in few
+        if many[kind] > few[kind] * COMPARED.get((database.kind, kind), usual)
+    }
     assert min(few.values()) > 0
     assert not grown, f"of {few}"
