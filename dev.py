@@ -78,9 +78,11 @@ CHECKS = {
     "mypy": [str(PYTHON), "-m", "mypy"],
 }
 PYTEST = [str(PYTHON), "-m", "pytest"]
-SPREAD = ["--numprocesses=auto", "--maxprocesses=4", "--dist=loadfile", "--no-loadscope-reorder"]
+PROCESSES = min(4, (os.cpu_count() or 1) + 1)
+"""One more than there are cores, as many tests wait for others; at most four, as each may start a Spark."""
+
+SPREAD = [f"--numprocesses={PROCESSES}", "--dist=loadfile", "--no-loadscope-reorder"]
 ALL_TESTS = [*PYTEST, *SPREAD, "--durations=10"]
-"""At most four processes, as each may start a Spark."""
 
 WHOLE = {(): (), ("--coverage",): ("--cov",), ("--all",): ("--cov", "--all")}
 """What may follow ``test`` to run everything, and what pytest gets for it. Coverage takes more time than the tests."""
