@@ -2,41 +2,31 @@
 
 from __future__ import annotations
 
-import gc
 import logging
-import os
-import time
-import uuid
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from threading import Lock
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from opencqrs_py.assembly.blueprint import Blueprint, ProjectResources, UserModules, modules_in, modules_of
-from opencqrs_py.assembly.conditions import (
-    Decision,
-    ignored_variables,
-    raise_together,
-    unfit_for_parking,
-)
+from opencqrs_py.assembly.conditions import Decision, ignored_variables
 from opencqrs_py.assembly.databases import database_rule, missing_files
 from opencqrs_py.assembly.decisions import decisions, looked_at
-from opencqrs_py.assembly.group_names import names_given, unknown_group
+from opencqrs_py.assembly.group_names import groups_named
 from opencqrs_py.assembly.job_events import event_triggers, events_of, group_of
+from opencqrs_py.assembly.lifecycle import DONE_PATIENCE, STOP_PATIENCE, Lifecycle
 from opencqrs_py.assembly.opened_databases import OpenedDatabases
-from opencqrs_py.assembly.project import Scan, read_project
+from opencqrs_py.assembly.project import Scan, read_project, sources_line
 from opencqrs_py.assembly.reading import events_rule
+from opencqrs_py.assembly.shared_spark import SharedSpark
 from opencqrs_py.assembly.status import GroupStatus, RunResult
 from opencqrs_py.assembly.stores import mapping_of
-from opencqrs_py.config import Configuration, EffectiveGroup, Engine, load
-from opencqrs_py.config.profiles import DEFAULT_PROFILE
+from opencqrs_py.config import Configuration, EffectiveGroup, load
 from opencqrs_py.errors import AssemblyError, ExplainedError
-from opencqrs_py.model.naming import canonical
-from opencqrs_py.model.progress import PartitionStatus, ProcessorState, Skip
-from opencqrs_py.processing.supervision import NO_OBSERVER, Observer, Observers, SupervisedPartition
+from opencqrs_py.model.progress import PartitionStatus, Skip
+from opencqrs_py.processing.supervision import NO_OBSERVER, Observer, Observers
 
 if TYPE_CHECKING:
     from opencqrs_py.assembly.awaiting import Watched
@@ -47,26 +37,21 @@ if TYPE_CHECKING:
     from opencqrs_py.assembly.job_assembly import JobAssembly
     from opencqrs_py.assembly.job_health import JobHealth
     from opencqrs_py.assembly.jobs import Jobs
+    from opencqrs_py.assembly.launch import Launch
     from opencqrs_py.assembly.layouts import Layouts
     from opencqrs_py.assembly.overview import Overview
-    from opencqrs_py.assembly.processors import Processors
     from opencqrs_py.assembly.rebuilds import Rebuilds
     from opencqrs_py.assembly.resets import Resets
     from opencqrs_py.assembly.serving import Serving
     from opencqrs_py.config import LifeCycleSettings
     from opencqrs_py.control.records import GroupPartition
-    from opencqrs_py.engines.job_runner import JobParts, JobRunner
-    from opencqrs_py.engines.runs import GroupRun
-    from opencqrs_py.engines.spark.session import Session, Sessions
+    from opencqrs_py.engines.job_runner import JobRunner
+    from opencqrs_py.engines.spark.session import Session
     from opencqrs_py.jobs.runs import JobRun
     from opencqrs_py.model.job import JobId
 
 _log = logging.getLogger("opencqrs.settings")
 DEFAULT_TIMEOUT = 60.0  # seconds that a wait for progress lasts at most
-STOP_PATIENCE = 3.0  # seconds that events in hand get to finish
-_INTERRUPTED_PATIENCE = 1.0  # the same after Ctrl-C, so that all is over within two
-_DONE_PATIENCE = 30.0  # when nothing is in hand: for the end of a Spark session, which the program may open again
-_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.002, 0.05  # seconds between two looks at what runs
 
 
 class Application:
@@ -96,7 +81,6 @@ class Application:
         project: Path | str = ".",
         spark: Session | None = None,
     ) -> None:
-        self._spark = spark
         self.project = Path(project).resolve()
         _check_arguments(settings, handlers)
         loaded = settings if isinstance(settings, Configuration) else load(self.project, defaults=settings or {})
@@ -113,14 +97,10 @@ class Application:
             job_triggers=event_triggers(loaded),
         )
         self._scan: Scan | None = None
-        self._starting = Lock()  # held while a thread is in start()
-        self._processors: Processors | None = None
-        self._serving: Serving | None = None
         self._resources = ProjectResources(self.blueprint, self._forget_parts)
         self._databases = OpenedDatabases(loaded.settings.database.pool_size)
-        self._in_hand: list[SupervisedPartition] = []  # partitions that a stop has not waited for
-        self._started_in = 0  # the process that has called start()
-        self._spark_sessions: Sessions | None = None  # what groups and jobs share since the start
+        self._spark = SharedSpark(loaded.settings.spark, modules, self.project.name, spark)
+        self._life = Lifecycle(self._resources, self._databases, self._spark)
         self._apart = False  # whether it fills the shadow of a group of another application
 
     def __enter__(self) -> Self:
@@ -130,8 +110,7 @@ class Application:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-        if not self._in_hand and not self._is_forked:
-            self._databases.close()
+        self._life.close()
 
     @classmethod
     def from_project(
@@ -238,16 +217,7 @@ class Application:
         return decisions(self.configuration, self.container, groups, self._group_containers)
 
     def _job_decisions(self) -> list[Decision]:
-        found = self.blueprint.discover()
-        if not found.jobs:
-            return []
-        from opencqrs_py.assembly.job_decisions import JobChoices  # noqa: PLC0415 loads SQLAlchemy
-
-        database, triggers = self.container.database_choice().decision, self.blueprint.job_triggers
-        choices = JobChoices(
-            found.jobs, self.configuration, database, triggers, found.injector, self._job_assembly().check_transaction
-        )
-        return choices.decisions()
+        return self._job_assembly().decisions() if self.blueprint.discover().jobs else []
 
     def start(
         self,
@@ -272,45 +242,49 @@ class Application:
             EngineError: If an engine cannot run on this machine.
             EventStoreError: If a group's progress does not fit its configuration, or a database cannot be used.
         """
-        if not self._starting.acquire(blocking=False):
-            raise AssemblyError("OCQ-511", "another thread is starting the application", fix="call start() once")
-        try:
-            self._start(groups, observer, verbose=verbose, jobs=not groups if jobs is None else jobs)
-        finally:
-            self._starting.release()
-        if self._processors is None:  # a stop has come first, and left it to this thread to close what it used
-            self._close()
+        self._life.start(
+            partial(self._planned, groups, observer, verbose=verbose, jobs=not groups if jobs is None else jobs)
+        )
 
-    def _start(self, groups: Sequence[str], observer: Observer, *, verbose: bool, jobs: bool) -> None:
-        if self._processors is not None:
-            raise AssemblyError("OCQ-511", "the application is running already", fix="stop() it first")
-        _log.info("%s", self._used())
+    def _planned(self, names: Sequence[str], observer: Observer, *, verbose: bool, jobs: bool) -> Callable[[], None]:
+        """Return what makes the parts of a start; wrong names are raised before anything is opened."""
+        _log.info("%s", sources_line(self.configuration, self.project))
         runs_jobs = jobs and not self._apart and bool(self.blueprint.discover().jobs)
-        chosen = self._chosen(groups, may_be_none=runs_jobs)
-        self._started_in = os.getpid()
-        try:
-            self._resources.open()
-            serving = self._serving = self._made_serving()
-            if serving is not None:
-                observer = Observers([serving.counting, observer])
-            self._check(chosen, jobs=runs_jobs)
-            self._require_transactions()
-            counting = None if serving is None else serving.runs
-            parts = self._job_assembly(verbose=verbose).parts(observer=counting) if runs_jobs else None
-            if runs_jobs or self.blueprint.job_triggers:
-                self.container.job_store().prepare()  # not within a transaction in which an event starts a job
-            self._processors = self._made(chosen, observer, parts, verbose=verbose, with_others=not groups)
-            if self._processors.jobs is not None:
-                self.container.job_bell().ring = self._processors.jobs.wake
-            self._complete_rebuilds(chosen)
-            self._mention_others(chosen)
-            if serving is not None:
-                serving.start()
-            self._processors.start()
-        except BaseException:
-            self.stop(patience=0)
-            self._close()
-            raise
+        chosen = self._chosen(names, may_be_none=runs_jobs)
+        others = [] if names else [each for each in self.groups if each not in chosen]
+        return partial(self._begin, chosen, others, observer, verbose=verbose, jobs=runs_jobs)
+
+    def _begin(
+        self,
+        chosen: Sequence[EffectiveGroup],
+        others: Sequence[EffectiveGroup],
+        observer: Observer,
+        *,
+        verbose: bool,
+        jobs: bool,
+    ) -> None:
+        """Make what runs, and what answers over HTTP. Nothing is started yet."""
+        serving = self._life.serving = self._made_serving()
+        if serving is not None:
+            observer = Observers([serving.counting, observer])
+        launch = self._launch(verbose=verbose)
+        launch.check(chosen, [each.error for each in self._job_decisions() if each.error] if jobs else [])
+        counting = None if serving is None else serving.runs
+        parts = self._job_assembly(verbose=verbose).parts(observer=counting) if jobs else None
+        if jobs or self.blueprint.job_triggers:
+            self.container.job_store().prepare()  # not within a transaction in which an event starts a job
+        processors = launch.processors(chosen, others, observer, parts, self.layouts.started)
+        self._life.processors = processors
+        if processors.jobs is not None:
+            self.container.job_bell().ring = processors.jobs.wake
+        self._complete_rebuilds(chosen)
+        self._mention_others(chosen)
+
+    def _launch(self, *, verbose: bool) -> Launch:
+        from opencqrs_py.assembly.launch import Launch  # noqa: PLC0415 loads SQLAlchemy
+
+        parts = (self.container, self._group_containers, self._databases, self._spark)
+        return Launch(self.configuration, self.blueprint, *parts, verbose=verbose, apart=self._apart)
 
     def _made_serving(self) -> Serving | None:
         """Return what answers over HTTP, ``None`` if nothing is to."""
@@ -319,68 +293,8 @@ class Application:
         from opencqrs_py.assembly.serving import Served, Serving  # noqa: PLC0415 only if it is wanted
 
         jobs = (lambda: self.jobs) if self.blueprint.discover().jobs else None
-        served = Served(lambda: self._processors, self._overview, lambda: self.event_store, jobs)
+        served = Served(lambda: self._life.processors, self._overview, lambda: self.event_store, jobs)
         return Serving(self.configuration, served)
-
-    def _made(
-        self,
-        chosen: Sequence[EffectiveGroup],
-        observer: Observer,
-        jobs: JobParts | None,
-        *,
-        verbose: bool,
-        with_others: bool,
-    ) -> Processors:
-        """Return the processors of the groups; and of others, which may be started while the application runs."""
-        from opencqrs_py.assembly.nodes import is_led, node_name  # noqa: PLC0415 loads SQLAlchemy, as the next ones
-        from opencqrs_py.assembly.processors import Processors, StartedGroup  # noqa: PLC0415
-        from opencqrs_py.assembly.running import (  # noqa: PLC0415
-            engines_for,
-            group_run,
-            spark_engines,
-            threads_of_driver,
-        )
-
-        parts, container = self._group_containers, self.container
-        others = [each for each in self.groups if each not in chosen] if with_others else []
-        startable = [each for each in others if is_led(parts[each.name]) and not self._errors([each])]
-        by_name = {each.name: each for each in (*chosen, *startable)}
-        on_spark = all(each.processing.engine == Engine.SPARK for each in by_name.values())
-        spark, in_frames = self.configuration.settings.spark, self._groups_in_frames(by_name)
-        self._databases.coordinate(threads_of_driver(spark) + in_frames if on_spark else None)
-        laid_out = self.layouts.started(by_name)
-        runs = [
-            (each, group_run(self.blueprint, each, parts[name], container, laid_out[name]))
-            for name, each in by_name.items()
-        ]
-        observer = self._observed(observer, [run for _, run in runs])
-        owner = f"{node_name()}:{uuid.uuid4().hex[:8]}"
-        handed_over = partial(self._databases.coordinate, in_frames if on_spark else None)
-        make = spark_engines(spark, lambda: self._sessions(verbose=verbose), handed_over)
-        engines = engines_for(runs, owner, observer, container.clock(), make)
-        store = container.control_store()
-        groups = [
-            StartedGroup(
-                run=run,
-                engine=engine,
-                life_cycle=by_name[run.group].life_cycle,
-                starts=by_name[run.group] in chosen,
-                led=store is not None and is_led(parts[run.group]),
-                locks=parts[run.group].lock_registry(),
-                registration=parts[run.group].registration(),
-            )
-            for engine, its_runs in engines
-            for run in its_runs
-        ]
-        return Processors(groups, store, self.event_store, self.configuration.settings.node, jobs)
-
-    def _observed(self, observer: Observer, runs: Sequence[GroupRun]) -> Observer:
-        """Return what sees all that happens: an observer, those of the containers, and what warns of idle groups."""
-        from opencqrs_py.assembly.unmatched import UnmatchedGroups  # noqa: PLC0415 as the engines
-
-        own = [] if self._apart else [UnmatchedGroups(runs)]
-        observers = [*own, observer, *self.container.observers()]
-        return observer if len(observers) == 1 else Observers(observers)
 
     def _mention_others(self, chosen: Sequence[EffectiveGroup]) -> None:
         """Log which groups have progress in the databases of these, and no handler here."""
@@ -388,11 +302,6 @@ class Application:
 
         if not self._apart:
             mention_others([group.name for group in chosen], self._group_containers)
-
-    def _groups_in_frames(self, names: Collection[str]) -> int:
-        """Return of how many groups a thread of the driver of Spark calls the handler, with a transaction open."""
-        found = self.blueprint.discover()
-        return sum(any(handler.mark.in_frames for handler in found.of_group(name)) for name in names)
 
     def _forget_parts(self) -> None:
         from opencqrs_py.assembly.container import renew  # noqa: PLC0415 loads SQLAlchemy
@@ -408,46 +317,14 @@ class Application:
 
         In a fork of the process that has called ``start`` nothing happens: what runs is not the fork's.
         """
-        if self._is_forked:
-            return
-        processors = self._processors
-        if processors is not None:
-            processors.stop(patience)
-        serving, self._serving = self._serving, None
-        if serving is not None:
-            serving.stop()
-        partitions = [*self._in_hand, *(processors.partitions() if processors is not None else ())]
-        ended = (ProcessorState.STOPPED, ProcessorState.FAILED)
-        self._in_hand = [each for each in partitions if each.state not in ended]
-        self._processors = None
-        self._close_spark(patience)
-        if not self._starting.locked():  # a start in another thread uses what is open until its end
-            self._close()
-        if processors is not None and (lingering := processors.lingering()):
-            self._databases.disconnect_after(lingering)
-
-    def _close_spark(self, patience: float) -> None:
-        """Close the session of Spark, if jobs or groups have opened one."""
-        sessions, self._spark_sessions = self._spark_sessions, None
-        if sessions is not None:
-            sessions.close(patience)
-
-    @property
-    def _is_forked(self) -> bool:
-        return self._processors is not None and self._started_in != os.getpid()
-
-    def _close(self) -> None:
-        """Close what is open, unless handlers that a stop has not waited for may still use it."""
-        self._resources.close(self._in_hand)
-        if not self._in_hand:
-            self._databases.disconnect()
+        self._life.stop(patience)
 
     def check(self) -> None:
         """Raise what has ended an engine, or what leads its partitions, since ``start``; return if nothing has.
 
         ``run`` does so by itself. A program that calls ``start`` asks now and then, such as at each liveness probe.
         """
-        processors = self._processors
+        processors = self._life.processors
         if processors is not None:
             processors.check()
 
@@ -473,20 +350,7 @@ class Application:
             KeyboardInterrupt: After a clean stop.
         """
         self.start(groups, observer, verbose=verbose, jobs=False if until_caught_up and jobs is None else jobs)
-        gc.freeze()  # what is assembled stays: the collector need not look at it again and again
-        patience, pause = _INTERRUPTED_PATIENCE, _SHORTEST_PAUSE
-        try:
-            processors = self._processors
-            while processors is not None and processors.going_on(until_caught_up=until_caught_up):
-                time.sleep(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE)
-                processors = self._processors
-            patience = _DONE_PATIENCE
-            result = processors.result() if processors is not None else RunResult((), {})
-        finally:
-            gc.unfreeze()
-            self.stop(patience)
-        return processors.settled(result) if processors is not None else result
+        return self._life.stay(until_caught_up=until_caught_up)
 
     def status(self, groups: Sequence[str] = ()) -> list[GroupStatus]:
         """Return how far each group is, also from another process than the one that runs it.
@@ -501,9 +365,9 @@ class Application:
             AssemblyError: OCQ-509 for a name that is no group.
         """
         overview = self._overview()
-        chosen = _named(overview.groups, groups) if groups else overview.groups
+        chosen = groups_named(groups, overview.groups) if groups else overview.groups
         source = self.event_store
-        processors = self._processors
+        processors = self._life.processors
         own = processors.load() if processors is not None else None
         look = overview.look(chosen, source, self._running(), own=own, whole=False)
         return overview.recorded(overview.statuses(chosen, look, source))
@@ -524,7 +388,7 @@ class Application:
 
         said = self.configuration.settings.health
         overview = self._overview()
-        chosen = _named(overview.groups, groups) if groups else overview.groups
+        chosen = groups_named(groups, overview.groups) if groups else overview.groups
         try:
             source = self.event_store
             look = overview.look(chosen, source, self._running())
@@ -553,7 +417,7 @@ class Application:
         )
 
     def _running(self) -> Mapping[GroupPartition, PartitionStatus]:
-        processors = self._processors
+        processors = self._life.processors
         return processors.running() if processors is not None else {}
 
     def await_position(
@@ -593,7 +457,7 @@ class Application:
             raise ValueError("name a group to wait for")
         overview = self._overview()
         awaiting = Awaiting(overview, self.event_store, self._watched, self._running, self.check)
-        groups, target = _named(overview.groups, names), awaiting.target(position, source)
+        groups, target = groups_named(names, overview.groups), awaiting.target(position, source)
         awaiting.wait(groups, target, timeout)
         return target
 
@@ -605,7 +469,7 @@ class Application:
 
     def _hasten(self, group: str) -> None:
         """Have progress of a group that runs in this process be stored without delay: somebody waits for it."""
-        processors = self._processors
+        processors = self._life.processors
         if processors is not None:
             processors.hasten(group)
 
@@ -657,27 +521,27 @@ class Application:
             return self.jobs.run_here(runner, name, ids, timeout)
         from opencqrs_py.assembly.job_company import alone  # noqa: PLC0415 loads SQLAlchemy
 
-        is_open = self._spark_sessions is not None  # for groups that run in this process
+        is_open = self._spark.in_use  # by groups that run in this process
         jobs, parts = self.jobs, self._job_assembly().parts(only=name)
         try:
             with alone(parts, self.container.control_store(), self.configuration.settings.node) as runner:
                 return jobs.run_here(runner, name, ids, timeout)
         finally:
             if not is_open:
-                self._close_spark(_DONE_PATIENCE)
+                self._spark.close(DONE_PATIENCE)
 
     def _named_in_code(self) -> None:
         """Bind the settings to the groups and jobs that there are."""
         _ = self.groups
 
     def _runner(self) -> JobRunner | None:
-        processors = self._processors
+        processors = self._life.processors
         return processors.jobs if processors is not None else None
 
     def _job_assembly(self, *, verbose: bool = False) -> JobAssembly:
         from opencqrs_py.assembly.job_assembly import JobAssembly  # noqa: PLC0415 loads SQLAlchemy
 
-        sessions = partial(self._sessions, verbose=verbose)
+        sessions = partial(self._spark.sessions, verbose=verbose)
         return JobAssembly(self.blueprint, self.configuration, self.container, sessions)
 
     @property
@@ -687,38 +551,16 @@ class Application:
 
         self._resources.renew()
         self._complete_rebuilds(self.groups)
-        parts, groups = self._group_containers, {group.name: group for group in self.groups}
-        return Resets(
-            groups,
-            self.blueprint.discover(),
-            lambda name: parts[name].tracker(),
-            lambda name: parts[name].processing(),
-            lambda: self.event_store,
-            self.container.clock,
-            self.control,
-        )
+        return Resets(self.groups, self._group_containers, self.container, self.control)
 
     @property
     def layouts(self) -> Layouts:
         """What changes the partitions of groups, whichever process runs them."""
-        from opencqrs_py.assembly.layouts import GroupParts, Layouts  # noqa: PLC0415 loads SQLAlchemy, as the next
-        from opencqrs_py.assembly.nodes import has_progress_in_sql, is_led  # noqa: PLC0415
+        from opencqrs_py.assembly.layouts import Layouts  # noqa: PLC0415 loads SQLAlchemy
 
         self._resources.renew()
         self._complete_rebuilds(self.groups)
-        parts = self._group_containers
-        groups = {
-            each.name: GroupParts(
-                each,
-                parts[each.name].tracker,
-                parts[each.name].processing,
-                is_led(parts[each.name]),
-                has_progress_in_sql(parts[each.name]),
-            )
-            for each in self.groups
-        }
-        store = self.container.control_store() if any(each.led for each in groups.values()) else None
-        return Layouts(groups, store, self.control)
+        return Layouts(self.groups, self._group_containers, self.container, self.control)
 
     @property
     def rebuilds(self) -> Rebuilds:
@@ -738,29 +580,14 @@ class Application:
 
     def _beside(self, blueprint: Blueprint, settings: EffectiveGroup) -> Application:
         """Return an application of one group only, made from another blueprint, that answers nothing over HTTP."""
-        other = Application(self.configuration, self.blueprint.modules, self.project, self._spark)
+        other = Application(self.configuration, self.blueprint.modules, self.project, self._spark.given)
         other.blueprint = blueprint
         other._scan = self._scan
         other._resources = ProjectResources(blueprint, other._forget_parts)
+        other._life = Lifecycle(other._resources, other._databases, other._spark)
         other.groups = (settings,)
         other._apart = True
         return other
-
-    def _check(self, groups: Sequence[EffectiveGroup], *, jobs: bool) -> None:
-        """Raise together all that keeps the groups from running, and the jobs if they are to run."""
-        of_jobs = [decision.error for decision in self._job_decisions() if decision.error] if jobs else []
-        raise_together([*self._errors(groups), *of_jobs])
-
-    def _require_transactions(self) -> None:
-        """Refuse an engine of the project that cannot hold what handlers write and the progress together."""
-        choice, database = self.container.database_choice(), self.container.database()
-        if choice.ref and database is not None:
-            database.require_transactions(f"provider {choice.ref}, {choice.decision.setting or 'the only engine'}")
-
-    def _errors(self, groups: Sequence[EffectiveGroup]) -> list[ExplainedError]:
-        errors = [decision.error for decision in self._decisions(groups) if decision.error]
-        parts = self._group_containers
-        return [*errors, *(error for one in groups for error in unfit_for_parking(one, parts[one.name].tracking()))]
 
     def _overview(self) -> Overview:
         """Return a look at the groups; without any import, if the files name all groups and need none."""
@@ -779,35 +606,17 @@ class Application:
         container = self._container_without_modules
         return Overview(groups, group_containers(container, groups), container)
 
-    def _used(self) -> str:
-        """Return a line that names the files of settings that were read, and the active profiles."""
-        files = (Path(file) for file in self.configuration.files)
-        names = [str(file.relative_to(self.project) if file.is_relative_to(self.project) else file) for file in files]
-        profiles = ", ".join(self.configuration.profiles) or DEFAULT_PROFILE
-        return f"settings: {', '.join(names) or f'no file in {self.project}'}; profiles: {profiles}"
-
     def _chosen(self, names: Sequence[str], *, may_be_none: bool = False) -> list[EffectiveGroup]:
         if not self.groups and not may_be_none:
             fix = 'decorate a function with @event_handling("…") in a module of the project'
             if self.blueprint.discover().jobs:
                 fix = f"add --jobs, which runs the jobs that there are; or {fix}"
             raise AssemblyError("OCQ-508", "no handlers were found", str(self.project), fix)
-        chosen = _named(self.groups, names) if names else [s for s in self.groups if _starts(s.life_cycle)]
+        chosen = groups_named(names, self.groups) if names else [s for s in self.groups if _starts(s.life_cycle)]
         if not chosen and not may_be_none:
             fix = "name groups to start, or set life-cycle.auto-start: true"
             raise AssemblyError("OCQ-508", "no group starts by itself: auto-start is off for all", fix=fix)
         return chosen
-
-    def _sessions(self, *, verbose: bool) -> Sessions:
-        """Return what opens the session of Spark that groups and jobs share until the next stop."""
-        if self._spark_sessions is not None:
-            return self._spark_sessions
-        from opencqrs_py.assembly.running import spark_sessions  # noqa: PLC0415 loads PySpark
-
-        spark, modules = self.configuration.settings.spark, self.blueprint.modules
-        sessions = spark_sessions(spark, modules, self.project.name, self._spark, verbose=verbose)
-        self._spark_sessions = sessions
-        return sessions
 
 
 def _check_arguments(settings: object, handlers: object) -> None:
@@ -826,11 +635,3 @@ def _check_arguments(settings: object, handlers: object) -> None:
 def _starts(life_cycle: LifeCycleSettings) -> bool:
     """Return whether a group starts by itself; where the project has controllers, that is for them to say."""
     return life_cycle.auto_start or life_cycle.controller_registration is not None
-
-
-def _named(groups: Sequence[EffectiveGroup], names: Sequence[str]) -> list[EffectiveGroup]:
-    known = {canonical(settings.name): settings for settings in groups}
-    for name in names_given(names):
-        if canonical(name) not in known:
-            raise unknown_group(name, (settings.name for settings in groups))
-    return [known[key] for key in dict.fromkeys(map(canonical, names))]

@@ -60,7 +60,6 @@ from opencqrs_py.assembly.reading import (
     sequencing_of,
 )
 from opencqrs_py.assembly.registration import ControllerRegistration
-from opencqrs_py.assembly.resets import replay_ends_of
 from opencqrs_py.assembly.stores import open_event_store
 from opencqrs_py.config import EffectiveGroup, RetryPolicy, RetrySettings, Tracking
 from opencqrs_py.control.ports import ControlStore
@@ -70,7 +69,7 @@ from opencqrs_py.errors import AssemblyError, RebuildError
 from opencqrs_py.jobs.ports import JobStore
 from opencqrs_py.model.masking import remember
 from opencqrs_py.model.naming import listed
-from opencqrs_py.processing.binding import BoundHandler, bind
+from opencqrs_py.processing.binding import BoundHandler, bind, of_reset
 from opencqrs_py.processing.calls import CallLimits
 from opencqrs_py.processing.groups import GroupProcessing
 from opencqrs_py.processing.parking import ParkingRule
@@ -84,7 +83,8 @@ from opencqrs_py.processing.ports import (
     Transactions,
 )
 from opencqrs_py.processing.recovery import ExponentialBackOff, FixedBackOff, NoRetry, OnExhausted
-from opencqrs_py.processing.signatures import Kind, Signature
+from opencqrs_py.processing.replays import ResetFunction
+from opencqrs_py.processing.signatures import ON_REPLAY_FINISHED, ON_RESET, Kind, Signature
 
 CONTROLLERS = Part("a controller registration", CONTROLLER, ControllerRegistration, REGISTRATION)
 _DATABASES_OF = {"sqlite3": ("sqlite",), "psycopg": ("postgresql",), "pymysql": ("mariadb", "mysql")}
@@ -268,6 +268,16 @@ def _bound(
     return kept
 
 
+def _replay_ends(settings: EffectiveGroup, discovered: Discovered) -> list[ResetFunction]:
+    """Return the calls of a group's ``@on_replay_finished`` functions; ``@on_reset`` functions are only checked."""
+    injector = discovered.injector
+    for each in discovered.resets:
+        if each.group == settings.name:
+            of_reset(each.call, each.place, injector, ON_RESET)
+    ends = (each for each in discovered.replay_ends if each.group == settings.name)
+    return [of_reset(each.call, each.place, injector, ON_REPLAY_FINISHED) for each in ends]
+
+
 class GroupContainer(containers.DeclarativeContainer):
     """The parts of one processing group. Its slots are filled by the application's container."""
 
@@ -301,7 +311,7 @@ class GroupContainer(containers.DeclarativeContainer):
     code = providers.ThreadSafeSingleton(
         group_code, settings, discovered, handlers, dispatcher, event_types, sequencing, code_reader
     )
-    finished = providers.ThreadSafeSingleton(replay_ends_of, settings, discovered)
+    finished = providers.ThreadSafeSingleton(_replay_ends, settings, discovered)
     replays = providers.ThreadSafeSingleton(
         make_replay_rule,
         handlers,

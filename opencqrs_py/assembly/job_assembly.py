@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from opencqrs_py.adapters.processes import has_ended
 from opencqrs_py.assembly.blueprint import Blueprint
-from opencqrs_py.assembly.conditions import raise_together
+from opencqrs_py.assembly.conditions import Decision, raise_together
 from opencqrs_py.assembly.container import ApplicationContainer, check_transaction
+from opencqrs_py.assembly.job_decisions import JobChoices
 from opencqrs_py.assembly.job_events import events_of
 from opencqrs_py.assembly.job_rules import bound_jobs, errors_of, require_visible, rules_of
 from opencqrs_py.assembly.jobs import Jobs, KnownJobs
@@ -46,6 +47,13 @@ class JobAssembly:
         events = {each.job: each.types for each in events_of(found, self.blueprint.job_triggers)}
         rules = rules_of(found, self.configuration)
         return Jobs(KnownJobs(found, rules, self.container.job_store(), self._control_view, runner, events))
+
+    def decisions(self) -> list[Decision]:
+        """Return what was decided about each job, with what keeps it from running."""
+        found, database = self.blueprint.discover(), self.container.database_choice().decision
+        triggers = self.blueprint.job_triggers
+        choices = JobChoices(found.jobs, self.configuration, database, triggers, found.injector, self.check_transaction)
+        return choices.decisions()
 
     def parts(self, *, only: str = "", observer: RunObserver | None = None) -> JobParts:
         """Return what runs the jobs.

@@ -6,25 +6,28 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from opencqrs_py.adapters.memory import InMemoryProgressTracker
 from opencqrs_py.assembly.actor import actor
-from opencqrs_py.assembly.group_names import unknown_group
+from opencqrs_py.assembly.group_names import group_named
+from opencqrs_py.assembly.nodes import has_progress_in_sql, is_led
 from opencqrs_py.config import EffectiveGroup
 from opencqrs_py.control.layouts import Known, Log, Progress, at_start, carried_over, even, merge_of, split_of
 from opencqrs_py.control.ports import ControlStore
 from opencqrs_py.control.records import ControlView
 from opencqrs_py.errors import AssemblyError, LayoutError
 from opencqrs_py.model.group_record import GroupRecord, RecordedLayout
-from opencqrs_py.model.naming import canonical, counted
+from opencqrs_py.model.naming import counted
 from opencqrs_py.model.partition import Partition, layout
 from opencqrs_py.model.progress import Cursor, PartitionStatus
 from opencqrs_py.processing.feed import UnsequencedError
 from opencqrs_py.processing.frames import FrameProcessing
 from opencqrs_py.processing.groups import GroupProcessing
 from opencqrs_py.processing.ports import GroupRecords, ProgressTracker, RepartitioningTracker
+
+if TYPE_CHECKING:
+    from opencqrs_py.assembly.container import ApplicationContainer, GroupContainer
 
 _log = logging.getLogger("opencqrs.control")
 _MOST_SHOWN = 20
@@ -78,49 +81,29 @@ class LettingGo(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class GroupParts:
-    """The parts of a group that a change of its partitions needs; each is made when it is asked for.
-
-    Attributes:
-        settings: Its effective settings.
-        make_tracker: Returns where its progress is.
-        make_processing: Returns what sequences its events.
-        led: Whether leases lead it.
-        in_database: Whether its progress is in the application's database, where one tracker sees all.
-    """
-
-    settings: EffectiveGroup
-    make_tracker: Callable[[], ProgressTracker]
-    make_processing: Callable[[], GroupProcessing]
-    led: bool
-    in_database: bool
-
-    @cached_property
-    def tracker(self) -> ProgressTracker:
-        """Where its progress is."""
-        return self.make_tracker()
-
-    @cached_property
-    def processing(self) -> GroupProcessing:
-        """What sequences its events."""
-        return self.make_processing()
-
-
 class Layouts:
     """Changes the partitions of groups, from any process. Each change is logged by the logger ``opencqrs.control``.
 
     Every partition continues where its sequences were: no event is handled twice, and none is left out.
 
     Args:
-        groups: The groups, by name.
-        store: The control tables; ``None`` if no group is led by leases.
+        groups: The groups.
+        parts: Their parts, by name.
+        container: The parts that they share.
         nodes: Has nodes let go of partitions.
     """
 
-    def __init__(self, groups: Mapping[str, GroupParts], store: ControlStore | None, nodes: LettingGo) -> None:
+    def __init__(
+        self,
+        groups: Sequence[EffectiveGroup],
+        parts: Mapping[str, GroupContainer],
+        container: ApplicationContainer,
+        nodes: LettingGo,
+    ) -> None:
         self._groups = groups
-        self._store = store
+        self._parts = parts
+        self._led = frozenset(name for name, group in parts.items() if is_led(group))
+        self._store: ControlStore | None = container.control_store() if self._led else None
         self._nodes = nodes
 
     def split(self, name: str, *, timeout: float = 60.0, dry_run: bool = False) -> LayoutResult:
@@ -159,7 +142,7 @@ class Layouts:
 
         Returns and errors are those of ``split``.
         """
-        return self._change(self._group(name), even(count), timeout, dry_run=dry_run)
+        return self._change(group_named(name, self._groups), even(count), timeout, dry_run=dry_run)
 
     def started(self, names: Collection[str]) -> dict[str, tuple[Partition, ...]]:
         """Return the partitions of groups that this process is about to start, changed if their setting has changed.
@@ -169,11 +152,10 @@ class Layouts:
             WaitTimedOutError: OCQ-536, if a node has not let go in time.
         """
         view = self._nodes.view()
-        return {name: self._started(self._groups[name], look, view) for name, look in self._looks(names)}
+        return {group.name: self._started(group, look, view) for group, look in self._looks(names)}
 
-    def _started(self, group: GroupParts, look: _Look, view: ControlView) -> tuple[Partition, ...]:
-        settings, name = group.settings, group.settings.name
-        setting = settings.life_cycle.partitions
+    def _started(self, group: EffectiveGroup, look: _Look, view: ControlView) -> tuple[Partition, ...]:
+        setting, name = group.life_cycle.partitions, group.name
         if look.records is None:
             return layout(setting)
         living = [each.groups[name].modulus for each in view.alive.values() if name in each.groups]
@@ -193,20 +175,20 @@ class Layouts:
                     raise
                 return found.partitions
         leased = {lease.key.partition for lease in view.leases if lease.key.group == name}
-        if self._store is not None and group.led and known and leased != set(found.partitions):
+        if self._store is not None and group.name in self._led and known and leased != set(found.partitions):
             self._store.lay_out(name, found.partitions)  # a change was broken off, or the file of the leases is new
         return found.partitions
 
     def _change(
         self,
-        group: GroupParts,
+        group: EffectiveGroup,
         target: Sequence[Partition],
         timeout: float,
         *,
         setting: int | None = None,
         dry_run: bool = False,
     ) -> LayoutResult:
-        name, tracker = group.settings.name, self._tracker(group)
+        name, tracker = group.name, self._tracker(group)
         known = self._known(group)
         leaving, coming = sorted(set(known) - set(target)), sorted(set(target) - set(known))
         carry = self._carrying(group, target)
@@ -218,35 +200,35 @@ class Layouts:
         if dry_run:
             return _result(name, known, target, carried, dry_run=True)
         if not leaving:
-            if self._store is not None and group.led:
+            if self._store is not None and group.name in self._led:
                 self._store.lay_out(name, target)  # a change was broken off, or there is nothing to do
             return _result(name, known, target, {})
         is_recorded = any(record.group == name and record.layout is not None for record in tracker.records())
         if setting is None and not is_recorded:
-            setting = group.settings.life_cycle.partitions  # which these override
+            setting = group.life_cycle.partitions  # which these override
         with self._nodes.let_go(name, leaving, timeout) as let_go:
             carried = tracker.repartition(name, target, carry, setting=setting)
-            if self._store is not None and group.led:
+            if self._store is not None and group.name in self._led:
                 stopped = [one for one in coming if any(one.overlaps(other) for other in let_go.stopped)]
                 self._store.lay_out(name, target, stopped)
         count = counted(len(target), "partition")
         _log.info("group %s has %s now, and had %d; changed by %s", name, count, len(known), actor())
         return _result(name, known, target, carried, running=let_go.running)
 
-    def _carrying(self, group: GroupParts, target: Sequence[Partition]) -> Callable[[Progress], Progress]:
-        processing = group.processing
+    def _carrying(self, group: EffectiveGroup, target: Sequence[Partition]) -> Callable[[Progress], Progress]:
+        processing: GroupProcessing = self._parts[group.name].processing()
         if not processing.repartitions:
-            what = f"group '{group.settings.name}' cannot have other partitions: its own resolver assigns sequences"
+            what = f"group '{group.name}' cannot have other partitions: its own resolver assigns sequences"
             raise LayoutError("OCQ-615", what, fix="leave partition_resolver out")
         in_frames = isinstance(processing, FrameProcessing)
         if in_frames and len(target) > 1:
-            what = f"group '{group.settings.name}' has a @dataframe_handler: its only partition is split by Spark"
+            what = f"group '{group.name}' has a @dataframe_handler: its only partition is split by Spark"
             raise LayoutError("OCQ-615", what, fix="leave it at one partition")
 
         def carry(known: Progress) -> Progress:
             carried = carried_over(known, target, Log(processing.hashes_at, processing.positions_of))
             if in_frames and any(cursor.ahead is not None for cursor in carried.values()):
-                what = f"partitions of group '{group.settings.name}' are at different positions"
+                what = f"partitions of group '{group.name}' are at different positions"
                 fix = "let all of them reach the same event with the old handlers, then start the @dataframe_handler"
                 raise LayoutError("OCQ-615", what, fix=fix)
             return carried
@@ -256,12 +238,12 @@ class Layouts:
                 return carry(known)
             except UnsequencedError as failed:
                 what = f"the sequence of {failed.event.label} cannot be determined: {failed.error}"
-                raise LayoutError("OCQ-615", what, f"group {group.settings.name}", "fix its resolver") from failed
+                raise LayoutError("OCQ-615", what, f"group {group.name}", "fix its resolver") from failed
 
         return carry_named
 
-    def _tracker(self, group: GroupParts) -> RepartitioningTracker:
-        tracker, name = group.tracker, group.settings.name
+    def _tracker(self, group: EffectiveGroup) -> RepartitioningTracker:
+        tracker, name = self._parts[group.name].tracker(), group.name
         if isinstance(tracker, RepartitioningTracker) and not isinstance(tracker, InMemoryProgressTracker):
             return tracker
         why = "its progress tracker has no way to"
@@ -270,37 +252,31 @@ class Layouts:
         what = f"the partitions of group '{name}' cannot be changed: {why}"
         raise LayoutError("OCQ-615", what, f"group {name}", "keep progress in a database")
 
-    def _known(self, group: GroupParts) -> tuple[Partition, ...]:
-        return partitions_of(self._tracker(group), group.settings)
+    def _known(self, group: EffectiveGroup) -> tuple[Partition, ...]:
+        return partitions_of(self._tracker(group), group)
 
-    def _group(self, name: str) -> GroupParts:
-        known = {canonical(each): group for each, group in self._groups.items()}
-        group = known.get(canonical(name))
-        if group is None:
-            raise unknown_group(name, self._groups)
-        return group
-
-    def _partition(self, name: str) -> tuple[GroupParts, Partition]:
-        group = self._group(name.partition(":")[0])
+    def _partition(self, name: str) -> tuple[EffectiveGroup, Partition]:
+        group = group_named(name.partition(":")[0], self._groups)
         known, wanted = self._known(group), name.partition(":")[2].strip()
         found = next((each for each in known if str(each) == wanted), None)
         if found is None:
-            shown = ", ".join(f"{group.settings.name}:{each}" for each in known[:_MOST_SHOWN])
+            shown = ", ".join(f"{group.name}:{each}" for each in known[:_MOST_SHOWN])
             raise AssemblyError("OCQ-535", f"'{name}' is no partition", fix=f"use one of {shown}")
         return group, found
 
-    def _looks(self, names: Collection[str]) -> Iterator[tuple[str, _Look]]:
+    def _looks(self, names: Collection[str]) -> Iterator[tuple[EffectiveGroup, _Look]]:
         """Yield for each group what its tracker has recorded; those of one database are asked once."""
         looks: dict[object, _Look] = {}
-        for name in sorted(names):
-            tracker = self._groups[name].tracker
+        for group in sorted((each for each in self._groups if each.name in names), key=lambda each: each.name):
+            parts = self._parts[group.name]
+            tracker: ProgressTracker = parts.tracker()
             if not isinstance(tracker, RepartitioningTracker) or isinstance(tracker, InMemoryProgressTracker):
-                yield name, _Look([], None)
+                yield group, _Look([], None)
                 continue
-            key = "database" if self._groups[name].in_database else id(tracker)
+            key = "database" if has_progress_in_sql(parts) else id(tracker)
             if key not in looks:
                 looks[key] = _Look(tracker.statuses(), tracker.records())
-            yield name, looks[key]
+            yield group, looks[key]
 
 
 @dataclass(frozen=True, slots=True)

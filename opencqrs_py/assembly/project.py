@@ -12,6 +12,7 @@ from pathlib import Path
 from opencqrs_py.assembly.source_text import SourceText, read_source
 from opencqrs_py.config import Configuration, ConfigurationWarning, load
 from opencqrs_py.config.problems import GroupWithoutHandlerWarning, JobWithoutCodeWarning
+from opencqrs_py.config.profiles import DEFAULT_PROFILE
 from opencqrs_py.errors import AssemblyError
 from opencqrs_py.model.naming import canonical
 
@@ -288,3 +289,11 @@ def _unmatched(configuration: Configuration, scan: Scan) -> list[ConfigurationWa
         ConfigurationWarning("OCQ-529", f"discovery.exclude: '{pattern}' matches no file, folder or module", where, fix)
         for pattern in scan.unmatched
     ]
+
+
+def sources_line(configuration: Configuration, project: Path) -> str:
+    """Return a line that names the files of settings that were read, and the active profiles."""
+    files = (Path(file) for file in configuration.files)
+    names = [str(file.relative_to(project) if file.is_relative_to(project) else file) for file in files]
+    profiles = ", ".join(configuration.profiles) or DEFAULT_PROFILE
+    return f"settings: {', '.join(names) or f'no file in {project}'}; profiles: {profiles}"

@@ -14,12 +14,11 @@ from opencqrs_py.adapters.sql import SqlProgressTracker
 from opencqrs_py.adapters.sql.shadows import Comparison, Shadows, Swap
 from opencqrs_py.assembly.actor import actor
 from opencqrs_py.assembly.blueprint import Blueprint
-from opencqrs_py.assembly.group_names import unknown_group
+from opencqrs_py.assembly.group_names import group_named
 from opencqrs_py.assembly.rebuild_checks import require_streaming
 from opencqrs_py.assembly.shadow_build import FilledShadow, RebuildProgress, ShadowBuild, Watcher, old_tables_kept
 from opencqrs_py.config import EffectiveGroup
 from opencqrs_py.errors import RebuildError
-from opencqrs_py.model.naming import canonical
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.rebuild import RebuildPhase, RebuildRecord, ShadowTable
 
@@ -283,9 +282,7 @@ class Rebuilds:
         self._control.renew(group)
 
     def _chosen(self, name: str) -> tuple[EffectiveGroup, Shadows]:
-        group = next((group for known, group in self._groups.items() if canonical(known) == canonical(name)), None)
-        if group is None:
-            raise unknown_group(name, self._groups)
+        group = group_named(name, self._groups.values())
         return group, self._shadows(group.name)
 
     def _shadows(self, name: str) -> Shadows:

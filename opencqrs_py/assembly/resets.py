@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from opencqrs_py.adapters.memory import InMemoryProgressTracker
 from opencqrs_py.assembly.actor import actor
 from opencqrs_py.assembly.discovery import Discovered, GroupFunction
-from opencqrs_py.assembly.group_names import unknown_group
+from opencqrs_py.assembly.group_names import group_named
 from opencqrs_py.assembly.layouts import partitions_of
 from opencqrs_py.config import EffectiveGroup
 from opencqrs_py.errors import ExplainedError, ResetError
-from opencqrs_py.model.naming import canonical, listed
+from opencqrs_py.model.naming import listed
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor
 from opencqrs_py.model.replay import Replay, Reset, replay_after
@@ -28,9 +28,12 @@ from opencqrs_py.processing.exceptions import message_of, raise_interrupt, type_
 from opencqrs_py.processing.feed import UnsequencedError
 from opencqrs_py.processing.finding import find_event
 from opencqrs_py.processing.groups import GroupProcessing
-from opencqrs_py.processing.ports import Clock, EventSource, ProgressTracker, ResettableTracker
+from opencqrs_py.processing.ports import EventSource, ProgressTracker, ResettableTracker
 from opencqrs_py.processing.replays import ResetFunction
-from opencqrs_py.processing.signatures import ON_REPLAY_FINISHED, ON_RESET
+from opencqrs_py.processing.signatures import ON_RESET
+
+if TYPE_CHECKING:
+    from opencqrs_py.assembly.container import ApplicationContainer, GroupContainer
 
 _log = logging.getLogger("opencqrs.control")
 
@@ -90,31 +93,22 @@ class Resets:
     """Resets groups, from any process. Each reset is logged by the logger ``opencqrs.control``.
 
     Args:
-        groups: The groups, by name.
-        discovered: Has the ``@on_reset`` functions.
-        tracker_of: Returns where the progress of a group is.
-        processing_of: Returns what sequences the events of a group.
-        source: Returns the event store.
-        clock: Returns the time.
+        groups: The groups.
+        parts: Their parts, by name.
+        container: The parts that they share.
         pausing: Has nodes let go of a group.
     """
 
     def __init__(
         self,
-        groups: Mapping[str, EffectiveGroup],
-        discovered: Discovered,
-        tracker_of: Callable[[str], ProgressTracker],
-        processing_of: Callable[[str], GroupProcessing],
-        source: Callable[[], EventSource],
-        clock: Callable[[], Clock],
+        groups: Sequence[EffectiveGroup],
+        parts: Mapping[str, GroupContainer],
+        container: ApplicationContainer,
         pausing: Pausing,
     ) -> None:
         self._groups = groups
-        self._discovered = discovered
-        self._tracker_of = tracker_of
-        self._processing_of = processing_of
-        self._source = source
-        self._clock = clock
+        self._parts = parts
+        self._container = container
         self._pausing = pausing
 
     def reset(
@@ -146,23 +140,24 @@ class Resets:
             WaitTimedOutError: OCQ-536, if a node has not let go in time.
             EventStoreError: OCQ-310, if the progress belongs to another number of partitions.
         """
-        group = self._group(name)
-        tracker = self._tracker_of(group.name)
+        group = group_named(name, self._groups)
+        parts, discovered = self._parts[group.name], self._container.discovered()
+        tracker = parts.tracker()
         if not isinstance(tracker, ResettableTracker) or isinstance(tracker, InMemoryProgressTracker):
             what = f"the progress of group '{group.name}' cannot be reset: {_why_not(tracker)}"
             raise ResetError("OCQ-613", what, f"group {group.name}", "keep progress in a database")
-        functions = [self._bound(each) for each in self._discovered.resets if each.group == group.name]
-        source = self._source()
+        functions = [_bound(each, discovered) for each in discovered.resets if each.group == group.name]
+        source = self._container.event_store()
         head = source.head()
         position = self._position(target, source, head)
-        at = in_milliseconds(self._clock().now())
+        at = in_milliseconds(self._container.clock().now())
         reset = Reset(group.name, position, _as_json(context, group.name), " ".join(reason.split()), at)
         fingerprint = source.fingerprint(position)
         if dry_run:
             return ResetResult(reset, head, _foreseen(tracker, reset), running=False, dry_run=True)
         partitions = partitions_of(tracker, group)
         with self._pausing.paused(group.name, timeout) as running:
-            never_handled = partial(_never_handled, group.name, self._processing_of)
+            never_handled = partial(_never_handled, group.name, parts)
             opening = tracker.resetting(reset, partitions, fingerprint=fingerprint, never_handled=never_handled)
             with opening as opened:
                 for function, place in functions:
@@ -171,16 +166,6 @@ class Resets:
             why = f": {reset.reason}" if reset.reason else ""
             _log.warning("group %s was reset to position %d by %s%s", group.name, position, actor(), why)
         return result
-
-    def _group(self, name: str) -> EffectiveGroup:
-        group = next((group for known, group in self._groups.items() if canonical(known) == canonical(name)), None)
-        if group is None:
-            raise unknown_group(name, self._groups)
-        return group
-
-    def _bound(self, function: GroupFunction) -> tuple[ResetFunction, str]:
-        call = of_reset(function.call, function.place, self._discovered.injector, ON_RESET)
-        return call, function.place
 
     def _position(self, target: ResetTarget, source: EventSource, head: int) -> int:
         given = [each for each in (target.to, target.position, target.time, target.event) if each is not None]
@@ -211,21 +196,6 @@ class Resets:
         return found[0].position - 1
 
 
-def replay_ends_of(settings: EffectiveGroup, discovered: Discovered) -> list[ResetFunction]:
-    """Return the calls of a group's ``@on_replay_finished`` functions.
-
-    Raises:
-        HandlerSignatureError: OCQ-201 to OCQ-205, if one asks for what it cannot have; the same for ``@on_reset``
-            functions, so that this is found before they are needed.
-    """
-    injector = discovered.injector
-    for each in discovered.resets:
-        if each.group == settings.name:
-            of_reset(each.call, each.place, injector, ON_RESET)
-    ends = (each for each in discovered.replay_ends if each.group == settings.name)
-    return [of_reset(each.call, each.place, injector, ON_REPLAY_FINISHED) for each in ends]
-
-
 def _foreseen(tracker: ProgressTracker, reset: Reset) -> Mapping[Partition, Replay | None]:
     """Return what would be handled again by how far the group is now, waiting events left out."""
     own = (status for status in tracker.statuses() if status.group == reset.group)
@@ -233,11 +203,17 @@ def _foreseen(tracker: ProgressTracker, reset: Reset) -> Mapping[Partition, Repl
     return {status.partition: replay_after(reset, position, status.replay) for status, position in reached}
 
 
-def _never_handled(group: str, processing_of: Callable[[str], GroupProcessing], cursor: Cursor) -> Collection[int]:
+def _bound(function: GroupFunction, discovered: Discovered) -> tuple[ResetFunction, str]:
+    call = of_reset(function.call, function.place, discovered.injector, ON_RESET)
+    return call, function.place
+
+
+def _never_handled(group: str, parts: GroupContainer, cursor: Cursor) -> Collection[int]:
     if cursor.ahead is None:
         return ()
+    processing: GroupProcessing = parts.processing()
     try:
-        return processing_of(group).never_handled(cursor)
+        return processing.never_handled(cursor)
     except UnsequencedError as failed:
         what = f"the sequence of {failed.event.label} cannot be determined: {failed.error}"
         raise ResetError("OCQ-613", what, f"group {group}", "fix its resolver") from failed

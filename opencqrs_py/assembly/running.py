@@ -8,7 +8,7 @@ from functools import partial
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
-from opencqrs_py.assembly.blueprint import Blueprint, UserModules
+from opencqrs_py.assembly.blueprint import Blueprint
 from opencqrs_py.assembly.conditions import no_inbox, waits
 from opencqrs_py.assembly.container import ApplicationContainer, GroupContainer, GroupRecipe
 from opencqrs_py.assembly.loaded_code import NO_CODE, loaded_code
@@ -30,7 +30,7 @@ from opencqrs_py.processing.supervision import Observer
 
 if TYPE_CHECKING:
     from opencqrs_py.config.settings import SparkSettings
-    from opencqrs_py.engines.spark.session import Session, Sessions
+    from opencqrs_py.engines.spark.session import Sessions
 
 
 _REGISTRY = Registry(
@@ -162,34 +162,6 @@ def spark_engines(
         return SparkEngine(runs, owner, sessions(), observer, clock, spark.max_tasks_per_group, meanwhile)
 
     return make
-
-
-def spark_sessions(
-    spark: SparkSettings, modules: UserModules, name: str, given: Session | None = None, *, verbose: bool
-) -> Sessions:
-    """Return what opens sessions of Spark, under a name, after a check of the master that settings name.
-
-    The user's modules travel to the executors; ``verbose`` shows Spark's own log. A session that was ``given`` is used
-    as it is, whatever settings say of master and session.
-    """
-    from opencqrs_py.engines.spark.masters import require_form  # noqa: PLC0415 as below
-    from opencqrs_py.engines.spark.session import Sessions, SessionSettings  # noqa: PLC0415 loads PySpark
-
-    if given is None:
-        require_form(spark.master)
-    settings = SessionSettings(
-        master=spark.master,
-        conf=spark.conf,
-        name=name,
-        sources=modules.shipped(),
-        roots=modules.roots,
-        verbose=verbose,
-        allow_unauthenticated=spark.allow_unauthenticated,
-    )
-    sessions = Sessions(settings, given)
-    sessions.require_authentication()
-    sessions.require_master()
-    return sessions
 
 
 def initial_position(setting: str, source: EventSource, clock: Clock) -> int:

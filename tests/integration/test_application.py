@@ -15,7 +15,7 @@ from support.observers import Watching
 from support.sqlite import is_open, opened_connections, rows_of
 
 from opencqrs_py import Application, Observer
-from opencqrs_py.assembly import running
+from opencqrs_py.assembly import launch
 from opencqrs_py.assembly.processors import Processors
 from opencqrs_py.assembly.status import RunResult
 from opencqrs_py.engines.coordination import Coordinator
@@ -113,7 +113,7 @@ def test_a_second_thread_cannot_start_what_is_being_started(handlers, tmp_path, 
         def partitions(self) -> tuple[()]:
             return ()
 
-    monkeypatch.setattr(running, "engines_for", lambda runs, *_: [(Engine(), [run for _, run in runs])])
+    monkeypatch.setattr(launch, "engines_for", lambda runs, *_: [(Engine(), [run for _, run in runs])])
     with ThreadPoolExecutor() as threads:
         first = threads.submit(application.start)
         assert begun.wait(60)
@@ -154,7 +154,7 @@ def test_a_run_that_is_interrupted_stops_sooner_than_one_that_is_done(
         def partitions(self) -> tuple[()]:
             return ()
 
-    monkeypatch.setattr(running, "engines_for", lambda runs, *_: [(Engine(), [run for _, run in runs])])
+    monkeypatch.setattr(launch, "engines_for", lambda runs, *_: [(Engine(), [run for _, run in runs])])
     with pytest.raises(KeyboardInterrupt) if interrupted else nullcontext():
         application.run(until_caught_up=True)
     assert patiences == [most]

@@ -88,7 +88,7 @@ def statements() -> Iterator[list[str]]:
 
 def asked(application, path, method="GET"):
     """Return status and text of an answer."""
-    host, _, port = application._serving.url.removeprefix("http://").rpartition(":")
+    host, _, port = application._life.serving.url.removeprefix("http://").rpartition(":")
     with closing(http.client.HTTPConnection(host, int(port), timeout=LONG)) as connection:
         connection.request(method, path)
         response = connection.getresponse()
@@ -194,14 +194,14 @@ def test_another_process_sees_how_much_a_node_has_in_hand_on_spark(make):
 def test_nothing_listens_unless_it_is_wanted(make):
     made = make(**{"http.bind": None})
     made.start()
-    assert made._serving is None
+    assert made._life.serving is None
     assert not [thread for thread in threads() if thread.name in {"opencqrs-http", "opencqrs-look"}]
 
 
 def test_after_the_stop_nothing_listens(make):
     made = make()
     made.start()
-    url = made._serving.url
+    url = made._life.serving.url
     made.stop()
     assert not [thread for thread in threads() if thread.name in {"opencqrs-http", "opencqrs-look", "opencqrs-status"}]
     with pytest.raises(ConnectionRefusedError), closing(http.client.HTTPConnection(url.removeprefix("http://"))) as one:
@@ -211,7 +211,7 @@ def test_after_the_stop_nothing_listens(make):
 def test_a_port_in_use_is_an_error_of_the_start_that_names_the_setting(make):
     first = make()
     first.start()
-    address = first._serving.url.removeprefix("http://")
+    address = first._life.serving.url.removeprefix("http://")
     second = make(**{"http.bind": address})
     with pytest.raises(AssemblyError) as raised:
         second.start()
@@ -305,12 +305,12 @@ def test_a_node_without_partitions_is_ready_as_it_stands_by(make, make_module, t
 def test_a_process_that_cannot_handle_events_is_alive_and_not_ready(processors, says, make):
     made = make()
     made.start()
-    running, made._processors = made._processors, processors
+    running, made._life.processors = made._life.processors, processors
     try:
         assert asked(made, "/health/ready") == (503, says)
         assert asked(made, "/health/live") == (200, "alive\n")
     finally:
-        made._processors = running
+        made._life.processors = running
 
 
 def test_a_process_whose_threads_have_ended_is_not_alive(make):
@@ -319,11 +319,11 @@ def test_a_process_whose_threads_have_ended_is_not_alive(make):
 
     made = make()
     made.start()
-    running, made._processors = made._processors, SimpleNamespace(check=check)
+    running, made._life.processors = made._life.processors, SimpleNamespace(check=check)
     try:
         assert asked(made, "/health/live") == (503, "dead: NonTransientError: the coordination has ended\n")
     finally:
-        made._processors = running
+        made._life.processors = running
 
 
 @pytest.mark.postgresql
@@ -362,6 +362,6 @@ def test_the_address_is_logged(make, caplog):
     with caplog.at_level(logging.INFO):
         made = make()
         made.start()
-        url = made._serving.url
+        url = made._life.serving.url
     assert f"answering on {url}: /health/live, /health/ready, /metrics, /status" in caplog.messages
     assert url.startswith("http://127.0.0.1:")

@@ -71,7 +71,7 @@ def asked(application, path=RUNS, method="POST", body=None, token=TOKEN, **heade
     """Return status, headers and text of an answer."""
     if token is not None:
         headers["Authorization"] = f"Bearer {token}"
-    host, _, port = application._serving.url.removeprefix("http://").rpartition(":")
+    host, _, port = application._life.serving.url.removeprefix("http://").rpartition(":")
     with closing(http.client.HTTPConnection(host, int(port), timeout=LONG)) as connection:
         connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
         response = connection.getresponse()

@@ -67,7 +67,7 @@ def database(request) -> dict[str, object]:
 
 def metrics(application):
     """Return the value of each sample of jobs, by its name and the values of its labels."""
-    host, _, port = application._serving.url.removeprefix("http://").rpartition(":")
+    host, _, port = application._life.serving.url.removeprefix("http://").rpartition(":")
     with closing(http.client.HTTPConnection(host, int(port), timeout=LONG)) as connection:
         connection.request("GET", "/metrics")
         text = connection.getresponse().read().decode()

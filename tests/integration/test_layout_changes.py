@@ -97,9 +97,10 @@ def test_nodes_follow_a_change_whose_command_has_ended_before_it_changed_the_lea
     world.append(application)
     application.start()
     wait_until(world.is_done)
-    group = application.layouts._groups["loans"]
-    log = Log(group.processing.hashes_at, group.processing.positions_of)
-    group.tracker.repartition("loans", layout(3), lambda known: carried_over(known, layout(3), log))
+    group = application._group_containers["loans"]
+    processing = group.processing()
+    log = Log(processing.hashes_at, processing.positions_of)
+    group.tracker().repartition("loans", layout(3), lambda known: carried_over(known, layout(3), log))
     world.append(application)
     wait_until(world.is_done)
     assert world.handled() == Counter(range(1, world.events + 1))
@@ -141,7 +142,7 @@ def test_a_change_that_nodes_do_not_let_go_for_changes_nothing_and_they_go_on(
     application.start()
     wait_until(world.is_done)
     with monkeypatch.context() as patch:
-        patch.setattr(application._processors.coordinator, "reconcile", lambda: None)
+        patch.setattr(application._life.processors.coordinator, "reconcile", lambda: None)
         with pytest.raises(WaitTimedOutError, match="still waiting for loans 0/2, loans 1/2 to be let go"):
             application.layouts.repartition("loans", 3, timeout=0.0)
     world.append(application)

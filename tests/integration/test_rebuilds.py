@@ -23,6 +23,7 @@ from opencqrs_py.engines.thread import engine as thread_engine
 from opencqrs_py.errors import EventStoreError, HandlersChangedError, RebuildError
 from opencqrs_py.model.rebuild import Fate, RebuildPhase
 from opencqrs_py.processing.pacing import Arrivals, Pace
+from opencqrs_py.processing.supervision import NO_OBSERVER
 from opencqrs_py.testing import FakeClock
 
 ALL_HANDLERS = "event-handling.groups.catalog.rebuild.run-all-handlers"
@@ -761,7 +762,8 @@ def test_a_claim_between_the_tables_and_their_progress_is_refused(
     with world.application() as application, monkeypatch.context() as patch:
         patch.setattr(Application, "_complete_rebuilds", lambda *_: None)
         chosen = application._chosen(["catalog"])
-        runs = application._made(chosen, object(), None, verbose=False, with_others=False)  # type: ignore[arg-type]
+        launch = application._launch(verbose=False)
+        runs = launch.processors(chosen, [], NO_OBSERVER, None, application.layouts.started)
         (group,) = runs._groups
         from opencqrs_py.engines.recorded_claims import claimed  # noqa: PLC0415
 

@@ -137,8 +137,8 @@ def run_until(application: Application, attempts: int) -> None:
     application.start()
     try:
         while (failure := failure_of(application)) is None or failure.attempts < attempts:
-            assert application._processors is not None
-            assert application._processors.going_on(until_caught_up=False)
+            assert application._life.processors is not None
+            assert application._life.processors.going_on(until_caught_up=False)
     finally:
         application.stop()
 

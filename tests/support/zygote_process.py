@@ -18,7 +18,7 @@ from typing import Any
 
 LOADED = (
     *("cli.main", "cli.run", "cli.status", "cli.events", "cli.config", "cli.doctor", "cli.init"),
-    *("assembly.application", "assembly.container", "assembly.running"),
+    *("assembly.application", "assembly.container", "assembly.running", "assembly.launch"),
     *("engines.thread", "engines.spark.engine"),
 )
 FAILED = 70  # no exit code of ours

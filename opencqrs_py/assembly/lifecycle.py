@@ -1,0 +1,139 @@
+"""The life of an application: it is started once, stopped from any thread, and closed when nothing uses it any more."""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from collections.abc import Callable
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from opencqrs_py.assembly.blueprint import ProjectResources
+from opencqrs_py.assembly.opened_databases import OpenedDatabases
+from opencqrs_py.assembly.shared_spark import SharedSpark
+from opencqrs_py.assembly.status import RunResult
+from opencqrs_py.errors import AssemblyError
+from opencqrs_py.model.progress import ProcessorState
+from opencqrs_py.processing.supervision import SupervisedPartition
+
+if TYPE_CHECKING:
+    from opencqrs_py.assembly.processors import Processors
+    from opencqrs_py.assembly.serving import Serving
+
+STOP_PATIENCE = 3.0  # seconds that events in hand get to finish
+DONE_PATIENCE = 30.0  # when nothing is in hand: for the end of a Spark session, which the program may open again
+_INTERRUPTED_PATIENCE = 1.0  # after Ctrl-C, so that all is over within two seconds
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.002, 0.05  # seconds between two looks at what runs
+_ENDED = (ProcessorState.STOPPED, ProcessorState.FAILED)
+
+
+class Lifecycle:
+    """Keeps what one start has made until a stop, in the process that has started it.
+
+    Args:
+        resources: The resources of the project's containers.
+        databases: The databases that settings name by URL.
+        spark: What groups and jobs run on.
+    """
+
+    def __init__(self, resources: ProjectResources, databases: OpenedDatabases, spark: SharedSpark) -> None:
+        self.processors: Processors | None = None
+        self.serving: Serving | None = None
+        self._resources = resources
+        self._databases = databases
+        self._spark = spark
+        self._starting = Lock()  # held while a thread is in start()
+        self._started_in = 0  # the process that has called start()
+        self._in_hand: list[SupervisedPartition] = []  # partitions that a stop has not waited for
+
+    def start(self, plan: Callable[[], Callable[[], None]]) -> None:
+        """Start what is planned.
+
+        Args:
+            plan: Checks what is asked for, before anything is opened, and returns what sets ``serving`` and
+                ``processors``. If that fails, or an engine, everything is closed.
+
+        Raises:
+            AssemblyError: OCQ-511, if it runs already or another thread is starting it.
+        """
+        if not self._starting.acquire(blocking=False):
+            raise AssemblyError("OCQ-511", "another thread is starting the application", fix="call start() once")
+        try:
+            if self.processors is not None:
+                raise AssemblyError("OCQ-511", "the application is running already", fix="stop() it first")
+            self._start(plan())
+        finally:
+            self._starting.release()
+        if self.processors is None:  # a stop has come first, and left it to this thread to close what it used
+            self._close()
+
+    def _start(self, begin: Callable[[], None]) -> None:
+        self._started_in = os.getpid()
+        try:
+            self._resources.open()
+            begin()
+            if self.serving is not None:
+                self.serving.start()
+            if self.processors is not None:
+                self.processors.start()
+        except BaseException:
+            self.stop(patience=0)
+            self._close()
+            raise
+
+    def stop(self, patience: float) -> None:
+        """Finish the events in hand, for at most ``patience`` seconds an engine, and release everything."""
+        if self.is_forked:
+            return
+        processors = self.processors
+        if processors is not None:
+            processors.stop(patience)
+        serving, self.serving = self.serving, None
+        if serving is not None:
+            serving.stop()
+        partitions = [*self._in_hand, *(processors.partitions() if processors is not None else ())]
+        self._in_hand = [each for each in partitions if each.state not in _ENDED]
+        self.processors = None
+        self._spark.close(patience)
+        if not self._starting.locked():  # a start in another thread uses what is open until its end
+            self._close()
+        if processors is not None and (lingering := processors.lingering()):
+            self._databases.disconnect_after(lingering)
+
+    def stay(self, *, until_caught_up: bool) -> RunResult:
+        """Wait until the processors are done or have failed, and stop them; return how the run has ended.
+
+        Raises:
+            KeyboardInterrupt: After a clean stop.
+        """
+        gc.freeze()  # what is assembled stays: the collector need not look at it again and again
+        patience, pause = _INTERRUPTED_PATIENCE, _SHORTEST_PAUSE
+        try:
+            processors = self.processors
+            while processors is not None and processors.going_on(until_caught_up=until_caught_up):
+                time.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+                processors = self.processors
+            patience = DONE_PATIENCE
+            result = processors.result() if processors is not None else RunResult((), {})
+        finally:
+            gc.unfreeze()
+            self.stop(patience)
+        return processors.settled(result) if processors is not None else result
+
+    def close(self) -> None:
+        """Close the databases, also those in memory, unless events are in hand or this is a fork."""
+        if not self._in_hand and not self.is_forked:
+            self._databases.close()
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this process is a fork of the one that runs the processors."""
+        return self.processors is not None and self._started_in != os.getpid()
+
+    def _close(self) -> None:
+        """Close what is open, unless handlers that a stop has not waited for may still use it."""
+        self._resources.close(self._in_hand)
+        if not self._in_hand:
+            self._databases.disconnect()

@@ -1,0 +1,71 @@
+"""The Spark of an application: what its groups and jobs share from its first use until the next stop."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from opencqrs_py.assembly.blueprint import UserModules
+
+if TYPE_CHECKING:
+    from opencqrs_py.config.settings import SparkSettings
+    from opencqrs_py.engines.spark.session import Session, Sessions
+
+
+class SharedSpark:
+    """Opens sessions of Spark as settings say, once for all groups and jobs of an application.
+
+    Args:
+        settings: The section ``spark``.
+        modules: The user's modules, which travel to the executors.
+        name: How Spark's own pages call the application.
+        given: A session of the program's own, which is used as it is, whatever settings say of master and session.
+    """
+
+    def __init__(self, settings: SparkSettings, modules: UserModules, name: str, given: Session | None = None) -> None:
+        self.given = given
+        self._settings = settings
+        self._modules = modules
+        self._name = name
+        self._sessions: Sessions | None = None
+
+    @property
+    def in_use(self) -> bool:
+        """Whether groups or jobs have asked for it since the last ``close``."""
+        return self._sessions is not None
+
+    def sessions(self, *, verbose: bool) -> Sessions:
+        """Return what opens the session, after a check of the master that settings name.
+
+        Args:
+            verbose: Whether Spark's own log is shown; it counts for the first caller.
+        """
+        if self._sessions is None:
+            self._sessions = self._made(verbose=verbose)
+        return self._sessions
+
+    def close(self, patience: float) -> None:
+        """Close the session, if one was opened: wait at most so many seconds for what runs in it."""
+        sessions, self._sessions = self._sessions, None
+        if sessions is not None:
+            sessions.close(patience)
+
+    def _made(self, *, verbose: bool) -> Sessions:
+        from opencqrs_py.engines.spark.masters import require_form  # noqa: PLC0415 as below
+        from opencqrs_py.engines.spark.session import Sessions, SessionSettings  # noqa: PLC0415 loads PySpark
+
+        spark, modules = self._settings, self._modules
+        if self.given is None:
+            require_form(spark.master)
+        settings = SessionSettings(
+            master=spark.master,
+            conf=spark.conf,
+            name=self._name,
+            sources=modules.shipped(),
+            roots=modules.roots,
+            verbose=verbose,
+            allow_unauthenticated=spark.allow_unauthenticated,
+        )
+        sessions = Sessions(settings, self.given)
+        sessions.require_authentication()
+        sessions.require_master()
+        return sessions
