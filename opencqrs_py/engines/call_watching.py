@@ -59,10 +59,10 @@ class CallWatcher:
         there = self._processors()
         self._timers = {each: self._timers.get(each) or CallTimer(each.limits) for each in there}
         for processor, timer in tuple(self._timers.items()):
-            overdue = timer.look(processor.call_in_hand(), self._clock.monotonic())
+            overdue = timer.look(processor.calls.in_hand(), self._clock.monotonic())
             if overdue is None:
                 continue
-            failure = processor.overdue(overdue.call, overdue.seconds)
+            failure = processor.calls.overdue(overdue.call, overdue.seconds)
             if overdue.timed_out:
                 self._timed_out(processor, overdue.call, failure)
             else:

@@ -263,7 +263,7 @@ def claim_after_timeout(
         what = f"group '{run.group}' partition {hung.partition}: {failure.event}: {failure.message}"
         logger.error("[%s %s] %s hangs\n%s", run.group, hung.partition, failure.event, failure.traceback)
         fix = "make sure that the handler ends by itself, or keep progress on a server; then start again"
-        where = ", ".join(hung.processor.places(call))
+        where = ", ".join(hung.processor.calls.places(call))
         raise EngineLostError("OCQ-414", f"{what}, and its transaction cannot be ended", where, fix)
     hung.processor.abandon()
     (found,) = claimed(run, [hung.partition], owner)

@@ -6,26 +6,25 @@ from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import takewhile
-from typing import Any, NoReturn
+from typing import Any
 
 from typing_extensions import override
 
-from opencqrs_py.errors import CheckpointError, NonTransientError
+from opencqrs_py.errors import CheckpointError
 from opencqrs_py.model.checkpoint import CheckpointStatus
 from opencqrs_py.model.chunk import NOTHING
 from opencqrs_py.model.inbox import GivenUp
 from opencqrs_py.model.outcome import Failure, Origin, Outcome
 from opencqrs_py.model.progress import Cursor, PartitionStatus, ProcessorState, Skip
-from opencqrs_py.processing.awaiting import tasks_may_stay
-from opencqrs_py.processing.binding import Work
 from opencqrs_py.processing.checkpoints import CheckpointTrigger
 from opencqrs_py.processing.dispatch import ChunkFailedError
 from opencqrs_py.processing.exceptions import failure_of, one_line, own_frames, raise_interrupt
 from opencqrs_py.processing.feed import Page
+from opencqrs_py.processing.participant_calls import NO_UNIT, ParticipantCalls
 from opencqrs_py.processing.participation import Checkpointing, ClaimedPartition, logger
 from opencqrs_py.processing.pipelining import Pipelining
 from opencqrs_py.processing.portions import Portion, without_handling
-from opencqrs_py.processing.processor import PartitionProcessor, Stopping, tell
+from opencqrs_py.processing.processor import PartitionProcessor, Stopping
 from opencqrs_py.processing.replays import ReplayRule
 
 _BEAT_SECONDS = 1.0  # between two looks whether the claim is held, with which positions are published
@@ -62,9 +61,16 @@ class CheckpointedProcessor(PartitionProcessor):
         self._beaten = self._clock.monotonic()
         self._published: CheckpointStatus | None = None
         self._last: ClaimedPartition | None = None
-        if (others := checkpointing.others.usual) is not None:
-            self._dispatcher = others
         self._replays = ReplayRule(checkpointing.others.replaying, self._replays.finished)
+        self.calls = self._calls = ParticipantCalls(
+            self.group,
+            self.partition,
+            checkpointing.others.usual or self.calls.dispatcher,
+            self._replays,
+            self._diagnosis,
+            checkpointing=checkpointing,
+            trigger=lambda: self._participating().trigger,
+        )
         self._most = self._batch_size
         own = checkpointing.own.usual
         self._gathers = own is not None and own.takes_several
@@ -84,7 +90,7 @@ class CheckpointedProcessor(PartitionProcessor):
             is_outage = outage.failure is not None and outage.failure.origin is Origin.OUTAGE
             return replace(outage, cursor=replace(cursor, doubtful=True)) if is_outage else outage
         if self._claimed is not None and self._claimed.closed:
-            return Outcome(cursor, failure=self._failure(self._fenced(), Origin.FRAMEWORK))
+            return Outcome(cursor, failure=self._failure(self.claim.lost(), Origin.FRAMEWORK))
         if self._claimed is None:
             cursor = replace(cursor, position=cursor.stored)  # what was handled after it, nobody keeps
             try:
@@ -326,22 +332,7 @@ class CheckpointedProcessor(PartitionProcessor):
 
     def _deliver(self, cursor: Cursor, portion: Portion) -> int:
         """Call the participants' handlers, outside of any transaction."""
-        work = Work(self.group, self.partition, NO_UNIT, cursor.failing, cursor.attempt)
-        if portion.waiting or cursor.replay is not None or cursor.ahead is not None:
-            tell(work, cursor, portion)
-        work.trigger = self._participating().trigger
-        dispatcher = self._all.own.replaying if work.replaying else self._all.own.usual
-        if dispatcher is None:
-            return 0
-        with tasks_may_stay():  # which a participant awaits at a checkpoint
-            return self._handled(portion, work, dispatcher)
-
-    @override
-    def _handled(self, portion: Portion, work: Work, dispatcher: Any = None) -> int:
-        if dispatcher is None and self._all.others.usual is None:  # participants have handled everything
-            return 0
-        work.trigger = self._participating().trigger
-        return super()._handled(portion, work, dispatcher)
+        return self._calls.deliver(portion, self._calls.begin(NO_UNIT, cursor, portion))
 
     @override
     def _commit(
@@ -448,7 +439,7 @@ class CheckpointedProcessor(PartitionProcessor):
         self._beaten, cursor = now, outcome.cursor
         try:
             if self._tracker.renewed(self.group, cursor) is None:
-                return replace(outcome, failure=self._failure(self._fenced(), Origin.FRAMEWORK))
+                return replace(outcome, failure=self._failure(self.claim.lost(), Origin.FRAMEWORK))
             self.publish(cursor)
         except BaseException as error:  # an outage: the next step that writes meets it
             raise_interrupt(error)
@@ -473,36 +464,6 @@ class _Rest:
             self._stopping.wait(min(left, _LOOK_SECONDS))
             left -= _LOOK_SECONDS
         return self.is_set()
-
-
-class _NoUnit:
-    """What participants' handlers are called in: no transaction. A handler that asks for one is refused."""
-
-    __slots__ = ()
-
-    @property
-    def connection(self) -> NoReturn:
-        """Refused."""
-        raise NonTransientError("participants handle events outside of the transaction")
-
-    session = connection
-
-    def flush(self) -> None:
-        """Do nothing: nothing is held."""
-
-    def end_session(self) -> bool:
-        """Return true: there is no session that could hold anything."""
-        return True
-
-    def pipelined(self) -> None:
-        """Return ``None``: there is nothing that could be sent."""
-
-    def ended_early(self, error: BaseException) -> None:
-        """Return ``None``: there is nothing that could end."""
-        del error
-
-
-NO_UNIT = _NoUnit()
 
 
 def _positions(portion: Portion) -> tuple[int, ...]:

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol
 
-from opencqrs_py.model.chunk import NOTHING, Chunk
+from opencqrs_py.model.chunk import NOTHING
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.inbox import InboxEntry
 from opencqrs_py.model.outcome import Failure, Outcome, Parked
@@ -16,9 +15,10 @@ from opencqrs_py.model.progress import Cursor
 from opencqrs_py.processing.binding import Work
 from opencqrs_py.processing.dispatch import ChunkFailedError
 from opencqrs_py.processing.exceptions import raise_interrupt
+from opencqrs_py.processing.handler_calls import HandlerCalls
 from opencqrs_py.processing.parking import PartitionInbox, with_entry
 from opencqrs_py.processing.portions import Portion
-from opencqrs_py.processing.ports import EventSource, SavingTracker, SavingUnit, UnitOfWork
+from opencqrs_py.processing.ports import EventSource, SavingTracker, SavingUnit
 from opencqrs_py.processing.recovery import Diagnosis
 
 SIZE = 50  # events; a savepoint for so many costs little, and so do so many that are handled again
@@ -42,26 +42,6 @@ class NotUndoneError(Exception):
     def __init__(self, error: BaseException | None = None) -> None:
         super().__init__()
         self.error = error
-
-
-class Calls(Protocol):
-    """How the processor of a partition calls handlers."""
-
-    def begin(self, unit: UnitOfWork, cursor: Cursor, portion: Portion) -> Work:
-        """Return the work that handlers of a portion share."""
-        ...
-
-    def call(self, work: Work, events: Chunk) -> int:
-        """Call the handlers; return how many events they got. Raises ``ChunkFailedError`` if one fails."""
-        ...
-
-    def end(self, work: Work) -> None:
-        """Call no handler any more in this transaction."""
-        ...
-
-    def after_commit(self, work: Work) -> tuple[Failure, ...]:
-        """Make the calls that have waited for the commit; return how some have failed."""
-        ...
 
 
 @dataclass(slots=True)
@@ -93,7 +73,7 @@ class Pieces:
         inbox: That of the partition.
         source: The event store.
         diagnosis: Explains errors.
-        calls: How handlers are called.
+        calls: Calls the handlers.
     """
 
     def __init__(
@@ -103,7 +83,7 @@ class Pieces:
         inbox: PartitionInbox,
         source: EventSource,
         diagnosis: Diagnosis,
-        calls: Calls,
+        calls: HandlerCalls,
     ) -> None:
         self._group = group
         self._tracker = tracker

@@ -3,37 +3,34 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from operator import length_hint
-from threading import get_ident
 from typing import Protocol
 
 from opencqrs_py.errors import (
-    FencedError,
     HandlerCrashError,
-    HandlerTimeoutError,
     InboxChangedError,
     InboxError,
     TransactionEndedError,
 )
-from opencqrs_py.model.ahead import Ahead
 from opencqrs_py.model.checkpoint import CheckpointStatus
 from opencqrs_py.model.chunk import NOTHING, Chunk
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.inbox import GivenUp, InboxEntry
 from opencqrs_py.model.outcome import Failure, Origin, Outcome, Parked
-from opencqrs_py.model.partition import Partition, hash_of
+from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, FailureRecord, PartitionStatus, ProcessorState, Skip
 from opencqrs_py.model.replay import Replay
 from opencqrs_py.processing.batches import ScheduleRule
-from opencqrs_py.processing.binding import IsMeant, Work
-from opencqrs_py.processing.calls import NO_LIMITS, CallInHand, CallLimits
+from opencqrs_py.processing.binding import Work
+from opencqrs_py.processing.calls import NO_LIMITS, CallLimits
 from opencqrs_py.processing.caution import Caution
 from opencqrs_py.processing.checkpoints import CheckpointTrigger
+from opencqrs_py.processing.claims import Claim
 from opencqrs_py.processing.dispatch import ChunkFailedError, Dispatcher
-from opencqrs_py.processing.exceptions import label_text, raise_interrupt, stack_of_thread
+from opencqrs_py.processing.exceptions import label_text, raise_interrupt
 from opencqrs_py.processing.feed import Feed, Page, UnsequencedError
+from opencqrs_py.processing.handler_calls import HandlerCalls, note_circumstances
 from opencqrs_py.processing.isolation import OF_PROCESS
 from opencqrs_py.processing.parking import (
     Parking,
@@ -53,14 +50,11 @@ from opencqrs_py.processing.ports import (
     ProgressTracker,
     ResettableTracker,
     SavingTracker,
-    SucceedingTracker,
     SystemClock,
-    UnitOfWork,
 )
 from opencqrs_py.processing.recovery import Diagnosis
 from opencqrs_py.processing.replays import ReplayRule
 from opencqrs_py.processing.scheduled import PartitionBatches
-from opencqrs_py.processing.supervision import in_words
 
 MOST_CRASHES = 3  # processes that may end while they handle an event
 
@@ -119,11 +113,12 @@ class PartitionProcessor:
         self.limits = limits
         self._feed = feed
         self._tracker = tracker
-        self._dispatcher = dispatcher
         self._replays = ReplayRule(dispatcher) if replays is None else replays
         self._batch_size = batch_size
         self._clock = SystemClock() if clock is None else clock
         self._diagnosis = Diagnosis(tracker, feed.source, dispatcher.places)
+        self.claim = Claim(group, partition, tracker, feed.source)
+        self.calls = HandlerCalls(group, partition, dispatcher, self._replays, self._diagnosis)
         self._pipelining = pipelining
         self._caution = Caution() if caution is None else caution
         self._inbox: PartitionInbox | None = None
@@ -134,39 +129,11 @@ class PartitionProcessor:
             self._batches = PartitionBatches(parking.inbox, schedule, *rest, batch_size, *then)
         elif parking is not None:
             self._inbox = PartitionInbox(parking, *rest, lambda: self._batch_size, self._clock, self._handle)
-        self._in_hand: tuple[Chunk, Work, int] | None = None  # and the thread; seen by others
         single = not (dispatcher.takes_several or dispatcher.uses_session)
         # How chunks are handled while events are given up now and then; ``None``: as always.
         self._pieces: Pieces | None = None
         if self._inbox is not None and single and pipelining is None and isinstance(tracker, SavingTracker):
-            self._pieces = Pieces(group, tracker, self._inbox, feed.source, self._diagnosis, self)
-
-    def call_in_hand(self) -> CallInHand | None:
-        """Return the call of a handler that is under way, for other threads; ``None`` if there is none."""
-        in_hand = self._in_hand
-        if in_hand is None:
-            return None
-        chunk, work, thread = in_hand
-        if (ahead := work.ahead) is None:
-            return CallInHand(work, chunk, work.index, work.calls, thread)
-        return CallInHand(work, chunk, max(0, len(chunk) - length_hint(ahead) - 1), work.calls, thread)
-
-    def places(self, call: CallInHand) -> list[str]:
-        """Return ``file:line (name)`` of the handlers, of which one has not returned."""
-        return self._dispatcher.places(call.event)
-
-    def overdue(self, call: CallInHand, seconds: float) -> Failure:
-        """Return what it comes to that a call has not returned, with the lines at which its thread is."""
-        what = f"the handler has not returned for {in_words(seconds)}"
-        fix = "make sure that it ends by itself, with time limits for what it waits for, or raise {}"
-        error = HandlerTimeoutError("OCQ-229", what, fix=fix.format("processing.handler-timeout"))
-        failure = self._diagnosis.failure(error, Origin.HANDLER, call.event)
-        stack = stack_of_thread(call.thread)
-        if stack:
-            failure = replace(failure, traceback="\n".join(filter(None, (failure.traceback, stack))))
-        if call.index is None and len(call.chunk) > 1:
-            failure = replace(failure, event=f"one of {len(call.chunk)} events, from {failure.event}")
-        return failure
+            self._pieces = Pieces(group, tracker, self._inbox, feed.source, self._diagnosis, self.calls)
 
     def step(self, cursor: Cursor) -> Outcome:
         """Handle the next chunk of events and store the progress with what the handlers wrote.
@@ -201,22 +168,12 @@ class PartitionProcessor:
         return _doubtful(self._taken_over(sure, outcome) if fenced and cursor.shared else outcome)
 
     def succeed(self, cursor: Cursor) -> Outcome:
-        """Take the partition over from another run of the same task, which can commit nothing more then.
-
-        If the tracker has no means for that both go on, each from where the other has come to.
-        """
-        if not isinstance(self._tracker, SucceedingTracker):
-            return Outcome(cursor)
+        """Take the partition over from another run of the same task, see ``Claim.succeeded``."""
         try:
-            found = self._tracker.succeed(self.group, cursor)
+            return Outcome(self.claim.succeeded(cursor))
         except BaseException as error:
             raise_interrupt(error)
             return _doubtful(Outcome(cursor, failure=self._failure(error, Origin.FRAMEWORK)))
-        if found is None:
-            return Outcome(cursor, failure=self._failure(self._fenced(), Origin.FRAMEWORK))
-        if found.stored == cursor.stored:
-            return Outcome(replace(cursor, epoch=found.epoch, parked=None))
-        return Outcome(replace(found, shared=cursor.shared, isolate=cursor.isolate))
 
     def failed_in_inbox(self, cursor: Cursor, failure: Failure) -> Outcome:
         """Record that the attempt of an event of the inbox has failed, whose call was given up."""
@@ -226,16 +183,6 @@ class PartitionProcessor:
         except BaseException as error:
             raise_interrupt(error)
             return Outcome(cursor, failure=self._failure(error, Origin.FRAMEWORK))
-
-    def is_succeeded(self, cursor: Cursor) -> bool:
-        """Return whether another run of the same task has taken the partition over, and has it still."""
-        of_other = replace(cursor, epoch=cursor.epoch + 1)
-        if not isinstance(self._tracker, SucceedingTracker):
-            return False
-        try:
-            return self._tracker.renewed(self.group, of_other) is not None
-        except Exception:  # an outage, which the next task meets
-            return False
 
     def flush(self, cursor: Cursor) -> Outcome:
         """Store progress over events that were not this partition's."""
@@ -324,13 +271,8 @@ class PartitionProcessor:
         if not self.is_replayed(cursor) or not isinstance(self._tracker, ResettableTracker):
             return done
         try:
-            with self._tracker.ending_replay(self.group, cursor, after_inbox=after_inbox) as ending:
-                if ending is None:
-                    return done
-                if ending.finished is not None:
-                    work = Work(self.group, self.partition, ending.unit)
-                    for function in self._replays.finished:
-                        function(ending.finished, work)
+            if not self._replays.end(self._tracker, self.group, cursor, after_inbox=after_inbox):
+                return done
         except BaseException as error:
             raise_interrupt(error)
             return replace(done, failure=self._failure(error, Origin.FRAMEWORK))
@@ -535,7 +477,7 @@ class PartitionProcessor:
         """Handle events in one transaction with the progress; then make the calls that waited for its commit.
 
         The log is asked before the transaction is opened: one that is unavailable must not keep it open. What
-        ``begin`` and others are there for is written out here, where each step passes and each call counts.
+        ``HandlerCalls.begin`` does is written out, as each step passes here, and each call counts.
         """
         opened, handled, chunk = False, 0, portion.chunk
         handles = chunk is not NOTHING  # a comparison is quicker than a look at the length
@@ -552,92 +494,22 @@ class PartitionProcessor:
                 opening = self._tracker.unit(self.group, cursor, to, fingerprint=fingerprint, skip=skip)
             with opening as unit:
                 opened = True
-                work = Work(self.group, self.partition, unit, cursor.failing, cursor.attempt)
-                work.rebuilding = self._replays.rebuilding
+                rebuilding = self._replays.rebuilding
+                work = Work(self.group, self.partition, unit, cursor.failing, cursor.attempt, rebuilding=rebuilding)
                 if portion.waiting or cursor.replay is not None or cursor.ahead is not None:
-                    tell(work, cursor, portion)
+                    note_circumstances(work, cursor, portion)
                 if pipelining is not None and len(chunk) > 1:
                     work.pipelining = pipelining
                 if handles:
-                    handled = self._handled(portion, work)
+                    handled = self.calls.handle(portion, work)
         except BaseException as error:
             if opened:
                 raise
             raise_interrupt(error)
             raise NotOpenedError(error) from error
-        calls = work.calls_wait and not self._replays.silent
-        missed = tuple(self._failure(error, Origin.HANDLER) for error in work.committed()) if calls else ()
+        missed = self.calls.after_commit(work) if work.calls_wait else ()
         moved = unseen(cursor) if portion.waiting else cursor.moved_to(to, stored=True, fingerprint=fingerprint)
         return Outcome(moved, handled=handled, skips=() if skip is None else (skip,), missed=missed)
-
-    def begin(self, unit: UnitOfWork, cursor: Cursor, portion: Portion) -> Work:
-        """Return the work that handlers of a portion share, see ``Calls``."""
-        work = Work(self.group, self.partition, unit, cursor.failing, cursor.attempt)
-        work.rebuilding = self._replays.rebuilding
-        if portion.waiting or cursor.replay is not None or cursor.ahead is not None:
-            tell(work, cursor, portion)
-        return work
-
-    def call(self, work: Work, events: Chunk) -> int:
-        """Call the handlers, see ``Calls``."""
-        dispatcher = self._replays.dispatcher if work.replaying else self._dispatcher
-        if dispatcher is None:
-            return 0
-        self._in_hand = events, work, get_ident()
-        return dispatcher.handle(events, work)
-
-    def end(self, work: Work) -> None:
-        """Call no handler any more, see ``Calls``."""
-        self._in_hand = None
-        work.close()
-
-    def after_commit(self, work: Work) -> tuple[Failure, ...]:
-        """Make the calls that have waited for the commit, see ``Calls``."""
-        if not work.calls_wait or self._replays.silent:
-            return ()
-        return tuple(self._failure(error, Origin.HANDLER) for error in work.committed())
-
-    def _handled(self, portion: Portion, work: Work, dispatcher: Dispatcher | None = None) -> int:
-        """Have the handlers of a dispatcher called, by default of the group's."""
-        if dispatcher is None:
-            dispatcher = self._replays.dispatcher if work.replaying else self._dispatcher
-        if dispatcher is None:
-            return 0
-        try:
-            if portion.waiting and dispatcher.takes_several:
-                handled = self._handled_by_batches(dispatcher, portion, work)
-            else:
-                self._in_hand = portion.chunk, work, get_ident()
-                handled = dispatcher.handle(portion.chunk, work)
-            if work.pipelining is not None:
-                work.settle()
-        except ChunkFailedError as failed:
-            work.refuse_pipeline(failed.error)
-            ended = work.unit.ended_early(failed.error)
-            if ended is None:
-                raise
-            ended.__cause__ = failed.error  # whose lines show where
-            raise ChunkFailedError(failed.index, ended) from failed.error
-        else:
-            return handled
-        finally:
-            self._in_hand = None
-            if work.calls_wait:
-                work.close()
-
-    def _handled_by_batches(self, dispatcher: Dispatcher, portion: Portion, work: Work) -> int:
-        """Call the handlers for one batch after the other: lists and tables hold the events of one sequence."""
-        handled = 0
-        for start, end in portion.batches():
-            try:
-                self._in_hand = portion.chunk[start:end], work, get_ident()
-                handled += dispatcher.handle(portion.chunk[start:end], work)
-            except ChunkFailedError as failed:
-                index = None if failed.index is None else start + failed.index
-                if end - start == 1:
-                    index = start
-                raise ChunkFailedError(index, failed.error) from failed.error
-        return handled
 
     def _park(self, cursor: Cursor, page: Page, portion: Portion, how: GivenUp) -> Outcome:
         """Move the progress past an event, which goes into the inbox."""
@@ -659,32 +531,17 @@ class PartitionProcessor:
         return Skip(self.group, self.partition, *known, attempts, reason, now)
 
     def _confirmed(self, cursor: Cursor) -> Cursor:
-        """Return the cursor as it is stored: an answer to a commit may have been lost, and the log replaced."""
-        found = self._tracker.renewed(self.group, cursor)
-        if found is None:
-            raise self._fenced()
-        if found.stored > cursor.stored:
-            cursor = cursor.moved_to(found.stored, stored=True, fingerprint=found.fingerprint)
-        elif found.stored < cursor.stored:  # the database was restored, and the read model with it
-            cursor = found
-        self._feed.source.verify(cursor.stored, cursor.fingerprint)
-        return replace(cursor, doubtful=False, parked=None)
+        """Return the cursor as it is stored, see ``Claim.confirmed``."""
+        return self.claim.confirmed(cursor)
 
     def _taken_over(self, cursor: Cursor, outcome: Outcome) -> Outcome:
         """Continue from where another run of the same task has moved the progress."""
         try:
-            found = self._tracker.renewed(self.group, cursor)
+            found = self.claim.moved_by_others(cursor)
         except BaseException as error:
             raise_interrupt(error)
             return Outcome(cursor, failure=self._failure(error, Origin.FRAMEWORK))
-        if found is None or found.stored == cursor.stored:  # the same place again would be a loop without end
-            return outcome
-        found = replace(found, shared=True, isolate=cursor.isolate)
-        return Outcome(found, handled=outcome.handled, missed=outcome.missed)
-
-    def _fenced(self) -> FencedError:
-        what = f"progress of group '{self.group}' partition {self.partition} was taken over by another processor"
-        return FencedError(what)
+        return outcome if found is None else Outcome(found, handled=outcome.handled, missed=outcome.missed)
 
     def _failure(self, error: BaseException, otherwise: Origin, in_hand: Event | None = None) -> Failure:
         if type(error) is NotOpenedError:  # the tracker's error, not the event's: it uses no attempt (K1)
@@ -692,30 +549,11 @@ class PartitionProcessor:
         return self._diagnosis.failure(error, otherwise, in_hand)
 
 
-def tell(work: Work, cursor: Cursor, portion: Portion) -> None:
-    """Say of events what is out of the ordinary: that they wait, that they are handled again, or are partly handled."""
-    if portion.waiting:
-        work.failing, work.attempt, work.parked = portion.chunk.position(0), portion.attempts + 1, True
-        work.replaying = portion.waiting[0].replaying
-        work.is_meant = _of_those(portion.waiting)
-    elif portion.chunk is not NOTHING:
-        work.replaying = cursor.replay is not None and cursor.replay.covers(portion.chunk.position(0))
-        work.is_meant = None if cursor.ahead is None else _not_ahead(cursor.ahead)
-
-
 def _is_done(done: Outcome, portion: Portion) -> bool:
     """Return whether what follows a portion may be handled: nothing of it waits now, or was changed by a person."""
     if done.parked or done.changed:
         return False
     return bool(portion.waiting) or done.cursor.position >= portion.upto
-
-
-def _not_ahead(ahead: Ahead) -> IsMeant:
-    return lambda sequence_id, position: not ahead.covers(hash_of(sequence_id), position)
-
-
-def _of_those(entries: Sequence[InboxEntry]) -> IsMeant:
-    return lambda sequence_id, position: any((e.sequence_id, e.position) == (sequence_id, position) for e in entries)
 
 
 def _alike(replay: Replay, events: Chunk) -> int:

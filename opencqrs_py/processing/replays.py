@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from opencqrs_py.model.progress import Cursor
 from opencqrs_py.model.replay import Reset
 from opencqrs_py.processing.binding import Work
 from opencqrs_py.processing.dispatch import Dispatcher
+from opencqrs_py.processing.ports import ResettableTracker
 
 ResetFunction = Callable[[Reset, Work], None]
 """The call of an ``@on_reset`` or ``@on_replay_finished`` function."""
@@ -28,3 +30,24 @@ class ReplayRule:
     finished: Sequence[ResetFunction] = ()
     rebuilding: bool = False
     silent: bool = False
+
+    def end(self, tracker: ResettableTracker, group: str, cursor: Cursor, *, after_inbox: bool) -> bool:
+        """End the replay of a partition; that of the group's last one calls the functions, in the same transaction.
+
+        Args:
+            tracker: Where progress goes.
+            group: Processing group.
+            cursor: The partition, which has handled everything again.
+            after_inbox: Whether what waits in the inbox was handled, too.
+
+        Returns:
+            Whether it has ended: not while events of before wait in the inbox.
+        """
+        with tracker.ending_replay(group, cursor, after_inbox=after_inbox) as ending:
+            if ending is None:
+                return False
+            if ending.finished is not None:
+                work = Work(group, cursor.partition, ending.unit)
+                for function in self.finished:
+                    function(ending.finished, work)
+        return True

@@ -12,8 +12,8 @@ from opencqrs_py.adapters.memory import InMemoryEventStore
 from opencqrs_py.adapters.sql import Database, MappedEventSource, SqlEventStore
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model import Event, Selection
-from opencqrs_py.model.fingerprint import LogMark
 from opencqrs_py.model.mapping import TableMapping
+from opencqrs_py.model.progress import LogMark
 from opencqrs_py.processing.ports import EventSource
 
 MAPPING = TableMapping("opencqrs_events", "position", "id", "type", "payload", source="source", subject="subject")

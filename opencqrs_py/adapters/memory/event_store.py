@@ -12,7 +12,7 @@ from threading import Condition
 from opencqrs_py.adapters.memory.watching import Listener
 from opencqrs_py.model.appending import Appended, Clashes, Precondition, check
 from opencqrs_py.model.event import Event
-from opencqrs_py.model.fingerprint import LogMark, check_mark
+from opencqrs_py.model.progress import LogMark, check_mark
 from opencqrs_py.model.selection import Selection, Slice
 from opencqrs_py.model.times import microseconds
 from opencqrs_py.processing.finding import FoundEvent

@@ -19,8 +19,8 @@ from opencqrs_py.adapters.sql.foreign import ForeignTable, Horizon, Writers, fit
 from opencqrs_py.adapters.sql.watching import polling
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model.event import Event
-from opencqrs_py.model.fingerprint import LogMark, check_mark
 from opencqrs_py.model.mapping import TableMapping
+from opencqrs_py.model.progress import LogMark, check_mark
 from opencqrs_py.model.selection import Selection, Slice
 from opencqrs_py.model.times import microseconds
 from opencqrs_py.processing.ports import EventSource, Watch

@@ -19,8 +19,8 @@ from opencqrs_py.adapters.sql.dialect import Dialect
 from opencqrs_py.adapters.sql.tables import EVENTS, prepare
 from opencqrs_py.model.chunk import Chunk
 from opencqrs_py.model.event import Event
-from opencqrs_py.model.fingerprint import LogMark, check_mark
 from opencqrs_py.model.partition import hash_of
+from opencqrs_py.model.progress import LogMark, check_mark
 from opencqrs_py.model.selection import Selection, Share, Slice
 from opencqrs_py.model.times import microseconds
 from opencqrs_py.processing.finding import FindingSource, FoundEvent

@@ -323,7 +323,7 @@ def await_copy(processing: GroupProcessing, result: TaskResult, until: float, pe
     taken = [one.cursor for one in result.outcomes if one.failure is not None and one.failure.origin is Origin.FENCED]
     processors = {cursor: processing.processor(cursor.partition) for cursor in taken}
     while taken and permit.holds and time.monotonic() < until:
-        taken = [cursor for cursor in taken if processors[cursor].is_succeeded(cursor)]
+        taken = [cursor for cursor in taken if processors[cursor].claim.is_succeeded(cursor)]
         time.sleep(_LOOK_SECONDS if taken else 0)
 
 

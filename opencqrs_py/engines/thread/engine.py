@@ -173,7 +173,7 @@ class ThreadEngine:
         """Leave a thread that hangs in a call to itself, and continue with its partition on another one."""
         with self._lock:
             hung = next((driver for driver in self._followers if driver.processor is processor), None)
-        if hung is None or self._assignment.stopped or not call.is_same(processor.call_in_hand()):
+        if hung is None or self._assignment.stopped or not call.is_same(processor.calls.in_hand()):
             return  # it has returned at last
         hung.abandoned = True
         if (at_once := self._at_once.get(hung.supervised.group)) is not None:

@@ -39,7 +39,7 @@ class Watched:
 
     def look(self, *_: object) -> None:
         assert self.processor is not None
-        call = self.processor.call_in_hand()
+        call = self.processor.calls.in_hand()
         assert call is not None
         self.seen.append((call.index, call.event.position, call.number))
 
@@ -53,7 +53,7 @@ class Watched:
         self.processor = PartitionProcessor("group", ONE, feed, tracker, Dispatcher(bound, []), 10)
         (cursor,) = tracker.claim("group", [ONE], 0, "me")
         assert self.processor.step(cursor).handled == 3
-        assert self.processor.call_in_hand() is None
+        assert self.processor.calls.in_hand() is None
         return self.seen
 
 

@@ -1,0 +1,82 @@
+"""The claim of a partition, as its processor sees it: whether it holds still, and what others have stored under it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from opencqrs_py.errors import FencedError
+from opencqrs_py.model.partition import Partition
+from opencqrs_py.model.progress import Cursor
+from opencqrs_py.processing.ports import EventSource, ProgressTracker, SucceedingTracker
+
+
+class Claim:
+    """Compares the cursor of a partition with what its tracker has stored.
+
+    Args:
+        group: Processing group.
+        partition: The partition.
+        tracker: Where progress goes.
+        source: The event store.
+    """
+
+    def __init__(self, group: str, partition: Partition, tracker: ProgressTracker, source: EventSource) -> None:
+        self._group = group
+        self._partition = partition
+        self._tracker = tracker
+        self._source = source
+
+    def confirmed(self, cursor: Cursor) -> Cursor:
+        """Return the cursor as it is stored: an answer to a commit may have been lost, and the log replaced.
+
+        Raises:
+            FencedError: If another processor has the partition.
+            EventStoreError: If the log is not the one that progress was made with.
+        """
+        found = self._tracker.renewed(self._group, cursor)
+        if found is None:
+            raise self.lost()
+        if found.stored > cursor.stored:
+            cursor = cursor.moved_to(found.stored, stored=True, fingerprint=found.fingerprint)
+        elif found.stored < cursor.stored:  # the database was restored, and the read model with it
+            cursor = found
+        self._source.verify(cursor.stored, cursor.fingerprint)
+        return replace(cursor, doubtful=False, parked=None)
+
+    def moved_by_others(self, cursor: Cursor) -> Cursor | None:
+        """Return the cursor where another run of the same task has moved the progress; ``None`` if none has."""
+        found = self._tracker.renewed(self._group, cursor)
+        if found is None or found.stored == cursor.stored:  # the same place again would be a loop without end
+            return None
+        return replace(found, shared=True, isolate=cursor.isolate)
+
+    def succeeded(self, cursor: Cursor) -> Cursor:
+        """Take the partition over from another run of the same task, which can commit nothing more then.
+
+        If the tracker has no means for that both go on, each from where the other has come to.
+
+        Raises:
+            FencedError: If another processor has the partition.
+        """
+        if not isinstance(self._tracker, SucceedingTracker):
+            return cursor
+        found = self._tracker.succeed(self._group, cursor)
+        if found is None:
+            raise self.lost()
+        if found.stored == cursor.stored:
+            return replace(cursor, epoch=found.epoch, parked=None)
+        return replace(found, shared=cursor.shared, isolate=cursor.isolate)
+
+    def is_succeeded(self, cursor: Cursor) -> bool:
+        """Return whether another run of the same task has taken the partition over, and has it still."""
+        if not isinstance(self._tracker, SucceedingTracker):
+            return False
+        try:
+            return self._tracker.renewed(self._group, replace(cursor, epoch=cursor.epoch + 1)) is not None
+        except Exception:  # an outage, which the next task meets
+            return False
+
+    def lost(self) -> FencedError:
+        """Return the error that another processor has the partition."""
+        what = f"progress of group '{self._group}' partition {self._partition} was taken over by another processor"
+        return FencedError(what)
