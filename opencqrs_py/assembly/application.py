@@ -101,7 +101,6 @@ class Application:
         self._databases = OpenedDatabases(loaded.settings.database.pool_size)
         self._spark = SharedSpark(loaded.settings.spark, modules, self.project.name, spark)
         self._life = Lifecycle(self._resources, self._databases, self._spark)
-        self._apart = False  # whether it fills the shadow of a group of another application
 
     def __enter__(self) -> Self:
         return self
@@ -249,7 +248,7 @@ class Application:
     def _planned(self, names: Sequence[str], observer: Observer, *, verbose: bool, jobs: bool) -> Callable[[], None]:
         """Return what makes the parts of a start; wrong names are raised before anything is opened."""
         _log.info("%s", sources_line(self.configuration, self.project))
-        runs_jobs = jobs and not self._apart and bool(self.blueprint.discover().jobs)
+        runs_jobs = jobs and bool(self.blueprint.discover().jobs)
         chosen = self._chosen(names, may_be_none=runs_jobs)
         others = [] if names else [each for each in self.groups if each not in chosen]
         return partial(self._begin, chosen, others, observer, verbose=verbose, jobs=runs_jobs)
@@ -284,11 +283,11 @@ class Application:
         from opencqrs_py.assembly.launch import Launch  # noqa: PLC0415 loads SQLAlchemy
 
         parts = (self.container, self._group_containers, self._databases, self._spark)
-        return Launch(self.configuration, self.blueprint, *parts, verbose=verbose, apart=self._apart)
+        return Launch(self.configuration, self.blueprint, *parts, verbose=verbose)
 
     def _made_serving(self) -> Serving | None:
         """Return what answers over HTTP, ``None`` if nothing is to."""
-        if self.configuration.settings.http.bind is None or self._apart:
+        if self.configuration.settings.http.bind is None:
             return None
         from opencqrs_py.assembly.serving import Served, Serving  # noqa: PLC0415 only if it is wanted
 
@@ -300,8 +299,7 @@ class Application:
         """Log which groups have progress in the databases of these, and no handler here."""
         from opencqrs_py.assembly.recorded import mention_others  # noqa: PLC0415 loads SQLAlchemy
 
-        if not self._apart:
-            mention_others([group.name for group in chosen], self._group_containers)
+        mention_others([group.name for group in chosen], self._group_containers)
 
     def _forget_parts(self) -> None:
         from opencqrs_py.assembly.container import renew  # noqa: PLC0415 loads SQLAlchemy
@@ -565,29 +563,19 @@ class Application:
     @property
     def rebuilds(self) -> Rebuilds:
         """What builds groups again beside those that run, and swaps both."""
-        from opencqrs_py.assembly.rebuilds import Rebuilds  # noqa: PLC0415 loads SQLAlchemy
+        from opencqrs_py.assembly.rebuilds import Rebuilds  # noqa: PLC0415 loads SQLAlchemy, as the next one
+        from opencqrs_py.assembly.shadow_run import ShadowRun  # noqa: PLC0415
 
         self._resources.renew()
         groups = {group.name: group for group in self.groups}
-        control = self.control
-        return Rebuilds(groups, self._group_containers, self.container, self.blueprint, self._beside, control)
+        beside = partial(ShadowRun, self.configuration, self._spark)
+        return Rebuilds(groups, self._group_containers, self.container, self.blueprint, beside, self.control)
 
     def _complete_rebuilds(self, chosen: Sequence[EffectiveGroup]) -> None:
         """Complete what a rebuild has begun to swap, and whose process was killed."""
         database = self.container.database()
-        if not self._apart and database is not None and database.dialect.swaps_in_steps:
+        if database is not None and database.dialect.swaps_in_steps:
             self.rebuilds.complete([group.name for group in chosen])
-
-    def _beside(self, blueprint: Blueprint, settings: EffectiveGroup) -> Application:
-        """Return an application of one group only, made from another blueprint, that answers nothing over HTTP."""
-        other = Application(self.configuration, self.blueprint.modules, self.project, self._spark.given)
-        other.blueprint = blueprint
-        other._scan = self._scan
-        other._resources = ProjectResources(blueprint, other._forget_parts)
-        other._life = Lifecycle(other._resources, other._databases, other._spark)
-        other.groups = (settings,)
-        other._apart = True
-        return other
 
     def _overview(self) -> Overview:
         """Return a look at the groups; without any import, if the files name all groups and need none."""

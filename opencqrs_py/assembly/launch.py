@@ -41,7 +41,6 @@ class Launch:
         databases: The databases that settings name by URL.
         spark: What groups and jobs run on.
         verbose: Whether Spark's own log is shown.
-        apart: Whether the application fills the shadow of a group of another one.
     """
 
     configuration: Configuration
@@ -51,7 +50,6 @@ class Launch:
     databases: OpenedDatabases
     spark: SharedSpark
     verbose: bool = False
-    apart: bool = False
 
     def check(self, groups: Sequence[EffectiveGroup], also: Sequence[ExplainedError]) -> None:
         """Raise together all that keeps groups from running, and other errors.
@@ -124,7 +122,7 @@ class Launch:
 
     def _observed(self, observer: Observer, runs: Sequence[tuple[EffectiveGroup, GroupRun]]) -> Observer:
         """Return what sees all that happens: an observer, those of the containers, and what warns of idle groups."""
-        own = [] if self.apart else [UnmatchedGroups([run for _, run in runs])]
+        own = [] if self.blueprint.rebuilding else [UnmatchedGroups([run for _, run in runs])]
         observers = [*own, observer, *self.container.observers()]
         return observer if len(observers) == 1 else Observers(observers)
 

@@ -23,9 +23,9 @@ from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.rebuild import RebuildPhase, RebuildRecord, ShadowTable
 
 if TYPE_CHECKING:
-    from opencqrs_py.assembly.application import Application
     from opencqrs_py.assembly.container import ApplicationContainer, GroupContainer
     from opencqrs_py.assembly.control import Control
+    from opencqrs_py.assembly.shadow_run import ShadowRun
 
 _log = logging.getLogger("opencqrs.control")
 _PAUSE = 0.25  # seconds between two comparisons
@@ -98,7 +98,7 @@ class Rebuilds:
         parts: Their parts.
         container: The parts that they share.
         blueprint: What the application is made from.
-        beside: Makes an application of one group from a blueprint.
+        beside: Returns the run of one group, as a blueprint says.
         control: Has nodes claim a group again.
     """
 
@@ -108,7 +108,7 @@ class Rebuilds:
         parts: Mapping[str, GroupContainer],
         container: ApplicationContainer,
         blueprint: Blueprint,
-        beside: Callable[[Blueprint, EffectiveGroup], Application],
+        beside: Callable[[Blueprint, EffectiveGroup], ShadowRun],
         control: Control,
     ) -> None:
         self._groups = groups

@@ -7,10 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING
-
-from dependency_injector import providers
 
 from opencqrs_py.adapters.sql import Database, SqlProgressTracker
 from opencqrs_py.adapters.sql.shadows import Shadows, changed_meanwhile
@@ -19,7 +16,7 @@ from opencqrs_py.assembly.databases import DatabaseRule, Said
 from opencqrs_py.assembly.group_code import starts_fingerprint
 from opencqrs_py.assembly.rebuild_checks import require_streaming
 from opencqrs_py.assembly.rebuild_reach import Reach
-from opencqrs_py.assembly.running import initial_position, preparation
+from opencqrs_py.assembly.running import initial_position
 from opencqrs_py.config import EffectiveGroup
 from opencqrs_py.config.value_types import AGO
 from opencqrs_py.errors import RebuildError
@@ -27,16 +24,14 @@ from opencqrs_py.model.group_record import GroupRecord
 from opencqrs_py.model.masking import mask_url
 from opencqrs_py.model.naming import listed
 from opencqrs_py.model.partition import Partition, layout
-from opencqrs_py.model.progress import PartitionStatus
 from opencqrs_py.model.rebuild import Fate, RebuildRecord, ShadowTable
 from opencqrs_py.processing.group_records import GroupCode, same_code
-from opencqrs_py.processing.pacing import Arrivals, Following, Limit, Pace, paced
-from opencqrs_py.processing.ports import ProgressTracker
+from opencqrs_py.processing.pacing import Arrivals, Following, Pace
 from opencqrs_py.processing.signatures import Kind
 
 if TYPE_CHECKING:
-    from opencqrs_py.assembly.application import Application
     from opencqrs_py.assembly.container import ApplicationContainer, GroupContainer
+    from opencqrs_py.assembly.shadow_run import ShadowRun
 
 _log = logging.getLogger("opencqrs.control")
 _PAUSE, _LONGEST_PAUSE = 0.02, 0.25  # seconds between two looks at how far the shadow is
@@ -88,7 +83,7 @@ class ShadowBuild:
         parts: The parts of the live group.
         container: The parts that all groups share.
         blueprint: What the application is made from.
-        beside: Makes an application of one group from a blueprint.
+        beside: Returns the run of one group, as a blueprint says.
     """
 
     def __init__(
@@ -98,7 +93,7 @@ class ShadowBuild:
         parts: GroupContainer,
         container: ApplicationContainer,
         blueprint: Blueprint,
-        beside: Callable[[Blueprint, EffectiveGroup], Application],
+        beside: Callable[[Blueprint, EffectiveGroup], ShadowRun],
     ) -> None:
         self._group = group
         self._shadows = shadows
@@ -122,8 +117,8 @@ class ShadowBuild:
         live = self._live()
         record = self._opened(live)
         try:
-            with self._application(record, live) as application:
-                tables = self._made(application, record)
+            with self._run(record, live) as run:
+                tables = self._made(run, record)
                 refusals = self._refusals(tables, record)
         finally:
             self._shadows.drop_shadow(self._group.name)
@@ -148,16 +143,16 @@ class ShadowBuild:
         live = self._live()
         name, shadows = self._group.name, self._shadows
         record = self._opened(live)
-        with self._application(record, live) as application:
-            self._prepare(application, record)
-            pace, reach = self._paced(application, live), self._reach(application)
-            application.start([name])
+        with self._run(record, live) as run:
+            self._prepare(run, record)
+            pace, reach = self._paced(run, live), self._reach(run)
+            run.start()
             try:
                 with shadows.explained(name, record):
-                    self._fill(application, watcher, pace, reach, record)
+                    self._fill(run, watcher, pace, reach, record)
                 yield FilledShadow(record, reach)
             finally:
-                application.stop()
+                run.stop()
 
     def require_beginning(self, record: RebuildRecord) -> None:
         """Refuse with OCQ-630 to swap if the group was reset to before the place from which the shadow was filled.
@@ -258,11 +253,11 @@ class ShadowBuild:
             **self._shadows.structure_of(group.rebuild.tables),
         }
 
-    def _made(self, application: Application, record: RebuildRecord) -> list[ShadowTable]:
+    def _made(self, run: ShadowRun, record: RebuildRecord) -> list[ShadowTable]:
         """Make the tables of the shadow, and return them."""
         group = self._group
-        preparation(application.blueprint, group.name, application.container)()
-        if not _statuses(application, group.name):  # no handler was called yet
+        run.prepare()
+        if not run.statuses():  # no handler was called yet
             self._shadows.note_seeded(record)
         return self._shadows.look(group.name, group.rebuild.tables, group.rebuild.shared_tables)
 
@@ -278,30 +273,30 @@ class ShadowBuild:
             found.append("no table is there: @on_start makes none, and rebuild.tables names none")
         return found
 
-    def _prepare(self, application: Application, record: RebuildRecord) -> None:
+    def _prepare(self, run: ShadowRun, record: RebuildRecord) -> None:
         """Make the tables, and refuse with OCQ-630 what cannot be swapped."""
         try:
             with self._shadows.explained(self._group.name, record):
-                refused = self._refusals(self._made(application, record), record)
+                refused = self._refusals(self._made(run, record), record)
         except BaseException:
-            self._drop_unfilled(application, record)
+            self._drop_unfilled(run, record)
             raise
         if refused:
-            self._drop_unfilled(application, record)
+            self._drop_unfilled(run, record)
             raise _cannot(self._group.name, refused)
 
-    def _drop_unfilled(self, application: Application, record: RebuildRecord) -> None:
+    def _drop_unfilled(self, run: ShadowRun, record: RebuildRecord) -> None:
         """Drop the shadow if nothing was handled in it; one of another process is not ours to drop."""
         name = self._group.name
-        drops = self._shadows.is_current(name, record) and not _statuses(application, name)
-        application.stop()
+        drops = self._shadows.is_current(name, record) and not run.statuses()
+        run.stop()
         if drops:
             self._shadows.drop_shadow(name)
 
-    # The application that fills it
+    # The run that fills it
 
     @contextmanager
-    def _application(self, record: RebuildRecord, live: GroupRecord | None) -> Iterator[Application]:
+    def _run(self, record: RebuildRecord, live: GroupRecord | None) -> Iterator[ShadowRun]:
         group, url = self._group, self._shadows.url(record)
         rule = _moved(self._blueprint.database, url)
         blueprint = replace(self._blueprint, database=rule, rebuilding=True)
@@ -318,8 +313,8 @@ class ShadowBuild:
             ),
         )
         # The live file of SQLite is read beside the shadow, which needs a connection that keeps it as it is.
-        with self._database().reading(apart=True), self._beside(blueprint, settings) as application:
-            yield application
+        with self._database().reading(apart=True), self._beside(blueprint, settings) as run:
+            yield run
 
     def _database(self) -> Database:
         found: Database | None = self._container.database()
@@ -327,46 +322,43 @@ class ShadowBuild:
             raise LookupError("there is no database")
         return found
 
-    def _paced(self, application: Application, live: GroupRecord | None) -> Pace | None:
-        """Have the shadow's application read the log as fast as ``rebuild.max-events-per-second`` allows."""
+    def _paced(self, run: ShadowRun, live: GroupRecord | None) -> Pace | None:
+        """Have the run read the log as fast as ``rebuild.max-events-per-second`` allows."""
         limit = self._group.rebuild.max_events_per_second
         if limit is None:
             return None
-        known = [one.position for one in _statuses(application, self._group.name)]
+        known = [one.position for one in run.statuses()]
         pace = Pace(limit, min(known, default=self._beginning(live)))
-        _limit(application, pace)
+        run.limit(pace)
         return pace
 
-    def _reach(self, application: Application) -> Reach:
-        """Return how far it is; an application that leaves handlers out follows the live group from now on."""
+    def _reach(self, run: ShadowRun) -> Reach:
+        """Return how far it is; a run that leaves handlers out follows the live group from now on."""
         parts, name = self._parts, self._group.name
         following = None
         if self.left_out() or self._calls_after_commits():
             following = Following(0)
-            _limit(application, following)
+            run.limit(following)
 
         def positions_of(partition: Partition, after: int, until: int) -> Iterator[int]:
             found: Iterator[int] = parts.processing().positions_of(partition, after, until)
             return found
 
-        hasten = partial(application._hasten, name)  # noqa: SLF001 of this package
-        return Reach(name, parts.tracker(), _tracker(application, name), hasten, following, positions_of)
+        return Reach(name, parts.tracker(), run.tracker, run.hasten, following, positions_of)
 
     def _calls_after_commits(self) -> bool:
         """Return whether handlers make calls after commits, which a rebuild does not make again."""
         asked = (argument.kind for one in self._parts.handlers() for argument in one.signature.arguments)
         return not self._group.rebuild.run_all_handlers and Kind.AFTER_COMMIT in asked
 
-    def _fill(
-        self, application: Application, watcher: Watcher, pace: Pace | None, reach: Reach, record: RebuildRecord
-    ) -> None:
+    def _fill(self, run: ShadowRun, watcher: Watcher, pace: Pace | None, reach: Reach, record: RebuildRecord) -> None:
         source, pause, name = self._container.event_store(), _PAUSE, self._group.name
         arrivals = None if pace is None else Arrivals(pace.per_second, source.head)
         since = look_at = time.monotonic()
         target = reach.target(source.head())
         seen: tuple[float, int] | None = None
         while True:
-            application.check()
+            run.check()
             statuses = reach.statuses()
             position = min((one.position for one in statuses), default=0)
             now = time.monotonic()
@@ -391,12 +383,6 @@ class ShadowBuild:
             pace.lift()
 
 
-def _limit(application: Application, limit: Limit) -> None:
-    """Have an application read its log as far as a limit allows."""
-    store = application.container.event_store
-    store.override(providers.Object(paced(store(), limit)))
-
-
 def _moved(rule: DatabaseRule, url: str) -> DatabaseRule:
     """Return the rule of a process that fills a shadow: events come from where they are."""
     store = rule.event_store
@@ -405,14 +391,6 @@ def _moved(rule: DatabaseRule, url: str) -> DatabaseRule:
         store = replace(store, value=f"{store.value}{sign}opencqrs_schema={rule.event_schema}")
     shown = Said(url, mask_url(url), "opencqrs groups rebuild")
     return replace(rule, event_store=store, url=shown, ref=None, schema=None)
-
-
-def _tracker(application: Application, name: str) -> ProgressTracker:
-    return application._group_containers[name].tracker()  # noqa: SLF001 of this package
-
-
-def _statuses(application: Application, name: str) -> list[PartitionStatus]:
-    return [one for one in _tracker(application, name).statuses() if one.group == name]
 
 
 def _warn_of_arrivals(group: EffectiveGroup, arriving: float) -> None:

@@ -22,7 +22,7 @@ class SharedSpark:
     """
 
     def __init__(self, settings: SparkSettings, modules: UserModules, name: str, given: Session | None = None) -> None:
-        self.given = given
+        self._given = given
         self._settings = settings
         self._modules = modules
         self._name = name
@@ -32,6 +32,10 @@ class SharedSpark:
     def in_use(self) -> bool:
         """Whether groups or jobs have asked for it since the last ``close``."""
         return self._sessions is not None
+
+    def another(self) -> SharedSpark:
+        """Return what opens a session of its own with the same settings; one that was given stays the same."""
+        return SharedSpark(self._settings, self._modules, self._name, self._given)
 
     def sessions(self, *, verbose: bool) -> Sessions:
         """Return what opens the session, after a check of the master that settings name.
@@ -54,7 +58,7 @@ class SharedSpark:
         from opencqrs_py.engines.spark.session import Sessions, SessionSettings  # noqa: PLC0415 loads PySpark
 
         spark, modules = self._settings, self._modules
-        if self.given is None:
+        if self._given is None:
             require_form(spark.master)
         settings = SessionSettings(
             master=spark.master,
@@ -65,7 +69,7 @@ class SharedSpark:
             verbose=verbose,
             allow_unauthenticated=spark.allow_unauthenticated,
         )
-        sessions = Sessions(settings, self.given)
+        sessions = Sessions(settings, self._given)
         sessions.require_authentication()
         sessions.require_master()
         return sessions

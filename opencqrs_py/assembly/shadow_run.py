@@ -1,0 +1,111 @@
+"""The run that fills a shadow: one group, with parts of its own, beside the application that rebuilds it."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from types import TracebackType
+from typing import Self
+
+from dependency_injector import providers
+
+from opencqrs_py.assembly.blueprint import Blueprint, ProjectResources
+from opencqrs_py.assembly.container import ApplicationContainer, GroupContainer, assemble, group_containers, renew
+from opencqrs_py.assembly.control import control_of
+from opencqrs_py.assembly.launch import Launch
+from opencqrs_py.assembly.layouts import Layouts
+from opencqrs_py.assembly.lifecycle import STOP_PATIENCE, Lifecycle
+from opencqrs_py.assembly.opened_databases import OpenedDatabases
+from opencqrs_py.assembly.running import preparation
+from opencqrs_py.assembly.shared_spark import SharedSpark
+from opencqrs_py.config import Configuration, EffectiveGroup
+from opencqrs_py.model.progress import PartitionStatus
+from opencqrs_py.processing.pacing import Limit, paced
+from opencqrs_py.processing.ports import ProgressTracker
+from opencqrs_py.processing.supervision import NO_OBSERVER
+
+
+class ShadowRun:
+    """Runs one group as another blueprint says. At the end of its block it stops, and closes what it has opened.
+
+    Args:
+        configuration: The settings.
+        spark: The Spark of the application; the run has a session of its own, unless the program has given one.
+        blueprint: What the parts are made from; it names the database of the shadow.
+        group: The effective settings of the group.
+    """
+
+    def __init__(
+        self, configuration: Configuration, spark: SharedSpark, blueprint: Blueprint, group: EffectiveGroup
+    ) -> None:
+        self._configuration = configuration
+        self._blueprint = blueprint
+        self._group = group
+        self._databases = OpenedDatabases(configuration.settings.database.pool_size)
+        self._spark = spark.another()
+        self._resources = ProjectResources(blueprint, self._forget_parts)
+        self._life = Lifecycle(self._resources, self._databases, self._spark)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        self._life.close()
+
+    def prepare(self) -> None:
+        """Call the ``@on_start`` functions of the group, in a transaction of their own."""
+        preparation(self._blueprint, self._group.name, self._container)()
+
+    def start(self) -> None:
+        """Start the processors of the group; errors are those of ``Application.start``."""
+        self._life.start(lambda: self._begin)
+
+    def stop(self) -> None:
+        """Finish the events in hand, and release everything."""
+        self._life.stop(STOP_PATIENCE)
+
+    def check(self) -> None:
+        """Raise what has ended an engine since the start; return if nothing has."""
+        if self._life.processors is not None:
+            self._life.processors.check()
+
+    def hasten(self) -> None:
+        """Have progress be stored without delay."""
+        if self._life.processors is not None:
+            self._life.processors.hasten(self._group.name)
+
+    def limit(self, limit: Limit) -> None:
+        """Read the log as far as a limit allows."""
+        store = self._container.event_store
+        store.override(providers.Object(paced(store(), limit)))
+
+    @property
+    def tracker(self) -> ProgressTracker:
+        """Where the progress of the shadow is."""
+        found: ProgressTracker = self._parts[self._group.name].tracker()
+        return found
+
+    def statuses(self) -> list[PartitionStatus]:
+        """Return how far each partition is; none before the first event."""
+        return [one for one in self.tracker.statuses() if one.group == self._group.name]
+
+    @cached_property
+    def _container(self) -> ApplicationContainer:
+        return assemble(self._blueprint, self._databases)
+
+    @cached_property
+    def _parts(self) -> dict[str, GroupContainer]:
+        self._resources.use()
+        return dict(group_containers(self._container, (self._group,)))
+
+    def _begin(self) -> None:
+        groups, parts, container = (self._group,), self._parts, self._container
+        launch = Launch(self._configuration, self._blueprint, container, parts, self._databases, self._spark)
+        launch.check(groups, ())
+        layouts = Layouts(groups, parts, container, control_of(groups, parts, container))
+        self._life.processors = launch.processors(groups, (), NO_OBSERVER, None, layouts.started)
+
+    def _forget_parts(self) -> None:
+        renew(self._container, self._parts.values())
