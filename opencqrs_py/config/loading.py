@@ -47,7 +47,6 @@ FindNames: TypeAlias = "Callable[[Sequence[str], Sequence[str]], Mapping[str, st
 """Returns names that code declares, each with its place, given ``discovery.modules`` and ``discovery.exclude``."""
 
 _ACTIVE = ("profiles", "active")
-_EXCLUSIVE = ("exclusive_with",)
 _INHERITING = frozenset(family.named[0] for family in FAMILIES)
 _IN_DOCUMENTS = frozenset({("config", "on_profile"), ("config", "activate", "on_profile")})
 
@@ -219,26 +218,16 @@ def _warn_of_groups(settings: Settings, groups: Sequence[str], merged: Merged, f
 
 
 def _warn_of_jobs(settings: Settings, jobs: Sequence[str], merged: Merged, findings: Findings) -> None:
-    """Warn about jobs that have settings, or are named in others, and are not in the code."""
+    """Warn about jobs that have settings and are not in the code; a start refuses others that are named there."""
     known = set(map(canonical, jobs))
     for name in settings.jobs.named:
         if canonical(name) not in known:
             path = (*JOBS, name)
             what = f"{merged.index.display(path)} is configured, but no code has that job"
-            findings.warnings.append(_job_warning(what, name, (*jobs, JOB_FAMILY.reserved), merged.first_origin(path)))
-    for level in (JOB_FAMILY.reserved, *settings.jobs.named):
-        path = (*JOBS, level, *_EXCLUSIVE)
-        bound, others = merged.winner(path), text_items(merged.values.get(path))
-        for name in (each for each in others if bound and canonical(each) not in known):
-            what = f"{merged.index.display(path)} names the job {name}, but no code has that job"
-            findings.warnings.append(_job_warning(what, name, jobs, str(bound.origin if bound else "")))
-
-
-def _job_warning(what: str, name: str, known: Sequence[str], where: str) -> JobWithoutCodeWarning:
-    close = nearest(name, known)
-    jobs = [each for each in known if each != JOB_FAMILY.reserved]
-    fix = f"did you mean {close}?" if close else f"jobs: {listed(jobs) or 'none'}"
-    return JobWithoutCodeWarning(Code.JOB_WITHOUT_CODE.value, what, where, fix)
+            close = nearest(name, (*jobs, JOB_FAMILY.reserved))
+            fix = f"did you mean {close}?" if close else f"jobs: {listed(jobs) or 'none'}"
+            where = merged.first_origin(path)
+            findings.warnings.append(JobWithoutCodeWarning(Code.JOB_WITHOUT_CODE.value, what, where, fix))
 
 
 def _own(chosen: Mapping[LeafName, Inherited]) -> list[LeafName]:

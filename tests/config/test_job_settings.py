@@ -393,18 +393,6 @@ def test_a_configured_job_without_code_is_warned_of_with_the_nearest_name(projec
             "application.yaml:6:20",
             "did you mean standard?",
         ),
-        (
-            "OCQ-122",
-            "jobs.report.exclusive-with names the job clean, but no code has that job",
-            "application.yaml:5:28",
-            "did you mean cleanup?",
-        ),
-        (
-            "OCQ-122",
-            "jobs.report.exclusive-with names the job xyz, but no code has that job",
-            "application.yaml:5:28",
-            "jobs: cleanup, report",
-        ),
     ]
     loaded = project.load()
     assert warned(loaded) == []
