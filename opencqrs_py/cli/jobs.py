@@ -47,7 +47,7 @@ def list_command(options: ProjectOptions, *, as_json: bool) -> None:
     if as_json:
         print_json([job_row(status) for status in statuses])
     elif statuses:
-        _print_statuses(statuses)
+        _print_statuses(statuses, options.typed)
     else:
         print_line('the project has no jobs: put @job("…") above a function', "default")
 
@@ -99,7 +99,7 @@ def run_command(options: ProjectOptions, name: str, ids: tuple[str, ...], timeou
     if timeout is not None and not (flags["wait"] or flags["here"]):
         raise click.UsageError("--timeout belongs to --wait or --here")
     application = options.application()
-    if flags["as_json"]:
+    if flags["as_json"] or not (flags["here"] or flags["wait"]):  # that it was asked for is printed as the result
         print_only_warnings()
     if flags["here"]:
         ended = application.run_job(name, ids or None, timeout)
@@ -194,7 +194,7 @@ def _print_asked(run: JobRun, typed: str, *, as_json: bool) -> None:
         _print(f"run {run.id} was asked for: opencqrs jobs show {run.id}{typed}")
 
 
-def _print_statuses(statuses: Sequence[JobStatus]) -> None:
+def _print_statuses(statuses: Sequence[JobStatus], typed: str) -> None:
     from rich.table import Table  # noqa: PLC0415 only when a table is printed
 
     table = Table(box=None, pad_edge=False)
@@ -215,7 +215,7 @@ def _print_statuses(statuses: Sequence[JobStatus]) -> None:
             line = f"{status.job.name}: {status.last.error.partition(chr(10))[0]}"
             stdout().print(clean(scrubbed(line)), style="red", markup=False, soft_wrap=True)
     if not any(status.nodes for status in statuses):
-        print_line("no process runs jobs: opencqrs run", "yellow")
+        print_line(f"no process runs jobs: opencqrs run{typed}", "yellow")
 
 
 def _state(status: JobStatus) -> str | Text:

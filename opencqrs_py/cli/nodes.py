@@ -31,7 +31,7 @@ def nodes_command(options: ProjectOptions, *, as_json: bool) -> None:
     elif nodes:
         _print_table(nodes)
     else:
-        print_line("no node runs processors: opencqrs run", "default")
+        print_line(f"no node runs processors: opencqrs run{options.typed}", "default")
 
 
 def _as_json(status: NodeStatus) -> dict[str, Any]:

@@ -125,7 +125,7 @@ def in_company(project: Any) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_j20_the_list_shows_each_job_with_its_schedule_and_that_no_process_runs_them(jobs):
-    ran = jobs.opencqrs("jobs", "list")
+    ran = jobs.opencqrs("jobs", "list", "--set", "node.name=here")
     assert ran.code == 0
     assert unvaried(ran.out) == [
         "job schedule next state last run ended lag",
@@ -133,7 +133,17 @@ def test_j20_the_list_shows_each_job_with_its_schedule_and_that_no_process_runs_
         "count on demand - idle - - -",
         "remind 0 3 * * * (Europe/Berlin) - idle - - -",
     ]
-    assert ran.err.splitlines() == ["no process runs jobs: opencqrs run"]
+    assert ran.err.splitlines() == ["no process runs jobs: opencqrs run --set node.name=here"]
+
+
+def test_a_run_is_said_once_to_be_asked_for(jobs):
+    ran = jobs.opencqrs("jobs", "run", "count", "--set", "node.name=here")
+    assert ran.code == 0
+    assert (ran.out + ran.err).count("was asked for") == 1
+    assert "(opencqrs run --set node.name=here), or use --here" in ran.err
+    assert ran.out.rstrip().endswith(" --set node.name=here")
+    nodes = jobs.opencqrs("nodes", "--set", "node.name=here")
+    assert nodes.err.splitlines() == ["no node runs processors: opencqrs run --set node.name=here"]
 
 
 def test_a_job_that_is_run_here_does_what_is_left_and_nothing_the_second_time(jobs):
@@ -378,6 +388,7 @@ def test_a_mistake_is_named_with_its_place_and_its_fix(project, mistake):
     ran = project.opencqrs(*arguments)
     assert (ran.code, ran.out) == (2, "")
     assert "Traceback" not in ran.err
+    assert len(re.findall(r"OCQ-\d+|^Error:", ran.err, re.MULTILINE)) == 1, ran.err
     for part in says:
         assert part in ran.err
 
