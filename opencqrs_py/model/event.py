@@ -9,6 +9,9 @@ from opencqrs_py.errors import EventFormatError
 from opencqrs_py.model.json_text import read_json
 from opencqrs_py.model.times import moment_of
 
+_FIX_DATA = "fix the event where it is stored, or use a handler that takes the raw Event and reads no data"
+_FIX_METADATA = "fix the event where it is stored, or ask for no Metadata"
+
 
 class Metadata(dict[str, Any]):
     """What accompanies an event's data: the CloudEvent's extension attributes. Empty when there is none.
@@ -64,12 +67,12 @@ class Event(_Columns):
             Decision K14: no data is an error that names the event.
         """
         if self.payload is None:
-            raise EventFormatError("OCQ-210", "the event has no data", self.label)
+            raise EventFormatError("OCQ-210", "the event has no data", self.label, _FIX_DATA)
         try:
             return read_json(self.payload)
         except ValueError as error:
             what = f"the event's data are not JSON ({error})"
-            raise EventFormatError("OCQ-210", what, self.label) from error
+            raise EventFormatError("OCQ-210", what, self.label, _FIX_DATA) from error
 
     @property
     def metadata(self) -> Metadata:
@@ -84,9 +87,10 @@ class Event(_Columns):
             found = read_json(self.extensions)
         except ValueError as error:
             what = f"the event's metadata are not JSON ({error})"
-            raise EventFormatError("OCQ-210", what, self.label) from error
+            raise EventFormatError("OCQ-210", what, self.label, _FIX_METADATA) from error
         if not isinstance(found, dict):
-            raise EventFormatError("OCQ-210", "the event's metadata are no JSON object", self.label)
+            what = "the event's metadata are not a JSON object"
+            raise EventFormatError("OCQ-210", what, self.label, _FIX_METADATA)
         return Metadata(found)
 
     @property

@@ -52,7 +52,8 @@ def test_no_data_is_an_error_that_names_the_event() -> None:
     with pytest.raises(EventFormatError) as caught:
         _ = event(payload=None).data
     assert str(caught.value) == (
-        "[OCQ-210] the event has no data\n  where: event 4711 at position 12 (book-lent.v1, /books/1)"
+        "[OCQ-210] the event has no data\n  where: event 4711 at position 12 (book-lent.v1, /books/1)\n"
+        "  fix:   fix the event where it is stored, or use a handler that takes the raw Event and reads no data"
     )
 
 
