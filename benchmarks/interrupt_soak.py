@@ -64,6 +64,7 @@ def main() -> int:
     """Run the soak and return the exit code."""
     options = _options()
     print(machine())
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # commands would ignore it as this does in the background
     chance = Random(options.seed)
     with served(options.database) as fresh, tempfile.TemporaryDirectory(prefix="opencqrs-interrupts-") as name:
         folder = Path(name)
