@@ -71,7 +71,7 @@ def explained(error: Exception, label: str) -> Exception:
             return EventStoreError("OCQ-334", f"no secure connection ({_reason(error)})", label, fix)
         case _ if _is_outage(error):
             return unavailable(_reason(error), label)
-        case CustomError() | ValueError() | aiohttp.TooManyRedirects():
+        case CustomError() | ValueError() | aiohttp.ClientResponseError():
             what = f"the answer of EventSourcingDB cannot be understood ({_reason(error)})"
             fix = "is this an EventSourcingDB? a newer one may need a newer client: pip install -U eventsourcingdb"
             return EventStoreError("OCQ-334", what, label, fix)
@@ -107,7 +107,7 @@ def _refused(error: DbApiError, label: str) -> EventStoreError:
 
 def _is_outage(error: Exception) -> bool:
     if isinstance(error, ConnectionStalledError | aiohttp.ClientError | OSError):
-        return not isinstance(error, aiohttp.TooManyRedirects)
+        return not isinstance(error, aiohttp.ClientResponseError)  # too many redirects, or no HTTP
     return isinstance(error, ServerError) and any(text in str(error) for text in _PASSING_TEXTS)
 
 
@@ -122,7 +122,13 @@ def _passes(error: DbApiError) -> bool:
 
 
 def _reason(error: BaseException) -> str:
-    text = error.what if isinstance(error, EventStoreError) else str(error)
+    match error:
+        case EventStoreError():
+            text = error.what
+        case aiohttp.ClientResponseError():  # of what is no HTTP some lines, with a mark below the last one
+            text = " ".join(error.message.replace("^", " ").split())
+        case _:
+            text = str(error)
     text = text.removeprefix("Server error occurred: ").removeprefix("Validation error occurred: ")
     return scrubbed(text.rstrip(".")) or type(error).__name__
 

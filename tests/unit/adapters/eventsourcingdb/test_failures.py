@@ -25,6 +25,9 @@ from opencqrs_py.errors import EventStoreError, PreconditionFailedError
 URL = "eventsourcingdb://db:3000"
 KEY: Any = SimpleNamespace(host="db", port=3000, ssl=True, is_ssl=True)
 REFUSED = OSError(111, "refused")
+NO_HTTP = aiohttp.ClientResponseError(
+    SimpleNamespace(real_url=URL), (), status=400, message="Bad line:\n\n  b'220'\n  ^"
+)
 UNTRUSTED = ssl.SSLCertVerificationError(1, "self-signed")
 
 
@@ -60,6 +63,7 @@ def reported(status: int, code: str | None = None, text: str = "words") -> DbApi
         (OutcomeUnknownError(ConnectionResetError()), "OCQ-335", EventStoreError),
         (aiohttp.ClientConnectorCertificateError(KEY, UNTRUSTED), "OCQ-334", EventStoreError),
         (aiohttp.ClientConnectorSSLError(KEY, ssl.SSLError(1, "wrong version")), "OCQ-334", EventStoreError),
+        (NO_HTTP, "OCQ-334", EventStoreError),
         (ServerError("A line of the response is longer than 1 byte."), "OCQ-334", EventStoreError),
         (ValidationError("no id"), "OCQ-334", EventStoreError),
         (InternalError("odd"), "OCQ-334", EventStoreError),
@@ -73,6 +77,7 @@ def test_errors_of_the_client_are_explained(error: Exception, code: str, kind: t
     assert isinstance(told, EventStoreError)
     assert (told.code, told.where) == (code, URL)
     assert "()" not in told.what
+    assert "\n" not in told.what
     assert str(pickle.loads(pickle.dumps(told))) == str(told)
 
 
