@@ -30,7 +30,7 @@ _LINES_SECONDS = 5.0
 _RATE_SECONDS = 8.0  # a rate is the mean of about so many seconds
 _HELD_UP = {
     ProcessorState.BACKING_OFF: "backing-off, attempt {attempt}, retry",
-    ProcessorState.WAITING: "waiting for the database or event store, next look",
+    ProcessorState.WAITING: "waiting for the database or event store, retry",
     ProcessorState.FAILED: "failed, next attempt",
     ProcessorState.STOPPED: "stopped",
 }

@@ -31,6 +31,10 @@ from opencqrs_py.processing.exceptions import (
 )
 from opencqrs_py.processing.ports import BackOff, EventSource, ProgressTracker
 
+_OWN_CONNECTION = (
+    "  fix:   if the handler opens its own connection, have it use the one that it is given: its own may wait for the "
+    "transaction around the handler"
+)
 _DECISIVE = (Origin.FENCED, Origin.OUTAGE, Origin.FRAMEWORK, Origin.CHECKPOINT, Origin.EVENT, Origin.HANDLER)
 
 
@@ -61,7 +65,10 @@ class Diagnosis:
         """
         origin = self._origin(error, Origin.HANDLER)
         failure = self._described(error, Origin.HANDLER if origin is Origin.FENCED else origin, in_hand)
-        return replace(failure, position=None) if origin is Origin.OUTAGE else failure
+        if origin is not Origin.OUTAGE:
+            return failure
+        advice = failure.advice if failure.code else _OWN_CONNECTION
+        return replace(failure, position=None, advice=advice)
 
     def _described(self, error: BaseException, origin: Origin, in_hand: Event | None) -> Failure:
         raised = error.__cause__ if type(error) is OrderingError and error.__cause__ is not None else error

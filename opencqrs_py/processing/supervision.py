@@ -48,7 +48,8 @@ class Notice:
         wait: Seconds until the next attempt, where there is one.
         sequence_id: The sequence whose event was tried in the inbox, or, without a failure, that has left it; ``None``
             if it is not about the inbox.
-        advises: Whether what to do about an outage is said, too: when a start meets it, since a URL may be wrong.
+        advises: Whether what to do about an outage is said, too: when a start meets it, since a URL may be wrong, and
+            when a handler does at first, since its code may be.
     """
 
     group: str
@@ -402,7 +403,8 @@ class SupervisedPartition:
         return Notice(self.group, self.partition, None) if recovered else None
 
     def _act(self, failure: Failure) -> Notice:
-        self.failure, starting = failure, self.state is ProcessorState.STARTING
+        advises = self.state is ProcessorState.STARTING or (failure.event != "" and self._outage_waits is None)
+        self.failure = failure
         wait = self._next_wait(failure)
         action = self._action_for(failure, exhausted=wait is None)
         again = failure.position is not None and self.cursor.failing == failure.position
@@ -411,7 +413,7 @@ class SupervisedPartition:
             self._attempt = 0  # no handler was called
         notice_wait = self._enter(action, failure, wait or 0.0)
         self._due = self._clock.monotonic() + notice_wait
-        advises = starting and action is Action.WAIT
+        advises = advises and action is Action.WAIT
         return Notice(self.group, self.partition, action, failure, self._attempt, notice_wait, advises=advises)
 
     def _new_record(self, failure: Failure, wait: float | None) -> FailureRecord | None:
@@ -518,7 +520,7 @@ _NEXT = {
     Action.PARK: "the event is parked, and its sequence waits for it",
     Action.STOP: "the partition has failed; next attempt {when}, or at the next start",
     Action.HOLD: "the partition has failed, and is not tried again before it is restarted",
-    Action.WAIT: "no attempt is used; next look {when}",
+    Action.WAIT: "no attempt is used; retry {when}",
     Action.CLAIM: "its participants claim it again {when}; events after the stored position are repeated",
     Action.LEAVE: "this process leaves the partition alone",
 }

@@ -45,7 +45,7 @@ def test_plain_lines_tell_only_of_partitions_that_moved(caplog):
         (ProcessorState.STARTING, None, "1/s"),
         (ProcessorState.BACKING_OFF, 4.5, "backing-off, attempt 2, retry in 4.5 s"),
         (ProcessorState.BACKING_OFF, -1, "backing-off, attempt 2, retry at once"),
-        (ProcessorState.WAITING, 2, "waiting for the database or event store, next look in 2.0 s"),
+        (ProcessorState.WAITING, 2, "waiting for the database or event store, retry in 2.0 s"),
         (ProcessorState.FAILED, 30, "failed, next attempt in 30 s"),
         (ProcessorState.FAILED, None, "failed"),
         (ProcessorState.STOPPED, None, "stopped"),

@@ -44,7 +44,7 @@ AWAY = Failure(Origin.OUTAGE, permanent=False, error="DatabaseAwayError", messag
             AWAY,
             0,
             0.5,
-            "could not continue (DatabaseAwayError: gone); no attempt is used; next look in 0.5 s",
+            "could not continue (DatabaseAwayError: gone); no attempt is used; retry in 0.5 s",
         ),
         (
             Action.LEAVE,

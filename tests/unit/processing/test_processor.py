@@ -16,7 +16,7 @@ from support.library import Lent
 
 from opencqrs_py import AfterCommit, Event, NonTransientError, ProcessingContext, TransientError
 from opencqrs_py.adapters.memory import InMemoryEventStore, InMemoryProgressTracker
-from opencqrs_py.errors import AssemblyError, FencedError, TransactionEndedError
+from opencqrs_py.errors import AssemblyError, FencedError, TransactionEndedError, UnavailableError
 from opencqrs_py.model import Cursor, Handler, HandlerMark, Origin, Outcome, Partition, Selection, Slice, layout
 from opencqrs_py.processing.binding import NothingProvided, bind
 from opencqrs_py.processing.dispatch import Dispatcher
@@ -802,6 +802,16 @@ def test_an_outage_that_a_handler_meets_names_event_and_handler_and_uses_no_atte
     assert outcome.failure is not None
     assert outcome.failure.event == "event 1 at position 1 (lent, /a)"
     assert outcome.failure.traceback == "  in handler handlers.py:7"
+    assert "if the handler opens its own connection" in outcome.failure.advice
+
+
+def test_an_outage_of_spark_that_a_handler_meets_is_not_blamed_on_its_connections(group: Group) -> None:
+    group.add("/a")
+    group.failures["1"] = [UnavailableError("OCQ-420", "a job of Spark was cancelled")]
+    (cursor,) = group.claim()
+    outcome = group.processor(100).step(cursor)
+    assert outcome.failure is not None
+    assert (outcome.failure.origin, outcome.failure.advice) == (Origin.OUTAGE, "")
 
 
 def test_who_was_fenced_out_writes_nothing(group: Group) -> None:

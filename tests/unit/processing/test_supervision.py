@@ -12,7 +12,7 @@ from opencqrs_py.model import Cursor, Failure, Origin, Outcome, Partition, Proce
 from opencqrs_py.processing.ports import BackOff
 from opencqrs_py.processing.recovery import Action, ExponentialBackOff, FixedBackOff, NoRetry, OnExhausted
 from opencqrs_py.processing.schedules import Cron, FixedDelay, FixedRate, Schedule
-from opencqrs_py.processing.supervision import NO_OBSERVER, Notice, SupervisedPartition, Ticking
+from opencqrs_py.processing.supervision import NO_OBSERVER, Notice, SupervisedPartition, Ticking, text_of
 from opencqrs_py.testing import FakeClock
 
 PARTITION = Partition(2, 1)
@@ -194,6 +194,18 @@ def test_an_outage_waits_longer_and_longer_and_never_gives_up() -> None:
     assert {action for action, _ in answers} == {Action.WAIT}
     assert supervised.partition.state is WAITING
     assert supervised.partition.cursor == START
+
+
+def test_what_to_do_about_an_outage_that_a_handler_meets_is_said_once() -> None:
+    supervised, met = Supervised(), replace(OUTAGE, event="event 12 at position 12 (lent, /a)", advice="  fix:   mine")
+    supervised.succeeds(to=11)
+    for _ in range(2):
+        notices = [supervised.partition.take(Outcome(supervised.partition.cursor, failure=met)) for _ in range(2)]
+        assert ["fix:" in text_of(notice) for notice in notices if notice] == [True, False]
+        supervised.succeeds(to=12)
+    notice = supervised.partition.take(Outcome(supervised.partition.cursor, failure=replace(met, event="")))
+    assert notice is not None
+    assert "fix:" not in text_of(notice)
 
 
 def test_an_outage_uses_no_attempt_of_an_event() -> None:

@@ -30,7 +30,7 @@ AWAY = Failure(Origin.OUTAGE, permanent=False, error="AwayError", message="gone"
             "could not continue at event 7 (ValueError: no); the partition has failed; next attempt in 4.5 s, or at "
             "the next start",
         ),
-        (Action.WAIT, AWAY, 0, "could not continue (AwayError: gone); no attempt is used; next look in 4.5 s"),
+        (Action.WAIT, AWAY, 0, "could not continue (AwayError: gone); no attempt is used; retry in 4.5 s"),
         (Action.LEAVE, AWAY, 0, "could not continue (AwayError: gone); this process leaves the partition alone"),
     ],
 )
