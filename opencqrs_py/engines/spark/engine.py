@@ -427,10 +427,15 @@ class SparkEngine:
             self._free(task)
 
     def _own(self, driver: PartitionDriver, outcome: Outcome) -> Outcome:
-        """Return what a run of a task came to; nothing is lost if it was another run of the same that fenced it."""
+        """Return what a run of a task came to; nothing is lost if it was another run of the same that fenced it.
+
+        Where Spark makes no copies the runs before were lost, and perhaps by an event: then this is the third one.
+        """
         fenced = outcome.failure is not None and outcome.failure.origin is Origin.FENCED
-        if not fenced or not self._copies or driver.abandoned or not self._assignment.continued(driver):
+        if not fenced or driver.abandoned or not self._assignment.continued(driver):
             return outcome
+        if not self._copies:
+            self._assignment.claim_again(driver.supervised.group, [driver], crashed=True)
         return replace(outcome, cursor=driver.cursor, failure=None)
 
     def _lost(self, task: RunningTask, error: Exception) -> None:

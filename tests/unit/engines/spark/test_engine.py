@@ -212,18 +212,41 @@ def test_a_task_that_is_lost_costs_its_own_partitions_a_pause_even_if_it_had_han
     assert all(status.failure is None for status in engine.engine.partitions())
 
 
-def test_a_task_that_a_second_run_has_fenced_is_continued_whichever_of_them_has_ended(engine):
+@pytest.mark.parametrize("speculation", ["true", "false"])
+def test_a_task_that_another_run_of_it_has_fenced_is_continued_whichever_of_them_has_ended(engine, speculation):
     def take_over() -> None:
         for partition in layout(PARTITIONS):
             engine.tracker.succeed("g", Cursor(partition, 1, 0, 0))
 
-    engine.context.conf["spark.speculation"] = "true"
+    engine.context.conf["spark.speculation"] = speculation
     engine.context.before.append(take_over)
     engine.start()
     assert engine.seen.done.wait(SECONDS)
     assert sorted(engine.handled) == list(range(1, EVENTS + 1))
     assert engine.seen.notices.empty()
     assert engine.states() == [("running", EVENTS)] * PARTITIONS
+
+
+@pytest.mark.parametrize("speculation", ["true", "false"])
+def test_the_events_of_a_task_that_spark_has_lost_and_repeated_itself_are_handled_singly(engine, speculation):
+    marked: list[int] = []
+    report = engine.tracker.report
+
+    def note(status, epoch) -> None:
+        if status.failure is not None and status.failure.in_hand:
+            marked.append(status.failure.position)
+        report(status, epoch)
+
+    def lose_the_first_two_runs() -> None:
+        for partition in layout(PARTITIONS):
+            engine.tracker.succeed("g", Cursor(partition, 1, 0, 0))
+
+    engine.tracker.report = note
+    engine.context.conf["spark.speculation"] = speculation
+    engine.context.before.append(lose_the_first_two_runs)
+    engine.start()
+    assert engine.seen.done.wait(SECONDS)
+    assert bool(marked) is (speculation == "false")  # otherwise the first run is slow, and not lost
 
 
 @pytest.mark.parametrize("speculation", ["true", "false"])
