@@ -11,6 +11,7 @@ from opencqrs_py.control.records import GroupPartition
 from opencqrs_py.engines.driver import PartitionDriver, claim, claim_after_timeout, isolating, when_available
 from opencqrs_py.engines.recorded_claims import claimed
 from opencqrs_py.engines.runs import GroupRun
+from opencqrs_py.errors import OpenCqrsError
 from opencqrs_py.model.outcome import Failure
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.processing.calls import CallInHand
@@ -67,8 +68,8 @@ class Assignment:
     def claim_again(self, group: str, those: Collection[PartitionDriver], *, crashed: bool) -> None:
         """Claim some partitions that the engine has once more: what others may still do for them is void.
 
-        Those that it has lost stay with the process that took them over. Nothing happens during an outage, as the next
-        step meets it.
+        Those that it has lost stay with the process that took them over. Nothing happens during an outage, or if the
+        claim is refused, as when the group has got other partitions: the next step meets it.
 
         Args:
             group: Their group.
@@ -84,7 +85,7 @@ class Assignment:
             partitions = [driver.partition for driver in drivers]
             cursors = claimed(run, partitions, self._owner)
         except Exception as error:
-            if not tracker.is_outage(error):
+            if not isinstance(error, OpenCqrsError) and not tracker.is_outage(error):
                 raise
         else:
             for driver, cursor in zip(drivers, cursors, strict=True):

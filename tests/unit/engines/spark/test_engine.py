@@ -17,6 +17,7 @@ from support.spark import Context, Sessions
 
 from opencqrs_py.adapters.sql import Database, SqlEventStore, SqlProgressTracker
 from opencqrs_py.assembly.injection import ContainerInjector
+from opencqrs_py.control.layouts import carried_over
 from opencqrs_py.control.records import TaskLoad
 from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.engines.spark.engine import NOTICED_SECONDS, STILL_SECONDS, Meanwhile, SparkEngine, read_at_once
@@ -112,6 +113,7 @@ class Engine:
             batch_size=10,
             limits=limits,
         )
+        self.processing = processing
         run = GroupRun(
             processing,
             layout(PARTITIONS),
@@ -263,6 +265,23 @@ def test_a_task_that_another_process_has_fenced_is_left_to_it(engine, speculatio
     engine.seen.reasons(PARTITIONS)
     assert [state for state, _ in engine.states()] == ["stopped"] * PARTITIONS
     assert engine.handled == []
+
+
+def test_a_task_that_is_lost_while_its_group_gets_other_partitions_leaves_its_own(engine):
+    def change_partitions() -> None:
+        log = engine.processing
+        engine.tracker.repartition("g", layout(6), lambda known: carried_over(known, layout(6), log))
+        fail()
+
+    engine.context.before.append(change_partitions)
+    engine.start()
+    lost, left = set(), set()
+    while not lost or not lost <= left:
+        notice = engine.seen.notices.get(timeout=SECONDS)
+        (lost if "executor lost" in str(notice.failure) else left).add(notice.partition)
+        engine.clock.advance(5)
+    assert {p.partition for p in engine.engine.partitions() if p.over} >= lost
+    engine.engine.check()  # other groups go on
 
 
 def test_a_task_that_takes_long_holds_up_no_partition_of_another(engine):
