@@ -162,7 +162,7 @@ def _result_lines(result: RebuildResult, what: str) -> list[str]:
     from opencqrs_py.model.rebuild import Fate  # noqa: PLC0415 only for this command
 
     swapped = [one.name for one in result.tables if one.fate in (Fate.SWAPPED, Fate.ADDED)]
-    left = [one.name for one in result.tables if one.fate is Fate.LEFT]
+    left = [one.name for one in result.tables if one.fate is Fate.LEFT and one.is_table]
     lines = [f"{result.group} {what}, up to position {result.position:,}: {', '.join(swapped)}"]
     if left:
         lines.append(f"{result.group}: no handler has written to {', '.join(left)}, which is left as it was")

@@ -50,6 +50,11 @@ def undo(world: World, **settings: str) -> None:
         application.rebuilds.undo("catalog")
 
 
+def drop_old(world: World) -> None:
+    with world.application() as application:
+        application.rebuilds.drop_old("catalog")
+
+
 def numbers(world: World, query: str) -> list[int]:
     return [row[0] for row in world.send(query)]
 
@@ -168,7 +173,9 @@ def test_a_view_of_tables_of_two_groups_is_refused(empty: World, make_module: Ca
     empty.module = make_module(SHARED_START.replace("BOTH", BOTH))
     empty.add(20)
     empty.run()
-    with pytest.raises(RebuildError, match=r"OCQ-630.*the view both_counts shows audit, which stays as it is"):
+    with pytest.raises(
+        RebuildError, match=r"OCQ-630.*the view both_counts needs the table audit, which stays as it is"
+    ):
         rebuild(empty)
     assert numbers(empty, "SELECT n FROM both_counts") == [27]
 
@@ -183,10 +190,121 @@ def test_a_sequence_that_another_groups_table_uses_is_refused(
     world = of(empty, make_module, tables, "INSERT INTO loan (position) VALUES (:position)")
     world.send("CREATE TABLE other (number BIGINT DEFAULT nextval('numbers'))")
     with pytest.raises(
-        RebuildError, match=r"OCQ-630.*the sequence numbers is also that of a table that is not swapped"
+        RebuildError, match=r"OCQ-630.*default value for column number of table other .* the old sequence numbers"
     ):
         rebuild(world)
     assert not world.is_there("shadow")
+
+
+# ------------------------------------------------------------------------- types, collations, functions, statistics
+
+
+def once(statement: str) -> str:
+    """Return a statement that does nothing if what it makes is there."""
+    return f"DO 'BEGIN {statement.replace(chr(39), 2 * chr(39))}~ EXCEPTION WHEN duplicate_object THEN NULL~ END'"
+
+
+def typed(empty: World, make_module: Callable[[str], ModuleType], tables: str, handler: str) -> World:
+    """As ``of``, for statements with semicolons, which are written as ``~``."""
+    source = make_module
+    return of(empty, lambda text: source(text.replace("~", ";")), tables, handler)
+
+
+@pytest.mark.parametrize(
+    ("made", "column", "value"),
+    [
+        ("CREATE TYPE special AS (position INTEGER, unit TEXT)", "special", "CAST(ROW(:position, 'EUR') AS special)"),
+        ("CREATE TYPE special AS RANGE (subtype = integer)", "special", "special(0, :position)"),
+        ("CREATE DOMAIN special AS INTEGER CHECK (VALUE > 0)", "special", ":position"),
+        ('CREATE COLLATION special FROM "C"', "TEXT COLLATE special", ":subject"),
+    ],
+)
+def test_columns_stay_whatever_their_type_or_collation_is(
+    empty: World, make_module: Callable[[str], ModuleType], made: str, column: str, value: str
+) -> None:
+    table = f"CREATE TABLE IF NOT EXISTS lent (position INTEGER PRIMARY KEY, it {column})"
+    world = typed(empty, make_module, f"{once(made)};{table}", f"INSERT INTO lent VALUES (:position, {value})")
+    rows = "SELECT position, CAST(it AS text) FROM lent ORDER BY 1"
+    before = world.send(rows)
+    for change in (rebuild, undo, rebuild, drop_old):
+        change(world)
+        assert world.send(rows) == before
+    world.add(1, start=20)
+    world.run()
+    assert len(world.send(rows)) == 21
+
+
+STATE = once("CREATE TYPE state AS ENUM ('lent', 'back')")
+
+
+def test_functions_of_the_groups_types_and_tables_go_with_them(
+    empty: World, make_module: Callable[[str], ModuleType]
+) -> None:
+    tables = (
+        f"{STATE};"
+        "CREATE TABLE IF NOT EXISTS lent (position INTEGER PRIMARY KEY, it state);"
+        "CREATE OR REPLACE FUNCTION next(one state, whole lent) RETURNS state LANGUAGE sql RETURN CAST('back' AS state)"
+    )
+    world = typed(empty, make_module, tables, "INSERT INTO lent VALUES (:position, 'lent')")
+    for change in (rebuild, undo, rebuild, drop_old):
+        change(world)
+        assert world.send("SELECT next(it, lent), count(*) FROM lent GROUP BY 1") == [("back", 20)]
+    assert numbers(world, "SELECT count(*) FROM pg_proc WHERE proname = 'next'") == [1]
+
+
+TOUCH = (
+    "CREATE OR REPLACE FUNCTION touch() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.n = 7~ RETURN NEW~ END';"
+    "CREATE TABLE IF NOT EXISTS lent (position INTEGER PRIMARY KEY, n INTEGER);"
+    "CREATE TABLE IF NOT EXISTS theirs (n INTEGER);"
+    "CREATE OR REPLACE TRIGGER touched BEFORE INSERT ON theirs FOR EACH ROW EXECUTE FUNCTION touch()"
+)
+
+
+def test_a_function_that_only_tables_of_others_use_stays_with_them(
+    empty: World, make_module: Callable[[str], ModuleType]
+) -> None:
+    world = typed(empty, make_module, TOUCH, "INSERT INTO lent VALUES (:position, 1)")
+    known = rebuild(world)
+    assert (known["lent"], known["theirs"], known["touch()"]) == (Fate.SWAPPED, Fate.LEFT, Fate.LEFT)
+    drop_old(world)
+    assert world.send("INSERT INTO theirs VALUES (1) RETURNING n") == [(7,)]
+
+
+def test_a_function_that_tables_of_others_use_as_well_is_refused(
+    empty: World, make_module: Callable[[str], ModuleType]
+) -> None:
+    both = f"{TOUCH};CREATE OR REPLACE TRIGGER own BEFORE INSERT ON lent FOR EACH ROW EXECUTE FUNCTION touch()"
+    world = typed(empty, make_module, both, "INSERT INTO lent VALUES (:position, 1)")
+    with pytest.raises(RebuildError, match=r"OCQ-630.*trigger touched on table theirs .* the old function touch\(\)"):
+        rebuild(world)
+    assert world.send("INSERT INTO theirs VALUES (1) RETURNING n") == [(7,)]
+
+
+def test_what_a_table_needs_that_is_not_swapped_is_refused_before_any_event_is_handled(
+    empty: World, make_module: Callable[[str], ModuleType]
+) -> None:
+    tables = (
+        f"{once('CREATE TEXT SEARCH CONFIGURATION plain (COPY = simple)')};"
+        "CREATE TABLE IF NOT EXISTS lent "
+        "(it TEXT, words tsvector GENERATED ALWAYS AS (to_tsvector('plain', it)) STORED)"
+    )
+    world = typed(empty, make_module, tables, "INSERT INTO lent VALUES (:subject)")
+    with pytest.raises(RebuildError, match=r"OCQ-630.*needs the text search configuration plain, which stays"):
+        rebuild(world)
+    assert not world.is_there("shadow")
+    assert numbers(world, "SELECT count(*) FROM lent WHERE words IS NOT NULL") == [20]
+
+
+def test_extended_statistics_go_with_their_table(empty: World, make_module: Callable[[str], ModuleType]) -> None:
+    tables = (
+        "CREATE TABLE IF NOT EXISTS lent (position INTEGER PRIMARY KEY, n INTEGER);"
+        "CREATE STATISTICS IF NOT EXISTS related ON position, n FROM lent"
+    )
+    world = of(empty, make_module, tables, "INSERT INTO lent VALUES (:position, 1)")
+    for change in (rebuild, undo, rebuild, drop_old):
+        change(world)
+        asked = "SELECT stxname, CAST(CAST(stxrelid AS regclass) AS text) FROM pg_statistic_ext"
+        assert ("related", "lent") in world.send(asked)
 
 
 def relation(number: int, kind: str = "table") -> Relation:

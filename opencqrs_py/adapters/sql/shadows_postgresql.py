@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -14,6 +14,7 @@ from typing_extensions import override
 from opencqrs_py.adapters.sql.connections import reason_of
 from opencqrs_py.adapters.sql.postgresql_belongings import give, have_fire, taken_from
 from opencqrs_py.adapters.sql.postgresql_catalog import Relation, has_rows, is_table, quoted, relations, run, ties
+from opencqrs_py.adapters.sql.postgresql_dependents import users_of, users_of_rest
 from opencqrs_py.adapters.sql.shadow_guards import WRITTEN, WRITTEN_COLUMNS
 from opencqrs_py.adapters.sql.shadow_urls import ShadowOf, marked
 from opencqrs_py.adapters.sql.shadows import (
@@ -38,41 +39,27 @@ from opencqrs_py.model.rebuild import Difference, Fate, RebuildPhase, RebuildRec
 _PATIENCE_MS = 50  # that readers wait behind a swap that cannot get its locks
 _WITH_ROWS = ("table", "materialized view")
 
-_TYPES = """
-SELECT typname FROM pg_type WHERE typnamespace = to_regnamespace(%s) AND typtype IN ('e', 'd') ORDER BY typname
-"""
-_ROUTINES = """
-SELECT proname || '(' || pg_get_function_identity_arguments(oid) || ')', quote_ident(proname) || '('
-    || pg_get_function_identity_arguments(oid) || ')'
-FROM pg_proc WHERE pronamespace = to_regnamespace(%s) ORDER BY 1
-"""
-_USERS_OF_TYPES = """
-SELECT DISTINCT typname, attrelid::regclass::text FROM pg_type
-JOIN pg_attribute ON atttypid IN (pg_type.oid, typarray) AND NOT attisdropped
-JOIN pg_class ON pg_class.oid = attrelid AND relkind IN ('r', 'p', 'm', 'f')
-WHERE typnamespace = to_regnamespace(%s) AND typname = ANY(%s) AND attrelid <> ALL(%s)
-"""
-# Who holds on to tables by their numbers, which they keep when they move.
-_VIEWS_ON = """
-SELECT DISTINCT ev_class::regclass::text, refobjid::regclass::text FROM pg_depend
-JOIN pg_rewrite ON classid = 'pg_rewrite'::regclass AND objid = pg_rewrite.oid
-WHERE refclassid = 'pg_class'::regclass AND refobjid = ANY(%s) AND ev_class <> ALL(%s)
-"""
-# But for functions of a schema by their names: of the one that is dropped, or those that are swapped as well.
-_USERS_OF_TABLES = """
-SELECT DISTINCT pg_describe_object(classid, objid, 0) FROM pg_depend
-WHERE (refclassid = 'pg_class'::regclass AND refobjid = ANY(%s)
-       OR refclassid = 'pg_type'::regclass AND refobjid IN (
-           SELECT unnest(ARRAY[types.oid, typarray]) FROM pg_type types WHERE typrelid = ANY(%s)))
-AND (classid = 'pg_policy'::regclass AND objid NOT IN (SELECT oid FROM pg_policy WHERE polrelid = ANY(%s))
-     OR classid = 'pg_proc'::regclass AND (SELECT proname FROM pg_proc WHERE pg_proc.oid = objid) NOT IN (
-           SELECT proname FROM pg_proc WHERE pronamespace = to_regnamespace(%s))
-     OR classid = 'pg_class'::regclass AND deptype = 'n' AND refclassid = 'pg_type'::regclass AND objid <> ALL(%s))
-ORDER BY 1
-"""
-_KEYS_ACROSS = """
+# What is swapped besides relations: the type of its name, what ``ALTER`` calls it, and the catalog in which it is.
+_SPECIALS = {
+    "type": ("regtype", "TYPE", "pg_type WHERE typnamespace"),
+    "collation": ("regcollation", "COLLATION", "pg_collation WHERE collnamespace"),
+    "function": ("regprocedure", "ROUTINE", "pg_proc WHERE pronamespace"),
+}
+_NAMES = {
+    "type": """
+        SELECT typname, pg_type.oid FROM pg_type LEFT JOIN pg_class ON pg_class.oid = typrelid
+        WHERE typnamespace = to_regnamespace(%s) AND (typtype::text IN ('e', 'd', 'r', 'm') OR relkind = 'c') ORDER BY 1
+    """,
+    "collation": "SELECT collname, oid FROM pg_collation WHERE collnamespace = to_regnamespace(%s) ORDER BY 1",
+    "function": """
+        SELECT proname || '(' || pg_get_function_identity_arguments(oid) || ')', oid FROM pg_proc
+        WHERE pronamespace = to_regnamespace(%s) ORDER BY 1
+    """,
+}
+_STATISTICS = "SELECT stxname FROM pg_statistic_ext WHERE stxrelid = to_regclass(%s)"
+_KEYS_TO_OTHERS = """
 SELECT conname, conrelid::regclass::text, confrelid::regclass::text FROM pg_constraint
-WHERE contype = 'f' AND conparentid = 0 AND (conrelid = ANY(%s)) <> (confrelid = ANY(%s))
+WHERE contype = 'f' AND conparentid = 0 AND conrelid = ANY(%s) AND confrelid <> ALL(%s)
 """
 _UNUSUAL = """
 SELECT relname, CASE
@@ -183,12 +170,12 @@ class PostgresqlShadows(Shadows):
                 fate = Fate.SWAPPED if each.name in live else Fate.ADDED
                 how = "rebuild.tables" if each.name in named else "made by @on_start"
                 found.append(ShadowTable(each.name, each.kind, fate if each.number in moved_ones else Fate.LEFT, how))
-            moved = any(each.fate in (Fate.SWAPPED, Fate.ADDED) for each in found)
-            for kind, query in (("type", _TYPES), ("function", _ROUTINES)):
-                here = [row[0] for row in connection.exec_driver_sql(query, (quoted(shadow),))]
-                there = {row[0] for row in connection.exec_driver_sql(query, (quoted(self._live_place),))}
-                fates = {True: Fate.SWAPPED, False: Fate.ADDED}
-                found += [ShadowTable(name, kind, fates[name in there] if moved else Fate.LEFT) for name in here]
+            there = {(each.kind, each.name) for each in _specials(connection, self._live_place)}
+            specials = _specials(connection, shadow)
+            going = _going(connection, specials, [each for each in known if each.number in moved_ones])
+            for each in specials:
+                fate = Fate.SWAPPED if (each.kind, each.name) in there else Fate.ADDED
+                found.append(ShadowTable(each.name, each.kind, fate if each in going else Fate.LEFT))
         return found
 
     @staticmethod
@@ -209,19 +196,16 @@ class PostgresqlShadows(Shadows):
             return self._refusals(connection, group, tables)
 
     def _refusals(self, connection: Connection, group: str, tables: Sequence[ShadowTable]) -> list[str]:
-        moved = {each.name for each in tables if each.fate in (Fate.SWAPPED, Fate.ADDED)}
-        shadow = relations(connection, self._place("shadow", group))
-        live = [each for each in relations(connection, self._live_place) if each.name in moved]
-        found = _obstacles(connection, [each.number for each in live], self._place("shadow", group))
-        gone = [each.number for each in shadow if each.name in moved]
-        for name, table, other in connection.exec_driver_sql(_KEYS_ACROSS, (gone, gone)):
-            found.append(f"the foreign key {name} of {table} leads to {other}, one of which nothing was written to")
-        found += _torn(connection, shadow, gone)
-        found += _counting(connection, live)
-        types = [each.name for each in tables if each.kind == "type" and each.fate is Fate.SWAPPED]
-        users = (quoted(self._live_place), types, [each.number for each in live])
-        for name, user in connection.exec_driver_sql(_USERS_OF_TYPES, users):
-            found.append(f"the type {name} is also that of {user}")
+        place = self._place("shadow", group)
+        moved = {(_space_of(each.kind), each.name) for each in tables if each.fate in (Fate.SWAPPED, Fate.ADDED)}
+        live, shadow = (
+            [each for each in _objects(connection, one) if (_space_of(each.kind), each.name) in moved]
+            for one in (self._live_place, place)
+        )
+        found = _obstacles(connection, live)
+        for user in users_of_rest(connection, place, shadow):
+            used = user.used.replace(f"{place}.", "")
+            found.append(f"the {user.name} needs the {used}, which stays as it is".replace(f"{place}.", ""))
         right = "has_schema_privilege(%s, 'CREATE')"
         if not connection.exec_driver_sql(f"SELECT {right}", (self._live_place,)).scalar():
             found.append(f"the user may not create tables in the schema {self._live_place}")
@@ -257,12 +241,7 @@ class PostgresqlShadows(Shadows):
         found = connection.exec_driver_sql("SELECT to_regnamespace(%s)::oid", (quoted(schema),)).scalar()
         if found is None:
             return
-        numbers = [each.number for each in relations(connection, schema, ours=True)]
-        views = connection.exec_driver_sql(_VIEWS_ON, (numbers, numbers)).all()
-        keys = connection.exec_driver_sql(_KEYS_ACROSS, (numbers, numbers)).all()
-        holders = [str(row[0]) for row in views] + [f"the foreign key {row[0]} of {row[1]}" for row in keys]
-        holders += _users_of_tables(connection, numbers, schema)
-        if holders:
+        if holders := [user.name for user in users_of_rest(connection, schema)]:
             what = f"the schema {schema} cannot be dropped: {listed(holders)} would go with it"
             raise RebuildError("OCQ-630", what, self._database.label, "drop that first")
         connection.exec_driver_sql("SET LOCAL lock_timeout = '10s'")
@@ -316,11 +295,10 @@ class PostgresqlShadows(Shadows):
             built = [_kind_and_name(each) for each in before.relations]
             connection.exec_driver_sql(f"CREATE SCHEMA {quoted(shadow)}")
             back = [ShadowTable(e.name, e.kind, Fate.SWAPPED if e.name in live else Fate.ADDED) for e in kept]
-            for kind, query in (("type", _TYPES), ("function", _ROUTINES)):
-                there = [row[0] for row in connection.exec_driver_sql(query, (quoted(old),))]
-                back += [ShadowTable(name, kind, Fate.SWAPPED) for name in there]
-            mine = [each.number for each in relations(connection, self._live_place) if each.name in dict(_flip(built))]
-            if refused := _obstacles(connection, mine, old):
+            back += [ShadowTable(each.name, each.kind, Fate.SWAPPED) for each in _specials(connection, old)]
+            leaving = {(_space_of(kind), name) for kind, name in built}
+            mine = [e for e in _objects(connection, self._live_place) if (_space_of(e.kind), e.name) in leaving]
+            if refused := _obstacles(connection, mine):
                 raise _cannot(group, refused)
             began = self._lock(connection, [name for kind, name in built if name in live and kind == "table"])
             gone = [ShadowTable(name, kind, Fate.SWAPPED) for kind, name in built]
@@ -363,27 +341,26 @@ class PostgresqlShadows(Shadows):
         """Move live relations to ``target``, those of ``source`` to live; the new ones take over what was granted."""
         live = self._live_place
         numbers = {each.name: each for each in relations(connection, live)}
+        specials = [{(e.kind, e.name): e for e in _specials(connection, place)} for place in (live, source)]
         taken = {}
         leaving = {(_space_of(each.kind), each.name): each for each in (*moved, *gone)}  # a table may become a view
         for each in leaving.values():
-            if each.kind in ("type", "function"):
-                if self._has(connection, live, each):
-                    _move(connection, each.kind, each.name, live, target)
-            elif each.name in numbers:
+            if (special := specials[0].get((each.kind, each.name))) is not None:
+                _move_special(connection, special, target)
+            elif each.kind not in _SPECIALS and each.name in numbers:
                 there = numbers[each.name]
                 taken[each.name] = taken_from(connection, there)
                 _move(connection, there.kind, each.name, live, target)
         for each in moved:
-            _move(connection, each.kind, each.name, source, live)
-        replaced = [each for each in moved if each.name in taken and each.kind not in ("type", "function")]
+            if (special := specials[1].get((each.kind, each.name))) is not None:
+                _move_special(connection, special, live)
+            else:
+                _move(connection, each.kind, each.name, source, live)
+        replaced = [each for each in moved if each.name in taken and each.kind not in _SPECIALS]
         for each in replaced:
             give(connection, live, target, each, taken[each.name])
         for each in replaced:
             have_fire(connection, f"{quoted(live)}.{quoted(each.name)}", taken[each.name].firing)
-
-    def _has(self, connection: Connection, schema: str, one: ShadowTable) -> bool:
-        query = _TYPES if one.kind == "type" else _ROUTINES
-        return any(row[0] == one.name for row in connection.exec_driver_sql(query, (quoted(schema),)))
 
     def _copy_kept_tables(self, connection: Connection, schema: str) -> None:
         for table in KEPT:
@@ -419,43 +396,49 @@ def _cannot(group: str, refused: Sequence[str]) -> RebuildError:
     return RebuildError("OCQ-630", what, f"group {group}", fix)
 
 
-def _users_of_tables(connection: Connection, tables: list[int], but: str) -> list[str]:
-    """Return functions and policies that hold on to tables by their numbers, but for functions named as in a schema."""
-    return list(connection.exec_driver_sql(_USERS_OF_TABLES, (tables, tables, tables, quoted(but), tables)).scalars())
+def _specials(connection: Connection, schema: str) -> list[Relation]:
+    """Return the types, collations and functions of a schema; their names do not say that arguments are of it, too."""
+    return [
+        Relation(name.replace(f"{schema}.", ""), kind, number)
+        for kind, query in _NAMES.items()
+        for name, number in connection.exec_driver_sql(query, (quoted(schema),))
+    ]
 
 
-def _obstacles(connection: Connection, live: list[int], shadow: str) -> list[str]:
-    """Return what holds on to live tables, or stands in the way of new ones in their place."""
-    found = [f"the {user} would keep using the old table" for user in _users_of_tables(connection, live, shadow)]
-    for view, table in connection.exec_driver_sql(_VIEWS_ON, (live, live)):
-        found.append(f"the view {view} would keep showing the old {table}")
-    for name, table, other in connection.exec_driver_sql(_KEYS_ACROSS, (live, live)):
-        found.append(f"the foreign key {name} of {table} leads to {other}, one of which is not the group's")
-    for name, reason in connection.exec_driver_sql(_UNUSUAL, (live, live, live)):
+def _objects(connection: Connection, schema: str) -> list[Relation]:
+    return [*relations(connection, schema), *_specials(connection, schema)]
+
+
+def _going(connection: Connection, specials: Sequence[Relation], moved: Sequence[Relation]) -> set[Relation]:
+    """Return the types, functions and collations that go with what is moved: all but those that only others need."""
+    going = set[Relation]()
+    while moved and (
+        found := [each for each in specials if each not in going and _is_needed(connection, each, [*moved, *going])]
+    ):
+        going.update(found)
+    return going
+
+
+def _is_needed(connection: Connection, special: Relation, moved: Sequence[Relation]) -> bool:
+    users = users_of(connection, [special])
+    return not users or len(users_of(connection, [special], but=moved)) < len(users)
+
+
+def _obstacles(connection: Connection, live: Sequence[Relation]) -> list[str]:
+    """Return what depends on live objects, or stands in the way of new ones in their place."""
+    found = [f"the {user.name} would keep using the old {user.used}" for user in users_of(connection, live)]
+    numbers = [each.number for each in live if each.kind not in _SPECIALS]
+    for name, table, other in connection.exec_driver_sql(_KEYS_TO_OTHERS, (numbers, numbers)):
+        found.append(f"the foreign key {name} of {table} leads to {other}, which is not swapped")
+    for name, reason in connection.exec_driver_sql(_UNUSUAL, (numbers, numbers, numbers)):
         if reason is not None:
             found.append(f"{name} has {reason}")
     return found
 
 
-def _torn(connection: Connection, shadow: Sequence[Relation], moved: Collection[int]) -> Iterator[str]:
-    """Yield the views that would be swapped without all that they show."""
-    names = {each.number: each.name for each in shadow}
-    for view, base in ties(connection, shadow).shown:
-        if view in moved and base not in moved:
-            yield f"the view {names[view]} shows {names[base]}, which stays as it is"
-
-
-def _counting(connection: Connection, live: Sequence[Relation]) -> Iterator[str]:
-    """Yield the sequences that would be swapped although other tables take numbers from them."""
-    names = {each.number: each.name for each in live}
-    for sequence, table in ties(connection, live).counted:
-        if table not in names:
-            yield f"the sequence {names[sequence]} is also that of a table that is not swapped"
-
-
 def _space_of(kind: str) -> str:
     """Return among what a name is unique: all relations share their names."""
-    return kind if kind in ("type", "function") else "relation"
+    return kind if kind in _SPECIALS else "relation"
 
 
 def _relations_of(moved: Iterable[ShadowTable]) -> tuple[str, ...]:
@@ -467,17 +450,19 @@ def _kind_and_name(said: str) -> tuple[str, str]:
     return kind, name
 
 
-def _flip(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    return [(name, kind) for kind, name in pairs]
-
-
 def _move(connection: Connection, kind: str, name: str, source: str, target: str) -> None:
-    if kind == "function":
-        head, bracket, rest = name.partition("(")
-        moved = f"ROUTINE {quoted(source)}.{quoted(head)}{bracket}{rest}"
-    else:
-        moved = f"{kind.upper()} {quoted(source)}.{quoted(name)}"
-    run(connection, f"ALTER {moved} SET SCHEMA {quoted(target)}").close()
+    for statistics in connection.exec_driver_sql(_STATISTICS, (f"{quoted(source)}.{quoted(name)}",)).scalars().all():
+        _move(connection, "statistics", statistics, source, target)  # which stay where they are when their table moves
+    run(connection, f"ALTER {kind.upper()} {quoted(source)}.{quoted(name)} SET SCHEMA {quoted(target)}").close()
+
+
+def _move_special(connection: Connection, special: Relation, target: str) -> None:
+    """Move a type, collation or function, unless it has come with another one, as PostgreSQL 17 does it with types."""
+    named, altered, found = _SPECIALS[special.kind]
+    asked = f"SELECT oid::{named}::text FROM {found} <> to_regnamespace(%s)::oid AND oid = %s"  # noqa: S608 our own
+    name = connection.exec_driver_sql(asked, (quoted(target), special.number)).scalar()
+    if name is not None:
+        run(connection, f"ALTER {altered} {name} SET SCHEMA {quoted(target)}").close()
 
 
 def _copy_structure(connection: Connection, live: str, shadow: str, tables: Sequence[str]) -> None:
