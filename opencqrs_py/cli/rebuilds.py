@@ -189,6 +189,8 @@ def _comparison_as_json(name: str, found: Comparison) -> dict[str, Any]:
                 "live_only": one.missing,
                 "rebuilt_only": one.added,
                 "examples": one.examples,
+                "live_only_columns": one.live_columns,
+                "rebuilt_only_columns": one.shadow_columns,
             }
             for one in found.differences
         ],
@@ -210,6 +212,8 @@ def _comparison_lines(name: str, found: Comparison) -> list[str]:
         rows = f"{one.table}: {one.live:,} rows live, {one.shadow:,} rebuilt"
         only = f"{one.missing:,} live only, {one.added:,} rebuilt only" if one.differs else "no row differs"
         lines.append(f"  {rows}; {only}")
+        for where, columns in (("live", one.live_columns), ("rebuilt", one.shadow_columns)):
+            lines += [f"    {where} only, and not compared: column {', '.join(columns)}"] if columns else []
         lines += [f"    {example}" for example in one.examples]
     for table in found.unwritten:
         lines.append(f"  {table}: nothing was written to it, so it stays as it is, with its rows")

@@ -103,6 +103,8 @@ class Difference:
         missing: Rows that are live only.
         added: Rows that are in the shadow only.
         examples: Some of the rows that differ, as texts; ``-`` before those that are live only, ``+`` before others.
+        live_columns: Columns that only the live table has; the others are compared, by name.
+        shadow_columns: Columns that only the table in the shadow has.
     """
 
     table: str
@@ -111,6 +113,8 @@ class Difference:
     missing: int
     added: int
     examples: tuple[str, ...] = field(default=())
+    live_columns: tuple[str, ...] = field(default=())
+    shadow_columns: tuple[str, ...] = field(default=())
 
     @property
     def differs(self) -> bool:

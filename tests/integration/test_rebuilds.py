@@ -143,6 +143,48 @@ def test_a_comparison_shows_the_rows_that_differ_and_swaps_nothing(world: World)
         assert world.lent()["/books/3"] == RIGHT
 
 
+NOTES = "CREATE TABLE IF NOT EXISTS notes (position INTEGER, note {})"
+
+
+@pytest.mark.parametrize("change", ["upper(note)", "'/Böoks/0'", "concat(note, ' ')"])
+def test_a_comparison_sees_case_accents_and_spaces_whatever_the_collation_is(
+    empty: World, make_module: Callable[[str], ModuleType], change: str
+) -> None:
+    table = NOTES.format("TEXT COLLATE NOCASE" if empty.kind == "sqlite" else "VARCHAR(100)")
+    world = of(empty, make_module, table, "INSERT INTO notes VALUES (:position, '/Books/0')")
+    change = change.replace("concat(note, ' ')", "note || ' '") if world.kind == "sqlite" else change
+    world.send(f"UPDATE notes SET note = {change} WHERE position = 3")
+    with world.application() as application:
+        (notes,) = application.rebuilds.compare("catalog").differences
+    assert (notes.missing, notes.added) == (1, 1)
+    assert "Books/0" in notes.examples[1]
+
+
+def test_a_comparison_counts_each_row_that_is_there_several_times(
+    empty: World, make_module: Callable[[str], ModuleType]
+) -> None:
+    world = of(empty, make_module, NOTES.format("VARCHAR(100)"), "INSERT INTO notes VALUES (1, NULL)")
+    world.send("INSERT INTO notes VALUES (1, NULL)", "INSERT INTO notes VALUES (1, NULL)")
+    with world.application() as application:
+        (notes,) = application.rebuilds.compare("catalog").differences
+    assert (notes.live, notes.shadow, notes.missing, notes.added) == (22, 20, 2, 0)
+
+
+def test_a_comparison_compares_columns_by_name_and_names_those_that_only_one_table_has(
+    empty: World, make_module: Callable[[str], ModuleType]
+) -> None:
+    insert = "INSERT INTO notes (position, note) VALUES (:position, :subject)"
+    world = of(empty, make_module, NOTES.format("VARCHAR(100), old INTEGER"), insert)
+    new = "CREATE TABLE IF NOT EXISTS notes (due INTEGER, note VARCHAR(100), position INTEGER)"
+    world.module = make_module(
+        Path(str(world.module.__file__)).read_text().replace(NOTES.format("VARCHAR(100), old INTEGER"), new)
+    )
+    with world.application() as application:
+        (notes,) = application.rebuilds.compare("catalog").differences
+    assert (notes.live, notes.shadow, notes.differs) == (20, 20, False)
+    assert (notes.live_columns, notes.shadow_columns) == (("old",), ("due",))
+
+
 def test_an_unfinished_rebuild_continues_or_is_aborted(world: World) -> None:
     with world.application() as application:
         application.rebuilds.compare("catalog")

@@ -521,6 +521,25 @@ def _names_in(connection: Connection, table: str) -> set[str]:
         return set()
 
 
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The columns of a table by where they are: in both places, in the live one only, in the shadow only."""
+
+    both: tuple[str, ...]
+    live: tuple[str, ...]
+    shadow: tuple[str, ...]
+
+    @classmethod
+    def of(cls, live: Iterable[str], shadow: Iterable[str], spelling: Callable[[str], str] = str) -> Columns:
+        """Return them, given those of both places; ``spelling`` returns what their names are compared by."""
+        known, others = ({spelling(name): name for name in names} for names in (live, shadow))
+        return cls(
+            tuple(name for key, name in known.items() if key in others),
+            tuple(name for key, name in known.items() if key not in others),
+            tuple(name for key, name in others.items() if key not in known),
+        )
+
+
 class KeptRows:
     """Moves the rows of a group in our tables between places, by their prefixes.
 

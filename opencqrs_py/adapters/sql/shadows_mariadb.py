@@ -26,6 +26,7 @@ from opencqrs_py.adapters.sql.shadow_guards import WRITTEN, WRITTEN_COLUMNS
 from opencqrs_py.adapters.sql.shadow_urls import ShadowOf, marked
 from opencqrs_py.adapters.sql.shadows import (
     BusyError,
+    Columns,
     Comparison,
     KeptRows,
     Shadows,
@@ -67,7 +68,7 @@ SELECT view_definition, algorithm, security_type, check_option FROM information_
 WHERE table_schema = %s AND table_name = %s
 """
 _COLUMNS = """
-SELECT column_name FROM information_schema.columns WHERE table_schema = %s AND table_name = %s
+SELECT column_name, collation_name FROM information_schema.columns WHERE table_schema = %s AND table_name = %s
     AND COALESCE(generation_expression, '') = '' ORDER BY ordinal_position
 """
 
@@ -581,8 +582,12 @@ def _copy_structure(connection: Connection, live: str, shadow: str, tables: Sequ
 
 
 def _difference(connection: Connection, name: str, live: str, shadow: str, examples: int) -> Difference:
-    columns = ", ".join(_quoted(c) for c in connection.exec_driver_sql(_COLUMNS, (live, name)).scalars())
-    one, other = (f"SELECT {columns} FROM {_quoted(each)}.{_quoted(name)}" for each in (live, shadow))  # noqa: S608
+    """Compare rows character by character, whatever the collations of their columns are."""
+    known, others = (connection.exec_driver_sql(_COLUMNS, (place, name)).all() for place in (live, shadow))
+    columns = Columns.of((row[0] for row in known), (row[0] for row in others), str.lower)
+    texts = {name for name, collation in known if collation is not None}
+    chosen = ", ".join(_compared(column, is_text=column in texts) for column in columns.both) or "1"
+    one, other = (f"SELECT {chosen} FROM {_quoted(each)}.{_quoted(name)}" for each in (live, shadow))  # noqa: S608
 
     def rows(query: str) -> list[Any]:
         cursor = _run(connection, query)
@@ -598,4 +603,10 @@ def _difference(connection: Connection, name: str, live: str, shadow: str, examp
     for sign, query in (("-", f"{one} EXCEPT ALL {other}"), ("+", f"{other} EXCEPT ALL {one}")):
         if missing or added:
             shown += [f"{sign} {tuple(row)}" for row in rows(f"{query} ORDER BY 1 LIMIT {examples}")]
-    return Difference(name, count(one), count(other), missing, added, tuple(shown))
+    return Difference(name, count(one), count(other), missing, added, tuple(shown), columns.live, columns.shadow)
+
+
+def _compared(column: str, *, is_text: bool) -> str:
+    """Return what stands for a column in a comparison that takes case, accents and spaces at the end into account."""
+    name = _quoted(column)
+    return f"CONVERT({name} USING utf8mb4) COLLATE utf8mb4_nopad_bin AS {name}" if is_text else name

@@ -19,6 +19,7 @@ from opencqrs_py.adapters.sql.shadow_guards import WRITTEN, WRITTEN_COLUMNS
 from opencqrs_py.adapters.sql.shadow_urls import ShadowOf, marked
 from opencqrs_py.adapters.sql.shadows import (
     KEPT,
+    Columns,
     Comparison,
     KeptRows,
     Shadows,
@@ -56,6 +57,9 @@ _NAMES = {
         WHERE pronamespace = to_regnamespace(%s) ORDER BY 1
     """,
 }
+_COLUMNS = """
+SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped ORDER BY attnum
+"""
 _STATISTICS = "SELECT stxname FROM pg_statistic_ext WHERE stxrelid = to_regclass(%s)"
 _KEYS_TO_OTHERS = """
 SELECT conname, conrelid::regclass::text, confrelid::regclass::text FROM pg_constraint
@@ -496,6 +500,9 @@ def _copy_structure(connection: Connection, live: str, shadow: str, tables: Sequ
 
 def _difference(connection: Connection, name: str, live: str, shadow: str, examples: int) -> Difference:
     one, other = f"{live}.{quoted(name)}", f"{shadow}.{quoted(name)}"
+    known, others = (connection.exec_driver_sql(_COLUMNS, (each,)).scalars().all() for each in (one, other))
+    columns = Columns.of(known, others)
+    row = f"ROW({', '.join(map(quoted, columns.both))})::text AS row"
 
     def count(query: str) -> int:
         cursor = run(connection, query)
@@ -503,15 +510,16 @@ def _difference(connection: Connection, name: str, live: str, shadow: str, examp
         cursor.close()
         return int(found)
 
-    def rows(left: str, right: str, sign: str) -> list[str]:
-        texts = f"SELECT t::text FROM {left} t EXCEPT ALL SELECT t::text FROM {right} t ORDER BY 1 LIMIT {examples}"  # noqa: S608
-        cursor = run(connection, texts)
+    def only(left: str, right: str) -> str:
+        return f"SELECT {row} FROM {left} EXCEPT ALL SELECT {row} FROM {right}"  # noqa: S608 quoted
+
+    def rows(query: str, sign: str) -> list[str]:
+        cursor = run(connection, f"{query} ORDER BY 1 LIMIT {examples}")
         found = [f"{sign} {row[0]}" for row in cursor.fetchall()]
         cursor.close()
         return found
 
-    missing = count(f"SELECT count(*) FROM (SELECT t::text FROM {one} t EXCEPT ALL SELECT t::text FROM {other} t) d")  # noqa: S608
-    added = count(f"SELECT count(*) FROM (SELECT t::text FROM {other} t EXCEPT ALL SELECT t::text FROM {one} t) d")  # noqa: S608
+    missing, added = (count(f"SELECT count(*) FROM ({only(*each)}) d") for each in ((one, other), (other, one)))  # noqa: S608
     rows_live, rows_shadow = (count(f"SELECT count(*) FROM {each}") for each in (one, other))  # noqa: S608
-    shown = (*rows(one, other, "-"), *rows(other, one, "+")) if missing or added else ()
-    return Difference(name, rows_live, rows_shadow, missing, added, shown)
+    shown = (*rows(only(one, other), "-"), *rows(only(other, one), "+")) if missing or added else ()
+    return Difference(name, rows_live, rows_shadow, missing, added, shown, columns.live, columns.shadow)

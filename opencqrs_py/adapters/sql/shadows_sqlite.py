@@ -20,6 +20,7 @@ from opencqrs_py.adapters.sql.shadow_guards import WRITTEN, WRITTEN_COLUMNS
 from opencqrs_py.adapters.sql.shadow_urls import ShadowOf, marked
 from opencqrs_py.adapters.sql.shadows import (
     KEPT,
+    Columns,
     Comparison,
     KeptRows,
     Shadows,
@@ -404,21 +405,27 @@ def _remove(file: Path) -> None:
 
 
 def _difference(connection: Connection, name: str, examples: int) -> Difference:
+    """Compare rows byte by byte, whatever the collations of their columns are."""
     driver = _driver(connection)
-    columns = ", ".join(_quoted(row[0]) for row in driver.execute("SELECT name FROM pragma_table_info(?)", (name,)))
-    one, other = (
-        f"SELECT {columns}, count(*) FROM {place}.{_quoted(name)} GROUP BY {columns}"  # noqa: S608 quoted
-        for place in ("main", _OTHER)
+    shape = "SELECT name FROM pragma_table_info(?, ?)"
+    known, others = ([row[0] for row in driver.execute(shape, (name, place))] for place in ("main", _OTHER))
+    columns = Columns.of(known, others, str.lower)
+    chosen = ", ".join(f"{_quoted(column)} COLLATE BINARY AS {_quoted(column)}" for column in columns.both)
+    every = " UNION ALL ".join(
+        f"SELECT {', '.join(filter(None, (chosen, f'{sign} AS {_OTHER}')))} FROM {place}.{_quoted(name)}"  # noqa: S608 quoted
+        for place, sign in (("main", 1), (_OTHER, -1))
     )
-
-    def rows(left: str, right: str) -> list[Any]:
-        found: list[Any] = driver.execute(f"SELECT * FROM ({left}) EXCEPT SELECT * FROM ({right})").fetchall()  # noqa: S608
-        return found
-
-    missing, added = rows(one, other), rows(other, one)
+    keys = ", ".join(f"{_quoted(column)} COLLATE BINARY" for column in columns.both) or "1"
+    differing = f"SELECT *, sum({_OTHER}) AS surplus FROM ({every}) GROUP BY {keys} HAVING sum({_OTHER}) <> 0"  # noqa: S608
+    counted = f"SELECT total(max(surplus, 0)), total(max(-surplus, 0)) FROM ({differing})"  # noqa: S608 as above
+    missing, added = map(int, driver.execute(counted).fetchone())
+    shown = [
+        f"{sign} {row[:-2]}"
+        for sign, side in (("-", ">"), ("+", "<"))
+        for row in driver.execute(f"SELECT * FROM ({differing}) WHERE surplus {side} 0 LIMIT ?", (examples,))  # noqa: S608
+    ]
     live, shadow = (
         int(driver.execute(f"SELECT count(*) FROM {place}.{_quoted(name)}").fetchone()[0])  # noqa: S608 quoted
         for place in ("main", _OTHER)
     )
-    shown = [f"{sign} {row[:-1]}" for sign, some in (("-", missing), ("+", added)) for row in some[:examples]]
-    return Difference(name, live, shadow, len(missing), len(added), tuple(shown))
+    return Difference(name, live, shadow, missing, added, tuple(shown), columns.live, columns.shadow)
