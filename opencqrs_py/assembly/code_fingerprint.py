@@ -3,7 +3,7 @@
 What counts is the source without comments, formatting, docstrings and places (:mod:`normalised_source`): of a function
 or class, and of the functions, classes and constants of the project's own modules that it names, and that those name.
 Of other packages only the names count. The values that constants and closures have at run time do not count, as they
-may differ from machine to machine.
+may differ from machine to machine, but for functions of the project in collections, as decorators put them there.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ import inspect
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from types import CodeType, FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodType
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
+from opencqrs_py.assembly.held_values import attributes_of, functions_in, is_plain
 from opencqrs_py.assembly.normalised_source import Chain, bindings_in, chains_in, imports_in, normalised
 
-_VERSION = "2"  # of the algorithm; with another one nothing is known of the code before
+_VERSION = "3"  # of the algorithm; with another one nothing is known of the code before
 _DIGITS = 16  # hexadecimal ones of the hash that are kept
 _OURS = "opencqrs_py"
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 _STANDARD = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")})
-_SIMPLE = (str, bytes, int, float, bool, type(None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,13 +215,13 @@ class _Walk:
     def _add_state(self, instance: object, *, wraps: bool = False) -> None:
         """Take in what an object was made with, as far as it is plain; of one that wraps functions, these."""
         if not isinstance(instance, type):
-            self._add_values(type(instance).__qualname__, _attributes_of(instance), wraps=wraps)
+            self._add_values(type(instance).__qualname__, attributes_of(instance), wraps=wraps)
 
     def _add_values(self, owner: str, values: Iterable[tuple[object, object]], *, wraps: bool = False) -> None:
         if not self._values and not wraps:
             return
         for name, value in values:
-            if _is_plain(value):
+            if is_plain(value):
                 if self._values:
                     self.texts.add(f"value {owner} {name} {value!r}")
             elif isinstance(value, FunctionType | MethodType | type | partial) or (wraps and self._wraps(value)):
@@ -252,6 +252,8 @@ class _Walk:
                     self._add_imported(home, (*rest, *attributes))
             else:
                 self._add_node(statement, module)
+                if isinstance(statement, ast.Assign | ast.AnnAssign):
+                    self._add_held(module, name)
         for statement in module.registered.get(name, ()):
             self._add_node(statement, module)
         if not statements:
@@ -260,6 +262,12 @@ class _Walk:
                 found = self._reader.module(home)
                 if found is not None and found is not module and (name in found.bindings or found.stars):
                     self._add_chain(chain, found, {})
+
+    def _add_held(self, module: _Module, name: str) -> None:
+        """Take in the functions that a value of a module holds, as a decorator may have put them there."""
+        for held in functions_in(vars(sys.modules.get(module.name)).get(name), self._reader.owns):
+            if self._reader.owns(held.__module__):
+                self.add(held)
 
     def _add_imported(self, home: str, names: Chain) -> None:
         """Take in what is imported: of a module of the project the definition, of others the name."""
@@ -276,7 +284,10 @@ class _Walk:
                 self.add(found)  # of a module without source
             else:
                 self.texts.add(f"name {_public(home, names[0]) if names else home}")
-        elif names and (home, *names) not in self._followed:
+        elif not names:  # the module itself, of which anything may be taken
+            for name in module.bindings:
+                self._add_imported(home, (name,))
+        elif (home, *names) not in self._followed:
             self._followed.add((home, *names))
             self._add_chain(names, module, {})
 
@@ -343,32 +354,6 @@ def _first_line(node: ast.AST) -> int:
     return min([getattr(node, "lineno", 0), *(each.lineno for each in decorators)])
 
 
-def _attributes_of(instance: object) -> Iterator[tuple[str, object]]:
-    """Yield the attributes of an object by name, of a dataclass its fields. It calls no code of the object's class."""
-    found = _stored_in(instance)
-    made = type(instance)
-    if is_dataclass(made):
-        for each in fields(made):
-            yield each.name, found[each.name] if each.name in found else inspect.getattr_static(made, each.name, None)
-    else:
-        yield from found.items()
-
-
-def _stored_in(instance: object) -> dict[str, object]:
-    """Return what an object holds in its slots and its dictionary, which a property may hide."""
-    found: dict[str, object] = {}
-    for cls in type.__getattribute__(type(instance), "__mro__"):
-        for name, descriptor in type.__getattribute__(cls, "__dict__").items():
-            try:
-                if type(descriptor) is MemberDescriptorType:
-                    found.setdefault(name, descriptor.__get__(instance))
-                elif type(descriptor) is GetSetDescriptorType and name == "__dict__":
-                    found |= {key: value for key, value in descriptor.__get__(instance).items() if type(key) is str}
-            except AttributeError:  # nothing is in the slot
-                continue
-    return found
-
-
 def _name_of(member: object) -> str:
     named: Any = member if hasattr(member, "__qualname__") else type(member)
     return _public(str(getattr(named, "__module__", "")), named.__qualname__)
@@ -377,12 +362,6 @@ def _name_of(member: object) -> str:
 def _public(module: str, name: str) -> str:
     """Return how something of another package is named; of ours without its module, which users need not care about."""
     return f"{_OURS if module.partition('.')[0] == _OURS else module}.{name}"
-
-
-def _is_plain(value: object) -> bool:
-    if isinstance(value, tuple | frozenset):
-        return isinstance(value, tuple) and all(map(_is_plain, value))
-    return type(value) in _SIMPLE
 
 
 def _text_of(function: FunctionType) -> str:

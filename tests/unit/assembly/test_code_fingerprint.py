@@ -175,7 +175,7 @@ def test_what_changes_what_code_does_changes_the_fingerprint(project: Project, f
 
 
 def test_the_fingerprint_is_the_same_on_every_python_and_machine(project: Project) -> None:
-    assert project.fingerprint(FILES, said=["said"]) == "2:279fa677e98dc715"
+    assert project.fingerprint(FILES, said=["said"]) == "3:279fa677e98dc715"
 
 
 def test_the_order_of_members_does_not_count(project: Project) -> None:
@@ -292,6 +292,69 @@ def test_what_an_object_was_made_with_counts_where_values_do(project: Project) -
     assert of([module.one]) == of([module.other])
     assert of([module.one], values=True) != of([module.other], values=True)
     assert of([partial(print, 1)], values=True) != of([partial(print, 2)], values=True)
+
+
+REGISTERED = {
+    "table": """
+table, cache, named = {"others": [{}]}, {}, 0
+
+def on(name):
+    def put(function):
+        table["others"][0][name] = function
+        return function
+    return put
+""",
+    "handlers": """
+from fingerprinted import extra, table
+from fingerprinted.bus import bus
+from fingerprinted.table import cache, on, table as known
+
+@on("lent")
+def lent(event): return 1
+
+@bus.on("back")
+class Back:
+    def handled(self, event): return 2
+
+def by_table(event):
+    cache[event.subject] = lambda: 1
+    return known["others"][0][event.type](event)
+
+def by_bus(event): return bus.known[event.type]().handled(event)
+
+def by_module(event): return getattr(extra, f"on_{event.type}")(event)
+""",
+    "bus": """
+class Bus:
+    def __init__(self): self.known = {}
+
+    def on(self, name):
+        def put(made):
+            self.known[name] = made
+            return made
+        return put
+
+bus = Bus()
+""",
+    "extra": "def on_lent(event): return 3\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "counts"), [("by_table", "return 1"), ("by_bus", "return 2"), ("by_module", "return 3")]
+)
+def test_what_is_in_collections_and_modules_that_code_names_counts(project: Project, name: str, counts: str) -> None:
+    before = project.fingerprint(REGISTERED, name)
+    for part in ("return 1", "return 2", "return 3"):
+        changed = {module: text.replace(part, f"{part}0") for module, text in REGISTERED.items()}
+        assert (project.fingerprint(changed, name) == before) == (part != counts)
+
+
+def test_functions_that_handlers_put_into_collections_do_not_count(project: Project) -> None:
+    module, reader = project.load(REGISTERED)
+    before = reader.fingerprint([module.by_table])
+    module.cache["1"] = module.on("made")
+    assert reader.fingerprint([module.by_table]) == before
 
 
 STAR = {"handlers": "from fingerprinted.helpers import *\ndef lend(event): return helped(event)\n"}
