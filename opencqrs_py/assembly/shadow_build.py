@@ -266,7 +266,7 @@ class ShadowBuild:
         written = [replace(one, fate=Fate.SWAPPED) if one.fate is Fate.LEFT else one for one in tables]
         found = self._shadows.refusals(self._group.name, written)
         if lacking := self._shadows.lacking(record, [one.name for one in tables if one.is_table]):
-            text = "group %s: the new tables lack index %s: let @on_start make it, or add it after the swap"
+            text = "group %s: the new tables lack %s: let @on_start make it, or add it after the swap"
             _log.warning(text, self._group.name, listed(lacking))
         found += [f"{name} begins like the tables of this package" for name in self._shadows.misnamed(record)]
         if not any(one.fate is not Fate.SHARED for one in tables):

@@ -583,13 +583,25 @@ def test_an_index_that_was_added_by_hand_is_warned_of_before_it_is_lost(
     world.send("CREATE INDEX by_number ON lent (n)", "CREATE UNIQUE INDEX other ON lent (n, isbn)")
     with world.application() as application:
         application.rebuilds.plan("catalog")
-    assert "the new tables lack index by_number of lent, other of lent: let @on_start" in caplog.text
+    assert "the new tables lack index by_number of lent, index other of lent: let @on_start" in caplog.text
     world.send("DROP INDEX by_number" + " ON lent" * (world.kind == "mariadb"))
     world.send("DROP INDEX other" + " ON lent" * (world.kind == "mariadb"))
     caplog.clear()
     with world.application() as application:
         application.rebuilds.rebuild("catalog")
     assert "new tables lack" not in caplog.text
+
+
+def test_columns_and_checks_that_were_added_by_hand_are_warned_of_before_they_are_lost(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    check = "" if world.kind == "sqlite" else "check few of lent, "
+    world.send("ALTER TABLE lent ADD COLUMN note VARCHAR(20)")
+    if check:
+        world.send("ALTER TABLE lent ADD CONSTRAINT few CHECK (n < 1000)")
+    with world.application() as application:
+        application.rebuilds.plan("catalog")
+    assert f"the new tables lack {check}column note of lent: let @on_start" in caplog.text
 
 
 def test_progress_in_memory_is_refused(world: World) -> None:

@@ -19,7 +19,7 @@ from opencqrs_py.adapters.sql.progress_rows import held
 from opencqrs_py.adapters.sql.rebuild_rows import found_rebuild, rebuild_row
 from opencqrs_py.adapters.sql.shadow_guards import OURS, SEEDED, WRITTEN, WRITTEN_COLUMNS
 from opencqrs_py.adapters.sql.shadow_urls import place_of
-from opencqrs_py.adapters.sql.structure import indexes_of, structure_of
+from opencqrs_py.adapters.sql.structure import parts_of, structure_of
 from opencqrs_py.adapters.sql.tables import GROUPS, INBOX, NAMES, PROGRESS, REBUILDS, SKIPPED, prepare
 from opencqrs_py.errors import RebuildError, WaitTimedOutError
 from opencqrs_py.model.group_record import GroupRecord
@@ -278,12 +278,12 @@ class Shadows(ABC):
         return sorted(name for name in found - NAMES - {WRITTEN, SEEDED, *record.shared} if is_ours(name))
 
     def lacking(self, record: RebuildRecord, tables: Collection[str]) -> list[str]:
-        """Return the indexes of live tables that those of the shadow do not have, as people have added them by hand."""
+        """Return what live tables have and those of the shadow do not: columns, indexes, checks, as added by hand."""
         with self._reading_shadow(record) as connection:
-            new = indexes_of(connection, tables)
+            new = parts_of(connection, tables)
         with self._database.reading() as connection:
-            live = indexes_of(connection, tables)
-        return sorted(f"{name} of {key[0]}" for key, name in live.items() if key not in new)
+            live = parts_of(connection, tables)
+        return sorted(name for key, name in live.items() if key not in new)
 
     @contextmanager
     def _reading_shadow(self, record: RebuildRecord) -> Iterator[Connection]:

@@ -22,15 +22,20 @@ def structure_of(connection: Connection, tables: Iterable[str]) -> dict[str, str
     return found
 
 
-def indexes_of(connection: Connection, tables: Iterable[str]) -> dict[tuple[str, str], str]:
-    """Return the names of the indexes of tables, by table and what they are; of those tables that are there."""
-    looking = inspect(connection)
+def parts_of(connection: Connection, tables: Iterable[str]) -> dict[tuple[str, ...], str]:
+    """Return what messages call the columns, indexes and named checks of tables that are there, by what they are."""
+    looking, found = inspect(connection), dict[tuple[str, ...], str]()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SAWarning)  # as below
-        found = [(table, each) for table in filter(looking.has_table, tables) for each in looking.get_indexes(table)]
-    return {
-        (table, _text({k: v for k, v in each.items() if k not in _NAMES})): str(each["name"]) for table, each in found
-    }
+        for table in filter(looking.has_table, tables):
+            for column in looking.get_columns(table):
+                found[table, "column", column["name"].lower()] = f"column {column['name']} of {table}"
+            for index in looking.get_indexes(table):
+                identity = _text({k: v for k, v in index.items() if k not in _NAMES})
+                found[table, "index", identity] = f"index {index['name']} of {table}"
+            for check in filter(lambda each: each["name"], looking.get_check_constraints(table)):
+                found[table, "check", str(check["name"])] = f"check {check['name']} of {table}"
+    return found
 
 
 def _columns_of(looking: Inspector, connection: Connection, table: str) -> str:
