@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, get_type_hints
 
 from opencqrs_py.assembly.blueprint import UserModules
@@ -61,6 +62,17 @@ def starts_fingerprint(group: str, starts: Sequence[object], reader: CodeReader)
     except Exception as error:  # as above
         _log.warning("the code of @on_start of group '%s' cannot be read (%s)", group, one_line(error))
         return ""
+
+
+def code_texts(discovered: Discovered, reader: CodeReader) -> dict[str, set[str]]:
+    """Return the code of all groups and jobs as texts, by what messages call them; without what cannot be read."""
+    members: dict[str, list[Any]] = {f"job {one.name}": [one.call] for one in discovered.jobs}
+    members |= {f"group {name}": [one.call for one in discovered.of_group(name)] for name in discovered.groups}
+    found = {}
+    for user, calls in members.items():
+        with suppress(Exception):  # as above
+            found[user] = reader.texts([*calls, *_injected_into(calls, discovered.injector)])
+    return found
 
 
 def _members(settings: EffectiveGroup, discovered: Discovered, handlers: Sequence[BoundHandler]) -> Iterator[Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from opencqrs_py.adapters.sql import SqlProgressTracker
 from opencqrs_py.config import EffectiveGroup
@@ -14,6 +15,11 @@ from opencqrs_py.processing.ports import ProgressTracker
 
 _SHOWN = 5
 
+# A statement of SQL that writes to a table, its definition, and the name of one in a class that is mapped to it.
+_USED = (
+    r"(?:(?i:insert\s+(?:or\s+\w+\s+|ignore\s+)?into|update(?:\s+or\s+\w+)?|delete\s+from|(?:merge|replace)\s+into)"
+    r"\s+[`\"\[]?{name}\b|args=\[<str '{name}'>.*func=\([^()]*'Table'|'__tablename__'>\)\]? value=<str '{name}'>)"
+)
 _MISSING = (
     "no such table",
     "no such column",
@@ -35,6 +41,30 @@ def require_streaming(group: EffectiveGroup) -> None:
         what = f"group '{group.name}' is scheduled: its events would wait in the inbox of the rebuild until a tick"
         fix = f"empty the tables in @on_reset, and opencqrs groups reset {group.name} --to tail"
         raise RebuildError("OCQ-630", what, f"group {group.name}", fix)
+
+
+def shared_tables(group: str, tables: Collection[str], code: Mapping[str, Iterable[str]]) -> list[str]:
+    """Return which tables of a group others fill as well, as far as the code shows it: ``lent (group returns)``.
+
+    Args:
+        group: The group, as ``code`` calls it.
+        tables: Their names.
+        code: Texts of the code of all that may write to tables, by what messages call it.
+    """
+    users = {
+        table: [user for user, texts in code.items() if any(_uses(each, table) for each in texts)] for table in tables
+    }
+    return [
+        f"{table} ({user})"
+        for table, found in sorted(users.items())
+        if group in found
+        for user in found
+        if user != group
+    ]
+
+
+def _uses(code: str, table: str) -> bool:
+    return table in code and re.search(_USED.format(name=re.escape(table)), code.replace(r"\n", " ")) is not None
 
 
 def require_sound(name: str, statuses: Sequence[PartitionStatus]) -> None:

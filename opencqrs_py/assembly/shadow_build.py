@@ -13,8 +13,8 @@ from opencqrs_py.adapters.sql import Database, SqlProgressTracker
 from opencqrs_py.adapters.sql.shadows import Shadows, changed_meanwhile
 from opencqrs_py.assembly.blueprint import Blueprint
 from opencqrs_py.assembly.databases import DatabaseRule, Said
-from opencqrs_py.assembly.group_code import starts_fingerprint
-from opencqrs_py.assembly.rebuild_checks import require_streaming
+from opencqrs_py.assembly.group_code import code_texts, starts_fingerprint
+from opencqrs_py.assembly.rebuild_checks import require_streaming, shared_tables
 from opencqrs_py.assembly.rebuild_reach import Reach
 from opencqrs_py.assembly.running import initial_position
 from opencqrs_py.config import EffectiveGroup
@@ -39,6 +39,10 @@ _LOOK_SECONDS = 1.0  # between two looks whether it is still the one that this p
 _NEAR_SECONDS = 2.0  # a head that was reached in less than that is near enough to swap
 _STARTS, _SEQUENCING = "its @on_start functions", "the way its events are sequenced"
 _BEGINNING = "its beginning"
+_SHARED = (
+    "group %s: others fill its tables, too: %s. What they have written will not be in the new ones: look at --compare "
+    "before a swap, or give each its own tables"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +272,9 @@ class ShadowBuild:
         if lacking := self._shadows.lacking(record, [one.name for one in tables if one.is_table]):
             text = "group %s: the new tables lack %s: let @on_start make it, or add it after the swap"
             _log.warning(text, self._group.name, listed(lacking))
+        code = code_texts(self._blueprint.discover(), self._container.code_reader())
+        if shared := shared_tables(f"group {self._group.name}", [one.name for one in tables if one.is_table], code):
+            _log.warning(_SHARED, self._group.name, listed(shared))
         found += [f"{name} begins like the tables of this package" for name in self._shadows.misnamed(record)]
         if not any(one.fate is not Fate.SHARED for one in tables):
             found.append("no table is there: @on_start makes none, and rebuild.tables names none")

@@ -229,6 +229,47 @@ def test_triggers_that_spell_their_table_in_another_way_stay_on_sqlite(
     assert empty.send("SELECT name FROM sqlite_master WHERE type = 'trigger'") == [("by_hand",)]
 
 
+FILLED_BY_OTHERS = {
+    "by SQL": "    connection.execute(text(\"UPDATE lent SET n = 0 WHERE isbn = '/'\"))",
+    "by SQL in lines": '    connection.execute(text("""\n        DELETE FROM\n            "lent"\n    """))',
+    "by a table": "    connection.execute(lent.delete())",
+    "by a mapped class": "    session.merge(Lent(isbn='/', n=0))",
+}
+MAPPED = """
+from sqlalchemy import Column, Integer, MetaData, String, Table
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+lent = Table("lent", MetaData(), Column("isbn", String(20), primary_key=True), Column("n", Integer))
+
+class Base(DeclarativeBase):
+    pass
+
+class Lent(Base):
+    __tablename__ = "lent"
+    isbn: Mapped[str] = mapped_column(primary_key=True)
+    n: Mapped[int]
+"""
+
+
+@pytest.mark.parametrize("kind", ["sqlite"])
+@pytest.mark.parametrize("way", [*FILLED_BY_OTHERS, "not at all"])
+def test_a_table_that_another_group_fills_as_well_is_warned_of(
+    empty: World, make_module: Callable[[str], ModuleType], caplog: pytest.LogCaptureFixture, way: str
+) -> None:
+    read = "    connection.execute(text('SELECT n FROM lent'))"
+    other = f"""
+@event_handling("returns", types=["lent"])
+def take_back(event: Event, connection: Connection, session: Session) -> None:
+{FILLED_BY_OTHERS.get(way, read)}
+"""
+    empty.module = make_module(HANDLERS.replace("@on_start", MAPPED + "\n@on_start", 1) + other)
+    empty.add(14)
+    empty.run()
+    with empty.application() as application:
+        application.rebuilds.plan("catalog")
+    assert ("others fill its tables, too: lent (group returns)" in caplog.text) == (way != "not at all")
+    assert "audit (" not in caplog.text
+
+
 @pytest.mark.parametrize("kind", [POSTGRESQL])
 @pytest.mark.parametrize(
     ("user", "shown"),
