@@ -11,16 +11,25 @@ import gc
 import importlib
 import json
 import os
+import pkgutil
 import signal
 import sys
+import tempfile
 import traceback
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
-LOADED = (
-    *("cli.main", "cli.run", "cli.status", "cli.events", "cli.config", "cli.doctor", "cli.init"),
-    *("assembly.application", "assembly.container", "assembly.running", "assembly.launch"),
-    *("engines.thread", "engines.spark.engine"),
+PACKAGES = ("cli", "assembly", "engines", "adapters", "config", "control", "jobs", "web")
+"""Those of ours that are loaded, with all that is in them."""
+
+LIBRARIES = (
+    *("rich.console", "rich.progress", "rich.table", "rich.text"),
+    *("sqlalchemy.dialects.sqlite.pysqlite", "sqlalchemy.dialects.postgresql.psycopg"),
+    *("sqlalchemy.dialects.mysql.pymysql", "encodings.ascii", "encodings.utf_8_sig"),
 )
+"""What commands load when they come to it."""
+
 FAILED = 70  # no exit code of ours
 SECONDS = 600
 """How long a command may take; then a signal ends it."""
@@ -49,10 +58,25 @@ def carry_out(request: dict[str, Any]) -> None:
     os._exit(code if isinstance(code, int) else FAILED)
 
 
+def modules() -> Iterator[str]:
+    """Return the names of all that is loaded."""
+    yield from LIBRARIES
+    for name in PACKAGES:
+        package = importlib.import_module(f"opencqrs_py.{name}")
+        yield from (found.name for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."))
+
+
+def warm_up() -> None:
+    """Load all that commands need, and read settings once, since their index is made only then."""
+    for name in modules():
+        importlib.import_module(name)
+    with tempfile.TemporaryDirectory() as empty:
+        importlib.import_module("opencqrs_py.config").load(Path(empty), environ={})
+
+
 def serve() -> None:
     """Carry out one request after the other until there are no more."""
-    for name in LOADED:
-        importlib.import_module(f"opencqrs_py.{name}")
+    warm_up()
     if "coverage" in sys.modules and (measured := sys.modules["coverage"].Coverage.current()):
         measured.save()  # else each fork would save it again
     gc.collect()
