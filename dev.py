@@ -97,8 +97,9 @@ LOCK_HEADER = """\
 # takes the newest of everything.
 """
 
-MISLEADING = ("PYTHONHOME", "PYTHONPATH", "SPARK_HOME")
-"""Variables by which another Python, other packages or another Spark would be used than those in .venv."""
+MISLEADING = ("PYTHONHOME", "PYTHONPATH", "SPARK_HOME", "PYTHONDONTWRITEBYTECODE")
+"""Variables by which another Python, other packages or another Spark would be used than those in .venv; and the one by
+which each of the hundreds of processes of the tests would compile all modules again."""
 
 HINTS = (
     ("No space left on device", "free about 3 GB, or set TMPDIR to a folder on a larger disk, and try again"),
@@ -259,7 +260,7 @@ def run(command: "list[str]", cwd: "Path | None" = None) -> Ended:
 
 
 def environment(inherited: "dict[str, str]") -> "dict[str, str]":
-    """Return the environment as after activating .venv, without what would mislead Python or Spark."""
+    """Return the environment as after activating .venv, without what would mislead or slow Python or Spark."""
     kept = {name: value for name, value in inherited.items() if name not in MISLEADING}
     path = os.pathsep.join(filter(None, [str(BIN), kept.get("PATH", "")]))
     return {**kept, "PATH": path, "VIRTUAL_ENV": str(VENV)}

@@ -6,6 +6,7 @@ import importlib.util
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -96,6 +97,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=left_out)
     gone = set(left_out)
     items[:] = [item for item in items if item not in gone]
+
+
+def pytest_collection_finish() -> None:
+    """Keep no compiled copy of what tests write: one that is as old and as long as another would be taken for it."""
+    sys.dont_write_bytecode = True
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
 
 
 def _concerns(mark: pytest.Mark, item: pytest.Item) -> bool:

@@ -481,7 +481,6 @@ class ProjectMachine(RuleBasedStateMachine):
 @pytest.mark.release
 def test_every_decorated_handler_runs_or_a_message_says_why_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ProjectMachine, "right", 0)
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # files change more than once a second
     run_state_machine_as_test(
         ProjectMachine,
         settings=settings(

@@ -201,6 +201,7 @@ class TestPrograms:
 
     def test_the_environment_is_that_of_the_activated_venv(self) -> None:
         inherited = {"HOME": "/home/me", "PATH": "/bin", "PYTHONPATH": "/spark", "SPARK_HOME": "/s", "PYTHONHOME": "/p"}
+        inherited["PYTHONDONTWRITEBYTECODE"] = "1"
 
         assert dev.environment(inherited) == {
             "HOME": "/home/me",

@@ -51,7 +51,6 @@ NAMES = ("loaded_handlers", "loaded_helper", "loaded_unused")
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for name, text in zip(NAMES, (HANDLERS, HELPER, "x = 1\n"), strict=True):
         (tmp_path / f"{name}.py").write_text(text)
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.syspath_prepend(tmp_path)
     yield tmp_path
     for name in NAMES:
