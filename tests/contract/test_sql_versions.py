@@ -59,6 +59,14 @@ def test_the_first_use_creates_a_table_in_its_newest_version(database: Database)
     }
 
 
+def test_a_new_table_is_not_asked_for_the_columns_that_older_ones_lack(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_take_step", lambda *_: pytest.fail("a step is taken"))
+    SqlProgressTracker(database).statuses()
+    assert versions(database)["opencqrs_progress"] == 5
+
+
 def test_tables_of_an_older_package_are_brought_forward_and_keep_what_they_hold(
     database: Database, open_database: Callable[[], Database]
 ) -> None:

@@ -15,7 +15,7 @@ from importlib.metadata import entry_points
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sqlalchemy import URL, Connection, Engine, Table, create_engine, exc, inspect
+from sqlalchemy import URL, Connection, Engine, Table, create_engine, exc
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import TypeEngine
 
@@ -296,9 +296,8 @@ class Dialect(ABC):
         """Change a copy of one of our tables into what the database needs."""
 
     def create(self, database: Database, connection: Connection, table: Table) -> None:
-        """Create one of our tables unless it is there."""
-        if not inspect(connection).has_table(table.name, schema=database.schema):
-            database.table(table).create(connection)
+        """Create one of our tables, which is missing."""
+        database.table(table).create(connection)
 
     def turn_statements(self, database: Database) -> tuple[str, ...]:
         """Return what lets other programs that add events take the append lock, too."""

@@ -235,7 +235,7 @@ def prepare(database: Database, table: Table) -> None:
             alter the table; OCQ-323, if the schema is missing and the user may not create it.
     """
     version = _recorded(database, table)
-    newest = 1 + len(_STEPS.get(table.name, ()))
+    newest = _newest(table)
     if version is None or version < newest:
         version = _bring_forward(database, table)
     if version > newest:
@@ -299,9 +299,18 @@ def _create_schema(database: Database, connection: Connection) -> None:
 
 
 def _create(database: Database, connection: Connection, table: Table) -> int:
-    """Create the table, unless it is there from a time before versions were recorded."""
+    """Create the table, unless it is there from a time before versions were recorded; return its version.
+
+    A new one has all columns that steps add, so only those of the event store, which do more, are left to take.
+    """
+    if inspect(connection).has_table(table.name, schema=database.schema):
+        return 1
     database.dialect.create(database, connection, table)
-    return 1
+    return 1 if table.name == EVENTS.name else _newest(table)
+
+
+def _newest(table: Table) -> int:
+    return 1 + len(_STEPS.get(table.name, ()))
 
 
 Step = Callable[["Database", Connection], None]
