@@ -33,6 +33,7 @@ def open_database(engine: Engine) -> Callable[[], Database]:
     return lambda: Database.of(engine)
 
 
+@pytest.mark.release(kind=("postgresql", "mariadb"))  # the driver of SQLite is the one with transactions of its own
 class TestSqlProgressTrackerOnAnEngineOfOthers(ProgressTrackerContract):
     @pytest.fixture
     def read_model(self, written: ReadModel) -> ReadModel:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 
 import pytest
 from pyspark.sql.types import LongType, StringType, StructType
@@ -15,9 +16,11 @@ from opencqrs_py.model.event import Event
 COLUMNS = StructType().add("position", LongType()).add("payload", StringType())
 
 
-STORE = InMemoryEventStore(
-    Event(0, str(n), "s", "/x", "t", None, "application/json", None, None) for n in range(60_000)
-)
+@cache
+def store():
+    return InMemoryEventStore(
+        Event(0, str(n), "s", "/x", "t", None, "application/json", None, None) for n in range(60_000)
+    )
 
 
 class MemorySource(EventLogSource):
@@ -27,7 +30,7 @@ class MemorySource(EventLogSource):
     def open_source(url, mapping=None):
         if url != "memory":
             raise EventStoreError("OCQ-301", "the database URL cannot be read")
-        return STORE
+        return store()
 
 
 def source(**options):

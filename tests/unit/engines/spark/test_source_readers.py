@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+from functools import cache
 
 import pytest
 from pyspark.sql.datasource import EqualTo, GreaterThan, LessThan, StringContains, StringStartsWith
@@ -29,12 +30,14 @@ def made(number):
     return Event(0, str(number), "s", f"/x/{number % 2}", kind, time, "application/json", None, None)
 
 
-STORE = InMemoryEventStore(made(n) for n in range(1, COUNT + 1))
+@cache
+def store():
+    return InMemoryEventStore(made(n) for n in range(1, COUNT + 1))
 
 
 def open_store(url, mapping=None):
     assert url == "memory"
-    return STORE
+    return store()
 
 
 @pytest.fixture(autouse=True)
