@@ -14,7 +14,7 @@ from attacks.flaws import KNOWN, Flaw
 
 __all__ = ["Combination", "all_combinations", "as_parameters", "quick_lane"]
 
-_SPREAD = 5
+_SPREAD = 10
 """In the quick lane, every so many attacks are also tried elsewhere."""
 
 _ON_SPARK = 41
