@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, Text, event, insert, select, text
 
-from opencqrs_py.adapters.sql import Database
+from opencqrs_py.adapters.sql import Database, SqlEventStore
 from opencqrs_py.adapters.sql.connections import Statement
 from opencqrs_py.adapters.sql.transactions import Unit
 from opencqrs_py.processing.ports import UnitOfWork
@@ -36,9 +37,27 @@ def kind(request: pytest.FixtureRequest) -> str:
     return kind
 
 
+@pytest.fixture(scope="module")
+def long_log(request: pytest.FixtureRequest, fresh_url: Callable[[str], str]) -> Callable[[str], str]:
+    """The URL of a log of each kind of database, which the file's ``fill`` has written once and tests only read."""
+
+    @cache
+    def filled(kind: str) -> str:
+        url = fresh_url(kind)
+        database = Database(url)
+        request.module.fill(SqlEventStore(database), database)
+        database.close()
+        return url
+
+    return filled
+
+
 @pytest.fixture
 def url(request: pytest.FixtureRequest, kind: str, tmp_path: Path) -> str:
-    """The URL of an empty database."""
+    """The URL of an empty database; that of the long log, if the test asks for it."""
+    if "long_log" in request.fixturenames:
+        log: str = request.getfixturevalue("long_log")(kind)
+        return log
     if kind == "sqlite":
         return f"sqlite:///{tmp_path / 'test.db'}"
     found: str = request.getfixturevalue(f"{kind}_server")

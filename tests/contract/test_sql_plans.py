@@ -27,10 +27,8 @@ SCANS = r"SCAN opencqrs_events|Seq Scan|(ALL|index) opencqrs_events"
 COMMON = frozenset({"lent", "returned"})
 
 
-@pytest.fixture
-def store(database: Database) -> SqlEventStore:
-    """A log with many common events, and a few rare ones near its end."""
-    store = SqlEventStore(database)
+def fill(store: SqlEventStore, database: Database) -> None:
+    """Write a log with many common events, and a few rare ones near its end."""
     store.append(
         Event(
             0,
@@ -49,6 +47,12 @@ def store(database: Database) -> SqlEventStore:
     if database.kind != "sqlite":
         with database.reading() as connection:
             connection.execute(text(f"ANALYZE {'TABLE' if database.kind == 'mariadb' else ''} opencqrs_events"))
+
+
+@pytest.fixture
+def store(long_log: object, database: Database) -> SqlEventStore:
+    store = SqlEventStore(database)
+    store.append([])  # looks for the table
     return store
 
 

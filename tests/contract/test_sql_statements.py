@@ -67,7 +67,7 @@ def events(count: int, start: int = 0) -> list[Event]:
 @pytest.fixture
 def store(database: Database) -> SqlEventStore:
     store = SqlEventStore(database)
-    assert store.head() == 0
+    store.head()
     return store
 
 
@@ -211,12 +211,17 @@ def test_reading_needs_no_transaction(statements: Statements, database: Database
         assert not in_transaction[database.kind]()
 
 
+def fill(store: SqlEventStore, _database: Database) -> None:
+    """Write a long log with one rare event."""
+    rare = Event(0, "rare", "s", "/rare/1", "rare", None, "application/json", "{}", None)
+    store.append([*events(25_000), rare, *events(5_000, start=25_000)])
+
+
+@pytest.mark.usefixtures("long_log")
 @pytest.mark.parametrize("selection", [Selection("/rare"), Selection(types=frozenset({"rare", "none"}))])
 def test_what_is_rare_is_found_with_four_statements_in_a_long_log(
     statements: Statements, database: Database, store: SqlEventStore, selection: Selection
 ) -> None:
-    rare = Event(0, "rare", "s", "/rare/1", "rare", None, "application/json", "{}", None)
-    store.append([*events(25_000), rare, *events(5_000, start=25_000)])
     store.head()
     with statements() as sent:
         part = store.read(0, 1_000, selection)
@@ -224,11 +229,11 @@ def test_what_is_rare_is_found_with_four_statements_in_a_long_log(
     assert sent == ["SELECT position,", "SELECT max(position)", "SELECT count(*)", "SELECT position,"]
 
 
+@pytest.mark.usefixtures("long_log")
 @pytest.mark.parametrize("bound", [10_000, 25_000])
 def test_a_bounded_read_of_a_store_that_was_just_opened_costs_one_statement(
     statements: Statements, database: Database, store: SqlEventStore, bound: int
 ) -> None:
-    store.append(events(25_000))
     another = SqlEventStore(database)
     another.append([])  # looks for the table
     with statements() as sent:
@@ -238,10 +243,10 @@ def test_a_bounded_read_of_a_store_that_was_just_opened_costs_one_statement(
     assert sent == ["SELECT position,"] * 3
 
 
+@pytest.mark.usefixtures("long_log")
 def test_a_bound_at_which_no_selected_event_is_costs_a_look_whether_the_log_is_there(
     statements: Statements, database: Database, store: SqlEventStore
 ) -> None:
-    store.append(events(25_000))
     another = SqlEventStore(database)
     another.append([])
     with statements() as sent:
@@ -256,11 +261,10 @@ def test_a_bound_at_which_no_selected_event_is_costs_a_look_whether_the_log_is_t
         assert sent == ["SELECT position,"]
 
 
+@pytest.mark.usefixtures("long_log")
 def test_what_is_rare_is_found_with_three_statements_below_a_bound(
     statements: Statements, database: Database, store: SqlEventStore
 ) -> None:
-    rare = Event(0, "rare", "s", "/rare/1", "rare", None, "application/json", "{}", None)
-    store.append([*events(25_000), rare, *events(5_000, start=25_000)])
     store.head()
     with statements() as sent:
         part = store.read(0, 1_000, Selection("/rare"), 30_000)
