@@ -52,6 +52,8 @@ from opencqrs_py.processing.checkpoints import CheckpointMode
 from opencqrs_py.processing.recovery import Action, OnExhausted
 from opencqrs_py.processing.schedules import FixedDelay
 
+pytestmark = pytest.mark.release(kind=("postgresql", "mariadb"))  # what is stored is one column, whatever the case
+
 ONLY = Partition(1, 0)
 
 
@@ -652,7 +654,7 @@ def test_a_participant_gets_a_partition_again_only_when_it_has_returned_and_disc
         return asked
 
     board = WithoutClaim(checkpoint=at_first)
-    world = World(tracker, board.handle, Ordinary(tracker).handle, timeout=0.05).given(2)
+    world = World(tracker, board.handle, Ordinary(tracker).handle, timeout=0.5).given(2)
     driver = world.driver()
     driver.step()
     given = board.positions

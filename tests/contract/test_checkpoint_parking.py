@@ -31,6 +31,9 @@ BAD, GOOD = "/order/1", "/order/2"
 POISON = raising(OSError("poison"))
 
 
+pytestmark = pytest.mark.release(kind="mariadb")  # whose statements for the inbox are those of SQLite
+
+
 @pytest.fixture(params=TRACKERS)
 def kind(request: pytest.FixtureRequest) -> str:
     kind: str = request.param
@@ -139,7 +142,7 @@ def test_a_participant_that_does_not_return_for_parked_events_is_given_up(tracke
     board, returns = Board(), Signal()
     board.answers["parked"] = lambda *_: returns.wait(60)
     board.before[1] = POISON
-    world = parking(tracker, board.handle, timeout=0.05).given(1, BAD)
+    world = parking(tracker, board.handle, timeout=0.5).given(1, BAD)
     world.until_idle(driver := world.driver())
     board.before = {}
     world.clock.advance(PARK_SECONDS)

@@ -39,6 +39,10 @@ SECOND = next(name for name in ("/b", "/c", "/d") if hash_of(name) % 2 != hash_o
 """Two sequences of different partitions."""
 
 
+NOT_IN_SQL = pytest.mark.release(kind=("postgresql", "mariadb"))
+"""The statements for the inbox are the same on all databases, and its contract runs on each."""
+
+
 @pytest.fixture(params=TRACKERS[1:])
 def kind(request: pytest.FixtureRequest) -> str:
     kind: str = request.param
@@ -48,6 +52,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 # --------------------------------------------------------------------------------------------- settings that change
 
 
+@NOT_IN_SQL
 def test_events_of_batches_are_tried_each_for_itself_when_the_mode_becomes_all(database: Database) -> None:
     world = WaitingWorld(database, ["/a", "/a", "/a"], schedule=SCHEDULE)
     world.drain()
@@ -58,6 +63,7 @@ def test_events_of_batches_are_tried_each_for_itself_when_the_mode_becomes_all(d
     assert (world.written, world.waiting) == ([1, 2, 3], {})
 
 
+@NOT_IN_SQL
 def test_parked_events_are_tried_each_for_itself_when_their_group_becomes_scheduled(database: Database) -> None:
     world = WaitingWorld(database, ["/a", "/a", "/b"])
     world.errors = {1: NO}
@@ -70,6 +76,7 @@ def test_parked_events_are_tried_each_for_itself_when_their_group_becomes_schedu
     assert sorted(world.written) == [1, 2, 3]
 
 
+@NOT_IN_SQL
 def test_an_event_that_waits_for_a_person_holds_up_its_sequence_only_when_its_group_becomes_a_streaming_one(
     database: Database,
 ) -> None:
@@ -88,6 +95,7 @@ def test_an_event_that_waits_for_a_person_holds_up_its_sequence_only_when_its_gr
     assert world.waiting == {1: "exhausted", 2: "retrying", 5: "pending"}
 
 
+@NOT_IN_SQL
 def test_a_long_sequence_whose_events_were_tried_each_for_itself_is_tried_as_a_batch(database: Database) -> None:
     world = WaitingWorld(database, ["/a", "/a", "/a"], schedule=replace(ALL, fetch_size=2))
     world.errors = {1: NO, 2: NO, 3: NO}
@@ -108,6 +116,7 @@ def test_a_long_sequence_whose_events_were_tried_each_for_itself_is_tried_as_a_b
 WORLDS = pytest.mark.parametrize("world_of", [WaitingWorld, SparkWorld], ids=["thread", "spark"])
 
 
+@NOT_IN_SQL
 @WORLDS
 def test_events_that_have_expired_are_removed_although_none_is_due(
     database: Database, world_of: type[WaitingWorld]
@@ -121,6 +130,7 @@ def test_events_that_have_expired_are_removed_although_none_is_due(
     assert world.waiting == {}
 
 
+@NOT_IN_SQL
 @WORLDS
 def test_what_comes_behind_an_event_that_has_expired_is_tried(database: Database, world_of: type[WaitingWorld]) -> None:
     world = world_of(database, ["/a"], schedule=replace(SCHEDULE, expires_seconds=1_000))
@@ -133,6 +143,7 @@ def test_what_comes_behind_an_event_that_has_expired_is_tried(database: Database
     assert (world.written, world.waiting) == ([2], {})
 
 
+@NOT_IN_SQL
 def test_so_it_is_in_the_tick_in_which_that_is_removed(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     world = WaitingWorld(database, ["/a"], schedule=replace(SCHEDULE, expires_seconds=100))
     world.errors = {1: NO}
@@ -154,6 +165,7 @@ def test_so_it_is_in_the_tick_in_which_that_is_removed(database: Database, monke
     assert world.written == [2]
 
 
+@NOT_IN_SQL
 @WORLDS
 def test_a_replay_ends_in_partitions_that_have_nothing_to_handle(
     database: Database, world_of: type[WaitingWorld]
@@ -169,6 +181,7 @@ def test_a_replay_ends_in_partitions_that_have_nothing_to_handle(
     assert [status.replay for status in world.tracker.statuses()] == [None] * 4
 
 
+@NOT_IN_SQL
 def test_a_call_that_hangs_does_not_end_the_tick_for_the_others(database: Database) -> None:
     world = WaitingWorld(
         database, ["/a", "/b", "/c"], schedule=replace(SCHEDULE, schedule=Cron("30 2 * * *")), batch_size=1
@@ -186,6 +199,7 @@ def test_a_call_that_hangs_does_not_end_the_tick_for_the_others(database: Databa
 # ------------------------------------------------------------------------------------------ attempts that are counted
 
 
+@NOT_IN_SQL
 def test_a_parked_event_that_hangs_is_one_of_the_inbox_though_its_position_is_after_the_progress(
     database: Database,
 ) -> None:
@@ -213,6 +227,7 @@ def test_a_parked_event_that_hangs_is_one_of_the_inbox_though_its_position_is_af
     assert driver.cursor.failing is None
 
 
+@NOT_IN_SQL
 @pytest.mark.parametrize("isolate", [0, 1])
 @pytest.mark.parametrize("schedule", [None, ALL], ids=["parked", "all"])
 def test_a_call_that_hangs_is_one_attempt_also_if_its_event_was_handled_alone_after_a_mark(
@@ -233,6 +248,7 @@ def test_a_call_that_hangs_is_one_attempt_also_if_its_event_was_handled_alone_af
     assert (entry.attempts, entry.retries) == (before.attempts + 1, before.retries + 1)
 
 
+@NOT_IN_SQL
 def test_an_outage_in_an_attempt_after_a_crash_uses_none(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     class AwayError(ConnectionError): ...
 
@@ -254,6 +270,7 @@ def test_an_outage_in_an_attempt_after_a_crash_uses_none(database: Database, mon
     assert world.written == [1]
 
 
+@NOT_IN_SQL
 def test_crashes_that_use_up_the_attempts_skip_the_event_if_that_is_wanted(database: Database) -> None:
     rule = replace(SCHEDULE, back_off=ExponentialBackOff(1, 2, 10, max_attempts=1), on_exhausted=OnBatchExhausted.SKIP)
     world = WaitingWorld(database, ["/a", "/a"], schedule=rule)
@@ -292,6 +309,7 @@ TWO = f"{FIRST}+{SECOND[1:]}"
 SCHEDULES = pytest.mark.parametrize("schedule", [None, SCHEDULE, ALL], ids=["parked", "fail-first", "all"])
 
 
+@NOT_IN_SQL
 @SCHEDULES
 def test_an_event_of_two_sequences_waits_once_in_each_of_two_partitions(database: Database, schedule: Any) -> None:
     world = WaitingWorld(database, [TWO, "/z"], schedule=schedule, partitions=2, sequencing=Both())  # type: ignore[arg-type]
@@ -304,6 +322,7 @@ def test_an_event_of_two_sequences_waits_once_in_each_of_two_partitions(database
     assert sorted(world.written) == [1, 1, 2]
 
 
+@NOT_IN_SQL
 def test_a_person_skips_it_in_one_of_them(database: Database) -> None:
     world = WaitingWorld(database, [TWO], partitions=2, sequencing=Both())  # type: ignore[arg-type]
     world.errors = {1: NO}
@@ -312,6 +331,7 @@ def test_a_person_skips_it_in_one_of_them(database: Database) -> None:
     assert [(each.sequence_id, each.position) for each in world.entries] == [(SECOND, 1)]
 
 
+@NOT_IN_SQL
 def test_what_one_partition_takes_out_is_not_taken_out_of_another(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -335,6 +355,7 @@ def test_what_one_partition_takes_out_is_not_taken_out_of_another(
     assert (SECOND, 1) in [(each.sequence_id, each.position) for each in world.entries]
 
 
+@NOT_IN_SQL
 @pytest.mark.parametrize("schedule", [None, replace(SCHEDULE, fetch_size=2)], ids=["parked", "fail-first"])
 def test_a_sequence_does_not_wait_for_another_one_with_the_same_hash(database: Database, schedule: Any) -> None:
     one, other = "/a/plumless", "/a/buckeroo"
@@ -352,6 +373,7 @@ def test_a_sequence_does_not_wait_for_another_one_with_the_same_hash(database: D
 # --------------------------------------------------------------------------------------------------- what people do
 
 
+@NOT_IN_SQL
 @pytest.mark.parametrize("command", ["retry", "skip"])
 def test_a_command_for_the_event_that_holds_its_batch_up_frees_the_batch(database: Database, command: str) -> None:
     world = WaitingWorld(database, [], schedule=replace(SCHEDULE, order=BatchOrder.EVENT_ID, back_off=SLOW))
@@ -366,6 +388,7 @@ def test_a_command_for_the_event_that_holds_its_batch_up_frees_the_batch(databas
     assert world.written == ([2, 1] if command == "retry" else [1])
 
 
+@NOT_IN_SQL
 def test_what_has_expired_is_not_said_to_be_tried_or_paused(database: Database) -> None:
     world = WaitingWorld(database, ["/a", "/b"], schedule=replace(SCHEDULE, expires_seconds=100))
     world.errors = {1: NO, 2: NO}
@@ -377,6 +400,7 @@ def test_what_has_expired_is_not_said_to_be_tried_or_paused(database: Database) 
             command(InboxFilter(event="id 1"))
 
 
+@NOT_IN_SQL
 def test_an_event_that_a_person_takes_out_while_events_are_read_is_not_missed(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -399,6 +423,7 @@ def test_an_event_that_a_person_takes_out_while_events_are_read_is_not_missed(
 # ------------------------------------------------------------------------------------------------------ lost progress
 
 
+@NOT_IN_SQL
 @pytest.mark.parametrize("schedule", [None, SCHEDULE], ids=["parked", "scheduled"])
 def test_what_waits_in_a_partition_that_begins_again_is_handled_once(database: Database, schedule: Any) -> None:
     world = WaitingWorld(database, ["/a", "/b", "/c", "/d"], partitions=2, schedule=schedule)
@@ -477,6 +502,7 @@ def test_what_a_handler_commits_brings_no_event_into_the_inbox(database: Databas
     assert set(world.written) == {1, 2, 3, 4}
 
 
+@NOT_IN_SQL
 @pytest.mark.parametrize("after", [SCHEDULE, None], ids=["no expiry", "streaming"])
 def test_events_that_have_expired_can_be_tried_again_when_their_group_knows_no_expiry_any_more(
     database: Database, after: ScheduleRule | None

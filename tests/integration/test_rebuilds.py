@@ -30,6 +30,10 @@ ALL_HANDLERS = "event-handling.groups.catalog.rebuild.run-all-handlers"
 """With it a rebuild leaves out no handler, so it goes beyond the live group."""
 
 
+NOT_IN_SQL = pytest.mark.release(kind=("postgresql", "mariadb"))
+"""Rules that no statement keeps are shown on one database."""
+
+
 @pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
     kind: str = request.param
@@ -106,6 +110,7 @@ def test_kept_tables_are_dropped_before_the_next_rebuild(world: World) -> None:
         assert rebuilds.records()["catalog"].phase is RebuildPhase.SWAPPED
 
 
+@NOT_IN_SQL
 def test_handlers_without_the_transaction_are_called_only_if_the_group_says_so(world: World) -> None:
     module: Any = world.module
     assert module.mailed == [(n, False) for n in range(1, 99)] or len(module.mailed) == 98
@@ -119,6 +124,7 @@ def test_handlers_without_the_transaction_are_called_only_if_the_group_says_so(w
     assert sorted(module.mailed) == [(n, True) for n in range(1, 99)]
 
 
+@NOT_IN_SQL
 def test_a_dry_run_says_what_would_happen_and_leaves_nothing(world: World) -> None:
     with world.application() as application:
         plan = application.rebuilds.plan("catalog")
@@ -197,6 +203,7 @@ def test_an_unfinished_rebuild_continues_or_is_aborted(world: World) -> None:
     assert world.lent()["/books/3"] == 99
 
 
+@NOT_IN_SQL
 def test_a_group_is_rebuilt_from_its_own_beginning(empty: World, make_module: Callable[[str], ModuleType]) -> None:
     empty.module = make_module(HANDLERS)
     empty.add(10)
@@ -235,6 +242,7 @@ def test_a_rebuild_is_a_way_out_when_events_are_sequenced_in_another_way(world: 
     assert world.lent() == {f"/books/{n}": RIGHT + 1 for n in range(7)}
 
 
+@NOT_IN_SQL
 def test_a_group_that_has_never_run_is_refused(empty: World, make_module: Callable[[str], ModuleType]) -> None:
     empty.module = make_module(HANDLERS)
     with empty.application() as application, pytest.raises(RebuildError, match=r"OCQ-630.*'catalog' has never run"):
@@ -276,6 +284,7 @@ class Paces:
 LIMIT = "event-handling.groups.catalog.rebuild.max-events-per-second"
 
 
+@NOT_IN_SQL
 def test_a_rebuild_handles_no_more_events_in_a_second_than_it_may(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -289,6 +298,7 @@ def test_a_rebuild_handles_no_more_events_in_a_second_than_it_may(
     assert world.lent() == {f"/books/{n}": RIGHT for n in range(7)}
 
 
+@NOT_IN_SQL
 def test_a_rebuild_that_continues_is_limited_from_where_it_is(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     with world.application(**{ALL_HANDLERS: True}) as application:
         application.rebuilds.compare("catalog")
@@ -604,6 +614,7 @@ def test_columns_and_checks_that_were_added_by_hand_are_warned_of_before_they_ar
     assert f"the new tables lack {check}column note of lent: let @on_start" in caplog.text
 
 
+@NOT_IN_SQL
 def test_progress_in_memory_is_refused(world: World) -> None:
     settings = {"event-handling.standard.progress.tracking": "in_memory"}
     said = r"OCQ-630.*progress is not in the database of its tables"
@@ -622,6 +633,7 @@ def test_a_scheduled_group_is_refused_since_its_new_tables_would_be_swapped_unfi
     assert world.lent()["/books/3"] == 99
 
 
+@NOT_IN_SQL
 def test_a_wrong_name_in_the_settings_is_refused(world: World) -> None:
     settings = {"event-handling.groups.catalog.rebuild.shared-tables": "prices"}
     said = r"OCQ-630.*there is no table prices"
@@ -861,6 +873,7 @@ def test_a_process_that_does_without_the_group_during_a_swap_of_mariadb_still_co
 
 
 @pytest.mark.spark
+@NOT_IN_SQL
 @pytest.mark.parametrize("kind", [KINDS[0], KINDS[1]], indirect=True)
 def test_on_spark_a_group_is_rebuilt_by_its_tasks(world: World) -> None:
     with world.application(**{"event-handling.standard.processing.engine": "spark"}) as application:
