@@ -172,7 +172,7 @@ def counts(number: int) -> dict[str, int]:
     return {f"isbn-{n}": len(range(n, number, 7)) for n in range(7)}
 
 
-@pytest.mark.release(world="mariadb")
+@pytest.mark.release(world=("mariadb", "sqlite"))
 def test_readers_see_whole_tables_while_a_group_that_runs_is_rebuilt(world: World) -> None:
     world.start()
     world.wait_for_all()

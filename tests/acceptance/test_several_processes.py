@@ -72,7 +72,7 @@ def on_each_database(request: pytest.FixtureRequest, project: Any) -> None:
         project.write("application.yaml", settings.replace("sqlite:///read.db", url))
 
 
-@pytest.mark.release(on_each_database="sqlite")
+@pytest.mark.release(on_each_database=("sqlite", "mariadb"))
 @pytest.mark.usefixtures("on_each_database")
 def test_two_processes_share_and_one_takes_over_when_the_other_is_killed(processes):
     first = processes.start()

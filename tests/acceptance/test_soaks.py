@@ -50,6 +50,7 @@ def test_killed_runs_lose_and_double_nothing(engine, database, kills, events, re
     assert "each event was applied exactly once, in order" in out
 
 
+@pytest.mark.release  # that a crash uses an attempt is a unit test's
 @pytest.mark.parametrize(
     ("engine", "database"),
     [
@@ -65,7 +66,7 @@ def test_killed_runs_of_scheduled_groups_lose_and_double_nothing(engine, databas
     assert "each event was applied exactly once, in order" in out
 
 
-@pytest.mark.release(database="sqlite")
+@pytest.mark.release  # test_several_processes.py shows a share that is taken over
 @pytest.mark.parametrize(
     ("engine", "database", "faults"),
     [
@@ -92,6 +93,7 @@ def test_three_processes_share_what_waits_of_scheduled_groups():
     assert "each event was applied exactly once, in order" in out
 
 
+@pytest.mark.release  # tests/unit/jobs and the contract of the store end runs wherever a process may
 @pytest.mark.parametrize(
     ("database", "names"),
     [
@@ -111,6 +113,7 @@ def test_jobs_of_processes_that_are_killed_or_cut_off_lose_no_tick_and_commit_no
     assert "each tick and each event had its run, once" in out
 
 
+@pytest.mark.release  # test_interrupt.py interrupts at chosen moments
 @pytest.mark.parametrize(
     ("engine", "count", "commands"),
     [
@@ -281,6 +284,7 @@ RUN = "UPDATE opencqrs_job_runs SET {} WHERE run_id = " + FIRST
         ("UPDATE done SET item = 'x' WHERE job = 'events'", "events that are not in the log: 1, such as x"),
     ],
 )
+@pytest.mark.release  # as the soak that it is about
 def test_a_soak_of_jobs_sees(soaked_jobs, fault, seen):
     with soaked_jobs.database.writing() as connection:
         assert connection.exec_driver_sql(fault).rowcount
