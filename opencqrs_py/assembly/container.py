@@ -82,7 +82,7 @@ from opencqrs_py.processing.ports import (
     SystemClock,
     Transactions,
 )
-from opencqrs_py.processing.recovery import ExponentialBackOff, FixedBackOff, NoRetry, OnExhausted
+from opencqrs_py.processing.recovery import ExponentialBackOff, FixedBackOff, NoRetry
 from opencqrs_py.processing.replays import ResetFunction
 from opencqrs_py.processing.signatures import ON_REPLAY_FINISHED, ON_RESET, Kind, Signature
 
@@ -232,8 +232,8 @@ def parking_of(settings: EffectiveGroup, retry: Callable[[], BackOff]) -> Parkin
         settings.park.max_sequences,
         settings.park.max_sequence_size,
         retry=retry(),
-        on_exhausted=OnExhausted(settings.retry.on_exhausted.value),
-        on_undecodable=OnExhausted(settings.retry.on_undecodable.value),
+        on_exhausted=settings.retry.on_exhausted,
+        on_undecodable=settings.retry.on_undecodable,
     )
 
 

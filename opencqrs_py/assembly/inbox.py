@@ -13,8 +13,9 @@ from opencqrs_py.adapters.memory import InMemoryProgressTracker
 from opencqrs_py.assembly.actor import actor
 from opencqrs_py.assembly.group_names import unknown_group
 from opencqrs_py.config import EffectiveGroup
-from opencqrs_py.config.choices import BatchMode, Mode
+from opencqrs_py.config.choices import Mode
 from opencqrs_py.errors import InboxError
+from opencqrs_py.model.choices import BatchMode
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.inbox import (
     EVERYTHING,

@@ -13,11 +13,12 @@ from typing import Any, TypeGuard, get_args, get_origin, get_type_hints
 
 from dependency_injector import providers, resources
 from dependency_injector.containers import Container
-from typing_extensions import is_protocol, is_typeddict
+from typing_extensions import is_protocol, is_typeddict, override
 
 from opencqrs_py.errors import AssemblyError, HandlerSignatureError, ProjectCodeError
 from opencqrs_py.model.naming import listed, nearest
 from opencqrs_py.processing.exceptions import one_line, raise_interrupt
+from opencqrs_py.processing.ports import Injector
 from opencqrs_py.processing.signatures import without_none
 
 _log = logging.getLogger(__name__)
@@ -74,7 +75,7 @@ class _Registered:
         return wanted in made.__mro__ if isinstance(made, type) else made == wanted.__name__
 
 
-class ContainerInjector:
+class ContainerInjector(Injector):
     """Finds providers by the type of what they make, and by name.
 
     Args:
@@ -140,6 +141,7 @@ class ContainerInjector:
                 _log.error("resource %s could not be closed: %s", name, one_line(error))
         return True
 
+    @override
     def provides(self, wanted: object) -> bool:
         """Return whether a provider makes something of the type.
 
@@ -151,6 +153,7 @@ class ContainerInjector:
             raise self._ambiguous(wanted, matching)
         return bool(matching)
 
+    @override
     def provide(self, wanted: object) -> Any:
         """Ask the provider of the type.
 

@@ -12,7 +12,7 @@ from opencqrs_py.assembly.job_rules import bound_jobs, rule_for, ticking_of
 from opencqrs_py.config import JobSettings, Tracking
 from opencqrs_py.errors import ExplainedError
 from opencqrs_py.jobs.binding import BoundJob
-from opencqrs_py.jobs.rules import Transaction
+from opencqrs_py.model.choices import JobTransaction
 from opencqrs_py.model.job import Job
 from opencqrs_py.model.naming import listed
 
@@ -75,8 +75,8 @@ class JobChoices:
     def _transaction(self, job: Job, settings: JobSettings, bound: BoundJob) -> Decision:
         mode, is_set = bound.rule.transaction, settings.transaction is not None
         reason = "set" if is_set else f"it has {'an' if job.mark.input is not None else 'no'} input"
-        if not bound.transactional and mode is not Transaction.ITEM:
-            mode, reason = Transaction.PAGE, "it asks for no transaction, and a page is recorded when it is done"
+        if not bound.transactional and mode is not JobTransaction.ITEM:
+            mode, reason = JobTransaction.PAGE, "it asks for no transaction, and a page is recorded when it is done"
             is_set = False
         return self._decision(job, "transaction", mode.value, reason, "transaction" if is_set else "")
 

@@ -11,7 +11,8 @@ from opencqrs_py.engines.spark.job_tasks import JobOnExecutor, pause
 from opencqrs_py.errors import AssemblyError
 from opencqrs_py.jobs.binding import BoundJob, bind_job
 from opencqrs_py.jobs.execution import Surroundings
-from opencqrs_py.jobs.rules import JobRule, Transaction
+from opencqrs_py.jobs.rules import JobRule
+from opencqrs_py.model.choices import JobTransaction
 from opencqrs_py.model.job import Job
 from opencqrs_py.model.masking import remember
 
@@ -31,7 +32,7 @@ class JobRecipe:
     blueprint: Blueprint
     job: str
     reference: str
-    transaction: Transaction
+    transaction: JobTransaction
     code: LoadedCode = NO_CODE
 
     @classmethod

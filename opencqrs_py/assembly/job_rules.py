@@ -11,7 +11,8 @@ from zoneinfo import ZoneInfo
 from opencqrs_py.config import JobRetrySettings, JobSettings, RetryPolicy, TriggerSettings
 from opencqrs_py.errors import ExplainedError, JobError
 from opencqrs_py.jobs.binding import BoundJob, bind_job
-from opencqrs_py.jobs.rules import JobRule, Meeting, Misfire, Overlap, Scope, Ticking, Transaction
+from opencqrs_py.jobs.rules import JobRule, Meeting, Ticking
+from opencqrs_py.model.choices import JobTransaction
 from opencqrs_py.model.job import Job
 from opencqrs_py.model.naming import canonical, listed, nearest
 from opencqrs_py.processing.ports import BackOff
@@ -27,18 +28,18 @@ if TYPE_CHECKING:
 
 def rule_of(job: Job, settings: JobSettings, exclusive: frozenset[str] = frozenset()) -> JobRule:
     """Return how a job runs, from its effective settings and the jobs that exclude it."""
-    default = Transaction.PAGE if job.mark.input is not None else Transaction.RUN
+    default = JobTransaction.PAGE if job.mark.input is not None else JobTransaction.RUN
     return JobRule(
         name=job.name,
         ticking=ticking_of(settings),
         meeting=Meeting(
-            Overlap(settings.overlap.value),
-            Scope(settings.overlap_scope.value),
+            settings.overlap,
+            settings.overlap_scope,
             settings.queue_size,
             settings.cancel_grace,
             exclusive,
         ),
-        transaction=default if settings.transaction is None else Transaction(settings.transaction.value),
+        transaction=default if settings.transaction is None else settings.transaction,
         limit=settings.limit,
         most_items=settings.max_items_per_run,
         budget=settings.time_budget,
@@ -58,7 +59,7 @@ def ticking_of(settings: JobSettings) -> Ticking:
         startup=rule.startup,
         delay=rule.initial_delay,
         jitter=rule.jitter,
-        misfire=Misfire(settings.misfire.value),
+        misfire=settings.misfire,
         grace=settings.misfire_grace,
     )
 
@@ -145,7 +146,7 @@ def _check_spread(job: Job, rule: JobRule) -> None:
     Raises:
         JobError: OCQ-671 or OCQ-672.
     """
-    if rule.transaction is not Transaction.RUN:
+    if rule.transaction is not JobTransaction.RUN:
         return
     thread = f"set jobs.{job.name}.processing.engine: thread"
     if job.mark.input is None:

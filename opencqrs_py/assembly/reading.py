@@ -13,7 +13,8 @@ from opencqrs_py.config import DataFormat, EffectiveGroup, Resolution, Settings
 from opencqrs_py.config.choices import Interval, Mode
 from opencqrs_py.config.groups import ScheduleSettings
 from opencqrs_py.errors import AssemblyError
-from opencqrs_py.processing.batches import BatchMode, BatchOrder, OnBatchExhausted, OrderingKey, ScheduleRule
+from opencqrs_py.model.choices import BatchOrder
+from opencqrs_py.processing.batches import OrderingKey, ScheduleRule
 from opencqrs_py.processing.definitions import place_of
 from opencqrs_py.processing.event_types import EventTypes
 from opencqrs_py.processing.filters import EventFilter
@@ -163,15 +164,15 @@ def schedule_rule_of(
     filters = (one for one in discovered.inbox_filters if one.group == settings.name)
     return ScheduleRule(
         schedule=_schedule(schedule),
-        mode=BatchMode(batch.mode.value),
+        mode=batch.mode,
         size=batch.size,
-        order=BatchOrder.INSERTED if batch.ordering is None else BatchOrder(batch.ordering.value),
+        order=BatchOrder.INSERTED if batch.ordering is None else batch.ordering,
         key=key,
         fetch_size=batch.fetch_size,
         grace_seconds=schedule.error_grace_period,
         expires_seconds=schedule.expires_after,
         back_off=back_off,
-        on_exhausted=OnBatchExhausted(schedule.on_exhausted.value),
+        on_exhausted=schedule.on_exhausted,
         filters=tuple(EventFilter(one.call, types, reading, one.place) for one in filters),
     )
 

@@ -23,9 +23,8 @@ from opencqrs_py.model.naming import canonical
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.processing.binding import Work, run_on_start
 from opencqrs_py.processing.exceptions import message_of, raise_interrupt, type_name
-from opencqrs_py.processing.group_records import OnChanged, OnLost, RecordRule
+from opencqrs_py.processing.group_records import RecordRule
 from opencqrs_py.processing.ports import Clock, EventSource, ProgressTracker
-from opencqrs_py.processing.recovery import OnExhausted
 from opencqrs_py.processing.supervision import Observer
 
 if TYPE_CHECKING:
@@ -66,8 +65,8 @@ def group_run(
         partitions=partitions,
         initial=partial(_start_of, blueprint, settings, source, group, container),
         back_off=group.back_off(),
-        on_exhausted=OnExhausted(settings.retry.on_exhausted.value),
-        on_undecodable=OnExhausted(settings.retry.on_undecodable.value),
+        on_exhausted=settings.retry.on_exhausted,
+        on_undecodable=settings.retry.on_undecodable,
         prepare=preparation(blueprint, settings.name, container),
         recipe=_recipe(blueprint, settings),
         record=record_rule(settings, group, container),
@@ -90,8 +89,8 @@ def record_rule(settings: EffectiveGroup, group: GroupContainer, container: Appl
         settings.fetch.initial_position,
         group.code,
         lambda: container.clock().now(),
-        OnLost(settings.progress.on_lost.value),
-        OnChanged(settings.processing.on_changed_handlers.value),
+        settings.progress.on_lost,
+        settings.processing.on_changed_handlers,
         settings.life_cycle.partitions,
         pauses=settings.rebuild.live is LiveDuringRebuild.PAUSE,
         selection=(

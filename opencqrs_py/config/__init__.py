@@ -13,13 +13,8 @@ from opencqrs_py.config.choices import (
     DataFormat,
     DriverHandles,
     Engine,
-    JobTransaction,
     LogFormat,
-    Misfire,
-    OnExhausted,
     OnUnknown,
-    Overlap,
-    OverlapScope,
     Resolution,
     RetryPolicy,
     Tracking,
@@ -46,6 +41,7 @@ from opencqrs_py.config.jobs import (
     effective_job,
 )
 from opencqrs_py.config.problems import ConfigurationWarning
+from opencqrs_py.model.choices import JobTransaction, Misfire, OnExhausted, Overlap, OverlapScope
 from opencqrs_py.model.masking import mask_url
 
 if TYPE_CHECKING:

@@ -1,32 +1,16 @@
-"""Settings whose value is one of a few words."""
+"""Settings whose value is one of a few words, where only settings know the words; else see ``model.choices``."""
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Self
 
 from typing_extensions import override
 
+from opencqrs_py.model.choices import Choice
 from opencqrs_py.model.naming import canonical
-
-SYNONYMS = {"jdbc": "sql"}
-"""Other words for choices, canonical."""
-
 
 ENGINES = "opencqrs.engines"
 """The group of entry points by which other packages register engines."""
-
-
-class Choice(StrEnum):
-    """An enum whose members are found by every spelling of their value (``PER-SUBJECT``, ``perSubject``)."""
-
-    @classmethod
-    def _missing_(cls, value: object) -> Self | None:
-        if not isinstance(value, str):
-            return None
-        wanted = canonical(value.strip())
-        wanted = SYNONYMS.get(wanted, wanted)
-        return next((member for member in cls if canonical(member.value) == wanted), None)
 
 
 class Controller(Choice):
@@ -69,29 +53,6 @@ class RetryPolicy(Choice):
     EXPONENTIAL_BACKOFF = "exponential_backoff"
 
 
-class OnExhausted(Choice):
-    """What happens to an event whose last attempt has failed."""
-
-    SKIP = "skip"
-    STOP = "stop"
-    PARK = "park"
-
-
-class OnLost(Choice):
-    """What happens if progress of a group that has begun is gone."""
-
-    REFUSE = "refuse"
-    INITIAL = "initial"
-
-
-class OnChangedHandlers(Choice):
-    """What happens if the handlers of a group are others than at its last start."""
-
-    WARN = "warn"
-    REFUSE = "refuse"
-    IGNORE = "ignore"
-
-
 class LiveDuringRebuild(Choice):
     """What a process with the handlers of an unfinished rebuild does with the group that others have built."""
 
@@ -111,28 +72,6 @@ class Interval(Choice):
 
     FIXED_DELAY = "fixed-delay"
     FIXED_RATE = "fixed-rate"
-
-
-class BatchMode(Choice):
-    """What an event that fails means for its batch: the others wait for it, or each is tried for itself."""
-
-    FAIL_FIRST = "fail-first"
-    ALL = "all"
-
-
-class BatchOrdering(Choice):
-    """In which order the events of a batch are handled; alike ones always as in the log."""
-
-    INSERTED = "inserted"
-    EVENT_TIME = "event-time"
-    EVENT_ID = "event-id"
-
-
-class OnBatchExhausted(Choice):
-    """What happens to an event of a scheduled group whose last attempt has failed."""
-
-    BLOCK = "block"
-    SKIP = "skip"
 
 
 class Checkpointing(Choice):
@@ -173,37 +112,6 @@ class Engine(Choice):
     def __reduce_ex__(self, _protocol: object) -> tuple[type[Engine], tuple[str]]:
         """Pickle it by its value; Python 3.11.2 would by the name of a member, and a registered engine is none."""
         return Engine, (self.value,)
-
-
-class Misfire(Choice):
-    """What happens to ticks of a job that no process could begin in time."""
-
-    RUN_ONCE = "run-once"
-    SKIP = "skip"
-    CATCH_UP = "catch-up"
-
-
-class Overlap(Choice):
-    """What happens to a run of a job that would begin before the one before it has ended."""
-
-    SKIP = "skip"
-    QUEUE = "queue"
-    CANCEL = "cancel"
-
-
-class OverlapScope(Choice):
-    """Which runs of a job overlap: all of them, or those for the same id."""
-
-    ALL_RUNS = "all-runs"
-    PER_ID = "per-id"
-
-
-class JobTransaction(Choice):
-    """What of a job's run is one transaction."""
-
-    RUN = "run"
-    PAGE = "page"
-    ITEM = "item"
 
 
 class LogFormat(Choice):

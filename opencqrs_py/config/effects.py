@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from opencqrs_py.config.choices import Engine, Mode, OnExhausted, Resolution, RetryPolicy
+from opencqrs_py.config.choices import Engine, Mode, Resolution, RetryPolicy
 from opencqrs_py.config.groups import GROUP_FAMILY, LEAVES
 from opencqrs_py.config.inheritance import Inherited, LeafName, Level
 from opencqrs_py.config.keys import GROUPS, kebab
 from opencqrs_py.config.problems import Code
+from opencqrs_py.model.choices import OnExhausted
 from opencqrs_py.model.naming import listed
 
 if TYPE_CHECKING:

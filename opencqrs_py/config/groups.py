@@ -19,18 +19,12 @@ from typing import TYPE_CHECKING, Annotated
 from annotated_types import Ge, Le
 
 from opencqrs_py.config.choices import (
-    BatchMode,
-    BatchOrdering,
     Checkpointing,
     Controller,
     Engine,
     Interval,
     LiveDuringRebuild,
     Mode,
-    OnBatchExhausted,
-    OnChangedHandlers,
-    OnExhausted,
-    OnLost,
     Resolution,
     RetryPolicy,
     Tracking,
@@ -49,6 +43,7 @@ from opencqrs_py.config.value_types import (
     TotalAttempts,
     Zone,
 )
+from opencqrs_py.model.choices import BatchMode, BatchOrder, OnBatchExhausted, OnChangedHandlers, OnExhausted, OnLost
 
 if TYPE_CHECKING:
     from opencqrs_py.config.settings import Settings
@@ -220,7 +215,7 @@ class BatchSettings(InheritedSection):
         BatchMode.FAIL_FIRST, "Whether the others of a batch wait for an event that has failed, or each is tried."
     )
     size: AtLeastOne | None = setting(None, "Most events of a sequence in a tick. Unset: all.")
-    ordering: BatchOrdering | None = setting(BatchOrdering.INSERTED, "In which order its events are handled.")
+    ordering: BatchOrder | None = setting(BatchOrder.INSERTED, "In which order its events are handled.")
     ordering_ref: Name | None = setting(
         None, "Name of the provider of a function from an event to what decides the order, in the ordering's place."
     )

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Annotated
 
 from annotated_types import Ge, Le
 
-from opencqrs_py.config.choices import Engine, JobTransaction, Misfire, Overlap, OverlapScope, RetryPolicy
+from opencqrs_py.config.choices import Engine, RetryPolicy
 from opencqrs_py.config.inheritance import AtLeastOne, Family, InheritedSection, setting
 from opencqrs_py.config.job_types import IdSource, JobCron, JobEngine
 from opencqrs_py.config.value_types import Attempts, Duration, EndlessDuration, Fact, Number, Zone
+from opencqrs_py.model.choices import JobTransaction, Misfire, Overlap, OverlapScope
 
 if TYPE_CHECKING:
     from opencqrs_py.config.settings import Settings

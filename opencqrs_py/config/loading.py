@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from pydantic_settings import InitSettingsSource
 
 from opencqrs_py.config.binding import Binder, Merged
-from opencqrs_py.config.choices import Mode, OnExhausted, OnUnknown, RetryPolicy
+from opencqrs_py.config.choices import Mode, OnUnknown, RetryPolicy
 from opencqrs_py.config.configuration import Configuration
 from opencqrs_py.config.effects import RULED, warn_of_idle_settings
 from opencqrs_py.config.entries import Layer, text_items
@@ -34,6 +34,7 @@ from opencqrs_py.config.problems import (
 from opencqrs_py.config.profiles import DEFAULT_PROFILE
 from opencqrs_py.config.settings import Settings
 from opencqrs_py.config.sources import Given, nested, ranked
+from opencqrs_py.model.choices import OnExhausted
 from opencqrs_py.model.masking import remember
 from opencqrs_py.model.naming import canonical, listed, nearest
 

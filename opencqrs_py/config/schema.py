@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from typing_extensions import override
 
-from opencqrs_py.config.choices import SYNONYMS
 from opencqrs_py.config.keys import PREFIX, SettingKind, index_of, kebab
 from opencqrs_py.config.settings import Settings
 from opencqrs_py.config.value_types import written
+from opencqrs_py.model.choices import SYNONYMS
 
 if TYPE_CHECKING:
     from pydantic_core import core_schema

@@ -8,6 +8,7 @@ from typing import Any
 
 from opencqrs_py.engines.checkpointing import SCHEDULED, CheckpointRule, make_checkpointing
 from opencqrs_py.errors import AssemblyError
+from opencqrs_py.model.choices import OnExhausted
 from opencqrs_py.model.handler import Handler, Interceptor, Upcaster
 from opencqrs_py.model.partition import residue_of
 from opencqrs_py.processing.batches import ScheduleRule
@@ -21,7 +22,6 @@ from opencqrs_py.processing.interception import Interceptors
 from opencqrs_py.processing.parking import ParkingRule
 from opencqrs_py.processing.ports import Clock, EventSource, Injector, ProgressTracker, SystemClock
 from opencqrs_py.processing.reading import Reading, Upcasters
-from opencqrs_py.processing.recovery import OnExhausted
 from opencqrs_py.processing.replays import ReplayRule, ResetFunction
 from opencqrs_py.processing.sequence_resolvers import PerDataField, PerMetadataKey
 from opencqrs_py.processing.sequencing import (

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from opencqrs_py.control.records import GroupPartition, TaskLoad
+from opencqrs_py.model.choices import OnExhausted
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.processing.group_records import RecordRule
 from opencqrs_py.processing.groups import GroupProcessing
 from opencqrs_py.processing.ports import BackOff
-from opencqrs_py.processing.recovery import OnExhausted
 from opencqrs_py.processing.supervision import SupervisedPartition
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from opencqrs_py.errors import JobError
-from opencqrs_py.jobs.rules import JobRule, Transaction
+from opencqrs_py.jobs.rules import JobRule
+from opencqrs_py.model.choices import JobTransaction
 from opencqrs_py.model.job import Job, JobContext, JobPage
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.processing.awaiting import complete, finish
@@ -87,7 +88,7 @@ def bind_job(job: Job, rule: JobRule, injector: Injector) -> BoundJob:
     signature = read_signature(job.call, job.place, injector, JOB)
     bound = with_arguments(job.call, signature, injector, job.place)
     input_ = None if job.mark.input is None else _bound_input(job.mark.input, injector)
-    if rule.transaction is not Transaction.RUN and input_ is None and not signature.asks_for(Kind.JOB):
+    if rule.transaction is not JobTransaction.RUN and input_ is None and not signature.asks_for(Kind.JOB):
         what = f"job '{job.name}' is to run by {rule.transaction.value}, but it has no input and takes no ids"
         fix = f'write @job("{job.name}", input=…), or leave jobs.{job.name}.transaction out'
         raise JobError("OCQ-660", what, job.place, fix)

@@ -14,8 +14,8 @@ from opencqrs_py.jobs.binding import BoundJob, work_of
 from opencqrs_py.jobs.desk import Ending
 from opencqrs_py.jobs.items import Items, Page
 from opencqrs_py.jobs.ports import JobStore, Selector
-from opencqrs_py.jobs.rules import Transaction
 from opencqrs_py.jobs.runs import JobRun, Position
+from opencqrs_py.model.choices import JobTransaction
 from opencqrs_py.model.job import JobContext, JobId, RunSignals
 from opencqrs_py.model.naming import counted
 from opencqrs_py.processing.exceptions import leaves, one_line, own_frames, raise_interrupt
@@ -112,7 +112,7 @@ class JobExecution:
                     return self._ended_early()
 
     def _to_its_end(self) -> Ending:
-        if self._mode is Transaction.RUN:
+        if self._mode is JobTransaction.RUN:
             return self._in_one_transaction()
         while not self._position.done:
             if self._signals.cancelled:
@@ -125,10 +125,10 @@ class JobExecution:
         return self._with_failed()
 
     @property
-    def _mode(self) -> Transaction:
+    def _mode(self) -> JobTransaction:
         """What is committed together: a run without a transaction records each page."""
         mode = self._job.rule.transaction
-        return mode if self._job.transactional or mode is Transaction.ITEM else Transaction.PAGE
+        return mode if self._job.transactional or mode is JobTransaction.ITEM else JobTransaction.PAGE
 
     def _in_one_transaction(self) -> Ending:
         if self._position.done:  # and its owner ended, or its database was cut off, before that was recorded
@@ -148,7 +148,7 @@ class JobExecution:
         return Ending(self._position, reason=reason)
 
     def _next_page(self) -> None:
-        if self._mode is Transaction.ITEM:
+        if self._mode is JobTransaction.ITEM:
             self._items_one_by_one()
         elif self._job.transactional:
             with self._unit(needed=True) as unit:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum, auto
 
-from opencqrs_py.jobs.rules import Meeting, Overlap, Scope
+from opencqrs_py.jobs.rules import Meeting
 from opencqrs_py.jobs.runs import JobRun
+from opencqrs_py.model.choices import Overlap, OverlapScope
 from opencqrs_py.model.job import JobId, Trigger
 
 
@@ -70,9 +71,9 @@ def admission(run: JobRun, own: Sequence[JobRun], others: Sequence[JobRun], rule
     return _newcomer(run, active, waiting, rule)
 
 
-def excludes(run: JobRun, other: JobRun, scope: Scope) -> bool:
+def excludes(run: JobRun, other: JobRun, scope: OverlapScope) -> bool:
     """Return whether two runs of a job must not run beside each other."""
-    if scope is Scope.ALL_RUNS:
+    if scope is OverlapScope.ALL_RUNS:
         return True
     if run.ids is None or other.ids is None:
         return run.ids is None and other.ids is None

@@ -5,42 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from datetime import timedelta
-from enum import StrEnum
 
+from opencqrs_py.model.choices import JobTransaction, Misfire, Overlap, OverlapScope
 from opencqrs_py.processing.ports import BackOff
 from opencqrs_py.processing.recovery import NoRetry
 from opencqrs_py.processing.schedules import Schedule
-
-
-class Misfire(StrEnum):
-    """What happens with ticks that no process has seen in time."""
-
-    RUN_ONCE = "run-once"  # one run for all of them
-    SKIP = "skip"
-    CATCH_UP = "catch-up"  # a run for each, one after the other
-
-
-class Overlap(StrEnum):
-    """What happens with a run while another one has not ended."""
-
-    SKIP = "skip"
-    QUEUE = "queue"
-    CANCEL = "cancel"  # the one before is asked to end
-
-
-class Scope(StrEnum):
-    """Which runs of a job exclude each other."""
-
-    ALL_RUNS = "all-runs"
-    PER_ID = "per-id"  # those for the same id, and those for all
-
-
-class Transaction(StrEnum):
-    """What is committed together."""
-
-    RUN = "run"
-    PAGE = "page"
-    ITEM = "item"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +50,7 @@ class Meeting:
     """
 
     overlap: Overlap = Overlap.SKIP
-    scope: Scope = Scope.ALL_RUNS
+    scope: OverlapScope = OverlapScope.ALL_RUNS
     queue_size: int = 1
     grace: float = 30.0
     exclusive: frozenset[str] = frozenset()
@@ -107,7 +76,7 @@ class JobRule:
     name: str
     ticking: Ticking = field(default_factory=Ticking)
     meeting: Meeting = field(default_factory=Meeting)
-    transaction: Transaction = Transaction.RUN
+    transaction: JobTransaction = JobTransaction.RUN
     limit: int = 1_000
     most_items: int | None = None
     budget: float = math.inf

@@ -8,9 +8,10 @@ from datetime import datetime, timedelta
 
 from opencqrs_py.jobs.overlap import Admission, Verdict, admission, excludes
 from opencqrs_py.jobs.ports import JobBook
-from opencqrs_py.jobs.rules import JobRule, Scope, Ticking
+from opencqrs_py.jobs.rules import JobRule, Ticking
 from opencqrs_py.jobs.runs import JobRecord, JobRun, RunStatus, distinct
 from opencqrs_py.jobs.ticks import Tick, missed_by, ticks_until
+from opencqrs_py.model.choices import OverlapScope
 from opencqrs_py.model.job import JobId, Trigger
 
 MOST_DEATHS = 3
@@ -125,7 +126,7 @@ class Sitting:
         """Begin those runs of a job that may begin, as many as there is room for; decide about the others."""
         begun: list[JobRun] = []
         due = [run for run in self.runs if run.job == job and run.is_due(self.now) and room.may_begin(run)]
-        one_at_a_time = self._rules[job].meeting.scope is Scope.ALL_RUNS
+        one_at_a_time = self._rules[job].meeting.scope is OverlapScope.ALL_RUNS
         blocked = False
         for each in sorted(due, key=lambda each: (each.due_at or each.requested_at, each.id)):
             run = self._runs.get(each.id)

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from opencqrs_py.jobs.rules import Misfire, Ticking
+from opencqrs_py.jobs.rules import Ticking
+from opencqrs_py.model.choices import Misfire
 from opencqrs_py.processing.schedules import FixedRate, Schedule
 
 MOST_TICKS = 1_000

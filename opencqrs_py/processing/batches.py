@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from enum import StrEnum
 from math import inf
 from typing import Any
 
 from opencqrs_py.errors import OrderingError
+from opencqrs_py.model.choices import BatchMode, BatchOrder, OnBatchExhausted
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.inbox import Fetching, InboxEntry
 from opencqrs_py.model.times import in_milliseconds, microseconds
@@ -23,28 +23,6 @@ from opencqrs_py.processing.exceptions import one_line, raise_interrupt
 from opencqrs_py.processing.ports import BackOff
 from opencqrs_py.processing.recovery import ExponentialBackOff
 from opencqrs_py.processing.schedules import FixedDelay, Schedule
-
-
-class BatchMode(StrEnum):
-    """What an event that fails means for the others of its batch."""
-
-    FAIL_FIRST = "fail-first"  # they wait for it: the order is kept
-    ALL = "all"  # nothing: each is tried for itself
-
-
-class BatchOrder(StrEnum):
-    """In which order the events of a batch are handled; those that are alike, in the order of the log."""
-
-    INSERTED = "inserted"
-    EVENT_TIME = "event-time"
-    EVENT_ID = "event-id"
-
-
-class OnBatchExhausted(StrEnum):
-    """What happens to an event of a scheduled group whose attempts are used up."""
-
-    BLOCK = "block"  # it waits for a person, and with fail-first its sequence with it
-    SKIP = "skip"
 
 
 class UnorderedError(Exception):

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
+from typing_extensions import override
+
 from opencqrs_py.errors import AssemblyError, HandlerSignatureError, ProjectCodeError
 from opencqrs_py.model.context import ProcessingContext
 from opencqrs_py.model.event import Event
@@ -25,16 +27,16 @@ from opencqrs_py.processing.ports import Injector, UnitOfWork
 from opencqrs_py.processing.signatures import ON_START, Argument, Kind, Role, Signature, read_signature
 
 
-class NothingProvided:
+class NothingProvided(Injector):
     """Provides nothing: handlers get only what belongs to the event and its transaction."""
 
+    @override
     def provides(self, wanted: object) -> bool:
-        """Say no."""
         del wanted
         return False
 
+    @override
     def provide(self, wanted: object) -> Any:
-        """Raise ``LookupError``, since nothing is provided."""
         raise LookupError(wanted)
 
 

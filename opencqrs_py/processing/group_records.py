@@ -5,27 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from enum import Enum, StrEnum
+from enum import Enum
 
 from opencqrs_py.errors import BeginningNeededError, HandlersChangedError, ProgressLostError, RebuildUnderWayError
+from opencqrs_py.model.choices import OnChangedHandlers, OnLost
 from opencqrs_py.model.group_record import FoundGroup, GroupRecord, RecordedLayout, RecordedSelection, Settings
 from opencqrs_py.model.naming import counted
 from opencqrs_py.model.rebuild import RebuildPhase, RebuildRecord
-
-
-class OnLost(StrEnum):
-    """What a claim does if progress of a group that has begun is gone."""
-
-    REFUSE = "refuse"
-    INITIAL = "initial"
-
-
-class OnChanged(StrEnum):
-    """What a claim does if the handlers of a group are others than before."""
-
-    WARN = "warn"
-    REFUSE = "refuse"
-    IGNORE = "ignore"
 
 
 class Warned(Enum):
@@ -98,7 +84,7 @@ class RecordRule:
     code: Callable[[], GroupCode]
     now: Callable[[], datetime]
     on_lost: OnLost = OnLost.REFUSE
-    on_changed: OnChanged = OnChanged.WARN
+    on_changed: OnChangedHandlers = OnChangedHandlers.WARN
     partitions: int = 1
     said: set[Warned] = field(default_factory=set, compare=False)
     pauses: bool = True
@@ -173,10 +159,10 @@ class RecordRule:
             if waiting or found.is_ahead or (has_handled and len(found.partitions) > 1):
                 raise self._other_sequences(found, waiting=waiting)
         if has_handled and not same_code(record.handlers, code.handlers):
-            if self.on_changed is OnChanged.REFUSE:
+            if self.on_changed is OnChangedHandlers.REFUSE:
                 raise self._other_handlers(position)
             kept = kept.with_handlers(code.handlers, position, self._at())
-            if self.on_changed is OnChanged.WARN:
+            if self.on_changed is OnChangedHandlers.WARN:
                 warnings[Warned.HANDLERS] = changed_since(self.group, position)
         handlers, sequencing = code.handlers or kept.handlers, code.sequencing or kept.sequencing
         return Kept(replace(kept, handlers=handlers, sequencing=sequencing), warnings)

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from itertools import takewhile
 
 from opencqrs_py.errors import InboxChangedError, InboxError
+from opencqrs_py.model.choices import OnExhausted
 from opencqrs_py.model.chunk import Chunk
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.inbox import (
@@ -33,7 +34,7 @@ from opencqrs_py.processing.isolation import OF_PROCESS
 from opencqrs_py.processing.portions import Portion
 from opencqrs_py.processing.ports import BackOff, Clock, EventSource, ParkingTracker, UnitOfWork
 from opencqrs_py.processing.positions import events_at
-from opencqrs_py.processing.recovery import Action, ExponentialBackOff, OnExhausted, action_for, wait_after
+from opencqrs_py.processing.recovery import Action, ExponentialBackOff, action_for, wait_after
 
 logger = logging.getLogger("opencqrs.processing")
 _CRASH = "the process ended in this attempt"

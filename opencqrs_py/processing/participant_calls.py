@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 from typing_extensions import override
 
-from opencqrs_py.errors import NonTransientError
 from opencqrs_py.processing.awaiting import tasks_may_stay
 from opencqrs_py.processing.binding import Work
 from opencqrs_py.processing.checkpoints import CheckpointTrigger
@@ -15,6 +14,7 @@ from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.handler_calls import HandlerCalls
 from opencqrs_py.processing.participation import Checkpointing
 from opencqrs_py.processing.portions import Portion
+from opencqrs_py.processing.ports import NoUnit
 
 
 class ParticipantCalls(HandlerCalls):
@@ -42,31 +42,4 @@ class ParticipantCalls(HandlerCalls):
         return super().handle(portion, work, dispatcher)
 
 
-class _NoUnit:
-    """What participants' handlers are called in: no transaction. A handler that asks for one is refused."""
-
-    __slots__ = ()
-
-    @property
-    def connection(self) -> NoReturn:
-        """Refused."""
-        raise NonTransientError("participants handle events outside of the transaction")
-
-    session = connection
-
-    def flush(self) -> None:
-        """Do nothing: nothing is held."""
-
-    def end_session(self) -> bool:
-        """Return true: there is no session that could hold anything."""
-        return True
-
-    def pipelined(self) -> None:
-        """Return ``None``: there is nothing that could be sent."""
-
-    def ended_early(self, error: BaseException) -> None:
-        """Return ``None``: there is nothing that could end."""
-        del error
-
-
-NO_UNIT = _NoUnit()
+NO_UNIT = NoUnit("participants handle events outside of the transaction")

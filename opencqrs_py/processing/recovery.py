@@ -19,6 +19,7 @@ from opencqrs_py.errors import (
     ProjectCodeError,
     UnavailableError,
 )
+from opencqrs_py.model.choices import OnExhausted
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.outcome import Failure, Origin
 from opencqrs_py.processing.exceptions import (
@@ -126,14 +127,6 @@ def _id_of(event: Event) -> str:
         return event.id
     except Exception:  # a store that is unavailable must not hide what is reported of the event
         return ""
-
-
-class OnExhausted(Enum):
-    """What happens to an event whose attempts are exhausted, or that cannot be decoded."""
-
-    SKIP = "skip"
-    STOP = "stop"
-    PARK = "park"
 
 
 class Action(Enum):

@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from opencqrs_py.errors import HandlerCrashError, InboxChangedError
+from opencqrs_py.model.choices import OnBatchExhausted
 from opencqrs_py.model.chunk import Chunk
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.inbox import (
@@ -24,7 +25,7 @@ from opencqrs_py.model.outcome import Failure, Origin, Outcome, Parked, Uncounte
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, Skip
 from opencqrs_py.model.times import in_milliseconds
-from opencqrs_py.processing.batches import OnBatchExhausted, ScheduleRule, UnorderedError, eligible
+from opencqrs_py.processing.batches import ScheduleRule, UnorderedError, eligible
 from opencqrs_py.processing.exceptions import raise_interrupt
 from opencqrs_py.processing.feed import Page, UnsequencedError
 from opencqrs_py.processing.isolation import OF_PROCESS

@@ -14,6 +14,7 @@ from math import inf
 from typing_extensions import override
 
 from opencqrs_py.model.checkpoint import CheckpointStatus
+from opencqrs_py.model.choices import OnExhausted
 from opencqrs_py.model.inbox import ParkedSequences
 from opencqrs_py.model.outcome import Failure, Origin, Outcome
 from opencqrs_py.model.partition import Partition
@@ -21,7 +22,7 @@ from opencqrs_py.model.progress import Cursor, FailureRecord, PartitionStatus, P
 from opencqrs_py.model.times import in_milliseconds
 from opencqrs_py.processing.parking import given_up, is_due
 from opencqrs_py.processing.ports import BackOff, Clock
-from opencqrs_py.processing.recovery import Action, ExponentialBackOff, OnExhausted, action_for, waits_of
+from opencqrs_py.processing.recovery import Action, ExponentialBackOff, action_for, waits_of
 from opencqrs_py.processing.schedules import Schedule
 
 # Back-offs of our own, in seconds: while the store or database is unavailable, and after a partition failed (K8).

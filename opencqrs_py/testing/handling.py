@@ -17,6 +17,7 @@ from opencqrs_py.engines.checkpointing import CheckpointRule
 from opencqrs_py.engines.parts import ProcessorOptions
 from opencqrs_py.engines.processor import EventHandlingProcessor
 from opencqrs_py.model.checkpoint import LATEST, Latest
+from opencqrs_py.model.choices import OnExhausted
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.naming import canonical, counted
 from opencqrs_py.model.partition import Partition, layout
@@ -27,7 +28,7 @@ from opencqrs_py.processing.binding import Work, of_reset, run_on_start
 from opencqrs_py.processing.checkpoints import CheckpointMode
 from opencqrs_py.processing.frames import FrameMaker, FrameProcessing
 from opencqrs_py.processing.ports import BackOff
-from opencqrs_py.processing.recovery import Action, FixedBackOff, OnExhausted
+from opencqrs_py.processing.recovery import Action, FixedBackOff
 from opencqrs_py.processing.sequence_resolvers import PerSubject
 from opencqrs_py.processing.sequencing import PartitionKeyResolver
 from opencqrs_py.processing.signatures import ON_RESET

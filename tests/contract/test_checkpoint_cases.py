@@ -47,9 +47,10 @@ from opencqrs_py import (
 from opencqrs_py.control.layouts import Log, carried_over
 from opencqrs_py.errors import AssemblyError, HandlerSignatureError
 from opencqrs_py.model import Partition, ProcessorState, layout
+from opencqrs_py.model.choices import OnExhausted
 from opencqrs_py.processing.batches import ScheduleRule
 from opencqrs_py.processing.checkpoints import CheckpointMode
-from opencqrs_py.processing.recovery import Action, OnExhausted
+from opencqrs_py.processing.recovery import Action
 from opencqrs_py.processing.schedules import FixedDelay
 
 pytestmark = pytest.mark.release(kind=("postgresql", "mariadb"))  # what is stored is one column, whatever the case

@@ -24,8 +24,9 @@ from opencqrs_py.engines.spark.engine import SparkEngine
 from opencqrs_py.engines.spark.tasks import TaskRunner
 from opencqrs_py.engines.thread import ThreadEngine
 from opencqrs_py.model import Partition, ProcessorState, layout
+from opencqrs_py.model.choices import OnExhausted
 from opencqrs_py.processing.ports import SystemClock
-from opencqrs_py.processing.recovery import NoRetry, OnExhausted
+from opencqrs_py.processing.recovery import NoRetry
 
 SECONDS = 60  # longest wait for another thread
 FIRST_HALF, SECOND_HALF = layout(2)

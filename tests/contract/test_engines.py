@@ -32,14 +32,15 @@ from opencqrs_py.model import (
     ProcessorState,
     layout,
 )
-from opencqrs_py.processing.batches import BatchMode, OrderingKey, ScheduleRule
+from opencqrs_py.model.choices import BatchMode, OnExhausted
+from opencqrs_py.processing.batches import OrderingKey, ScheduleRule
 from opencqrs_py.processing.binding import NothingProvided, Work, bind
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.group_records import GroupCode, RecordRule
 from opencqrs_py.processing.groups import GroupProcessing
 from opencqrs_py.processing.parking import ParkingRule
 from opencqrs_py.processing.ports import BackOff, RepartitioningTracker
-from opencqrs_py.processing.recovery import Action, FixedBackOff, NoRetry, OnExhausted
+from opencqrs_py.processing.recovery import Action, FixedBackOff, NoRetry
 from opencqrs_py.processing.replays import ReplayRule
 from opencqrs_py.processing.schedules import FixedDelay
 from opencqrs_py.processing.sequence_resolvers import PerSubject

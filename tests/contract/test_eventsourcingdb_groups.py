@@ -15,10 +15,11 @@ from opencqrs_py.adapters.sql import Database, SqlProgressTracker
 from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.engines.thread import ThreadEngine
 from opencqrs_py.model import Handler, HandlerMark, Origin, layout
+from opencqrs_py.model.choices import OnExhausted
 from opencqrs_py.processing.binding import NothingProvided, bind
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.groups import GroupProcessing
-from opencqrs_py.processing.recovery import FixedBackOff, OnExhausted
+from opencqrs_py.processing.recovery import FixedBackOff
 from opencqrs_py.processing.sequence_resolvers import PerSubject
 from opencqrs_py.processing.sequencing import SequencingByEvent
 from opencqrs_py.testing.eventsourcingdb import EventSourcingDbStandIn, Fault, Then

@@ -19,9 +19,10 @@ from opencqrs_py.engines.driver import claim
 from opencqrs_py.engines.parts import ProcessorOptions, make_processing
 from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.model import Event, Outcome, layout
+from opencqrs_py.model.choices import OnExhausted
 from opencqrs_py.processing.definitions import in_order
 from opencqrs_py.processing.ports import SystemClock
-from opencqrs_py.processing.recovery import NoRetry, OnExhausted
+from opencqrs_py.processing.recovery import NoRetry
 from opencqrs_py.processing.sequence_resolvers import PerSubject
 from opencqrs_py.processing.sequencing import PartitionKeyResolver
 

@@ -23,9 +23,10 @@ from opencqrs_py.adapters.sql.tables import PROGRESS
 from opencqrs_py.control.layouts import Log, carried_over
 from opencqrs_py.errors import BeginningNeededError, InboxError
 from opencqrs_py.model import layout
+from opencqrs_py.model.choices import BatchMode, BatchOrder, OnBatchExhausted
 from opencqrs_py.model.partition import hash_of, residue_of
 from opencqrs_py.model.replay import Reset
-from opencqrs_py.processing.batches import BatchMode, BatchOrder, OnBatchExhausted, ScheduleRule
+from opencqrs_py.processing.batches import ScheduleRule
 from opencqrs_py.processing.recovery import ExponentialBackOff
 from opencqrs_py.processing.schedules import Cron
 from opencqrs_py.testing.contracts.repartitioning_tracker import keep

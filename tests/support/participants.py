@@ -26,13 +26,14 @@ from opencqrs_py.engines.parts import ProcessorOptions, make_processing
 from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.model import Outcome, Partition, layout
 from opencqrs_py.model.checkpoint import LATEST
+from opencqrs_py.model.choices import OnExhausted
 from opencqrs_py.model.inbox import InboxChange
 from opencqrs_py.model.times import in_milliseconds
 from opencqrs_py.processing.checkpoints import CheckpointMode
 from opencqrs_py.processing.definitions import Definition, in_order
 from opencqrs_py.processing.parking import ParkingRule
 from opencqrs_py.processing.ports import BackOff
-from opencqrs_py.processing.recovery import FixedBackOff, OnExhausted
+from opencqrs_py.processing.recovery import FixedBackOff
 from opencqrs_py.processing.sequence_resolvers import PerSubject
 from opencqrs_py.processing.sequencing import PartitionKeyResolver
 from opencqrs_py.testing import FakeClock

@@ -9,19 +9,21 @@ from datetime import datetime
 from itertools import islice
 from threading import Condition
 
+from typing_extensions import override
+
 from opencqrs_py.adapters.memory.watching import Listener
 from opencqrs_py.model.appending import Appended, Clashes, Precondition, check
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.progress import LogMark, check_mark
 from opencqrs_py.model.selection import Selection, Slice
 from opencqrs_py.model.times import microseconds
-from opencqrs_py.processing.finding import FoundEvent
-from opencqrs_py.processing.ports import Watch
+from opencqrs_py.processing.finding import FindingSource, FoundEvent
+from opencqrs_py.processing.ports import EventStore, PickingSource, Watch
 
 _log = logging.getLogger("opencqrs.store")
 
 
-class InMemoryEventStore:
+class InMemoryEventStore(EventStore, PickingSource, FindingSource):
     """A list of events; positions count from 1. For tests: nothing survives the process."""
 
     def __init__(self, events: Iterable[Event] = ()) -> None:
@@ -31,19 +33,13 @@ class InMemoryEventStore:
         self._changed = Condition()
         self.append(events)
 
+    @override
     def append(
         self,
         events: Iterable[Event],
         preconditions: Sequence[Precondition] = (),
         progress: Callable[[int], None] | None = None,
     ) -> Appended:
-        """Add events that are not there yet, giving them positions; return how many were given and added.
-
-        When ``events`` raises, nothing is added.
-
-        Raises:
-            PreconditionFailedError: OCQ-320, naming the first precondition that does not hold.
-        """
         given = tuple(events)
         with self._changed:
             check(preconditions, self._newest.get)
@@ -61,29 +57,29 @@ class InMemoryEventStore:
             progress(len(given))
         return Appended(len(given), added)
 
+    @override
     def head(self) -> int:
-        """Return the position of the newest event, 0 when there is none."""
         return len(self._events)
 
+    @override
     def read(self, after: int, limit: int, selection: Selection, upto: int | None = None) -> Slice:
-        """Return the selected events that follow ``after``, at most ``limit``, none after ``upto``."""
         head = self.head() if upto is None else min(self.head(), upto)
         following = (self._events[index] for index in range(max(after, 0), head))
         fitting = (event for event in following if selection.matches(event))
         events = tuple(islice(fitting, limit))
         return Slice(after, events[-1].position if len(events) == limit else max(head, after), events)
 
+    @override
     def pick(self, positions: Sequence[int]) -> list[Event]:
-        """Return the events at positions."""
         return [event for position in positions if (event := self._at(position)) is not None]
 
+    @override
     def find(self, event_id: str, source: str = "") -> list[FoundEvent]:
-        """Return the events with an id, by source; of one source if it is named."""
         found = [event for event in self._events if event.id == event_id and source in ("", event.source)]
         return [FoundEvent(event.position, event.source) for event in sorted(found, key=lambda event: event.source)]
 
+    @override
     def position_before(self, moment: datetime) -> int:
-        """Return the position before the first event with ``time >= moment``; the head if there is none."""
         wanted = microseconds(moment.isoformat()) or 0
         for event in self._events:
             happened = microseconds(event.time)
@@ -91,16 +87,16 @@ class InMemoryEventStore:
                 return event.position - 1
         return self.head()
 
+    @override
     def watched(self) -> AbstractContextManager[Watch]:
-        """Open a watch; it learns of each append."""
         return nullcontext(Listener(self.head, self._changed))
 
+    @override
     def fingerprint(self, position: int, event: Event | None = None) -> str:
-        """Return a text that identifies the log up to ``position``."""
         return LogMark.of(event or self._at(min(position, self.head()))).text
 
+    @override
     def verify(self, position: int, fingerprint: str) -> None:
-        """Check that the log still holds what ``fingerprint`` says; raise OCQ-316 if it does not."""
 
         def find(marked: int) -> LogMark | None:
             event = self._at(marked)
@@ -108,8 +104,8 @@ class InMemoryEventStore:
 
         check_mark(position, fingerprint, self.head, find, "this process")
 
+    @override
     def is_outage(self, error: BaseException) -> bool:
-        """Memory is never away."""
         del error
         return False
 

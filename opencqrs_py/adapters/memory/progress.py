@@ -8,7 +8,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from threading import Condition, Lock
-from typing import Any, NoReturn
+from typing import Any
+
+from typing_extensions import override
 
 from opencqrs_py.adapters.memory.inbox import MemoryInbox
 from opencqrs_py.adapters.memory.watching import Listener
@@ -18,7 +20,6 @@ from opencqrs_py.errors import (
     InboxChangedError,
     LayoutChangedError,
     LayoutError,
-    NonTransientError,
 )
 from opencqrs_py.model.ahead import Ahead
 from opencqrs_py.model.group_record import FoundGroup, GroupRecord
@@ -30,17 +31,23 @@ from opencqrs_py.model.replay import Replay, Reset, replay_after
 from opencqrs_py.processing.ports import (
     Carry,
     NeverHandled,
+    NoUnit,
+    ParkingTracker,
+    RepartitioningTracker,
     ReplayEnd,
+    ResettableTracker,
     ResetUnit,
+    SucceedingTracker,
     Transactions,
     UnitOfWork,
     Watch,
     nothing_ahead,
 )
+from opencqrs_py.processing.reaching import WatchableTracker
 
 _Key = tuple[str, Partition]
 
-_REFUSAL = "there is no database, so no connection and no session"
+_NO_UNIT = NoUnit("there is no database, so no connection and no session")
 
 
 @dataclass
@@ -57,7 +64,9 @@ class _Row:
     skips: list[Skip] = field(default_factory=list)
 
 
-class InMemoryProgressTracker:
+class InMemoryProgressTracker(
+    SucceedingTracker, ParkingTracker, ResettableTracker, RepartitioningTracker, WatchableTracker
+):
     """Keeps progress until the process ends; the next start handles everything again.
 
     On a Spark worker, where no partition was claimed, it only opens the transactions: there the driver holds the
@@ -81,6 +90,7 @@ class InMemoryProgressTracker:
         self._records: dict[str, GroupRecord] = {}
         self._gates: dict[_Key, Lock] = {}  # of one partition; held while it commits or is claimed
 
+    @override
     def claim(
         self,
         group: str,
@@ -92,12 +102,6 @@ class InMemoryProgressTracker:
         fingerprint: str = "",
         keep: Callable[[FoundGroup], GroupRecord] | None = None,
     ) -> tuple[Cursor, ...]:
-        """Take the partitions over, and keep the group's record; those without progress start at ``initial``.
-
-        Raises:
-            EventStoreError: OCQ-310, if the group's progress belongs to another layout of partitions.
-            LayoutChangedError: OCQ-616, if the group has other partitions by its record.
-        """
         with ExitStack() as commits_awaited:
             for partition in sorted(set(partitions)):
                 commits_awaited.enter_context(self._gate((group, partition)))
@@ -112,11 +116,12 @@ class InMemoryProgressTracker:
                 self._progress[group, partition] = _Row(initial, fingerprint)
             return tuple(self._claimed((group, partition), owner) for partition in partitions)
 
+    @override
     def records(self) -> list[GroupRecord]:
-        """Return the records of all groups of this process, by name."""
         with self._lock:
             return [self._records[group] for group in sorted(self._records)]
 
+    @override
     def unit(
         self,
         group: str,
@@ -127,16 +132,9 @@ class InMemoryProgressTracker:
         skip: Skip | None = None,
         change: InboxChange | None = None,
     ) -> AbstractContextManager[UnitOfWork]:
-        """Open a transaction; when it is committed, progress is ``to`` and the inbox changed.
-
-        Raises:
-            FencedError: On entering and before the commit, if the progress or the epoch is not the cursor's any more.
-            InboxChangedError: On entering, if events are not as they were read.
-            InboxError: On entering, OCQ-601, if more would wait than may.
-            ValueError: On entering, if ``to`` is before ``cursor.stored``.
-        """
         return self._unit((group, cursor.partition), cursor, to, fingerprint, skip, change)
 
+    @override
     @contextmanager
     def resetting(
         self,
@@ -146,11 +144,6 @@ class InMemoryProgressTracker:
         fingerprint: str = "",
         never_handled: NeverHandled = nothing_ahead,
     ) -> Iterator[ResetUnit]:
-        """Open a transaction; when it is committed, the group continues after the position of the reset.
-
-        Raises:
-            EventStoreError: OCQ-310, if the group's progress belongs to another layout of partitions.
-        """
         group = reset.group
         known = {partition for name, partition in self._progress if name == group}
         if known - set(layout):
@@ -190,14 +183,10 @@ class InMemoryProgressTracker:
         row.skips = [skip for skip in row.skips if skip.position <= position]
         self._statuses[key] = PartitionStatus(*key, position, ProcessorState.STOPPED)
 
+    @override
     def repartition(
         self, group: str, partitions: Sequence[Partition], carry: Carry, *, setting: int | None = None
     ) -> Mapping[Partition, Cursor]:
-        """Put the partitions of a new layout into the place of those that are not in it.
-
-        Raises:
-            LayoutError: OCQ-615, if there are none.
-        """
         known = [partition for name, partition in self._progress if name == group]
         leaving = sorted(set(known) - set(partitions))
         if not leaving:
@@ -227,9 +216,9 @@ class InMemoryProgressTracker:
         cursor = replace(_cursor(row, key[1]), unreleased=not self._is_released(key))
         return cursor if row.failure is None else cursor.resuming(row.failure)
 
+    @override
     @contextmanager
     def ending_replay(self, group: str, cursor: Cursor, *, after_inbox: bool = False) -> Iterator[ReplayEnd | None]:
-        """Open a transaction; when it is committed, the replay of the partition has ended."""
         key = (group, cursor.partition)
         with ExitStack() as in_turn:
             for each in sorted(one for one in self._progress if one[0] == group):
@@ -251,43 +240,44 @@ class InMemoryProgressTracker:
             if row is not None:
                 row.replay = None
 
+    @override
     def parked(self, group: str, partitions: Sequence[Partition]) -> dict[Partition, ParkedSequences]:
-        """Return which sequences of partitions wait in this process."""
         with self._lock:
             return {partition: self._inbox.parked(group, partition) for partition in partitions}
 
+    @override
     def next_due(
         self, group: str, partitions: Sequence[Partition], *, expiring: bool = True
     ) -> dict[Partition, str | None]:
-        """Return from when on there is something to do in each partition: an event may be tried, or has expired."""
         with self._lock:
             return {partition: self._inbox.next_due(group, partition, expiring=expiring) for partition in partitions}
 
+    @override
     def arrange(
         self, group: str, partitions: Sequence[Partition], now: datetime, *, each: bool, expiring: bool = True
     ) -> None:
-        """Have the events of partitions be due as the group is set up now."""
         with self._lock:
             for partition in partitions:
                 self._inbox = self._inbox.arranged(group, partition, now, each=each, expiring=expiring)
 
+    @override
     def due(
         self, group: str, partition: Partition, until: datetime, most: int, fetching: Fetching = Fetching.FIRST
     ) -> list[tuple[InboxEntry, ...]]:
-        """Return the events of the sequences that have been due for longest."""
         with self._lock:
             return self._inbox.due(group, partition, until, most, fetching)
 
+    @override
     def is_stuck(self, group: str, sequence_id: str) -> bool:
-        """Return whether an event of a sequence waits for a person."""
         with self._lock:
             return self._inbox.is_stuck(group, sequence_id)
 
+    @override
     def expired(self, group: str, partition: Partition, now: datetime, most: int) -> tuple[InboxEntry, ...]:
-        """Return the first events that have expired, by position."""
         with self._lock:
             return self._inbox.expired(group, partition, now, most)
 
+    @override
     def entries(
         self,
         group: str,
@@ -296,12 +286,11 @@ class InMemoryProgressTracker:
         most: int | None = None,
         selection: InboxSelection = EVERYTHING,
     ) -> list[InboxEntry]:
-        """Return the events of a group that wait in this process."""
         with self._lock:
             return self._inbox.entries(group, position, most, selection)
 
+    @override
     def change(self, group: str, change: InboxChange, skips: Sequence[Skip] = ()) -> bool:
-        """Change what waits; return ``False`` if it is not as it was any more."""
         with ExitStack() as in_hand:
             for key in sorted(key for key in self._progress if key[0] == group):
                 in_hand.enter_context(self._gate(key))
@@ -315,14 +304,15 @@ class InMemoryProgressTracker:
                 row.skips = [*(one for one in row.skips if one.position != skip.position), skip]
         return True
 
+    @override
     def renewed(self, group: str, cursor: Cursor) -> Cursor | None:
-        """Return where the partition continues if the claim is still the cursor's, ``None`` if somebody else has it."""
         with self._lock:
             row = self._progress.get((group, cursor.partition))
         if row is None or row.epoch != cursor.epoch:
             return None
         return _cursor(row, cursor.partition)
 
+    @override
     def succeed(self, group: str, cursor: Cursor, owner: str | None = None) -> Cursor | None:
         """Take a partition over under the next epoch, if the cursor's is still the current one.
 
@@ -338,8 +328,8 @@ class InMemoryProgressTracker:
             row.epoch += 1
             return _cursor(row, cursor.partition)
 
+    @override
     def report(self, status: PartitionStatus, epoch: int) -> None:
-        """Keep what a processor says of itself."""
         key = (status.group, status.partition)
         with self._lock:
             row = self._progress.get(key)
@@ -351,15 +341,15 @@ class InMemoryProgressTracker:
             if row is not None and row.epoch == epoch:
                 row.failure = status.failure
 
+    @override
     def reached(self, group: str) -> int:
-        """Return how many positions every partition of a group has stored, 0 if not all of them are there."""
         with self._lock:
             found = {one: row.position + 1 for (name, one), row in self._progress.items() if name == group}
             return min(found.values()) if are_all(found) else 0
 
+    @override
     @contextmanager
     def watched(self, group: str) -> Iterator[Watch]:
-        """Open a watch on ``reached``."""
         with self._stored:
             self._watches += 1
         try:
@@ -368,20 +358,20 @@ class InMemoryProgressTracker:
             with self._stored:
                 self._watches -= 1
 
+    @override
     def statuses(self) -> list[PartitionStatus]:
-        """Return what is known of every partition claimed in this process."""
         with self._lock:
             keys = sorted(self._progress)
             return [self._seen(key, self._progress[key]) for key in keys]
 
+    @override
     def skipped(self) -> list[Skip]:
-        """Return the events that were given up in this process, by group and position."""
         with self._lock:
             skips = [skip for row in self._progress.values() for skip in row.skips]
         return sorted(skips, key=lambda skip: (skip.group, skip.position, skip.partition))
 
+    @override
     def is_outage(self, error: BaseException) -> bool:
-        """Return whether the handlers' database is temporarily unavailable."""
         return self._transactions.is_outage(error)
 
     def _found(self, group: str, partitions: Sequence[Partition]) -> FoundGroup:
@@ -479,46 +469,16 @@ def _cursor(row: _Row, partition: Partition) -> Cursor:
     return Cursor(partition, row.epoch, row.position, row.position, **known)
 
 
-class NoTransactions:
+class NoTransactions(Transactions):
     """Opens units of work in which nothing is held together: there is no database."""
 
+    @override
     @contextmanager
     def begin(self, *, guarded: bool = True) -> Iterator[UnitOfWork]:
-        """Open a unit of work that has neither connection nor session."""
         del guarded
-        yield _Unit()
+        yield _NO_UNIT
 
+    @override
     def is_outage(self, error: BaseException) -> bool:
-        """What is not there is never away."""
         del error
         return False
-
-
-class _Unit:
-    """Handlers that ask for a connection are refused before one is handled; asking all the same raises an error."""
-
-    __slots__ = ()
-
-    @property
-    def connection(self) -> NoReturn:
-        """Refused."""
-        raise NonTransientError(_REFUSAL)
-
-    @property
-    def session(self) -> NoReturn:
-        """Refused."""
-        raise NonTransientError(_REFUSAL)
-
-    def flush(self) -> None:
-        """Do nothing: nothing is held."""
-
-    def end_session(self) -> bool:
-        """Return true: there is no session that could hold anything."""
-        return True
-
-    def pipelined(self) -> None:
-        """Return ``None``: there is nothing that could be sent."""
-
-    def ended_early(self, error: BaseException) -> None:
-        """Return ``None``: there is nothing that could end."""
-        del error

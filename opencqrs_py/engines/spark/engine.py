@@ -16,11 +16,12 @@ from threading import Condition, Thread
 
 from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
+from typing_extensions import override
 
 from opencqrs_py.control.records import GroupPartition, TaskLoad
 from opencqrs_py.engines.assignment import Assignment
 from opencqrs_py.engines.driver import PartitionDriver, logger
-from opencqrs_py.engines.runs import GroupRun
+from opencqrs_py.engines.runs import Engine, GroupRun, RunsTasks
 from opencqrs_py.engines.spark.driver_jobs import DriverJobs, DriverPermit
 from opencqrs_py.engines.spark.frames import SparkFrames
 from opencqrs_py.engines.spark.groups import RunnableGroup, RunningTask
@@ -73,7 +74,7 @@ class Meanwhile:
     handed_over: Callable[[], None] = _nothing
 
 
-class SparkEngine:
+class SparkEngine(Engine, RunsTasks):
     """Runs the partitions of groups by tasks on Spark, each a job; partitions are claimed under the name ``owner``.
 
     Args:
@@ -122,6 +123,7 @@ class SparkEngine:
         self._noticed = False  # that Spark stands still
         self._thread = Thread(target=self._coordinate, name="opencqrs-coordinator", daemon=True)
 
+    @override
     def assign(self, group: str, partitions: Sequence[Partition]) -> None:
         """Claim partitions; the next tasks of their group take them up."""
         self._sessions.require_authentication()
@@ -130,6 +132,7 @@ class SparkEngine:
             self._let_go(self._groups[group], claimed)
         self._wake()
 
+    @override
     def start(self) -> None:
         """Begin to start tasks.
 
@@ -145,6 +148,7 @@ class SparkEngine:
             watcher.start()
         self._thread.start()
 
+    @override
     def release(self, group: str, partitions: Sequence[Partition], patience: float) -> None:
         """Take the partitions up in no further task; let those under way finish, otherwise cancel them."""
         drivers, of_group = self._assignment.of(group, partitions), self._groups[group]
@@ -156,20 +160,23 @@ class SparkEngine:
             self._abandon(task, _cancelled())
         self._let_go(of_group, drivers)
 
+    @override
     def assigned(self) -> Collection[GroupPartition]:
-        """Return the partitions that the engine has."""
         return self._assignment.assigned()
 
+    @override
     def warm_up(self) -> None:
         """Open the session, which takes seconds, or begin to where the driver handles events meanwhile."""
         self._sessions.require_authentication()
         self._require_session()
 
+    @override
     def check(self) -> None:
         """Raise what ended the coordinator, if something did."""
         if self._failure is not None:
             raise self._failure
 
+    @override
     def stop(self, patience: float) -> None:
         """Let the chunks in hand finish, for at most ``patience`` seconds in all; then cancel the jobs.
 
@@ -196,12 +203,12 @@ class SparkEngine:
             self._let_go(group, [driver for driver in group.drivers if driver not in stuck])
         self._sessions.close(max(0.0, until - time.monotonic()))
 
+    @override
     def partitions(self) -> Sequence[SupervisedPartition]:
-        """Return the state of every partition that the engine has or had."""
         return self._assignment.partitions()
 
+    @override
     def task_load(self) -> TaskLoad:
-        """Return how many tasks each group has under way, and how much Spark runs at once."""
         with self._changed:
             running = Counter(task.group.run.group for task in self._running)
         counts = {group: running[group] for group in self._groups}

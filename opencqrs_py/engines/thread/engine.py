@@ -8,13 +8,15 @@ from functools import partial
 from threading import Event as Signal
 from threading import Lock, Thread, current_thread
 
+from typing_extensions import override
+
 from opencqrs_py.control.records import GroupPartition
 from opencqrs_py.engines.assignment import Assignment
 from opencqrs_py.engines.at_once import AtOnce
 from opencqrs_py.engines.call_watching import CallWatcher
 from opencqrs_py.engines.driver import PartitionDriver
 from opencqrs_py.engines.following import Haste, follow
-from opencqrs_py.engines.runs import GroupRun
+from opencqrs_py.engines.runs import Engine, GroupRun, StoresSoon
 from opencqrs_py.engines.watching import HeadWatcher
 from opencqrs_py.errors import EngineLostError
 from opencqrs_py.model.outcome import Failure, Origin, Outcome
@@ -31,7 +33,7 @@ _Ended = Callable[["_Follower", BaseException | None], None]
 _Retake = Callable[[], PartitionDriver | None]
 
 
-class ThreadEngine:
+class ThreadEngine(Engine, StoresSoon):
     """Runs groups on threads of this process.
 
     Partitions of a group read through one feed, so the log is read once while they keep together.
@@ -63,6 +65,7 @@ class ThreadEngine:
         self._calls = CallWatcher(self._processors, limits, self._timed_out, clock)
         self._hanging: list[Thread] = []
 
+    @override
     def assign(self, group: str, partitions: Sequence[Partition]) -> None:
         """Claim partitions, and start their threads if the engine was started."""
         for driver in self._assignment.claim(group, partitions):
@@ -75,8 +78,8 @@ class ThreadEngine:
             if started or follower.stopping.is_set():
                 follower.thread.start()
 
+    @override
     def start(self) -> None:
-        """Start the threads of the partitions that are assigned."""
         if self._assignment.stopped:
             return
         with self._lock:
@@ -87,6 +90,7 @@ class ThreadEngine:
             follower.thread.start()
         self._calls.start()
 
+    @override
     def release(self, group: str, partitions: Sequence[Partition], patience: float) -> None:
         """Let the threads of the partitions finish the chunk in hand and end."""
         drivers = self._assignment.of(group, partitions)
@@ -99,25 +103,28 @@ class ThreadEngine:
         self._wake_waiting()
         self._end(followers, patience)
 
+    @override
     def assigned(self) -> Collection[GroupPartition]:
-        """Return the partitions that the engine has."""
         return self._assignment.assigned()
 
+    @override
     def hasten(self, group: str) -> None:
-        """Store progress of a group over events of others at once for a moment, and not only in a quiet one."""
         haste = self._haste.get(group)
         if haste is not None and haste.begin():  # nobody waits for a quiet moment any more
             for watcher in self._watchers.values():
                 watcher.wake()
 
+    @override
     def warm_up(self) -> None:
         """Do nothing: a thread starts at once."""
 
+    @override
     def check(self) -> None:
         """Raise what ended a thread, if something did: a partition must not stop and say nothing."""
         if self._failure is not None:
             raise self._failure
 
+    @override
     def stop(self, patience: float) -> None:
         """Let every thread finish the chunk in hand, for at most ``patience`` seconds in all."""
         self._assignment.stop()
@@ -131,8 +138,8 @@ class ThreadEngine:
         self._wake_waiting()
         self._end(followers, patience)
 
+    @override
     def partitions(self) -> Sequence[SupervisedPartition]:
-        """Return the state of every partition that the engine has or had."""
         return self._assignment.partitions()
 
     def _follower(self, driver: PartitionDriver, retake: _Retake | None = None) -> _Follower:

@@ -14,8 +14,9 @@ from opencqrs_py.assembly.job_recipes import JobRecipe
 from opencqrs_py.engines.spark.job_tasks import JobTask, JobTaskRunner, read_job_result, write_job_task
 from opencqrs_py.errors import AssemblyError, JobError
 from opencqrs_py.jobs.binding import bind_job
-from opencqrs_py.jobs.rules import JobRule, Transaction
+from opencqrs_py.jobs.rules import JobRule
 from opencqrs_py.jobs.runs import JobRun
+from opencqrs_py.model.choices import JobTransaction
 from opencqrs_py.model.job import Trigger
 from opencqrs_py.testing import FakeClock
 
@@ -72,7 +73,7 @@ def recipe(tmp_path) -> JobRecipe:
     application = Application(FILE, [count, named], tmp_path)
     blueprint = application.blueprint
     (found,) = [each for each in blueprint.discover().jobs if each.name == "count"]
-    bound = bind_job(found, JobRule("count", transaction=Transaction.ITEM), blueprint.discover().injector)
+    bound = bind_job(found, JobRule("count", transaction=JobTransaction.ITEM), blueprint.discover().injector)
     return JobRecipe.of(blueprint, bound)
 
 
@@ -80,7 +81,7 @@ def test_a_worker_builds_the_job_that_was_meant(recipe):
     travelled = pickle.loads(pickle.dumps(recipe))
     assert (travelled, hash(travelled)) == (recipe, hash(recipe))
     made = travelled()
-    assert (made.job.job.name, made.job.rule.transaction, made.job.input) == ("count", Transaction.ITEM, None)
+    assert (made.job.job.name, made.job.rule.transaction, made.job.input) == ("count", JobTransaction.ITEM, None)
 
 
 @pytest.mark.parametrize("change", [{"job": "gone"}, {"reference": "elsewhere:count"}])

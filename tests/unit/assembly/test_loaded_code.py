@@ -21,7 +21,7 @@ from opencqrs_py.assembly.job_recipes import JobRecipe
 from opencqrs_py.assembly.loaded_code import NO_CODE, loaded_code
 from opencqrs_py.assembly.running import group_run
 from opencqrs_py.errors import AssemblyError
-from opencqrs_py.jobs.rules import Transaction
+from opencqrs_py.model.choices import JobTransaction
 
 HANDLERS = '''
 """Handlers."""
@@ -118,7 +118,7 @@ def test_a_worker_that_starts_after_a_change_of_the_code_refuses_to_run_it(
 def test_workers_of_groups_and_jobs_see_that_files_have_changed(module: ModuleType, project: Path) -> None:
     group = recipe_of(module, project)
     reference = f"{module.__name__}:count"
-    job = JobRecipe(group.blueprint, "count", reference, Transaction.ITEM, group.code)
+    job = JobRecipe(group.blueprint, "count", reference, JobTransaction.ITEM, group.code)
     assert [run_in_another_process(recipe, project, project) for recipe in (group, job)] == ["", ""]
     helper = project / "loaded_helper.py"
     helper.write_text(HELPER.replace("2", "3"))

@@ -4,8 +4,9 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 
-from opencqrs_py.config.choices import Engine, OnExhausted, Resolution, RetryPolicy
+from opencqrs_py.config.choices import Engine, Resolution, RetryPolicy
 from opencqrs_py.config.groups import EffectiveGroup, FetchSettings
+from opencqrs_py.model.choices import OnExhausted
 
 
 @pytest.mark.parametrize(

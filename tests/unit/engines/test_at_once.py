@@ -19,8 +19,9 @@ from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.engines.thread import ThreadEngine
 from opencqrs_py.engines.thread import engine as thread_engine
 from opencqrs_py.model import Event, layout
+from opencqrs_py.model.choices import OnExhausted
 from opencqrs_py.processing.definitions import in_order
-from opencqrs_py.processing.recovery import NoRetry, OnExhausted
+from opencqrs_py.processing.recovery import NoRetry
 from opencqrs_py.processing.sequence_resolvers import PerSubject
 from opencqrs_py.processing.sequencing import PartitionKeyResolver
 

@@ -27,7 +27,7 @@ from opencqrs_py import (
 )
 from opencqrs_py.engines.checkpointing import CheckpointRule
 from opencqrs_py.errors import AssemblyError, HandlerSignatureError
-from opencqrs_py.processing.recovery import OnExhausted
+from opencqrs_py.model.choices import OnExhausted
 from opencqrs_py.testing import HandlerTest
 
 ANY = {"type": "moved"}

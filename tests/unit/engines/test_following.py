@@ -15,8 +15,9 @@ from opencqrs_py.engines.parts import ProcessorOptions, make_processing
 from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.engines.thread import ThreadEngine
 from opencqrs_py.model import Event, layout
+from opencqrs_py.model.choices import OnExhausted
 from opencqrs_py.processing.definitions import in_order
-from opencqrs_py.processing.recovery import NoRetry, OnExhausted
+from opencqrs_py.processing.recovery import NoRetry
 from opencqrs_py.processing.sequence_resolvers import PerSubject
 from opencqrs_py.processing.sequencing import PartitionKeyResolver
 from opencqrs_py.testing import FakeClock

@@ -23,11 +23,12 @@ from opencqrs_py.engines.thread import ThreadEngine
 from opencqrs_py.engines.thread import engine as thread_engine
 from opencqrs_py.errors import EngineLostError
 from opencqrs_py.model import Handler, HandlerMark, Outcome, Partition, ProcessorState, layout
+from opencqrs_py.model.choices import OnExhausted
 from opencqrs_py.processing.binding import NothingProvided, bind
 from opencqrs_py.processing.calls import CallLimits
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.groups import GroupProcessing
-from opencqrs_py.processing.recovery import Action, FixedBackOff, OnExhausted
+from opencqrs_py.processing.recovery import Action, FixedBackOff
 from opencqrs_py.processing.sequence_resolvers import PerSubject
 from opencqrs_py.processing.sequencing import SequencingByEvent
 from opencqrs_py.testing import FakeClock

@@ -40,8 +40,9 @@ from opencqrs_py import (
 )
 from opencqrs_py.errors import AssemblyError, EventStoreError, HandlerSignatureError
 from opencqrs_py.model import Outcome, Partition, PartitionStatus, ProcessorState
+from opencqrs_py.model.choices import OnExhausted
 from opencqrs_py.processing.definitions import interceptors_in_order, upcasters_of
-from opencqrs_py.processing.recovery import Action, OnExhausted
+from opencqrs_py.processing.recovery import Action
 from opencqrs_py.testing import FakeClock
 
 SECONDS = 60  # longest wait for another thread

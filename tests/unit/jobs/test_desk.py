@@ -12,8 +12,9 @@ import pytest
 from opencqrs_py.adapters.memory.jobs import InMemoryJobStore
 from opencqrs_py.jobs.desk import Ending, JobDesk, Worker
 from opencqrs_py.jobs.ports import JobBook
-from opencqrs_py.jobs.rules import JobRule, Meeting, Misfire, Overlap, Ticking
+from opencqrs_py.jobs.rules import JobRule, Meeting, Ticking
 from opencqrs_py.jobs.runs import JobRun, Position, RunStatus
+from opencqrs_py.model.choices import Misfire, Overlap
 from opencqrs_py.model.job import Trigger
 from opencqrs_py.processing.schedules import Cron, FixedDelay, FixedRate
 from opencqrs_py.testing.clock import FakeClock

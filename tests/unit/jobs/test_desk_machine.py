@@ -16,8 +16,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from opencqrs_py.adapters.memory.jobs import InMemoryJobStore
 from opencqrs_py.jobs.desk import Ending, JobDesk, Worker
 from opencqrs_py.jobs.ports import JobBook
-from opencqrs_py.jobs.rules import JobRule, Meeting, Misfire, Overlap, Scope, Ticking
+from opencqrs_py.jobs.rules import JobRule, Meeting, Ticking
 from opencqrs_py.jobs.runs import JobRun, Position, RunStatus
+from opencqrs_py.model.choices import Misfire, Overlap, OverlapScope
 from opencqrs_py.model.job import JobId, Trigger
 from opencqrs_py.processing.recovery import FixedBackOff
 from opencqrs_py.processing.schedules import FixedDelay, FixedRate
@@ -97,7 +98,7 @@ class DeskMachine(RuleBasedStateMachine):
     @initialize(
         misfires=st.tuples(*[st.sampled_from(Misfire)] * 2),
         overlaps=st.tuples(*[st.sampled_from(Overlap)] * 3),
-        scopes=st.tuples(*[st.sampled_from(Scope)] * 3),
+        scopes=st.tuples(*[st.sampled_from(OverlapScope)] * 3),
         exclusive=st.sets(st.sampled_from(list(combinations(JOBS, 2)))),
         jitter=st.sampled_from([0.0, 4.0]),
         most=st.integers(1, 3),
@@ -238,7 +239,7 @@ class DeskMachine(RuleBasedStateMachine):
         running = [run for run in self.store.look().runs if run.status is RunStatus.RUNNING]
         for one, other in combinations(running, 2):
             if one.job == other.job:
-                assert self.rules[one.job].meeting.scope is Scope.PER_ID, (one, other)
+                assert self.rules[one.job].meeting.scope is OverlapScope.PER_ID, (one, other)
                 assert (one.ids is None) != (other.ids is None) or not same_ids(one, other), (one, other)
             else:
                 mine, yours = self.rules[one.job].meeting.exclusive, self.rules[other.job].meeting.exclusive

@@ -12,8 +12,9 @@ import pytest
 
 from opencqrs_py.adapters.memory.jobs import InMemoryJobStore
 from opencqrs_py.jobs.desk import Ending, JobDesk, Worker
-from opencqrs_py.jobs.rules import JobRule, Meeting, Misfire, Overlap, Scope, Ticking
+from opencqrs_py.jobs.rules import JobRule, Meeting, Ticking
 from opencqrs_py.jobs.runs import JobRecord, JobRun, Position, RunStatus
+from opencqrs_py.model.choices import Misfire, Overlap, OverlapScope
 from opencqrs_py.model.job import Trigger
 from opencqrs_py.processing.recovery import FixedBackOff
 from opencqrs_py.processing.schedules import Cron, FixedDelay, FixedRate
@@ -469,7 +470,7 @@ def test_an_event_for_all_stands_for_all_others():
 
 
 def test_events_for_an_id_that_is_in_hand_are_not_joined():
-    world = World(JobRule("job", meeting=Meeting(scope=Scope.PER_ID)))
+    world = World(JobRule("job", meeting=Meeting(scope=OverlapScope.PER_ID)))
     world.ask("x", ids=("2",))
     world.attend()
     for id_, ids in {"e1": (1,), "e2": (2,), "e3": (3,)}.items():
@@ -480,7 +481,7 @@ def test_events_for_an_id_that_is_in_hand_are_not_joined():
 
 
 def test_events_that_wait_or_are_not_due_are_left_alone():
-    world = World(JobRule("job", meeting=Meeting(scope=Scope.PER_ID)))
+    world = World(JobRule("job", meeting=Meeting(scope=OverlapScope.PER_ID)))
     world.event("e1", 1)
     world.ask("late", trigger=Trigger.EVENT, ids=(2,), due_at=world.at(9))
     world.ask("asked", ids=(5,))

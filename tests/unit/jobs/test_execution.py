@@ -20,8 +20,9 @@ from opencqrs_py.jobs import execution
 from opencqrs_py.jobs.binding import BoundJob, NoTransaction, bind_job
 from opencqrs_py.jobs.desk import Ending, JobDesk, Worker
 from opencqrs_py.jobs.execution import JobExecution, Surroundings
-from opencqrs_py.jobs.rules import JobRule, Transaction
+from opencqrs_py.jobs.rules import JobRule
 from opencqrs_py.jobs.runs import JobRun, Position, RunStatus
+from opencqrs_py.model.choices import JobTransaction
 from opencqrs_py.model.job import Job, JobContext, JobId, JobMark, JobPage, RunSignals, Trigger
 from opencqrs_py.processing.after_commit import AfterCommit
 from opencqrs_py.processing.binding import NothingProvided
@@ -29,7 +30,7 @@ from opencqrs_py.processing.recovery import FixedBackOff
 from opencqrs_py.testing.clock import FakeClock
 from tests.support.partitions import CrashError
 
-RUN, PAGE, ITEM = Transaction.RUN, Transaction.PAGE, Transaction.ITEM
+RUN, PAGE, ITEM = JobTransaction.RUN, JobTransaction.PAGE, JobTransaction.ITEM
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,7 @@ def bound(call: Callable[..., Any], given: Callable[..., Any] | None, rule: JobR
     return bind_job(Job(JobMark("job", given), call, "jobs.py:1 (call)"), rule, NothingProvided())
 
 
-def rule(transaction: Transaction = PAGE, **others: Any) -> JobRule:
+def rule(transaction: JobTransaction = PAGE, **others: Any) -> JobRule:
     return JobRule("job", **{"transaction": transaction, "limit": 2, "back_off": FixedBackOff(0), **others})
 
 
@@ -196,7 +197,7 @@ def failing(*wrong: JobId, error: type[BaseException] = ValueError) -> Callable[
 # --------------------------------------------------------------------------------------------- J1, J2, J3, J9, J13, J16
 
 
-@pytest.mark.parametrize("transaction", list(Transaction))
+@pytest.mark.parametrize("transaction", list(JobTransaction))
 @pytest.mark.parametrize(
     ("ids", "handled"),
     [
@@ -219,7 +220,7 @@ def test_j1_a_job_runs_for_all_or_for_those_that_are_named(transaction, ids, han
         assert ended.position.done
 
 
-@pytest.mark.parametrize("transaction", list(Transaction))
+@pytest.mark.parametrize("transaction", list(JobTransaction))
 @pytest.mark.parametrize(
     ("given", "handled"),
     [
@@ -284,7 +285,7 @@ def test_j3_a_job_is_a_plain_function():
     assert connection == [1, 2]
 
 
-@pytest.mark.parametrize("transaction", list(Transaction))
+@pytest.mark.parametrize("transaction", list(JobTransaction))
 def test_j9_a_second_run_with_unchanged_input_does_nothing(transaction):
     paid: set[JobId] = set()
 
@@ -302,7 +303,7 @@ def test_j9_a_second_run_with_unchanged_input_does_nothing(transaction):
     assert paid == {0, 1, 2, 3, 4}
 
 
-@pytest.mark.parametrize("transaction", list(Transaction))
+@pytest.mark.parametrize("transaction", list(JobTransaction))
 def test_j13_a_job_runs_on_the_thread_of_its_caller(transaction):
     threads = set()
 
@@ -313,7 +314,7 @@ def test_j13_a_job_runs_on_the_thread_of_its_caller(transaction):
     assert threads == {threading.get_ident()}
 
 
-@pytest.mark.parametrize("transaction", list(Transaction))
+@pytest.mark.parametrize("transaction", list(JobTransaction))
 def test_j16_2500_items_with_a_limit_of_1000_take_three_queries(transaction):
     world = World(write, numbers(2_500), rule(transaction, limit=1_000))
     assert world.run().position.items == 2_500
@@ -321,7 +322,7 @@ def test_j16_2500_items_with_a_limit_of_1000_take_three_queries(transaction):
     assert world.rows == list(range(2_500))
 
 
-@pytest.mark.parametrize("transaction", list(Transaction))
+@pytest.mark.parametrize("transaction", list(JobTransaction))
 @pytest.mark.parametrize(("limit", "queries"), [(400, [400, 400, 200]), (1_000, [1_000])])
 def test_j16_with_at_most_1000_items_the_rest_is_for_the_next_run(transaction, limit, queries):
     world = World(write, numbers(2_500), rule(transaction, limit=limit, most_items=1_000))
@@ -350,7 +351,7 @@ def test_j16_a_run_whose_time_is_over_begins_no_further_page(transaction, handle
     assert len(world.rows) == handled
 
 
-@pytest.mark.parametrize("transaction", list(Transaction))
+@pytest.mark.parametrize("transaction", list(JobTransaction))
 @pytest.mark.parametrize("trigger", [Trigger.EVENT, Trigger.MANUAL])
 def test_j6_ids_that_are_named_are_handled_whatever_the_limits(transaction, trigger):
     world: World
@@ -416,7 +417,7 @@ def test_items_that_fail_do_not_keep_the_rest_from_being_tried_when_the_input_fa
 
 
 @pytest.mark.parametrize(("error", "status"), [(NonTransientError, RunStatus.FAILED), (ValueError, RunStatus.RETRYING)])
-@pytest.mark.parametrize("transaction", list(Transaction))
+@pytest.mark.parametrize("transaction", list(JobTransaction))
 def test_a_permanent_failure_is_not_tried_again(transaction, error, status):
     assert World(failing(1, 4, error=error), numbers(5), rule(transaction)).run().status is status
 
@@ -550,7 +551,7 @@ def test_a_job_without_a_database_runs_too():
     def call(context: JobContext) -> None:
         rows.extend(context.ids)
 
-    for transaction in Transaction:
+    for transaction in JobTransaction:
         world = World(call, numbers(3), rule(transaction), database=None)
         assert world.run().status is RunStatus.SUCCEEDED
     assert rows == [0, 1, 2] * 3
@@ -582,7 +583,7 @@ def divide(context: JobContext, connection: Connection) -> None:
 # -------------------------------------------------------------------------------------------------- crashes and outages
 
 
-@pytest.mark.parametrize("transaction", list(Transaction))
+@pytest.mark.parametrize("transaction", list(JobTransaction))
 @pytest.mark.parametrize("crash_at", range(5))
 def test_a_process_that_ends_in_the_middle_repeats_nothing_that_was_committed(transaction, crash_at):
     crashed = []
@@ -604,7 +605,7 @@ def test_a_process_that_ends_in_the_middle_repeats_nothing_that_was_committed(tr
     assert world.rows == [0, 1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("transaction", list(Transaction))
+@pytest.mark.parametrize("transaction", list(JobTransaction))
 def test_a_process_that_ends_before_the_end_is_recorded_repeats_nothing(transaction):
     world = World(write, numbers(5), rule(transaction))
     assert world.execution(world.begun()).execute().position.done
@@ -616,7 +617,7 @@ def test_a_process_that_ends_before_the_end_is_recorded_repeats_nothing(transact
 @pytest.mark.parametrize("looks", [0, 1, 3], ids=lambda looks: f"{looks} looks fail, too")
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("commit", range(6))
-@pytest.mark.parametrize("transaction", list(Transaction))
+@pytest.mark.parametrize("transaction", list(JobTransaction))
 def test_a_commit_whose_answer_is_lost_is_looked_up_and_not_repeated(transaction, commit, when, looks):
     world = World(write, numbers(5), rule(transaction))
     run = world.begun()
@@ -662,7 +663,7 @@ def test_a_run_that_is_asked_to_end_does_not_wait_for_its_database():
     assert (ended.status, ended.position.after, world.rows) == (RunStatus.RETRYING, 3, [0, 1, 2, 3])
 
 
-@pytest.mark.parametrize("transaction", list(Transaction))
+@pytest.mark.parametrize("transaction", list(JobTransaction))
 @pytest.mark.parametrize("transactional", [False, True])
 def test_a_zombie_commits_nothing(transaction, transactional):
     seen = []
@@ -738,7 +739,7 @@ def test_a_run_records_how_far_its_job_says_it_is():
 # -------------------------------------------------------------------------------------------------- inputs and bindings
 
 
-@pytest.mark.parametrize("transaction", list(Transaction))
+@pytest.mark.parametrize("transaction", list(JobTransaction))
 def test_an_input_that_returns_pages_is_asked_for_what_follows(transaction):
     asked: list[JobPage] = []
 
@@ -755,7 +756,7 @@ def test_an_input_that_returns_pages_is_asked_for_what_follows(transaction):
     assert world.rows == [4]
 
 
-@pytest.mark.parametrize("transaction", list(Transaction))
+@pytest.mark.parametrize("transaction", list(JobTransaction))
 def test_a_page_of_an_input_that_is_not_full_does_not_end_the_run(transaction):
     def odd(page: JobPage) -> list[int]:
         after = -1 if page.after is None else int(page.after)
@@ -766,7 +767,7 @@ def test_a_page_of_an_input_that_is_not_full_does_not_end_the_run(transaction):
     assert world.rows == [1, 3, 5, 7]
 
 
-@pytest.mark.parametrize("transaction", list(Transaction))
+@pytest.mark.parametrize("transaction", list(JobTransaction))
 def test_an_input_that_returns_others_than_it_was_asked_about_is_refused(transaction):
     world = World(write, first_page, rule(transaction))
     run = world.run(3)
@@ -779,7 +780,7 @@ def first_page(page: JobPage) -> list[int]:
     return [0, 1]
 
 
-@pytest.mark.parametrize("transaction", list(Transaction))
+@pytest.mark.parametrize("transaction", list(JobTransaction))
 @pytest.mark.parametrize("ends", ["returns", "raises"])
 def test_a_job_that_catches_the_error_of_raise_if_cancelled_keeps_nothing_of_the_call(transaction, ends):
     world = World(write, numbers(4), rule(transaction))
@@ -802,7 +803,7 @@ def test_a_job_that_catches_the_error_of_raise_if_cancelled_keeps_nothing_of_the
 
 
 def test_a_retry_says_how_many_of_the_items_that_had_failed_do_not_apply_any_more():
-    world = World(failing(1, 2), numbers(4), rule(Transaction.ITEM))
+    world = World(failing(1, 2), numbers(4), rule(JobTransaction.ITEM))
     assert world.run().status is RunStatus.RETRYING
     world.bound = bound(write, numbers(2), world.rule)
     run = world.run()
@@ -810,7 +811,7 @@ def test_a_retry_says_how_many_of_the_items_that_had_failed_do_not_apply_any_mor
     assert world.rows == [0, 3, 1]
 
 
-@pytest.mark.parametrize("transaction", list(Transaction))
+@pytest.mark.parametrize("transaction", list(JobTransaction))
 def test_named_ids_that_the_input_spells_in_another_way_are_handled(transaction):
     known = {"A-1": "a1", "b2": "b2", "C-3": "c3"}
 
@@ -859,7 +860,7 @@ def named_only(page: JobPage) -> list[int]:
         pytest.param(lambda page: [True], "OCQ-665", "yields a bool", id="a truth value"),
     ],
 )
-@pytest.mark.parametrize("transaction", list(Transaction))
+@pytest.mark.parametrize("transaction", list(JobTransaction))
 def test_an_input_that_breaks_its_contract_ends_the_run(given, code, part, transaction):
     def due(page: JobPage) -> Any:
         return given(page)

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from opencqrs_py.jobs.overlap import Verdict, admission, excludes
-from opencqrs_py.jobs.rules import Meeting, Overlap, Scope
+from opencqrs_py.jobs.rules import Meeting
 from opencqrs_py.jobs.runs import JobRun, RunStatus, chosen_ids
+from opencqrs_py.model.choices import Overlap, OverlapScope
 from opencqrs_py.model.job import Trigger
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SKIP, QUEUE, CANCEL = Overlap.SKIP, Overlap.QUEUE, Overlap.CANCEL
-ALL, PER_ID = Scope.ALL_RUNS, Scope.PER_ID
+ALL, PER_ID = OverlapScope.ALL_RUNS, OverlapScope.PER_ID
 
 
 def run(id_: str, ago: float = 0, trigger: Trigger = Trigger.SCHEDULE, **others: Any) -> JobRun:
@@ -36,7 +37,7 @@ def asked(ago: float) -> JobRun:
 
 @pytest.mark.parametrize("trigger", list(Trigger))
 @pytest.mark.parametrize("overlap", list(Overlap))
-@pytest.mark.parametrize("scope", list(Scope))
+@pytest.mark.parametrize("scope", list(OverlapScope))
 def test_a_run_begins_if_nothing_is_in_its_way(trigger, overlap, scope):
     assert admission(run("new", 0, trigger), [], [], Meeting(overlap, scope), NOW).verdict is Verdict.BEGIN
 
@@ -168,7 +169,7 @@ def test_which_runs_exclude_each_other(scope, one, other, excluded):
 
 
 @pytest.mark.parametrize(("overlap", "verdict"), [(SKIP, Verdict.WAIT), (QUEUE, Verdict.WAIT), (CANCEL, Verdict.WAIT)])
-@pytest.mark.parametrize("scope", list(Scope))
+@pytest.mark.parametrize("scope", list(OverlapScope))
 def test_j17_a_job_that_excludes_it_is_in_its_way_and_is_not_asked_to_end(overlap, verdict, scope):
     busy = replace(ACTIVE, job="other")
     found = admission(run("new"), [], [busy], Meeting(overlap, scope), NOW)

@@ -9,8 +9,9 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from opencqrs_py.jobs import ticks
-from opencqrs_py.jobs.rules import Misfire, Ticking
+from opencqrs_py.jobs.rules import Ticking
 from opencqrs_py.jobs.ticks import MOST_TICKS, Tick, ticks_until
+from opencqrs_py.model.choices import Misfire
 from opencqrs_py.processing.schedules import Cron, FixedDelay, FixedRate, Schedule
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -26,7 +26,8 @@ from opencqrs_py import (
     event_handling,
 )
 from opencqrs_py.model import Partition, layout
-from opencqrs_py.processing.recovery import FixedBackOff, OnExhausted
+from opencqrs_py.model.choices import OnExhausted
+from opencqrs_py.processing.recovery import FixedBackOff
 from opencqrs_py.testing import FakeClock
 
 BEHAVIOURS = ["flushes", "latest", "lies", "half", "stuck", "raises", "nothing"]

@@ -23,8 +23,8 @@ from opencqrs_py import (
     event_type,
 )
 from opencqrs_py.errors import InboxError
+from opencqrs_py.model.choices import OnExhausted
 from opencqrs_py.processing.checkpoints import CheckpointMode
-from opencqrs_py.processing.recovery import OnExhausted
 
 BAD, GOOD = "/order/1", "/order/2"
 POISON = raising(OSError("poison"))

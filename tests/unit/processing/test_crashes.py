@@ -12,13 +12,14 @@ import pytest
 from opencqrs_py import Event
 from opencqrs_py.adapters.memory import InMemoryEventStore, InMemoryProgressTracker
 from opencqrs_py.model import Cursor, FailureRecord, Handler, HandlerMark, Outcome, Partition, Selection, layout
+from opencqrs_py.model.choices import OnExhausted
 from opencqrs_py.model.outcome import Origin
 from opencqrs_py.processing.binding import bind
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.feed import Feed
 from opencqrs_py.processing.isolation import Turns
 from opencqrs_py.processing.processor import PartitionProcessor
-from opencqrs_py.processing.recovery import Action, FixedBackOff, OnExhausted
+from opencqrs_py.processing.recovery import Action, FixedBackOff
 from opencqrs_py.processing.sequence_resolvers import PerSubject
 from opencqrs_py.processing.sequencing import SequencingByEvent
 from opencqrs_py.processing.supervision import SupervisedPartition, text_of

@@ -28,6 +28,7 @@ from opencqrs_py.model import (
     Upcaster,
     layout,
 )
+from opencqrs_py.model.choices import OnExhausted
 from opencqrs_py.processing.binding import NothingProvided, bind
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.event_types import EventTypes
@@ -35,7 +36,7 @@ from opencqrs_py.processing.feed import Feed
 from opencqrs_py.processing.interception import Interceptors
 from opencqrs_py.processing.processor import PartitionProcessor
 from opencqrs_py.processing.reading import Reading, Upcasters
-from opencqrs_py.processing.recovery import Action, FixedBackOff, OnExhausted
+from opencqrs_py.processing.recovery import Action, FixedBackOff
 from opencqrs_py.processing.sequence_resolvers import PerSubject
 from opencqrs_py.processing.sequencing import SequencingByObject, sequencing_for
 from opencqrs_py.processing.supervision import SupervisedPartition

@@ -8,8 +8,9 @@ import pytest
 
 from opencqrs_py.errors import BeginningNeededError, ExplainedError, HandlersChangedError, ProgressLostError
 from opencqrs_py.model import layout
+from opencqrs_py.model.choices import OnChangedHandlers, OnLost
 from opencqrs_py.model.group_record import FoundGroup, GroupRecord, HandlersChange, RecordedLayout, RecordedSelection
-from opencqrs_py.processing.group_records import GroupCode, OnChanged, OnLost, RecordRule, Warned, same_code
+from opencqrs_py.processing.group_records import GroupCode, RecordRule, Warned, same_code
 from opencqrs_py.testing import FakeClock
 
 NOW = "2026-01-01T00:00:00.000+00:00"
@@ -128,9 +129,11 @@ CHANGED = (
 )
 
 
-@pytest.mark.parametrize(("on_changed", "said"), [(OnChanged.WARN, {Warned.HANDLERS: CHANGED}), (OnChanged.IGNORE, {})])
+@pytest.mark.parametrize(
+    ("on_changed", "said"), [(OnChangedHandlers.WARN, {Warned.HANDLERS: CHANGED}), (OnChangedHandlers.IGNORE, {})]
+)
 def test_other_handlers_are_kept_with_the_position_from_which_they_count(
-    on_changed: OnChanged, said: dict[Warned, str]
+    on_changed: OnChangedHandlers, said: dict[Warned, str]
 ) -> None:
     kept = rule(NEW, on_changed=on_changed).kept(found(RECORD, 7, 9))
     assert kept.warnings == said
@@ -141,7 +144,7 @@ def test_other_handlers_are_kept_with_the_position_from_which_they_count(
 
 def test_other_handlers_may_be_refused_with_the_ways_out() -> None:
     with pytest.raises(HandlersChangedError) as refused:
-        rule(NEW, on_changed=OnChanged.REFUSE).kept(found(RECORD, 9))
+        rule(NEW, on_changed=OnChangedHandlers.REFUSE).kept(found(RECORD, 9))
     assert error_of(refused.value) == (
         "OCQ-318",
         "handlers of group 'books' changed since position 9, up to which others built its read model",
@@ -152,8 +155,8 @@ def test_other_handlers_may_be_refused_with_the_ways_out() -> None:
     )
 
 
-@pytest.mark.parametrize("on_changed", list(OnChanged))
-def test_handlers_change_silently_before_anything_is_handled(on_changed: OnChanged) -> None:
+@pytest.mark.parametrize("on_changed", list(OnChangedHandlers))
+def test_handlers_change_silently_before_anything_is_handled(on_changed: OnChangedHandlers) -> None:
     kept = rule(NEW, on_changed=on_changed).kept(found(replace(RECORD, position=5), 5, 5))
     assert (kept.record, kept.warnings) == (replace(RECORD, position=5, handlers="1:others"), {})
 
@@ -161,7 +164,7 @@ def test_handlers_change_silently_before_anything_is_handled(on_changed: OnChang
 @pytest.mark.parametrize("began", [0, 5, None])
 def test_after_a_reset_nothing_was_handled_by_others(began: int | None) -> None:
     record = replace(RECORD, position=began, changes=(HandlersChange(4, NOW, "1:first"),))
-    kept = rule(GroupCode("1:others", "1:others"), on_changed=OnChanged.REFUSE).kept(found(record, 0, 0))
+    kept = rule(GroupCode("1:others", "1:others"), on_changed=OnChangedHandlers.REFUSE).kept(found(record, 0, 0))
     assert kept.record == replace(record, handlers="1:others", sequencing="1:others", changes=())
     assert kept.warnings == {}
 
@@ -175,11 +178,11 @@ def test_changes_after_the_position_of_a_reset_do_not_count_any_more() -> None:
 @pytest.mark.parametrize("before", ["", "0:handlers"])
 def test_what_cannot_be_compared_is_kept_silently(before: str) -> None:
     record = replace(RECORD, handlers=before, sequencing=before)
-    assert rule(on_changed=OnChanged.REFUSE).kept(found(record, 7, 9)) == rule().kept(found(RECORD, 7, 9))
+    assert rule(on_changed=OnChangedHandlers.REFUSE).kept(found(record, 7, 9)) == rule().kept(found(RECORD, 7, 9))
 
 
 def test_code_that_cannot_be_read_leaves_what_is_known() -> None:
-    kept = rule(GroupCode(), on_changed=OnChanged.REFUSE).kept(found(RECORD, 7, 9, waiting=True))
+    kept = rule(GroupCode(), on_changed=OnChangedHandlers.REFUSE).kept(found(RECORD, 7, 9, waiting=True))
     assert (kept.record, kept.warnings) == (RECORD, {})
 
 
@@ -213,7 +216,7 @@ OTHER = GroupCode("1:handlers", "1:others")
 )
 def test_other_sequences_are_refused_with_the_way_out(group: FoundGroup, why: str) -> None:
     with pytest.raises(HandlersChangedError) as refused:
-        rule(OTHER, on_changed=OnChanged.IGNORE).kept(group)
+        rule(OTHER, on_changed=OnChangedHandlers.IGNORE).kept(group)
     assert error_of(refused.value) == (
         "OCQ-319",
         f"group 'books' sequences its events in another way than before, and {why}: order would be lost",

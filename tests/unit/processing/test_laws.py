@@ -18,11 +18,12 @@ from hypothesis import strategies as st
 from opencqrs_py import Event, NonTransientError, ProcessingContext
 from opencqrs_py.adapters.memory import InMemoryEventStore, InMemoryProgressTracker
 from opencqrs_py.model import Handler, HandlerMark, Origin, ProcessorState, Selection, layout
+from opencqrs_py.model.choices import OnExhausted
 from opencqrs_py.processing.binding import NothingProvided, bind
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.feed import Feed
 from opencqrs_py.processing.processor import PartitionProcessor
-from opencqrs_py.processing.recovery import FixedBackOff, OnExhausted
+from opencqrs_py.processing.recovery import FixedBackOff
 from opencqrs_py.processing.sequence_resolvers import PerSubject
 from opencqrs_py.processing.sequencing import SequencingByEvent
 from opencqrs_py.processing.supervision import SupervisedPartition

@@ -21,6 +21,7 @@ from opencqrs_py.engines.driver import PartitionDriver, claim
 from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.errors import EventFormatError, InboxError, TransactionEndedError
 from opencqrs_py.model import Handler, HandlerMark, ProcessingContext, layout
+from opencqrs_py.model.choices import OnExhausted
 from opencqrs_py.model.inbox import InboxChange, InboxStatus
 from opencqrs_py.model.outcome import Origin
 from opencqrs_py.processing.binding import NothingProvided, bind
@@ -28,7 +29,7 @@ from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.exceptions import failure_of
 from opencqrs_py.processing.groups import GroupProcessing
 from opencqrs_py.processing.parking import ParkingRule
-from opencqrs_py.processing.recovery import Action, ExponentialBackOff, FixedBackOff, NoRetry, OnExhausted
+from opencqrs_py.processing.recovery import Action, ExponentialBackOff, FixedBackOff, NoRetry
 from opencqrs_py.processing.sequence_resolvers import PerSubject, PerSubjectLevel
 from opencqrs_py.processing.sequencing import SequencingByEvent
 from opencqrs_py.testing import FakeClock

@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opencqrs_py.model import Failure, Origin
+from opencqrs_py.model.choices import OnExhausted
 from opencqrs_py.processing.ports import BackOff
 from opencqrs_py.processing.recovery import (
     Action,
     ExponentialBackOff,
     FixedBackOff,
     NoRetry,
-    OnExhausted,
     action_for,
     wait_after,
     waits_of,

@@ -19,6 +19,7 @@ from opencqrs_py.engines.driver import PartitionDriver, claim
 from opencqrs_py.engines.parts import make_replay_rule
 from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.model import Handler, HandlerMark, Partition, ProcessingContext, hash_of, layout
+from opencqrs_py.model.choices import OnExhausted
 from opencqrs_py.model.progress import ProcessorState
 from opencqrs_py.model.selection import Selection
 from opencqrs_py.processing.batches import ScheduleRule
@@ -29,7 +30,7 @@ from opencqrs_py.processing.groups import GroupProcessing
 from opencqrs_py.processing.interception import Interceptors
 from opencqrs_py.processing.parking import ParkingRule
 from opencqrs_py.processing.reading import Reading
-from opencqrs_py.processing.recovery import ExponentialBackOff, NoRetry, OnExhausted
+from opencqrs_py.processing.recovery import ExponentialBackOff, NoRetry
 from opencqrs_py.processing.schedules import FixedDelay
 from opencqrs_py.processing.sequence_resolvers import PerSubject
 from opencqrs_py.processing.sequencing import SequencingByEvent

@@ -19,14 +19,15 @@ from opencqrs_py.engines.driver import PartitionDriver, claim
 from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.errors import EventFormatError, InboxError, UnavailableError
 from opencqrs_py.model import Handler, HandlerMark, ProcessingContext, layout
+from opencqrs_py.model.choices import BatchMode, BatchOrder, OnBatchExhausted, OnExhausted
 from opencqrs_py.model.inbox import AttemptError, InboxChange, InboxEntry, InboxStatus
 from opencqrs_py.model.outcome import Origin
-from opencqrs_py.processing.batches import BatchMode, BatchOrder, OnBatchExhausted, OrderingKey, ScheduleRule, eligible
+from opencqrs_py.processing.batches import OrderingKey, ScheduleRule, eligible
 from opencqrs_py.processing.binding import NothingProvided, bind
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.exceptions import failure_of
 from opencqrs_py.processing.groups import GroupProcessing
-from opencqrs_py.processing.recovery import Action, ExponentialBackOff, NoRetry, OnExhausted
+from opencqrs_py.processing.recovery import Action, ExponentialBackOff, NoRetry
 from opencqrs_py.processing.schedules import FixedDelay
 from opencqrs_py.processing.sequence_resolvers import PerSubject, PerSubjectLevel
 from opencqrs_py.processing.sequencing import SequencingByEvent

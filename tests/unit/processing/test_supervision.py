@@ -9,8 +9,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from opencqrs_py.model import Cursor, Failure, Origin, Outcome, Partition, ProcessorState, Skip
+from opencqrs_py.model.choices import OnExhausted
 from opencqrs_py.processing.ports import BackOff
-from opencqrs_py.processing.recovery import Action, ExponentialBackOff, FixedBackOff, NoRetry, OnExhausted
+from opencqrs_py.processing.recovery import Action, ExponentialBackOff, FixedBackOff, NoRetry
 from opencqrs_py.processing.schedules import Cron, FixedDelay, FixedRate, Schedule
 from opencqrs_py.processing.supervision import NO_OBSERVER, Notice, SupervisedPartition, Ticking, text_of
 from opencqrs_py.testing import FakeClock

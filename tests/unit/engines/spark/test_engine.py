@@ -24,6 +24,7 @@ from opencqrs_py.engines.spark.engine import NOTICED_SECONDS, STILL_SECONDS, Mea
 from opencqrs_py.engines.spark.slots import HELD_SECONDS
 from opencqrs_py.engines.spark.tasks import Permit
 from opencqrs_py.errors import EngineError, EngineLostError
+from opencqrs_py.model.choices import OnExhausted
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.handler import Handler, HandlerMark
 from opencqrs_py.model.partition import Partition, layout
@@ -32,7 +33,7 @@ from opencqrs_py.processing.binding import bind
 from opencqrs_py.processing.calls import NO_LIMITS, CallLimits
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.groups import GroupProcessing
-from opencqrs_py.processing.recovery import ExponentialBackOff, OnExhausted
+from opencqrs_py.processing.recovery import ExponentialBackOff
 from opencqrs_py.processing.sequence_resolvers import PerSubject
 from opencqrs_py.processing.sequencing import SequencingByEvent
 from opencqrs_py.processing.supervision import Observer

@@ -17,6 +17,7 @@ from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.engines.spark import engine as engine_module
 from opencqrs_py.engines.spark.engine import NOTICED_SECONDS, STILL_SECONDS, Meanwhile, SparkEngine
 from opencqrs_py.errors import EngineLostError, UnavailableError
+from opencqrs_py.model.choices import OnExhausted
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.handler import Handler, HandlerMark
 from opencqrs_py.model.partition import layout
@@ -25,7 +26,7 @@ from opencqrs_py.processing.calls import CallLimits
 from opencqrs_py.processing.event_types import EventTypes
 from opencqrs_py.processing.frames import FrameDispatcher, OpenedFrames
 from opencqrs_py.processing.reading import Reading
-from opencqrs_py.processing.recovery import ExponentialBackOff, OnExhausted
+from opencqrs_py.processing.recovery import ExponentialBackOff
 from opencqrs_py.processing.sequence_resolvers import PerSubject
 from opencqrs_py.processing.sequencing import SequencingByEvent
 from opencqrs_py.processing.supervision import Observer

@@ -16,8 +16,9 @@ from opencqrs_py.engines.spark.job_spreading import SparkForJobs
 from opencqrs_py.engines.spark.job_tasks import JobOnExecutor
 from opencqrs_py.jobs.binding import BoundJob, JobInput
 from opencqrs_py.jobs.execution import Surroundings
-from opencqrs_py.jobs.rules import JobRule, Transaction
+from opencqrs_py.jobs.rules import JobRule
 from opencqrs_py.jobs.runs import JobRun, RunStatus
+from opencqrs_py.model.choices import JobTransaction
 from opencqrs_py.model.job import Job, JobMark, JobPage, RunSignals, Trigger
 from opencqrs_py.testing import FakeClock
 
@@ -37,7 +38,7 @@ def database(tmp_path: Path) -> Iterator[Database]:
     database.close()
 
 
-def costs(database: Database, items: int, limit: int, transaction: Transaction) -> tuple[Counter[str], int]:
+def costs(database: Database, items: int, limit: int, transaction: JobTransaction) -> tuple[Counter[str], int]:
     """Return the statements of a run by their first words, and how many jobs of Spark it was."""
     store, clock, context = SqlJobStore(database), FakeClock(), Context()
     input_ = JobInput(
@@ -69,8 +70,8 @@ def costs(database: Database, items: int, limit: int, transaction: Transaction) 
 
 
 def test_an_item_costs_one_statement_and_a_page_one_job_of_spark(database):
-    few, jobs = costs(database, 20, 1_000, Transaction.ITEM)
-    many, jobs_of_many = costs(database, 220, 1_000, Transaction.ITEM)
+    few, jobs = costs(database, 20, 1_000, JobTransaction.ITEM)
+    many, jobs_of_many = costs(database, 220, 1_000, JobTransaction.ITEM)
     assert (jobs, jobs_of_many) == (1, 1)
     assert many - few == Counter(UPDATE=200)
     assert few["INSERT"] == 2  # a child for each task
@@ -78,15 +79,15 @@ def test_an_item_costs_one_statement_and_a_page_one_job_of_spark(database):
 
 
 def test_a_task_costs_one_statement_where_its_part_is_one_transaction(database):
-    few, _ = costs(database, 20, 1_000, Transaction.PAGE)
-    many, _ = costs(database, 220, 1_000, Transaction.PAGE)
+    few, _ = costs(database, 20, 1_000, JobTransaction.PAGE)
+    many, _ = costs(database, 220, 1_000, JobTransaction.PAGE)
     assert +many == +few
     # The run is taken up, spread and moved on, at last by an empty page; children are taken, and record their parts.
     assert few["UPDATE"] == 7
 
 
 def test_each_page_costs_the_same(database):
-    one, jobs_of_one = costs(database, 99, 100, Transaction.PAGE)
-    three, jobs = costs(database, 299, 100, Transaction.PAGE)
+    one, jobs_of_one = costs(database, 99, 100, JobTransaction.PAGE)
+    three, jobs = costs(database, 299, 100, JobTransaction.PAGE)
     assert (jobs_of_one, jobs) == (1, 3)
     assert three - one == Counter({"INSERT": 4, "UPDATE": 8, "DELETE": 2})

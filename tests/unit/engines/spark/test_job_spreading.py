@@ -28,8 +28,9 @@ from opencqrs_py.errors import NonTransientError
 from opencqrs_py.jobs.binding import BoundJob, JobInput
 from opencqrs_py.jobs.desk import Ending, JobDesk
 from opencqrs_py.jobs.execution import Surroundings
-from opencqrs_py.jobs.rules import JobRule, Transaction
+from opencqrs_py.jobs.rules import JobRule
 from opencqrs_py.jobs.runs import JobRun, Position, RunStatus
+from opencqrs_py.model.choices import JobTransaction
 from opencqrs_py.model.job import Job, JobContext, JobId, JobMark, JobPage, RunSignals, Trigger
 from opencqrs_py.processing.recovery import FixedBackOff
 from opencqrs_py.testing import FakeClock
@@ -50,7 +51,7 @@ class NoSelector:
 class World:
     """A job, its runs, and a Spark."""
 
-    transaction: Transaction = Transaction.PAGE
+    transaction: JobTransaction = JobTransaction.PAGE
     limit: int = 10
     most_tasks: int | None = None
     has_input: bool = True
@@ -164,7 +165,7 @@ def test_a_job_without_input_that_is_run_for_all_is_called_once():
 
 def test_items_that_fail_are_the_only_ones_of_the_next_attempt():
     failing = {3, 8}
-    world = World(Transaction.ITEM, fails=lambda id_: ValueError(f"no {id_}") if id_ in failing else None)
+    world = World(JobTransaction.ITEM, fails=lambda id_: ValueError(f"no {id_}") if id_ in failing else None)
     ending = world.attempt()
     assert ending is not None
     assert ending.error.startswith("2 of 10 items have failed, the first one 3: ValueError: no 3")
@@ -383,7 +384,7 @@ def child_of(world: World) -> JobRun:
 
 
 def test_of_two_copies_of_a_task_only_the_later_one_commits(monkeypatch):
-    world = World(Transaction.ITEM)
+    world = World(JobTransaction.ITEM)
     child = child_of(world)
     task, runner = write_job_task(JobTask(child)), JobTaskRunner(world.recipe)
     seen: list[str] = []
@@ -445,7 +446,7 @@ def test_a_worker_that_cannot_build_the_job_says_so_in_one_line():
 def test_a_task_ends_when_its_permit_is_withdrawn(tmp_path):
     permit = Permit.in_folder(str(tmp_path))
     permit.give()
-    world = World(Transaction.ITEM)
+    world = World(JobTransaction.ITEM)
     child = child_of(world)
 
     def withdraw(id_: JobId) -> None:

@@ -1,0 +1,126 @@
+"""Event logs: what reads them, watches them and appends to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from datetime import datetime
+from typing import Protocol, runtime_checkable
+
+from opencqrs_py.model.appending import Appended, Precondition
+from opencqrs_py.model.event import Event
+from opencqrs_py.model.selection import Selection, Share, Slice
+
+
+class Watch(Protocol):
+    """Looks out for new events, by the quickest means that the store has. One thread at a time waits."""
+
+    def wait(self, after: int, seconds: float) -> int:
+        """Return the head as soon as it is beyond ``after``, or, unchanged, when ``seconds`` are over."""
+        ...
+
+    def wake(self) -> None:
+        """Have the wait in another thread, or the next one if there is none, return early. Safe for several threads."""
+        ...
+
+
+class EventSource(Protocol):
+    """An event log in one global order."""
+
+    def head(self) -> int:
+        """Return the position of the newest event, 0 in an empty log."""
+        ...
+
+    def read(self, after: int, limit: int, selection: Selection, upto: int | None = None) -> Slice:
+        """Return the selected events that follow ``after``, at most ``limit``, with the part of the log they cover.
+
+        Args:
+            after: Position before the first one.
+            limit: Most events, at least 1.
+            selection: Which events.
+            upto: The last position of interest, one that ``head()`` or a slice has shown to be final. Nothing after it
+                is read, and the slice ends there at the latest; in a log that ends before it, with the log.
+        """
+        ...
+
+    def position_before(self, moment: datetime) -> int:
+        """Return the position after which the first event with ``time >= moment`` comes; the head if none does."""
+        ...
+
+    def watched(self) -> AbstractContextManager[Watch]:
+        """Open a watch, with what it needs of its own (a connection, a thread); released at the end of the block."""
+        ...
+
+    def fingerprint(self, position: int, event: Event | None = None) -> str:
+        """Return a text that identifies the log up to ``position``: what its newest event at or below it is.
+
+        Progress is stored with it. An empty log has a fingerprint, too; 1 to 1,000 characters.
+
+        Args:
+            position: The last position that counts.
+            event: The whole event at ``position``, if the caller has it at hand, so that the store need not read it.
+        """
+        ...
+
+    def verify(self, position: int, fingerprint: str) -> None:
+        """Check that the log still holds at or below ``position`` what ``fingerprint`` says.
+
+        Called at each claim of a partition, and again after an outage. An empty fingerprint, which progress of an older
+        version has, asks only whether the log reaches ``position``.
+
+        Raises:
+            EventStoreError: OCQ-316, if this is another log, a shorter one, or one that was restored.
+        """
+        ...
+
+    def is_outage(self, error: BaseException) -> bool:
+        """Return whether ``error`` means the store is temporarily unavailable."""
+        ...
+
+
+@runtime_checkable
+class SharingSource(Protocol):
+    """An event source that can leave out the events of other partitions."""
+
+    def selects(self, share: Share) -> bool:
+        """Return whether ``read`` leaves out what does not belong to such a share."""
+        ...
+
+
+@runtime_checkable
+class LimitedSource(Protocol):
+    """An event source that is not to be read to its end for now."""
+
+    def limit(self) -> int | None:
+        """Return the last position to be read, which is final; ``None`` while there is no limit."""
+        ...
+
+
+@runtime_checkable
+class PickingSource(Protocol):
+    """An event source that can read events at many positions at once."""
+
+    def pick(self, positions: Sequence[int]) -> Sequence[Event]:
+        """Return the events at positions that ascend, whole, without those that are not there any more."""
+        ...
+
+
+class EventStore(EventSource, Protocol):
+    """An event log that can be added to.
+
+    A store that gives events ids and times of its own, so that it knows none of them again, says so by an attribute
+    ``gives_ids`` that is true, and returns the ids of each append.
+    """
+
+    def append(
+        self,
+        events: Iterable[Event],
+        preconditions: Sequence[Precondition] = (),
+        progress: Callable[[int], None] | None = None,
+    ) -> Appended:
+        """Add events in their order, all or none; those whose source and id are known already are left out.
+
+        Raises:
+            PreconditionFailedError: OCQ-320, naming the first precondition that does not hold.
+        """
+        ...
