@@ -5,52 +5,46 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import get_origin
 
 from dependency_injector import containers, providers
 
-from opencqrs_py.adapters.memory import InMemoryJobStore, InMemoryProgressTracker, NoTransactions
+from opencqrs_py.adapters.memory import InMemoryJobStore, InMemoryProgressTracker
 from opencqrs_py.adapters.sql import (
     Connection,
     Database,
-    DatabaseTransactions,
-    Engine,
-    SchemaError,
-    SqlControlStore,
     SqlJobStore,
-    SqlProgressTracker,
     SqlSelector,
 )
+from opencqrs_py.assembly.back_offs import back_off_for, parking_of
 from opencqrs_py.assembly.blueprint import Blueprint
 from opencqrs_py.assembly.checkpointing import checkpoint_rule_of
 from opencqrs_py.assembly.code_fingerprint import CodeReader
 from opencqrs_py.assembly.conditions import (
-    BACK_OFF,
-    CLOCK,
-    CONTROLLER,
-    EVENT_STORE,
-    LOCKS,
-    REGISTRATION,
-    TRACKER,
-    Decision,
-    Part,
     decide_back_off,
     decide_clock,
     decide_controller,
     decide_tracking,
     observers_of,
-    parks,
-    provided,
-    raise_together,
-    unfit_for_frames,
 )
-from opencqrs_py.assembly.databases import DatabaseChoice, DatabaseRule, choose_database, choose_event_store
+from opencqrs_py.assembly.databases import DatabaseChoice, choose_database, choose_event_store
 from opencqrs_py.assembly.discovery import Discovered
 from opencqrs_py.assembly.group_code import code_reader_for, group_code
 from opencqrs_py.assembly.injection import ContainerInjector
 from opencqrs_py.assembly.job_events import Bell, with_job_events
 from opencqrs_py.assembly.loaded_code import NO_CODE, LoadedCode
 from opencqrs_py.assembly.opened_databases import OpenedDatabases
+from opencqrs_py.assembly.parts import (
+    bound_handlers,
+    clock_for,
+    control_store_on,
+    event_store_for,
+    lock_registry_for,
+    open_database,
+    registration_for,
+    replay_ends,
+    tracker_for,
+    transactions_on,
+)
 from opencqrs_py.assembly.reading import (
     EventsRule,
     event_types_for,
@@ -59,223 +53,20 @@ from opencqrs_py.assembly.reading import (
     schedule_rule_of,
     sequencing_of,
 )
-from opencqrs_py.assembly.registration import ControllerRegistration
 from opencqrs_py.assembly.stores import open_event_store
-from opencqrs_py.config import EffectiveGroup, RetryPolicy, RetrySettings, Tracking
-from opencqrs_py.control.ports import ControlStore
+from opencqrs_py.config import EffectiveGroup
 from opencqrs_py.engines.checkpointing import make_checkpointing
 from opencqrs_py.engines.parts import group_processing, make_dispatcher, make_replay_rule
-from opencqrs_py.errors import AssemblyError, RebuildError
+from opencqrs_py.errors import AssemblyError
 from opencqrs_py.jobs.ports import JobStore
 from opencqrs_py.model.masking import remember
 from opencqrs_py.model.naming import listed
-from opencqrs_py.processing.binding import BoundHandler, bind, of_reset
 from opencqrs_py.processing.calls import CallLimits
 from opencqrs_py.processing.groups import GroupProcessing
-from opencqrs_py.processing.parking import ParkingRule
 from opencqrs_py.processing.ports import (
-    BackOff,
     Clock,
     EventSource,
-    LockRegistry,
-    ProgressTracker,
-    SystemClock,
-    Transactions,
 )
-from opencqrs_py.processing.recovery import ExponentialBackOff, FixedBackOff, NoRetry
-from opencqrs_py.processing.replays import ResetFunction
-from opencqrs_py.processing.signatures import ON_REPLAY_FINISHED, ON_RESET, Kind, Signature
-
-CONTROLLERS = Part("a controller registration", CONTROLLER, ControllerRegistration, REGISTRATION)
-_DATABASES_OF = {"sqlite3": ("sqlite",), "psycopg": ("postgresql",), "pymysql": ("mariadb", "mysql")}
-
-
-def open_database(
-    choice: DatabaseChoice,
-    injector: ContainerInjector,
-    rule: DatabaseRule,
-    event_database: Callable[[], Database],
-    opened: OpenedDatabases,
-) -> Database | None:
-    """Return the read models' database, the event store's own when it is the same; ``None`` when there is none.
-
-    Raises:
-        ExplainedError: If it could not be decided which one it is, or if it is none that is supported.
-        EventStoreError: OCQ-321 or OCQ-322, if it cannot have the schema that is set.
-    """
-    if choice.decision.error:
-        raise choice.decision.error
-    schema = rule.schema.value if rule.schema is not None else None
-    if choice.url == rule.event_store.value and schema == rule.event_schema:
-        return event_database()
-    try:
-        if choice.ref:
-            return Database.of(injector.named(choice.ref, "database.ref", Engine), schema)
-        return opened.open(choice.url, schema) if choice.url else None
-    except SchemaError as error:
-        if rule.schema is None:
-            raise
-        raise SchemaError(error.code, error.what, f"database.schema ({rule.schema.origin})", error.fix) from None
-
-
-def transactions_on(database: Database | None) -> Transactions:
-    """Return what opens the transactions that handlers write in."""
-    return NoTransactions() if database is None else DatabaseTransactions(database)
-
-
-def check_transaction(signature: Signature, place: str, *, there: bool, url: str = "") -> None:
-    """Refuse a function that asks for the transaction when there is none, or for the connection of another driver.
-
-    Messages name the function by its place. The URL is the database's; empty when a provider makes its engine.
-
-    Raises:
-        AssemblyError: OCQ-524 or OCQ-525.
-    """
-    if signature.transactional and not there:
-        fix = "set database.url, or register a provider of a sqlalchemy.Engine"
-        raise AssemblyError("OCQ-524", "a connection or session is asked for, but there is no database", place, fix)
-    kind = url.partition(":")[0].partition("+")[0]
-    for argument in signature.arguments:
-        driver = getattr(get_origin(argument.annotation) or argument.annotation, "__module__", "").partition(".")[0]
-        if argument.kind is Kind.DRIVER and kind and kind not in _DATABASES_OF[driver]:
-            what = f"'{argument.name}' asks for a connection of {driver}, but the database is {kind}"
-            fix = "ask for sqlalchemy.Connection, or for the connection of the database's own driver"
-            raise AssemblyError("OCQ-525", what, place, fix)
-
-
-def event_store_for(
-    choice: Decision, injector: Callable[[], ContainerInjector], open_url: Callable[[], EventSource]
-) -> EventSource:
-    """Return the event store."""
-    store: EventSource | None = provided(choice, EVENT_STORE, injector()) if choice.error or choice.provider else None
-    return open_url() if store is None else store  # not by its truth: an empty store may have a length
-
-
-def clock_for(choice: Decision, injector: ContainerInjector) -> Clock:
-    """Return by what waits end and failures are dated."""
-    clock: Clock | None = provided(choice, CLOCK, injector)
-    return SystemClock() if clock is None else clock
-
-
-def control_store_on(database: Database | None, opened: OpenedDatabases) -> ControlStore | None:
-    """Return the control tables of the progress' database, ``None`` if no other process can see it."""
-    control = database.for_control() if database is not None else None
-    if control is None:
-        return None
-    if control is not database:
-        opened.add(control)
-    return SqlControlStore(control, shared=control is database)
-
-
-def tracker_for(choice: Decision, database: Database | None, injector: ContainerInjector) -> ProgressTracker:
-    """Return the group's progress tracker."""
-    tracker: ProgressTracker | None = provided(choice, TRACKER, injector)
-    if tracker is not None:
-        return tracker
-    if database is None or choice.choice == Tracking.IN_MEMORY:
-        return InMemoryProgressTracker(transactions_on(database))
-    return SqlProgressTracker(database)
-
-
-def lock_registry_for(controller: Decision, injector: ContainerInjector) -> LockRegistry | None:
-    """Return what knows the group's locks, ``None`` if no locks lead it."""
-    registry: LockRegistry | None = None
-    if controller.setting != REGISTRATION:
-        registry = provided(controller, LOCKS, injector)
-    return registry
-
-
-def registration_for(controller: Decision, injector: ContainerInjector) -> ControllerRegistration | None:
-    """Return what makes the controllers of the group's partitions, ``None`` if they have none of the project's."""
-    registration: ControllerRegistration | None = None
-    if controller.setting == REGISTRATION:
-        registration = provided(controller, CONTROLLERS, injector)
-    return registration
-
-
-def back_off_for(settings: EffectiveGroup, choice: Decision, injector: ContainerInjector) -> BackOff:
-    """Return the waits between an event's attempts."""
-    back_off: BackOff | None = provided(choice, BACK_OFF, injector)
-    return _built_in_back_off(settings.retry) if back_off is None else back_off
-
-
-def _built_in_back_off(rule: RetrySettings) -> BackOff:
-    match rule.policy:
-        case RetryPolicy.NONE:
-            return NoRetry()
-        case RetryPolicy.FIXED:
-            return FixedBackOff(rule.initial_interval, rule.max_attempts)
-        case _:
-            return ExponentialBackOff(
-                initial=rule.initial_interval,
-                multiplier=rule.multiplier,
-                maximum=rule.max_interval,
-                max_elapsed=rule.max_elapsed_time,
-                max_attempts=rule.max_attempts,
-                jitter=rule.jitter,
-            )
-
-
-def parking_of(settings: EffectiveGroup, retry: Callable[[], BackOff]) -> ParkingRule | None:
-    """Return how a group parks events, ``None`` if it parks none."""
-    if not parks(settings):
-        return None
-    rule = settings.park.retry
-    back_off = ExponentialBackOff(
-        initial=rule.initial_interval,
-        multiplier=rule.multiplier,
-        maximum=rule.max_interval,
-        max_attempts=rule.max_attempts,
-    )
-    return ParkingRule(
-        back_off,
-        settings.park.max_sequences,
-        settings.park.max_sequence_size,
-        retry=retry(),
-        on_exhausted=settings.retry.on_exhausted,
-        on_undecodable=settings.retry.on_undecodable,
-    )
-
-
-def _bound(
-    discovered: Discovered,
-    settings: EffectiveGroup,
-    database: DatabaseChoice,
-    tracking: Decision,
-    rebuilding: bool = False,  # noqa: FBT001, FBT002 a provider gives it
-) -> list[BoundHandler]:
-    """Return the handlers of a group; in a rebuild those that write in its transaction."""
-    has_transactions = bool(database.decision.choice != "none" or tracking.provider)
-    bound = []
-    for handler in discovered.of_group(settings.name):
-        bound.append(bind(handler, discovered.injector))
-        if bound[-1].signature.in_frames:
-            raise_together(unfit_for_frames(settings, handler.place))
-        check_transaction(bound[-1].signature, handler.place, there=has_transactions, url=database.url)
-    if not rebuilding:
-        return bound
-    participants = [each for each in bound if each.handler.participant is not None]
-    if participants:
-        what = f"group '{settings.name}' has participants, which would miss what a rebuild handles"
-        raise RebuildError("OCQ-642", what, participants[0].handler.place, f"opencqrs groups reset {settings.name}")
-    kept = [each for each in bound if each.signature.transactional]
-    if settings.rebuild.run_all_handlers:
-        return bound
-    if not kept:
-        what = f"no handler of group '{settings.name}' asks for the transaction, so it fills no tables"
-        fix = "nothing has to be rebuilt; or set rebuild.run-all-handlers: true"
-        raise RebuildError("OCQ-630", what, f"group {settings.name}", fix)
-    return kept
-
-
-def _replay_ends(settings: EffectiveGroup, discovered: Discovered) -> list[ResetFunction]:
-    """Return the calls of a group's ``@on_replay_finished`` functions; ``@on_reset`` functions are only checked."""
-    injector = discovered.injector
-    for each in discovered.resets:
-        if each.group == settings.name:
-            of_reset(each.call, each.place, injector, ON_RESET)
-    ends = (each for each in discovered.replay_ends if each.group == settings.name)
-    return [of_reset(each.call, each.place, injector, ON_REPLAY_FINISHED) for each in ends]
 
 
 class GroupContainer(containers.DeclarativeContainer):
@@ -304,14 +95,16 @@ class GroupContainer(containers.DeclarativeContainer):
     interceptors = providers.ThreadSafeSingleton(interceptors_for, settings, discovered)
     waiting = providers.ThreadSafeSingleton(decide_back_off, settings, discovered.provided.injector)
     back_off = providers.ThreadSafeSingleton(back_off_for, settings, waiting, discovered.provided.injector)
-    handlers = providers.ThreadSafeSingleton(_bound, discovered, settings, database_choice, tracking, rebuilding)
+    handlers = providers.ThreadSafeSingleton(
+        bound_handlers, discovered, settings, database_choice, tracking, rebuilding
+    )
     dispatcher = providers.ThreadSafeSingleton(
         make_dispatcher, handlers, event_types, reading, interceptors, sequencing
     )
     code = providers.ThreadSafeSingleton(
         group_code, settings, discovered, handlers, dispatcher, event_types, sequencing, code_reader
     )
-    finished = providers.ThreadSafeSingleton(_replay_ends, settings, discovered)
+    finished = providers.ThreadSafeSingleton(replay_ends, settings, discovered)
     replays = providers.ThreadSafeSingleton(
         make_replay_rule,
         handlers,

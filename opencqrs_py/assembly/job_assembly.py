@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 from opencqrs_py.adapters.processes import has_ended
 from opencqrs_py.assembly.blueprint import Blueprint
 from opencqrs_py.assembly.conditions import Decision, raise_together
-from opencqrs_py.assembly.container import ApplicationContainer, check_transaction
+from opencqrs_py.assembly.container import ApplicationContainer
 from opencqrs_py.assembly.job_decisions import JobChoices
 from opencqrs_py.assembly.job_events import events_of
 from opencqrs_py.assembly.job_rules import bound_jobs, errors_of, require_visible, rules_of
 from opencqrs_py.assembly.jobs import Jobs, KnownJobs
+from opencqrs_py.assembly.parts import check_transaction
 from opencqrs_py.config import Configuration
 from opencqrs_py.control.records import ControlView
 from opencqrs_py.engines.job_runner import JobParts, JobRunner, MakeAttempt, RunObserver

@@ -8,15 +8,14 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
-from opencqrs_py.config import JobRetrySettings, JobSettings, RetryPolicy, TriggerSettings
+from opencqrs_py.assembly.back_offs import back_off_of
+from opencqrs_py.config import JobSettings, TriggerSettings
 from opencqrs_py.errors import ExplainedError, JobError
 from opencqrs_py.jobs.binding import BoundJob, bind_job
 from opencqrs_py.jobs.rules import JobRule, Meeting, Ticking
 from opencqrs_py.model.choices import JobTransaction
 from opencqrs_py.model.job import Job
 from opencqrs_py.model.naming import canonical, listed, nearest
-from opencqrs_py.processing.ports import BackOff
-from opencqrs_py.processing.recovery import ExponentialBackOff, FixedBackOff, NoRetry
 from opencqrs_py.processing.schedules import Cron, FixedDelay, FixedRate
 from opencqrs_py.processing.signatures import JOB, read_signature
 
@@ -43,7 +42,7 @@ def rule_of(job: Job, settings: JobSettings, exclusive: frozenset[str] = frozens
         limit=settings.limit,
         most_items=settings.max_items_per_run,
         budget=settings.time_budget,
-        back_off=_back_off(settings.retry),
+        back_off=back_off_of(settings.retry),
         keep=timedelta(seconds=settings.history.keep),
         spark=settings.processing.engine.value == "spark",
     )
@@ -73,23 +72,6 @@ def _scheduled(rule: TriggerSettings) -> Ticking:
     if rule.cron is not None:
         return Ticking(Cron(rule.cron, ZoneInfo(rule.zone)), f"{rule.cron} ({rule.zone})")
     return Ticking()
-
-
-def _back_off(rule: JobRetrySettings) -> BackOff:
-    match rule.policy:
-        case RetryPolicy.NONE:
-            return NoRetry()
-        case RetryPolicy.FIXED:
-            return FixedBackOff(rule.initial_interval, rule.max_attempts)
-        case _:
-            return ExponentialBackOff(
-                initial=rule.initial_interval,
-                multiplier=rule.multiplier,
-                maximum=rule.max_interval,
-                max_elapsed=rule.max_elapsed_time,
-                max_attempts=rule.max_attempts,
-                jitter=rule.jitter,
-            )
 
 
 def rules_of(jobs: Sequence[Job], configuration: Configuration) -> dict[str, JobRule]:

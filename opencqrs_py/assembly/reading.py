@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from opencqrs_py.assembly.back_offs import exponential
 from opencqrs_py.assembly.discovery import Discovered, GroupFunction
 from opencqrs_py.config import DataFormat, EffectiveGroup, Resolution, Settings
 from opencqrs_py.config.choices import Interval, Mode
@@ -21,7 +22,6 @@ from opencqrs_py.processing.filters import EventFilter
 from opencqrs_py.processing.interception import Interceptors
 from opencqrs_py.processing.ports import SequenceResolver
 from opencqrs_py.processing.reading import Reading, Upcasters
-from opencqrs_py.processing.recovery import ExponentialBackOff
 from opencqrs_py.processing.schedules import Cron, FixedDelay, FixedRate, Schedule
 from opencqrs_py.processing.sequence_resolvers import (
     NoSequence,
@@ -155,12 +155,7 @@ def schedule_rule_of(
     if batch.ordering_ref is not None:
         function = discovered.injector.named(batch.ordering_ref, "batch.ordering-ref", Callable)  # type: ignore[arg-type]
         key = OrderingKey(function, f"batch.ordering-ref '{batch.ordering_ref}'", place_of(function))
-    back_off = ExponentialBackOff(
-        initial=retry.initial_interval,
-        multiplier=retry.multiplier,
-        maximum=retry.max_interval,
-        max_attempts=None if retry.max_attempts is None else retry.max_attempts - 1,
-    )
+    further_attempts = None if retry.max_attempts is None else retry.max_attempts - 1
     filters = (one for one in discovered.inbox_filters if one.group == settings.name)
     return ScheduleRule(
         schedule=_schedule(schedule),
@@ -171,7 +166,7 @@ def schedule_rule_of(
         fetch_size=batch.fetch_size,
         grace_seconds=schedule.error_grace_period,
         expires_seconds=schedule.expires_after,
-        back_off=back_off,
+        back_off=exponential(retry, further_attempts),
         on_exhausted=schedule.on_exhausted,
         filters=tuple(EventFilter(one.call, types, reading, one.place) for one in filters),
     )

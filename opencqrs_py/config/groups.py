@@ -16,7 +16,7 @@ import math
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Annotated
 
-from annotated_types import Ge, Le
+from annotated_types import Ge
 
 from opencqrs_py.config.choices import (
     Checkpointing,
@@ -35,9 +35,9 @@ from opencqrs_py.config.value_types import (
     Cron,
     Duration,
     EndlessDuration,
-    Fact,
+    Jitter,
+    Multiplier,
     Name,
-    Number,
     Position,
     Subject,
     TotalAttempts,
@@ -131,9 +131,7 @@ class RetrySettings(InheritedSection):
     initial_interval: Duration = setting(2.0, "First wait; with policy fixed, every wait.")
     max_interval: Duration = setting(30.0, "Longest wait.")
     max_elapsed_time: EndlessDuration = setting(math.inf, "Sum of waits after which an event is given up.")
-    multiplier: Annotated[Number, Ge(1), Fact(unit="factor, 1 or more")] = setting(
-        1.5, "Each wait by the one before it."
-    )
+    multiplier: Multiplier = setting(1.5, "Each wait divided by the one before it.")
     max_attempts: Attempts = setting(None, "How often an event is tried again.")
     on_exhausted: OnExhausted = setting(
         OnExhausted.SKIP,
@@ -142,9 +140,7 @@ class RetrySettings(InheritedSection):
     on_undecodable: OnExhausted = setting(
         OnExhausted.STOP, "What happens to an event whose data cannot be decoded for a handler."
     )
-    jitter: Annotated[Number, Ge(0), Le(1), Fact(unit="share of the wait, 0 to 1")] = setting(
-        0.0, "How much of each wait is at most left out, at random."
-    )
+    jitter: Jitter = setting(0.0, "How much of each wait is left out at most, at random.")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -153,9 +149,7 @@ class ParkRetrySettings(InheritedSection):
 
     initial_interval: Duration = setting(30.0, "Wait before the first attempt of a parked event.")
     max_interval: Duration = setting(3_600.0, "Longest wait.")
-    multiplier: Annotated[Number, Ge(1), Fact(unit="factor, 1 or more")] = setting(
-        2.0, "Each wait by the one before it."
-    )
+    multiplier: Multiplier = setting(2.0, "Each wait divided by the one before it.")
     max_attempts: Attempts = setting(5, "How often it is tried; after that it waits for a person.")
 
 
@@ -174,9 +168,7 @@ class ScheduleRetrySettings(InheritedSection):
 
     initial_interval: Duration = setting(60.0, "Wait after the first attempt that has failed.")
     max_interval: Duration = setting(10_800.0, "Longest wait.")
-    multiplier: Annotated[Number, Ge(1), Fact(unit="factor, 1 or more")] = setting(
-        2.0, "Each wait by the one before it."
-    )
+    multiplier: Multiplier = setting(2.0, "Each wait divided by the one before it.")
     max_attempts: TotalAttempts = setting(100, "Attempts in all, after which the event is exhausted.")
 
 

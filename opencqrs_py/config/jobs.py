@@ -12,12 +12,12 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-from annotated_types import Ge, Le
+from annotated_types import Ge
 
 from opencqrs_py.config.choices import Engine, RetryPolicy
 from opencqrs_py.config.inheritance import AtLeastOne, Family, InheritedSection, setting
 from opencqrs_py.config.job_types import IdSource, JobCron, JobEngine
-from opencqrs_py.config.value_types import Attempts, Duration, EndlessDuration, Fact, Number, Zone
+from opencqrs_py.config.value_types import Attempts, Duration, EndlessDuration, Jitter, Multiplier, Zone
 from opencqrs_py.model.choices import JobTransaction, Misfire, Overlap, OverlapScope
 
 if TYPE_CHECKING:
@@ -68,13 +68,9 @@ class JobRetrySettings(InheritedSection):
     initial_interval: Duration = setting(2.0, "First wait; with policy fixed, every wait.")
     max_interval: Duration = setting(30.0, "Longest wait.")
     max_elapsed_time: EndlessDuration = setting(math.inf, "Sum of waits after which a run has failed.")
-    multiplier: Annotated[Number, Ge(1), Fact(unit="factor, 1 or more")] = setting(
-        1.5, "Each wait by the one before it."
-    )
+    multiplier: Multiplier = setting(1.5, "Each wait divided by the one before it.")
     max_attempts: Attempts = setting(3, "How often a run is tried again.")
-    jitter: Annotated[Number, Ge(0), Le(1), Fact(unit="share of the wait, 0 to 1")] = setting(
-        0.0, "How much of each wait is at most left out, at random."
-    )
+    jitter: Jitter = setting(0.0, "How much of each wait is left out at most, at random.")
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -15,6 +15,8 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
+from annotated_types import Ge, Le
+
 from opencqrs_py.config.problems import Code
 from opencqrs_py.model.mistaken_urls import url_mistake
 
@@ -387,6 +389,10 @@ Whole = Annotated[int, Reads(_whole)]
 """A whole number, without a leading zero."""
 Number = Annotated[float, Reads(_finite, after=True)]
 """A finite number."""
+Multiplier = Annotated[Number, Ge(1), Fact(unit="factor, 1 or more")]
+"""What each wait is multiplied by to get the next one."""
+Jitter = Annotated[Number, Ge(0), Le(1), Fact(unit="share of the wait, 0 to 1")]
+"""The share of a wait that chance may leave out."""
 Subject = Annotated[str, Reads(_subject, {"type": "string", "pattern": "^/"})]
 """A subject of events; starts with ``/``."""
 Url = Annotated[str, Reads(_url, {"type": "string", "pattern": "://|^file:."}), Fact(is_url=True)]

@@ -34,7 +34,7 @@ from opencqrs_py.processing.sequencing import PartitionKeyResolver
 from opencqrs_py.processing.signatures import ON_RESET
 from opencqrs_py.processing.supervision import Notice, line_of
 from opencqrs_py.testing.clock import FakeClock
-from opencqrs_py.testing.databases import opened_database
+from opencqrs_py.testing.databases import opened_database, rows_in
 from opencqrs_py.testing.given import GivenEvents, choose
 from opencqrs_py.testing.seen import RecordingTracker, Seen
 from opencqrs_py.testing.showing import difference, from_users_frame
@@ -249,12 +249,7 @@ class HandlerTest:
 
     def rows(self, query: Any) -> list[tuple[Any, ...]]:
         """Return the rows of a query: SQL text, or a statement of SQLAlchemy."""
-        with self.database.reading() as connection:
-            if isinstance(query, str):
-                result = connection.execution_options(no_parameters=True).exec_driver_sql(query)
-            else:
-                result = connection.execute(query)
-            return [tuple(row) for row in result]
+        return rows_in(self.database, query)
 
     @property
     def progress(self) -> int:

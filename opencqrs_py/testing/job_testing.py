@@ -27,7 +27,7 @@ from opencqrs_py.model.naming import canonical
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.processing.binding import Work, run_on_start
 from opencqrs_py.testing.clock import FakeClock
-from opencqrs_py.testing.databases import opened_database
+from opencqrs_py.testing.databases import opened_database, rows_in
 from opencqrs_py.testing.given import members_given
 from opencqrs_py.testing.showing import difference, from_users_frame
 
@@ -141,12 +141,7 @@ class JobTest:
 
     def rows(self, query: Any) -> list[tuple[Any, ...]]:
         """Return the rows of a query: SQL text, or a statement of SQLAlchemy."""
-        with self.database.reading() as connection:
-            if isinstance(query, str):
-                result = connection.execution_options(no_parameters=True).exec_driver_sql(query)
-            else:
-                result = connection.execute(query)
-            return [tuple(row) for row in result]
+        return rows_in(self.database, query)
 
     def tables(self) -> dict[str, list[str]]:
         """Return the rows of all tables but those of this package, by their names, each row as text."""

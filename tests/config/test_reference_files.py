@@ -324,7 +324,7 @@ def test_the_schema_knows_default_and_unit():
     assert retry["max-attempts"]["default"] == "infinite"
     assert (
         retry["jitter"]["description"]
-        == "How much of each wait is at most left out, at random. (share of the wait, 0 to 1)"
+        == "How much of each wait is left out at most, at random. (share of the wait, 0 to 1)"
     )
     life_cycle = json_schema()["definitions"]["LifeCycleSettings"]["properties"]
     assert life_cycle["partitions"]["default"] == 1

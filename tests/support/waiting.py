@@ -15,7 +15,6 @@ from sqlalchemy import Connection, text
 from opencqrs_py import Event, InMemoryEventStore, NoRetry
 from opencqrs_py.adapters.sql import Database, SqlProgressTracker
 from opencqrs_py.assembly.inbox import InboxControl
-from opencqrs_py.config.choices import BatchMode as SetMode
 from opencqrs_py.config.choices import Mode
 from opencqrs_py.engines.driver import PartitionDriver, claim, claim_after_timeout
 from opencqrs_py.engines.runs import GroupRun
@@ -131,7 +130,7 @@ class WaitingWorld:
         self.run = GroupRun(processing, layout(self.partitions), lambda: 0, NoRetry(), exhausted)
         group = SimpleNamespace(
             processing=SimpleNamespace(mode=Mode.SCHEDULED if scheduled else Mode.STREAMING),
-            batch=SimpleNamespace(mode=SetMode.ALL if self.schedule and self.schedule.each else SetMode.FAIL_FIRST),
+            batch=SimpleNamespace(mode=BatchMode.ALL if self.schedule and self.schedule.each else BatchMode.FAIL_FIRST),
             life_cycle=SimpleNamespace(partitions=self.partitions),
         )
         groups: Any = {GROUP: group}

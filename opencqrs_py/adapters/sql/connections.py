@@ -118,6 +118,15 @@ def send(connection: Connection, statement: str, values: tuple[str | int, ...] =
     return cursor
 
 
+def run(connection: Connection, statement: str) -> Any:
+    """Send a statement without values, in which a percent sign is one; return the driver's cursor."""
+    dialect = connection.dialect
+    try:
+        return send(connection, statement.replace("%", "%%"))
+    except dialect.loaded_dbapi.Error as error:
+        raise as_sqlalchemy(dialect, error, statement, connection.connection.dbapi_connection) from None
+
+
 def is_sound(connection: Any, used: float) -> bool:
     """Return whether a connection that was last used then, in monotonic seconds, was not cut meanwhile."""
     if not hasattr(connection, "_sock") and not hasattr(connection, "fileno"):

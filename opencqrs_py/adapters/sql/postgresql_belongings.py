@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from opencqrs_py.adapters.sql.postgresql_catalog import Relation, quoted, run
+from opencqrs_py.adapters.sql.connections import run
+from opencqrs_py.adapters.sql.postgresql_catalog import Relation, quoted
 from opencqrs_py.model.rebuild import ShadowTable
 
 _ACCESS = """

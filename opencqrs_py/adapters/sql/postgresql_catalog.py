@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from sqlalchemy import Connection
 
-from opencqrs_py.adapters.sql.connections import as_sqlalchemy, send
+from opencqrs_py.adapters.sql.connections import run
 from opencqrs_py.adapters.sql.shadow_guards import OURS
 
 _KINDS = {"r": "table", "p": "table", "v": "view", "m": "materialized view", "S": "sequence", "f": "foreign table"}
@@ -42,15 +41,6 @@ class Relation:
     name: str
     kind: str  # as ``ALTER`` calls it
     number: int
-
-
-def run(connection: Connection, statement: str) -> Any:
-    """Send a statement without values, in which a percent sign is one; return the driver's cursor."""
-    dialect = connection.dialect
-    try:
-        return send(connection, statement.replace("%", "%%"))
-    except dialect.loaded_dbapi.Error as error:
-        raise as_sqlalchemy(dialect, error, statement, connection.connection.dbapi_connection) from None
 
 
 def quoted(name: str) -> str:

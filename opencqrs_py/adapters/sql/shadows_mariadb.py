@@ -19,7 +19,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 from typing_extensions import override
 
-from opencqrs_py.adapters.sql.connections import as_sqlalchemy, reason_of, send
+from opencqrs_py.adapters.sql.connections import reason_of, run
 from opencqrs_py.adapters.sql.dialect import driver_error
 from opencqrs_py.adapters.sql.progress_rows import held
 from opencqrs_py.adapters.sql.shadow_guards import WRITTEN, WRITTEN_COLUMNS
@@ -121,7 +121,7 @@ class MariaDbShadows(Shadows):
                 connection.exec_driver_sql(f"CREATE TABLE {shadow}.{WRITTEN} {WRITTEN_COLUMNS}")
                 for table in shared:  # which cannot be written to, as it is a table of its own while it is read
                     view, of = f"{shadow}.{_quoted(table)}", f"{live}.{_quoted(table)}"
-                    _run(connection, f"CREATE ALGORITHM = TEMPTABLE VIEW {view} AS SELECT * FROM {of}").close()  # noqa: S608
+                    run(connection, f"CREATE ALGORITHM = TEMPTABLE VIEW {view} AS SELECT * FROM {of}").close()  # noqa: S608
                 _copy_structure(connection, live, shadow, tables)
             with self._database.writing() as connection:
                 self._write(connection, begun)
@@ -175,7 +175,7 @@ class MariaDbShadows(Shadows):
         """Yield the live views that cannot be made again beside the old tables, after these were moved."""
         for name in sorted(views):
             try:
-                _run(connection, f"SHOW COLUMNS FROM {_quoted(self._live_place)}.{_quoted(name)}").close()
+                run(connection, f"SHOW COLUMNS FROM {_quoted(self._live_place)}.{_quoted(name)}").close()
             except DBAPIError as error:
                 if self._database.is_outage(error):
                     raise
@@ -382,7 +382,7 @@ class MariaDbShadows(Shadows):
             wait = 0
             while True:
                 try:
-                    _run(
+                    run(
                         connection, f"SET STATEMENT lock_wait_timeout = {wait} FOR RENAME TABLE {', '.join(pairs)}"
                     ).close()
                 except Exception as error:
@@ -462,15 +462,6 @@ class MariaDbShadows(Shadows):
                     connection.exec_driver_sql(f"ANALYZE TABLE {_quoted(place)}.{_quoted(name)}").all()
 
 
-def _run(connection: Connection, statement: str) -> Any:
-    """Send a statement without values, in which a percent sign is one; return the driver's cursor."""
-    dialect = connection.dialect
-    try:
-        return send(connection, statement.replace("%", "%%"))
-    except dialect.loaded_dbapi.Error as error:
-        raise as_sqlalchemy(dialect, error, statement, connection.connection.dbapi_connection) from None
-
-
 def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
@@ -500,7 +491,7 @@ def _of_other_kinds(live: dict[str, str], tables: Sequence[ShadowTable]) -> Iter
 
 
 def _has_rows(connection: Connection, place: str, table: str) -> bool:
-    cursor = _run(connection, f"SELECT 1 FROM {_quoted(place)}.{_quoted(table)} LIMIT 1")  # noqa: S608 quoted
+    cursor = run(connection, f"SELECT 1 FROM {_quoted(place)}.{_quoted(table)} LIMIT 1")  # noqa: S608 quoted
     found = cursor.fetchone() is not None
     cursor.close()
     return found
@@ -508,7 +499,7 @@ def _has_rows(connection: Connection, place: str, table: str) -> bool:
 
 def _is_used(connection: Connection, place: str, sequence: str) -> bool:
     """Return whether a sequence has given out numbers; one that has not may be another group's."""
-    cursor = _run(connection, f"SELECT next_not_cached_value > start_value FROM {_quoted(place)}.{_quoted(sequence)}")  # noqa: S608 quoted
+    cursor = run(connection, f"SELECT next_not_cached_value > start_value FROM {_quoted(place)}.{_quoted(sequence)}")  # noqa: S608 quoted
     (found,) = cursor.fetchone()
     cursor.close()
     return bool(found)
@@ -525,7 +516,7 @@ def _move_defaults(connection: Connection, source: str, target: str) -> None:
     sign = f"{_quoted(source)}."
     for table, column, default in connection.exec_driver_sql(_DEFAULTS, (target, sign)).all():
         changed = f"ALTER COLUMN {_quoted(column)} SET DEFAULT ({_moved(default, source, target, None)})"
-        _run(connection, f"ALTER TABLE {_quoted(target)}.{_quoted(table)} {changed}").close()
+        run(connection, f"ALTER TABLE {_quoted(target)}.{_quoted(table)} {changed}").close()
 
 
 def _copy_views(
@@ -548,7 +539,7 @@ def _copy_views(
         kind = f"ALGORITHM = {algorithm} SQL SECURITY {security} VIEW"
         option = "" if check == "NONE" else f" WITH {check} CHECK OPTION"
         moved = _moved(text, source, target, there)
-        _run(connection, f"CREATE OR REPLACE {kind} {_quoted(target)}.{_quoted(name)} AS {moved}{option}").close()
+        run(connection, f"CREATE OR REPLACE {kind} {_quoted(target)}.{_quoted(name)} AS {moved}{option}").close()
 
 
 def _bases_first(texts: dict[str, str], place: str) -> Iterable[str]:
@@ -571,14 +562,14 @@ def _moved(text: str, source: str, target: str, only: Collection[str] | None) ->
 def _copy_structure(connection: Connection, live: str, shadow: str, tables: Sequence[str]) -> None:
     """Make tables in the shadow as they are live, with indexes and the foreign keys between them, and no rows."""
     for name in tables:
-        _run(connection, f"CREATE TABLE {shadow}.{_quoted(name)} LIKE {live}.{_quoted(name)}").close()
+        run(connection, f"CREATE TABLE {shadow}.{_quoted(name)} LIKE {live}.{_quoted(name)}").close()
     for name in tables:
-        cursor = _run(connection, f"SHOW CREATE TABLE {live}.{_quoted(name)}")
+        cursor = run(connection, f"SHOW CREATE TABLE {live}.{_quoted(name)}")
         lines = [line.strip().rstrip(",") for line in cursor.fetchone()[1].splitlines()]
         cursor.close()
         for line in lines:
             if line.startswith("CONSTRAINT") and " FOREIGN KEY " in line:
-                _run(connection, f"ALTER TABLE {shadow}.{_quoted(name)} ADD {line}").close()
+                run(connection, f"ALTER TABLE {shadow}.{_quoted(name)} ADD {line}").close()
 
 
 def _difference(connection: Connection, name: str, live: str, shadow: str, examples: int) -> Difference:
@@ -590,7 +581,7 @@ def _difference(connection: Connection, name: str, live: str, shadow: str, examp
     one, other = (f"SELECT {chosen} FROM {_quoted(each)}.{_quoted(name)}" for each in (live, shadow))  # noqa: S608
 
     def rows(query: str) -> list[Any]:
-        cursor = _run(connection, query)
+        cursor = run(connection, query)
         found = list(cursor.fetchall())
         cursor.close()
         return found

@@ -11,9 +11,9 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 from typing_extensions import override
 
-from opencqrs_py.adapters.sql.connections import reason_of
+from opencqrs_py.adapters.sql.connections import reason_of, run
 from opencqrs_py.adapters.sql.postgresql_belongings import give, have_fire, taken_from
-from opencqrs_py.adapters.sql.postgresql_catalog import Relation, has_rows, is_table, quoted, relations, run, ties
+from opencqrs_py.adapters.sql.postgresql_catalog import Relation, has_rows, is_table, quoted, relations, ties
 from opencqrs_py.adapters.sql.postgresql_dependents import users_of, users_of_rest
 from opencqrs_py.adapters.sql.shadow_guards import WRITTEN, WRITTEN_COLUMNS
 from opencqrs_py.adapters.sql.shadow_urls import ShadowOf, marked

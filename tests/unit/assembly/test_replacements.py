@@ -6,6 +6,7 @@ import pytest
 from dependency_injector import containers, providers
 
 from opencqrs_py.adapters.memory import InMemoryEventStore
+from opencqrs_py.assembly.back_offs import back_off_for
 from opencqrs_py.assembly.conditions import (
     BACK_OFF,
     CLOCK,
@@ -19,9 +20,9 @@ from opencqrs_py.assembly.conditions import (
     decide_tracking,
     provided,
 )
-from opencqrs_py.assembly.container import back_off_for, clock_for, event_store_for
 from opencqrs_py.assembly.databases import DatabaseRule, Said, choose_database, choose_event_store, decide_event_store
 from opencqrs_py.assembly.injection import ContainerInjector
+from opencqrs_py.assembly.parts import clock_for, event_store_for
 from opencqrs_py.config import Settings, effective_group
 from opencqrs_py.errors import AssemblyError, ProjectCodeError
 from opencqrs_py.processing.ports import BackOff, Clock, EventSource, EventStore, ProgressTracker

@@ -12,7 +12,7 @@ from psycopg.rows import TupleRow
 from sqlalchemy import Connection
 
 from opencqrs_py import Event
-from opencqrs_py.assembly.container import check_transaction
+from opencqrs_py.assembly.parts import check_transaction
 from opencqrs_py.errors import AssemblyError
 from opencqrs_py.processing.binding import NothingProvided
 from opencqrs_py.processing.signatures import read_signature
