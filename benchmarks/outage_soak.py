@@ -26,8 +26,8 @@ from servers import Server, machine
 from soaking import Project, existing_file, made_up
 
 from opencqrs_py import Application
+from opencqrs_py.processing.notices import Observer
 from opencqrs_py.processing.recovery import Action
-from opencqrs_py.processing.supervision import Observer
 
 LOOK = 0.02
 """Seconds between two looks at the run."""

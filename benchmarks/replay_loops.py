@@ -26,8 +26,8 @@ import orjson
 from sqlalchemy import Engine, create_engine, event, make_url, text
 
 from opencqrs_py.adapters.sql import Database
+from opencqrs_py.processing.notices import Observer
 from opencqrs_py.processing.recovery import Action
-from opencqrs_py.processing.supervision import Observer
 
 CHUNK = 1_000
 """Events in one transaction."""

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         upcaster,
     )
     from opencqrs_py.processing.definitions import EventHandlerDefinition
+    from opencqrs_py.processing.notices import Observer
     from opencqrs_py.processing.participation import CheckpointParticipant
     from opencqrs_py.processing.recovery import ExponentialBackOff, FixedBackOff, NoRetry
     from opencqrs_py.processing.sequence_resolvers import (
@@ -54,7 +55,6 @@ if TYPE_CHECKING:
         PerSubjectLevel,
     )
     from opencqrs_py.processing.sequencing import PartitionKeyResolver
-    from opencqrs_py.processing.supervision import Observer
 
 __all__ = [
     "LATEST",
@@ -138,7 +138,7 @@ _HOMES = {
     "NoRetry": "processing.recovery",
     "NoSequence": "processing.sequence_resolvers",
     "NonTransientError": "errors",
-    "Observer": "processing.supervision",
+    "Observer": "processing.notices",
     "OpenCqrsError": "errors",
     "PartitionKeyResolver": "processing.sequencing",
     "PerDataField": "processing.sequence_resolvers",

@@ -26,7 +26,7 @@ from opencqrs_py.assembly.stores import mapping_of
 from opencqrs_py.config import Configuration, EffectiveGroup, load
 from opencqrs_py.errors import AssemblyError, ExplainedError
 from opencqrs_py.model.progress import PartitionStatus, Skip
-from opencqrs_py.processing.supervision import NO_OBSERVER, Observer, Observers
+from opencqrs_py.processing.notices import NO_OBSERVER, Observer, Observers
 
 if TYPE_CHECKING:
     from opencqrs_py.assembly.awaiting import Watched

@@ -14,8 +14,8 @@ from opencqrs_py.config import Controller, EffectiveGroup, Engine, OnExhausted, 
 from opencqrs_py.config.choices import Mode
 from opencqrs_py.errors import AssemblyError, AssemblyErrors, ExplainedError
 from opencqrs_py.model.naming import listed
+from opencqrs_py.processing.notices import Observer
 from opencqrs_py.processing.ports import BackOff, Clock, EventSource, LockRegistry, ProgressTracker
-from opencqrs_py.processing.supervision import Observer
 
 if TYPE_CHECKING:
     from opencqrs_py.assembly.injection import ContainerInjector

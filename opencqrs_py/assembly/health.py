@@ -12,7 +12,7 @@ from opencqrs_py.assembly.job_health import JobHealth
 from opencqrs_py.model.naming import listed
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import PartitionStatus, ProcessorState
-from opencqrs_py.processing.supervision import in_words
+from opencqrs_py.processing.notices import in_words
 
 
 class Problem(StrEnum):

@@ -17,7 +17,8 @@ from opencqrs_py.assembly.jobs import Jobs, KnownJobs
 from opencqrs_py.assembly.parts import check_transaction
 from opencqrs_py.config import Configuration
 from opencqrs_py.control.records import ControlView
-from opencqrs_py.engines.job_runner import JobParts, JobRunner, MakeAttempt, RunObserver
+from opencqrs_py.engines.job_parts import JobParts, MakeAttempt, RunObserver
+from opencqrs_py.engines.job_runner import JobRunner
 from opencqrs_py.jobs.binding import BoundJob
 from opencqrs_py.model.naming import canonical
 from opencqrs_py.processing.signatures import Signature

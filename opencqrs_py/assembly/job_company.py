@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from opencqrs_py.assembly.nodes import coordinator_for, node_name
 from opencqrs_py.control.ports import ControlStore
 from opencqrs_py.engines.coordination import Coordinator, LeaseTiming
-from opencqrs_py.engines.job_runner import Company, JobParts, JobRunner
+from opencqrs_py.engines.job_parts import Company, JobParts
+from opencqrs_py.engines.job_runner import JobRunner
 
 if TYPE_CHECKING:
     from opencqrs_py.config.settings import NodeSettings

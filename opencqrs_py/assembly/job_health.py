@@ -11,7 +11,7 @@ from opencqrs_py.assembly.job_rows import iso
 from opencqrs_py.jobs.runs import JobRun, RunStatus
 from opencqrs_py.model.masking import scrubbed
 from opencqrs_py.model.naming import listed
-from opencqrs_py.processing.supervision import in_words
+from opencqrs_py.processing.notices import in_words
 
 if TYPE_CHECKING:
     from opencqrs_py.assembly.jobs import JobStatus

@@ -16,8 +16,9 @@ from opencqrs_py.jobs.rules import JobRule, Meeting, Ticking
 from opencqrs_py.model.choices import JobTransaction
 from opencqrs_py.model.job import Job
 from opencqrs_py.model.naming import canonical, listed, nearest
+from opencqrs_py.processing.roles import JOB
 from opencqrs_py.processing.schedules import Cron, FixedDelay, FixedRate
-from opencqrs_py.processing.signatures import JOB, read_signature
+from opencqrs_py.processing.signatures import read_signature
 
 if TYPE_CHECKING:
     from opencqrs_py.assembly.injection import ContainerInjector

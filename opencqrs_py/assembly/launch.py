@@ -19,11 +19,11 @@ from opencqrs_py.assembly.shared_spark import SharedSpark
 from opencqrs_py.assembly.unmatched import UnmatchedGroups
 from opencqrs_py.config import Configuration, EffectiveGroup
 from opencqrs_py.config import Engine as EngineName
-from opencqrs_py.engines.job_runner import JobParts
+from opencqrs_py.engines.job_parts import JobParts
 from opencqrs_py.engines.runs import Engine, GroupRun
 from opencqrs_py.errors import ExplainedError
 from opencqrs_py.model.partition import Partition
-from opencqrs_py.processing.supervision import Observer, Observers
+from opencqrs_py.processing.notices import Observer, Observers
 
 LayOut = Callable[[Collection[str]], Mapping[str, tuple[Partition, ...]]]
 """Returns the partitions of groups that are about to start, changed if their setting has changed."""

@@ -23,8 +23,8 @@ from opencqrs_py.model.handler import (
     event_type_of,
 )
 from opencqrs_py.model.job import JOB_ATTRIBUTE
-from opencqrs_py.processing.decorators import Register, register_of
 from opencqrs_py.processing.definitions import place_of
+from opencqrs_py.processing.register import Register, register_of
 
 EVERYTHING = "*"
 """Stands in a reference for all members of a module."""

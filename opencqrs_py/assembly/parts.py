@@ -45,7 +45,8 @@ from opencqrs_py.processing.ports import (
     Transactions,
 )
 from opencqrs_py.processing.replays import ResetFunction
-from opencqrs_py.processing.signatures import ON_REPLAY_FINISHED, ON_RESET, Kind, Signature
+from opencqrs_py.processing.roles import ON_REPLAY_FINISHED, ON_RESET, Kind
+from opencqrs_py.processing.signatures import Signature
 
 CONTROLLERS = Part("a controller registration", CONTROLLER, ControllerRegistration, REGISTRATION)
 _DATABASES_OF = {"sqlite3": ("sqlite",), "psycopg": ("postgresql",), "pymysql": ("mariadb", "mysql")}

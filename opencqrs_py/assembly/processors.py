@@ -27,7 +27,8 @@ from opencqrs_py.config import Controller, LifeCycleSettings
 from opencqrs_py.control.ports import ControlStore
 from opencqrs_py.control.records import GroupPartition, Wanted
 from opencqrs_py.engines.coordination import Coordinator, LeaseTiming
-from opencqrs_py.engines.job_runner import JobParts, JobRunner
+from opencqrs_py.engines.job_parts import JobParts
+from opencqrs_py.engines.job_runner import JobRunner
 from opencqrs_py.engines.leading import Coordination, logger
 from opencqrs_py.engines.locking import LockCoordinator, LockedGroup
 from opencqrs_py.engines.runs import Engine, GroupRun, hasten, load_of

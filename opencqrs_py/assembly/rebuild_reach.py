@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from opencqrs_py.adapters.sql.shadows import BusyError
+from opencqrs_py.adapters.sql.swaps import BusyError
 from opencqrs_py.assembly.rebuild_checks import require_handled, require_sound
 from opencqrs_py.model.naming import counted
 from opencqrs_py.model.partition import Partition

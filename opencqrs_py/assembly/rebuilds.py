@@ -11,7 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from opencqrs_py.adapters.sql import SqlProgressTracker
-from opencqrs_py.adapters.sql.shadows import Comparison, Shadows, Swap
+from opencqrs_py.adapters.sql.shadows import Comparison, Shadows
+from opencqrs_py.adapters.sql.swaps import Swap
 from opencqrs_py.assembly.actor import actor
 from opencqrs_py.assembly.blueprint import Blueprint
 from opencqrs_py.assembly.group_names import group_named

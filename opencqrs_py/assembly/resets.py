@@ -30,7 +30,7 @@ from opencqrs_py.processing.finding import find_event
 from opencqrs_py.processing.groups import GroupProcessing
 from opencqrs_py.processing.ports import EventSource, ProgressTracker, ResettableTracker
 from opencqrs_py.processing.replays import ResetFunction
-from opencqrs_py.processing.signatures import ON_RESET
+from opencqrs_py.processing.roles import ON_RESET
 
 if TYPE_CHECKING:
     from opencqrs_py.assembly.container import ApplicationContainer, GroupContainer

@@ -24,8 +24,8 @@ from opencqrs_py.model.partition import Partition
 from opencqrs_py.processing.binding import Work, run_on_start
 from opencqrs_py.processing.exceptions import message_of, raise_interrupt, type_name
 from opencqrs_py.processing.group_records import RecordRule
+from opencqrs_py.processing.notices import Observer
 from opencqrs_py.processing.ports import Clock, EventSource, ProgressTracker
-from opencqrs_py.processing.supervision import Observer
 
 if TYPE_CHECKING:
     from opencqrs_py.config.settings import SparkSettings

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from opencqrs_py.adapters.sql import Database, SqlProgressTracker
-from opencqrs_py.adapters.sql.shadows import Shadows, changed_meanwhile
+from opencqrs_py.adapters.sql.shadows import Shadows
+from opencqrs_py.adapters.sql.swaps import changed_meanwhile
 from opencqrs_py.assembly.blueprint import Blueprint
 from opencqrs_py.assembly.databases import DatabaseRule, Said
 from opencqrs_py.assembly.group_code import code_texts, starts_fingerprint
@@ -27,7 +28,7 @@ from opencqrs_py.model.partition import Partition, layout
 from opencqrs_py.model.rebuild import Fate, RebuildRecord, ShadowTable
 from opencqrs_py.processing.group_records import GroupCode, same_code
 from opencqrs_py.processing.pacing import Arrivals, Following, Pace
-from opencqrs_py.processing.signatures import Kind
+from opencqrs_py.processing.roles import Kind
 
 if TYPE_CHECKING:
     from opencqrs_py.assembly.container import ApplicationContainer, GroupContainer

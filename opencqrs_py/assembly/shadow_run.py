@@ -19,9 +19,9 @@ from opencqrs_py.assembly.running import preparation
 from opencqrs_py.assembly.shared_spark import SharedSpark
 from opencqrs_py.config import Configuration, EffectiveGroup
 from opencqrs_py.model.progress import PartitionStatus
+from opencqrs_py.processing.notices import NO_OBSERVER
 from opencqrs_py.processing.pacing import Limit, paced
 from opencqrs_py.processing.ports import ProgressTracker
-from opencqrs_py.processing.supervision import NO_OBSERVER
 
 
 class ShadowRun:

@@ -12,7 +12,7 @@ from opencqrs_py.model.naming import listed, nearest
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.selection import Selection
 from opencqrs_py.processing.exceptions import one_line
-from opencqrs_py.processing.supervision import Observer
+from opencqrs_py.processing.notices import Observer
 
 if TYPE_CHECKING:
     from opencqrs_py.engines.runs import GroupRun

@@ -18,7 +18,7 @@ from opencqrs_py.cli.output import clean, stderr
 from opencqrs_py.model.outcome import Outcome
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import PartitionStatus, ProcessorState
-from opencqrs_py.processing.supervision import Observer, in_words, when
+from opencqrs_py.processing.notices import Observer, in_words, when
 
 if TYPE_CHECKING:
     from opencqrs_py.assembly.application import Application

@@ -128,7 +128,7 @@ def _tables_as_json(tables: Sequence[ShadowTable]) -> list[dict[str, str]]:
 def _plan_lines(plan: RebuildPlan) -> list[str]:
     from opencqrs_py.model.naming import counted  # noqa: PLC0415 only for this command
     from opencqrs_py.model.rebuild import Fate  # noqa: PLC0415 as above
-    from opencqrs_py.processing.supervision import in_words  # noqa: PLC0415 as above
+    from opencqrs_py.processing.notices import in_words  # noqa: PLC0415 as above
 
     written = {Fate.LEFT: "swapped if a handler writes to it", Fate.SHARED: "read only"}
     lines = [

@@ -13,8 +13,8 @@ from typing import cast
 from opencqrs_py.engines.threads import Threads
 from opencqrs_py.processing.awaiting import finish, tasks_may_stay
 from opencqrs_py.processing.exceptions import raise_interrupt
+from opencqrs_py.processing.notices import in_words
 from opencqrs_py.processing.participation import Answer, Call
-from opencqrs_py.processing.supervision import in_words
 
 
 class AnswersInTime:

@@ -15,8 +15,9 @@ from opencqrs_py.errors import OpenCqrsError
 from opencqrs_py.model.outcome import Failure
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.processing.calls import CallInHand
+from opencqrs_py.processing.notices import NO_OBSERVER, Observer
 from opencqrs_py.processing.ports import Clock, SucceedingTracker
-from opencqrs_py.processing.supervision import NO_OBSERVER, Observer, SupervisedPartition
+from opencqrs_py.processing.supervision import SupervisedPartition
 
 
 class Assignment:

@@ -11,9 +11,9 @@ from threading import Thread
 from opencqrs_py.model.outcome import Failure
 from opencqrs_py.processing.calls import CallInHand, CallLimits, CallTimer
 from opencqrs_py.processing.exceptions import one_line, raise_interrupt
+from opencqrs_py.processing.notices import in_words
 from opencqrs_py.processing.ports import Clock
 from opencqrs_py.processing.processor import PartitionProcessor
-from opencqrs_py.processing.supervision import in_words
 
 logger = logging.getLogger("opencqrs.processing")
 

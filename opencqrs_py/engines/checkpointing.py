@@ -18,8 +18,8 @@ from opencqrs_py.processing.interception import Interceptors
 from opencqrs_py.processing.participants import form_of, says_when_parked_events_are_durable
 from opencqrs_py.processing.participation import PARKED, Checkpointing, Halves
 from opencqrs_py.processing.reading import Reading
+from opencqrs_py.processing.roles import IN_TRANSACTION, Kind
 from opencqrs_py.processing.sequencing import Sequencing, SequencingByObject
-from opencqrs_py.processing.signatures import IN_TRANSACTION, Kind
 
 SCHEDULED = "is scheduled: its events are handled out of the order of their positions"
 FRAMES = "its handler takes data frames: Spark reads a range of them at once"

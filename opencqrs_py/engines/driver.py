@@ -18,17 +18,11 @@ from opencqrs_py.processing.calls import CallInHand
 from opencqrs_py.processing.exceptions import failure_of, one_line
 from opencqrs_py.processing.frames import FrameProcessing
 from opencqrs_py.processing.groups import CHECKED
+from opencqrs_py.processing.notices import NO_OBSERVER, Notice, Observer, text_of
 from opencqrs_py.processing.parking import freed
 from opencqrs_py.processing.ports import Clock, EventSource, ParkingTracker
 from opencqrs_py.processing.recovery import Action
-from opencqrs_py.processing.supervision import (
-    NO_OBSERVER,
-    OUTAGE_BACK_OFF,
-    Notice,
-    Observer,
-    SupervisedPartition,
-    text_of,
-)
+from opencqrs_py.processing.supervision import OUTAGE_BACK_OFF, SupervisedPartition
 
 logger = logging.getLogger("opencqrs.processing")
 _MOST_ISOLATED = 100  # events of a partition with participants

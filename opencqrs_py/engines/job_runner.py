@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from threading import Condition, Thread, current_thread
-from typing import Protocol
 
+from opencqrs_py.engines.job_parts import Company, JobParts
 from opencqrs_py.engines.leading import END_PATIENCE
 from opencqrs_py.engines.long_runs import warned_of
+from opencqrs_py.engines.run_log import log_begin, log_end, logger
 from opencqrs_py.errors import WaitTimedOutError
-from opencqrs_py.jobs.binding import BoundJob
 from opencqrs_py.jobs.desk import Ending, JobDesk, Worker, is_held
 from opencqrs_py.jobs.execution import OUTAGE_BACK_OFF, JobExecution, Surroundings
-from opencqrs_py.jobs.ports import JobStore, Selector
 from opencqrs_py.jobs.runs import JobRun, JobsView, RunStatus
 from opencqrs_py.jobs.sitting import Claim, claim_of
 from opencqrs_py.model.job import RunSignals, Trigger
-from opencqrs_py.model.naming import counted
 from opencqrs_py.processing.exceptions import one_line, raise_interrupt
-from opencqrs_py.processing.ports import Clock, Transactions
 
 POLL_SECONDS = 1.0
 """Between two looks at what other processes and people have asked for."""
@@ -30,70 +26,6 @@ POLL_SECONDS = 1.0
 _WAIT_SECONDS = 0.1  # between two looks of a caller at the run that it waits for
 _PURGE_SECONDS = 600.0
 _ENDING = "its process is ending"
-
-logger = logging.getLogger("opencqrs.jobs")
-
-
-@dataclass(frozen=True, slots=True)
-class Company:
-    """This process among those that run jobs.
-
-    Attributes:
-        node: Its id.
-        name: How people know it.
-        alive: Ids of all nodes that live, its own included, as of its last heartbeat.
-        schedules: The schedule that counts of each job that living nodes run.
-    """
-
-    node: str
-    name: str
-    alive: frozenset[str]
-    schedules: Mapping[str, str]
-    alive_now: Callable[[], Collection[str]]
-
-
-class Attempt(Protocol):
-    """One attempt of a run."""
-
-    def execute(self) -> Ending | None:
-        """Execute it; ``None`` if the run was taken from this process meanwhile."""
-        ...
-
-
-class RunObserver(Protocol):
-    """Sees how runs end that this process has executed. It must return at once, and not raise."""
-
-    def ended(self, run: JobRun) -> None:
-        """Take note of a run that has ended, as it is recorded."""
-        ...
-
-
-MakeAttempt = Callable[[BoundJob, JobRun, Surroundings, RunSignals, Callable[[], bool]], Attempt]
-
-
-@dataclass(frozen=True, slots=True)
-class JobParts:
-    """What a runner is made of.
-
-    Attributes:
-        jobs: The jobs, by name.
-        store: The tables of jobs.
-        transactions: Opens transactions on the read models' database; ``None`` if there is none.
-        select: Executes statements that inputs return.
-        clock: For time budgets.
-        most: How many runs the process has in hand at once, at least 1.
-        on_spark: Makes attempts whose items are handled on Spark; ``None`` if none are.
-        observer: Sees how runs end.
-    """
-
-    jobs: Mapping[str, BoundJob]
-    store: JobStore
-    transactions: Transactions | None
-    select: Selector
-    clock: Clock
-    most: int = 4
-    on_spark: MakeAttempt | None = None
-    observer: RunObserver | None = None
 
 
 @dataclass(eq=False)
@@ -414,39 +346,3 @@ class JobRunner:
     def _is_outage(self, error: BaseException) -> bool:
         transactions = self._parts.transactions
         return self._parts.store.is_outage(error) or (transactions is not None and transactions.is_outage(error))
-
-
-def log_begin(run: JobRun) -> None:
-    """Log that an attempt of a run begins."""
-    attempt = f", attempt {run.attempt}" if run.attempt > 1 else ""
-    logger.debug(
-        "[job %s] run %s begins (%s%s)", run.job, run.id, run.trigger.value, attempt, extra=_extra(run, "begin")
-    )
-
-
-def log_end(run: JobRun, ended: JobRun | None) -> None:
-    """Log how an attempt of a run has ended."""
-    if ended is None:
-        text = "run %s was taken over by another process; nothing more of it was written here"
-        logger.warning("[job %s] " + text, run.job, run.id, extra=_extra(run, "fenced"))  # noqa: G003 one text
-        return
-    items = f", {counted(ended.position.items, 'item')}" if ended.position.items else ""
-    reason = f": {ended.reason}" if ended.reason else ""
-    first_line = ended.error.partition("\n")[0]
-    extra = _extra(ended, ended.status.value)
-    match ended.status:
-        case RunStatus.FAILED:
-            logger.error("[job %s] run %s failed: %s", run.job, run.id, ended.error, extra=extra)
-        case RunStatus.RETRYING if first_line:
-            due = ended.due_at.isoformat(timespec="seconds") if ended.due_at else "soon"
-            text = "[job %s] run %s failed on attempt %d (%s); next attempt at %s"
-            logger.warning(text, run.job, run.id, run.attempt, first_line, due, extra=extra)
-        case RunStatus.RETRYING:
-            logger.info("[job %s] run %s continues later%s", run.job, run.id, reason, extra=extra)
-        case _:
-            text = "[job %s] run %s %s%s%s"
-            logger.info(text, run.job, run.id, ended.status.value, items, reason, extra=extra)
-
-
-def _extra(run: JobRun, action: str) -> dict[str, object]:
-    return {"action": action, "job": run.job, "run": run.id, "attempt": run.attempt, "trigger": run.trigger.value}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from opencqrs_py.jobs.runs import JobRun
-from opencqrs_py.processing.supervision import in_words
+from opencqrs_py.processing.notices import in_words
 
 GRACE_SECONDS = 30.0
 """What a page or item may take that has begun before the time budget was used up."""

@@ -19,10 +19,12 @@ from opencqrs_py.processing.event_types import EventTypes, TypeResolver
 from opencqrs_py.processing.frames import FrameDispatcher, FrameMaker, FrameProcessing
 from opencqrs_py.processing.groups import GroupProcessing
 from opencqrs_py.processing.interception import Interceptors
-from opencqrs_py.processing.parking import ParkingRule
+from opencqrs_py.processing.notices import NO_OBSERVER, Observer
+from opencqrs_py.processing.parked_entries import ParkingRule
 from opencqrs_py.processing.ports import Clock, EventSource, Injector, ProgressTracker, SystemClock
 from opencqrs_py.processing.reading import Reading, Upcasters
 from opencqrs_py.processing.replays import ReplayRule, ResetFunction
+from opencqrs_py.processing.roles import ON_REPLAY_FINISHED
 from opencqrs_py.processing.sequence_resolvers import PerDataField, PerMetadataKey
 from opencqrs_py.processing.sequencing import (
     PartitionKeyResolver,
@@ -33,8 +35,6 @@ from opencqrs_py.processing.sequencing import (
     SequencingByObject,
     sequencing_for,
 )
-from opencqrs_py.processing.signatures import ON_REPLAY_FINISHED
-from opencqrs_py.processing.supervision import NO_OBSERVER, Observer
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ from opencqrs_py.processing.awaiting import complete, finish
 from opencqrs_py.processing.binding import Work, with_arguments
 from opencqrs_py.processing.definitions import place_of
 from opencqrs_py.processing.ports import Injector, UnitOfWork
-from opencqrs_py.processing.signatures import JOB, JOB_INPUT, Kind, read_signature
+from opencqrs_py.processing.roles import JOB, JOB_INPUT, Kind
+from opencqrs_py.processing.signatures import read_signature
 
 GROUP_PREFIX = "job:"
 """Before the name of a job, in the name of the group whose events start it, and of the group that messages name."""

@@ -10,12 +10,12 @@ from opencqrs_py.processing.exceptions import raise_interrupt
 
 
 class AfterCommit:
-    """Takes calls that are made once the transaction is committed; when it is rolled back, they are forgotten.
+    """Takes calls to be made once the transaction is committed; a rollback discards them.
 
     A handler asks for it by annotation: ``after_commit(lambda: bell.ring())``. The calls are made in their order, on
     the thread of the handler, at most once: a crash right after the commit loses them. One that raises is reported
-    and repeats nothing. What is awaitable is awaited. It belongs to its transaction: one that a handler has kept takes
-    no calls any more.
+    and repeats nothing. Awaitables are awaited. It belongs to its transaction: one that a handler has kept takes
+    no further calls.
     """
 
     def __init__(self) -> None:
@@ -23,14 +23,14 @@ class AfterCommit:
         self._open = True
 
     def __call__(self, call: Callable[[], object]) -> None:
-        """Remember ``call``; raise OCQ-225 if the transaction is over, as it would never be made."""
+        """Remember ``call``; raise OCQ-225 if the transaction is over, as the call would never be made."""
         if not self._open:
             what = "AfterCommit was called when its transaction was over: the call would never be made"
             raise ProjectCodeError("OCQ-225", what, fix="ask for it in each handler that needs it, and keep it nowhere")
         self._calls.append(call)
 
     def close(self) -> None:
-        """Take no more calls: the handlers are done, or what they did is rolled back."""
+        """Accept no more calls: the handlers are done, or their work is rolled back."""
         self._open = False
 
     def run(self) -> list[BaseException]:
@@ -40,7 +40,7 @@ class AfterCommit:
         for call in self._calls:
             try:
                 complete(call())
-            except BaseException as error:  # committed is committed; the others are owed
+            except BaseException as error:  # the commit stands, and the other calls are still due
                 raise_interrupt(error)
                 errors.append(error)
         self._open = False

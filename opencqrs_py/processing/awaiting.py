@@ -1,4 +1,4 @@
-"""Awaiting: runs what ``async`` functions have only begun, on one event loop per thread."""
+"""Awaiting: runs awaitables of ``async`` functions to their end, on one event loop per thread."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _of_thread = threading.local()
 
 
 def finish(result: Any) -> Any:
-    """Return ``result``, or what it comes to when it is awaitable.
+    """Return ``result``, or its outcome when it is awaitable.
 
     Also when a plain decorator hides that a function is ``async``. The loop stays open between two calls of a
     thread, so clients that belong to a loop can be kept. Where a loop is running already, as in a notebook or an async
@@ -32,7 +32,7 @@ def finish(result: Any) -> Any:
 
     Raises:
         TasksLeftError: OCQ-242, if there are such tasks.
-        BaseException: What the awaitable raises, whatever that is; ``KeyboardInterrupt``, if it is interrupted.
+        BaseException: Whatever the awaitable raises; ``KeyboardInterrupt``, if it is interrupted.
     """
     if result is None or not isawaitable(result):
         return result
@@ -46,7 +46,7 @@ def finish(result: Any) -> Any:
 
 
 def complete(result: Any) -> None:
-    """Finish a call that is made for what it does: what it returns is not used, and so must not be work still to do.
+    """Finish a call that is made for its effects: its result is not used, so it must not be unfinished work.
 
     Raises:
         LazyResultError: OCQ-244, if it is a generator that has not ended, or a ``map`` or ``filter``.
@@ -74,7 +74,7 @@ def _lazy(returned: Any) -> LazyResultError:
 
 @contextmanager
 def tasks_may_stay() -> Iterator[None]:
-    """Have calls of this thread leave tasks behind, as those of participants do that await them at a checkpoint."""
+    """Let calls of this thread leave tasks running, as participants do that await them at a checkpoint."""
     before = getattr(_of_thread, "tasks_may_stay", False)
     _of_thread.tasks_may_stay = True
     try:
@@ -92,9 +92,9 @@ def _has_running_loop() -> bool:
 
 
 class _Call:
-    """An awaitable, and what it comes to.
+    """An awaitable and its outcome.
 
-    What it raises does not pass through the event loop, which asks exceptions what they are: one that does not answer
+    What it raises does not pass through the event loop, which inspects exceptions: one that breaks when inspected
     would leave its task unfinished for ever, and ``SystemExit`` would stop the loop.
     """
 
@@ -130,13 +130,13 @@ class _Call:
             task.get_loop().call_soon_threadsafe(task.cancel)
 
     def outcome(self) -> Any:
-        """Return what it came to, or raise what it raised."""
+        """Return its result, or raise what it raised."""
         if self._error is None:
             return self._value
         try:
             raise self._error
         finally:
-            self._error = None  # else error, traceback and this would hold each other
+            self._error = None  # else error, traceback and this object would form a reference cycle
 
     async def _awaited(self, begun: BegunTasks) -> None:
         self._task = task = asyncio.current_task()
@@ -150,7 +150,7 @@ class _Call:
         if not self._tasks_may_stay and (left := begun.pending()):
             left_behind = await cancelled(left)
             self._error = left_behind if self._error is None else self._error
-        if task is not None and task.cancelling():  # even if the awaitable has made something else of an interrupt
+        if task is not None and task.cancelling():  # even if the awaitable has turned an interrupt into something else
             raise asyncio.CancelledError
 
 
@@ -166,7 +166,7 @@ class _Loop:
 
 
 class _OtherThread:
-    """A thread that makes calls for one whose own loop is running; ends with it."""
+    """A thread that makes calls for another one, whose own loop is running; ends with it."""
 
     def __init__(self) -> None:
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
@@ -174,7 +174,7 @@ class _OtherThread:
         threading.Thread(target=_serve, args=(self._calls,), name=name, daemon=True).start()
 
     def make(self, call: _Call) -> None:
-        """Have a call made, and wait until it is.
+        """Make a call, and wait for its end.
 
         Raises:
             KeyboardInterrupt: If it is interrupted, also by ``asyncio.run``, which only cancels its task at first.
@@ -199,7 +199,7 @@ def _make_elsewhere(call: _Call) -> None:
     except BaseException:  # an interrupt
         call.interrupt()
         if not call.done.wait(_PATIENCE):
-            del _of_thread.other  # it may never come back
+            del _of_thread.other  # it may never return
         raise
 
 
@@ -207,4 +207,4 @@ def _serve(calls: SimpleQueue[_Call | None]) -> None:
     while (call := calls.get()) is not None:
         call.make()
         call.done.set()
-        del call  # what it came to belongs to the other thread
+        del call  # its outcome belongs to the other thread

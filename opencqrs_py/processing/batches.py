@@ -1,9 +1,9 @@
-"""Batches: how a scheduled group handles the events that wait in its inbox, when a tick comes.
+"""Batches: how a scheduled group handles, at a tick, the events that wait in its inbox.
 
-A batch is the waiting events of one sequence. Which of them may be tried, and in which order, is decided here.
+A batch is the waiting events of one sequence. This module decides which of them may be tried, and in which order.
 
 Source:
-    camunda-bpm-correlate (batches, modes, grace period, expiry), with the faults of its code left out.
+    camunda-bpm-correlate (batches, modes, grace period, expiry), without the faults of its code.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class UnorderedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class OrderingKey:
-    """A function of the project that returns of an event what decides the order of its batch.
+    """A function of the project that returns the sort key of an event within its batch.
 
     Attributes:
         function: The function.
@@ -49,10 +49,10 @@ class OrderingKey:
     place: str = ""
 
     def ordered(self, batch: Sequence[tuple[InboxEntry, Event]]) -> list[tuple[InboxEntry, Event]]:
-        """Return the events of a batch in its order, alike ones as they are given.
+        """Return the events of a batch in its order; ties keep the given order.
 
         Raises:
-            UnorderedError: If it fails for an event, or returns what cannot be compared; with OCQ-611.
+            UnorderedError: If it fails for an event, or returns values that cannot be compared; with OCQ-611.
         """
         keyed = [(self._of(event), pair) for pair in batch for event in pair[1:]]
         try:
@@ -97,17 +97,17 @@ class ScheduleRule:
     """How a scheduled group handles its events.
 
     Attributes:
-        schedule: When its ticks are.
-        mode: What an event that fails means for its batch.
+        schedule: Computes its ticks.
+        mode: What a failing event means for its batch.
         size: Most events of a sequence in a tick; ``None``: all.
         order: In which order the events of a batch are handled.
-        key: Returns of an event what decides the order instead; ``None`` for nothing.
-        fetch_size: Most events that are read at once; no sequence is cut by it but one that is longer.
-        grace_seconds: How long after an event has come in its failures do not count: it is tried at each tick.
-        expires_seconds: How long after it has come in an event is tried; then it is removed.
+        key: Returns the sort key of an event, which takes the place of ``order``; ``None`` for none.
+        fetch_size: Most events read at once; only a longer sequence is cut by it.
+        grace_seconds: How long after an event's arrival its failures do not count: it is tried at each tick.
+        expires_seconds: How long after its arrival an event is tried; then it is removed.
         back_off: Waits between the attempts of an event.
-        on_exhausted: What happens to an event whose attempts are used up.
-        filters: Return whether an event comes in at all.
+        on_exhausted: What happens to an event whose attempts are exhausted.
+        filters: Return whether an event enters the inbox at all.
     """
 
     schedule: Schedule = field(default_factory=lambda: FixedDelay(10.0, 6.0))
@@ -124,7 +124,7 @@ class ScheduleRule:
 
     @property
     def each(self) -> bool:
-        """Whether each event is tried for itself."""
+        """Whether each event is tried on its own."""
         return self.mode is BatchMode.ALL
 
     @property
@@ -145,7 +145,7 @@ class ScheduleRule:
         return Fetching.FIRST if self.in_log_order else Fetching.WHOLE
 
     def ordered(self, batch: Sequence[tuple[InboxEntry, Event]]) -> list[tuple[InboxEntry, Event]]:
-        """Return the events of a batch in the order in which they are handled; alike ones as in the log.
+        """Return the events of a batch in the order in which they are handled; ties keep the order of the log.
 
         Raises:
             UnorderedError: If the function that orders them fails.
@@ -162,7 +162,7 @@ class ScheduleRule:
 
 
 def _time_key(event: Event) -> tuple[bool, int]:
-    """Return what events are ordered by in time; those without a time come last."""
+    """Return the sort key by time; events without a time come last."""
     moment = microseconds(event.time)
     return moment is None, moment or 0
 
@@ -170,12 +170,12 @@ def _time_key(event: Event) -> tuple[bool, int]:
 def eligible(entries: Sequence[InboxEntry], tick: datetime, mode: BatchMode) -> tuple[InboxEntry, ...]:
     """Return which of the waiting events of a sequence are tried at a tick.
 
-    With ``fail-first`` either all or none: each that has failed must be due, and none may wait for a person. With
-    ``all`` those that are due.
+    With ``fail-first`` all or none are: each that has failed must be due, and none may wait for a person. With
+    ``all`` those that are due are.
 
     Args:
         entries: All events of the sequence that wait, in the order of the log.
-        tick: When.
+        tick: Time of the tick.
         mode: The mode of the group.
     """
     until = in_milliseconds(tick)

@@ -1,4 +1,4 @@
-"""Tasks that code of the project begins on an event loop in one call, and does not await before that call returns."""
+"""Tasks that code of the project starts on an event loop in one call and does not await before that call returns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PACKAGE = __name__.partition(".")[0]
 
 
 class BegunTasks:
-    """The tasks that code of the project has begun on a loop since ``forget``.
+    """The tasks that code of the project has started on a loop since ``forget``.
 
     Those of libraries, such as the connection of a client that is kept, belong to these, and may outlive the call.
 
@@ -32,12 +32,12 @@ class BegunTasks:
         loop.set_task_factory(self._begun)
 
     def forget(self, package: str = "") -> None:
-        """Begin with the next call, of code in a package that is one of the project wherever it is installed."""
+        """Prepare for the next call; code of the given package counts as the project's wherever it is installed."""
         self._tasks.clear()
         self._package = package
 
     def pending(self) -> list[asyncio.Task[Any]]:
-        """Return those that have not ended."""
+        """Return the tasks that have not ended."""
         return [task for task in self._tasks if not task.done()]
 
     def _begun(self, loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
@@ -47,7 +47,7 @@ class BegunTasks:
         return task
 
     def _is_of_project(self, frame: FrameType | None) -> bool:
-        """Return whether the code that asked asyncio for a task is the project's."""
+        """Return whether the code that created a task is the project's."""
         while frame is not None and _package_of(frame) == "asyncio":
             frame = frame.f_back
         package = "" if frame is None else _package_of(frame)
@@ -63,7 +63,7 @@ def package_of(awaitable: object) -> str:
 
 
 async def cancelled(tasks: Sequence[asyncio.Task[Any]]) -> TasksLeftError:
-    """Cancel tasks, wait a moment until they have ended, and return the error that they were left behind."""
+    """Cancel tasks, wait a moment until they have ended, and return the error that reports them."""
     error = _left(tasks)
     for task in tasks:
         task.add_done_callback(_looked_at)
@@ -74,7 +74,7 @@ async def cancelled(tasks: Sequence[asyncio.Task[Any]]) -> TasksLeftError:
 
 def _looked_at(task: asyncio.Task[Any]) -> None:
     if not task.cancelled():
-        task.exception()  # else asyncio logs that nobody has asked for it
+        task.exception()  # else asyncio logs that it was never retrieved
 
 
 def _package_of(frame: FrameType) -> str:

@@ -1,4 +1,4 @@
-"""Binding: from a user's function to a call whose arguments are known, and the transaction that they come from."""
+"""Binding: from a user's function to a call whose arguments are resolved, and the transaction that they come from."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from opencqrs_py.processing.decoding import has_fields
 from opencqrs_py.processing.exceptions import one_line, raise_interrupt
 from opencqrs_py.processing.pipelining import Pipeline, PipelineFailedError, Pipelining
 from opencqrs_py.processing.ports import Injector, UnitOfWork
-from opencqrs_py.processing.signatures import ON_START, Argument, Kind, Role, Signature, read_signature
+from opencqrs_py.processing.roles import ON_START, Kind, Role
+from opencqrs_py.processing.signatures import Argument, Signature, read_signature
 
 
 class NothingProvided(Injector):
@@ -41,7 +42,7 @@ class NothingProvided(Injector):
 
 
 IsMeant: TypeAlias = Callable[[str, int], bool]
-"""Returns of a sequence id and a position whether that is handled now."""
+"""Returns whether the event of a sequence id and position is handled now."""
 
 
 @dataclass(eq=False)
@@ -52,18 +53,18 @@ class Work:
         group: Processing group.
         partition: Partition that handles the events.
         unit: The transaction.
-        failing: Position of an event that failed before, or ``None``.
+        failing: Position of an event that has failed before, or ``None``.
         attempt: Number of this attempt of that event, from 1.
         parked: Whether the events come out of the inbox.
         replaying: Whether the events were handled before a reset.
-        is_meant: Returns of a sequence id and a position whether that is handled now, where an event becomes several of
+        is_meant: Returns whether a sequence id and position are handled now, where an event becomes several of
             different sequences; ``None``: all that are the partition's.
         rebuilding: Whether new tables are filled beside those in use.
         trigger: Requests checkpoints of the partition; ``None`` without participants.
         calls_wait: Whether a handler has asked for ``after_commit``.
         index: Which event of the chunk is in hand; ``None`` if it is a list of them.
-        ahead: The events that come after it, instead, where those of the chunk are given to one handler in turn.
-        calls: How many calls of handlers have begun, where that does not follow from the event in hand.
+        ahead: The events after it, instead, where the events of a chunk are given to one handler one by one.
+        calls: How many calls of handlers have begun, where the event in hand does not determine that.
         pipelining: Decides whether statements of the driver's connection wait for their answers; ``None``: they do.
     """
 
@@ -110,7 +111,7 @@ class Work:
     def settle(self) -> None:
         """Wait for the answers to what handlers have sent; raises ``PipelineFailedError`` if a statement has failed.
 
-        It may take long, and any of the events may be the reason.
+        It may take long, and any of the events may have caused it.
         """
         pipeline, self._pipeline = self._pipeline, None
         if pipeline is not None and self.pipelining is not None:
@@ -123,7 +124,7 @@ class Work:
             self.pipelining.took(pipeline)
 
     def refuse_pipeline(self, error: BaseException) -> None:
-        """Raise ``PipelineFailedError`` if a handler's ``error`` may come of an earlier event's statement."""
+        """Raise ``PipelineFailedError`` if an earlier event's statement may have caused a handler's ``error``."""
         pipeline, self._pipeline = self._pipeline, None
         if pipeline is not None and self.pipelining is not None:
             pipeline.close()
@@ -132,7 +133,7 @@ class Work:
                 raise PipelineFailedError from error
 
     def close(self) -> None:
-        """Take no more calls for after the commit; those that there are wait for it."""
+        """Accept no more calls for after the commit; those accepted so far wait for it."""
         if self.calls_wait:
             self.after_commit.close()
 
@@ -142,7 +143,7 @@ class Work:
 
     @cached_property
     def _shown_partition(self) -> Partition:
-        """The partition as another object than ours: whoever changes it by force changes no key of a dictionary."""
+        """A copy of the partition: code that changes it by force changes no key of our dictionaries."""
         return Partition(self.partition.modulus, self.partition.residue)
 
     def context(self, event: Event) -> ProcessingContext:
@@ -155,13 +156,13 @@ class Work:
 Call = Callable[..., Any]
 """``(decoded, event, raw, work)``; for a function that takes lists, each of the first three is a list.
 
-``event`` is what upcasters have made, ``raw`` what the store holds. For one that takes a table, ``decoded`` is it.
+``event`` is what upcasters have made, ``raw`` what the store holds. For one that takes a table, ``decoded`` is that.
 """
 
 CallOfWork = Callable[[Work], Callable[[Any], Any]]
 """From a transaction to a function that takes the decoded object and nothing else."""
 
-# How each kind of argument is had from the parameters of a ``Call``.
+# How each kind of argument is taken from the parameters of a ``Call``.
 _OF_TRANSACTION = {  # the same for all of its events
     Kind.CONNECTION: "work.connection",
     Kind.SESSION: "work.session",
@@ -269,7 +270,7 @@ def of_reset(call: Callable[..., Any], place: str, injector: Injector, role: Rol
     """Return the call of an ``@on_reset`` or ``@on_replay_finished`` function, for a reset and its transaction.
 
     Raises:
-        HandlerSignatureError: OCQ-201 to OCQ-205, if it asks for what it cannot have.
+        HandlerSignatureError: OCQ-201 to OCQ-205, if it asks for something that is not available.
     """
     bound = with_arguments(call, read_signature(call, place, injector, role), injector, place)
     return lambda reset, work: complete(bound(reset, None, None, work))
@@ -280,8 +281,8 @@ def with_arguments(call: Callable[..., Any], signature: Signature, injector: Inj
 
     What a provider raises becomes a ``ProjectCodeError`` OCQ-217 that names provider, argument and ``place``.
 
-    It is written as source and compiled, as ``namedtuple`` does: it runs once per event, and a loop over the
-    arguments would cost more than many a handler. Nothing of the user's is in that source but parameter names.
+    It is generated as source and compiled, as ``namedtuple`` does: it runs once per event, and a loop over the
+    arguments would cost more than many a handler. Parameter names are the only part of it that comes from the user.
     """
     names: dict[str, Any] = {"call": call}
     written = []
@@ -295,7 +296,7 @@ def with_arguments(call: Callable[..., Any], signature: Signature, injector: Inj
 
 
 def _call_of_work(call: Callable[..., Any], signature: Signature) -> CallOfWork | None:
-    """Return a function that fetches what a transaction has for its handlers once, and not for each event."""
+    """Return a function that fetches what a transaction offers its handlers once, not for each event."""
     same = [argument for argument in signature.arguments if argument.kind in _OF_TRANSACTION]
     if len(same) + 1 != len(signature.arguments) or not any(a.kind is Kind.EVENT for a in signature.arguments):
         return None

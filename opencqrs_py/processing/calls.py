@@ -1,4 +1,4 @@
-"""Calls of handlers that take long: which call a thread has in hand, and since when."""
+"""Long calls of handlers: which call a thread is making, and since when."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class CallLimits:
 
     Attributes:
         warn_after: Seconds after which it is logged that a call takes long; ``math.inf``: never.
-        timeout: Seconds after which a call is given up; ``math.inf``: never.
+        timeout: Seconds after which a call is abandoned; ``math.inf``: never.
     """
 
     warn_after: float = inf
@@ -26,7 +26,7 @@ class CallLimits:
 
     @property
     def interval(self) -> float:
-        """Seconds between two looks at what is in hand; ``math.inf``: there is nothing to look for."""
+        """Seconds between two checks of the calls in hand; ``math.inf``: there is nothing to check."""
         shortest = min(self.warn_after, self.timeout)
         return inf if shortest == inf else min(max(shortest / 10, _SHORTEST_LOOK), _LONGEST_LOOK)
 
@@ -41,8 +41,8 @@ class CallInHand:
     Attributes:
         work: Its transaction, and the circumstances.
         chunk: The events of that transaction.
-        index: Which of them it got; ``None`` if it got a list.
-        number: How many calls the transaction has seen.
+        index: Which of them the handler got; ``None`` if it got a list.
+        number: Number of the call in its transaction.
         thread: Identifies the thread on which it is made.
     """
 
@@ -54,7 +54,7 @@ class CallInHand:
 
     @property
     def event(self) -> Event:
-        """The event in hand, of a list the first one."""
+        """The event in hand; the first one of a list."""
         return self.chunk[self.index or 0]
 
     def is_same(self, other: CallInHand | None) -> bool:
@@ -66,7 +66,7 @@ class CallInHand:
 
 @dataclass(frozen=True, slots=True)
 class OverdueCall:
-    """A call that has taken so many seconds, at least; whether that is too long."""
+    """A call, how many seconds it has taken at least, and whether that is too long."""
 
     call: CallInHand
     seconds: float
@@ -74,9 +74,9 @@ class OverdueCall:
 
 
 class CallTimer:
-    """Notes how long the calls of one processor take, from looks at what it has in hand.
+    """Measures how long the calls of one processor take, by regular checks of the call in hand.
 
-    A call has begun when it is first seen at the latest, so none is warned of or given up too early.
+    A call has begun when it is first seen at the latest, so no warning and no timeout comes too early.
     """
 
     def __init__(self, limits: CallLimits) -> None:
@@ -86,7 +86,7 @@ class CallTimer:
         self._next_warning = inf
 
     def look(self, call: CallInHand | None, now: float) -> OverdueCall | None:
-        """Return the call in hand if it takes too long, or long enough for a warning, the next at twice the time.
+        """Return the call in hand if it takes too long, or long enough for a warning; the next is at twice the time.
 
         Args:
             call: The call in hand, ``None`` if there is none.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-_LEAST = 100  # events, with which a transaction of its own costs little
+_LEAST = 100  # events: a transaction of this size has little overhead
 _PART = 2  # with one failure in 4,000 events, more transactions cost more than they save
-_CHUNKS = 100  # that are small after a failure
+_CHUNKS = 100  # chunks that stay small after a failure
 
 
 class Caution:
-    """Has chunks be smaller for a while after an event has failed, as its chunk is handled again up to it.
+    """Makes chunks smaller for a while after an event has failed, as a chunk is handled again up to that event.
 
     Safe for several threads: the count need not be exact.
 
@@ -20,11 +20,11 @@ class Caution:
         self.left = 0
 
     def failed(self) -> None:
-        """Take note of a failure."""
+        """Note a failure."""
         self.left = _CHUNKS
 
     def size(self, usual: int, *, in_pieces: bool = False) -> int:
-        """Return how many events the next chunk may have; in pieces, little of it is handled again."""
+        """Return how many events the next chunk may have; of a chunk in pieces, little is handled again."""
         self.left -= 1
         if in_pieces:
             return usual

@@ -27,10 +27,10 @@ from opencqrs_py.processing.portions import Portion, without_handling
 from opencqrs_py.processing.processor import PartitionProcessor, Stopping
 from opencqrs_py.processing.replays import ReplayRule
 
-_BEAT_SECONDS = 1.0  # between two looks whether the claim is held, with which positions are published
-_QUICK_SECONDS, _LONG_SECONDS = 0.05, 0.2  # of a chunk, after which the next ones are larger, or smaller
+_BEAT_SECONDS = 1.0  # between two checks of the claim, which also publish positions
+_QUICK_SECONDS, _LONG_SECONDS = 0.05, 0.2  # of a chunk; below or above, the next ones are larger or smaller
 _FIRST_SIZE = 16  # events
-_LOOK_SECONDS = 0.05  # between two looks for a request, while an event backs off
+_LOOK_SECONDS = 0.05  # between two checks for a request, while an event backs off
 
 
 class _NotConfirmedError(Exception):
@@ -44,7 +44,7 @@ class _NotConfirmedError(Exception):
 class CheckpointedProcessor(PartitionProcessor):
     """Moves a partition whose events participants handle.
 
-    Unlike others it keeps something between two steps: the claim of the participants. The cursor's position is what is
+    Unlike others it keeps state between steps: the claim of the participants. The cursor's position is what is
     handled, and may be far ahead of what is stored.
 
     Source:
@@ -92,7 +92,7 @@ class CheckpointedProcessor(PartitionProcessor):
         if self._claimed is not None and self._claimed.closed:
             return Outcome(cursor, failure=self._failure(self.claim.lost(), Origin.FRAMEWORK))
         if self._claimed is None:
-            cursor = replace(cursor, position=cursor.stored)  # what was handled after it, nobody keeps
+            cursor = replace(cursor, position=cursor.stored)  # nothing keeps what was handled after it
             try:
                 self._claim(cursor)
             except CheckpointError as error:
@@ -123,7 +123,7 @@ class CheckpointedProcessor(PartitionProcessor):
                 where = f"[{self.group} {self.partition}]"
                 logger.warning("%s what its participants have flushed is not stored: %s", where, one_line(error))
                 return None
-            if self._claimed is None:  # the database was restored: what they confirm is of another future
+            if self._claimed is None:  # the database was restored: what they would confirm is void
                 return None
         return self._stored(cursor, confirmed, claimed)
 
@@ -136,13 +136,13 @@ class CheckpointedProcessor(PartitionProcessor):
 
     @override
     def abandon(self) -> None:
-        """End the claim, which the handlers of participants look at: there is no transaction that would be void."""
+        """End the claim, which the handlers of participants check: they have no transaction that would become void."""
         if (claimed := self._claimed) is not None:
             claimed.end()
 
     @override
     def resting(self, stopping: Stopping, wake: Callable[[], None]) -> Stopping:
-        """Return what ends the rest of the partition early: its stop, or a request."""
+        """Return what ends the partition's pause early: its stop, or a request."""
         self._wake = wake
         if self._claimed is not None:
             self._claimed.positions.wake = wake
@@ -174,7 +174,7 @@ class CheckpointedProcessor(PartitionProcessor):
 
     @override
     def is_replayed(self, cursor: Cursor) -> bool:
-        """Return whether everything is stored that is handled again since a reset."""
+        """Return whether everything that is handled again since a reset is stored."""
         return cursor.replay is not None and cursor.stored >= cursor.replay.until
 
     def _claim(self, cursor: Cursor) -> None:
@@ -202,7 +202,7 @@ class CheckpointedProcessor(PartitionProcessor):
             raise_interrupt(error)
             failure = self._failure(error, Origin.FRAMEWORK)
             doubtful = replace(cursor, doubtful=failure.origin is Origin.OUTAGE)
-            claimed.positions.request(confirmed)  # the participants have flushed, and will not ask again
+            claimed.positions.request(confirmed)  # the participants have flushed, and will not request again
             return Outcome(doubtful, failure=failure, checkpoint=True)
         claimed.positions.store(to)
         self._checkpointed_at = self._clock.now().isoformat(timespec="milliseconds")
@@ -216,7 +216,7 @@ class CheckpointedProcessor(PartitionProcessor):
 
     @override
     def _confirmed(self, cursor: Cursor) -> Cursor:
-        """Return the cursor as it is stored; handled stays what is handled, unless the database was restored."""
+        """Return the cursor as it is stored; handled events stay handled, unless the database was restored."""
         found = super()._confirmed(cursor)
         if found.stored < cursor.stored:
             self.close()
@@ -239,7 +239,7 @@ class CheckpointedProcessor(PartitionProcessor):
         return super()._handle(cursor, portion, pipelined=pipelined)
 
     def _up_to_behind(self, cursor: Cursor, portion: Portion) -> Outcome:
-        """Handle the events up to the first that goes into the inbox; without any, have those go there.
+        """Handle the events up to the first that goes into the inbox; if there are none, move those into the inbox.
 
         Progress is stored with what goes there, and only after a checkpoint. Events that are handled in one step with
         them would be handled again if that failed.
@@ -253,7 +253,7 @@ class CheckpointedProcessor(PartitionProcessor):
         return self._without_handling(cursor, without_handling(run[-1].position, run))
 
     def _waited(self, cursor: Cursor, portion: Portion) -> Outcome:
-        """Have participants, which are alone in the group, handle events of the inbox, and take out the durable ones.
+        """Let participants, which are alone in the group, handle events of the inbox, and remove the durable ones.
 
         Those before one that fails are not handled again.
         """
@@ -285,7 +285,7 @@ class CheckpointedProcessor(PartitionProcessor):
     def _again_up_to(self, cursor: Cursor, portion: Portion, failure: Failure) -> Outcome:
         """Handle the events before one that has failed, for which handlers of lists and tables were not called yet.
 
-        If others of the participants take single events, these have handled them, and are to discard that first.
+        Participants that take single events have handled them already, and discard that first.
         """
         if self._handles_singly:
             self.close()
@@ -300,7 +300,7 @@ class CheckpointedProcessor(PartitionProcessor):
         return before if before.failure is not None or before.changed else replace(before, failure=failure)
 
     def _delivered(self, cursor: Cursor, portion: Portion, claimed: ClaimedPartition) -> Outcome:
-        """Have participants handle events; those that are handled when a later one fails stay so."""
+        """Let participants handle events; those before one that fails stay handled."""
         began = self._clock.monotonic()
         try:
             handled = self._deliver(cursor, portion)
@@ -312,7 +312,7 @@ class CheckpointedProcessor(PartitionProcessor):
         return Outcome(cursor.moved_to(portion.upto, stored=False), handled=handled)
 
     def _adapt(self, seconds: float) -> None:
-        """Have chunks of slow handlers be small: a request, or a stop, waits for the chunk in hand."""
+        """Keep chunks of slow handlers small: a request or a stop waits for the chunk in hand."""
         if seconds < _QUICK_SECONDS:
             self._batch_size = min(2 * self._batch_size, self._most)
         elif seconds > _LONG_SECONDS:
@@ -343,7 +343,7 @@ class CheckpointedProcessor(PartitionProcessor):
         *,
         pipelining: Pipelining | None = None,
     ) -> Outcome:
-        """Have participants handle a chunk and flush, then the other handlers in a transaction with the progress."""
+        """Let participants handle a chunk and flush; then run the other handlers in a transaction with the progress."""
         if portion.chunk is NOTHING or self._claimed is None:
             return super()._commit(cursor, portion, skip, pipelining=pipelining)
         positions, last = self._claimed.positions, portion.chunk.position(-1)
@@ -372,7 +372,7 @@ class CheckpointedProcessor(PartitionProcessor):
 
     @override
     def _without_handling(self, cursor: Cursor, portion: Portion, skip: Skip | None = None) -> Outcome:
-        """Skip an event, or have it wait in the inbox; what was handled before it has to be confirmed first."""
+        """Skip or park an event; what was handled before it has to be confirmed first."""
         outcome = self._checkpoint_before_passing(cursor)
         if outcome.failure is not None:
             return outcome
@@ -388,7 +388,7 @@ class CheckpointedProcessor(PartitionProcessor):
 
     @override
     def _park_at_once(self, cursor: Cursor, portion: Portion, index: int, failure: Failure) -> Outcome | None:
-        """Where progress is stored on request, what comes before the event is a step of its own."""
+        """Handle what comes before the event in a step of its own, where progress is stored on request."""
         return None if self._all.deferred and index else super()._park_at_once(cursor, portion, index, failure)
 
     @override
@@ -403,12 +403,12 @@ class CheckpointedProcessor(PartitionProcessor):
         return done
 
     def _checkpoint_before_passing(self, cursor: Cursor) -> Outcome:
-        """Have everything confirmed that is handled, as the progress is to pass an event that is not."""
+        """Have all handled events confirmed, since the progress is about to pass an event that is not handled."""
         handled = self._participating().positions.handled
         return self._checkpoint(cursor, handled) if handled > cursor.stored else Outcome(cursor)
 
     def _passed(self, done: Outcome) -> Outcome:
-        """Take in that the progress has passed an event."""
+        """Note that the progress has passed an event."""
         if done.failure is None:
             self._participating().positions.store(done.cursor.stored)
         return done
@@ -432,7 +432,7 @@ class CheckpointedProcessor(PartitionProcessor):
         return self._claimed
 
     def _beat(self, outcome: Outcome) -> Outcome:
-        """Publish how far the participants are, now and then, and notice that another process has the partition."""
+        """Publish now and then how far the participants are, and notice when another process has the partition."""
         now = self._clock.monotonic()
         if now - self._beaten < _BEAT_SECONDS:
             return outcome
@@ -441,13 +441,13 @@ class CheckpointedProcessor(PartitionProcessor):
             if self._tracker.renewed(self.group, cursor) is None:
                 return replace(outcome, failure=self._failure(self.claim.lost(), Origin.FRAMEWORK))
             self.publish(cursor)
-        except BaseException as error:  # an outage: the next step that writes meets it
+        except BaseException as error:  # an outage: the next step that writes reports it
             raise_interrupt(error)
         return outcome
 
 
 class _Rest:
-    """What ends the rest of a partition early."""
+    """What ends the pause of a partition early."""
 
     def __init__(self, stopping: Stopping, due: Callable[[], bool]) -> None:
         self._stopping = stopping
@@ -458,7 +458,7 @@ class _Rest:
         return self._stopping.is_set() or self._due()
 
     def wait(self, timeout: float, /) -> bool:
-        """Wait for that."""
+        """Wait for either."""
         left = timeout
         while not self.is_set() and left > 0:
             self._stopping.wait(min(left, _LOOK_SECONDS))

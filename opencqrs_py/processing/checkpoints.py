@@ -1,6 +1,6 @@
 """Checkpoints of a partition: its positions, what is requested, and on which position participants agree. Pure.
 
-Three positions rise one after the other. An event is *polled* when handlers get it, *handled* when they have returned,
+Three positions follow each other. An event is *polled* when handlers get it, *handled* when they have returned,
 and *stored* when the progress says so, which is never before every participant has confirmed it.
 """
 
@@ -15,7 +15,7 @@ from typing import TypeAlias
 from opencqrs_py.errors import CheckpointError
 from opencqrs_py.model.checkpoint import LATEST, Latest
 
-_MOST_ROUNDS = 10  # of questions in one checkpoint: participants that outdo each other without end
+_MOST_ROUNDS = 10  # of questions in one checkpoint: participants may outbid each other without end
 
 
 class CheckpointMode(Enum):
@@ -31,7 +31,7 @@ class CheckpointPositions:
 
     Args:
         resume_at: The stored position at the claim: nothing of this claim is at or before it.
-        wake: Called after a request that is to be met, so that a partition that rests looks.
+        wake: Called after a request that has to be met, to wake a pausing partition.
 
     Attributes:
         polled: Position of the last event that was given to handlers.
@@ -48,9 +48,9 @@ class CheckpointPositions:
         self._lock = Lock()
 
     def request(self, position: int | Latest) -> None:
-        """Take in a request, merged with those that wait by the higher position.
+        """Accept a request; pending requests are merged into one for the highest position.
 
-        Nothing happens after the claim, for a position that is stored, and for ``LATEST`` before the first event.
+        A request after the claim, for a stored position, or for ``LATEST`` before the first event has no effect.
 
         Raises:
             CheckpointError: OCQ-647, if ``position`` is no position, or beyond the last event given.
@@ -79,9 +79,9 @@ class CheckpointPositions:
         return self._wanted() is not None
 
     def take(self) -> int | None:
-        """Return the position that is due, and forget the requests that it meets; ``None`` if none is.
+        """Return the position that is due, and clear the requests that it meets; ``None`` if none is.
 
-        What is requested from now on is another checkpoint.
+        Later requests lead to another checkpoint.
         """
         with self._lock:
             wanted = self._wanted()
@@ -95,21 +95,21 @@ class CheckpointPositions:
         return wanted if self._stored < wanted <= self.handled else None
 
     def poll(self, position: int) -> None:
-        """Take in that handlers get events up to a position."""
+        """Note that handlers get events up to a position."""
         self.polled = max(self.polled, position)
 
     def handle(self, position: int) -> None:
-        """Take in that they have handled everything up to a position."""
+        """Note that they have handled everything up to a position."""
         self.handled = max(self.handled, position)
 
     def store(self, position: int) -> None:
-        """Take in that the progress is stored."""
+        """Note that the progress is stored."""
         with self._lock:
             self._stored = max(self._stored, position)
 
     @property
     def unconfirmed(self) -> bool:
-        """Whether events are handled that are not stored: progress over later ones must wait for their checkpoint."""
+        """Whether handled events are not stored yet: progress past later ones must wait for their checkpoint."""
         return self.handled > self._stored
 
     @property
@@ -140,7 +140,7 @@ class CheckpointTrigger:
     def request(self, position: int | Latest = LATEST) -> None:
         """Request a checkpoint of everything up to a position, or of everything given so far.
 
-        It is made when these events are handled. Requests that wait become one; those for what is stored, and those
+        It is made when these events are handled. Pending requests become one; those for stored positions, and those
         after the partition was released, are ignored.
 
         Raises:
@@ -150,12 +150,12 @@ class CheckpointTrigger:
 
     @property
     def is_over(self) -> bool:
-        """Whether the partition was released, or claimed again: what is done for this claim comes to nothing."""
+        """Whether the partition was released, or claimed again: further work for this claim is lost."""
         return not self._positions.is_open
 
 
 Asked: TypeAlias = "Mapping[int, int]"
-"""For which position which participant is asked, by its number."""
+"""A question: which participant is asked, by its number, for which position."""
 
 Answers: TypeAlias = "Mapping[int, int | None]"
 """Up to which position it has confirmed, clamped; ``None`` if it has not answered with a position."""
@@ -165,11 +165,11 @@ Ask: TypeAlias = "Callable[[Asked], Answers]"
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """What the participants of a partition have come to.
+    """What the participants of a partition have agreed on.
 
     Attributes:
         position: The highest position that all of them confirm; ``None`` if one does not confirm what was requested.
-        lagging: The numbers of those who have confirmed less than others.
+        lagging: The numbers of the participants that have confirmed less than others.
     """
 
     position: int | None
@@ -186,12 +186,12 @@ def clamped(answer: object, handled: int) -> int | None:
 
 
 def agree(count: int, requested: int, ask: Ask) -> Agreement:
-    """Have all participants confirm a position, and those who confirm less than another be asked for that.
+    """Have all participants confirm a position, and ask those that confirm less than another again, for that position.
 
-    A participant that cannot get there holds the position down, but not below what was requested.
+    A participant that cannot reach it limits the position, but not below the requested one.
 
     Args:
-        count: How many there are.
+        count: Number of participants.
         requested: What each of them has to confirm at least.
         ask: Asks some of them.
     """
@@ -205,7 +205,7 @@ def agree(count: int, requested: int, ask: Ask) -> Agreement:
 def agree_at_release(stored: int, answers: Answers, ask: Ask) -> Agreement:
     """Return what to store when a partition is released: the highest position that all participants confirm.
 
-    Those who confirm less than another are asked once more. One that has not answered confirms what is stored.
+    Participants that confirm less than another are asked once more. No answer counts as confirming what is stored.
     """
     failed = [number for number, answer in answers.items() if answer is None]
     if failed:

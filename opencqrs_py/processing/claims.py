@@ -73,7 +73,7 @@ class Claim:
             return False
         try:
             return self._tracker.renewed(self._group, replace(cursor, epoch=cursor.epoch + 1)) is not None
-        except Exception:  # an outage, which the next task meets
+        except Exception:  # an outage, which the next task reports
             return False
 
     def lost(self) -> FencedError:

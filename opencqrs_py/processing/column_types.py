@@ -1,4 +1,4 @@
-"""Column types: which Arrow type the fields of an event class have, and how their values get there."""
+"""Column types: the Arrow type of each field of an event class, and how values are converted to it."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from pydantic import BaseModel
 from typing_extensions import is_typeddict
 
 Conversion = Callable[[Any], Any]
-"""From the value of a field, never ``None``, to what Arrow takes for it."""
+"""Converts the value of a field, never ``None``, to what Arrow accepts."""
 
 DIGITS, PLACES = 38, 18
-"""Digits of a ``Decimal`` that names none of its own, and how many of them stand after the point."""
+"""Precision and scale of a ``Decimal`` field that declares none."""
 
 _SEQUENCES = (list, Sequence, tuple, set, frozenset)
 _WRAPPERS = (Annotated, Required, NotRequired)
 
 
 class NoColumnError(Exception):
-    """A field is annotated with what has no column: ``BookLent.extra``, and the annotation."""
+    """A field's annotation has no column type: ``BookLent.extra``, and the annotation."""
 
     def __init__(self, field: str, annotation: object) -> None:
         super().__init__(field, annotation)
@@ -40,7 +40,7 @@ class ColumnType:
 
     Attributes:
         arrow: Its type; each column may hold nulls.
-        convert: Makes of a value what Arrow takes; ``None``: Arrow takes it as it is.
+        convert: Converts a value to what Arrow accepts; ``None``: Arrow accepts it as it is.
     """
 
     arrow: Any
@@ -66,7 +66,7 @@ def _number(value: Any) -> Any:
 
 
 def _made(kind: type) -> Conversion:
-    """Return a conversion that refuses what is no ``kind``: Arrow takes any number for microseconds or days."""
+    """Return a conversion that refuses anything but ``kind``: Arrow takes any number for microseconds or days."""
 
     def checked(value: Any) -> Any:
         if not isinstance(value, kind):
@@ -78,7 +78,7 @@ def _made(kind: type) -> Conversion:
     return checked
 
 
-# Arrow takes more than it says: 1.5 as an int, true as a float, a text as a list. Unvalidated classes have such.
+# Arrow accepts more than it should: 1.5 as int, true as float, a text as list. Unvalidated classes have such values.
 _SCALARS: dict[Any, ColumnType] = {
     str: ColumnType(pa.string()),
     int: ColumnType(pa.int64(), _whole),
@@ -143,7 +143,7 @@ def _column(annotation: Any, field: str, above: tuple[type, ...]) -> ColumnType:
 
 
 def _bare(annotation: Any) -> tuple[Any, list[Any]]:
-    """Return an annotation without what stands around it, and what was annotated to it."""
+    """Return an annotation without its wrappers, and its metadata."""
     notes: list[Any] = []
     while True:
         if get_origin(annotation) in _WRAPPERS:
@@ -156,7 +156,7 @@ def _bare(annotation: Any) -> tuple[Any, list[Any]]:
 
 
 def _decimal(notes: Iterable[Any]) -> ColumnType:
-    """Return a column with the digits that pydantic holds the field to, if it does."""
+    """Return a column with the precision that pydantic enforces for the field, if any."""
     found = [one for note in notes for one in getattr(note, "metadata", [note])]
     digits = next((n for one in found if (n := getattr(one, "max_digits", None))), DIGITS)
     places = next((n for one in found if (n := getattr(one, "decimal_places", None)) is not None), None)
@@ -208,5 +208,5 @@ def _has_fields(cls: Any) -> bool:
 
 
 def getter_of(cls: Any) -> Callable[[Any, str], Any]:
-    """Return what gets the value of a field; what a TypedDict lacks is ``None``."""
+    """Return a getter for the value of a field; a missing key of a TypedDict yields ``None``."""
     return dict.get if is_typeddict(cls) else getattr

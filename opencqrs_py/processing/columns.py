@@ -1,6 +1,6 @@
 """Columns: from the events of a chunk to the ``pyarrow.Table`` that a handler asks for.
 
-Only this module and the two that it is made of load pyarrow here, and they are loaded when a handler asks for a table.
+Only this module and the two that it imports load pyarrow here; they are loaded when a handler asks for a table.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class TableReader(TableMaker):
         place: How messages name the handler.
 
     Raises:
-        HandlerSignatureError: OCQ-238, if a field of the class has no column, or the name of one of the event's.
+        HandlerSignatureError: OCQ-238, if a field of the class has no column type, or the name of an event column.
     """
 
     def __init__(self, event_class: Any, place: str) -> None:
@@ -85,7 +85,7 @@ class TableReader(TableMaker):
         if objects is None and self._quick is not None:
             try:
                 return self._quick.read(columns.payloads)
-            except UNUSUAL:  # looking at each explains it, or takes it as it is
+            except UNUSUAL:  # handling them one by one explains it, or accepts it
                 pass
         decoded = self._decoded(events, columns.payloads, objects)
         return [self._array(name, column, decoded, events) for name, column in self._columns.items()]
@@ -135,7 +135,7 @@ def _of_row(index: int, make: Callable[[], Any]) -> Any:
 
 
 def _moments(times: Sequence[str | None], events: Sequence[Event]) -> Any:
-    """Return the times of events; those that are not in the usual form one by one."""
+    """Return the times of events; times in unusual form are parsed one by one."""
     try:
         moments = pc.cast(pa.array(times, pa.string()), _MOMENT)
         if pc.any(pc.less(moments, _EARLIEST)).as_py() is not True:

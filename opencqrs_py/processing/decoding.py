@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import types
-import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from functools import cache
 from typing import (
-    Annotated,
     Any,
-    Literal,
-    NewType,
-    NotRequired,
-    Required,
-    TypeVar,
-    Union,
     cast,
     get_args,
     get_origin,
@@ -24,191 +15,30 @@ from typing import (
 )
 
 from pydantic import BaseModel, PydanticUndefinedAnnotation, PydanticUserError, TypeAdapter, ValidationError
-from typing_extensions import ReadOnly, TypeAliasType, is_typeddict
+from typing_extensions import is_typeddict
 
 from opencqrs_py.errors import EventFormatError, HandlerSignatureError
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.json_text import loses_digits, read_json
+from opencqrs_py.processing.conversions import (
+    Conversion,
+    conversion_of_fields,
+    converted,
+    mentions_decimal,
+    type_variables,
+)
 from opencqrs_py.processing.field_names import spelling_of
 
-Conversion = Callable[[Any], Any]
-"""From a number, as JSON has it, to what an annotation asks for; everything else comes out as it is."""
-
-_TRANSPARENT = (Annotated, Required, NotRequired, ReadOnly)
-_ALIASES = (TypeAliasType, getattr(typing, "TypeAliasType", TypeAliasType))
-
-
-def conversion_of_fields(event_class: type) -> Mapping[str, Conversion]:
-    """Return the conversions of a class's fields; fields whose numbers need none are left out.
-
-    ``Decimal`` is made of numbers and of texts, ``float`` of a ``Decimal``; in unions, lists, dictionaries and
-    TypedDicts, too. Raises ``NameError`` or ``TypeError`` if an annotation cannot be read.
-    """
-    return _fields(event_class, {})
-
-
-def converted(data: Mapping[str, Any], fields: Mapping[str, Conversion]) -> dict[str, Any]:
-    """Return data with the values of fields converted; raise ``ValueError`` if a text is no ``Decimal``."""
-    return {name: fields[name](value) if name in fields else value for name, value in data.items()}
-
-
-def mentions_decimal(core_schema: Any) -> bool:
-    """Return whether a schema of pydantic has a ``Decimal`` somewhere."""
-    if isinstance(core_schema, Mapping):
-        return core_schema.get("type") == "decimal" or any(map(mentions_decimal, core_schema.values()))
-    return isinstance(core_schema, list | tuple) and any(map(mentions_decimal, core_schema))
-
-
-def _fields(cls: type, known: dict[type, dict[str, Conversion]]) -> Mapping[str, Conversion]:
-    if cls in known:
-        return known[cls]
-    fields = known[cls] = {}  # first: it may hold itself
-    plain = get_origin(cls) or cls
-    arguments = dict(zip(getattr(plain, "__parameters__", ()), get_args(cls), strict=False))
-    for name, annotation in get_type_hints(plain, include_extras=True).items():
-        if (conversion := _conversion(_filled(annotation, arguments), known)) is not None:
-            fields[name] = conversion
-    return fields
-
-
-def _filled(annotation: Any, arguments: Mapping[Any, Any]) -> Any:
-    """Return an annotation of a generic class with type arguments in the places of its type variables."""
-    if isinstance(annotation, TypeVar):
-        return arguments.get(annotation, annotation)
-    variables = _variables(annotation) if arguments else ()
-    return annotation[tuple(arguments.get(one, Any) for one in variables)] if variables else annotation
-
-
-def _variables(annotation: Any) -> Sequence[Any]:
-    """Return the type variables in an annotation."""
-    if isinstance(annotation, TypeVar):
-        return (annotation,)
-    return () if get_origin(annotation) is None else tuple(getattr(annotation, "__parameters__", ()))
-
-
-def _conversion(annotation: Any, known: dict[type, dict[str, Conversion]]) -> Conversion | None:
-    annotation = _bare(annotation)
-    origin, members = get_origin(annotation), get_args(annotation)
-    if annotation in _SCALARS:
-        return _SCALARS[annotation]
-    if origin in (Union, types.UnionType):
-        return _of_union([_bare(member) for member in members], known)
-    if is_typeddict(origin or annotation):
-        fields = _fields(annotation, known)
-        return lambda value: converted(value, fields) if isinstance(value, dict) else value
-    if origin is tuple and members[1:] != (...,):
-        return _of_tuple([_conversion(member, known) for member in members])
-    if not members or not isinstance(origin, type) or not issubclass(origin, Iterable):
-        return None
-    is_object = issubclass(origin, Mapping) and len(members) > 1
-    return _of_values(_conversion(members[1], known)) if is_object else _of_list(_conversion(members[0], known))
-
-
-def _of_list(each: Conversion | None) -> Conversion | None:
-    if each is None:
-        return None
-    return lambda value: list(map(each, value)) if isinstance(value, list) else value
-
-
-def _of_tuple(each: Sequence[Conversion | None]) -> Conversion | None:
-    if each.count(None) == len(each):
-        return None
-
-    def convert(value: Any) -> Any:
-        if not isinstance(value, list):
-            return value
-        found = [one if conversion is None else conversion(one) for conversion, one in zip(each, value, strict=False)]
-        return [*found, *value[len(each) :]]
-
-    return convert
-
-
-def _of_values(each: Conversion | None) -> Conversion | None:
-    if each is None:
-        return None
-    return lambda value: {name: each(one) for name, one in value.items()} if isinstance(value, dict) else value
-
-
-def _bare(annotation: Any) -> Any:
-    """Return an annotation without what stands around it, and names given to it.
-
-    ``NotRequired[Annotated[Decimal, …]]`` is ``Decimal``, and so is ``NewType("Money", Decimal)``.
-    """
-    while True:
-        if get_origin(annotation) in _TRANSPARENT:
-            annotation = get_args(annotation)[0]
-        elif isinstance(annotation, NewType):
-            annotation = annotation.__supertype__
-        elif isinstance(annotation, _ALIASES) and _is_simple(annotation.__value__):
-            annotation = annotation.__value__
-        else:
-            return annotation
-
-
-def _is_simple(annotation: Any) -> bool:
-    """Return whether an alias stands for classes and collections of classes: others may hold themselves."""
-    return all(isinstance(member, type) for member in get_args(annotation) or (annotation,))
-
-
-def _of_union(members: Sequence[Any], known: dict[type, dict[str, Conversion]]) -> Conversion | None:
-    """Return the conversion of a union: what is of one of its types already stays as it is."""
-    decimals = [kind for kind in (int, float, str) if kind not in members] if Decimal in members else []
-    objects = [member for member in members if is_typeddict(get_origin(member) or member)]
-    others = [c for m in members if m not in (Decimal, float, *objects) and (c := _conversion(m, known)) is not None]
-
-    def convert(value: Any) -> Any:
-        if type(value) in decimals:
-            return _decimal(value)
-        if type(value) is Decimal and Decimal not in members and float in members:
-            return float(value)
-        if isinstance(value, dict) and objects:
-            found = next((member for member in objects if _fits(value, get_origin(member) or member)), None)
-            return value if found is None else converted(value, _fields(found, known))
-        for each in others:
-            value = each(value)
-        return value
-
-    return convert if decimals or float in members or objects or others else None
-
-
-def _fits(data: Mapping[str, Any], cls: Any) -> bool:
-    """Return whether data have the fields that a TypedDict requires, and the values of its literals."""
-    hints = {name: _bare(hint) for name, hint in get_type_hints(cls).items()}
-    literals = {name: get_args(hint) for name, hint in hints.items() if get_origin(hint) is Literal}
-    required = cls.__required_keys__ <= data.keys()
-    return required and all(data[name] in values for name, values in literals.items() if name in data)
-
-
-def _decimal(value: Any) -> Any:
-    if type(value) not in (int, float, str):
-        return value
-    try:
-        number = Decimal(str(value))
-    except InvalidOperation:
-        number = Decimal("NaN")
-    if not number.is_finite():
-        msg = f"{value!r} is no decimal number"
-        raise ValueError(msg)
-    return number
-
-
-def _float(value: Any) -> Any:
-    return float(value) if type(value) is Decimal else value
-
-
-_SCALARS: dict[Any, Conversion] = {Decimal: _decimal, float: _float}
-
-
 Decoder = Callable[[Event], Any]
-"""From an event to an object; explains what is wrong with one that does not fit."""
+"""Decodes an event to an object; its errors explain what does not fit."""
 
 QuickDecoder = Callable[[str | None], Any]
-"""From the data as JSON text to the same object, or one of ``NO_OBJECTS``; raises anything at all without such data."""
+"""Decodes JSON text to the same object, or one of ``NO_OBJECTS``; raises any error at all for other data."""
 
 _read = cast("QuickDecoder", read_json)
 
 NO_OBJECTS = frozenset({list, str, int, float, Decimal, bool, type(None)})
-"""What JSON becomes that is no JSON object."""
+"""The types of JSON values that are no objects."""
 
 _PROBLEMS_SHOWN = 5
 _OF_ITS_OWN = ("model", "dataclass")  # schemas that make an object of the class itself
@@ -255,7 +85,7 @@ def decoder_for(event_class: type) -> Decoder:
 
 @cache
 def quick_decoder_for(event_class: type) -> QuickDecoder | None:
-    """Return a decoder for the usual case, ``None`` if there is none; on any error of it ask the other one."""
+    """Return a decoder for the usual case, ``None`` if there is none; on any error use the other decoder."""
     plain = get_origin(event_class) or event_class
     if plain in (dict, Mapping):
         return _read
@@ -271,8 +101,8 @@ def quick_decoder_for(event_class: type) -> QuickDecoder | None:
 def yields_others(event_class: type) -> bool:
     """Return whether decoding to a class may yield an object of another class, such as a child of it.
 
-    So it is with a class that pydantic makes by code of the project (a validator around or after it, a schema of its
-    own, such as a discriminated union), and with one that has a ``__new__`` of its own.
+    That is so for a class that pydantic creates by code of the project (a validator around or after it, a custom schema
+    such as a discriminated union), and for one with its own ``__new__``.
     """
     plain = get_origin(event_class) or event_class
     if not isinstance(plain, type) or plain in (dict, object, Mapping) or is_typeddict(plain):
@@ -287,7 +117,7 @@ def _outermost(event_class: type) -> str:
     try:
         schema: Mapping[str, Any] = TypeAdapter(event_class).core_schema
     except (PydanticUserError, PydanticUndefinedAnnotation):
-        return "model"  # its decoder says what is wrong
+        return "model"  # its decoder reports what is wrong
     definitions = {one["ref"]: one for one in schema.get("definitions", ())}
     while schema["type"] in ("definitions", "definition-ref"):
         schema = schema["schema"] if schema["type"] == "definitions" else definitions[schema["schema_ref"]]
@@ -295,7 +125,7 @@ def _outermost(event_class: type) -> str:
 
 
 def _json_object(event: Event) -> dict[str, Any]:
-    data = event.data  # decoded for this caller: its changes are seen by no other, nor at the next attempt
+    data = event.data  # decoded for this caller only: no other caller or attempt sees its changes
     if not isinstance(data, dict):
         raise _misfit(event, "a JSON object", [f"the data are {type(data).__name__}"])
     return data
@@ -346,7 +176,7 @@ def _check_variables(event_class: type) -> None:
     if not given:
         return
     for name, annotation in get_type_hints(event_class).items():
-        for variable in _variables(annotation):
+        for variable in type_variables(annotation):
             if variable in given and variable not in getattr(event_class, "__parameters__", ()):
                 what = f"its field '{name}' is a {variable.__name__} of a parent, and may be anything"
                 fix = f"annotate the field in {event_class.__name__} itself, with the type that it has there"
@@ -354,7 +184,7 @@ def _check_variables(event_class: type) -> None:
 
 
 def _validation(event_class: type) -> Callable[[Any], Any]:
-    """Return what makes an object of JSON text.
+    """Return a function that turns JSON text into an object.
 
     pydantic reads a number with a point as a double, and makes a ``Decimal`` of that. So where there are more digits
     than a double holds, it validates the data first, and then makes the object of exact numbers.
@@ -394,7 +224,7 @@ def _attrs_decoder(event_class: Any) -> Decoder:
 
 
 def _but_texts(conversion: Conversion) -> Conversion:
-    """Return a conversion of a field whose own converter takes texts as it will."""
+    """Return a conversion for a field with a converter of its own, which gets texts unconverted."""
     return lambda value: value if isinstance(value, str) else conversion(value)
 
 

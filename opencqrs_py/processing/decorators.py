@@ -1,4 +1,4 @@
-"""The decorators that mark event classes and handlers. They leave a mark on what they decorate and change nothing else.
+"""The decorators that mark event classes and handlers. They attach a mark and change nothing else.
 
 A name can only hold one function, and a loop, an overload or a factory makes several. So a decorator also registers
 what it decorates with the body (of a module or a class) that is being run by an import. The register lives in that
@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from enum import Enum
-from types import FrameType, ModuleType
 from typing import Any, TypeVar, overload
 
 from opencqrs_py.errors import HandlerSignatureError
@@ -32,104 +31,7 @@ from opencqrs_py.model.handler import (
     Surrounded,
 )
 from opencqrs_py.model.job import JOB_ATTRIBUTE, JobMark
-
-_NAME = "__opencqrs_register__"
-_MODULE = "<module>"  # how Python calls the code of a module
-
-
-@dataclass(eq=False, slots=True)
-class Register:
-    """What was decorated while one body ran.
-
-    Attributes:
-        owner: ``module`` or ``module:Class`` of the body, for messages.
-        spec: Identifies one run of a module's body; ``importlib.reload`` runs it again in the same namespace.
-        members: Functions, classes, and the registers of class bodies, in the order of decoration.
-    """
-
-    owner: str
-    spec: object = None
-    members: list[Any] = field(default_factory=list)
-
-    def add(self, member: Any) -> None:
-        """Add ``member`` unless it is there already."""
-        if not any(member is each for each in self.members):
-            self.members.append(member)
-
-
-def register(member: Any) -> str:
-    """Register what a decorator was applied to, if an import is under way.
-
-    A function written in the body of a class belongs to that class; everything else to the module that is being
-    imported, even if another module's function has decorated it there.
-
-    Returns:
-        Name of that module; empty at run time, when no module is being imported.
-    """
-    frame = inspect.currentframe()
-    outermost: Any = member
-    while frame is not None:
-        if outermost is member and _is_class_body(frame) and _is_written_in(member, frame):
-            outermost = _added_to_class(member, frame)
-        if _is_module_body(frame):
-            of_module = _in_namespace(frame.f_globals, frame.f_globals["__name__"], frame.f_globals.get("__spec__"))
-            if outermost is not None:
-                of_module.add(outermost)
-            return of_module.owner
-        frame = frame.f_back
-    return ""
-
-
-def register_of(body: ModuleType | type) -> Register | None:
-    """Return what was decorated in the body of a module or of this very class (not of a parent)."""
-    found = vars(body).get(_NAME)
-    return found if isinstance(found, Register) else None
-
-
-def _in_namespace(namespace: dict[str, Any], owner: str, spec: object = None) -> Register:
-    found = namespace.get(_NAME)
-    if not isinstance(found, Register) or found.spec is not spec:
-        found = namespace[_NAME] = Register(owner, spec)
-    return found
-
-
-def _added_to_class(member: Any, frame: FrameType) -> Register | None:
-    """Add a method to the register of the class body that is run; ``None`` if only the class itself will show it."""
-    if _hides_namespace(frame):
-        return None
-    body = _in_namespace(frame.f_locals, f"{frame.f_locals['__module__']}:{frame.f_code.co_qualname}")
-    body.add(member)
-    return body
-
-
-def _is_class_body(frame: FrameType) -> bool:
-    code = frame.f_code
-    is_body = not code.co_flags & inspect.CO_OPTIMIZED and code.co_name != _MODULE
-    return is_body and "__qualname__" in code.co_names  # which the body of every class sets
-
-
-def _is_written_in(member: Any, frame: FrameType) -> bool:
-    """Return whether a function, or what wraps one as static or class method, is written in this class body."""
-    prefix = f"{frame.f_code.co_qualname}."
-    name = getattr(member, "__qualname__", "")
-    return not isinstance(member, type) and name.startswith(prefix) and "." not in name.removeprefix(prefix)
-
-
-def _is_module_body(frame: FrameType) -> bool:
-    names = frame.f_globals
-    is_body = frame.f_code.co_name == _MODULE and names.get("__name__") != "__main__"
-    return is_body and (frame.f_locals is names or _hides_namespace(frame))
-
-
-def _hides_namespace(frame: FrameType) -> bool:
-    """Return whether the body of a module or class is in a comprehension.
-
-    Source:
-        PEP 709: from Python 3.12 on a comprehension runs in the frame around it, and ``f_locals`` then is not the
-        namespace, but something that is made at each look and has the comprehension's own variables.
-    """
-    return frame.f_locals is not frame.f_locals
-
+from opencqrs_py.processing.register import register
 
 T = TypeVar("T", bound=Callable[..., Any])
 C = TypeVar("C", bound=type)
@@ -143,7 +45,7 @@ def event_type(name: str) -> Callable[[C], C]:
 
     Raises:
         HandlerSignatureError: OCQ-200, if ``name`` is not a text with at least one character, or it is put above a
-            function, which would never be called.
+            function, which would never be used.
     """
     if not isinstance(name, str) or not name.strip():
         fix = 'write @event_type("library.book-lent.v1") above the class'
@@ -186,16 +88,16 @@ def event_handling(
     Args:
         group: Name of the processing group, or a member of an enum whose value is the name. On a method it may be left
             out: the class names it.
-        types: Patterns of event types (``*`` any text, ``?`` any character), when no event class decides.
+        types: Patterns of event types (``*`` any text, ``?`` any character), for handlers without an event class.
         order: Handlers of a group run in ascending order, those without one last, in the order of definition.
         events: The event class whose fields are the columns of the ``pyarrow.Table`` that the handler takes, since the
             annotation cannot name it.
-        replay: ``False``: the handler is not called again for events that were handled before the group was reset, as
-            for mail. ``None``: as its class says, else it is called.
+        replay: ``False``: the handler is not called again for events that were handled before a reset, such as one
+            that sends mail. ``None``: as its class says, else it is called.
 
     Raises:
-        HandlerSignatureError: OCQ-200, if ``group``, ``types``, ``order``, ``events`` or ``replay`` are not what they
-            should be.
+        HandlerSignatureError: OCQ-200, if ``group``, ``types``, ``order``, ``events`` or ``replay`` has a wrong type or
+            value.
 
     Source:
         OpenCQRS ``@EventHandling`` and Spring's order annotation.
@@ -237,12 +139,12 @@ def dataframe_handler(
 
     Args:
         group: Name of the processing group, or a member of an enum whose value is the name.
-        types: Patterns of event types; with ``EventFrames`` and without patterns all events are the group's.
+        types: Patterns of event types; ``EventFrames`` without patterns means all events.
         events: The event class whose fields are the columns of the ``DataFrame`` that the handler takes.
         replay: As of ``@event_handling``.
 
     Raises:
-        HandlerSignatureError: OCQ-200, if ``group``, ``types``, ``events`` or ``replay`` are not what they should be.
+        HandlerSignatureError: OCQ-200, if ``group``, ``types``, ``events`` or ``replay`` have a wrong type or value.
     """
     if not isinstance(_text(group), str) or not _text(group).strip():
         fix = """write @dataframe_handler("loans", events=BookLent)"""
@@ -265,77 +167,77 @@ def on_start(group: str | Enum) -> Callable[[T], T]:
 def on_reset(group: str | Enum) -> Callable[[T], T]:
     """Mark a function that runs when a group is reset, in the transaction that moves its progress.
 
-    The place to empty the read model. By annotation it takes ``Reset``, ``Connection``, ``Session``, and what the
+    The place to empty the read model. By annotation it gets ``Reset``, ``Connection``, ``Session``, and what the
     container provides. If it raises, nothing is reset.
 
     Args:
         group: Name of the processing group, or a member of an enum whose value is the name.
 
     Raises:
-        HandlerSignatureError: OCQ-200, if ``group`` is no name.
+        HandlerSignatureError: OCQ-200, if ``group`` is not a name.
     """
     return _of_group(group, "on_reset", ON_RESET_ATTRIBUTE)
 
 
 def on_replay_finished(group: str | Enum) -> Callable[[T], T]:
-    """Mark a function that runs once when all partitions of a group have handled again what was handled before a reset.
+    """Mark a function that runs once when all partitions of a group have finished the replay after a reset.
 
     It runs in a transaction of its own, before the first new event of the partition that was the last. Its arguments
-    are those of an ``@on_reset`` function. If it raises, that partition fails, and tries it again.
+    are those of an ``@on_reset`` function. If it raises, that partition fails and retries it.
 
     Args:
         group: Name of the processing group, or a member of an enum whose value is the name.
 
     Raises:
-        HandlerSignatureError: OCQ-200, if ``group`` is no name.
+        HandlerSignatureError: OCQ-200, if ``group`` is not a name.
     """
     return _of_group(group, "on_replay_finished", ON_REPLAY_FINISHED_ATTRIBUTE)
 
 
 def batch_key(group: str | Enum) -> Callable[[T], T]:
-    """Mark the function that returns to which batch of a scheduled group an event belongs.
+    """Mark the function that returns the batch of a scheduled group to which an event belongs.
 
-    It is the group's sequence resolver: the events of a batch have one owner, an order, and wait for each other. By
+    It is the group's sequence resolver: the events of a batch have one owner and an order, and wait for each other. By
     annotation it takes ``Event``, an event class or ``dict``, and ``Metadata``, and returns a text.
 
     Args:
         group: Name of the processing group, or a member of an enum whose value is the name.
 
     Raises:
-        HandlerSignatureError: OCQ-200, if ``group`` is no name.
+        HandlerSignatureError: OCQ-200, if ``group`` is not a name.
     """
     return _of_group(group, "batch_key", BATCH_KEY_ATTRIBUTE)
 
 
 def inbox_filter(group: str | Enum) -> Callable[[T], T]:
-    """Mark a function that returns whether an event comes into the inbox of a scheduled group.
+    """Mark a function that returns whether an event enters the inbox of a scheduled group.
 
-    Events for which one of them returns something false are left out for good. By annotation it takes ``Event``, an
-    event class or ``dict``, and ``Metadata``; events of other classes than it takes are not left out.
+    Events for which one of them returns a false value are ignored permanently. By annotation it takes ``Event``, an
+    event class or ``dict``, and ``Metadata``; it does not affect events of other classes.
 
     Args:
         group: Name of the processing group, or a member of an enum whose value is the name.
 
     Raises:
-        HandlerSignatureError: OCQ-200, if ``group`` is no name.
+        HandlerSignatureError: OCQ-200, if ``group`` is not a name.
     """
     return _of_group(group, "inbox_filter", INBOX_FILTER_ATTRIBUTE)
 
 
 def checkpointing(group: str | Enum) -> Callable[[C], C]:
-    """Mark a class whose methods handle events of a group, and that says itself what of them is durable.
+    """Mark a class whose methods handle events of a group, and that reports which of them are durable.
 
     Its ``@event_handling`` methods need not name the group. It has a method ``on_checkpoint``, and may have those of
-    ``CheckpointParticipant`` besides, which it can derive from. Progress is stored up to where it confirms.
+    ``CheckpointParticipant``, from which it can derive. Progress is stored up to the position that it confirms.
 
     Args:
         group: Name of the processing group, or a member of an enum whose value is the name.
 
     Raises:
-        HandlerSignatureError: OCQ-640, if ``group`` is no name, or what is marked is no class.
+        HandlerSignatureError: OCQ-640, if ``group`` is not a name, or the marked object is not a class.
 
     Source:
-        Axon's self-checkpointing, which its open source does not have.
+        Axon's self-checkpointing, which is not part of its open source.
     """
     name, fix = _text(group), """write @checkpointing("leaderboard") above a class with @event_handling methods"""
     if not isinstance(name, str) or not name.strip():
@@ -365,7 +267,7 @@ def upcaster(*types: str) -> Callable[[T], T]:
     """Mark a function that turns events of old types into events as they are written today.
 
     It takes the data (an event class or ``dict``), ``Event`` or ``Metadata`` by annotation, and returns an ``Upcast``,
-    several of them, or ``None`` to drop the event. What it makes is given to the upcaster of the new type, if any.
+    several of them, or ``None`` to drop the event. Each result is passed on to the upcaster of its new type, if any.
 
     Args:
         types: The event types that it takes, at least one; no other upcaster may take them.
@@ -393,20 +295,20 @@ _RESERVED_JOB = "standard"  # which names the settings of all jobs
 
 
 def job(name: str | Enum, *, input: Callable[..., Any] | None = None) -> Callable[[T], T]:  # noqa: A002 its own word
-    """Mark a function or method as a job: it runs at a time, on an event, or when a person or program asks.
+    """Mark a function or method as a job: it runs at set times, on an event, or on demand.
 
-    Arguments are found by annotation: ``JobContext``, ``Connection`` or ``Session`` (whose transaction also records
-    what of the run is done), ``AfterCommit``, and what containers provide. When it runs is said in the settings, below
+    Arguments are found by annotation: ``JobContext``, ``Connection`` or ``Session`` (their transaction also records
+    the progress of the run), ``AfterCommit``, and what containers provide. The settings say when it runs:
     ``opencqrs.jobs.<name>.triggers``.
 
     Args:
         name: Name of the job, or a member of an enum whose value is the name.
         input: Function that returns the ids that the job applies to: a ``select()`` of one column, which is read page
             by page; or ids (whole numbers or texts); with an argument ``JobPage`` those of a page, in ascending order.
-            The job then runs for all of them, or for those of them that it is asked for.
+            The job then runs for all of them, or for those that are requested.
 
     Raises:
-        HandlerSignatureError: OCQ-200, if ``name`` or ``input`` is not what it should be.
+        HandlerSignatureError: OCQ-200, if ``name`` or ``input`` has a wrong type or value.
     """
     text = _text(name)
     fix = 'write @job("clean-up") above the function'
@@ -436,13 +338,13 @@ def around_event(group: str | Enum = "", *, order: int | None = None) -> Callabl
 def around_event(group: str | Enum | Callable[..., Any] = "", *, order: int | None = None) -> Any:
     """Mark a generator function that surrounds all handlers of one event.
 
-    It yields once; the handlers run there, and an error of theirs is raised there. Arguments are found by annotation:
+    It yields once; the handlers run there, and their errors are raised there. Arguments are found by annotation:
     ``Event``, ``Metadata``, ``ProcessingContext``, the connection or session, and what containers provide. Handlers
     that take lists run later, outside of it.
 
     Args:
-        group: Name of the processing group, or a member of an enum whose value is the name; left out, of every group.
-        order: Lower ones surround higher ones; those without are innermost.
+        group: Name of the processing group, or a member of an enum whose value is the name; by default, every group.
+        order: Lower ones surround higher ones; those without an order are innermost.
     """
     return _around(Surrounded.EVENT, group, order)
 
@@ -454,12 +356,12 @@ def around_handler(group: str | Enum = "", *, order: int | None = None) -> Calla
 def around_handler(group: str | Enum | Callable[..., Any] = "", *, order: int | None = None) -> Any:
     """Mark a generator function that surrounds each call of a handler.
 
-    It yields once; the handler runs there, and an error of its is raised there. Arguments are found by annotation:
+    It yields once; the handler runs there, and its error is raised there. Arguments are found by annotation:
     ``Invocation``, the connection or session, and what containers provide.
 
     Args:
-        group: Name of the processing group, or a member of an enum whose value is the name; left out, of every group.
-        order: Lower ones surround higher ones; those without are innermost.
+        group: Name of the processing group, or a member of an enum whose value is the name; by default, every group.
+        order: Lower ones surround higher ones; those without an order are innermost.
     """
     return _around(Surrounded.HANDLER, group, order)
 
@@ -476,12 +378,12 @@ def _around(surrounded: Surrounded, group: Any, order: int | None) -> Any:
 
 
 def _text(group: Any) -> Any:
-    """Return the value of an enum's member, anything else as it is."""
+    """Return the value of an enum member, and anything else as it is."""
     return group.value if isinstance(group, Enum) else group
 
 
 def _marked(handler: T, mark: HandlerMark) -> T:
-    """Mark a handler. Each decoration has a mark of its own: a copy of the function has the same one."""
+    """Mark a handler. Each decoration creates its own mark, which copies of the function share."""
     _marks_on(handler, HANDLER_ATTRIBUTE)
     return _noted(handler, HANDLER_ATTRIBUTE, replace(mark, home=register(handler)))
 
@@ -493,7 +395,7 @@ def _noted(member: T, attribute: str, mark: object) -> T:
 
 
 def _marks_on(member: Any, attribute: str) -> tuple[Any, ...]:
-    """Return the marks that ``member`` has already; refuse what cannot take one."""
+    """Return the marks that ``member`` has already; refuse objects that cannot have one."""
     if inspect.ismethod(member) or not hasattr(member, "__dict__"):
         what = f"a {type(member).__name__} cannot be decorated"
         fix = "decorate a function, a method where it is written, or a class"

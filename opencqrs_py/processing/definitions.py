@@ -1,4 +1,4 @@
-"""Handler definitions made by hand, and what decorators have left on functions."""
+"""Handler definitions made by hand, and the marks of decorators on functions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class EventHandlerDefinition:
     Attributes:
         group: Processing group.
         handler: Function or bound method; its arguments are found by annotation.
-        types: Patterns of event types, when no event class decides.
+        types: Patterns of event types, for handlers without an event class.
         order: Handlers of a group run in ascending order, those without one last.
         events: Event class whose fields are columns, for a handler that takes a ``pyarrow.Table``.
         replay: Whether the handler is called again for events that were handled before the group was reset.
@@ -50,10 +50,10 @@ class EventHandlerDefinition:
 
     @property
     def handlers(self) -> tuple[Handler, ...]:
-        """What the definition comes to.
+        """The handler that the definition describes.
 
         Raises:
-            HandlerSignatureError: OCQ-640, if it is a method of a participant that cannot serve.
+            HandlerSignatureError: OCQ-640, if it is a method of an invalid participant.
         """
         mark = HandlerMark(
             self.group, tuple(self.types), self.order, self.events, replay=None if self.replay else False
@@ -63,24 +63,24 @@ class EventHandlerDefinition:
 
 
 Definition = EventHandlerDefinition | Handler | Callable[..., Any]
-"""What a handler may be given as: a function that is decorated, or one with a definition."""
+"""Ways to pass a handler: a decorated function, or a definition."""
 
 
 def in_order(definitions: Iterable[Definition]) -> list[Handler]:
     """Return the handlers of definitions and of decorated functions, in the order in which they run.
 
-    Raises OCQ-207 if something is no handler, or names no group.
+    Raises OCQ-207 if something is not a handler, or names no group.
     """
     return sorted((handler for definition in definitions for handler in _handlers(definition)), key=order_of)
 
 
 def upcasters_of(functions: Iterable[Upcaster | Callable[..., Any]]) -> list[Upcaster]:
-    """Return what ``@upcaster`` has made of functions; raise OCQ-207 if one is not decorated."""
+    """Return the upcasters that ``@upcaster`` marks; raise OCQ-207 if a function is not decorated."""
     return [one if isinstance(one, Upcaster) else _upcaster(one) for one in functions]
 
 
 def interceptors_in_order(functions: Iterable[Interceptor | Callable[..., Any]], group: str) -> list[Interceptor]:
-    """Return what ``@around_event`` and ``@around_handler`` have made of functions for a group, outermost first.
+    """Return the interceptors of a group that ``@around_event`` and ``@around_handler`` mark, outermost first.
 
     Raises OCQ-207 if a function is not decorated.
     """
@@ -102,7 +102,7 @@ def place_of(member: Any) -> str:
 
 
 def order_of(ordered: Handler | Interceptor) -> float:
-    """Return the place of a handler or interceptor among others; those without an order come last."""
+    """Return the sort key of a handler or interceptor; those without an order come last."""
     return _LAST if ordered.mark.order is None else ordered.mark.order
 
 
@@ -128,7 +128,7 @@ def _handlers(definition: Definition) -> Iterable[Handler]:
 
 
 def _groups_of_class(method: Any) -> list[str]:
-    """Return the groups that a method belongs to by its class."""
+    """Return the groups to which a method belongs through its class."""
     cls = type(getattr(method, "__self__", None))
     marks = cls.__dict__.get(HANDLER_ATTRIBUTE, ())
     groups = [mark.group for mark in marks if mark.group] or checkpointed_groups(cls)
@@ -146,13 +146,13 @@ def _participant_of(method: Any, group: str) -> Participant | None:
 
 
 def upcaster_on(function: Any) -> Upcaster | None:
-    """Return what ``@upcaster`` has made of a function, ``None`` if it is not decorated."""
-    types = getattr(function, "__dict__", {}).get(UPCASTER_ATTRIBUTE, ())  # not what a proxy makes up
+    """Return the upcaster that a function is marked as, ``None`` if it is not decorated."""
+    types = getattr(function, "__dict__", {}).get(UPCASTER_ATTRIBUTE, ())  # a proxy may invent attributes
     return Upcaster(types, function, place_of(function)) if types else None
 
 
 def interceptors_on(function: Any) -> list[Interceptor]:
-    """Return what ``@around_event`` and ``@around_handler`` have made of a function; nothing if it is not decorated."""
+    """Return the interceptors that a function is marked as; none if it is not decorated."""
     marks = getattr(function, "__dict__", {}).get(AROUND_ATTRIBUTE, ())
     return [Interceptor(mark, function, place_of(function)) for mark in marks]
 

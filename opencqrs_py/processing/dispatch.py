@@ -1,7 +1,7 @@
-"""Dispatch: from the events of a chunk to the calls of the handlers that want them.
+"""Dispatch: from the events of a chunk to calls of the handlers that want them.
 
-What is done with the events of a type is planned when the first of them comes, and done by one of four: a chunk of
-which all handlers take tables becomes one for each; one whose events are all as usual is decoded at once, and its
+How the events of a type are handled is planned when the first of them arrives. There are four ways: a chunk of
+which all handlers take tables becomes a table for each; a chunk with usual events only is decoded at once, and its
 objects are handed over; an event that needs no reading is given to its handlers in turn; one that is upcast, in an
 envelope or surrounded is read first.
 """
@@ -31,12 +31,12 @@ from opencqrs_py.processing.exceptions import raise_interrupt
 from opencqrs_py.processing.field_names import spelling_of
 from opencqrs_py.processing.interception import Interceptors
 from opencqrs_py.processing.reading import Reading
-from opencqrs_py.processing.signatures import Kind
+from opencqrs_py.processing.roles import Kind
 from opencqrs_py.processing.tables import RowFailedError, TableMaker, table_maker_for
 
 
 class ChunkFailedError(Exception):
-    """The handlers of a chunk raised ``error`` with the event at ``index`` in hand, or with several: ``None``."""
+    """The handlers of a chunk raised ``error`` at the event with ``index``; ``None``: with several events in hand."""
 
     def __init__(self, index: int | None, error: BaseException) -> None:
         super().__init__(index, error)
@@ -45,17 +45,17 @@ class ChunkFailedError(Exception):
 
 
 _Gathered = list[tuple[Any, Event, Event]]
-"""What a handler that takes lists gets of a chunk: each event that it wants decoded, as it was read and as stored."""
+"""The input of a handler that takes lists: each event of a chunk that it wants, decoded, as read and as stored."""
 
 _Run = Callable[[Event, Event, Work, Sequence[_Gathered]], bool]
-"""Does what is to be done with an event, given as read and as stored; returns whether a handler wants it."""
+"""Handles an event, given as read and as stored; returns whether a handler wants it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """A handler of the group, its call with what surrounds it, and its number among those that take lists or tables.
+    """A handler of the group, its call with its interceptors, and its number among those that take lists or tables.
 
-    ``tables`` makes them for one that takes tables.
+    ``tables`` makes the tables of a handler that takes them.
     """
 
     bound: BoundHandler
@@ -70,10 +70,10 @@ def _undecoded(_event: Event) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """What one handler does with events of a type: to which class it has their data decoded, if to any, and how.
+    """How one handler gets events of a type: the class to which their data are decoded, if any, and the decoder.
 
-    Where a table is made of them, its maker decodes them, unless they become objects of another class first. ``only``
-    are the classes of which the object must be, where decoding may yield one of another class (K7).
+    For a table, its maker decodes them, unless they become objects of another class first. ``only``
+    are the classes of which the object must be an instance, where decoding may yield another class (K7).
     """
 
     target: _Target
@@ -84,7 +84,7 @@ class _Step:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What the handlers do with the events of a type: those that take one event, and those that take lists."""
+    """The handlers of the events of a type: those that take one event, and those that take lists."""
 
     steps: Sequence[_Step]
     calls: _Run | None
@@ -103,12 +103,12 @@ class Dispatcher:
             handlers ask for are added.
         reading: How stored events are read: envelope and upcasters.
         interceptors: What surrounds events and handlers.
-        belongs: Returns whether one of several events that a stored event becomes is for a partition. Only a sequence
-            resolver that sees decoded objects sends them to different ones.
+        belongs: Returns whether one of several upcast events is for a partition. Only a sequence
+            resolver that sees decoded objects sends them to different partitions.
 
     Raises:
         HandlerSignatureError: OCQ-206, if no event type leads to a handler's event class; OCQ-208, if JSON cannot
-            become it; OCQ-238, if a handler takes a table and a field of the class has no column.
+            be decoded to it; OCQ-238, if a handler takes a table and a field of the class has no column type.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Dispatcher:
         self._interceptors = interceptors or Interceptors()
         self._belongs = belongs
         self._surrounded = self._interceptors.of_events or self._interceptors.of_handlers
-        # What surrounds a handler may ask for the session, too.
+        # Interceptors of a handler may ask for the session, too.
         self._flushes = self._surrounded or any(signature.asks_for(Kind.SESSION) for signature in self._signatures)
         numbers = count()
         self._targets = [
@@ -138,7 +138,7 @@ class Dispatcher:
             )
             for bound in handlers
         ]
-        self._only_tables = (  # until an event type shows that it is not so
+        self._only_tables = (  # until an event type shows otherwise
             self._reading.plain
             and not self._interceptors.of_handlers
             and all(bound.signature.in_columns for bound in handlers)
@@ -147,7 +147,7 @@ class Dispatcher:
         self._lists = [target for target in self._targets if target.number is not None]
         self._plans: dict[str, _Plan] = {}
         self._runs: dict[str, _Run] = {}
-        self._together = self._reading.plain and not self._only_tables  # likewise, until an event shows it
+        self._together = self._reading.plain and not self._only_tables  # likewise, until an event shows otherwise
         self._quick: dict[str, QuickDecoder] = {}
         self._calls_of_work: dict[str, CallOfWork] = {}
         for bound in handlers:
@@ -155,7 +155,7 @@ class Dispatcher:
 
     @cached_property
     def wanted_types(self) -> frozenset[str] | None:
-        """The stored types that may lead to a handler, or ``None`` when each type has to be looked at."""
+        """The stored types that may lead to a handler, or ``None`` when each type has to be checked."""
         handlers = [target.bound for target in self._targets]
         if self._types.open or any(map(_open, handlers)):
             return None
@@ -188,7 +188,7 @@ class Dispatcher:
 
     @property
     def uses_session(self) -> bool:
-        """Whether anything may ask for the session, which holds what a savepoint does not undo."""
+        """Whether anything may ask for the session, whose state a savepoint does not undo."""
         return self._flushes
 
     @property
@@ -203,7 +203,7 @@ class Dispatcher:
 
     @property
     def attributes(self) -> frozenset[str]:
-        """What is looked at of each event besides its position, type and data."""
+        """The attributes that are used of each event besides position, type and data."""
         if self.sees_attributes:
             return ATTRIBUTES
         in_columns = any(signature.in_columns for signature in self._signatures)
@@ -211,9 +211,9 @@ class Dispatcher:
 
     @property
     def pipelines(self) -> bool:
-        """Whether all handlers ask for the driver's connection, take one event, and see nothing that acts elsewhere.
+        """Whether all handlers ask for the driver's connection, take one event, and get nothing that acts elsewhere.
 
-        What a provider gives may act outside of the transaction. That must not happen before a statement's error is
+        A provided object may act outside of the transaction. That must not happen before a statement's error is
         known, if it would not have happened after it.
         """
         others = (Kind.INJECTED, Kind.CONNECTION, Kind.SESSION)
@@ -225,26 +225,26 @@ class Dispatcher:
 
     @property
     def sees_attributes(self) -> bool:
-        """Whether anything can look at more of an event than its type and data."""
+        """Whether anything can use more of an event than its type and data."""
         others = not self._reading.plain or self._interceptors.sees_attributes
         return others or any(signature.sees_attributes for signature in self._signatures)
 
     def wants(self, event_type: str) -> bool:
-        """Return whether stored events of the type may lead to a handler."""
+        """Return whether stored events of a type may lead to a handler."""
         return event_type in self._reading.upcast_types or self.handles(event_type)
 
     def handles(self, event_type: str) -> bool:
-        """Return whether a handler wants events of the type, as they are read."""
+        """Return whether a handler wants events of a type, as read."""
         return bool(self._plan(event_type).steps)
 
     def places(self, event: Event) -> list[str]:
-        """Return ``file:line (name)`` of the handlers that a stored event may lead to."""
+        """Return ``file:line (name)`` of the handlers to which a stored event may lead."""
         if self._reading.plain_for(event.type):
             return [step.target.bound.handler.place for step in self._plan(event.type).steps]
         return [target.bound.handler.place for target in self._targets]
 
     def handle(self, chunk: Chunk, work: Work) -> int:
-        """Call the handlers for the events of a chunk; return how many of the events at least one handler got.
+        """Call the handlers for the events of a chunk; return how many events at least one handler got.
 
         Raises ``ChunkFailedError`` with what a handler raised, or why an event cannot be read or decoded.
         """
@@ -275,7 +275,7 @@ class Dispatcher:
         return handled
 
     def _shares_of_tables(self, chunk: Chunk) -> list[Chunk] | None:
-        """Return the events of a chunk for each handler, if all take tables; ``None`` if each has to be looked at."""
+        """Return the events of a chunk for each handler, if all take tables; ``None`` if each has to be checked."""
         types = set(chunk.types)
         for event_type in types - self._in_columns.keys():
             steps = self._plan(event_type).steps
@@ -298,23 +298,23 @@ class Dispatcher:
         return sum(bool(self._in_columns[event_type]) for event_type in chunk.types)
 
     def _decoded_together(self, chunk: Chunk) -> list[Any] | None:
-        """Return the objects of a chunk, if each of its events is as usual and wanted by one handler that sees no more.
+        """Return the decoded objects of a chunk, if each event is usual and wanted by one handler that needs no more.
 
-        ``None`` if that is not so: then each event has to be looked at.
+        ``None`` otherwise: then the events are handled one by one.
         """
         try:
             decoded = chunk.decoded(self._quick)
         except KeyError as missing:
             return self._decoded_together(chunk) if self._learned(missing.args[0], chunk) else None
-        except BaseException as error:  # looking at each explains it
+        except BaseException as error:  # handling them one by one explains it
             raise_interrupt(error)
             return None
         return decoded if decoded and NO_OBJECTS.isdisjoint(map(type, decoded)) else None
 
     def _learned(self, event_type: str, chunk: Chunk) -> bool:
-        """Note how events of a type are decoded; return whether that is new and they can be decoded together.
+        """Record how events of a type are decoded; return whether that is new and they can be decoded together.
 
-        ``chunk`` has the first ones.
+        ``chunk`` has the first of them.
         """
         steps = self._plan(event_type).steps
         if event_type in self._quick or not steps:
@@ -324,23 +324,23 @@ class Dispatcher:
         if len(steps) > 1 or quick is None or not self._sees_objects_only(target):
             self._together = False
             return False
-        if target.bound.call_of_work is not None:  # another dictionary, as other threads may be going through this one
+        if target.bound.call_of_work is not None:  # a new dictionary, as other threads may be iterating over this one
             self._calls_of_work = {**self._calls_of_work, event_type: target.bound.call_of_work}
         if (spelling := spelling_of(step.decoded_as)).left:
             for event in islice((event for event in chunk if event.type == event_type), spelling.left):
                 spelling.look(event)
-        self._quick[event_type] = quick  # last: from here on other threads take the type for known
+        self._quick[event_type] = quick  # last: from here on other threads consider the type known
         return True
 
     def _sees_objects_only(self, target: _Target) -> bool:
-        """Return whether a handler can be given the objects of a chunk without a look at their events, or at others."""
+        """Return whether a handler can be given the objects of a chunk without their events, and without others."""
         if target.number is not None:
             sees_more = any(map(target.bound.signature.asks_for, (Kind.RAW, Kind.METADATA)))
             return len(self._targets) == 1 and not self._interceptors.of_handlers and not sees_more
         return not self._lists and not self._surrounded and target.bound.call_of_work is not None
 
     def _handle_decoded(self, chunk: Chunk, decoded: list[Any], work: Work) -> int:
-        """Call the handlers with objects that were decoded together: most of what costs time is done by then."""
+        """Call the handlers with objects that were decoded together: most of the work is done by then."""
         if self._lists:
             count = len(decoded)  # the list is the handler's, to keep and to empty
             self._call_lists([(decoded, (), chunk)], work, count)  # the context is that of the chunk's first event
@@ -363,7 +363,7 @@ class Dispatcher:
         return len(decoded)
 
     def _call_lists(self, lists: Iterable[Sequence[Any]], work: Work, size: int) -> None:
-        """Call the handlers that take lists or tables, each with its own; those that get none are left out."""
+        """Call the handlers that take lists or tables, each with its own; those without events are not called."""
         work.index = None
         try:
             for target, own in zip(self._lists, lists, strict=True):
@@ -377,7 +377,7 @@ class Dispatcher:
             raise ChunkFailedError(0 if size == 1 else None, error) from error
 
     def _run_for(self, event_type: str) -> _Run:
-        """Return what is done with stored events of a type; made once."""
+        """Return the function that handles stored events of a type; made once."""
         plan = self._plan(event_type)
         if not self.wants(event_type):
             run: _Run = _nothing  # undecoded, and not even taken out of its envelope (K5)
@@ -389,10 +389,10 @@ class Dispatcher:
         return run
 
     def _read_and_run(self, event: Event, raw: Event, work: Work, gathered: Sequence[_Gathered]) -> bool:
-        """Read a stored event and do what the types of its results ask for."""
+        """Read a stored event and handle its results by their types."""
         read = [(one, self._plan(one.type)) for one in self._read(event, work)]
         called = [(one, plan.calls) for one, plan in read if plan.calls is not None]
-        unmatched = 0  # by the classes of what was decoded
+        unmatched = 0  # by the class of the decoded object
 
         def call() -> None:
             nonlocal unmatched
@@ -410,14 +410,14 @@ class Dispatcher:
 
     def _read(self, event: Event, work: Work) -> Sequence[Event]:
         found, partition, is_meant = self._reading.read(event), work.partition, work.is_meant
-        if self._belongs is None or len(found) == 1:  # it was assigned to its only partition
+        if self._belongs is None or len(found) == 1:  # it has one sequence, which is this partition's
             return found
         if partition.modulus == 1 and is_meant is None:
             return found
         return [one for one in found if self.handles(one.type) and self._belongs(one, partition, is_meant)]
 
     def _plan(self, event_type: str) -> _Plan:
-        """Return what is done with events of a type, as they are read; made once."""
+        """Return the function that handles events of a type, as read; made once."""
         plan = self._plans.get(event_type)
         if plan is None:
             steps = list(filter(None, (self._step(target, event_type) for target in self._targets)))
@@ -456,12 +456,12 @@ class Dispatcher:
             for cls in needed:
                 decoder_for(
                     decoded_as(annotation) if cls is wanted else cls
-                )  # what cannot be decoded to is found at the start, not with the first event
+                )  # an impossible class is found at the start, not with the first event
 
 
 @contextmanager
 def _rows_in(chunk: Chunk, events: Sequence[Event]) -> Iterator[None]:
-    """Raise ``ChunkFailedError`` with the event of a chunk that cannot become a row, in the place of its row."""
+    """Raise ``ChunkFailedError`` for the event of a chunk that cannot become a row."""
     try:
         yield
     except RowFailedError as failed:
@@ -481,7 +481,7 @@ def _nothing(_event: Event, _raw: Event, _work: Work, _gathered: Sequence[_Gathe
 
 
 def _giving(steps: Sequence[_Step]) -> _Run:
-    """Return what gives an event to handlers in turn, to each an object of its own."""
+    """Return a function that gives an event to handlers in turn, with a separate object for each."""
     times = Counter(step.decoded_as for step in steps)
     shared = {cls for cls in times if cls is not None and times[cls] > 1 and immutable(cls)}
     if shared or any(step.only for step in steps):
@@ -501,10 +501,10 @@ def _giving(steps: Sequence[_Step]) -> _Run:
 
 
 def _sharing(steps: Sequence[_Step], shared: set[Any]) -> _Run:
-    """Return what gives an event to handlers in turn, some of which may get the same object.
+    """Return a function that gives an event to handlers in turn, some of which may share an object.
 
-    What no handler can change is decoded once for all of them. Where only the object shows which handlers want it, one
-    that a handler does not want goes to the next.
+    Immutable objects are decoded once for all handlers. Where only the object shows which handlers want it, one
+    that a handler does not want is passed to the next.
     """
     shared = set() if any(step.only for step in steps) else shared
 

@@ -19,16 +19,16 @@ from opencqrs_py.processing.decoding import yields_others
 
 _VALUES = frozenset({str, int, float, bool, bytes, type(None), date, datetime, time, timedelta, Decimal, UUID})
 _CONTAINERS = (tuple, frozenset)
-_OWN_CODE = ("__post_init__", "__get_pydantic_core_schema__", "__pydantic_validator__")  # may make anything of a field
+_OWN_CODE = ("__post_init__", "__get_pydantic_core_schema__", "__pydantic_validator__")  # may change any field
 
 
 @cache
 def immutable(event_class: Any) -> bool:
-    """Return whether no object that the decoder makes of this class can be changed, nor anything in it.
+    """Return whether the objects that the decoder makes of this class are immutable, with all that they hold.
 
     That is so for frozen dataclasses without code of their own at construction, all of whose fields are texts,
     numbers, times, enums, tuples or frozen sets of these, or such dataclasses again. Everything else is decoded for
-    each handler separately: that costs a microsecond, and a look at every way to change an object would still miss one.
+    each handler separately: that costs a microsecond, and no check would find every way to change an object.
     """
     return _frozen(event_class, frozenset())
 
@@ -41,7 +41,7 @@ def _frozen(cls: Any, above: frozenset[Any]) -> bool:
     if any(hasattr(cls, name) for name in _OWN_CODE):
         return False
     if any(isinstance(member, cached_property) for parent in cls.__mro__ for member in vars(parent).values()):
-        return False  # what it returns is kept in the object
+        return False  # its result is kept in the object
     try:
         hints = get_type_hints(cls, include_extras=True)
     except Exception:  # an annotation that cannot be read proves nothing
@@ -63,21 +63,21 @@ def _unchanging(annotation: Any, above: frozenset[Any]) -> bool:
 
 
 TypeResolver = Callable[[str], type | None]
-"""Returns the event class of a type, ``None`` if it knows none."""
+"""Returns the event class of a type, ``None`` if there is none."""
 
 ANYTHING = (object, dict, Mapping)
-"""What every event's data can become."""
+"""The classes to which every event's data can be decoded."""
 
 
 class EventTypes:
-    """The event classes by type: those that ``@event_type`` marks, those of a map, those that a resolver knows.
+    """The event classes by type: marked with ``@event_type``, given in a map, or known to a resolver.
 
-    Several classes may stand for one type, each in its own module; the marked ones come first.
+    Several classes may stand for one type, each in its own module; marked classes come first.
 
     Args:
-        classes: Classes with ``@event_type``; others are left out.
+        classes: Classes with ``@event_type``; others are ignored.
         mapped: More types, each with its class.
-        resolver: Asked for types that are neither marked nor mapped; the same answer for a type at each call.
+        resolver: Called for types that are neither marked nor mapped; must always return the same class for a type.
 
     Source:
         OpenCQRS event type resolvers.
@@ -101,11 +101,11 @@ class EventTypes:
 
     @property
     def open(self) -> bool:
-        """Whether there may be more types than ``names``."""
+        """Whether there may be types besides ``names``."""
         return self._resolver is not None
 
     def add(self, classes: Iterable[type]) -> None:
-        """Take in more classes that are marked."""
+        """Add marked classes."""
         for cls in classes:
             if isinstance(cls, type) and (name := event_type_of(cls)):
                 known = self._classes.setdefault(name, [])
@@ -122,13 +122,13 @@ class EventTypes:
         return found
 
     def all_classes(self) -> Sequence[type]:
-        """Return every class that is known without a resolver."""
+        """Return every class that is known without the resolver."""
         return [cls for name in self.names for cls in self.classes_of(name)]
 
     def class_for(self, wanted: Sequence[Any], event_type: str) -> Any:
-        """Return the class to decode an event to where one of ``wanted`` is asked for; ``None`` for none.
+        """Return the class to decode an event to where one of ``wanted`` is asked for; ``None`` if there is none.
 
-        A class itself comes before its children, with the type arguments that it is asked for with.
+        A class itself comes before its subclasses, with the requested type arguments.
 
         Source:
             Decision K7.
@@ -143,7 +143,7 @@ class EventTypes:
         return None
 
     def parent_for(self, wanted: Sequence[Any], event_type: str) -> Any:
-        """Return the class that stands for a type and may yield one of ``wanted``, a child of it; ``None`` for none.
+        """Return the class of a type that may yield one of ``wanted``, a subclass of it; ``None`` if there is none.
 
         Source:
             Decision K7.
@@ -158,17 +158,17 @@ def plain(cls: Any) -> Any:
 
 
 def decoded_as(annotation: Any) -> Any:
-    """Return what data are decoded to: for ``Price[Decimal]`` that itself, for ``dict[str, int]`` a ``dict``."""
+    """Return the class to which data are decoded: ``Price[Decimal]`` itself, but ``dict`` for ``dict[str, int]``."""
     return plain(annotation) if plain(annotation) in ANYTHING else annotation
 
 
 def is_a(cls: Any, parent: Any) -> bool:
-    """Return whether ``cls`` is ``parent`` or a child of it; TypedDicts have no children."""
+    """Return whether ``cls`` is ``parent`` or a subclass of it; TypedDicts have none."""
     if is_typeddict(parent) or is_typeddict(cls):
         return cls is parent
     return issubclass(cls, parent)
 
 
 def may_yield(cls: Any, child: Any) -> bool:
-    """Return whether decoding to ``cls`` may yield a ``child`` of it."""
+    """Return whether decoding to ``cls`` may yield ``child``, a subclass of it."""
     return child not in ANYTHING and is_a(child, cls) and yields_others(cls)

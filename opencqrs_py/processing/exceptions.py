@@ -1,6 +1,6 @@
-"""Exceptions: which of them are interrupts, what is in a group, and what can be shown of them.
+"""Exceptions: which are interrupts, what a group contains, and how they are shown.
 
-The functions that read an exception are total: whatever it does when it is looked at, something can be shown of it.
+The functions that read an exception are total: however it behaves when inspected, they return something to show.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from opencqrs_py.errors import EventStoreError, ExplainedError, OpenCqrsError
 from opencqrs_py.model.masking import scrubbed
 from opencqrs_py.model.outcome import Failure, Origin
 
-_MEMBERS: Any = BaseExceptionGroup.__dict__["exceptions"]  # of the class itself: a child may have its own
+_MEMBERS: Any = BaseExceptionGroup.__dict__["exceptions"]  # of the class itself: a subclass may override it
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:
-    """Yield the exceptions of a group, of the groups in it and so on; an exception that is no group, alone."""
+    """Yield the exceptions of a group, recursively; for any other exception, itself."""
     waiting = [error]
     while waiting:
         one = waiting.pop()
@@ -36,7 +36,7 @@ def leaves(error: BaseException) -> Iterator[BaseException]:
 
 
 class _Interrupts(local):
-    """Whether a ``KeyboardInterrupt`` on this thread is an error like any other."""
+    """Whether a ``KeyboardInterrupt`` on this thread counts as an ordinary error."""
 
     are_errors = False
 
@@ -46,7 +46,7 @@ _interrupts = _Interrupts()
 
 @contextlib.contextmanager
 def interrupts_are_errors() -> Iterator[None]:
-    """Take each ``KeyboardInterrupt`` in this block for an error of the project's code, also on the main thread."""
+    """Treat each ``KeyboardInterrupt`` in this block as an error of the project's code, also on the main thread."""
     before, _interrupts.are_errors = _interrupts.are_errors, True
     try:
         yield
@@ -58,10 +58,10 @@ def raise_interrupt(error: BaseException) -> None:
     """Raise ``error`` again if it is a real interrupt, alone or in a group; else return.
 
     Python delivers signals to the main thread only. A ``KeyboardInterrupt`` that is raised on another thread comes
-    from the project's code, and is an error like any other. So is every other ``BaseException``: a panic of a Rust
+    from the project's code, and is an ordinary error. So is every other ``BaseException``: a panic of a Rust
     extension, ``SystemExit``, ``CancelledError``, ``GeneratorExit``.
 
-    Nobody presses Ctrl-C in a worker of Spark: see ``interrupts_are_errors``.
+    In a worker of Spark there is no Ctrl-C: see ``interrupts_are_errors``.
 
     Raises:
         KeyboardInterrupt: If there is one, on the main thread.
@@ -80,18 +80,18 @@ MOST_NAME = 200
 MOST_MESSAGE = 4_000
 MOST_LABEL = 1_000
 _CODE = re.compile(r"OCQ-\d{3}")
-_MARGIN = 1_000  # characters in which a secret would be seen that the cut divides
+_MARGIN = 1_000  # characters around the cut, within which a divided secret is still found
 
-# Control characters but tab and line end: databases refuse NUL, terminals act on others.
+# Control characters except tab and line end: databases refuse NUL, terminals act on others.
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"}
 
 
 class ErrorText(NamedTuple):
-    """What can be shown of an exception.
+    """The parts of an exception that are shown.
 
     Attributes:
         name: Name of its class, without the module; at most about 200 characters.
-        message: Its text, of an explained error what is wrong; at most about 4,000 characters.
+        message: Its text; of an explained error, what is wrong. At most about 4,000 characters.
     """
 
     name: str
@@ -99,12 +99,12 @@ class ErrorText(NamedTuple):
 
 
 def error_text(error: BaseException) -> ErrorText:
-    """Return what can be shown of an exception; never raises, except for an interrupt."""
+    """Return name and message of an exception; never raises, except for an interrupt."""
     return ErrorText(type_name(error), message_of(error))
 
 
 def placed_error_text(error: BaseException) -> ErrorText:
-    """Return what can be shown of an exception that belongs to no event: of an explained error, where it is, too."""
+    """Return name and message of an exception that belongs to no event; of an explained error, with its place."""
     name, message = error_text(error)
     place = _read(lambda: getattr(error, "where", ""))
     if not issubclass(type(error), ExplainedError) or not isinstance(place, str) or not place:
@@ -129,7 +129,7 @@ def message_of(error: BaseException) -> str:
     """Return the text of an exception; of an explained error, what is wrong."""
     explained = issubclass(type(error), ExplainedError)
     text = _read(lambda: getattr(error, "what") if explained else str(error))  # noqa: B009 known by its class only
-    if explained and not isinstance(text, str):  # half made: a child that has not called our constructor
+    if explained and not isinstance(text, str):  # half initialised: a subclass that has not called our constructor
         text = _read(lambda: str(error))
     if isinstance(text, str):
         return plain_text(text, MOST_MESSAGE)
@@ -151,7 +151,7 @@ def failure_of(error: BaseException, origin: Origin, *, permanent: bool = False,
 
 
 def advice_of(error: BaseException) -> str:
-    """Return where an explained error is and how to fix it, as lines; empty for other errors."""
+    """Return place and fix of an explained error, as lines; empty for other errors."""
     if not issubclass(type(error), ExplainedError):
         return ""
     lines = []
@@ -169,12 +169,12 @@ def label_text(label: Callable[[], str]) -> str:
 
 
 def plain_text(text: str, most: int) -> str:
-    """Return a text that every database, terminal and JSON writer takes.
+    """Return a text that every database, terminal and JSON writer accepts.
 
-    Secrets are hidden; lone surrogates and control characters become visible. Of a text with more than ``most``
+    Secrets are hidden; lone surrogates and control characters are escaped. Of a text with more than ``most``
     characters the middle is left out.
     """
-    exact = str.__str__(text)  # of a child of ``str``, no method of its own is called
+    exact = str.__str__(text)  # no method that a subclass of ``str`` overrides is called
     if len(exact) > most:
         tail = most // 3
         head, end = scrubbed(exact[: most - tail + _MARGIN]), scrubbed(exact[-tail - _MARGIN :])
@@ -199,9 +199,9 @@ def _read(read: Callable[[], str]) -> str | _Unreadable:
 
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
-_OF_CONTAINERS = "src/dependency_injector/"  # its compiled code names the files that it was made of
-_LEFT_OUT = (_PACKAGE, contextlib.__file__, _OF_CONTAINERS)  # the second one closes what this package has opened
-_DATABASE = ("sqlalchemy", "psycopg", "pymysql")  # libraries whose lines say nothing of a statement that fails
+_OF_CONTAINERS = "src/dependency_injector/"  # its compiled code names its source files
+_LEFT_OUT = (_PACKAGE, contextlib.__file__, _OF_CONTAINERS)  # the second one closes context managers of this package
+_DATABASE = ("sqlalchemy", "psycopg", "pymysql")  # libraries whose frames say nothing about a failing statement
 
 _INNER = "opencqrs_py.processing."  # exceptions between our own functions, never seen outside
 MOST_CHARACTERS = 20_000
@@ -213,7 +213,7 @@ _CONTEXT = "\nDuring handling of the above exception, another exception occurred
 
 
 class _Link(NamedTuple):
-    """An exception of a chain, and how it led to the next one."""
+    """An exception of a chain, and its relation to the next one."""
 
     error: BaseException
     led_by: str
@@ -222,22 +222,22 @@ class _Link(NamedTuple):
 def own_frames(error: BaseException) -> str:
     """Format an exception with its causes, leaving out the frames of this package and of the libraries of databases.
 
-    Empty when no frame is left: then the error arose in this package or below it. Empty, too, for an event store's
-    error that reached no frame but this package's, whatever the library beneath raised. Never raises, except for an
+    Empty when no frame is left: the error arose in this package or below it. Empty, too, for an event store's
+    error that passed through frames of this package only, whatever a library below raised. Never raises, except for an
     interrupt; at most about 20,000 characters.
     """
     try:
         if issubclass(type(error), EventStoreError) and not _frames(error):
             return ""
         shown, frames = _shown(error, members=True)
-    except BaseException as failure:  # what an exception does when it is looked at is not ours to know
+    except BaseException as failure:  # an exception may do anything when inspected
         raise_interrupt(failure)
         return ""
     return plain_text(shown.rstrip(), MOST_CHARACTERS) if frames else ""
 
 
 def stack_of_thread(number: int) -> str:
-    """Format where a thread is, beginning with the first frame below this package; empty if there is none."""
+    """Format the stack of a thread, beginning with the first frame below this package; empty if there is none."""
     frame = sys._current_frames().get(number)  # noqa: SLF001 the documented way, for debuggers
     frames = traceback.extract_stack(frame, limit=_MOST_FRAMES) if frame is not None else []
     ours = [index for index, each in enumerate(frames) if each.filename.startswith(_PACKAGE)]
@@ -247,7 +247,7 @@ def stack_of_thread(number: int) -> str:
 
 
 def _shown(error: BaseException, *, members: bool) -> tuple[str, int]:
-    """Return an exception's text after those of its causes, and how many frames are in it."""
+    """Return an exception's text, preceded by those of its causes, and its number of frames."""
     parts: list[str] = []
     frames = 0
     for link in reversed(list(_chain(error))):
@@ -265,9 +265,9 @@ def _chain(error: BaseException) -> Iterator[_Link]:
         cause, context = error.__cause__, None if error.__suppress_context__ else error.__context__
         before = context if cause is None else cause
         if before is not None and _module(error) == "sqlalchemy.exc" and getattr(error, "orig", None) is before:
-            return  # the driver's error, whose text is in the one that SQLAlchemy has made of it
+            return  # the driver's error, whose text is part of SQLAlchemy's
         if before is None or id(before) in seen or _module(before).startswith(_INNER):
-            return  # what a chunk failed of before it was tried in parts has led to nothing of this
+            return  # the error of the whole chunk, before it was tried in parts, is no cause of this one
         led_by = _CONTEXT if cause is None else _CAUSE
         error = before
         seen.add(id(error))
@@ -293,7 +293,7 @@ def _frames(error: BaseException) -> list[traceback.FrameSummary]:
 
 @cache
 def _database_folders() -> tuple[str, ...]:
-    """Return where the libraries of databases are; none of them is imported."""
+    """Return the locations of database libraries, without importing them."""
     specs = [find_spec(name) for name in _DATABASE]
     return tuple(str(Path(spec.origin).parent) + os.sep for spec in specs if spec is not None and spec.origin)
 

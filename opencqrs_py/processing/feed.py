@@ -31,7 +31,7 @@ class UnsequencedError(Exception):
 
 
 class _Assigned(NamedTuple):
-    """The events of a page by the residues of their partitions, up to a position; why they end there, if they do."""
+    """The events of a page by the residues of their partitions, up to a position; and why they end there, if early."""
 
     events: Mapping[int, Chunk]
     upto: int
@@ -58,16 +58,16 @@ class Page:
         events = part.events if isinstance(part.events, Chunk) else Chunk(part.events)
         self._events = events if wanted is None else events.of_types(wanted)
         self._sequencing = sequencing
-        self._ids: dict[str, tuple[str, ...]] = {}  # by subject, where that decides
+        self._ids: dict[str, tuple[str, ...]] = {}  # by subject, where the subject decides
         self._assigned: dict[int, _Assigned] = {}  # by modulus
-        self._subjects: dict[str, list[str]] = {}  # by sequence, where the subject decides, once they were asked for
+        self._subjects: dict[str, list[str]] = {}  # by sequence, where the subject decides; filled on demand
         self._lock = Lock()
 
     def events_of(self, partition: Partition, after: int) -> tuple[Chunk, int]:
-        """Return the partition's events after ``after``, in order, and the position up to which they are all.
+        """Return the partition's events after ``after``, in order, and the position up to which they are complete.
 
         A single partition gets every event, and no sequence resolver is asked. Raises ``UnsequencedError`` if the next
-        event belongs to no sequence that could be found; those before it come first.
+        event's sequence cannot be determined; the events before it are returned first.
         """
         if partition.modulus == 1 or partition == self._only:
             return self._events if after == self.after else self._events.after(after), self.upto
@@ -81,16 +81,16 @@ class Page:
         return assigned.events.get(partition.residue, NOTHING).after(after), assigned.upto
 
     def sequence_ids(self, event: Event) -> tuple[str, ...]:
-        """Return the ids of an event's sequences, each once and in order; raise ``UnsequencedError`` if that fails.
+        """Return the ids of an event's sequences, each once and in order; raise ``UnsequencedError`` on failure.
 
-        They are kept where the subject decides. Any other resolver is asked again: keeping an id for each event would
-        double the cost of assigning it, and few events are asked about.
+        They are cached where the subject decides. Other resolvers are called again: keeping an id for each event would
+        double the cost of assigning it, and ids are needed for few events.
         """
         with self._lock:
             return self._certain_ids(event)
 
     def unhandled(self, partition: Partition, events: Chunk, upto: int, ahead: Ahead) -> tuple[Chunk, int]:
-        """Return a partition's events without those that were handled ahead of it, and up to where they are all.
+        """Return a partition's events except those that were handled ahead of it, and up to where they are complete.
 
         Raises:
             UnsequencedError: If the sequence of the first event cannot be determined; those before it come first.
@@ -114,7 +114,7 @@ class Page:
     def subjects_of(self, sequence_ids: frozenset[str]) -> frozenset[str] | None:
         """Return the subjects whose events belong to some sequences, where the subject decides.
 
-        ``None`` where it does not, or if it does not say of an event: then each event has to be asked about.
+        ``None`` where it does not, or not for every event: then each event has to be checked.
         """
         if not self._sequencing.by_subject:
             return None
@@ -162,7 +162,7 @@ class Page:
         if self._sequencing.by_subject:
             try:
                 return _Assigned(self._by_residue(residues, modulus), self.upto, None)
-            except BaseException as error:  # looking at one event after the other finds the one
+            except BaseException as error:  # going through the events one by one finds it
                 raise_interrupt(error)
         indices: dict[int, list[int]] = defaultdict(list)
         upto, failure = self.upto, None
@@ -198,17 +198,17 @@ class Page:
 
 
 class Feed:
-    """Hands out pages of the log; partitions at about the same position get the same page, read once.
+    """Provides pages of the log; partitions at about the same position share a page, which is read once.
 
-    A partition that lags more than the pages that are kept catches up with pages of its own, without the events of the
-    others if the store can leave these out: else each laggard would read the log once more. Safe for several threads.
+    A partition that lags by more than the kept pages catches up with pages of its own, without the events of the
+    others if the store can filter these: else each laggard would read the whole log again. Safe for several threads.
 
     Args:
         source: The event store.
         selection: Which events the group looks at.
         sequencing: Maps events to sequences, and sequences to partitions.
         limit: Most events per page.
-        memory: Pages kept for partitions that lag a little, and as many for those that lag more.
+        memory: Number of pages kept for partitions that lag a little, and for those that lag more.
         wanted: Returns whether events of a type may lead to a handler; ``None`` for all.
         upto: The last position that is read, one that is final; ``None`` for the whole log.
     """
@@ -231,13 +231,13 @@ class Feed:
         self._sequencing = sequencing
         self._wanted = wanted
         self._recent: deque[Page] = deque(maxlen=memory)
-        self._behind: deque[Page] = deque(maxlen=memory)  # read for laggards, which drive no newer page out
+        self._behind: deque[Page] = deque(maxlen=memory)  # read for laggards; they evict no newer page
         self._own: dict[Partition, Page] = {}  # the last page of each laggard that has only its events
         self._lock = Lock()
 
     @cached_property
     def sequenced(self) -> Feed:
-        """The same feed, or one whose events have all that their sequences are determined by."""
+        """The same feed, or one whose events have all attributes that determine their sequences."""
         looked_at = self._selection.attributes | self._sequencing.attributes
         if looked_at == self._selection.attributes:
             return self
@@ -249,7 +249,7 @@ class Feed:
 
         Args:
             after: Position up to which all is done.
-            partition: For which partition it is; for another one the page may lack events.
+            partition: Partition that it is for; for another one the page may lack events.
         """
         with self._lock:
             for page in (*self._recent, *self._behind):
@@ -268,9 +268,9 @@ class Feed:
             return page
 
     def _read_own(self, after: int, partition: Partition) -> Page | None:
-        """Return a page with a laggard's events only, up to the pages that all share; ``None`` if there is none.
+        """Return a page with a laggard's events only, up to the shared pages; ``None`` if there is none.
 
-        Those pages show that the log is final before them.
+        The shared pages prove that the log is final before them.
         """
         known = self._own.get(partition)
         if known is not None and known.after <= after < known.upto:

@@ -1,4 +1,4 @@
-"""The names by which pydantic reads the fields of a class, and data that have them in another spelling."""
+"""The names by which pydantic reads the fields of a class, and data that spell them differently."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from opencqrs_py.model.event import Event
 from opencqrs_py.model.naming import canonical
 
 _log = logging.getLogger("opencqrs.processing")
-_LOOKS = 20  # at the first events of a class: a name that is spelled in another way is so in all of them
+_LOOKS = 20  # at the first events of a class: a misspelled name is misspelled in all of them
 _PREPARING = ("function-before", "function-wrap", "function-plain")  # code of the project, which may rename fields
 Path = tuple[str, ...]
 
@@ -25,8 +25,8 @@ class FieldNames:
 
     Attributes:
         name: The one in the class.
-        written: The one that pydantic writes by alias.
-        read: The ways to its value in data, each through objects only; the first one is looked at first.
+        written: The one by which pydantic serialises, by alias.
+        read: The paths to its value in data, each through objects only, in order of precedence.
         required: Whether it has no default.
     """
 
@@ -61,7 +61,7 @@ def _schemas(cls: Any) -> Iterator[Mapping[str, Any]]:
     try:
         schema: Mapping[str, Any] | None = TypeAdapter(cls).core_schema
         definitions = {one["ref"]: one for one in (schema or {}).get("definitions", ())}
-    except (PydanticUserError, PydanticUndefinedAnnotation):  # the decoder says what is wrong with the class
+    except (PydanticUserError, PydanticUndefinedAnnotation):  # the decoder reports what is wrong with the class
         return
     while schema is not None:
         yield schema
@@ -74,10 +74,10 @@ def _fields(schemas: Sequence[Mapping[str, Any]]) -> Iterable[tuple[str, Mapping
 
 
 class Spelling:
-    """Looks whether the first events of a class have a field in another spelling, and warns of it once.
+    """Checks whether the first events of a class spell a field differently, and warns once.
 
-    ``bookId`` in the data does not fill ``book_id``. A field without a default would be missed; one with a default
-    would take it in silence.
+    ``bookId`` in the data does not fill ``book_id``. A field without a default would raise an error; one with a default
+    would silently keep it.
     """
 
     def __init__(self, cls: Any) -> None:
@@ -88,7 +88,7 @@ class Spelling:
         self.left = _LOOKS if self._fields else 0
 
     def look(self, event: Event) -> None:
-        """Look at the data of an event, if it is one of the first."""
+        """Check the data of an event, if it is one of the first."""
         if self.left:
             self.left -= 1
             self._look(event)
@@ -115,5 +115,5 @@ class Spelling:
 
 @cache
 def spelling_of(cls: Any) -> Spelling:
-    """Return the one look at the data of a class in this process."""
+    """Return this process's only check for a class."""
     return Spelling(cls)

@@ -1,4 +1,4 @@
-"""Filters: functions that decide of an event whether it comes into the inbox of a scheduled group."""
+"""Filters: functions that decide whether an event enters the inbox of a scheduled group."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from opencqrs_py.processing.binding import NothingProvided, with_arguments
 from opencqrs_py.processing.decoding import decoder_for
 from opencqrs_py.processing.event_types import EventTypes
 from opencqrs_py.processing.reading import Reading
+from opencqrs_py.processing.roles import RESOLVER, Kind
 from opencqrs_py.processing.sequence_resolvers import check_plain
-from opencqrs_py.processing.signatures import RESOLVER, Kind, read_signature
+from opencqrs_py.processing.signatures import read_signature
 
 
 class EventFilter:
-    """A function that is asked about events, as they are stored or as handlers see them.
+    """A function that decides about events, as they are stored or as handlers see them.
 
-    If it takes an event class, events of other classes come in without a question. Where upcasters make several events
-    of one, it comes in if one of them would.
+    If it takes an event class, events of other classes are accepted without a call. Where upcasters make several events
+    of one, it is accepted if one of them would be.
 
     Args:
         function: Returns ``True`` or ``False``.
@@ -42,10 +43,10 @@ class EventFilter:
         self._place = place
 
     def __call__(self, event: Event) -> bool:
-        """Return whether a stored event comes in.
+        """Return whether a stored event enters the inbox.
 
         Raises:
-            ProjectCodeError: OCQ-216, if the answer is neither ``True`` nor ``False``.
+            ProjectCodeError: OCQ-216, if the result is neither ``True`` nor ``False``.
         """
         if self._raw:
             return self._answer(None, event)

@@ -1,7 +1,7 @@
-"""Groups whose events a handler gets as data frames: what the core knows of them without Spark.
+"""Groups whose handler gets events as data frames: what the core knows of them without Spark.
 
 A step of such a group is a range of positions: it is handled by one call, in one transaction with the progress, by the
-rules of chunks. Who makes the data frames is given by the engine when its session is open.
+rules of chunks. The engine provides the maker of data frames when its session is open.
 """
 
 from __future__ import annotations
@@ -25,20 +25,21 @@ from opencqrs_py.processing.dispatch import ChunkFailedError, Dispatcher
 from opencqrs_py.processing.event_types import EventTypes
 from opencqrs_py.processing.exceptions import raise_interrupt
 from opencqrs_py.processing.groups import GroupProcessing
-from opencqrs_py.processing.parking import ParkingRule
+from opencqrs_py.processing.parked_entries import ParkingRule
 from opencqrs_py.processing.ports import Clock, EventSource, ProgressTracker
 from opencqrs_py.processing.ranges import PositionRange, RangeFeed
 from opencqrs_py.processing.reading import Reading
 from opencqrs_py.processing.replays import ReplayRule
+from opencqrs_py.processing.roles import Kind
 from opencqrs_py.processing.sequencing import Sequencing
-from opencqrs_py.processing.signatures import Argument, Kind, Signature
+from opencqrs_py.processing.signatures import Argument, Signature
 from opencqrs_py.processing.staging import FrameRows, TakesFrameRows
 
 RANGE = 500_000
-"""Most positions of a range, where no setting says it."""
+"""Most positions of a range, unless a setting says otherwise."""
 
 MOST_LOST = 3
-"""Workers in a row that an event may lose while it is handled alone, before it counts as an attempt of the event."""
+"""Lost workers in a row, while an event is handled alone, that count as a failed attempt of the event."""
 
 _PAGE = 10_000  # events that become one table
 _TABLE = Argument("table", Kind.TABLE, None)
@@ -46,7 +47,7 @@ _NO_UNIT: Any = None  # tables are made outside of any transaction
 
 
 class EventOfRangeError(Exception):
-    """The event at ``position`` cannot become a row of a data frame, for which ``error`` is the reason."""
+    """The event at ``position`` cannot become a row of a data frame, because of ``error``."""
 
     def __init__(self, position: int, error: BaseException) -> None:
         super().__init__(position, error)
@@ -55,13 +56,13 @@ class EventOfRangeError(Exception):
 
 
 class WorkerLostError(Exception):
-    """A process that worked on a range has ended: by an event that it met, or for a reason of its own."""
+    """A process that worked on a range has ended: because of an event in it, or for another reason."""
 
 
 class _LostWorkers:
-    """Tells an event that ends each process that works on it from processes that ended for other reasons.
+    """Distinguishes an event that ends each process that works on it from processes that ended for other reasons.
 
-    Ranges are halved until the event is alone. It is tried alone again then, before that is taken for its failure.
+    Ranges are halved until the event is alone. Then it is tried alone again, before it counts as the cause.
     """
 
     def __init__(self) -> None:
@@ -69,11 +70,11 @@ class _LostWorkers:
         self._count = 0
 
     def expects(self, chunk: Chunk, first: Event) -> bool:
-        """Return whether a range begins with such an event and has others: it would fail by it once more."""
+        """Return whether a range begins with such an event and has others: it would fail again because of it."""
         return len(chunk) > 1 and self._count > 0 and first.position == self._position
 
     def lost(self, position: int, error: WorkerLostError) -> BaseException:
-        """Return what a loss comes to while the event at a position was alone."""
+        """Return the error for a lost process while the event at a position was alone."""
         self._count = self._count + 1 if position == self._position else 1
         self._position = position
         if self._count >= MOST_LOST:
@@ -81,7 +82,7 @@ class _LostWorkers:
         return UnavailableError("OCQ-420", f"a worker of Spark was lost, time {self._count} of {MOST_LOST}: {error}")
 
     def handled(self) -> None:
-        """Take in that a range was handled."""
+        """Note that a range was handled."""
         self._count = 0
 
 
@@ -93,17 +94,17 @@ class _Gathering(Work):
 
 
 class EventTables(Dispatcher):
-    """Makes tables of events as handlers that take columns get them: decoded, upcast, with the same errors.
+    """Makes tables of events as handlers of columns get them: decoded, upcast, with the same errors.
 
     Args:
-        event_class: Whose fields are columns; ``None``: the data are JSON texts.
+        event_class: Class whose fields are columns; ``None``: the data are JSON texts.
         patterns: Of event types; empty where the class decides.
         place: How messages name the handler.
         types: The event classes known.
         reading: How stored events are read.
 
     Raises:
-        HandlerSignatureError: OCQ-206, OCQ-208 or OCQ-238, if the class cannot be that of a table.
+        HandlerSignatureError: OCQ-206, OCQ-208 or OCQ-238, if there can be no table of the class.
     """
 
     def __init__(
@@ -143,27 +144,27 @@ class OpenedFrames(EventFrames):
 
     @property
     def handled(self) -> int:
-        """How many events they have read, as far as that is known."""
+        """How many events they have read, as far as known."""
         return 0
 
     @property
     def rows(self) -> FrameRows | None:
-        """What brings the rows of data frames that the handler writes; ``None``: they bring them themselves."""
+        """Provides the rows of data frames that the handler writes; ``None``: the data frames do so themselves."""
         return None
 
     def close(self) -> None:
-        """Let go of what was opened for the range. Called when its handler has ended; ``handled`` stays known."""
+        """Release what was opened for the range. Called when its handler has ended; ``handled`` stays known."""
 
 
 class FrameMaker(Protocol):
     """Makes the data frames of ranges."""
 
     def frames(self, events: PositionRange, first: Event) -> OpenedFrames:
-        """Return those of a range, whose first event is given."""
+        """Return the data frames of a range, given its first event."""
         ...
 
     def explained(self, error: BaseException) -> BaseException:
-        """Return what an error of a call comes to: ``EventOfRangeError``, if it names the event.
+        """Return how an error of a call is classified: ``EventOfRangeError``, if it names the event.
 
         ``UnavailableError``, if it means that Spark is gone or has cancelled the job; ``WorkerLostError``, if a process
         that worked on it has ended.
@@ -205,11 +206,11 @@ class FrameDispatcher(EventTables):
         return [self.bound.handler.place]
 
     def use(self, maker: FrameMaker) -> None:
-        """Have data frames made by this from now on."""
+        """Use this maker of data frames from now on."""
         self._maker = maker
 
     def tables_of(self, event_class: type | None) -> EventTables:
-        """Return what makes tables with the fields of a class; ``None``: with the data as JSON texts.
+        """Return the maker of tables with the fields of a class; ``None``: with the data as JSON texts.
 
         Raises:
             HandlerSignatureError: OCQ-241, if the group does not handle all event types that lead to the class; or as
@@ -255,7 +256,7 @@ class FrameDispatcher(EventTables):
         alone = len(chunk) == 1
         if isinstance(found, EventOfRangeError):
             return ChunkFailedError(chunk.index_of(found.position), found.error)
-        if isinstance(found, HandlerSignatureError):  # no event is to blame for what the handler asks for
+        if isinstance(found, HandlerSignatureError):  # the handler's request is wrong, not an event
             found = ProjectCodeError(found.code, found.what, found.where, found.fix)
         elif isinstance(found, WorkerLostError) and alone:
             found = self._lost.lost(chunk.position(0), found)
@@ -276,7 +277,7 @@ class FrameDispatcher(EventTables):
 
 
 class FrameProcessing(GroupProcessing):
-    """A group whose handler gets data frames. It handles nothing before ``use`` was called.
+    """A group whose handler gets data frames. It handles nothing before ``use`` is called.
 
     Args: as ``GroupProcessing``; ``batch_size`` is the most positions of a range, ``None`` for 500,000. Nothing is
     parked: a range belongs to no single sequence.
@@ -317,7 +318,7 @@ class FrameProcessing(GroupProcessing):
         self.feed = RangeFeed(source, self.selection, sequencing, self.batch_size, wanted)
 
     def use(self, maker: FrameMaker) -> None:
-        """Have data frames made by this from now on."""
+        """Use this maker of data frames from now on."""
         self.frames.use(maker)
 
     @override

@@ -15,7 +15,7 @@ from opencqrs_py.model.rebuild import RebuildPhase, RebuildRecord
 
 
 class Warned(Enum):
-    """What a claim warns of. Of all but the first a process warns once."""
+    """What a claim warns about. All except the first are logged once per process."""
 
     LOST = "lost"
     SETTING = "setting"
@@ -28,8 +28,8 @@ class GroupCode:
     """Fingerprints of a group's code; empty where it is not known.
 
     Attributes:
-        handlers: Of its handlers, the event classes that they take, upcasters and interceptors.
-        sequencing: Of what decides about sequences and partitions.
+        handlers: Fingerprint of its handlers, the event classes that they take, upcasters and interceptors.
+        sequencing: Fingerprint of the code that decides about sequences and partitions.
     """
 
     handlers: str = ""
@@ -41,8 +41,8 @@ class Kept:
     """What a claim writes into the record of a group.
 
     Attributes:
-        record: The record; the one that was found if nothing is written.
-        warnings: What a person should know.
+        record: The record; the one found if nothing is written.
+        warnings: Warnings for people.
     """
 
     record: GroupRecord
@@ -68,15 +68,15 @@ class RecordRule:
 
     Attributes:
         group: Processing group.
-        setting: ``fetch.initial-position`` as it is written.
-        code: Returns the fingerprints of its code; called once for a claim, at most.
+        setting: ``fetch.initial-position`` as written.
+        code: Returns the fingerprints of its code; called at most once per claim.
         now: Returns the time.
         on_lost: What happens when progress is gone.
-        on_changed: What happens when the handlers are others than before.
+        on_changed: What happens when the handlers have changed.
         partitions: ``life-cycle.partitions``.
-        said: What this process has warned of.
-        pauses: Whether its code waits for a rebuild by the same code, instead of running the tables of others.
-        selection: The settings that decide which events it reads, and how; none: they are not compared.
+        said: What this process has warned about.
+        pauses: Whether its code waits for a rebuild by the same code, instead of writing to the tables of others.
+        selection: The settings that decide which events it reads, and how; empty: they are not compared.
     """
 
     group: str
@@ -91,7 +91,7 @@ class RecordRule:
     selection: Settings = ()
 
     def kept(self, found: FoundGroup, initial: int | None = None) -> Kept:
-        """Return what a claim keeps of a group; called in its transaction.
+        """Return what a claim records of a group; called in its transaction.
 
         Args:
             found: What the claim has found.
@@ -100,7 +100,7 @@ class RecordRule:
         Raises:
             BeginningNeededError: If ``initial`` is needed, and is ``None``; the claim is made again with it.
             ProgressLostError: OCQ-317, if progress is gone.
-            HandlersChangedError: OCQ-318 or OCQ-319, if code has changed that must not; OCQ-631, if the group was
+            HandlersChangedError: OCQ-318 or OCQ-319, if code that must not change has; OCQ-631, if the group was
                 rebuilt by other code.
             RebuildUnderWayError: OCQ-632 or OCQ-633, if the group is being rebuilt.
         """
@@ -147,7 +147,7 @@ class RecordRule:
         return Kept(replace(record, setting=self.setting, position=initial), {Warned.LOST: warning} if lost else {})
 
     def _compared(self, found: FoundGroup, record: GroupRecord, warnings: dict[Warned, str]) -> Kept:
-        """Return the record of a known group after a look at its code."""
+        """Return the record of a known group after comparing its code."""
         code, position = self.code(), max(found.positions.values())
         kept = record.up_to(position)
         if kept.layout is None:
@@ -168,7 +168,7 @@ class RecordRule:
         return Kept(replace(kept, handlers=handlers, sequencing=sequencing), warnings)
 
     def _selected(self, record: GroupRecord, position: int | None, warnings: dict[Warned, str]) -> GroupRecord:
-        """Return the record with the selection of the settings, which may be another from a position on."""
+        """Return the record with the selection of the settings, which may change at a position."""
         known, now = record.selection, self.selection
         if not now or (known is not None and known.settings == now):
             return record
@@ -227,7 +227,7 @@ class RecordRule:
 
 
 def changed_since(group: str, position: int) -> str:
-    """Return what it means that the handlers of a group have changed at a position."""
+    """Return the warning that the handlers of a group have changed at a position."""
     return (
         f"handlers of group '{group}' changed since position {position}: the read model up to there was built by the "
         f"others; {_rebuild(group)} builds it again beside that, {_reset(group)} handles all events again"
@@ -235,7 +235,7 @@ def changed_since(group: str, position: int) -> str:
 
 
 def selected_since(group: str, selection: RecordedSelection) -> str:
-    """Return what it means that settings which select a group's events have changed at a position."""
+    """Return the warning that settings which select a group's events have changed at a position."""
     before = dict(selection.before)
     changed = [f"{key} was {before.get(key)} and is {now}" for key, now in selection.settings if before.get(key) != now]
     said = f"group '{group}' selects other events since position {selection.since}: {', '.join(changed)}"

@@ -1,4 +1,4 @@
-"""The parts of a group, and the processors of its partitions that are made from them."""
+"""The parts of a group, from which the processors of its partitions are made."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from opencqrs_py.processing.caution import Caution
 from opencqrs_py.processing.checkpointed import CheckpointedProcessor
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.feed import Feed
-from opencqrs_py.processing.parking import Parking, ParkingRule, events_of
+from opencqrs_py.processing.parked_entries import ParkingRule
+from opencqrs_py.processing.parking import Parking, events_of
 from opencqrs_py.processing.participants import says_when_parked_events_are_durable
 from opencqrs_py.processing.participation import PARKED, Checkpointing
 from opencqrs_py.processing.pipelining import Pipelining
@@ -34,7 +35,7 @@ TABLE = 5_000  # events of a table: more of them are aggregated into fewer rows
 _MOST_IN_TABLES = 20_000  # events of the tables of all partitions, since they are read at once
 _PAGES_KEPT = 4  # of the log, for partitions that lag a little
 _FEEDS_KEPT = 4  # for some partitions only
-CHECKED = 20  # events of the inbox, whether their sequences are still the same
+CHECKED = 20  # events of the inbox whose sequences are compared
 _LEAST_READ = 1_000  # events fetched at once, even when each is committed alone
 
 
@@ -53,12 +54,12 @@ class GroupProcessing:
         batch_size: Most events in one transaction. ``None``: 1,000 when every handler asks for the progress
             transaction, so that a repeated event changes nothing, or for a chunk at a time; 5,000 when every one takes
             a table, with more than four partitions fewer; else 1, so that a crash repeats at most one event.
-        clock: Time, for what processors record that are given no other; ``None`` for the machine's.
+        clock: Time, for processors that are given no other clock; ``None`` for the machine's.
         limits: How long a call of a handler may take.
-        parking: How events are parked, where the tracker has an inbox; ``None``: none is, but what waits there is
+        parking: How events are parked, where the tracker has an inbox; ``None``: none are, but what waits there is
             handled.
-        schedule: How a scheduled group handles its events; ``None`` for any other. Its tracker has an inbox.
-        replays: How events are handled again after a reset; ``None``: as others.
+        schedule: How a scheduled group handles its events; ``None`` for any other. Requires an inbox.
+        replays: How events are handled again after a reset; ``None``: like others.
         checkpointing: The participants of the group; ``None`` if it has none. Their events do not wait in an inbox.
 
     Attributes:
@@ -111,10 +112,10 @@ class GroupProcessing:
         self._lock = Lock()
 
     def narrowed(self, partitions: Collection[Partition], most: int | None = None) -> GroupProcessing:
-        """Return the same for some partitions only, which reads no other events where the store can tell them.
+        """Return the same for some partitions only; it reads no other events where the store can filter them.
 
         Args:
-            partitions: Which.
+            partitions: Which partitions.
             most: Most events read at once; ``None`` for as many as their chunks need.
         """
         share = self._sequencing.share_of(partitions)
@@ -127,24 +128,24 @@ class GroupProcessing:
             if found is None:
                 found = copy(self)
                 found.feed = self.feed.sequenced.narrowed(*key)
-            self._narrowed[key] = found  # the last one used is the last one forgotten
+            self._narrowed[key] = found  # least recently used is evicted first
             for old in list(self._narrowed)[:-_FEEDS_KEPT]:
                 del self._narrowed[old]
         return found
 
     def bounded(self, upto: int) -> GroupProcessing:
-        """Return the same, which reads nothing of the log after a position, one that is final."""
+        """Return the same, limited to the log up to a final position."""
         found = copy(self)
         found.feed = self.feed.bounded(upto)
         return found
 
     @property
     def type_names(self) -> tuple[str, ...]:
-        """The types, or patterns of types, that handlers ask for; none if some take any type."""
+        """The types, or patterns of types, that handlers ask for; empty if some take any type."""
         return self._dispatcher.type_names
 
     def wants(self, event_type: str) -> bool:
-        """Return whether stored events of the type may lead to a handler."""
+        """Return whether stored events of a type may lead to a handler."""
         return self._dispatcher.wants(event_type)
 
     @property
@@ -153,10 +154,10 @@ class GroupProcessing:
         return self._parking is not None
 
     def why_overtaken(self, entries: Sequence[InboxEntry]) -> str:
-        """Return why events in the inbox would not be waited for; empty if they are.
+        """Return why events in the inbox would be ignored; empty if they are not.
 
-        They are read again: whether they belong to the sequences as which they wait. One whose sequence cannot be
-        determined counts as one that does; its next attempt says more.
+        They are read again and compared with the sequences under which they wait. One whose sequence cannot be
+        determined counts as unchanged; its next attempt reports the error.
         """
         if self._parking is None:
             return "the group's events cannot be parked as it is set up"
@@ -179,7 +180,7 @@ class GroupProcessing:
 
     @property
     def repartitions(self) -> bool:
-        """Whether sequences are assigned by CRC-32, so that the partitions can be others."""
+        """Whether sequences are assigned by CRC-32, so that partitions can be changed."""
         return self._sequencing.partition_of is residue_of
 
     def hashes_at(self, position: int) -> list[int] | None:
@@ -188,7 +189,7 @@ class GroupProcessing:
         return None if event is None else [hash_of(one) for one in self._sequences_of(event)] or None
 
     def positions_of(self, partition: Partition, after: int, until: int) -> Iterator[int]:
-        """Yield the positions of a partition's events after a position, up to another one.
+        """Yield the positions of a partition's events between two positions.
 
         Raises:
             UnsequencedError: If the sequence of an event cannot be determined.
@@ -199,7 +200,7 @@ class GroupProcessing:
             yield from (event.position for event in events if event.position <= until)
 
     def never_handled(self, cursor: Cursor) -> list[int]:
-        """Return the positions of a partition's events that nobody has handled, up to where some are handled ahead.
+        """Return the positions of a partition's unhandled events, up to where some are handled ahead.
 
         Raises:
             UnsequencedError: If the sequence of an event cannot be determined.
@@ -218,13 +219,13 @@ class GroupProcessing:
         return Feed(self.source, self.selection, self._sequencing, _LEAST_READ).sequenced
 
     def look(self, cursors: Sequence[Cursor], clock: Clock) -> list[Cursor]:
-        """Return cursors of partitions with what waits in the inbox; as they are if there is none."""
+        """Return cursors of partitions with what waits in the inbox; unchanged if there is no inbox."""
         if self._parking is not None and self.schedule is not None:
             return self._parking.look_ahead(self.group, cursors, clock.now(), expiring=self.schedule.expiring)
         return list(cursors) if self._parking is None else self._parking.look(self.group, cursors, clock.now())
 
     def processor(self, partition: Partition, clock: Clock | None = None) -> PartitionProcessor:
-        """Return the processor of one partition; the clock is for what it records."""
+        """Return the processor of one partition; it records times by the clock."""
         clock = self._clock if clock is None else clock
         feed = self.feed if partition.modulus == 1 else self.feed.sequenced
         shared = (feed, self.tracker, self._dispatcher, self.batch_size)
@@ -245,14 +246,14 @@ class GroupProcessing:
         )
 
     def _parking_by(self, rule: ParkingRule) -> Parking | None:
-        """Return how the group parks; ``None`` without an inbox, or if partitions are not found by CRC-32."""
+        """Return how the group parks; ``None`` without an inbox, or if partitions are not assigned by CRC-32."""
         if isinstance(self.tracker, ParkingTracker) and self._sequencing.partition_of is residue_of:
             return Parking(self.tracker, rule)
         return None
 
 
 def _usual_size(dispatcher: Dispatcher, partitions: int, checkpointing: Checkpointing | None) -> int:
-    """Return how many events a chunk has at most; those of participants share no transaction."""
+    """Return how many events a chunk has at most; participants share no transaction."""
     if checkpointing is not None:
         others = checkpointing.others.usual
         if others is None:
@@ -264,9 +265,9 @@ def _usual_size(dispatcher: Dispatcher, partitions: int, checkpointing: Checkpoi
 
 
 def read_size(batch_size: int, partitions: int) -> int:
-    """Return how many events to read at once, so that a partition's share mostly fits one transaction.
+    """Return how many events to read at once, so that a partition's part of them mostly fits one transaction.
 
-    A share of n events varies by about the square root of n; four of them leave room for nearly all cases.
+    A part of n events varies by about the square root of n; four times that leaves room for nearly all cases.
     """
     share = batch_size if partitions == 1 else max(1, batch_size - 4 * isqrt(batch_size))
     return max(_LEAST_READ, share * partitions)

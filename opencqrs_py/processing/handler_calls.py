@@ -18,11 +18,11 @@ from opencqrs_py.processing.binding import IsMeant, Work
 from opencqrs_py.processing.calls import CallInHand
 from opencqrs_py.processing.dispatch import ChunkFailedError, Dispatcher
 from opencqrs_py.processing.exceptions import stack_of_thread
+from opencqrs_py.processing.notices import in_words
 from opencqrs_py.processing.portions import Portion
 from opencqrs_py.processing.ports import UnitOfWork
 from opencqrs_py.processing.recovery import Diagnosis
 from opencqrs_py.processing.replays import ReplayRule
-from opencqrs_py.processing.supervision import in_words
 
 
 class HandlerCalls:
@@ -132,12 +132,12 @@ class HandlerCalls:
         return dispatcher.handle(events, work)
 
     def end(self, work: Work) -> None:
-        """Call no handler any more in this transaction."""
+        """Call no further handler in this transaction."""
         self._in_hand = None
         work.close()
 
     def after_commit(self, work: Work) -> tuple[Failure, ...]:
-        """Make the calls that have waited for the commit; return how some have failed."""
+        """Make the calls after the commit; return the failures."""
         if not work.calls_wait or self._replays.silent:
             return ()
         return tuple(self._diagnosis.failure(error, Origin.HANDLER) for error in work.committed())

@@ -14,7 +14,8 @@ from opencqrs_py.processing.awaiting import complete
 from opencqrs_py.processing.binding import BoundHandler, Call, NothingProvided, Work, with_arguments
 from opencqrs_py.processing.exceptions import raise_interrupt
 from opencqrs_py.processing.ports import Injector
-from opencqrs_py.processing.signatures import AROUND_EVENT, AROUND_HANDLER, Kind, read_signature
+from opencqrs_py.processing.roles import AROUND_EVENT, AROUND_HANDLER, Kind
+from opencqrs_py.processing.signatures import read_signature
 
 _FIX = (
     "yield exactly once on every way through the function, where what it surrounds is to run; to try again, raise: the "
@@ -24,9 +25,9 @@ _NOT_THE_EVENTS = (AssemblyError, ProjectCodeError)
 
 
 class SurroundingCall:
-    """One interceptor, as it is called, and its place, as messages name it.
+    """One interceptor: its call, and its place, as messages name it.
 
-    ``contextlib`` would do the same but for its errors: they name nothing, and would pass for those of the event.
+    ``contextlib`` would do the same, but its errors name nothing, and would be taken for errors of the event.
     """
 
     def __init__(self, call: Callable[..., Any], place: str) -> None:
@@ -34,9 +35,9 @@ class SurroundingCall:
         self._place = place
 
     def surround(self, arguments: tuple[Any, ...], inner: Callable[[], object]) -> None:
-        """Make a call inside of the interceptor's ``yield``; an error that the interceptor catches there is over.
+        """Make a call inside the interceptor's ``yield``; an error that the interceptor catches there is handled.
 
-        Not over is what no interceptor can deal with: an interrupt, a provider or another interceptor that fails.
+        Interceptors cannot handle an interrupt, a failing provider, or a failure of another interceptor.
         Raises OCQ-218 if the interceptor does not yield once.
         """
         generator = self._call(*arguments)
@@ -69,7 +70,7 @@ class SurroundingCall:
             if error is not None and raised.__cause__ is error and issubclass(type(error), StopIteration):
                 raise error  # noqa: B904 no generator can pass a StopIteration on
             raise
-        with suppress(BaseException):  # whatever it does at its end, it has yielded twice
+        with suppress(BaseException):  # whatever it does now, it has yielded twice
             generator.close()
         raise self._broken("yielded a second time") from error
 
@@ -80,7 +81,7 @@ class SurroundingCall:
 class Interceptors:
     """The interceptors of one group.
 
-    What is surrounded runs inside the interceptor's ``yield``, and an error of it is raised there. An interceptor that
+    The surrounded call runs inside the interceptor's ``yield``, and its errors are raised there. An interceptor that
     catches the error has dealt with it: the event counts as handled. What an interceptor itself raises, before its
     ``yield`` or after it, is the event's error, as if the handler had raised it.
 
@@ -95,7 +96,7 @@ class Interceptors:
     def __init__(self, interceptors: Iterable[Interceptor] = (), injector: Injector | None = None) -> None:
         injector = injector or NothingProvided()
         self.sees_attributes = False
-        self.in_transaction = list[str]()  # places of those that ask for what belongs to a transaction
+        self.in_transaction = list[str]()  # places of those that ask for parts of a transaction
         self._around_event: list[SurroundingCall] = []
         self._around_handler: list[SurroundingCall] = []
         for one in interceptors:
@@ -144,7 +145,7 @@ def _surrounded(
     work: Work,
     call: Callable[[], object],
 ) -> None:
-    """Make a call inside of interceptors, each of which is itself inside of those before it."""
+    """Make a call inside nested interceptors, the first one outermost."""
     for one in reversed(around):
         call = partial(one.surround, (invocation, event, raw, work), call)
     call()

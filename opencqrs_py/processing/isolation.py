@@ -1,4 +1,4 @@
-"""The turns of the events that a process handles alone after a crash: one of them is in hand at a time."""
+"""Isolation: after a crash, a process handles one marked event at a time."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from threading import Condition
 
 
 class Turns:
-    """One turn at a time, so that the end of the process counts against the event by which it ended.
+    """Lets one thread at a time handle a marked event, so that a crash counts against the event that caused it.
 
-    The partitions of a process that continue after a crash each mark the event that they have in hand. With two marks
-    at once, a process that ends would count against both events, and three crashes by one group's handler would hold
+    Partitions that continue after a crash each mark the event that they have in hand. With two marks
+    at once, a crash would count against both events, and three crashes by one group's handler would hold
     up partitions of others.
 
     Args:
-        patience: Most seconds to wait for the turn of another. Who takes longer is not waited for again: one slow call
+        patience: Most seconds to wait for the current holder. A slower one is not waited for again: one slow call
             holds up no other partition.
     """
 
@@ -27,12 +27,12 @@ class Turns:
 
     @property
     def waiting(self) -> int:
-        """How many threads wait for their turn."""
+        """How many threads are waiting."""
         return self._waiting
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """Wait for the turn, and have it for the duration of the context."""
+        """Wait until no other marked event is in hand, and exclude others for the duration of the block."""
         mine = object()
         with self._changed:
             self._waiting += 1
@@ -45,7 +45,7 @@ class Turns:
             yield
         finally:
             with self._changed:
-                if self._holder is mine:  # else the next one has waited long enough
+                if self._holder is mine:  # else the next thread has stopped waiting
                     self._holder = None
                     self._changed.notify()
 

@@ -1,4 +1,4 @@
-"""Reading the log no faster or no further than a limit allows, so that others keep resources, or are not overtaken."""
+"""Pacing: reading the log no faster or no further than a limit, to spare resources or not to overtake others."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from opencqrs_py.model.selection import Selection, Share, Slice
 from opencqrs_py.processing.ports import EventSource, LimitedSource, PickingSource, SharingSource, Watch
 
 STEP_SECONDS = 0.25
-"""Between two moves of the limit: with each of them there is a transaction of each partition, or a task."""
+"""Seconds between two moves of the limit: each one costs a transaction per partition, or a task."""
 
-_BURST_SECONDS = 1.0  # whose events may be handled at once after a pause
-_ARRIVAL_SECONDS = 10.0  # over which the events are counted that arrive
-_LOOK_SECONDS = 1.0  # between two looks at how many have arrived
+_BURST_SECONDS = 1.0  # worth of events that may be handled at once after a pause
+_ARRIVAL_SECONDS = 10.0  # over which arriving events are counted
+_LOOK_SECONDS = 1.0  # between two counts of arrivals
 
 
 class Limit(Protocol):
-    """Up to which position of the log may be read by now. Safe for several threads."""
+    """The position up to which the log may be read by now. Safe for several threads."""
 
     @property
     def step_seconds(self) -> float:
-        """How long after a move of the limit it is noticed at most."""
+        """Most seconds until a move of the limit is noticed."""
         ...
 
     def limit(self) -> int | None:
-        """Return the last position that may be read by now; ``None``: there is no limit any more."""
+        """Return the last position that may be read by now; ``None``: the limit is lifted."""
         ...
 
 
 class Following:
-    """As far as others have come, who are not to be overtaken. Safe for several threads.
+    """A limit that follows others, so that they are not overtaken. Safe for several threads.
 
     Args:
-        position: How far they are.
+        position: Their position.
     """
 
     step_seconds = 0.02
@@ -49,24 +49,24 @@ class Following:
         self._lock = Lock()
 
     def limit(self) -> int:
-        """Return how far they are."""
+        """Return their position."""
         return self._position
 
     def move(self, position: int) -> None:
-        """Take in how far they are now; it does not go back."""
+        """Set their position; it never goes back."""
         with self._lock:
             self._position = max(self._position, position)
 
 
 class Pace:
-    """Up to which position of the log may be read by now. Safe for several threads.
+    """The position up to which the log may be read by now. Safe for several threads.
 
     Every position up to the limit is read once by all partitions together, so the limit moves as fast as events may be
-    handled. It keeps close to the slowest partition: the time of a pause is not made up for.
+    handled. It stays close to the slowest partition: the time of a pause is not made up for.
 
     Args:
         per_second: How many positions it moves in a second, at least 1.
-        position: Where it begins.
+        position: Initial limit.
         now: Returns the seconds of a clock that never goes back.
     """
 
@@ -82,7 +82,7 @@ class Pace:
         self._lock = Lock()
 
     def limit(self) -> int | None:
-        """Return the last position that may be read by now; ``None``: there is no limit any more."""
+        """Return the last position that may be read by now; ``None``: the limit is lifted."""
         with self._lock:
             if self._lifted:
                 return None
@@ -95,18 +95,18 @@ class Pace:
             return int(self._limit)
 
     def reached(self, position: int) -> None:
-        """Take in up to which position the slowest partition has handled events."""
+        """Set the position up to which the slowest partition has handled events."""
         with self._lock:
             self._reached = position
 
     def lift(self) -> None:
-        """Allow everything to be read from now on."""
+        """Lift the limit."""
         with self._lock:
             self._lifted = True
 
 
 class Arrivals:
-    """Whether events arrive at least as fast as they may be handled.
+    """Checks whether events arrive at least as fast as they may be handled.
 
     Args:
         per_second: How many events may be handled in a second.
@@ -123,7 +123,7 @@ class Arrivals:
         self._is_known = False
 
     def too_many(self) -> float | None:
-        """Return how many events arrive in a second, once, if that is too many; ``None`` otherwise."""
+        """Return how many events arrive per second, once, if that is too many; ``None`` otherwise."""
         now = self._now()
         if self._is_known or now - self._looked < _LOOK_SECONDS:
             return None
@@ -139,23 +139,23 @@ class Arrivals:
 
 
 def paced(source: EventSource, pace: Limit) -> PacedSource:
-    """Return the log, as far as it may be read by now."""
+    """Return the log up to the limit."""
     return _PickingPacedSource(source, pace) if isinstance(source, PickingSource) else PacedSource(source, pace)
 
 
 class PacedSource(EventSource, LimitedSource):
-    """An event log that ends where a limit allows no more to be read.
+    """An event log that ends at a limit.
 
     Args:
         source: The whole log.
-        pace: Up to where it may be read by now.
+        pace: The limit.
     """
 
     def __init__(self, source: EventSource, pace: Limit) -> None:
         self.step_seconds = pace.step_seconds
         self._source = source
         self._pace = pace
-        self._final = 0  # the newest position that the whole log has shown
+        self._final = 0  # the newest position seen in the whole log
 
     def limit(self) -> int | None:
         """Return the last position to be read for now, which is final; ``None`` for no limit."""
@@ -220,7 +220,7 @@ class _PickingPacedSource(PacedSource):
 
 
 class _PacedWatch(Watch):
-    """Waits for the pace first, and then for the log."""
+    """Waits for the limit first, and then for the log."""
 
     def __init__(self, watch: Watch, source: PacedSource) -> None:
         self._watch = watch
@@ -228,7 +228,7 @@ class _PacedWatch(Watch):
         self._woken = Signal()
 
     def wait(self, after: int, seconds: float) -> int:
-        """Return the end of what may be read as soon as it is beyond ``after``, or when ``seconds`` are over."""
+        """Return the end of the readable log as soon as it is beyond ``after``, or when ``seconds`` are over."""
         until = time.monotonic() + seconds
         while True:
             limit = self._source.limit()
@@ -242,6 +242,6 @@ class _PacedWatch(Watch):
                 return limit
 
     def wake(self) -> None:
-        """Have the wait return early."""
+        """Make the wait return early."""
         self._woken.set()
         self._watch.wake()

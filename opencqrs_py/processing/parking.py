@@ -1,21 +1,19 @@
-"""Parking: events that are given up wait in the inbox, and those of their sequences behind them."""
+"""Parking: failed events wait in the inbox, and so do the later events of their sequences."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import takewhile
 
 from opencqrs_py.errors import InboxChangedError, InboxError
-from opencqrs_py.model.choices import OnExhausted
 from opencqrs_py.model.chunk import Chunk
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.inbox import (
     NOTHING_PARKED,
-    AttemptError,
     GivenUp,
     InboxChange,
     InboxEntry,
@@ -27,57 +25,31 @@ from opencqrs_py.model.inbox import (
 from opencqrs_py.model.outcome import Failure, Origin, Outcome, Parked
 from opencqrs_py.model.partition import Partition, hash_of
 from opencqrs_py.model.progress import Cursor, FailureRecord, Skip
-from opencqrs_py.model.replay import Replay
 from opencqrs_py.model.times import in_milliseconds
 from opencqrs_py.processing.feed import Page, UnsequencedError
 from opencqrs_py.processing.isolation import OF_PROCESS
+from opencqrs_py.processing.parked_entries import (
+    ParkingRule,
+    after_failure,
+    before_mark,
+    crash_in_attempt,
+    given_up,
+    lost,
+    parked_entry,
+    report_lost,
+    waiting_entry,
+)
 from opencqrs_py.processing.portions import Portion
-from opencqrs_py.processing.ports import BackOff, Clock, EventSource, ParkingTracker, UnitOfWork
+from opencqrs_py.processing.ports import Clock, EventSource, ParkingTracker, UnitOfWork
 from opencqrs_py.processing.positions import events_at
-from opencqrs_py.processing.recovery import Action, ExponentialBackOff, action_for, wait_after
 
 logger = logging.getLogger("opencqrs.processing")
-_CRASH = "the process ended in this attempt"
-LOOK_SECONDS = 1.0  # between two looks at the inbox while something is there, since people may have changed it
-
-
-@dataclass(frozen=True, slots=True)
-class ParkingRule:
-    """How a group parks events.
-
-    Attributes:
-        back_off: Waits before the attempts of a parked event.
-        most_sequences: Sequences of the group that may wait in the inbox.
-        most_of_sequence: Events of a sequence that may wait there.
-        retry: Waits between the attempts of an event before it is parked; ``None``: whoever supervises the partition
-            decides, and takes a step of its own for that.
-        on_exhausted: What happens to an event whose attempts are used up.
-        on_undecodable: What happens to an event that cannot be decoded.
-    """
-
-    back_off: BackOff = field(default_factory=lambda: ExponentialBackOff(30.0, 2.0, 3_600.0, max_attempts=5))
-    most_sequences: int = 1_024
-    most_of_sequence: int = 1_024
-    retry: BackOff | None = None
-    on_exhausted: OnExhausted = OnExhausted.STOP
-    on_undecodable: OnExhausted = OnExhausted.STOP
-
-    def parks_at_once(self, failure: Failure) -> bool:
-        """Return whether an event is parked whose first attempt has failed so."""
-        if self.retry is None or failure.position is None:
-            return False
-        wanted = {"on_exhausted": self.on_exhausted, "on_undecodable": self.on_undecodable}
-        exhausted = next(self.retry.waits(), None) is None
-        return action_for(failure, exhausted=exhausted, **wanted) is Action.PARK
-
-    def wait_after(self, entry: InboxEntry, retries: int) -> float | None:
-        """Return the seconds to wait when so many waits of an event have been taken; ``None``: it is exhausted."""
-        return wait_after(self.back_off, retries, named(entry))
+LOOK_SECONDS = 1.0  # between two checks of an inbox that is not empty, since people may have changed it
 
 
 @dataclass(frozen=True, slots=True)
 class Parking:
-    """The inbox of a group, and how it parks events there."""
+    """The inbox of a group, and how the group parks events there."""
 
     inbox: ParkingTracker
     rule: ParkingRule
@@ -88,96 +60,11 @@ class Parking:
         return [replace(one, parked=replace(found[one.partition], seen_at=in_milliseconds(now))) for one in cursors]
 
     def look_ahead(self, group: str, cursors: Sequence[Cursor], now: datetime, *, expiring: bool) -> list[Cursor]:
-        """Return cursors of partitions of a scheduled group with when the first event of each may be tried."""
+        """Return cursors of partitions of a scheduled group with the time at which the first event of each is due."""
         due = self.inbox.next_due(group, [cursor.partition for cursor in cursors], expiring=expiring)
         seen_at = in_milliseconds(now)
         known = {each: ParkedSequences(due_at=due_at, seen_at=seen_at) for each, due_at in due.items()}
         return [replace(one, parked=known[one.partition]) for one in cursors]
-
-
-def named(entry: InboxEntry) -> str:
-    """Return what the waits of an entry follow from: those of one event are the same in each process."""
-    return f"{entry.group}:{entry.position}"
-
-
-def given_up(failure: Failure, now: datetime) -> GivenUp:
-    """Return how an event is parked that has failed for good.
-
-    One that cannot be decoded, or whose error says that no attempt helps, waits for a person.
-    """
-    status = InboxStatus.RETRYING
-    if failure.origin is Origin.EVENT:
-        status = InboxStatus.UNDECODABLE
-    elif failure.permanent:
-        status = InboxStatus.EXHAUSTED
-    return GivenUp(AttemptError(in_milliseconds(now), str(failure), failure.traceback), status)
-
-
-def parked_entry(
-    group: str,
-    sequence_id: str,
-    event: Event,
-    how: GivenUp,
-    record: FailureRecord | None,
-    rule: ParkingRule,
-    now: datetime,
-    replay: Replay | None = None,
-) -> InboxEntry:
-    """Return the entry of an event that is parked since its attempts, which are recorded, have failed."""
-    errors: tuple[AttemptError, ...] = (how.error,)
-    if record is not None and record.attempts > 1:
-        errors = (AttemptError(record.first_failed_at, record.first_error), how.error)
-    attempts = record.attempts if record is not None else 1
-    fresh = waiting_entry(group, sequence_id, event, in_milliseconds(now), replay)
-    entry = fresh._replace(attempts=attempts - 1, errors=errors[:-1])
-    return after_failure(entry, how, rule.back_off, now)
-
-
-def waiting_entry(group: str, sequence_id: str, event: Event, since: str, replay: Replay | None = None) -> InboxEntry:
-    """Return the entry of an event that waits unhandled, since an ISO 8601 time; perhaps since a replay has come by."""
-    known = (event.position, event.id, event.source, event.subject, event.type)
-    replaying = replay is not None and replay.covers(event.position)
-    return InboxEntry(group, sequence_id, *known, InboxStatus.PENDING, since, replaying=replaying)
-
-
-def after_failure(entry: InboxEntry, how: GivenUp, back_off: BackOff, now: datetime) -> InboxEntry:
-    """Return an entry after its attempt has failed: due again after a wait, or waiting for a person."""
-    wait = wait_after(back_off, entry.retries, named(entry)) if how.status is InboxStatus.RETRYING else None
-    if wait is not None:
-        return entry.failed(how.error, InboxStatus.RETRYING, now + timedelta(seconds=wait))
-    status = InboxStatus.EXHAUSTED if how.status is InboxStatus.RETRYING else how.status
-    return entry.failed(how.error, status, None)
-
-
-def crash_in_attempt(now: datetime) -> GivenUp:
-    """Return what is recorded before an attempt that may end the process; it stands if the process ends."""
-    return GivenUp(AttemptError(in_milliseconds(now), _CRASH), InboxStatus.RETRYING)
-
-
-def before_mark(entry: InboxEntry, cursor: Cursor) -> InboxEntry:
-    """Return an entry of which a call was given up as it was before the mark of its attempt, if that was isolated."""
-    if not (cursor.isolate and entry.errors and entry.errors[-1].error == _CRASH):
-        return entry
-    retries = entry.retries - (entry.status is InboxStatus.RETRYING)
-    return entry._replace(attempts=entry.attempts - 1, retries=max(0, retries), errors=entry.errors[:-1])
-
-
-def is_used_up_by_crashes(entry: InboxEntry, back_off: BackOff) -> bool:
-    """Return whether the last attempt that an event has was one in which the process ended."""
-    crashed = bool(entry.errors) and entry.errors[-1].error == _CRASH
-    return crashed and entry.retries > 0 and wait_after(back_off, entry.retries - 1, named(entry)) is None
-
-
-def lost(entry: InboxEntry, now: datetime) -> InboxEntry:
-    """Return the entry of an event that is not in the log any more."""
-    what = f"the log does not have event {entry.event_id} of {entry.event_source} at position {entry.position} any more"
-    return entry.failed(AttemptError(in_milliseconds(now), what), InboxStatus.UNDECODABLE, None)
-
-
-def report_lost(partition: Partition, entry: InboxEntry) -> None:
-    """Log that an entry waits for a person, since its event is not in the log any more."""
-    what = f"event {entry.event_id} of sequence {entry.sequence_id!r} waits for a person"
-    logger.error("[%s %s] %s: %s", entry.group, partition, what, entry.reason)
 
 
 def is_due(parked: ParkedSequences, now: datetime) -> bool:
@@ -186,7 +73,7 @@ def is_due(parked: ParkedSequences, now: datetime) -> bool:
 
 
 def is_stale(parked: ParkedSequences, now: datetime) -> bool:
-    """Return whether a person may have changed what waits since it was seen."""
+    """Return whether a person may have changed the inbox since it was read."""
     if not parked.ids:
         return False
     return parked.seen_at <= in_milliseconds(now - timedelta(seconds=LOOK_SECONDS)) or parked.seen_at > in_milliseconds(
@@ -195,13 +82,13 @@ def is_stale(parked: ParkedSequences, now: datetime) -> bool:
 
 
 def only_sequence(page: Page, event: Event, cursor: Cursor, among: Callable[[str], bool]) -> str | None:
-    """Return which of an event's sequences is meant, if it is one of the partition; ``None`` if none is.
+    """Return the one sequence of an event that belongs to the partition; ``None`` if none does.
 
-    Those that were handled ahead of the partition are not meant.
+    Sequences that were handled ahead of the partition are left out.
 
     Raises:
         UnsequencedError: If the sequences cannot be determined.
-        InboxError: OCQ-602, if it is one of several.
+        InboxError: OCQ-602, if there are several.
     """
     found, partition = page.sequence_ids(event), cursor.partition
     if len(found) == 1:  # nearly always
@@ -221,7 +108,7 @@ def only_sequence(page: Page, event: Event, cursor: Cursor, among: Callable[[str
 
 
 def events_of(source: EventSource, entries: Sequence[InboxEntry]) -> Chunk:
-    """Return the events of entries, up to the first that is not in the log any more."""
+    """Return the events of entries, up to the first that is no longer in the log."""
     found = events_at(source, [entry.position for entry in entries])
     lost_one = first_lost(entries, found)
     there = takewhile(lambda entry: entry is not lost_one, entries)
@@ -229,7 +116,7 @@ def events_of(source: EventSource, entries: Sequence[InboxEntry]) -> Chunk:
 
 
 class PartitionInbox:
-    """The inbox of a partition: what comes in from the log, and the attempts of what waits.
+    """The inbox of a partition: what enters it from the log, and the attempts of what waits.
 
     Args:
         parking: The inbox of the group.
@@ -238,7 +125,7 @@ class PartitionInbox:
         source: The event store, from which events are read again.
         batch_size: Returns how many events a transaction has at most.
         clock: Time.
-        handle: Handles a portion; returns the failure of its event, if one has failed, after what comes before it.
+        handle: Handles a portion; returns the failure of an event, if any, after handling those before it.
     """
 
     def __init__(
@@ -262,14 +149,14 @@ class PartitionInbox:
         self._handle = handle
 
     def look(self, cursor: Cursor) -> Cursor:
-        """Return the cursor with what waits, if that is not known, or a person may have changed it."""
+        """Return the cursor with what waits, if that is unknown, or a person may have changed it."""
         now = self._clock.now()
         if cursor.parked is not None and not is_stale(cursor.parked, now):
             return cursor
         return self._parking.look(self._group, [cursor], now)[0]
 
     def parted(self, page: Page, events: Chunk, upto: int, cursor: Cursor) -> tuple[Chunk, int, tuple[InboxEntry, ...]]:
-        """Return the events without those of parked sequences, up to where, and these as entries of the inbox.
+        """Return the events without those of parked sequences, their last position, and the others as entries.
 
         Raises:
             UnsequencedError: If the sequence of the first event cannot be determined; those before it come first.
@@ -288,7 +175,7 @@ class PartitionInbox:
     def followers(
         self, portion: Portion, index: int, first: InboxEntry, cursor: Cursor
     ) -> tuple[Chunk, tuple[InboxEntry, ...]]:
-        """Return the events after one that is parked without those of its sequence, and these as entries behind it.
+        """Return the events after a parked one without those of its sequence, and those as entries of the inbox.
 
         Raises:
             UnsequencedError: If the sequence of one cannot be determined.
@@ -314,7 +201,7 @@ class PartitionInbox:
         return others, tuple(waiting)
 
     def entry(self, page: Page, event: Event, how: GivenUp, cursor: Cursor, record: FailureRecord | None) -> InboxEntry:
-        """Return the entry of an event that is parked, after the failures of a record.
+        """Return the entry of an event that is parked after recorded failures.
 
         Raises:
             UnsequencedError: If its sequence cannot be determined.
@@ -324,9 +211,9 @@ class PartitionInbox:
         return parked_entry(self._group, sequence_id, event, how, record, self._rule, self._clock.now(), cursor.replay)
 
     def entry_at_once(self, cursor: Cursor, portion: Portion, index: int, failure: Failure) -> InboxEntry | None:
-        """Return the entry of an event that has failed in a chunk and is parked at once; ``None`` if it is not.
+        """Return the entry of an event that has failed in a chunk, if it is parked at once; else ``None``.
 
-        Not if it has failed before, since that is recorded; nor if no sequence is found for it: then it holds up the
+        One that has failed before is not, since that is recorded; nor is one without a sequence, which holds up the
         partition.
         """
         known = cursor.failing is not None and cursor.failing == failure.position
@@ -335,18 +222,18 @@ class PartitionInbox:
         try:
             how = given_up(failure, self._clock.now())
             return self.entry(portion.page, portion.chunk[index], how, cursor, None)
-        except Exception:  # which the next step reports
+        except Exception:  # the next step reports it
             return None
 
     def unit(
         self, cursor: Cursor, to: int, portion: Portion, fingerprint: str, skip: Skip | None = None
     ) -> AbstractContextManager[UnitOfWork]:
-        """Open the unit of work in which a portion is handled, that changes the inbox as it says."""
+        """Open the unit of work in which a portion is handled and the inbox is changed accordingly."""
         change = self.change(portion)
         return self._inbox.unit(self._group, cursor, to, fingerprint=fingerprint, skip=skip, change=change)
 
     def change(self, portion: Portion) -> InboxChange:
-        """Return what comes into the inbox with a portion, and leaves it."""
+        """Return what enters and leaves the inbox with a portion."""
         limits = (self._rule.most_sequences, self._rule.most_of_sequence)
         now, remainders = in_milliseconds(self._clock.now()), portion.remainders
         return InboxChange(now, portion.behind, portion.waiting, (), *limits, remainders=remainders)
@@ -380,19 +267,19 @@ class PartitionInbox:
             return one_less_isolated(cursor, self._recorded(cursor, entries, self._handle(cursor, portion), marked))
 
     def _put_off(self, cursor: Cursor, first: InboxEntry) -> None:
-        """Have a sequence wait for a person whose first event does, though another one has a time."""
+        """Make a sequence wait for a person if its first event does, even if another event has a due time."""
         change = InboxChange(in_milliseconds(self._clock.now()), remainders=(Remainder(first.sequence_id, None),))
         with self._inbox.unit(self._group, cursor, cursor.stored, fingerprint=cursor.fingerprint, change=change):
             pass
 
     def _without_event(self, cursor: Cursor, entry: InboxEntry, now: datetime) -> None:
-        """Have an entry wait for a person whose event is not in the log any more."""
+        """Make an entry wait for a person if its event is no longer in the log."""
         with suppress(InboxChangedError):
             self._change(cursor, entry, after := lost(entry, now))
             report_lost(self._partition, after)
 
     def failed(self, cursor: Cursor, failure: Failure) -> Outcome:
-        """Record that an attempt has failed whose call was given up."""
+        """Record the failure of an attempt whose call was abandoned."""
         found = self._inbox.entries(self._group, position=failure.position)
         marked = next((entry for entry in found if self._partition.owns(entry.sequence_id)), None)
         entries = () if marked is None else (before_mark(marked, cursor),)
@@ -401,9 +288,9 @@ class PartitionInbox:
     def _recorded(
         self, cursor: Cursor, entries: Sequence[InboxEntry], done: Outcome, marked: InboxEntry | None = None
     ) -> Outcome:
-        """Record what an attempt came to; it is no failure of the partition.
+        """Record the outcome of an attempt; it is no failure of the partition.
 
-        Nothing is recorded if a person has changed the event since it was read, or taken it out.
+        Nothing is recorded if a person has changed or removed the entry since it was read.
         """
         failure = done.failure
         if failure is None:
@@ -427,9 +314,9 @@ class PartitionInbox:
     def _uncounted(
         self, cursor: Cursor, entries: Sequence[InboxEntry], failure: Failure, marked: InboxEntry | None
     ) -> None:
-        """Take back the mark of an attempt that has failed by no event; what participants do not confirm waits longer.
+        """Remove the mark of an attempt that no event has failed; what participants do not confirm waits longer.
 
-        It would be due at once, and the events of the log never come.
+        Otherwise it would be due at once, and the log would never get its turn.
         """
         if failure.origin is Origin.FENCED or not entries:
             return
@@ -439,7 +326,7 @@ class PartitionInbox:
             after = after._replace(due_at=in_milliseconds(self._clock.now() + timedelta(seconds=wait)))
         elif marked is None:
             return
-        with suppress(Exception):  # an outage, which the next step meets, or a person has changed it
+        with suppress(Exception):  # an outage, which the next step reports, or a change by a person
             self._change(cursor, marked or entries[0], after)
 
     def _change(self, cursor: Cursor, before: InboxEntry, after: InboxEntry) -> None:
@@ -449,24 +336,24 @@ class PartitionInbox:
 
 
 def _alike(entries: Sequence[InboxEntry]) -> tuple[InboxEntry, ...]:
-    """Return the first events of a sequence, up to one that waits for a person, or is no replay as they are."""
+    """Return the first events of a sequence, up to one that waits for a person, or differs in being a replay."""
     first = entries[0].replaying
     return tuple(takewhile(lambda entry: entry.status.moves and entry.replaying is first, entries))
 
 
 def unseen(cursor: Cursor) -> Cursor:
-    """Return the cursor as one that looks at the inbox before its next step."""
+    """Return the cursor, set to check the inbox before its next step."""
     return cursor if cursor.parked is None else replace(cursor, parked=replace(cursor.parked, seen_at=""))
 
 
 def with_sequence(cursor: Cursor, sequence_id: str) -> Cursor:
-    """Return the cursor with another sequence in the inbox; the next step looks when it is due."""
+    """Return the cursor with another sequence in the inbox; the next step finds out when it is due."""
     known = cursor.parked or NOTHING_PARKED
     return replace(cursor, parked=replace(known, ids=known.ids | {sequence_id}, seen_at=""))
 
 
 def with_entry(cursor: Cursor, entry: InboxEntry) -> Cursor:
-    """Return the cursor with another sequence in the inbox, of which the first event is known; there is no look."""
+    """Return the cursor with another sequence in the inbox, whose first event is known; no check is needed."""
     known = cursor.parked
     if known is None:
         return cursor
@@ -475,14 +362,14 @@ def with_entry(cursor: Cursor, entry: InboxEntry) -> Cursor:
 
 
 def freed(before: Cursor, after: Cursor) -> frozenset[str]:
-    """Return the sequences that have left the inbox between two looks."""
+    """Return the sequences that have left the inbox between two checks."""
     if before.parked is None or after.parked is None:
         return frozenset()
     return before.parked.ids - after.parked.ids
 
 
 def one_less_isolated(cursor: Cursor, done: Outcome) -> Outcome:
-    """Return the outcome of a step with one event less that has to be handled alone, if it was handled."""
+    """Return the outcome of a step with one event fewer to be handled alone, if one was handled."""
     return replace(done, cursor=replace(done.cursor, isolate=cursor.isolate - (done.failure is None)))
 
 

@@ -1,4 +1,4 @@
-"""Participants: instances of classes with ``@checkpointing``, and whether they can serve."""
+"""Participants: instances of classes with ``@checkpointing``, and whether they are valid."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _PARAMETERS = {
 
 
 def checkpointed_groups(cls: type) -> list[str]:
-    """Return the groups that ``@checkpointing`` on this very class (not on a parent) names."""
+    """Return the groups that ``@checkpointing`` names on this class itself, not on a parent."""
     return [mark.group for mark in vars(cls).get(CHECKPOINTING_ATTRIBUTE, ())]
 
 
 def participant_of(instance: object, group: str, place: str) -> Participant | None:
-    """Return the participant that an instance is in a group; ``None`` if its class is none.
+    """Return an instance as participant of a group; ``None`` if its class is not one.
 
     Raises:
-        HandlerSignatureError: OCQ-640, if its class cannot serve, or looks like a participant and is not marked so.
+        HandlerSignatureError: OCQ-640, if its class is invalid, or looks like a participant without the mark.
     """
     cls = type(instance)
     groups = checkpointed_groups(cls)
@@ -59,7 +59,7 @@ def says_when_parked_events_are_durable(participant: Participant) -> bool:
 
 
 def _check_unmarked(cls: type, group: str, place: str) -> None:
-    """Refuse a class that was meant as a participant: its progress would be stored with each chunk."""
+    """Refuse a class that looks like a participant: its progress would be stored with each chunk."""
     marked = next((parent for parent in cls.__mro__ if checkpointed_groups(parent)), None)
     if issubclass(cls, CheckpointParticipant) or marked is not None:
         parent = CheckpointParticipant if marked is None else marked
@@ -82,11 +82,11 @@ def _check_callback(callback: Callable[..., Any] | None, name: str, place: str) 
     except TypeError as error:
         what = f"{name} cannot be called with {_PARAMETERS[name]} ({error})"
         raise HandlerSignatureError("OCQ-640", what, place, f"write {form_of(name)}") from None
-    except ValueError:  # a callable that shows no signature
+    except ValueError:  # a callable without a readable signature
         return
 
 
 def form_of(name: str) -> str:
-    """Return how the method of a participant is written."""
+    """Return the form of a participant's method, for messages."""
     returned = "None" if name in (CLAIMED, CLOSED, PARKED) else "int"
     return f"def {name}(self, {_PARAMETERS[name]}) -> {returned}"

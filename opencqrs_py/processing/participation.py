@@ -1,4 +1,4 @@
-"""Participation: the participants of a group, and how they are asked what of a partition's events is durable."""
+"""Participation: the participants of a group, and their answers about which events of a partition are durable."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ CLAIMED, CHECKPOINT, RELEASED, CLOSED, PARKED = (
 
 
 class CheckpointParticipant:
-    """A base for classes with ``@checkpointing``, whose effects are durable later than their handlers return.
+    """A base for classes with ``@checkpointing``, whose effects become durable after their handlers return.
 
-    One instance serves all partitions that the process has, each on a thread of its own, so what it keeps it keeps by
-    partition. Every method may be ``async``, and has ``checkpointing.timeout`` to return. A class need not derive from
-    this one: only ``on_checkpoint`` must be there.
+    One instance serves all partitions of the process, each on its own thread, so it keeps its state by
+    partition. Every method may be ``async``, and must return within ``checkpointing.timeout``. A class need not derive
+    from this one: only ``on_checkpoint`` is required.
     """
 
     def on_partition_claimed(self, partition: Partition, resume_at: int, trigger: CheckpointTrigger) -> object:
@@ -49,17 +49,17 @@ class CheckpointParticipant:
 
         Args:
             partition: Partition of the group.
-            resume_at: The stored position: the first event handled comes after it. State that is durably farther can
-                leave out the events up to there.
+            resume_at: The stored position: the first event handled comes after it. Durable state ahead of it can
+                skip the events up to there.
             trigger: Requests checkpoints of this partition, and of no other, until it is released.
         """
 
     def on_checkpoint(self, partition: Partition, requested: int) -> object:
-        """Make everything durable up to a position at least, and return up to where it is.
+        """Make everything durable up to at least a position, and return up to where it is.
 
         Args:
             partition: Partition of the group.
-            requested: Position of an event, handled by then.
+            requested: Position of a handled event.
 
         Returns:
             A position, at least the requested one, or ``LATEST`` for everything that was handled. Less, nothing or an
@@ -68,7 +68,7 @@ class CheckpointParticipant:
         raise NotImplementedError(f"{type(self).__name__} does not say what is durable: write {CHECKPOINT}")
 
     def on_partition_released(self, partition: Partition, up_to: int) -> object:
-        """Flush what is possible before the partition is given up; by default as for a checkpoint.
+        """Flush what is possible before the partition is released; by default as for a checkpoint.
 
         Args:
             partition: Partition of the group.
@@ -80,25 +80,25 @@ class CheckpointParticipant:
         return self.on_checkpoint(partition, up_to)
 
     def on_partition_closed(self, partition: Partition) -> object:
-        """Discard what is kept of a partition: nothing is asked about it until it is claimed again."""
+        """Discard the state of a partition: there are no calls for it until it is claimed again."""
 
     def on_parked_handled(self, partition: Partition, positions: Sequence[int]) -> object:
-        """Make durable what was handled of events that had been parked. Needed where the group parks events.
+        """Make durable the handled events that had been parked. Required where the group parks events.
 
-        Checkpoints do not speak of them: they come after later events, and the progress has passed them. When all
-        participants have returned they leave the inbox. If one raises or does not return in time, they stay there and
+        Checkpoints do not cover them: they are handled after later events, and the progress has passed them. When all
+        participants have returned, they leave the inbox. If one raises or does not return in time, they stay there and
         are handled again.
 
         Args:
             partition: Partition of the group.
-            positions: Positions of the events, rising.
+            positions: Positions of the events, ascending.
         """
         raise NotImplementedError(f"{type(self).__name__} does not say when parked events are durable: write {PARKED}")
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a call came to: what it returned, or why it did not."""
+    """The outcome of a call: its result, or its error."""
 
     value: object = None
     error: BaseException | None = None
@@ -108,32 +108,32 @@ Call: TypeAlias = "Callable[[], object]"
 
 
 class Caller(Protocol):
-    """Calls the methods of participants, whatever they do meanwhile."""
+    """Calls the methods of participants within a time limit."""
 
     def ask(self, calls: Mapping[Hashable, Call], seconds: float) -> dict[Hashable, Answer]:
-        """Make calls at once and wait for them; what is awaitable is awaited.
+        """Make calls at the same time and wait for them; awaitables are awaited.
 
-        A call that has not returned in time is left to itself, with a ``TimeoutError`` as its answer. As long as it has
-        not returned, further ones of its key are not made, and answered likewise.
+        A call that has not returned in time is abandoned, with a ``TimeoutError`` as its answer. Until it has
+        returned, further calls with its key are not made, and get the same answer.
 
         Args:
-            calls: By a key, of which one call is made at a time.
-            seconds: For all of them together.
+            calls: Calls by key; one call per key is made at a time.
+            seconds: Time limit for all of them together.
         """
         ...
 
     def still(self, key: Hashable) -> TimeoutError | None:
-        """Return why a call would not be made now: an earlier one of its key has not returned; ``None`` if it would."""
+        """Return why a call would not be made now, as an earlier one has not returned; ``None`` if it would be made."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Halves:
-    """The dispatchers of some handlers of a group; each ``None`` if there are none.
+    """The dispatchers of some handlers of a group; each is ``None`` without handlers.
 
     Attributes:
-        usual: Calls them.
-        replaying: Calls those of them that are for replays.
+        usual: Calls the handlers.
+        replaying: Calls the handlers that take part in replays.
     """
 
     usual: Dispatcher | None
@@ -145,12 +145,12 @@ class Checkpointing:
 
     Args:
         participants: At least one, each once.
-        own: Calls their handlers.
+        own: Calls the participants' handlers.
         others: Calls the group's other handlers.
-        deferred: Whether progress is stored only when a checkpoint is requested; else there is one with each chunk.
-        timeout: Seconds that participants have to answer.
+        deferred: Whether progress is stored only when a checkpoint is requested; else each chunk has a checkpoint.
+        timeout: Seconds within which participants must answer.
         caller: Calls their methods.
-        warning: What is logged at the first claim; empty if nothing is.
+        warning: Text that is logged at the first claim; empty for none.
     """
 
     def __init__(
@@ -172,22 +172,22 @@ class Checkpointing:
         self._caller = caller
         self._warning = warning
         self._open: dict[Partition, ClaimedPartition] = {}
-        self._owed: set[tuple[int, Partition]] = set()  # who could not be told yet to discard which partition
+        self._owed: set[tuple[int, Partition]] = set()  # participants that have yet to discard a partition
         self._lock = Lock()
 
     @property
     def mode(self) -> str:
-        """How it is shown: ``deferred`` or ``auto``."""
+        """The name of the mode: ``deferred`` or ``auto``."""
         return "deferred" if self.deferred else "auto"
 
     def warn(self) -> None:
-        """Log once what people may not expect of the group."""
+        """Log the group's warning once."""
         warning, self._warning = self._warning, ""
         if warning:
             logger.warning("%s", warning)
 
     def claim(self, group: str, partition: Partition, resume_at: int) -> ClaimedPartition:
-        """Have the participants take a partition over; an earlier claim of it in this process is closed before.
+        """Have the participants take a partition over, after closing an earlier claim of it in this process.
 
         Raises:
             CheckpointError: OCQ-645, if one of them cannot.
@@ -205,21 +205,21 @@ class Checkpointing:
         return claimed
 
     def close(self, claimed: ClaimedPartition) -> None:
-        """Have the participants discard a partition, unless that was done."""
+        """Have the participants discard a partition, unless they have done so."""
         with self._lock:
             if self._open.get(claimed.partition) is claimed:
                 del self._open[claimed.partition]
         claimed.close_participants()
 
     def discard(self, partition: Partition, numbers: Iterable[int]) -> dict[int, Answer]:
-        """Have participants discard a partition. One that has not returned from an earlier call is owed that."""
+        """Have participants discard a partition; one that has not returned from an earlier call does so later."""
         free = [number for number in numbers if self._caller.still((number, partition)) is None]
         with self._lock:
             self._owed.update((number, partition) for number in numbers if number not in free)
         return self.ask(CLOSED, partition, dict.fromkeys(free, ()))
 
     def settle(self, number: int, partition: Partition) -> None:
-        """Make the call that a participant is owed; nothing may come to it before it has returned from all others.
+        """Make a participant's pending call; it may get no other call before it has returned from all earlier ones.
 
         Raises:
             TimeoutError: If it has not.
@@ -234,7 +234,7 @@ class Checkpointing:
             raise answer.error
 
     def ask(self, name: str, partition: Partition, arguments: Mapping[int, Sequence[object]]) -> dict[int, Answer]:
-        """Call a method of participants, by their numbers, for a partition; those that have none answer nothing."""
+        """Call a method of participants, given by number, for a partition; those without the method give no answer."""
         calls: dict[Hashable, Call] = {}
         numbers: dict[Hashable, int] = {}
         shown = Partition(partition.modulus, partition.residue)
@@ -248,10 +248,10 @@ class Checkpointing:
 
 
 class ClaimedPartition:
-    """One claim of a partition by the participants of its group. Driven by one thread at a time.
+    """One claim of a partition by the participants of its group. Used by one thread at a time.
 
     Attributes:
-        positions: How far it is.
+        positions: Its positions.
         trigger: Requests its checkpoints.
         closed: Whether it is over, by itself or because the partition was claimed again in this process.
     """
@@ -291,7 +291,7 @@ class ClaimedPartition:
 
         Args:
             requested: What they have to confirm.
-            handled: What counts as handled; ``None`` for what is.
+            handled: Position that counts as handled; ``None`` for the actual one.
 
         Raises:
             CheckpointError: OCQ-646, if one of them does not.
@@ -313,7 +313,7 @@ class ClaimedPartition:
         return agreement.position
 
     def confirm_parked(self, positions: tuple[int, ...]) -> None:
-        """Have all participants make durable what was handled of events that had been parked.
+        """Have all participants make durable the handled events that had been parked.
 
         Raises:
             CheckpointError: OCQ-646, if one of them raises or does not return in time.
@@ -336,7 +336,7 @@ class ClaimedPartition:
         Requests are ignored from here on.
 
         Args:
-            stored: What is returned if one of them fails.
+            stored: Position that is returned if one of them fails.
         """
         self.positions.close()
         up_to = max(stored, self.positions.handled)
@@ -362,12 +362,12 @@ class ClaimedPartition:
         return max(stored, agreement.position or 0)
 
     def end(self) -> None:
-        """Take no more requests, events and confirmations."""
+        """Accept no more requests, events and confirmations."""
         self.closed = True
         self.positions.close()
 
     def close_participants(self) -> None:
-        """Have those who were notified of the claim discard what they keep, once. Never raises."""
+        """Have the participants that were notified of the claim discard their state, once. Never raises."""
         self.end()
         with self._lock:
             claimed, self._claimed = self._claimed, []

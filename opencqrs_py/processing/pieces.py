@@ -1,4 +1,4 @@
-"""Pieces: parts of a chunk with a savepoint before each, so that an event that fails undoes little more than itself."""
+"""Pieces: parts of a chunk with a savepoint before each, so that a failing event undoes little more than itself."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from opencqrs_py.processing.portions import Portion
 from opencqrs_py.processing.ports import EventSource, SavingTracker, SavingUnit
 from opencqrs_py.processing.recovery import Diagnosis
 
-SIZE = 50  # events; a savepoint for so many costs little, and so do so many that are handled again
+SIZE = 50  # events; a savepoint for that many costs little, and so does handling that many again
 
 
 class NotOpenedError(Exception):
@@ -33,7 +33,7 @@ class NotOpenedError(Exception):
 
 
 class NotUndoneError(Exception):
-    """What an event has done cannot be undone by itself: the whole chunk has to be handled in the usual way.
+    """The work of an event cannot be undone alone: the whole chunk has to be handled in the usual way.
 
     Attributes:
         error: What its handler has raised; ``None`` if none has.
@@ -46,13 +46,13 @@ class NotUndoneError(Exception):
 
 @dataclass(slots=True)
 class _Handled:
-    """What has come of a portion by now.
+    """The state of a portion while its pieces are handled.
 
     Attributes:
-        rest: What remains of it; ``behind`` is all that goes into the inbox, ``upto`` how far the progress moves.
-        newest: The last event that the progress moves over, as far as it is the partition's.
-        events: How many of the events a handler got.
-        given_up: How events have failed, and their entries in the inbox.
+        rest: What remains of it; ``behind`` is all that enters the inbox, ``upto`` is where the progress moves.
+        newest: The last event of the partition that the progress passes.
+        events: How many events a handler got.
+        given_up: Failures of events, with their entries in the inbox.
     """
 
     rest: Portion
@@ -62,15 +62,15 @@ class _Handled:
 
 
 class Pieces:
-    """Handles chunks of a partition in pieces: events that are given up are parked in the transaction of the others.
+    """Handles chunks of a partition in pieces: failing events are parked in the transaction of the others.
 
-    An event that fails undoes its piece only, of which those before it are handled once more. Those that follow in its
-    sequence go into the inbox behind it, and the others are handled as if nothing had happened.
+    A failing event undoes its piece only, of which the events before it are handled again. Later events of its
+    sequence follow it into the inbox, and all others are handled as usual.
 
     Args:
         group: Processing group.
         tracker: Where progress goes.
-        inbox: That of the partition.
+        inbox: Inbox of the partition.
         source: The event store.
         diagnosis: Explains errors.
         calls: Calls the handlers.
@@ -96,8 +96,8 @@ class Pieces:
         """Handle events of the log in one transaction with the progress and what is parked.
 
         Raises:
-            NotUndoneError: If an event fails in another way, or what it has done cannot be undone by itself: nothing
-                has happened.
+            NotUndoneError: If an event fails in another way, or its work cannot be undone alone: nothing
+                is stored.
             ChunkFailedError: Likewise, if an event fails that was handled before.
             InboxError: Likewise, if too much would wait.
             NotOpenedError: If the unit of work was not opened.
@@ -128,7 +128,7 @@ class Pieces:
         return Outcome(moved, handled=done.events, missed=missed, parked=tuple(parked))
 
     def _next_piece(self, cursor: Cursor, unit: SavingUnit, work: Work, done: _Handled) -> None:
-        """Handle the first events of the rest; up to one that fails, if so, which is parked."""
+        """Handle the first events of the rest, up to one that fails, which is parked."""
         undo = unit.saved()
         if undo is None:
             raise NotUndoneError
@@ -156,9 +156,9 @@ class Pieces:
         return None if entry is None else (failure, entry)
 
     def _go_on(self, cursor: Cursor, done: _Handled, index: int, entry: InboxEntry) -> None:
-        """Have the events after one that is parked follow, without those of its sequence, which wait behind it.
+        """Continue with the events after a parked one, except those of its sequence, which join it in the inbox.
 
-        The chunk ends with it if they cannot be told apart: the next step says why.
+        The chunk ends with the parked event if their sequences cannot be determined: the next step reports why.
         """
         rest, event = done.rest, done.rest.chunk[index]
         try:
@@ -172,7 +172,7 @@ class Pieces:
             done.rest = replace(rest, chunk=others, behind=behind)
 
     def _reached(self, done: _Handled) -> tuple[int, str]:
-        """Return the position that progress reaches, and what identifies the log up to it."""
+        """Return the position that the progress reaches, and the fingerprint of the log up to it."""
         upto, newest = done.rest.upto, done.newest
         return upto, self._source.fingerprint(upto, newest if newest is not None and newest.position == upto else None)
 

@@ -1,4 +1,4 @@
-"""Portions: the events of one transaction, how far they reach, and what of them goes into or comes out of the inbox."""
+"""Portions: the events of one transaction, their last position, and what enters and leaves the inbox with them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class Portion:
     """What a partition handles in one transaction.
 
     Attributes:
-        chunk: The events that handlers get; without any, only the progress or the inbox moves.
-        upto: Position that the progress reaches by it.
-        behind: Events that go into the inbox unhandled, as one of their sequence is there; also up to that position.
-        waiting: The entries of the chunk's events, if they come out of the inbox: then the progress does not move.
-        page: The page that the chunk is of; ``None`` if it comes out of the inbox, or handlers get nothing.
-        remainders: What remains in the inbox of sequences that come out of it.
-        due_at: When what remains of a sequence is tried after the chunk was cut in it; ``None`` if each of its events
-            has a time of its own.
+        chunk: The events that handlers get; without any, only the progress or the inbox changes.
+        upto: Position to which the progress moves.
+        behind: Events up to that position that enter the inbox unhandled, as one of their sequence waits there.
+        waiting: The entries of the chunk's events, if they come from the inbox: then the progress does not move.
+        page: The page that the chunk belongs to; ``None`` if it comes from the inbox, or handlers get nothing.
+        remainders: What remains in the inbox of the chunk's sequences.
+        due_at: When the rest of a sequence is tried after the chunk was cut within it; ``None`` if each of its events
+            has its own time.
     """
 
     chunk: Chunk
@@ -36,11 +36,11 @@ class Portion:
 
     @property
     def attempts(self) -> int:
-        """How often the first event has been tried, if it comes out of the inbox."""
+        """How often the first event has been tried, if it comes from the inbox."""
         return self.waiting[0].attempts if self.waiting else 0
 
     def batches(self) -> Iterator[tuple[int, int]]:
-        """Yield where the events of each sequence begin and end, if they come out of the inbox."""
+        """Yield the ranges of events of each sequence, if they come from the inbox."""
         start = 0
         for _, those in groupby(self.waiting, key=lambda entry: entry.sequence_id):
             end = start + sum(1 for _ in those)
@@ -66,13 +66,13 @@ class Portion:
         return Portion(self.chunk[count:], self.upto, behind, waiting, self.page, remainders, self.due_at)
 
     def before(self, index: int, entry: InboxEntry) -> Portion:
-        """Return the portion up to the event at an index, which is not handled but goes into the inbox."""
+        """Return the portion up to the event at an index, which enters the inbox unhandled."""
         behind = tuple(one for one in self.behind if one.position < entry.position)
         chunk = self.chunk[:index] if index else NOTHING
         return Portion(chunk, entry.position, (*behind, entry), page=self.page)
 
     def _remainders(self, count: int) -> tuple[Remainder, ...]:
-        """Return what remains of sequences after the first events, which are not all."""
+        """Return what remains of sequences after some first events."""
         if not self.waiting:
             return ()
         there, cut = {entry.sequence_id for entry in self.waiting[:count]}, self.waiting[count].sequence_id
@@ -81,5 +81,5 @@ class Portion:
 
 
 def without_handling(upto: int, behind: tuple[InboxEntry, ...] = ()) -> Portion:
-    """Return a portion that only moves the progress, or the inbox."""
+    """Return a portion that only changes the progress or the inbox."""
     return Portion(NOTHING, upto, behind)

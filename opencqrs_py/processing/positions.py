@@ -9,12 +9,12 @@ from opencqrs_py.model.selection import ATTRIBUTES, Selection
 from opencqrs_py.processing.ports import EventSource, PickingSource
 
 _ALL = Selection("/", recursive=True, attributes=ATTRIBUTES)
-_NEAR = 20  # positions between two events that are read together, in a store that cannot pick them
+_NEAR = 20  # most positions between two events that are read together, in a store that cannot pick events
 _AT_ONCE = 1_000
 
 
 def events_at(source: EventSource, positions: Iterable[int]) -> dict[int, Event]:
-    """Return the events at positions, by position, without those that are not in the log any more."""
+    """Return the events at positions, by position, without those that are no longer in the log."""
     wanted = sorted(set(positions))
     if isinstance(source, PickingSource):
         return {event.position: event for event in source.pick(wanted)}
@@ -31,7 +31,7 @@ def events_at(source: EventSource, positions: Iterable[int]) -> dict[int, Event]
 
 
 def _runs(positions: list[int]) -> Iterator[list[int]]:
-    """Yield positions that are close to each other together."""
+    """Yield runs of positions that are close to each other."""
     run: list[int] = []
     for position in positions:
         if run and position - run[-1] > _NEAR:

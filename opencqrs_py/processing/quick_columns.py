@@ -1,8 +1,8 @@
 """Quick columns: from JSON to arrays without an object of the event class in between.
 
-Only for classes of which pydantic says that values are taken as they are: no validator, no constraint, no alias. And
-only for values of the usual form, such as times in RFC 3339. Whatever else there is, the ordinary decoder has the say:
-then it is ``Unusual``. So a table is the same as if each event had been decoded, or there is none.
+Only for classes whose values pydantic takes as they are: no validator, no constraint, no alias. And
+only for values of the usual form, such as times in RFC 3339. Anything else is ``Unusual`` and left to the ordinary
+decoder. So a table is the same as if each event had been decoded, or there is none.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Schema = Mapping[str, Any]
 Values = Sequence[Any]
 
 UNUSUAL = (KeyError, TypeError, ValueError, ArithmeticError, AttributeError, pa.ArrowException)
-"""What reading raises where the ordinary decoder has the say; Arrow's own errors are among these."""
+"""Errors of reading after which the ordinary decoder takes over; they include Arrow's errors."""
 
 _REQUIRED: Any = object()
 _NOTHING = type(None)
@@ -38,10 +38,10 @@ class QuickColumn:
     """How the values of a field are read from JSON.
 
     Attributes:
-        kinds: The types that values have once the JSON is parsed.
-        read: Makes an array of a type of values of these types; raises one of ``UNUSUAL`` if they are not as usual.
-        default: What stands for a value that is missing.
-        exact: Whether digits count that a float does not hold.
+        kinds: The types of values in the parsed JSON.
+        read: Makes an array from values of these types; raises one of ``UNUSUAL`` if they are unusual.
+        default: The value of a missing field.
+        exact: Whether digits beyond a float's precision matter.
     """
 
     kinds: frozenset[type]
@@ -75,7 +75,7 @@ class QuickReader:
 
     @classmethod
     def of(cls, event_class: type, types: Mapping[str, Any]) -> QuickReader | None:
-        """Return a reader of a class's fields, ``None`` if it has more to say of their values.
+        """Return a reader of a class's fields, ``None`` if it validates or converts their values.
 
         Args:
             event_class: A class that pydantic validates.
@@ -104,7 +104,7 @@ class QuickReader:
 
 
 class _NotQuickError(Exception):
-    """A schema says more of values than that they are taken as they are."""
+    """A schema validates or converts values."""
 
 
 def _fields(schema: Schema, known: Mapping[str, Schema]) -> dict[str, QuickColumn]:

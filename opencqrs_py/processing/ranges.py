@@ -15,22 +15,22 @@ from opencqrs_py.processing.feed import Feed, Page
 from opencqrs_py.processing.ports import EventSource
 from opencqrs_py.processing.sequencing import Sequencing
 
-_LOOKED_AT = 1_000  # events that are read to find the next one of which the store does not know that it is wanted
+_LOOKED_AT = 1_000  # events read at a time to find the next wanted one, where the store cannot tell
 
 FindFirst = Callable[[int, int], "Event | None"]
-"""Returns the first event of interest in ``after + 1..upto``, ``None`` if there is none."""
+"""Returns the first wanted event in ``after + 1..upto``, ``None`` if there is none."""
 
 
 class PositionRange(Chunk):
-    """The positions ``after + 1..upto`` as a chunk whose indices count positions, whether or not they hold an event.
+    """The positions ``after + 1..upto`` as a chunk whose indices are positions, with or without an event.
 
-    So a range that fails is cut in halves as a chunk is, and the last half is a single position.
+    A failing range is halved like a chunk, down to a single position.
 
     Args:
         after: Position before the first one.
         upto: The last position.
         find: Finds the first event of a range.
-        first: That of this one, if it is known.
+        first: The first event of this range, if known.
     """
 
     __slots__ = ("_find", "_first", "after_position", "upto")
@@ -76,23 +76,23 @@ class PositionRange(Chunk):
         return position - self.after_position - 1
 
     def first_event(self) -> Event | None:
-        """Return the first event of interest, ``None`` if the range has none."""
+        """Return the first wanted event, ``None`` if the range has none."""
         if self._first is None:
             self._first = self._find(self.after_position, self.upto)
         return self._first
 
     def _event_at(self, index: int) -> Event:
-        """Return the event at an index, at 0 the first one; for messages, so what cannot be read has no attributes."""
+        """Return the event at an index, at 0 the first one; for messages, so an unreadable event has no attributes."""
         position = self.position(index)
         try:
             found = self.first_event() if index == 0 else self._find(position - 1, position)
-        except Exception:  # a store that is unavailable must not hide what is being said of the event
+        except Exception:  # an unavailable store must not hide what is reported about the event
             found = None
         return found or Event(position, "", "", "", "", None, "", None, None)
 
 
 class _RangePage(Page):
-    """A range that is the only partition's."""
+    """A range of the only partition."""
 
     def __init__(self, events: Chunk, after: int, upto: int, sequencing: Sequencing) -> None:
         super().__init__(Slice(after, upto), sequencing)
@@ -104,14 +104,14 @@ class _RangePage(Page):
 
 
 class RangeFeed(Feed):
-    """Hands out ranges of positions, each of which begins with an event that the group handles.
+    """Provides ranges of positions, each beginning with an event that the group handles.
 
-    Only that event is read, or a page where the store cannot tell which events are wanted.
+    Only that event is read, or a page where the store cannot filter wanted events.
 
     Args:
         source: The event store.
         selection: Which events the group looks at.
-        sequencing: Not asked, as there is one partition.
+        sequencing: Not used, as there is one partition.
         size: Most positions of a range.
         wanted: Returns whether events of a type may lead to a handler; ``None`` for all.
     """

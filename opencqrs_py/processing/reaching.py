@@ -1,4 +1,4 @@
-"""How far the stored progress of a whole group has come, for callers that wait for it."""
+"""Reaching: the stored progress of a whole group, for callers that wait for it."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Protocol, runtime_checkable
 from opencqrs_py.model.partition import are_all
 from opencqrs_py.processing.ports import ProgressTracker, Watch
 
-_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.005, 0.1  # seconds between two looks at a tracker that notifies of nothing
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.005, 0.1  # seconds between two polls of a tracker without notifications
 
 
 @runtime_checkable
 class WatchableTracker(ProgressTracker, Protocol):
-    """A tracker that shows quickly that the progress of a group has moved."""
+    """A tracker that quickly shows that the progress of a group has moved."""
 
     def reached(self, group: str) -> int:
         """Return how many positions, counted from 0, every partition of a group has stored.
 
         That is the position of its slowest partition, plus 1; 0 if no process has ever run the group, or if what is
-        stored lacks a partition, as after somebody has deleted its row.
+        stored lacks a partition, for example because its row was deleted.
         """
         ...
 
@@ -39,10 +39,10 @@ def reached(tracker: ProgressTracker, group: str) -> int:
 
 
 class WatchedGroup:
-    """The stored progress of a group, to be watched as an event source is.
+    """The stored progress of a group, which can be watched like an event source.
 
     Args:
-        tracker: Where it is.
+        tracker: Tracker that stores it.
         group: Processing group.
     """
 
@@ -55,7 +55,7 @@ class WatchedGroup:
         return reached(self._tracker, self._group)
 
     def watched(self) -> AbstractContextManager[Watch]:
-        """Open a watch, by the quickest means that the tracker has."""
+        """Open a watch, by the quickest means of the tracker."""
         if isinstance(self._tracker, WatchableTracker):
             return self._tracker.watched(self._group)
         return _looking(self)
@@ -71,7 +71,7 @@ def _looking(group: WatchedGroup) -> Iterator[Watch]:
 
 
 class _Looks(Watch):
-    """Looks at a tracker again and again, with pauses that grow."""
+    """Polls a tracker, with growing pauses."""
 
     def __init__(self, group: WatchedGroup) -> None:
         self._group = group
@@ -79,7 +79,7 @@ class _Looks(Watch):
         self._woken = Signal()
 
     def wait(self, after: int, seconds: float) -> int:
-        """Return the head as soon as it is beyond ``after``, or, unchanged, when the time is over."""
+        """Return the head as soon as it is beyond ``after``, or unchanged when the time is over."""
         while (head := self._group.head()) <= after and seconds > 0:
             pause = min(self._pause, seconds)
             seconds -= pause
@@ -90,5 +90,5 @@ class _Looks(Watch):
         return head
 
     def wake(self) -> None:
-        """Have the wait return early."""
+        """Make the wait return early."""
         self._woken.set()

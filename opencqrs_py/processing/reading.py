@@ -1,4 +1,4 @@
-"""Reading: from a stored event to the events that handlers see, out of its envelope and upcast."""
+"""Reading: from a stored event to the events that handlers see, unwrapped and upcast."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from opencqrs_py.processing.decoding import Decoder, decoder_for
 from opencqrs_py.processing.event_types import decoded_as
 from opencqrs_py.processing.exceptions import message_of, raise_interrupt, type_name
 from opencqrs_py.processing.ports import Injector
-from opencqrs_py.processing.signatures import UPCASTER, read_signature
+from opencqrs_py.processing.roles import UPCASTER
+from opencqrs_py.processing.signatures import read_signature
 
 _ENVELOPE_FIX = 'set events.format: plain if the log is not written by OpenCQRS; else fix the event: {"payload": {...}}'
 
@@ -28,7 +29,7 @@ _ENVELOPE_FIX = 'set events.format: plain if the log is not written by OpenCQRS;
 def unwrapped(event: Event) -> Event:
     """Return the event with the envelope's payload as its data and the envelope's metadata as its metadata.
 
-    No metadata is an empty mapping. The extension attributes of the CloudEvent are those of the raw event.
+    Missing metadata is an empty mapping. The raw event has the extension attributes of the CloudEvent.
 
     Raises:
         EventFormatError: OCQ-215, if the data are no envelope.
@@ -53,7 +54,7 @@ _UPCAST_FIX = 'return Upcast("library.book-lent.v2", data), a list of them, or N
 
 
 class Upcasters:
-    """Chains of upcasters: what one of them makes is given to the next, until none takes it.
+    """Chains of upcasters: the results of one are passed to the next, until none takes them.
 
     Args:
         upcasters: At most one for each type; their order does not matter.
@@ -61,7 +62,7 @@ class Upcasters:
 
     Raises:
         HandlerSignatureError: OCQ-220, if two take the same type, naming both; OCQ-201 to OCQ-205 for a signature,
-            which has one event class at most.
+            which may have at most one event class.
 
     Source:
         OpenCQRS upcasting, with a guard against cycles.
@@ -84,14 +85,14 @@ class Upcasters:
         return frozenset(self._by_type)
 
     def upcast(self, event: Event) -> Sequence[Event]:
-        """Return what becomes of an event: none, one or several, in the order in which upcasters gave them.
+        """Return the events that upcasters make of an event: none, one or several, in their order.
 
         All of them have the event's id, position and other attributes; only type, data and, if an upcaster gives them,
         metadata change.
 
         Raises:
-            EventFormatError: OCQ-221, if an upcaster returns something else than ``Upcast``, or what JSON cannot hold,
-                such as infinity; OCQ-222, if upcasters lead back to a type that they came from; OCQ-223, if one
+            EventFormatError: OCQ-221, if an upcaster returns anything but ``Upcast``, or values that JSON cannot hold,
+                such as infinity; OCQ-222, if upcasters lead back to an earlier type; OCQ-223, if one
                 raises; OCQ-210 or OCQ-211, if the data do not fit what it asks for.
         """
         return tuple(self._chain(event, ()))
@@ -111,7 +112,7 @@ class Upcasters:
 
 
 class _Bound:
-    """An upcaster whose arguments are known."""
+    """An upcaster whose arguments are resolved."""
 
     def __init__(self, upcaster: Upcaster, injector: Injector) -> None:
         self.place = upcaster.place
@@ -129,7 +130,7 @@ class _Bound:
         self._promised = _promised(upcaster.call)
 
     def upcast(self, event: Event) -> list[Event]:
-        """Return what becomes of an event; each result is taken over before the upcaster makes the next one."""
+        """Return the results for an event; each one is converted before the upcaster makes the next one."""
         decoded = self._decode(event) if self._decode is not None else None
         returned = self._guarded(event, lambda: finish(self._call(decoded, event, event, None)))
         if returned is None and self._promised:
@@ -186,7 +187,7 @@ def _several(results: Any) -> Iterable[Any]:
 
 
 def _never_returns(call: Callable[..., Any]) -> bool:
-    """Return whether a function makes an ``Upcast``, and none of its ways to return has a value."""
+    """Return whether a function makes an ``Upcast``, but no return statement of it has a value."""
     function = unwrap(call)
     if not isinstance(function, FunctionType) or function.__code__.co_flags & (CO_GENERATOR | CO_ASYNC_GENERATOR):
         return False
@@ -201,10 +202,10 @@ def _never_returns(call: Callable[..., Any]) -> bool:
 
 
 def _promised(call: Callable[..., Any]) -> str:
-    """Return the annotation of what a function returns; empty if ``None`` is among it, or it cannot be read."""
+    """Return the annotated return type; empty if it includes ``None``, or cannot be read."""
     try:
         hint = get_type_hints(call).get("return")
-    except Exception:  # of what stands in annotations, which only type checkers need to understand
+    except Exception:  # annotations may be readable for type checkers only
         return ""
     plain_hint = get_origin(hint) or hint
     makes_some = isinstance(plain_hint, type) and issubclass(plain_hint, Iterable)  # as an Upcast is, too
@@ -212,11 +213,11 @@ def _promised(call: Callable[..., Any]) -> str:
 
 
 class Reading:
-    """How stored events are read: out of their envelope, then through the upcasters.
+    """How stored events are read: unwrapped from their envelope, then passed through the upcasters.
 
     Args:
         upcasters: Turn events of old types into events as they are written today.
-        enveloped: Whether data come in OpenCQRS' envelope of metadata and payload.
+        enveloped: Whether data are in OpenCQRS' envelope of metadata and payload.
     """
 
     def __init__(self, upcasters: Upcasters | None = None, *, enveloped: bool = False) -> None:

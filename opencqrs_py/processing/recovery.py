@@ -1,4 +1,4 @@
-"""Recovery: what an error comes to, what is done about it, and the waits before further attempts."""
+"""Recovery: how an error is classified, what is done about it, and the waits before further attempts."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ _DECISIVE = (Origin.FENCED, Origin.OUTAGE, Origin.FRAMEWORK, Origin.CHECKPOINT, 
 
 
 class Diagnosis:
-    """Returns where errors of a partition arose, and what is reported of them.
+    """Determines where errors of a partition arose, and what is reported about them.
 
-    Tracker and source know which errors mean that they are unavailable; ``places`` names the handlers of an event.
+    Tracker and source know which errors mean that they are unavailable; ``places`` returns the handlers of an event.
     """
 
     def __init__(self, tracker: ProgressTracker, source: EventSource, places: Callable[[Event], Sequence[str]]) -> None:
@@ -51,18 +51,18 @@ class Diagnosis:
         self._places = places
 
     def failure(self, error: BaseException, otherwise: Origin, in_hand: Event | None = None) -> Failure:
-        """Return an error as a failure; it arose at ``otherwise`` unless it says something else."""
+        """Return an error as a failure, which arose at ``otherwise`` unless the error itself shows its origin."""
         origin = self._origin(error, otherwise)
         return self._described(error, origin, None if origin in (Origin.OUTAGE, Origin.FENCED) else in_hand)
 
     def failure_to_read(self, error: BaseException) -> Failure:
-        """Return the failure to read an event: it names the file and line, where there is one."""
+        """Return the failure to read an event, with file and line, if any."""
         return replace(self.failure(error, Origin.FRAMEWORK), message=placed_error_text(error).message)
 
     def failure_of_handler(self, error: BaseException, in_hand: Event) -> Failure:
-        """Return what an error comes to that was raised while handlers were called.
+        """Return the failure for an error that was raised while handlers were called.
 
-        It cannot mean a lost claim, whatever its class. If it looks like an outage, it uses no attempt, but says where.
+        It cannot mean a lost claim, whatever its class. An apparent outage uses no attempt, but has a place.
         """
         origin = self._origin(error, Origin.HANDLER)
         failure = self._described(error, Origin.HANDLER if origin is Origin.FENCED else origin, in_hand)
@@ -86,7 +86,7 @@ class Diagnosis:
         )
 
     def _frames(self, error: BaseException, origin: Origin, event: Event | None) -> str:
-        """Return the lines of the user's code that an error comes from; if no handler is among them, name those."""
+        """Return the lines of the user's code that raised an error; without a handler among them, the handlers."""
         frames = own_frames(error) if origin in (Origin.HANDLER, Origin.FRAMEWORK) else ""
         if event is None or origin not in (Origin.HANDLER, Origin.OUTAGE) or type(error) is OrderingError:
             return frames
@@ -117,7 +117,7 @@ class Diagnosis:
             return True
         try:
             return self._tracker.is_outage(error) or self._source.is_outage(error)
-        except BaseException as failed:  # an error that cannot be looked at comes from no store
+        except BaseException as failed:  # an error that cannot be inspected is not a store's
             raise_interrupt(failed)
             return False
 
@@ -125,7 +125,7 @@ class Diagnosis:
 def _id_of(event: Event) -> str:
     try:
         return event.id
-    except Exception:  # a store that is unavailable must not hide what is reported of the event
+    except Exception:  # an unavailable store must not hide what is reported about the event
         return ""
 
 
@@ -136,7 +136,7 @@ class Action(Enum):
     SKIP = "skip"  # skip the event and continue
     PARK = "park"  # put the event into the inbox, and continue with other sequences
     STOP = "stop"  # the partition has failed; tried again only after a growing pause
-    HOLD = "hold"  # the partition has failed; tried again only when somebody restarts it
+    HOLD = "hold"  # the partition has failed; tried again only when it is restarted
     WAIT = "wait"  # the store or the database is unavailable; no attempt is used
     LEAVE = "leave"  # another processor has the partition
     CLAIM = "claim"  # a checkpoint has failed; participants claim the partition again after a pause
@@ -154,8 +154,8 @@ def action_for(
     Args:
         failure: The error and where it arose.
         exhausted: Whether the event's attempts are exhausted.
-        on_exhausted: What the group wants then.
-        on_undecodable: What it wants if the event cannot be decoded.
+        on_exhausted: The group's choice in that case.
+        on_undecodable: The group's choice if the event cannot be decoded.
 
     Source:
         Error classification of OpenCQRS with the decisions K1-K4 and K6.
@@ -190,7 +190,7 @@ _STEEPEST = 1e12  # factor from one wait to the next
 
 @dataclass(frozen=True, slots=True)
 class NoRetry(BackOff):
-    """Give an event up at its first failure."""
+    """No further attempt after the first failure."""
 
     def waits(self) -> Iterator[float]:
         """Yield nothing."""
@@ -206,7 +206,7 @@ class FixedBackOff(BackOff):
         max_attempts: Retries after the first attempt, 0 or more; ``None`` for no limit.
 
     Raises:
-        ValueError: If a number is not in its range; ``nan`` is in none.
+        ValueError: If a number is out of range; ``nan`` always is.
     """
 
     interval: float
@@ -225,8 +225,8 @@ class FixedBackOff(BackOff):
 class ExponentialBackOff(BackOff):
     """Waits that grow by a factor up to a limit.
 
-    Computed in whole milliseconds, cut off, as the original does. The time limit is compared with the sum of the
-    waits handed out so far, as jitter has made them, before the next is computed, so the sum may pass it by one wait.
+    Computed in whole milliseconds, truncated, like the original. The time limit is compared with the sum of the
+    waits so far, including jitter, before the next is computed, so the sum may exceed it by one wait.
 
     Attributes:
         initial: First wait in seconds, up to 1,000 years.
@@ -234,12 +234,12 @@ class ExponentialBackOff(BackOff):
         maximum: Longest wait in seconds, up to 1,000 years.
         max_elapsed: Limit of the sum of waits in seconds, 0 or more; ``inf`` for none.
         max_attempts: Retries after the first attempt, 0 or more; ``None`` for no limit.
-        jitter: Share of each wait, ``0..1``, of which a random part is taken off. Waits at the maximum are spread as
+        jitter: Fraction of each wait, ``0..1``, of which chance subtracts a part. Waits at the maximum are spread as
             widely as others.
-        draw: Source of numbers in ``0..1``, for tests; ``None``: random ones.
+        draw: Source of numbers in ``0..1``, for tests; ``None`` for random numbers.
 
     Raises:
-        ValueError: If a number is not in its range; ``nan`` is in none.
+        ValueError: If a number is out of range; ``nan`` always is.
 
     Source:
         Facts of OpenCQRS section 5.4: Spring's exponential back-off. Jitter is ours.
@@ -262,7 +262,7 @@ class ExponentialBackOff(BackOff):
         _check_attempts(self.max_attempts)
 
     def of(self, what: str) -> ExponentialBackOff:
-        """Return the back-off whose jitter follows from what is retried; one with a ``draw`` of its own keeps it."""
+        """Return the back-off with jitter seeded by what is retried; one with its own ``draw`` keeps it."""
         if not self.jitter or self.draw is not None:
             return self
         return replace(self, draw=random.Random(what).random)  # noqa: S311 nothing secret
@@ -282,16 +282,16 @@ class ExponentialBackOff(BackOff):
 
 
 def waits_of(back_off: BackOff, what: str) -> Iterator[float]:
-    """Yield the waits of one thing that is retried, such as an event of a group.
+    """Yield the waits for one retried thing, such as an event of a group.
 
-    Jitter follows from what it is. So the waits are the same in each process and each time they are asked for, and
-    ``max_elapsed`` counts those that were really made.
+    Jitter is seeded by its name. So the waits are the same in each process and for each call, and
+    ``max_elapsed`` counts the real waits.
     """
     return (back_off.of(what) if isinstance(back_off, ExponentialBackOff) else back_off).waits()
 
 
 def wait_after(back_off: BackOff, retries: int, what: str) -> float | None:
-    """Return the seconds to wait when so many waits of one thing have been taken; ``None`` if there are no more."""
+    """Return the seconds to wait after the given number of waits; ``None`` if there are no more."""
     return next(islice(waits_of(back_off, what), retries, None), None)
 
 

@@ -1,4 +1,4 @@
-"""Replays: which handlers are called for events that were handled before, and what is done when the last of them is."""
+"""Replays: which handlers are called for events that were handled before, and what happens at the end."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class ReplayRule:
     """How a group handles events again after a reset.
 
     Attributes:
-        dispatcher: Calls the handlers that are for replays; ``None`` if there are none.
+        dispatcher: Calls the handlers that take part in replays; ``None`` if there are none.
         finished: The group's ``@on_replay_finished`` functions, in the order of definition.
-        rebuilding: Whether all events are handled again, beside the group that has handled them: in a rebuild.
-        silent: Whether no calls are made after a commit, as the group has made them when it handled the events.
+        rebuilding: Whether this is a rebuild: all events are handled again, beside the live group.
+        silent: Whether calls after a commit are suppressed, as the group made them when it first handled the events.
     """
 
     dispatcher: Dispatcher | None

@@ -1,4 +1,4 @@
-"""The inbox of a scheduled group: its events come in as they are read, and are handled in batches at a tick."""
+"""The inbox of a scheduled group: events enter it as they are read, and are handled in batches at a tick."""
 
 from __future__ import annotations
 
@@ -29,18 +29,17 @@ from opencqrs_py.processing.batches import ScheduleRule, UnorderedError, eligibl
 from opencqrs_py.processing.exceptions import raise_interrupt
 from opencqrs_py.processing.feed import Page, UnsequencedError
 from opencqrs_py.processing.isolation import OF_PROCESS
-from opencqrs_py.processing.parking import (
+from opencqrs_py.processing.parked_entries import (
     after_failure,
     before_mark,
     crash_in_attempt,
     given_up,
     is_used_up_by_crashes,
     lost,
-    one_less_isolated,
-    only_sequence,
     report_lost,
     waiting_entry,
 )
+from opencqrs_py.processing.parking import one_less_isolated, only_sequence
 from opencqrs_py.processing.portions import Portion, without_handling
 from opencqrs_py.processing.ports import Clock, EventSource, ParkingTracker, UnitOfWork
 from opencqrs_py.processing.positions import events_at
@@ -49,9 +48,9 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 class PartitionBatches:
-    """The inbox of a partition of a scheduled group: what comes in from the log, and the batches of a tick.
+    """The inbox of a partition of a scheduled group: what enters it from the log, and the batches of a tick.
 
-    It keeps portions that are read and not handled yet. What somebody else has changed of them since is found when they
+    It keeps portions that are read but not handled yet. Changes by others in the meantime are detected when they
     are handled.
 
     Args:
@@ -62,8 +61,8 @@ class PartitionBatches:
         source: The event store, from which events are read again.
         batch_size: Most events in one transaction.
         clock: Time.
-        handle: Handles a portion; returns the failure of its event, if one has failed, after what comes before it.
-        failure_of: Returns what an error comes to that was raised for an event.
+        handle: Handles a portion; returns the failure of an event, if any, after handling those before it.
+        failure_of: Returns the failure for an error that was raised for an event.
     """
 
     def __init__(
@@ -91,10 +90,10 @@ class PartitionBatches:
         self._ready_for: tuple[int, str | None] | None = None  # epoch and tick
 
     def stored(self, page: Page, events: Chunk, upto: int, cursor: Cursor) -> Portion:
-        """Return the portion by which events of the log come in.
+        """Return the portion that moves events of the log into the inbox.
 
         Raises:
-            UnsequencedError: If the sequence of the first event cannot be determined, or whether it comes in; those
+            UnsequencedError: If the sequence of the first event cannot be determined, or whether it is accepted; those
                 before it come first.
             InboxError: OCQ-602, for an event of several sequences.
         """
@@ -128,7 +127,7 @@ class PartitionBatches:
     def unit(
         self, cursor: Cursor, to: int, portion: Portion, fingerprint: str, skip: Skip | None = None
     ) -> Iterator[UnitOfWork]:
-        """Open the unit of work in which a portion is handled, that changes the inbox as it says."""
+        """Open the unit of work in which a portion is handled and the inbox is changed accordingly."""
         change = self._change(added=portion.behind, done=portion.waiting, remainders=portion.remainders)
         try:
             opened = self._inbox.unit(self._group, cursor, to, fingerprint=fingerprint, skip=skip, change=change)
@@ -157,7 +156,7 @@ class PartitionBatches:
         return self._recorded(cursor, portion, self._handle(cursor, portion))
 
     def failed(self, cursor: Cursor, failure: Failure) -> Outcome:
-        """Record that an attempt has failed whose call was given up."""
+        """Record the failure of an attempt whose call was abandoned."""
         self._ready.clear()
         found = self._inbox.entries(self._group, position=failure.position)
         marked = next((entry for entry in found if self._partition.owns(entry.sequence_id)), None)
@@ -166,7 +165,7 @@ class PartitionBatches:
         return self._recorded(cursor, portion, Outcome(cursor, failure=failure), marked)
 
     def _fetched(self, cursor: Cursor) -> Outcome | None:
-        """Read the batches that are due; return the outcome if only something was recorded of them."""
+        """Read the batches that are due; return an outcome if only their state was recorded."""
         tick = datetime.fromisoformat(cursor.tick or "")
         most = max(1 if cursor.isolate else self._rule.fetch_size, self._rule.size or 1)
         found = self._inbox.due(self._group, self._partition, tick, most, self._rule.fetching)
@@ -198,7 +197,7 @@ class PartitionBatches:
         return Outcome(cursor) if postponed and not self._ready else None
 
     def _unordered(self, cursor: Cursor, batches: Sequence[tuple[InboxEntry, ...]], failed: UnorderedError) -> Outcome:
-        """Record an attempt of an event whose place in its batch cannot be determined; no handler was called."""
+        """Record a failed attempt of an event whose place in its batch cannot be determined; no handler was called."""
         failure = self._failure_of(failed.error, failed.event)
         entries = tuple(entry for batch in batches for entry in batch)
         return self._recorded(cursor, Portion(Chunk([]), cursor.stored, (), entries), Outcome(cursor, failure=failure))
@@ -212,10 +211,10 @@ class PartitionBatches:
         *,
         cut: bool,
     ) -> list[Portion]:
-        """Return the events in the portions in which they are handled.
+        """Return the events grouped into the portions in which they are handled.
 
-        One that was tried before is the first of its portion: handlers see the number of its attempt. All of a portion
-        are handled again since a reset, or none is.
+        An event that was tried before is the first of its portion: handlers see its attempt. All of a portion
+        belong to a replay, or none does.
         """
         at_tick, next_tick = in_milliseconds(tick), in_milliseconds(self._after(tick))
         due_at = None if self._rule.each else at_tick
@@ -257,7 +256,7 @@ class PartitionBatches:
         return Portion(chunk, cursor.stored, (), entries, remainders=tuple(mine), due_at=due_at)
 
     def _isolated(self, cursor: Cursor, portion: Portion) -> Outcome:
-        """Handle one event after a mark, by which the next owner sees that this process has not survived it."""
+        """Handle one event after a mark, by which the next owner sees if this process did not survive it."""
         self._ready.clear()
         with OF_PROCESS.taken():
             (entry,), now = portion.waiting, self._clock.now()
@@ -265,7 +264,7 @@ class PartitionBatches:
                 return one_less_isolated(cursor, self._given_up_after_crash(cursor, portion, entry, now))
             marked = after_failure(entry, crash_in_attempt(now), self._rule.back_off, now)
             if marked.status is InboxStatus.EXHAUSTED and self._rule.on_exhausted is OnBatchExhausted.SKIP:
-                again = in_milliseconds(now)  # who finds the mark skips the event
+                again = in_milliseconds(now)  # the process that finds the mark skips the event
                 marked = marked._replace(status=InboxStatus.RETRYING, due_at=again, retries=entry.retries + 1)
             if not self._apply(cursor, changed=((entry, self._kept(marked)),), remainders=self._rest_after(marked)):
                 return Outcome(cursor)
@@ -273,7 +272,7 @@ class PartitionBatches:
             return one_less_isolated(cursor, done)
 
     def _recorded(self, cursor: Cursor, portion: Portion, done: Outcome, marked: InboxEntry | None = None) -> Outcome:
-        """Record what an attempt came to; it is no failure of the partition."""
+        """Record the outcome of an attempt; it is no failure of the partition."""
         failure = done.failure
         of_event = failure is not None and failure.origin in (Origin.HANDLER, Origin.EVENT)
         if marked is not None and not of_event and (failure is not None or done.changed):
@@ -320,14 +319,14 @@ class PartitionBatches:
         return Outcome(cursor, skips=(skip,), parked=(parked,))
 
     def _unmarked(self, cursor: Cursor, entries: Sequence[InboxEntry], marked: InboxEntry) -> None:
-        """Take back the mark of an attempt that has not failed by its event; it is due at this tick still."""
+        """Remove the mark of an attempt that did not fail because of its event; it is still due at this tick."""
         before = entries[0] if self._rule.each else entries[0]._replace(due_at=None)
         rest = () if self._rule.each else (Remainder(before.sequence_id, cursor.tick),)
-        with suppress(Exception):  # an outage, which the next step meets
+        with suppress(Exception):  # an outage, which the next step reports
             self._apply(cursor, changed=((self._kept(marked), before),), remainders=rest)
 
     def _kept(self, after: InboxEntry) -> InboxEntry:
-        """Return an entry as it is stored: in a sequence that is tried as a whole its first event has the time."""
+        """Return an entry as stored: in a sequence that is tried as a whole, the first event has the due time."""
         return after if self._rule.each else after._replace(due_at=None)
 
     def _rest_after(self, after: InboxEntry) -> tuple[Remainder, ...]:
@@ -342,7 +341,7 @@ class PartitionBatches:
         return self._apply(cursor, skip, removed=(entry,), remainders=rest)
 
     def _without_expired(self, cursor: Cursor, now: datetime) -> Outcome | None:
-        """Remove events that have expired, some at a time; ``None`` if there are none."""
+        """Remove some events that have expired; ``None`` if there are none."""
         entries = self._inbox.expired(self._group, self._partition, now, self._rule.fetch_size)
         if not entries:
             return None
@@ -360,11 +359,11 @@ class PartitionBatches:
         return datetime.fromisoformat(entry.parked_at) + timedelta(seconds=self._rule.grace_seconds)
 
     def _after(self, tick: datetime) -> datetime:
-        """Return a time after the tick, and not before now: what is due then waits for the next tick."""
+        """Return a due time after the tick, and not before now, so that the entry waits for the next tick."""
         return max(tick, self._clock.now()) + _MILLISECOND
 
     def _without_event(self, cursor: Cursor, entry: InboxEntry) -> Outcome:
-        """Have an entry wait for a person whose event is not in the log any more."""
+        """Make an entry wait for a person if its event is no longer in the log."""
         after = lost(entry, self._clock.now())
         if self._apply(cursor, changed=((entry, self._kept(after)),), remainders=self._rest_after(after)):
             report_lost(self._partition, after)
@@ -378,7 +377,7 @@ class PartitionBatches:
         return InboxChange(next_due or in_milliseconds(self._clock.now()), **limits, **parts)
 
     def _apply(self, cursor: Cursor, skip: Skip | None = None, **parts: Any) -> bool:
-        """Change the inbox and nothing else; return ``False`` if somebody has changed it since it was read."""
+        """Change the inbox and nothing else; return ``False`` if the entry has changed since it was read."""
         change, known = self._change(**parts), cursor.fingerprint
         try:
             with self._inbox.unit(self._group, cursor, cursor.stored, fingerprint=known, skip=skip, change=change):

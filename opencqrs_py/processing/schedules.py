@@ -13,18 +13,18 @@ from opencqrs_py.model.cron import standard_cron
 
 
 class Schedule(Protocol):
-    """When ticks are: instants at which all events are handled that are due by then."""
+    """Computes ticks: instants at which all events that are due are handled."""
 
     def first(self, start: datetime) -> datetime:
         """Return the first tick of a process that starts to handle a partition.
 
         Args:
-            start: In UTC, as all times here.
+            start: Time of the start, in UTC like all times here.
         """
         ...
 
     def following(self, tick: datetime, end: datetime) -> datetime:
-        """Return the tick after one whose events were all tried at ``end``."""
+        """Return the tick that follows one whose events were all tried by ``end``."""
         ...
 
 
@@ -40,11 +40,11 @@ class _AtIntervals(Schedule):
 
 @dataclass(frozen=True, slots=True)
 class FixedDelay(_AtIntervals):
-    """A tick some time after the end of the one before.
+    """A tick some time after the end of the previous one.
 
     Attributes:
         initial: Seconds until the first tick.
-        interval: Seconds between the end of one and the next.
+        interval: Seconds between the end of one tick and the next.
     """
 
     @override
@@ -54,7 +54,7 @@ class FixedDelay(_AtIntervals):
 
 @dataclass(frozen=True, slots=True)
 class FixedRate(_AtIntervals):
-    """A tick at even intervals. Those that pass while the events of another are tried are left out.
+    """A tick at even intervals. Ticks that pass while the events of another one are tried are skipped.
 
     Attributes:
         initial: Seconds until the first tick.
@@ -71,12 +71,12 @@ class FixedRate(_AtIntervals):
 class Cron(Schedule):
     """Ticks by a cron expression of five fields, or of six with seconds first.
 
-    ``?`` is ``*``, and ``@daily`` and its like are known. In the hour that summer time leaves out, a tick is at its
-    end; in the hour that comes twice, one at a fixed time of day is once.
+    ``?`` means ``*``, and ``@daily`` and the like are known. A tick in the hour that summer time skips is at the
+    end of that hour; a fixed time in the hour that occurs twice is one tick.
 
     Attributes:
         expression: The expression.
-        zone: The time zone in which it is meant.
+        zone: The time zone of the expression.
 
     Raises:
         ValueError: If it is no cron expression.
@@ -92,7 +92,7 @@ class Cron(Schedule):
     @override
     def first(self, start: datetime) -> datetime:
         ticks = (each.astimezone(start.tzinfo) for each in CronSim(self._standard, start.astimezone(self.zone)))
-        # While an hour comes for the second time, those of the first time come out of it, too.
+        # While an hour occurs for the second time, its ticks of the first time are returned, too.
         return next(each for each in ticks if each > start)
 
     @override

@@ -1,4 +1,4 @@
-"""Sequence resolvers: what must be handled in order, and whether the answers of a resolver can be relied on."""
+"""Sequence resolvers: what must be handled in order, and checks that a resolver is reliable."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from opencqrs_py.model.json_text import write_parsed
 def cut_subject(subject: str, level: int) -> str:
     """Return the first ``level`` levels of a subject.
 
-    What precedes the first slash is dropped; empty segments count; a trailing slash goes only beyond the cut.
+    Text before the first slash is dropped; empty segments count; a trailing slash is removed only beyond the cut.
 
     Source:
         OpenCQRS configurable-level sequence resolver; for subjects that begin with a slash the same as Spark's
@@ -28,7 +28,7 @@ def cut_subject(subject: str, level: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class NoSequence:
-    """Every event is a sequence of its own: all are spread, none are ordered."""
+    """Every event is its own sequence: events are spread over partitions, without any order."""
 
     looks_at: ClassVar[frozenset[str]] = frozenset({"id"})
 
@@ -72,7 +72,7 @@ class PerSubjectLevel:
 
 @dataclass(frozen=True, slots=True)
 class PerDataField:
-    """Events whose data agree in one field stay in order.
+    """Events with equal values of a data field stay in order.
 
     Attributes:
         path: Names of nested members, such as ``("reader", "id")``.
@@ -83,7 +83,7 @@ class PerDataField:
     looks_at: ClassVar[frozenset[str]] = frozenset({"data"})
 
     def __call__(self, event: Event, /) -> str:
-        """Return the field's value: a text as it is, anything else as JSON would write it.
+        """Return the field's value: a text as it is, anything else as JSON.
 
         Raises:
             EventFormatError: OCQ-214, if the event has no such field, or ``null`` in it.
@@ -96,7 +96,7 @@ class PerDataField:
 
 @dataclass(frozen=True, slots=True)
 class PerMetadataKey:
-    """Events whose metadata agree in one key stay in order.
+    """Events with equal values of a metadata key stay in order.
 
     Attributes:
         key: Name of the CloudEvent's extension attribute, or of the envelope's metadata.
@@ -107,7 +107,7 @@ class PerMetadataKey:
     looks_at: ClassVar[frozenset[str]] = frozenset({"metadata"})
 
     def __call__(self, event: Event, /) -> str:
-        """Return the value of the key: a text as it is, anything else as JSON would write it.
+        """Return the value of the key: a text as it is, anything else as JSON.
 
         Raises:
             EventFormatError: OCQ-214, if the event has no such key, or ``null`` in it.
@@ -129,16 +129,16 @@ OWN_CALLS = {cls.__call__ for cls in (NoSequence, PerSubject, PerSubjectLevel, P
 
 _FIELDS = {name: name for name in Event._fields} | {"data": "payload", "metadata": "extensions", "timestamp": "time"}
 _EVERYTHING = frozenset(Event._fields)
-_FIRST, _EVERY = 8, 1_024  # asks that are made twice: the first ones, then each so many
+_FIRST, _EVERY = 8, 1_024  # calls that are made twice: the first ones, then every 1,024th
 _STABLE = "return a text that depends on the event alone: no clock, no random number, no counter, no hash()"
 
 
 def fields_looked_at(resolver: Any, place: str) -> frozenset[str]:
-    """Return the fields of an event that a resolver looks at.
+    """Return the attributes of an event that a resolver uses.
 
-    It says so by ``looks_at``: names of attributes of ``Event``, on the function, the object or its class. Whatever
-    says nothing is taken to look at everything. A class that overrides ``__call__`` inherits nothing: what its parent
-    looks at says nothing about it.
+    It declares them by ``looks_at``: names of attributes of ``Event``, on the function, object or class. Resolvers
+    without it are assumed to use all of them. A class that overrides ``__call__`` does not inherit it: what its parent
+    uses does not apply to it.
 
     Raises:
         HandlerSignatureError: OCQ-224, if ``looks_at`` is not a set of names that an event has.
@@ -175,16 +175,16 @@ def check_plain(resolver: Callable[..., Any], place: str) -> None:
 
 
 def checked_ids(ask: Callable[[Event], Any], place: str, *, only_subject: bool = False) -> Callable[[Event], str]:
-    """Return a function that asks a resolver of the project, and checks its answers.
+    """Return a function that calls a resolver of the project and checks its results.
 
-    An event whose sequence differs from one ask to the next would be handled by no partition, or by two. So the first
-    asks are made twice, and later every 1,024th. The function raises ``ProjectCodeError``: OCQ-216, if the answer is no
-    text, or another one the second time; OCQ-224, if the resolver looks at more than it has said.
+    An event whose sequence differs from call to call would be handled by no partition, or by two. So the first
+    calls are made twice, and later every 1,024th. It raises ``ProjectCodeError``: OCQ-216, if the result is not
+    a text, or differs the second time; OCQ-224, if the resolver uses more than it declares.
 
     Args:
         ask: The resolver.
         place: How messages name it.
-        only_subject: Whether it has said that it looks at nothing but the subject. It is then asked once for a subject,
+        only_subject: Whether it declares to use nothing but the subject. It is then called once for a subject,
             and sees nothing else.
     """
     sure = chain([False] * _FIRST, cycle([True] * (_EVERY - 1) + [False]))  # in C: this runs for each event
@@ -215,7 +215,7 @@ def _shown(answer: Any) -> str:
 
 
 class _SubjectOnly(Event):
-    """An event of which only the subject can be seen."""
+    """An event of which only the subject is accessible."""
 
     @classmethod
     def of(cls, event: Event, place: str) -> _SubjectOnly:

@@ -1,4 +1,4 @@
-"""Sequencing: to which sequences an event belongs, and to which partitions they go."""
+"""Sequencing: the sequences of an event, and the partitions that they belong to."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from opencqrs_py.processing.event_types import EventTypes
 from opencqrs_py.processing.exceptions import message_of, raise_interrupt, type_name
 from opencqrs_py.processing.ports import SequenceResolver
 from opencqrs_py.processing.reading import Reading
+from opencqrs_py.processing.roles import RESOLVER, Kind
 from opencqrs_py.processing.sequence_resolvers import (
     OWN_CALLS,
     PerSubject,
@@ -27,9 +28,9 @@ from opencqrs_py.processing.sequence_resolvers import (
     cut_subject,
     fields_looked_at,
 )
-from opencqrs_py.processing.signatures import RESOLVER, Kind, Signature, read_signature
+from opencqrs_py.processing.signatures import Signature, read_signature
 
-_MOST_RESIDUES = 1_024  # of a share, when partitions are not of one size
+_MOST_RESIDUES = 1_024  # of a share, when partitions differ in size
 
 PartitionOf = Callable[[str, int], int]
 """``(sequence id, modulus)`` to the residue of the partition."""
@@ -75,10 +76,10 @@ class Sequencing(Protocol):
     """Maps events to sequences, and sequences to partitions."""
 
     by_subject: bool
-    """Whether events of one subject belong to the same sequence, so that only the first of them has to be looked at."""
+    """Whether events of one subject belong to the same sequence, so that only the first one has to be resolved."""
 
     attributes: frozenset[str]
-    """What it looks at besides an event's type and data."""
+    """The attributes that it uses besides an event's type and data."""
 
     id_of_subject: Callable[[str], str] | None
     """Returns the id of a subject's only sequence, where one of our own resolvers decides; else ``None``."""
@@ -87,28 +88,28 @@ class Sequencing(Protocol):
     """The residue of a sequence's partition; the same for a sequence at each call, in each process."""
 
     def share_of(self, partitions: Collection[Partition]) -> Share | None:
-        """Return what tells a store to leave out the events of all other partitions, if there is such a thing."""
+        """Return the filter by which a store can leave out the events of all other partitions, if there is one."""
         ...
 
     def sequence_ids(self, event: Event) -> tuple[str, ...]:
         """Return the ids of the sequences of a stored event, each once and in order.
 
-        There are several where upcasters make several events of it, and none where the group handles none of those.
+        There are several where upcasters make several events of it, and none where the group handles none of these.
         """
         ...
 
 
 class SequencingByEvent:
-    """Sequences by what can be seen of an event before it is decoded.
+    """Sequencing by the attributes of an event, before it is decoded.
 
     Args:
         resolver: Sequence resolver of the group.
         partition_of: Partition resolver.
-        opened: Takes an event out of its envelope, where there is one.
+        opened: Unwraps an event from its envelope, if any.
         place: How messages name the resolver.
 
     Raises:
-        HandlerSignatureError: OCQ-224, if what the resolver says that it looks at is nothing that an event has.
+        HandlerSignatureError: OCQ-224, if the resolver declares attributes that events do not have.
     """
 
     def __init__(
@@ -131,7 +132,7 @@ class SequencingByEvent:
             self._sequence_id = checked_ids(resolver, place, only_subject=self.by_subject)
 
     def share_of(self, partitions: Collection[Partition]) -> Share | None:
-        """Return the share that some partitions have, where the subject alone decides in a way that stores know."""
+        """Return the share of some partitions, where the subject alone decides in a way that stores know."""
         if self.partition_of is not residue_of or self.opened is not None:
             return None
         modulus = lcm(*{partition.modulus for partition in partitions})
@@ -198,9 +199,9 @@ def _signature(resolver: Callable[..., str], place: str) -> Signature | None:
 
 
 class SequencingByObject:
-    """Sequences by what handlers see of an event.
+    """Sequencing by what handlers see of an event.
 
-    What an upcaster makes of one event may belong to several sequences, and so go to several partitions.
+    The results of an upcaster may belong to several sequences, and so to several partitions.
 
     Args:
         resolver: Sequence resolver of the group.
@@ -234,18 +235,18 @@ class SequencingByObject:
         self._handles: Callable[[str], bool] = _whatever
 
     def share_of(self, partitions: Collection[Partition]) -> None:
-        """Return nothing: no store sees what handlers see."""
+        """Return ``None``: no store sees what handlers see."""
 
     def sequence_ids(self, event: Event) -> tuple[str, ...]:
         """Return the ids of the sequences of what a stored event becomes.
 
-        Raises OCQ-514 if the resolver does not take the event's class, and what reading and decoding it raises.
+        Raises OCQ-514 if the resolver does not take the event's class, and any error of reading and decoding.
         """
         read = self._reading.read(event)
         return tuple(dict.fromkeys(self._sequence_id(one) for one in read if self._handles(one.type)))
 
     def serve(self, types: Iterable[str], handles: Callable[[str], bool]) -> None:
-        """Learn what the group handles: the types known, as read, and what tells of others. No other is asked about.
+        """Learn what the group handles: the known types, as read, and a check for other types. Others are not resolved.
 
         Raises OCQ-514, naming a type whose class the resolver does not take.
         """
@@ -256,7 +257,7 @@ class SequencingByObject:
     def belongs(self, event: Event, partition: Partition, is_meant: IsMeant | None = None) -> bool:
         """Return whether an event, as read, is for a partition.
 
-        Raises OCQ-216 if the resolver does: it is asked while handlers run, and is none of them.
+        Raises OCQ-216 if the resolver raises: it is called while handlers run, but is not one of them.
         """
         try:
             sequence_id = self._sequence_id(event)

@@ -7,7 +7,6 @@ import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
-from enum import Enum, auto
 from functools import partial
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -22,128 +21,7 @@ from opencqrs_py.processing.after_commit import AfterCommit
 from opencqrs_py.processing.checkpoints import CheckpointTrigger
 from opencqrs_py.processing.decoding import decodable
 from opencqrs_py.processing.ports import Injector
-
-
-class Kind(Enum):
-    """Where an argument comes from."""
-
-    EVENT = auto()
-    RAW = auto()
-    TABLE = auto()
-    FRAME = auto()
-    METADATA = auto()
-    CONTEXT = auto()
-    CONNECTION = auto()
-    SESSION = auto()
-    DRIVER = auto()
-    AFTER_COMMIT = auto()
-    INVOCATION = auto()
-    RESET = auto()
-    JOB = auto()
-    PAGE = auto()
-    TRIGGER = auto()
-    INJECTED = auto()
-
-
-IN_TRANSACTION = (Kind.CONNECTION, Kind.SESSION, Kind.DRIVER)
-OF_AN_EVENT = (Kind.EVENT, Kind.RAW, Kind.METADATA)
-_OF_OTHERS = {Kind.INVOCATION, Kind.RESET, Kind.JOB, Kind.PAGE}  # what no function gets that is called for events
-
-
-@dataclass(frozen=True, slots=True)
-class Role:
-    """What a function is for, and so which arguments it may have.
-
-    Attributes:
-        name: How messages name such a function.
-        because: Why other arguments make no sense.
-        kinds: The arguments allowed.
-        example: A right form.
-        yields: Whether it is a generator function that yields once.
-        several: Whether it may be a generator function, whose results are gathered.
-        lists: Whether it may take lists of what belongs to an event.
-    """
-
-    name: str
-    because: str
-    kinds: frozenset[Kind]
-    example: str
-    yields: bool = False
-    several: bool = False
-    lists: bool = False
-
-    @property
-    def may_yield(self) -> bool:
-        """Whether a generator function can serve."""
-        return self.yields or self.several
-
-
-HANDLER = Role(
-    name="a handler",
-    because="is called for events",
-    kinds=frozenset(Kind) - _OF_OTHERS,
-    example="def lend(event: BookLent, connection: Connection) -> None",
-    lists=True,
-)
-ON_START = Role(
-    name="an @on_start function",
-    because="runs before any event",
-    kinds=frozenset({*IN_TRANSACTION, Kind.INJECTED}),
-    example="def prepare(connection: Connection) -> None",
-)
-ON_RESET = Role(
-    name="an @on_reset function",
-    because="runs before any event",
-    kinds=frozenset({*IN_TRANSACTION, Kind.INJECTED, Kind.RESET}),
-    example="def clear(reset: Reset, connection: Connection) -> None",
-)
-ON_REPLAY_FINISHED = Role(
-    name="an @on_replay_finished function",
-    because="runs between two events",
-    kinds=frozenset({*IN_TRANSACTION, Kind.INJECTED, Kind.RESET}),
-    example="def announce(reset: Reset, connection: Connection) -> None",
-)
-UPCASTER = Role(
-    name="an upcaster",
-    because="sees an event before it is handled",
-    kinds=frozenset({*OF_AN_EVENT, Kind.INJECTED}),
-    example='def with_due_date(data: dict) -> Upcast: return Upcast("library.book-lent.v2", {**data, "due": None})',
-    several=True,
-)
-RESOLVER = Role(
-    name="a sequence resolver",
-    because="sees an event before it is handled",
-    kinds=frozenset(OF_AN_EVENT),
-    example="def by_reader(event: BookLent, metadata: Metadata) -> str",
-)
-AROUND_EVENT = Role(
-    name="an @around_event function",
-    because="surrounds the handlers of one event, whatever its class",
-    kinds=frozenset(Kind) - {Kind.EVENT, Kind.TABLE, Kind.FRAME, Kind.TRIGGER, *_OF_OTHERS},
-    example="def traced(raw: Event, metadata: Metadata) -> Iterator[None]: ...; yield; ...",
-    yields=True,
-)
-AROUND_HANDLER = Role(
-    name="an @around_handler function",
-    because="surrounds one call of any handler",
-    kinds=frozenset({*IN_TRANSACTION, Kind.INJECTED, Kind.INVOCATION, Kind.AFTER_COMMIT}),
-    example="def timed(invocation: Invocation) -> Iterator[None]: ...; yield; ...",
-    yields=True,
-)
-JOB = Role(
-    name="a job",
-    because="runs without any event",
-    kinds=frozenset({*IN_TRANSACTION, Kind.INJECTED, Kind.AFTER_COMMIT, Kind.JOB}),
-    example="def remind(context: JobContext, connection: Connection) -> None",
-)
-JOB_INPUT = Role(
-    name="the input of a job",
-    because="says what the job applies to",
-    kinds=frozenset({*IN_TRANSACTION, Kind.INJECTED, Kind.PAGE}),
-    example="def due_invoices() -> Select: return select(invoices.c.id).where(invoices.c.paid_at.is_(None))",
-    several=True,
-)
-
+from opencqrs_py.processing.roles import HANDLER, IN_TRANSACTION, OF_AN_EVENT, Kind, Role
 
 _RIGHT_FORM = (
     "annotate each parameter: an event class, dict, Event (raw), Metadata, ProcessingContext, sqlalchemy.Connection, "
@@ -152,7 +30,7 @@ _RIGHT_FORM = (
 )
 
 
-# Classes of SQLAlchemy, drivers, pyarrow and PySpark are known by name, so that this room needs none of them.
+# Classes of SQLAlchemy, drivers, pyarrow and PySpark are known by name, so that nothing here imports them.
 _BY_NAME = {
     "pyarrow.lib.Table": Kind.TABLE,
     "pyspark.sql.dataframe.DataFrame": Kind.FRAME,
@@ -182,11 +60,11 @@ def _named(path: str) -> type:
     return type(name, (), {"__module__": module, "__qualname__": name})
 
 
-# The functions that ``@contextmanager`` and ``@asynccontextmanager`` put in the place of a generator function.
+# The functions by which ``@contextmanager`` and ``@asynccontextmanager`` replace a generator function.
 _MAKES_MANAGERS = {contextmanager(iter).__code__, asynccontextmanager(aiter).__code__}
 
 
-# What annotations mean that were imported for type checkers only.
+# What annotations mean whose names are imported for type checkers only.
 _USUAL_NAMES: dict[str, Any] = {
     **{cls.__name__: cls for cls in _BY_CLASS},
     **{path.rpartition(".")[2]: _named(path) for path, kind in _BY_NAME.items() if kind is not Kind.DRIVER},
@@ -201,7 +79,7 @@ class Argument:
         name: Parameter name.
         kind: Where it comes from.
         annotation: The annotated type; of a list, the type of its members.
-        by_keyword: Whether it must be passed by name.
+        by_keyword: Whether it must be passed by keyword.
         many: Whether it is a list: one member for each event of a chunk.
     """
 
@@ -231,11 +109,11 @@ class Signature:
 
     @property
     def sees_attributes(self) -> bool:
-        """Whether the function can look at an event's attributes, such as its time."""
+        """Whether the function can use an event's attributes, such as its time."""
         return any(argument.kind in (Kind.RAW, Kind.METADATA, Kind.INVOCATION) for argument in self.arguments)
 
     def asks_for(self, kind: Kind) -> bool:
-        """Return whether the function has an argument of that kind."""
+        """Return whether the function has an argument of a kind."""
         return any(argument.kind is kind for argument in self.arguments)
 
     @property
@@ -261,11 +139,11 @@ def read_signature(call: Callable[..., Any], place: str, injector: Injector, rol
         call: The function or bound method.
         place: How messages name it.
         injector: Knows what else can be provided.
-        role: What the function is for.
+        role: Purpose of the function.
 
     Raises:
-        HandlerSignatureError: OCQ-201 to OCQ-205, naming the place, the parameter and the right form.
-        AssemblyError: OCQ-503, if several providers make what is asked for.
+        HandlerSignatureError: OCQ-201 to OCQ-205, naming the place, the parameter and the correct form.
+        AssemblyError: OCQ-503, if several providers make a requested type.
     """
     hints = _hints(call, place)
     try:
@@ -283,7 +161,7 @@ def read_signature(call: Callable[..., Any], place: str, injector: Injector, rol
 
 
 def _function(call: Callable[..., Any]) -> Any:
-    """Return the function that a callable comes to, below its decorators and arguments given in advance."""
+    """Return the function behind a callable, below decorators and partial arguments."""
     while isinstance(call, partial):
         call = call.func
     return inspect.unwrap(call if inspect.isroutine(call) else getattr(call, "__call__", call))  # noqa: B004
@@ -365,7 +243,7 @@ def _arguments(
     call: Callable[..., Any], hints: dict[str, Any], place: str, injector: Injector, role: Role
 ) -> tuple[Argument, ...]:
     found: list[Argument] = []
-    by_keyword = False  # after a parameter that keeps its default, no position fits any more
+    by_keyword = False  # parameters after one that keeps its default must be passed by keyword
     for parameter in inspect.signature(call).parameters.values():
         argument = _argument(parameter, hints, place, injector, role)
         if argument is None or (by_keyword and parameter.kind is parameter.POSITIONAL_ONLY):
@@ -404,9 +282,9 @@ def _argument(
 
 
 def _offered(annotation: Any, injector: Injector, role: Role) -> tuple[Kind, Any] | None:
-    """Return what ``X | None`` is filled with, and ``X``; ``None`` if the function is to keep its default.
+    """Return the kind of argument for ``X | None``, and ``X``; ``None`` if the function keeps its default.
 
-    That is never an event: there always is one, and another dataclass may be an option of the function itself.
+    It is never an event: there always is one, and another dataclass may be an option of the function itself.
     """
     wanted = without_none(annotation)
     kind = None if wanted is annotation else _kind(wanted, injector)
@@ -416,7 +294,7 @@ def _offered(annotation: Any, injector: Injector, role: Role) -> tuple[Kind, Any
 def without_none(annotation: Any) -> Any:
     """Return the class ``X`` of ``X | None``, and any other annotation as it is.
 
-    So is ``int | None``: that a container holds some number does not make it the one that is meant.
+    So is ``int | None``: a number in a container need not be the intended one.
     """
     others = [member for member in _members(annotation) if member is not type(None)]
     found = others[0] if len(others) == 1 else None
@@ -424,7 +302,7 @@ def without_none(annotation: Any) -> Any:
 
 
 def _member(annotation: Any) -> Any:
-    """Return the type of a list's members, ``None`` if ``annotation`` is no list of a type."""
+    """Return the type of a list's members, ``None`` if ``annotation`` is not a list type."""
     return get_args(annotation)[0] if get_origin(annotation) in (list, Sequence) else None
 
 
@@ -461,7 +339,7 @@ def _right_form(role: Role) -> str:
 
 
 def _shown(annotation: Any) -> str:
-    """Write an annotation as in the source: without modules."""
+    """Return an annotation as in the source, without modules."""
     if annotation is type(None):
         return "None"
     members, origin = get_args(annotation), get_origin(annotation)

@@ -1,8 +1,8 @@
-"""Rows of a data frame on their way into a table: where tasks leave those that are too many for the driver.
+"""Staging: rows of a data frame on their way into a table, where tasks store what is too much for the driver.
 
-A handler's data frame is computed by tasks. What few rows a task has come back with its result. More of them it leaves
-where the driver finds them: in a table of the read models' database, or in a file of the same machine. Each run of a
-task leaves them under a name of its own, and the driver takes those only whose runs Spark counts.
+A handler's data frame is computed by tasks. A few rows are returned with a task's result. More of them are stored
+where the driver finds them: in a table of the read models' database, or in a file on the same machine. Each run of a
+task stores them under its own name, and the driver takes only those of runs that Spark counts.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ Rows = Any
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A table in which tasks leave rows. Pickled with each task, so it holds names only.
+    """A table in which tasks store rows. Pickled with each task, so it holds names only.
 
     Attributes:
         schema: Its schema; ``None``: where connections begin.
         name: Its name.
         definition: The statement that creates it unless it is there.
-        columns: Whose values its columns ``c0``, ``c1``, … hold.
-        types: The types of these in SQL, where the dialect needs them.
-        keys: Those of the columns that must have a value.
-        target: The table that the rows go to, for messages.
+        columns: Names of the columns whose values ``c0``, ``c1``, … hold.
+        types: Their types in SQL, where the dialect needs them.
+        keys: The columns that must have a value.
+        target: The final table of the rows, for messages.
     """
 
     schema: str | None
@@ -41,7 +41,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class StagedRows:
-    """What one run of a task has left in a stage: the run's name, and how many rows."""
+    """The rows that one run of a task has stored in a stage: the run's name, and their number."""
 
     run: str
     count: int
@@ -49,14 +49,14 @@ class StagedRows:
 
 @dataclass(frozen=True, slots=True)
 class CollectedRows:
-    """The rows of a data frame: those that are in a stage, and all others, a few thousand at a time."""
+    """The rows of a data frame: those in a stage, and all others, a few thousand at a time."""
 
     staged: tuple[StagedRows, ...]
     tables: Iterator[Rows]
 
 
 class FrameRows(Protocol):
-    """Brings the rows of the data frames of one call of a handler."""
+    """Fetches the rows of data frames for one call of a handler."""
 
     @property
     def group(self) -> str:
@@ -64,7 +64,7 @@ class FrameRows(Protocol):
         ...
 
     def can_stage(self) -> bool:
-        """Return whether tasks reach the database of the progress, so that they can leave rows in a stage."""
+        """Return whether tasks can reach the database of the progress, and so store rows in a stage."""
         ...
 
     def collected(self, frame: Any, stage: Stage | None) -> AbstractContextManager[CollectedRows]:
@@ -72,11 +72,11 @@ class FrameRows(Protocol):
 
         Args:
             frame: A ``pyspark.sql.DataFrame``.
-            stage: Where tasks may leave rows; ``None``: in files of this machine, or nowhere: then the driver fetches
+            stage: Where tasks may store rows; ``None``: in files on this machine, or nowhere: then the driver fetches
                 them partition by partition.
 
         Raises:
-            OpenCqrsError: If a task could not leave its rows, with its reason.
+            OpenCqrsError: If a task could not store its rows, with the reason.
             PySparkException: As Spark raises it.
         """
         ...
@@ -84,13 +84,13 @@ class FrameRows(Protocol):
 
 @runtime_checkable
 class RowStaging(Protocol):
-    """What a progress tracker does besides, if tasks can leave rows in its database."""
+    """A progress tracker in whose database tasks can store rows."""
 
     def stage(self, stage: Stage, run: str, tables: Iterable[Rows]) -> int:
-        """Write rows into a stage, which is created first if need be; return how many.
+        """Write rows into a stage, which is created if necessary; return their number.
 
         Args:
-            stage: Where.
+            stage: The stage.
             run: The name of the run of the task.
             tables: The rows, a few thousand at a time.
         """
@@ -102,7 +102,7 @@ class TakesFrameRows(Protocol):
     """A unit of work in which ``bulk.upsert`` takes data frames.
 
     Attributes:
-        frame_rows: Brings their rows; ``None`` if no handler of data frames is called.
+        frame_rows: Fetches their rows; ``None`` if no handler of data frames is called.
     """
 
     frame_rows: FrameRows | None

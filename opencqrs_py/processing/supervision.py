@@ -5,145 +5,39 @@ Both engines act on its decisions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import islice
 from math import inf
-
-from typing_extensions import override
 
 from opencqrs_py.model.checkpoint import CheckpointStatus
 from opencqrs_py.model.choices import OnExhausted
 from opencqrs_py.model.inbox import ParkedSequences
 from opencqrs_py.model.outcome import Failure, Origin, Outcome
-from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, FailureRecord, PartitionStatus, ProcessorState
 from opencqrs_py.model.times import in_milliseconds
-from opencqrs_py.processing.parking import given_up, is_due
+from opencqrs_py.processing.notices import Notice
+from opencqrs_py.processing.parked_entries import given_up
+from opencqrs_py.processing.parking import is_due
 from opencqrs_py.processing.ports import BackOff, Clock
 from opencqrs_py.processing.recovery import Action, ExponentialBackOff, action_for, waits_of
 from opencqrs_py.processing.schedules import Schedule
 
-# Back-offs of our own, in seconds: while the store or database is unavailable, and after a partition failed (K8).
+# Internal back-offs, in seconds: while the store or database is unavailable, and after a partition failed (K8).
 OUTAGE_BACK_OFF = ExponentialBackOff(initial=0.5, multiplier=2, maximum=30)
 FAILURE_BACK_OFF = ExponentialBackOff(initial=30, multiplier=2, maximum=600)
 CHECKPOINT_BACK_OFF = ExponentialBackOff(initial=1, multiplier=2, maximum=60)  # after a checkpoint has failed
-_MOST_MISSES = 5  # checkpoints that fail one after the other before the partition counts as failed
-_SET_BACK = timedelta(seconds=1)  # by more than that a clock does not go back by itself
-_AT_ONCE = 0.05  # seconds, below which a wait would read "0.0 s"
-_REMINDER = 3_600.0  # seconds after which it is said again that a partition is held
-
-
-@dataclass(frozen=True, slots=True)
-class Notice:
-    """Something that happened to a partition and that a person may want to know.
-
-    Attributes:
-        group: Processing group.
-        partition: Partition of the group.
-        action: What is done about it; ``None`` when the partition has recovered, and for a call after the commit
-            that raised: nothing is repeated.
-        failure: The error; ``None`` when the partition has recovered.
-        attempt: Number of the attempt that failed, 0 when no event was tried.
-        wait: Seconds until the next attempt, where there is one.
-        sequence_id: The sequence whose event was tried in the inbox, or, without a failure, that has left it; ``None``
-            if it is not about the inbox.
-        advises: Whether what to do about an outage is said, too: when a start meets it, since a URL may be wrong, and
-            when a handler does at first, since its code may be.
-    """
-
-    group: str
-    partition: Partition
-    action: Action | None
-    failure: Failure | None = None
-    attempt: int = 0
-    wait: float = 0.0
-    sequence_id: str | None = None
-    advises: bool = False
-
-
-class Observer:
-    """Sees what processors do. Override what is of interest; by itself it looks away.
-
-    Called on the thread that drives the partition, so it must return quickly; on Spark, on the driver. An error that it
-    raises ends the processor: what was committed stays committed, and the next start resumes after it.
-    """
-
-    def claimed(self, group: str, partition: Partition, position: int) -> None:
-        """After a partition was taken over, and before its first event is read.
-
-        Args:
-            group: Processing group.
-            partition: Partition of the group.
-            position: Stored progress: the first event handled comes after it.
-        """
-
-    def advanced(self, group: str, partition: Partition, outcome: Outcome) -> None:
-        """After each step, and before the next one reads anything.
-
-        What the step did is committed, with its progress, and the calls that waited for the commit are made; what
-        failed is rolled back. Steps that found nothing to handle count, too.
-
-        Args:
-            group: Processing group.
-            partition: Partition of the group.
-            outcome: What the step came to; ``outcome.cursor.stored`` is the progress in the tracker.
-        """
-
-    def noticed(self, notice: Notice) -> None:
-        """Right after ``advanced``, when the step failed, or the partition has recovered.
-
-        The wait that the notice names has not begun.
-
-        Args:
-            notice: What happened, and what is done about it.
-        """
-
-    def stopped(self, group: str, partition: Partition) -> None:
-        """After this process has let go of a partition, for whatever reason; the last call of its claim.
-
-        Args:
-            group: Processing group.
-            partition: Partition of the group.
-        """
-
-
-NO_OBSERVER = Observer()
-
-
-class Observers(Observer):
-    """Several observers as one, asked in their order."""
-
-    def __init__(self, observers: Sequence[Observer]) -> None:
-        self._observers = tuple(observers)
-
-    @override
-    def claimed(self, group: str, partition: Partition, position: int) -> None:
-        for each in self._observers:
-            each.claimed(group, partition, position)
-
-    @override
-    def advanced(self, group: str, partition: Partition, outcome: Outcome) -> None:
-        for each in self._observers:
-            each.advanced(group, partition, outcome)
-
-    @override
-    def noticed(self, notice: Notice) -> None:
-        for each in self._observers:
-            each.noticed(notice)
-
-    @override
-    def stopped(self, group: str, partition: Partition) -> None:
-        for each in self._observers:
-            each.stopped(group, partition)
+_MOST_MISSES = 5  # checkpoints in a row that fail before the partition counts as failed
+_SET_BACK = timedelta(seconds=1)  # a clock that goes back by more was set back
+_REMINDER = 3_600.0  # seconds after which a held partition is reported again
 
 
 class Ticking:
     """The ticks of a partition of a scheduled group.
 
     Attributes:
-        wanted: Position from which on a tick begins at once, if none has begun there yet; ``None`` for none.
+        wanted: Position at which a tick begins at once, unless one has begun there; ``None`` for none.
     """
 
     def __init__(self, schedule: Schedule, clock: Clock) -> None:
@@ -153,7 +47,7 @@ class Ticking:
         self._seen = clock.now()
         self._next = schedule.first(self._seen)
         self._tick = self._next
-        self._from = self._done_from = -1  # where the tick under way, and the last one that is over, have begun
+        self._from = self._done_from = -1  # where the current tick, and the last finished one, began
 
     def is_due(self, position: int) -> bool:
         """Return whether a tick begins now, with everything up to a position in the inbox."""
@@ -161,19 +55,19 @@ class Ticking:
         return self._now() >= self._next or wanted
 
     def begin(self, position: int) -> str:
-        """Begin a tick; return until when its events are due."""
+        """Begin a tick; return the time by which its events are due."""
         self._tick, self._from = self._now(), position
         return in_milliseconds(self._tick)
 
     def end(self) -> None:
-        """Take in that all events of the tick were tried."""
+        """Note that all events of the tick were tried."""
         self._done_from = self._from
         if self._tick >= self._next:
             now = self._now()
             self._next = self._schedule.following(self._next, now)
 
     def done(self, head: int) -> bool:
-        """Return whether every event up to ``head`` was tried that was due by then."""
+        """Return whether every event up to ``head`` that was due by then was tried."""
         return self._done_from >= head
 
     def seconds_left(self) -> float:
@@ -182,7 +76,7 @@ class Ticking:
         return max(0.0, (self._next - now).total_seconds())
 
     def _now(self) -> datetime:
-        """Return the time; if the clock was set back, the next tick comes as after a start, and not when it was to."""
+        """Return the time; if the clock was set back, the next tick is scheduled as after a start."""
         now = self._clock.now()
         if self._seen - now > _SET_BACK:
             self._next = min(self._next, self._schedule.first(now))
@@ -195,16 +89,16 @@ class SupervisedPartition:
 
     Args:
         group: Processing group.
-        cursor: Where the claim found it.
+        cursor: Where the claim found the partition.
         back_off: Waits between an event's attempts.
         on_exhausted: What happens to an event whose attempts are exhausted.
         clock: Time.
         on_undecodable: What happens to an event that cannot be decoded.
-        schedule: When the ticks of a scheduled group are; ``None`` for any other.
+        schedule: Computes the ticks of a scheduled group; ``None`` for any other.
 
     Attributes:
         scheduled: Whether the partition is one of a scheduled group.
-        withholds: Returns whether events are handled whose progress waits for a checkpoint.
+        withholds: Returns whether progress over handled events waits for a checkpoint.
         checkpoint_status: Returns how far participants are; ``None`` without any.
     """
 
@@ -234,7 +128,7 @@ class SupervisedPartition:
         self._ticking = None if schedule is None else Ticking(schedule, clock)
         self._due = 0.0
         self._attempt = 0
-        self._retries = 0  # waits taken of the event's back-off
+        self._retries = 0  # waits of the event's back-off so far
         self._event_waits: Iterator[float] | None = None
         self._outage_waits: Iterator[float] | None = None
         self._failure_waits: Iterator[float] | None = None
@@ -247,16 +141,16 @@ class SupervisedPartition:
 
     @property
     def record(self) -> FailureRecord | None:
-        """The failure that holds the partition up, as it is recorded."""
+        """The recorded failure that holds the partition up."""
         return self._record
 
     @property
     def over(self) -> bool:
-        """Whether this process must not touch the partition any more."""
+        """Whether this process must no longer touch the partition."""
         return self.state is ProcessorState.STOPPED
 
     def done(self, head: int) -> bool:
-        """Return whether everything up to ``head`` is handled and stored, and what was due in the inbox at first."""
+        """Return whether everything up to ``head`` is handled and stored, and what was first due in the inbox, too."""
         if self.failure is not None or self.cursor.position < head:
             return False
         if self.withholds():
@@ -272,19 +166,19 @@ class SupervisedPartition:
 
     @property
     def is_due_in_inbox(self) -> bool:
-        """Whether a sequence in the inbox may be tried; of a scheduled group, whether it is time to look."""
+        """Whether a sequence in the inbox may be tried; for a scheduled group, whether it is time to check."""
         if self._ticking is not None:
             return self.cursor.tick is not None or self._ticking.is_due(self.cursor.position)
         return self.cursor.parked is not None and is_due(self.cursor.parked, self._clock.now())
 
     def begin(self) -> Cursor:
-        """Return the cursor for the next step, which belongs to a tick if it is time for one."""
+        """Return the cursor for the next step, which belongs to a tick if one is due."""
         if self._ticking is not None and self.cursor.tick is None and self._ticking.is_due(self.cursor.position):
             self.cursor = replace(self.cursor, tick=self._ticking.begin(self.cursor.position))
         return self.cursor
 
     def saw(self, parked: ParkedSequences) -> None:
-        """Take in what waits in the inbox; a tick at which nothing is to do is over, unless it may end a replay."""
+        """Note what waits in the inbox; a tick without work is over, unless it may end a replay."""
         self.cursor = replace(self.cursor, parked=parked)
         if self._ticking is None or self.cursor.tick is not None or is_due(parked, self._clock.now()):
             return
@@ -295,17 +189,17 @@ class SupervisedPartition:
             self._ticking.end()
 
     def handle_at_once(self, upto: int) -> None:
-        """Begin a tick of a scheduled group as soon as everything up to a position is read, whenever it would be."""
+        """Begin a tick of a scheduled group as soon as everything up to a position is read, whatever its schedule."""
         if self._ticking is not None:
             self._ticking.wanted = upto
 
     def keep_ticks_of(self, other: SupervisedPartition) -> None:
-        """Go on with the ticks of the partition as another one has counted them, which this one replaces."""
+        """Continue the ticks of another state of the partition, which this one replaces."""
         self._ticking = other._ticking
         self.cursor = replace(self.cursor, tick=other.cursor.tick)
 
     def until_tick(self) -> float:
-        """Return the seconds until the next tick of a scheduled group; infinite for any other."""
+        """Return the seconds until the next tick of a scheduled group; infinity for any other."""
         return inf if self._ticking is None else self._ticking.seconds_left()
 
     def wait(self) -> float:
@@ -313,7 +207,7 @@ class SupervisedPartition:
         return max(0.0, self._due - self._clock.monotonic())
 
     def take(self, outcome: Outcome) -> Notice | None:
-        """Take in the outcome of a step and decide how to continue; return what a person may want to know."""
+        """Process the outcome of a step and decide how to continue; return the notice for people, if any."""
         if outcome.cursor.stored > self.cursor.stored or outcome.freed:
             self._misses = 0
         if outcome.checkpoint and outcome.failure is None:  # an event that backs off continues to
@@ -335,22 +229,22 @@ class SupervisedPartition:
         return self._act(outcome.failure)
 
     def claimed_again(self, cursor: Cursor) -> None:
-        """Continue from a new claim; what is known of a failed event is kept if progress has not moved."""
+        """Continue from a new claim; what is known of a failed event is kept unless progress has moved."""
         if cursor.stored != self.cursor.stored:
             self.cursor = cursor
             self._forget()
         elif cursor.isolate and cursor.failure is not None and cursor.failure != self._record:
-            self.cursor, self._record = cursor, cursor.failure  # the event in hand has ended its process
+            self.cursor, self._record = cursor, cursor.failure  # the event in hand ended its process
         else:
             isolate = max(cursor.isolate, self.cursor.isolate)
             self.cursor = replace(self.cursor, epoch=cursor.epoch, isolate=isolate, parked=None)
 
     def isolate(self, events: int) -> None:
-        """Have at least so many of the next events handled alone, since one call that got all of them has hung."""
+        """Have at least ``count`` of the next events handled alone, since a call with all of them has hung."""
         self.cursor = replace(self.cursor, isolate=max(events, self.cursor.isolate))
 
     def doubt(self) -> None:
-        """Have the next step check that progress and log are what they were, as an outage came between."""
+        """Have the next step check, after an outage, that progress and log are unchanged."""
         self.cursor = replace(self.cursor, doubtful=True)
 
     def stop(self) -> None:
@@ -359,7 +253,7 @@ class SupervisedPartition:
             self.state = ProcessorState.STOPPED
 
     def status(self) -> PartitionStatus:
-        """Return what there is to show of the partition."""
+        """Return the status of the partition."""
         held = self.failure is not None and self.failure.held
         due = self._clock.now() + timedelta(seconds=self.wait()) if self.wait() and not held else None
         return PartitionStatus(
@@ -387,7 +281,7 @@ class SupervisedPartition:
                 self._due = self._clock.monotonic() + left
 
     def _forget(self) -> None:
-        """Forget the event that failed: it is handled or skipped."""
+        """Forget the failed event: it is handled or skipped."""
         self._event_waits = self._outage_waits = self._failure_waits = None
         self._record = None
         self._retries = 0
@@ -418,7 +312,7 @@ class SupervisedPartition:
         return Notice(self.group, self.partition, action, failure, self._attempt, notice_wait, advises=advises)
 
     def _new_record(self, failure: Failure, wait: float | None) -> FailureRecord | None:
-        """Return what is to be recorded of an error, ``None`` if no event was in hand."""
+        """Return the record of an error, ``None`` if no event was in hand."""
         if failure.position is None:
             return self._record
         now = self._clock.now()
@@ -456,7 +350,7 @@ class SupervisedPartition:
         return waits_of(self._back_off, f"{self.group}:{position}")
 
     def _enter(self, action: Action, failure: Failure, wait: float) -> float:
-        """Change the state as ``action`` says; return the seconds to wait."""
+        """Change the state according to ``action``; return the seconds to wait."""
         match action:
             case Action.RETRY:
                 self.state = ProcessorState.BACKING_OFF
@@ -513,65 +407,3 @@ def _position(failure: Failure) -> int:
         msg = f"{failure.origin} errors name the event in hand"
         raise ValueError(msg)
     return failure.position
-
-
-_NEXT = {
-    Action.RETRY: "retry {when}",
-    Action.SKIP: "attempts used up: the event is skipped",
-    Action.PARK: "the event is parked, and its sequence waits for it",
-    Action.STOP: "the partition has failed; next attempt {when}, or at the next start",
-    Action.HOLD: "the partition has failed, and is not tried again before it is restarted",
-    Action.WAIT: "no attempt is used; retry {when}",
-    Action.CLAIM: "its participants claim it again {when}; events after the stored position are repeated",
-    Action.LEAVE: "this process leaves the partition alone",
-}
-
-
-def line_of(notice: Notice) -> str:
-    """Return what happened and what happens next, in one line."""
-    head = f"[{notice.group} {notice.partition}]"
-    failure = notice.failure
-    if failure is None and notice.sequence_id is not None:
-        return f"{head} sequence {notice.sequence_id!r} has left the inbox; its events are handled as they come"
-    if failure is None:
-        return f"{head} recovered"
-    if notice.action is None:
-        return f"{head} a call after the commit raised {failure}; nothing is repeated"
-    what = f"{failure.event} failed on attempt {notice.attempt}" if notice.attempt else "could not continue"
-    what += f" at {failure.event}" if failure.event and not notice.attempt else ""
-    return f"{head} {what} ({failure}); {_next(notice, failure).format(when=when(notice.wait))}"
-
-
-def _next(notice: Notice, failure: Failure) -> str:
-    """Return what happens next, in words, with a place for the time until then."""
-    if notice.sequence_id is not None and notice.action is Action.PARK:
-        return "it stays in the inbox and waits for a person"
-    if notice.action is Action.SKIP and failure.origin is Origin.EVENT:
-        return "the event is skipped"
-    return _NEXT[notice.action or Action.WAIT]
-
-
-def text_of(notice: Notice) -> str:
-    """Return the line and, with the first attempt only, the handler's traceback and what to do about the error.
-
-    What to do about an outage is not said by each of its notices.
-    """
-    lines, failure = [line_of(notice)], notice.failure
-    if failure is not None and notice.attempt <= 1 and notice.action is not None:
-        lines += [failure.traceback] if failure.traceback else []
-        lines += [failure.advice] if failure.advice and (notice.advises or notice.action is not Action.WAIT) else []
-    return "\n".join(lines)
-
-
-def when(seconds: float) -> str:
-    """Return when something happens that is so many seconds ahead: ``in 4.5 s``, ``at once``."""
-    return "at once" if seconds < _AT_ONCE else f"in {in_words(seconds)}"
-
-
-def in_words(seconds: float) -> str:
-    """Return a duration for people: ``4.5 s``, ``2 min 5 s``, ``1 h 20 min``."""
-    if seconds < 60:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"

@@ -11,7 +11,7 @@ from opencqrs_py.processing.binding import BoundHandler
 
 
 class RowFailedError(Exception):
-    """The event at ``index`` among several cannot become a row of a table, for which ``error`` is the reason."""
+    """The event at ``index`` among several cannot become a row of a table, because of ``error``."""
 
     def __init__(self, index: int, error: BaseException) -> None:
         super().__init__(index, error)
@@ -31,16 +31,16 @@ class TableMaker(Protocol):
 
         Args:
             events: One or more.
-            objects: What was made of their data; ``None`` for each that was not decoded.
+            objects: Their decoded data; ``None`` for each that was not decoded.
 
         Raises:
-            RowFailedError: With the place of an event among these that cannot become a row, and why.
+            RowFailedError: With the index of an event that cannot become a row, and the reason.
         """
         ...
 
 
 def table_maker_for(bound: BoundHandler) -> TableMaker | None:
-    """Return what makes the tables of a handler, ``None`` if it takes none; raises OCQ-238 as ``TableReader`` does."""
+    """Return the maker of a handler's tables, ``None`` if it takes none; raises OCQ-238 like ``TableReader``."""
     if not bound.signature.in_columns:
         return None
     from opencqrs_py.processing.columns import TableReader  # noqa: PLC0415 loads pyarrow, only where it is asked for

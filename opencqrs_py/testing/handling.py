@@ -27,12 +27,12 @@ from opencqrs_py.model.times import in_milliseconds
 from opencqrs_py.processing.binding import Work, of_reset, run_on_start
 from opencqrs_py.processing.checkpoints import CheckpointMode
 from opencqrs_py.processing.frames import FrameMaker, FrameProcessing
+from opencqrs_py.processing.notices import Notice, line_of
 from opencqrs_py.processing.ports import BackOff
 from opencqrs_py.processing.recovery import Action, FixedBackOff
+from opencqrs_py.processing.roles import ON_RESET
 from opencqrs_py.processing.sequence_resolvers import PerSubject
 from opencqrs_py.processing.sequencing import PartitionKeyResolver
-from opencqrs_py.processing.signatures import ON_RESET
-from opencqrs_py.processing.supervision import Notice, line_of
 from opencqrs_py.testing.clock import FakeClock
 from opencqrs_py.testing.databases import opened_database, rows_in
 from opencqrs_py.testing.given import GivenEvents, choose

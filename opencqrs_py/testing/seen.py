@@ -10,9 +10,9 @@ from opencqrs_py.adapters.memory import InMemoryProgressTracker
 from opencqrs_py.model.handler import AroundMark, Interceptor, Invocation, Surrounded
 from opencqrs_py.model.progress import Cursor
 from opencqrs_py.processing.dispatch import ChunkFailedError
+from opencqrs_py.processing.notices import Notice, Observer
 from opencqrs_py.processing.ports import UnitOfWork
 from opencqrs_py.processing.recovery import Action
-from opencqrs_py.processing.supervision import Notice, Observer
 
 
 class Seen(Observer):

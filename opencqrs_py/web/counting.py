@@ -10,8 +10,8 @@ from typing_extensions import override
 from opencqrs_py.jobs.runs import JobRun, RunStatus
 from opencqrs_py.model.outcome import Outcome
 from opencqrs_py.model.partition import Partition
+from opencqrs_py.processing.notices import Notice, Observer
 from opencqrs_py.processing.recovery import Action
-from opencqrs_py.processing.supervision import Notice, Observer
 
 _FAILED_ATTEMPTS = frozenset({Action.RETRY, Action.SKIP, Action.STOP})
 

@@ -38,7 +38,7 @@ from opencqrs_py.processing.binding import NothingProvided, Work, bind
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.group_records import GroupCode, RecordRule
 from opencqrs_py.processing.groups import GroupProcessing
-from opencqrs_py.processing.parking import ParkingRule
+from opencqrs_py.processing.parked_entries import ParkingRule
 from opencqrs_py.processing.ports import BackOff, RepartitioningTracker
 from opencqrs_py.processing.recovery import Action, FixedBackOff, NoRetry
 from opencqrs_py.processing.replays import ReplayRule

@@ -8,7 +8,7 @@ from threading import Event as Signal
 
 import pytest
 
-from opencqrs_py.adapters.sql import Database, sqlite
+from opencqrs_py.adapters.sql import Database, sqlite_file
 
 SECONDS = 30  # longest wait for another thread
 
@@ -22,7 +22,7 @@ def read(database: Database) -> int:
 def test_a_long_read_goes_on_although_a_writer_does_not_end(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite, "_QUIET_SECONDS", 0.01)
+    monkeypatch.setattr(sqlite_file, "_QUIET_SECONDS", 0.01)
     with ThreadPoolExecutor(1) as threads, database.writing():
         assert threads.submit(read, database).result(SECONDS) == 7
 
@@ -30,7 +30,7 @@ def test_a_long_read_goes_on_although_a_writer_does_not_end(
 def test_a_long_read_inside_a_transaction_of_the_same_thread_waits_for_nobody(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite, "_QUIET_SECONDS", SECONDS)
+    monkeypatch.setattr(sqlite_file, "_QUIET_SECONDS", SECONDS)
     began = time.monotonic()
     with database.writing():
         assert read(database) == 7

@@ -22,7 +22,7 @@ from opencqrs_py.engines.coordination import Coordinator
 from opencqrs_py.errors import AssemblyError
 from opencqrs_py.model.cloudevents import parse_event
 from opencqrs_py.model.partition import Partition
-from opencqrs_py.processing.supervision import Notice
+from opencqrs_py.processing.notices import Notice
 
 HANDLERS = """
 from opencqrs_py import Event, event_handling, on_start

@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 from opencqrs_py import Application
-from opencqrs_py.processing.supervision import Notice, Observer
+from opencqrs_py.processing.notices import Notice, Observer
 
 SECONDS = 60  # longest wait for another thread
 LINE = '{{"id": "{0}", "source": "s", "type": "lent", "subject": "/a", "data": {{}}}}\n'

@@ -23,8 +23,8 @@ from opencqrs_py import Application, Event, Observer, SqlEventStore
 from opencqrs_py.adapters.sql import Database
 from opencqrs_py.errors import ExplainedError
 from opencqrs_py.model import Outcome, Partition
+from opencqrs_py.processing.notices import Notice, line_of
 from opencqrs_py.processing.recovery import Action
-from opencqrs_py.processing.supervision import Notice, line_of
 
 SOURCE = Path(__file__).with_name("everywhere") / "frames_everywhere.py"
 EVENTS, ACCOUNTS, WRONG = 400, 7, 251

@@ -15,8 +15,8 @@ from support.observers import Watching
 from opencqrs_py import Application
 from opencqrs_py.adapters.sql import Database
 from opencqrs_py.model import Event, ProcessorState
+from opencqrs_py.processing.notices import Notice
 from opencqrs_py.processing.recovery import Action
-from opencqrs_py.processing.supervision import Notice
 
 THREAD = {"event-handling.standard.processing.engine": "thread"}
 SPARK = {

@@ -28,8 +28,8 @@ from opencqrs_py import (
 from opencqrs_py.adapters.sql import Database
 from opencqrs_py.model import PartitionStatus
 from opencqrs_py.model.choices import OnExhausted
+from opencqrs_py.processing.notices import Notice, line_of
 from opencqrs_py.processing.recovery import Action
-from opencqrs_py.processing.supervision import Notice, line_of
 from opencqrs_py.testing import FakeClock
 
 PARTITIONS = 3

@@ -22,8 +22,8 @@ from opencqrs_py.engines.at_once import AtOnce
 from opencqrs_py.engines.thread import engine as thread_engine
 from opencqrs_py.errors import EventStoreError, HandlersChangedError, RebuildError
 from opencqrs_py.model.rebuild import Fate, RebuildPhase
+from opencqrs_py.processing.notices import NO_OBSERVER
 from opencqrs_py.processing.pacing import Arrivals, Pace
-from opencqrs_py.processing.supervision import NO_OBSERVER
 from opencqrs_py.testing import FakeClock
 
 ALL_HANDLERS = "event-handling.groups.catalog.rebuild.run-all-handlers"

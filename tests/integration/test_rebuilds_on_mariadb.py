@@ -12,8 +12,8 @@ import pytest
 from support.rebuilding import World, of
 
 from opencqrs_py.adapters.sql.dialect import DatabaseBusyError
-from opencqrs_py.adapters.sql.shadows import BusyError, Swap
 from opencqrs_py.adapters.sql.shadows_mariadb import MariaDbShadows
+from opencqrs_py.adapters.sql.swaps import BusyError, Swap
 from opencqrs_py.errors import RebuildError, WaitTimedOutError
 
 pytestmark = pytest.mark.mariadb

@@ -15,7 +15,7 @@ import pytest
 from opencqrs_py import Application, Event
 from opencqrs_py.errors import ProjectCodeError
 from opencqrs_py.model.partition import Partition
-from opencqrs_py.processing.supervision import Observer
+from opencqrs_py.processing.notices import Observer
 
 HANDLERS = """
 import os

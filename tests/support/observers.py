@@ -8,7 +8,7 @@ from threading import Condition
 from typing import Any
 
 from opencqrs_py.model import Outcome, Partition
-from opencqrs_py.processing.supervision import Notice, Observer
+from opencqrs_py.processing.notices import Notice, Observer
 
 SECONDS = 300  # longest wait for another thread
 LOOK_SECONDS = 0.05

@@ -31,7 +31,7 @@ from opencqrs_py.model.inbox import InboxChange
 from opencqrs_py.model.times import in_milliseconds
 from opencqrs_py.processing.checkpoints import CheckpointMode
 from opencqrs_py.processing.definitions import Definition, in_order
-from opencqrs_py.processing.parking import ParkingRule
+from opencqrs_py.processing.parked_entries import ParkingRule
 from opencqrs_py.processing.ports import BackOff
 from opencqrs_py.processing.recovery import FixedBackOff
 from opencqrs_py.processing.sequence_resolvers import PerSubject

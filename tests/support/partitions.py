@@ -12,7 +12,7 @@ from sqlalchemy import Connection, text
 
 from opencqrs_py.adapters.sql import Database
 from opencqrs_py.model import Outcome, Partition
-from opencqrs_py.processing.supervision import Notice, Observer
+from opencqrs_py.processing.notices import Notice, Observer
 
 
 class CrashError(KeyboardInterrupt):

@@ -21,14 +21,14 @@ from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.engines.spark.groups import RunnableGroup
 from opencqrs_py.engines.spark.tasks import Task, read_result, read_task, run_task, write_result, write_task
 from opencqrs_py.model import Handler, HandlerMark, layout
-from opencqrs_py.model.choices import OnExhausted
+from opencqrs_py.model.choices import BatchMode, OnExhausted
 from opencqrs_py.model.inbox import InboxEntry
 from opencqrs_py.model.outcome import Failure, Origin
 from opencqrs_py.processing.batches import ScheduleRule
 from opencqrs_py.processing.binding import NothingProvided, bind
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.groups import GroupProcessing
-from opencqrs_py.processing.parking import ParkingRule
+from opencqrs_py.processing.parked_entries import ParkingRule
 from opencqrs_py.processing.recovery import ExponentialBackOff
 from opencqrs_py.processing.schedules import FixedDelay
 from opencqrs_py.processing.sequence_resolvers import PerSubject

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cached_property
 from typing import Any, Self, TypeVar, cast
 
-from sqlalchemy import URL, Connection, Engine, RootTransaction, Table, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+from sqlalchemy import URL, Connection, Engine, RootTransaction, Table
+from sqlalchemy.exc import DBAPIError, NoSuchModuleError
 from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
 
 from opencqrs_py.adapters.sql.connections import (
@@ -28,23 +27,19 @@ from opencqrs_py.adapters.sql.dialect import (
     RESTORE,
     DatabaseAwayError,
     DatabaseBusyError,
-    Dialect,
-    dialect_named,
     is_outage,
 )
 from opencqrs_py.adapters.sql.pool import MOST_CONNECTIONS, KeepingPool
 from opencqrs_py.adapters.sql.shadow_guards import ShadowGuard, SqliteGuard
 from opencqrs_py.adapters.sql.shadow_urls import without_mark
 from opencqrs_py.adapters.sql.slots import Slot, Slots
-from opencqrs_py.adapters.sql.tables import SchemaError, TableMissingError, adapted
+from opencqrs_py.adapters.sql.tables import TableMissingError, adapted
+from opencqrs_py.adapters.sql.urls import dialect_of, parsed_url, schema_prefix, without_schema
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model.masking import mask_url, remember, scrubbed, secrets_in
-from opencqrs_py.model.mistaken_urls import not_a_database, url_mistake
 
 T = TypeVar("T")
 
-PARAMETER = "opencqrs_schema"
-"""The parameter of a database URL that names the schema."""
 
 _MOST_KEPT = 5  # connections for short reads, as many as SQLAlchemy's pool keeps
 # Connections: one for the heartbeat, which must wait neither for a change of leases nor for one that a command makes,
@@ -55,11 +50,6 @@ _PROBE = ("SAVEPOINT opencqrs_probe", "RELEASE SAVEPOINT opencqrs_probe")  # whi
 _PROBE_SECONDS = 1.0  # to wait for another writer of an SQLite file, which says nothing of the engine
 _FIX_COMMITS = 'make it without isolation_level="AUTOCOMMIT", and without listeners that commit'
 _SLOT = "opencqrs_slot"  # in the ``info`` of a connection: by which right its transaction has it
-_SCHEMA_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
-_PLACE = "setting database.url or event-store.url, option url in Spark"
-_KINDS = "use sqlite:///…, postgresql://… or mariadb://…"
-_FORMS = "write it as sqlite:///events.db, postgresql://host/database or mariadb://…"
-_ESCAPED = "write %40 for every '@' in user and password, %2F for '/' and %3A for ':'"
 
 
 class Database:
@@ -90,13 +80,13 @@ class Database:
 
     def __init__(self, url: str, schema: str | None = None, connections: int = MOST_CONNECTIONS) -> None:
         remember(secrets_in(url))
-        parsed, named = _without_schema(_parsed(url))
+        parsed, named = without_schema(parsed_url(url))
         parsed, self.shadow = without_mark(parsed)
         self.label = mask_url(parsed.render_as_string(hide_password=True))
-        self.dialect = _dialect_of(parsed, self.label)
+        self.dialect = dialect_of(parsed, self.label)
         self.kind = self.dialect.name
         self.schema = named or schema or None
-        self.prefix = _prefix(self.dialect, self.schema, self.label)
+        self.prefix = schema_prefix(self.dialect, self.schema, self.label)
         self._given = parsed
         self._url = self.dialect.driver_url(parsed)
         self._of_others = False
@@ -534,43 +524,3 @@ class Database:
             return DatabaseBusyError("OCQ-305", what, self.label, "let it finish, or end it")
         what = f"the database cannot be reached ({reason})"
         return DatabaseAwayError("OCQ-304", what, self.label, self.dialect.fix_to_reach(self._url))
-
-
-def _parsed(url: str) -> URL:
-    """Read a URL. It is not repeated in a message, since it cannot be known what of it is a password."""
-    if (mistake := url_mistake(url) or not_a_database(url)) is not None:
-        raise EventStoreError("OCQ-301", f"the database URL cannot be used: {mistake[0]}", _PLACE, mistake[1])
-    try:
-        parsed = make_url(url)
-    except (ArgumentError, ValueError):
-        raise EventStoreError("OCQ-301", "the database URL cannot be read", _PLACE, _FORMS) from None
-    if "@" in (parsed.host or "") or (parsed.host and "@" in (parsed.database or "")):  # a "/" ends the host as well
-        raise EventStoreError("OCQ-301", "the database URL cannot be read: it has several '@'", _PLACE, _ESCAPED)
-    return parsed
-
-
-def _without_schema(url: URL) -> tuple[URL, str | None]:
-    """Return a URL without the parameter that names the schema, and the schema."""
-    named = url.query.get(PARAMETER)
-    name = named[-1] if isinstance(named, tuple) else named
-    return url.difference_update_query([PARAMETER]), name
-
-
-def _dialect_of(url: URL, label: str) -> Dialect:
-    name = url.get_backend_name()
-    dialect = dialect_named(name)
-    if dialect is None:
-        raise EventStoreError("OCQ-302", f"databases of the kind '{name}' are not supported", label, _KINDS)
-    return dialect
-
-
-def _prefix(dialect: Dialect, schema: str | None, label: str) -> str:
-    if schema is None:
-        return ""
-    if not dialect.quote:
-        what = f"SQLite has no schemas, but '{schema}' is to be one"
-        raise SchemaError("OCQ-321", what, label, "leave database.schema out, or name another file in database.url")
-    if not _SCHEMA_NAME.fullmatch(schema):
-        fix = "use up to 63 letters of ASCII, digits and underscores, not a digit first"
-        raise SchemaError("OCQ-322", f"'{schema}' cannot be the schema of our tables", label, fix)
-    return f"{dialect.quote}{schema}{dialect.quote}."

@@ -15,77 +15,22 @@ from sqlalchemy.exc import DBAPIError
 
 from opencqrs_py.adapters.sql.database import Database
 from opencqrs_py.adapters.sql.group_records import SqlGroupRecords
+from opencqrs_py.adapters.sql.kept_rows import KEPT
 from opencqrs_py.adapters.sql.progress_rows import held
 from opencqrs_py.adapters.sql.rebuild_rows import found_rebuild, rebuild_row
 from opencqrs_py.adapters.sql.shadow_guards import OURS, SEEDED, WRITTEN, WRITTEN_COLUMNS
 from opencqrs_py.adapters.sql.shadow_urls import place_of
 from opencqrs_py.adapters.sql.structure import parts_of, structure_of
-from opencqrs_py.adapters.sql.tables import GROUPS, INBOX, NAMES, PROGRESS, REBUILDS, SKIPPED, prepare
+from opencqrs_py.adapters.sql.swaps import BusyError, Swap, Swapped, changed_meanwhile, ended_elsewhere
+from opencqrs_py.adapters.sql.tables import NAMES, PROGRESS, REBUILDS, prepare
 from opencqrs_py.errors import RebuildError, WaitTimedOutError
 from opencqrs_py.model.group_record import GroupRecord
 from opencqrs_py.model.naming import listed
 from opencqrs_py.model.partition import Partition
-from opencqrs_py.model.progress import ProcessorState
 from opencqrs_py.model.rebuild import Difference, Fate, RebuildPhase, RebuildRecord, ShadowTable
-
-KEPT = (PROGRESS, SKIPPED, INBOX, GROUPS)
-"""Our tables whose rows of a group go with its own tables."""
 
 _DEADLOCKS = 10  # attempts to drop a shadow that another process fills
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0  # seconds between two attempts to get the locks of a swap
-
-
-class BusyError(Exception):
-    """The swap could not get its locks, or the shadow was not far enough; nothing was changed.
-
-    Args:
-        reason: Why.
-        fix: What helps if it stays so.
-    """
-
-    def __init__(self, reason: str, fix: str = "end long transactions on these tables") -> None:
-        super().__init__(reason, fix)
-        self.reason = reason
-        self.fix = fix
-
-
-@dataclass(frozen=True, slots=True)
-class Swap:
-    """What a swap needs to know.
-
-    Attributes:
-        rebuild: The one that has built the shadow.
-        handlers: Fingerprint of the handlers that have built the shadow, all of the group.
-        sequencing: Fingerprint of what sequences its events.
-        reached: Waits for the shadow to be where the live partitions are; raises ``BusyError`` if it is not.
-        named: Tables that are swapped in any case.
-    """
-
-    rebuild: RebuildRecord
-    handlers: str
-    sequencing: str
-    reached: Callable[[Mapping[Partition, int]], None]
-    named: frozenset[str] = frozenset()
-
-    @property
-    def group(self) -> str:
-        """Processing group."""
-        return self.rebuild.group
-
-
-@dataclass(frozen=True, slots=True)
-class Swapped:
-    """What a swap has come to.
-
-    Attributes:
-        position: Up to which the group has handled events with the tables that are live now.
-        tables: What has become of each table.
-        seconds: How long readers of these tables had to wait at most.
-    """
-
-    position: int
-    tables: tuple[ShadowTable, ...]
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -438,39 +383,6 @@ class Shadows(ABC):
         yield {partition: cursor.stored for partition, cursor in again.items()}
 
 
-def require_same_layout(group: str, live: Collection[Partition], shadow: Collection[Partition]) -> None:
-    """Refuse with OCQ-630 to swap if the partitions of the live group have changed."""
-    if live and set(live) != set(shadow):
-        what = f"the partitions of group '{group}' have changed since the rebuild began"
-        fix = f"opencqrs groups rebuild {group} --abort, and begin again"
-        raise RebuildError("OCQ-630", what, f"group {group}", fix)
-
-
-def require_building(swap: Swap, record: RebuildRecord) -> None:
-    """Refuse with OCQ-630 to swap what another process has swapped meanwhile; asked under the lock of the swap."""
-    if not (record.has_shadow and record.is_same(swap.rebuild)):
-        raise ended_elsewhere(swap.group)
-
-
-def ended_elsewhere(group: str) -> RebuildError:
-    """Return that a rebuild cannot continue, since another process has completed it, given it up or begun it again."""
-    what = f"another process has ended the rebuild of group '{group}' meanwhile, or begun it again"
-    return RebuildError("OCQ-630", what, f"group {group}", "opencqrs status --details shows how it stands")
-
-
-def changed_meanwhile(group: str, changed: Sequence[str]) -> RebuildError:
-    """Return that a shadow cannot be swapped, since what its tables depend on is not as it was when it began."""
-    what = f"{listed(changed)} changed since the rebuild of group '{group}' began"
-    return RebuildError("OCQ-630", what, f"group {group}", f"opencqrs groups rebuild {group}, which begins again")
-
-
-def require_old(record: RebuildRecord) -> None:
-    """Refuse with OCQ-630 to put back what another process has put back, or dropped; asked under the same lock."""
-    if not record.keeps_old:
-        what = f"no old tables of group '{record.group}' are kept"
-        raise RebuildError("OCQ-630", what, f"group {record.group}", "there is nothing to undo")
-
-
 def fate_of(*, live: bool, written: bool, named: bool) -> Fate:
     """Return what becomes of a table of the shadow.
 
@@ -538,81 +450,3 @@ class Columns:
             tuple(name for key, name in known.items() if key not in others),
             tuple(name for key, name in others.items() if key not in known),
         )
-
-
-class KeptRows:
-    """Moves the rows of a group in our tables between places, by their prefixes.
-
-    Args:
-        connection: A connection that sees both.
-        group: Processing group.
-        mark: What stands for a value in a statement.
-    """
-
-    def __init__(self, connection: Connection, group: str, mark: str) -> None:
-        self._connection = connection
-        self._group = group
-        self._mark = mark
-
-    def copy(self, source: str, target: str) -> None:
-        """Copy the rows; there must be none of the group in the target."""
-        for table in KEPT:
-            columns = ", ".join(column.name for column in table.columns)
-            select_all = f"SELECT {columns} FROM {source}{table.name} WHERE group_name = {self._mark}"  # noqa: S608 our own names
-            self._connection.exec_driver_sql(
-                f"INSERT INTO {target}{table.name} ({columns}) {select_all}", (self._group,)
-            )
-
-    def delete(self, place: str) -> None:
-        """Delete the rows."""
-        for table in KEPT:
-            where = f"{place}{table.name} WHERE group_name = {self._mark}"
-            self._connection.exec_driver_sql(f"DELETE FROM {where}", (self._group,))  # noqa: S608
-
-    def newest_epoch(self, place: str) -> int:
-        """Return the highest epoch of its partitions."""
-        where = f"{place}{PROGRESS.name} WHERE group_name = {self._mark}"
-        return self._connection.exec_driver_sql(f"SELECT max(epoch) FROM {where}", (self._group,)).scalar() or 0  # noqa: S608
-
-    def positions(self, place: str) -> dict[Partition, int]:
-        """Return the positions of its partitions."""
-        where = f"{place}{PROGRESS.name} WHERE group_name = {self._mark}"
-        rows = self._connection.exec_driver_sql(f"SELECT modulus, residue, position FROM {where}", (self._group,))  # noqa: S608
-        return {Partition(modulus, residue): position for modulus, residue, position in rows}
-
-    def fence(self, place: str, epoch: int) -> None:
-        """Have whoever owns its partitions lose them: they are as stopped, in an epoch that is not known yet."""
-        values = f"epoch = {self._mark}, owner = '', state = '{ProcessorState.STOPPED.value}', connection_id = NULL"
-        where = f"WHERE group_name = {self._mark}"
-        self._connection.exec_driver_sql(f"UPDATE {place}{PROGRESS.name} SET {values} {where}", (epoch, self._group))  # noqa: S608
-
-    def replace(self, source: str, live: str, *, keep_replays: bool = False) -> int:
-        """Put the rows of another place in the place of the live ones, fenced; return the position of the slowest.
-
-        With ``keep_replays`` partitions go on with the replay that the live ones are in: what was handled before a
-        reset, and that functions are still to be called at the end of the replay, is so in new tables, too.
-        """
-        epoch = max(self.newest_epoch(source), self.newest_epoch(live)) + 1
-        replays = self._replays(live) if keep_replays else []
-        self.delete(live)
-        self.copy(source, live)
-        self.fence(live, epoch)
-        for replay in replays:
-            mark = self._mark
-            where = f"WHERE group_name = {mark} AND modulus = {mark} AND residue = {mark}"
-            self._connection.exec_driver_sql(f"UPDATE {live}{PROGRESS.name} SET replay = {mark} {where}", replay)  # noqa: S608
-        return min(self.positions(live).values(), default=0)
-
-    def _replays(self, place: str) -> list[tuple[str, str, int, int]]:
-        """Return of each partition in a replay what is stored of it, with its group, modulus and residue."""
-        columns = "replay, group_name, modulus, residue"
-        where = f"{place}{PROGRESS.name} WHERE group_name = {self._mark} AND replay IS NOT NULL"
-        rows = self._connection.exec_driver_sql(f"SELECT {columns} FROM {where}", (self._group,))  # noqa: S608
-        return [tuple(row) for row in rows]
-
-
-def built_record(known: GroupRecord | None, swap: Swap) -> GroupRecord:
-    """Return the record of a group whose tables were built by other handlers, from its own beginning."""
-    at = datetime.now(UTC).isoformat(timespec="milliseconds")
-    record = known or GroupRecord(swap.group, "", None, at)
-    return replace(record, handlers=swap.handlers, sequencing=swap.sequencing, changes=(), selection=None)

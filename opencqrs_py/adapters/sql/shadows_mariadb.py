@@ -7,12 +7,10 @@ refused, if its process was killed in the middle, until it is completed.
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from graphlib import TopologicalSorter
 from typing import Any
 
 from sqlalchemy import Connection
@@ -21,55 +19,52 @@ from typing_extensions import override
 
 from opencqrs_py.adapters.sql.connections import reason_of, run
 from opencqrs_py.adapters.sql.dialect import driver_error
+from opencqrs_py.adapters.sql.kept_rows import KeptRows
+from opencqrs_py.adapters.sql.mariadb_catalog import (
+    copy_structure,
+    copy_views,
+    difference,
+    has_rows,
+    is_used,
+    move_defaults,
+    quoted,
+    record_in,
+    relations,
+)
 from opencqrs_py.adapters.sql.progress_rows import held
 from opencqrs_py.adapters.sql.shadow_guards import WRITTEN, WRITTEN_COLUMNS
 from opencqrs_py.adapters.sql.shadow_urls import ShadowOf, marked
 from opencqrs_py.adapters.sql.shadows import (
-    BusyError,
-    Columns,
     Comparison,
-    KeptRows,
     Shadows,
+    fate_of,
+    prepared_place,
+    seeded_in,
+    written_in,
+)
+from opencqrs_py.adapters.sql.swaps import (
+    BusyError,
     Swap,
     Swapped,
     built_record,
-    fate_of,
-    is_ours,
-    prepared_place,
     require_building,
     require_old,
     require_same_layout,
-    seeded_in,
-    written_in,
 )
 from opencqrs_py.adapters.sql.tables import GROUPS, PROGRESS, SCHEMA
 from opencqrs_py.errors import RebuildError
 from opencqrs_py.model.group_record import GroupRecord
-from opencqrs_py.model.rebuild import Difference, Fate, RebuildPhase, RebuildRecord, ShadowTable
+from opencqrs_py.model.rebuild import Fate, RebuildPhase, RebuildRecord, ShadowTable
 
 _NOT_YET, _DONE = "opencqrs_swapping", "opencqrs_swapped"  # the table whose name shows whether all were renamed
-_KINDS = {"BASE TABLE": "table", "VIEW": "view", "SEQUENCE": "sequence", "SYSTEM VERSIONED": "table"}
 _RENAME_SECONDS = 5.0  # that a swap tries to get the locks of all tables, while the live group waits
 _RENAME_PAUSE = 0.01
 
-_TABLES = "SELECT table_name, table_type FROM information_schema.tables WHERE table_schema = %s ORDER BY table_name"
 _TRIGGERS = "SELECT trigger_name, event_object_table FROM information_schema.triggers WHERE event_object_schema = %s"
 _KEYS = """
 SELECT DISTINCT constraint_name, table_schema, table_name, referenced_table_schema, referenced_table_name
 FROM information_schema.key_column_usage
 WHERE referenced_table_name IS NOT NULL AND (table_schema = %s OR referenced_table_schema = %s)
-"""
-_DEFAULTS = """
-SELECT table_name, column_name, column_default FROM information_schema.columns
-WHERE table_schema = %s AND INSTR(column_default, %s) > 0
-"""
-_VIEW = """
-SELECT view_definition, algorithm, security_type, check_option FROM information_schema.views
-WHERE table_schema = %s AND table_name = %s
-"""
-_COLUMNS = """
-SELECT column_name, collation_name FROM information_schema.columns WHERE table_schema = %s AND table_name = %s
-    AND COALESCE(generation_expression, '') = '' ORDER BY ordinal_position
 """
 
 
@@ -86,7 +81,7 @@ class MariaDbShadows(Shadows):
 
     @property
     def _ours(self) -> str:
-        return self._database.prefix or f"{_quoted(self._live_place)}."
+        return self._database.prefix or f"{quoted(self._live_place)}."
 
     @override
     def url(self, record: RebuildRecord) -> str:
@@ -107,11 +102,11 @@ class MariaDbShadows(Shadows):
     @override
     def _live_names(self) -> list[str]:
         with self._database.reading() as connection:
-            return list(_relations(connection, self._live_place))
+            return list(relations(connection, self._live_place))
 
     @override
     def _make_place(self, begun: RebuildRecord, tables: Sequence[str], shared: Sequence[str]) -> None:
-        live, shadow = (_quoted(each) for each in (self._live_place, self._place("shadow", begun.group)))
+        live, shadow = (quoted(each) for each in (self._live_place, self._place("shadow", begun.group)))
         if self._database.url.drivername != "mysql+pymysql":
             what = f"the driver {self._database.url.drivername} does not show its statements, which a rebuild looks at"
             raise RebuildError("OCQ-630", what, self._database.label, "use the driver PyMySQL: mariadb://…")
@@ -120,9 +115,9 @@ class MariaDbShadows(Shadows):
                 connection.exec_driver_sql(f"CREATE DATABASE {shadow} CHARACTER SET {self._charset(connection)}")
                 connection.exec_driver_sql(f"CREATE TABLE {shadow}.{WRITTEN} {WRITTEN_COLUMNS}")
                 for table in shared:  # which cannot be written to, as it is a table of its own while it is read
-                    view, of = f"{shadow}.{_quoted(table)}", f"{live}.{_quoted(table)}"
+                    view, of = f"{shadow}.{quoted(table)}", f"{live}.{quoted(table)}"
                     run(connection, f"CREATE ALGORITHM = TEMPTABLE VIEW {view} AS SELECT * FROM {of}").close()  # noqa: S608
-                _copy_structure(connection, live, shadow, tables)
+                copy_structure(connection, live, shadow, tables)
             with self._database.writing() as connection:
                 self._write(connection, begun)
         except DBAPIError as error:
@@ -144,15 +139,15 @@ class MariaDbShadows(Shadows):
     def look(self, group: str, named: Collection[str], shared: Collection[str]) -> list[ShadowTable]:
         shadow = self._place("shadow", group)
         with self._database.reading() as connection:
-            live = _relations(connection, self._live_place)
-            written, seeded = (find(connection, f"{_quoted(shadow)}.") for find in (written_in, seeded_in))
+            live = relations(connection, self._live_place)
+            written, seeded = (find(connection, f"{quoted(shadow)}.") for find in (written_in, seeded_in))
             found = []
-            for name, kind in _relations(connection, shadow).items():
+            for name, kind in relations(connection, shadow).items():
                 if name in shared:
                     found.append(ShadowTable(name, "view", Fate.SHARED, "rebuild.shared-tables"))
                     continue
-                used = _is_used(connection, shadow, name) if kind == "sequence" else kind != "table"
-                rows = kind == "table" and name not in seeded and _has_rows(connection, shadow, name)
+                used = is_used(connection, shadow, name) if kind == "sequence" else kind != "table"
+                rows = kind == "table" and name not in seeded and has_rows(connection, shadow, name)
                 carries = name in written or rows or used
                 fate = fate_of(live=name in live, written=carries, named=name in named)
                 how = "rebuild.tables" if name in named else "made by @on_start"
@@ -166,7 +161,7 @@ class MariaDbShadows(Shadows):
         with self._database.reading() as connection:
             found = self._obstacles(connection, self._live_place, moved)
             found += self._obstacles(connection, shadow, moved)
-            live = _relations(connection, self._live_place)
+            live = relations(connection, self._live_place)
             found += _of_other_kinds(live, tables)
             found += self._unreadable(connection, [name for name in moved if live.get(name) == "view"])
         return found
@@ -175,7 +170,7 @@ class MariaDbShadows(Shadows):
         """Yield the live views that cannot be made again beside the old tables, after these were moved."""
         for name in sorted(views):
             try:
-                run(connection, f"SHOW COLUMNS FROM {_quoted(self._live_place)}.{_quoted(name)}").close()
+                run(connection, f"SHOW COLUMNS FROM {quoted(self._live_place)}.{quoted(name)}").close()
             except DBAPIError as error:
                 if self._database.is_outage(error):
                     raise
@@ -195,15 +190,15 @@ class MariaDbShadows(Shadows):
         return found
 
     @override
-    def _compared(self, group: str, tables: Sequence[str], examples: int) -> Comparison:
+    def compared(self, group: str, tables: Sequence[str], examples: int) -> Comparison:
         shadow = self._place("shadow", group)
         with self._database.reading() as connection:
             connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             connection.exec_driver_sql("START TRANSACTION WITH CONSISTENT SNAPSHOT")
             try:
                 rows = KeptRows(connection, group, "%s")
-                positions = rows.positions(self._ours), rows.positions(f"{_quoted(shadow)}.")
-                found = [_difference(connection, name, self._live_place, shadow, examples) for name in tables]
+                positions = rows.positions(self._ours), rows.positions(f"{quoted(shadow)}.")
+                found = [difference(connection, name, self._live_place, shadow, examples) for name in tables]
             finally:
                 connection.exec_driver_sql("COMMIT")
         return Comparison(*positions, tuple(found))
@@ -231,7 +226,7 @@ class MariaDbShadows(Shadows):
             if across:
                 what = f"the database {name} cannot be dropped: {', '.join(across)} leads to it"
                 raise RebuildError("OCQ-630", what, self._database.label, "drop that first")
-            connection.exec_driver_sql(f"DROP DATABASE IF EXISTS {_quoted(name)}")
+            connection.exec_driver_sql(f"DROP DATABASE IF EXISTS {quoted(name)}")
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -269,12 +264,12 @@ class MariaDbShadows(Shadows):
         if refused := self._undo_obstacles(before):
             raise _cannot(group, refused)
         with self._database.reading() as connection:
-            connection.exec_driver_sql(f"CREATE DATABASE IF NOT EXISTS {_quoted(shadow)}")
+            connection.exec_driver_sql(f"CREATE DATABASE IF NOT EXISTS {quoted(shadow)}")
         with self._alone():
             require_old(self._required(group))
             self._renew_marker(old)
             with self._database.reading() as connection:
-                back, live = _relations(connection, old), _relations(connection, self._live_place)
+                back, live = relations(connection, old), relations(connection, self._live_place)
             with self._database.writing() as connection:
                 rows = KeptRows(connection, group, "%s")
                 self._lock_live(connection, group)
@@ -341,7 +336,7 @@ class MariaDbShadows(Shadows):
             require_building(swap, before)
             live = self._lock_live(connection, group)
             swap.reached(live)
-            place = f"{_quoted(shadow)}."
+            place = f"{quoted(shadow)}."
             where = f"{place}{PROGRESS.name} WHERE group_name = %s FOR UPDATE WAIT 10"
             connection.exec_driver_sql(f"SELECT 1 FROM {where}", (group,)).all()  # noqa: S608
             require_same_layout(group, live, rows.positions(place))
@@ -351,8 +346,8 @@ class MariaDbShadows(Shadows):
             self._require_same_structure(connection, swap, before)
             for each in (self._ours, place):
                 rows.fence(each, rows.newest_epoch(each) + 1)
-            rows.delete(f"{_quoted(old)}.")
-            rows.copy(self._ours, f"{_quoted(old)}.")
+            rows.delete(f"{quoted(old)}.")
+            rows.copy(self._ours, f"{quoted(old)}.")
             self._write_code(connection, place, swap)
             moved = tuple(f"{each.kind}:{each.name}" for each in tables if each.fate in (Fate.SWAPPED, Fate.ADDED))
             self._write(connection, replace(before, phase=RebuildPhase.SWAPPING, relations=moved))
@@ -366,17 +361,15 @@ class MariaDbShadows(Shadows):
 
     def _rename(self, group: str, record: RebuildRecord) -> None:
         """Rename all tables at once, with the one that shows it; wait for others in short pieces."""
-        live, shadow, old = (
-            _quoted(e) for e in (self._live_place, *(self._place(k, group) for k in ("shadow", "old")))
-        )
+        live, shadow, old = (quoted(e) for e in (self._live_place, *(self._place(k, group) for k in ("shadow", "old"))))
         source, target = (old, shadow) if record.undoes else (shadow, old)
         with self._database.reading() as connection:
-            there, coming = _relations(connection, self._live_place), _relations(connection, source.strip("`"))
+            there, coming = relations(connection, self._live_place), relations(connection, source.strip("`"))
             built = [name for kind, name in map(_kind_and_name, record.relations) if kind != "view"]
             new = [name for name, kind in coming.items() if kind != "view"] if record.undoes else built
             moves = [(live, target, name) for name in built if name in there and there[name] != "view"]
             moves += [(source, live, name) for name in new]
-            pairs = [f"{one}.{_quoted(name)} TO {two}.{_quoted(name)}" for one, two, name in moves]
+            pairs = [f"{one}.{quoted(name)} TO {two}.{quoted(name)}" for one, two, name in moves]
             pairs.append(f"{old}.{_NOT_YET} TO {old}.{_DONE}")
             until = time.monotonic() + _RENAME_SECONDS
             wait = 0
@@ -414,15 +407,15 @@ class MariaDbShadows(Shadows):
         before = self._required(group)
         views = [name for kind, name in map(_kind_and_name, before.relations) if kind == "view"]
         with self._database.reading() as connection:
-            _move_defaults(connection, shadow, self._live_place)
-            kept = _relations(connection, old)
-            _copy_views(connection, [name for name in views if name not in kept], self._live_place, old, kept)
-            _copy_views(connection, views, shadow, self._live_place)
+            move_defaults(connection, shadow, self._live_place)
+            kept = relations(connection, old)
+            copy_views(connection, [name for name in views if name not in kept], self._live_place, old, kept)
+            copy_views(connection, views, shadow, self._live_place)
         with self._database.writing() as connection:
             rows, known = KeptRows(connection, group, "%s"), self._records.find(connection, group)
-            built = _record_in(connection, f"{_quoted(shadow)}.", group)
+            built = record_in(connection, f"{quoted(shadow)}.", group)
             done = swap or Swap(before, built[0], built[1], lambda _: None)
-            position = rows.replace(f"{_quoted(shadow)}.", self._ours, keep_replays=True)
+            position = rows.replace(f"{quoted(shadow)}.", self._ours, keep_replays=True)
             self._records.write(connection, built_record(known, done), self._records.find(connection, group))
             after = self._swapped_record(done, known, before)
             self._write(connection, after)
@@ -431,39 +424,35 @@ class MariaDbShadows(Shadows):
     def _follow_back(self, group: str) -> int:
         old, before = self._place("old", group), self._required(group)
         with self._database.reading() as connection:
-            kept = [name for name, kind in _relations(connection, old).items() if kind == "view"]
-            _copy_views(connection, kept, old, self._live_place)
+            kept = [name for name, kind in relations(connection, old).items() if kind == "view"]
+            copy_views(connection, kept, old, self._live_place)
             for kind, name in map(_kind_and_name, before.relations):
                 if kind == "view" and name not in kept:
-                    connection.exec_driver_sql(f"DROP VIEW IF EXISTS {_quoted(self._live_place)}.{_quoted(name)}")
+                    connection.exec_driver_sql(f"DROP VIEW IF EXISTS {quoted(self._live_place)}.{quoted(name)}")
         with self._database.writing() as connection:
             rows = KeptRows(connection, group, "%s")
-            position = rows.replace(f"{_quoted(old)}.", self._ours)
+            position = rows.replace(f"{quoted(old)}.", self._ours)
             known: GroupRecord | None = self._records.find(connection, group)
             self._write(connection, self._undone_record(before, known))
         return position
 
     def _make_old(self, old: str) -> None:
         with self._database.reading() as connection:
-            connection.exec_driver_sql(f"CREATE DATABASE IF NOT EXISTS {_quoted(old)}")
+            connection.exec_driver_sql(f"CREATE DATABASE IF NOT EXISTS {quoted(old)}")
         prepared_place(self._url(old))
 
     def _renew_marker(self, old: str) -> None:
         """Have it show that nothing was renamed yet; only while no swap is under way, which it would take back."""
         with self._database.reading() as connection:
             for name in (_DONE, _NOT_YET):
-                connection.exec_driver_sql(f"DROP TABLE IF EXISTS {_quoted(old)}.{name}")
-            connection.exec_driver_sql(f"CREATE TABLE {_quoted(old)}.{_NOT_YET} (nothing INT)")
+                connection.exec_driver_sql(f"DROP TABLE IF EXISTS {quoted(old)}.{name}")
+            connection.exec_driver_sql(f"CREATE TABLE {quoted(old)}.{_NOT_YET} (nothing INT)")
 
     def _analyse(self, place: str) -> None:
         with self._database.reading() as connection:
-            for name, kind in _relations(connection, place).items():
+            for name, kind in relations(connection, place).items():
                 if kind == "table":
-                    connection.exec_driver_sql(f"ANALYZE TABLE {_quoted(place)}.{_quoted(name)}").all()
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
+                    connection.exec_driver_sql(f"ANALYZE TABLE {quoted(place)}.{quoted(name)}").all()
 
 
 def _kind_and_name(said: str) -> tuple[str, str]:
@@ -477,127 +466,9 @@ def _cannot(group: str, refused: Sequence[str]) -> RebuildError:
     return RebuildError("OCQ-630", what, f"group {group}", fix)
 
 
-def _relations(connection: Connection, place: str) -> dict[str, str]:
-    rows = connection.exec_driver_sql(_TABLES, (place,))
-    return {name: _KINDS.get(kind, "table") for name, kind in rows if not is_ours(name)}
-
-
 def _of_other_kinds(live: dict[str, str], tables: Sequence[ShadowTable]) -> Iterator[str]:
     """Yield tables that would become views, and views that would become tables: one rename does not do that."""
     for each in tables:
         before = live.get(each.name, each.kind)
         if each.fate is Fate.SWAPPED and before != each.kind and "view" in (before, each.kind):
             yield f"{each.name} is a {before} and would become a {each.kind}"
-
-
-def _has_rows(connection: Connection, place: str, table: str) -> bool:
-    cursor = run(connection, f"SELECT 1 FROM {_quoted(place)}.{_quoted(table)} LIMIT 1")  # noqa: S608 quoted
-    found = cursor.fetchone() is not None
-    cursor.close()
-    return found
-
-
-def _is_used(connection: Connection, place: str, sequence: str) -> bool:
-    """Return whether a sequence has given out numbers; one that has not may be another group's."""
-    cursor = run(connection, f"SELECT next_not_cached_value > start_value FROM {_quoted(place)}.{_quoted(sequence)}")  # noqa: S608 quoted
-    (found,) = cursor.fetchone()
-    cursor.close()
-    return bool(found)
-
-
-def _record_in(connection: Connection, place: str, group: str) -> tuple[str, str]:
-    asked = f"SELECT handlers, sequencing FROM {place}{GROUPS.name} WHERE group_name = %s"  # noqa: S608 our own names
-    row = connection.exec_driver_sql(asked, (group,)).first()
-    return ("", "") if row is None else (row[0], row[1])
-
-
-def _move_defaults(connection: Connection, source: str, target: str) -> None:
-    """Have columns in ``target`` draw from the sequences there, and no longer from those that came from ``source``."""
-    sign = f"{_quoted(source)}."
-    for table, column, default in connection.exec_driver_sql(_DEFAULTS, (target, sign)).all():
-        changed = f"ALTER COLUMN {_quoted(column)} SET DEFAULT ({_moved(default, source, target, None)})"
-        run(connection, f"ALTER TABLE {_quoted(target)}.{_quoted(table)} {changed}").close()
-
-
-def _copy_views(
-    connection: Connection, names: Iterable[str], source: str, target: str, only: Collection[str] | None = None
-) -> None:
-    """Make views of one place in another one, each after those that it shows; harmless if it is repeated.
-
-    Args:
-        connection: A connection that sees both.
-        names: The views; those that are not in ``source`` are left out.
-        source: Where they are.
-        target: Where they are made. They show what is there.
-        only: What is in the target beside them, if not all is: they keep showing the rest where it is.
-    """
-    found = {name: connection.exec_driver_sql(_VIEW, (source, name)).first() for name in names}
-    views = {name: row for name, row in found.items() if row is not None}
-    there = None if only is None else {*only, *views}
-    for name in _bases_first({name: row[0] for name, row in views.items()}, source):
-        text, algorithm, security, check = views[name]
-        kind = f"ALGORITHM = {algorithm} SQL SECURITY {security} VIEW"
-        option = "" if check == "NONE" else f" WITH {check} CHECK OPTION"
-        moved = _moved(text, source, target, there)
-        run(connection, f"CREATE OR REPLACE {kind} {_quoted(target)}.{_quoted(name)} AS {moved}{option}").close()
-
-
-def _bases_first(texts: dict[str, str], place: str) -> Iterable[str]:
-    """Return the names of views of a place, given their texts: each after those that it shows."""
-    signs = {name: f"{_quoted(place)}.{_quoted(name)}" for name in texts}
-    shown = {name: [other for other in texts if other != name and signs[other] in text] for name, text in texts.items()}
-    return TopologicalSorter(shown).static_order()
-
-
-def _moved(text: str, source: str, target: str, only: Collection[str] | None) -> str:
-    """Return the text of a view or default with another place: in all names of ``source`` in it, or only in these."""
-
-    def renamed(found: re.Match[str]) -> str:
-        is_there = only is None or found[1].replace("``", "`") in only
-        return f"{_quoted(target)}.`{found[1]}`" if is_there else found[0]
-
-    return re.sub(rf"{re.escape(_quoted(source))}\.`((?:[^`]|``)+)`", renamed, text)
-
-
-def _copy_structure(connection: Connection, live: str, shadow: str, tables: Sequence[str]) -> None:
-    """Make tables in the shadow as they are live, with indexes and the foreign keys between them, and no rows."""
-    for name in tables:
-        run(connection, f"CREATE TABLE {shadow}.{_quoted(name)} LIKE {live}.{_quoted(name)}").close()
-    for name in tables:
-        cursor = run(connection, f"SHOW CREATE TABLE {live}.{_quoted(name)}")
-        lines = [line.strip().rstrip(",") for line in cursor.fetchone()[1].splitlines()]
-        cursor.close()
-        for line in lines:
-            if line.startswith("CONSTRAINT") and " FOREIGN KEY " in line:
-                run(connection, f"ALTER TABLE {shadow}.{_quoted(name)} ADD {line}").close()
-
-
-def _difference(connection: Connection, name: str, live: str, shadow: str, examples: int) -> Difference:
-    """Compare rows character by character, whatever the collations of their columns are."""
-    known, others = (connection.exec_driver_sql(_COLUMNS, (place, name)).all() for place in (live, shadow))
-    columns = Columns.of((row[0] for row in known), (row[0] for row in others), str.lower)
-    texts = {name for name, collation in known if collation is not None}
-    chosen = ", ".join(_compared(column, is_text=column in texts) for column in columns.both) or "1"
-    one, other = (f"SELECT {chosen} FROM {_quoted(each)}.{_quoted(name)}" for each in (live, shadow))  # noqa: S608
-
-    def rows(query: str) -> list[Any]:
-        cursor = run(connection, query)
-        found = list(cursor.fetchall())
-        cursor.close()
-        return found
-
-    def count(query: str) -> int:
-        return int(rows(f"SELECT COUNT(*) FROM ({query}) counted")[0][0])  # noqa: S608
-
-    missing, added = count(f"{one} EXCEPT ALL {other}"), count(f"{other} EXCEPT ALL {one}")
-    shown: list[str] = []
-    for sign, query in (("-", f"{one} EXCEPT ALL {other}"), ("+", f"{other} EXCEPT ALL {one}")):
-        if missing or added:
-            shown += [f"{sign} {tuple(row)}" for row in rows(f"{query} ORDER BY 1 LIMIT {examples}")]
-    return Difference(name, count(one), count(other), missing, added, tuple(shown), columns.live, columns.shadow)
-
-
-def _compared(column: str, *, is_text: bool) -> str:
-    """Return what stands for a column in a comparison that takes case, accents and spaces at the end into account."""
-    name = _quoted(column)
-    return f"CONVERT({name} USING utf8mb4) COLLATE utf8mb4_nopad_bin AS {name}" if is_text else name

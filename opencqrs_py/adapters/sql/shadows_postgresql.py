@@ -12,25 +12,20 @@ from sqlalchemy.exc import DBAPIError
 from typing_extensions import override
 
 from opencqrs_py.adapters.sql.connections import reason_of, run
+from opencqrs_py.adapters.sql.kept_rows import KEPT, KeptRows
 from opencqrs_py.adapters.sql.postgresql_belongings import give, have_fire, taken_from
 from opencqrs_py.adapters.sql.postgresql_catalog import Relation, has_rows, is_table, quoted, relations, ties
 from opencqrs_py.adapters.sql.postgresql_dependents import users_of, users_of_rest
 from opencqrs_py.adapters.sql.shadow_guards import WRITTEN, WRITTEN_COLUMNS
 from opencqrs_py.adapters.sql.shadow_urls import ShadowOf, marked
-from opencqrs_py.adapters.sql.shadows import (
-    KEPT,
-    Columns,
-    Comparison,
-    KeptRows,
-    Shadows,
+from opencqrs_py.adapters.sql.shadows import Columns, Comparison, Shadows, seeded_in, written_in
+from opencqrs_py.adapters.sql.swaps import (
     Swap,
     Swapped,
     built_record,
     require_building,
     require_old,
     require_same_layout,
-    seeded_in,
-    written_in,
 )
 from opencqrs_py.adapters.sql.tables import PROGRESS
 from opencqrs_py.errors import EventStoreError, RebuildError

@@ -15,28 +15,29 @@ from urllib.parse import quote
 from sqlalchemy import URL, Connection
 from typing_extensions import override
 
+from opencqrs_py.adapters.sql.kept_rows import KEPT, KeptRows
 from opencqrs_py.adapters.sql.rebuild_rows import found_rebuild
 from opencqrs_py.adapters.sql.shadow_guards import WRITTEN, WRITTEN_COLUMNS
 from opencqrs_py.adapters.sql.shadow_urls import ShadowOf, marked
 from opencqrs_py.adapters.sql.shadows import (
-    KEPT,
     Columns,
     Comparison,
-    KeptRows,
     Shadows,
-    Swap,
-    Swapped,
-    built_record,
     fate_of,
     is_ours,
     prepared_place,
-    require_building,
-    require_old,
-    require_same_layout,
     seeded_in,
     written_in,
 )
 from opencqrs_py.adapters.sql.sqlite import CONTROL_SUFFIX
+from opencqrs_py.adapters.sql.swaps import (
+    Swap,
+    Swapped,
+    built_record,
+    require_building,
+    require_old,
+    require_same_layout,
+)
 from opencqrs_py.adapters.sql.tables import PROGRESS
 from opencqrs_py.errors import RebuildError
 from opencqrs_py.model.naming import listed

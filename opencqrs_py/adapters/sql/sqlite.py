@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,9 +11,7 @@ from datetime import time as time_of_day
 from decimal import Decimal
 from functools import lru_cache
 from pathlib import Path
-from threading import Lock, get_ident
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
 
 from sqlalchemy import URL, Connection, Engine, Integer, Table, create_engine, event
 from sqlalchemy.exc import DBAPIError, IntegrityError
@@ -24,13 +21,13 @@ from opencqrs_py.adapters.processes import boot_id, machine_ms
 from opencqrs_py.adapters.sql.bulk_write import BulkWrite, Column, TableShape
 from opencqrs_py.adapters.sql.connections import WRITING
 from opencqrs_py.adapters.sql.database import Database
-from opencqrs_py.adapters.sql.dialect import URL_SETTINGS, DatabaseBusyError, Dialect, FileGuard, Row, register
+from opencqrs_py.adapters.sql.dialect import URL_SETTINGS, Dialect, FileGuard, Row, register
 from opencqrs_py.adapters.sql.progress_watching import polling_progress
 from opencqrs_py.adapters.sql.shadow_guards import ShadowGuard, SqliteGuard
 from opencqrs_py.adapters.sql.shadow_urls import ShadowOf
+from opencqrs_py.adapters.sql.sqlite_file import PAUSE_SECONDS, SqliteFile, main_file
 from opencqrs_py.adapters.sql.tables import EVENTS, WRITTEN
 from opencqrs_py.adapters.sql.watching import Look, polling
-from opencqrs_py.errors import DatabaseFileError, DatabaseFileGoneError, NonTransientError
 from opencqrs_py.model.partition import Partition, hash_of
 from opencqrs_py.processing.ports import Watch
 from opencqrs_py.processing.sequence_resolvers import cut_subject
@@ -38,8 +35,6 @@ from opencqrs_py.processing.sequence_resolvers import cut_subject
 if TYPE_CHECKING:
     from opencqrs_py.adapters.sql.shadows import Shadows
 
-_QUIET_SECONDS = 0.1  # that a reader waits for a writer of the same process
-_PAUSE_SECONDS = 0.005  # between two looks, where SQLite does not wait by itself
 _READING = "opencqrs_reading"  # execution option: no transaction
 
 # Result codes that pass by themselves: BUSY, LOCKED, IOERR, FULL, CANTOPEN, PROTOCOL.
@@ -66,10 +61,6 @@ _AS_TEXT: dict[type, Callable[[Any], str]] = {
     date: date.isoformat,
     time_of_day: lambda value: value.isoformat("microseconds"),
 }
-_BESIDE = ("-wal", "-shm")
-_SEEN = "opencqrs_files"  # in the ``info`` of a pooled connection: the files beside the database that it has open
-_SHORTER = "let handlers do what takes long outside of their transaction"
-_RESTART = "or stop this process; the next start uses the file that is there then"
 
 
 class SqliteDialect(Dialect):
@@ -123,7 +114,7 @@ class SqliteDialect(Dialect):
     def control_url(self, database: Database) -> URL | None:
         """Return the file beside that of the database: a chunk of events holds the only write lock of that one."""
         with database.reading() as connection:
-            name = _main_file(connection)
+            name = main_file(connection)
         if not name or not Path(name).exists():  # a database in memory may have a name, too
             return None
         return URL.create(self.driver, database=f"{Path(name).resolve()}{CONTROL_SUFFIX}")
@@ -284,180 +275,9 @@ class SqliteDialect(Dialect):
         """Lock nothing: the transaction holds the write lock already."""
 
 
-class SqliteFile(FileGuard):
-    """The turns of the threads that write to a database file, and the file itself. Safe for several threads.
-
-    SQLite does not notice that its file was deleted or that another one was moved over it: it continues with the one
-    that no name leads to any more, and everything that is written there is lost when the process ends. A look takes
-    about a microsecond a file. The file is named as in the database's URL.
-    """
-
-    def __init__(self, name: str | None, dialect: Dialect) -> None:
-        self._dialect = dialect
-        self._free = Lock()
-        self._holder: int | None = None
-        self._name = name
-        self._path: Path | None = None
-        self._identity: _Identity | None = None
-        self._beside: tuple[Path, ...] = ()
-        self._lost: Path | None = None  # a file beside it; other connections would not notice that
-
-    @property
-    @override
-    def outlives_connections(self) -> bool:
-        return self._identity is not None  # one in memory does not
-
-    @override
-    @contextmanager
-    def turn(self, patience: float | None = None) -> Iterator[None]:
-        """Wait for the turn.
-
-        Raises:
-            NonTransientError: If this thread has it already.
-            DatabaseBusyError: OCQ-305, if another thread keeps it too long.
-        """
-        seconds = self._dialect.patience if patience is None else patience
-        if self._holder == get_ident():
-            msg = "a transaction is open on this thread already: write through its connection or session"
-            raise NonTransientError(msg)
-        if not self._free.acquire(timeout=seconds):
-            what = f"another thread has been writing for {seconds:g} seconds"
-            raise DatabaseBusyError("OCQ-305", what, self._name or "SQLite in memory", _SHORTER)
-        self._holder = get_ident()
-        try:
-            yield
-        finally:
-            self._holder = None
-            self._free.release()
-
-    @override
-    @contextmanager
-    def quiet(self) -> Iterator[None]:
-        """Wait for the turn, but not for long; a thread that has it already, or does not get it, reads all the same.
-
-        SQLite's driver releases the interpreter at each row and each statement, so two busy threads would hand it to
-        and fro, and both take twice the time.
-        """
-        if self._holder == get_ident() or not self._free.acquire(timeout=_QUIET_SECONDS):
-            yield
-            return
-        self._holder = get_ident()
-        try:
-            yield
-        finally:
-            self._holder = None
-            self._free.release()
-
-    @override
-    def follow(self, connection: Connection) -> None:
-        if self._name is None or self._identity is not None:
-            return
-        resolved = _main_file(connection)
-        # By its own name, a link that leads to another file later is noticed, too.
-        self._path = Path(resolved if self._name.startswith("file:") else self._name).absolute()
-        self._beside = tuple(Path(resolved + suffix) for suffix in _BESIDE)
-        (self._identity,) = _identities((self._path,)) if resolved else (None,)
-        if self._identity is None:  # a database in memory, which may have a name all the same
-            self._name = None
-        else:
-            self.identity = _text_of(self._identity)
-
-    @override
-    def require(self, identity: str) -> None:
-        if not identity or identity == self.identity:
-            return
-        if self._identity is not None and self._path is not None:
-            raise _another(self._path)
-        if self._name is None:
-            return
-        # Before SQLite opens it, or makes one
-        path = Path(unquote(urlsplit(self._name).path) if self._name.startswith("file:") else self._name).absolute()
-        try:
-            (found,) = _identities((path,))
-        except OSError:  # the database meets it as well, and explains it
-            return
-        if found is None:
-            raise _gone(path)
-        if _text_of(found) != identity:
-            raise _another(path)
-
-    @override
-    def check(self, connection: Connection | None = None) -> None:
-        if self._path is None or self._identity is None:
-            return
-        try:
-            found = os.stat(self._path)  # noqa: PTH116 path.stat() takes twice the time, and each commit waits for it
-        except (FileNotFoundError, NotADirectoryError):
-            raise _gone(self._path) from None
-        except OSError:  # the database meets it as well, and explains it
-            return
-        if self._lost is not None:
-            raise _lost(self._lost)
-        if (found.st_dev, found.st_ino) != self._identity:
-            raise _another(self._path)
-        if connection is not None:
-            beside = _identities(self._beside)
-            if connection.info.setdefault(_SEEN, beside) != beside:
-                self._compare(connection.info[_SEEN], beside)
-
-    @override
-    def forget(self) -> None:
-        self._path = self._identity = self._lost = None
-        self.identity = ""
-
-    def _compare(self, seen: list[_Identity | None], found: list[_Identity | None]) -> None:
-        """Compare the files beside it that a connection has open with those that are there; some come later."""
-        for number, path in enumerate(self._beside):
-            if seen[number] is None:
-                seen[number] = found[number]
-            elif seen[number] != found[number]:
-                self._lost = path
-                raise _lost(path)
-
-
-_Identity = tuple[int, int]
-
-
-def _identities(paths: Sequence[Path]) -> list[_Identity | None]:
-    """Return what identifies each of the files, ``None`` for one that is not there."""
-    found: list[_Identity | None] = []
-    for path in paths:
-        try:
-            seen = os.stat(path)  # noqa: PTH116 as above
-        except (FileNotFoundError, NotADirectoryError):
-            found.append(None)
-        else:
-            found.append((seen.st_dev, seen.st_ino))
-    return found
-
-
-def _text_of(identity: _Identity) -> str:
-    return "{}:{}".format(*identity)
-
-
-def _gone(path: Path) -> DatabaseFileGoneError:
-    what = "the file of the SQLite database was deleted or moved away while it is in use"
-    return DatabaseFileGoneError("OCQ-326", what, str(path), f"put the file back, {_RESTART}")
-
-
-def _another(path: Path) -> DatabaseFileError:
-    what = "another file is in the place of the SQLite database that is in use"
-    return DatabaseFileError("OCQ-326", what, str(path), f"put back the file that was there, {_RESTART}")
-
-
-def _lost(path: Path) -> DatabaseFileError:
-    what = "a file that belongs to the SQLite database was deleted or replaced while it is in use"
-    return DatabaseFileError("OCQ-326", what, str(path), "stop all processes that use the database, then start again")
-
-
-def _main_file(connection: Connection) -> str:
-    driver: Any = connection.connection.dbapi_connection
-    return str(driver.execute("PRAGMA database_list").fetchone()[2])
-
-
 def _change_counter(connection: Connection) -> Callable[[], int] | None:
     """Return what counts the changes that other connections make to the file; ``None`` in memory."""
-    name = _main_file(connection)
+    name = main_file(connection)
     driver: Any = connection.connection.dbapi_connection
     return (lambda: int(driver.execute("PRAGMA data_version").fetchone()[0])) if name and Path(name).exists() else None
 
@@ -480,7 +300,7 @@ def use_write_ahead_log(connection: sqlite3.Connection, patience: float) -> None
         except sqlite3.OperationalError as error:
             if _result_code(error) != sqlite3.SQLITE_BUSY or time.monotonic() >= until:
                 raise
-            time.sleep(_PAUSE_SECONDS)
+            time.sleep(PAUSE_SECONDS)
         else:
             return
 

@@ -10,7 +10,7 @@ from opencqrs_py.cli.output import clean, stderr
 from opencqrs_py.model.cloudevents import write_event
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.naming import counted
-from opencqrs_py.processing.supervision import in_words
+from opencqrs_py.processing.notices import in_words
 
 DATA_SHOWN = 60  # characters of an event's data that people see
 _REPORT_EVERY = 2.0  # seconds between two lines

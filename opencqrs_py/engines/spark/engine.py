@@ -45,8 +45,9 @@ from opencqrs_py.errors import EngineLostError
 from opencqrs_py.model.naming import counted
 from opencqrs_py.model.outcome import Failure, Origin, Outcome
 from opencqrs_py.model.partition import Partition
+from opencqrs_py.processing.notices import NO_OBSERVER, Observer
 from opencqrs_py.processing.ports import Clock, LimitedSource, SystemClock
-from opencqrs_py.processing.supervision import NO_OBSERVER, Observer, SupervisedPartition
+from opencqrs_py.processing.supervision import SupervisedPartition
 
 TASK_SECONDS = 2.0  # a task's length, long enough to make Spark's own cost small
 DRIVER_SECONDS = 0.5  # the length of a task on the driver

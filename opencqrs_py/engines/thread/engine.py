@@ -23,9 +23,10 @@ from opencqrs_py.model.outcome import Failure, Origin, Outcome
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.processing.calls import CallInHand
 from opencqrs_py.processing.exceptions import failure_of
+from opencqrs_py.processing.notices import NO_OBSERVER, Observer
 from opencqrs_py.processing.ports import Clock, SystemClock
 from opencqrs_py.processing.processor import PartitionProcessor
-from opencqrs_py.processing.supervision import NO_OBSERVER, Observer, SupervisedPartition
+from opencqrs_py.processing.supervision import SupervisedPartition
 
 MOST_HANGING = 20  # threads of calls that were given up, which only the end of the process frees
 

@@ -13,14 +13,14 @@ from opencqrs_py.model.selection import Selection, Share, Slice
 
 
 class Watch(Protocol):
-    """Looks out for new events, by the quickest means that the store has. One thread at a time waits."""
+    """Waits for new events by the quickest means of the store. One thread at a time waits."""
 
     def wait(self, after: int, seconds: float) -> int:
-        """Return the head as soon as it is beyond ``after``, or, unchanged, when ``seconds`` are over."""
+        """Return the head as soon as it is beyond ``after``, or unchanged after ``seconds``."""
         ...
 
     def wake(self) -> None:
-        """Have the wait in another thread, or the next one if there is none, return early. Safe for several threads."""
+        """Make the wait in another thread, or the next one if there is none, return early. Safe for several threads."""
         ...
 
 
@@ -38,7 +38,7 @@ class EventSource(Protocol):
             after: Position before the first one.
             limit: Most events, at least 1.
             selection: Which events.
-            upto: The last position of interest, one that ``head()`` or a slice has shown to be final. Nothing after it
+            upto: The last position of interest, which ``head()`` or a slice has shown to be final. Nothing after it
                 is read, and the slice ends there at the latest; in a log that ends before it, with the log.
         """
         ...
@@ -48,25 +48,25 @@ class EventSource(Protocol):
         ...
 
     def watched(self) -> AbstractContextManager[Watch]:
-        """Open a watch, with what it needs of its own (a connection, a thread); released at the end of the block."""
+        """Open a watch with its own resources (a connection, a thread), which are released at the end of the block."""
         ...
 
     def fingerprint(self, position: int, event: Event | None = None) -> str:
-        """Return a text that identifies the log up to ``position``: what its newest event at or below it is.
+        """Return a text that identifies the log up to ``position`` by its newest event at or below that.
 
         Progress is stored with it. An empty log has a fingerprint, too; 1 to 1,000 characters.
 
         Args:
             position: The last position that counts.
-            event: The whole event at ``position``, if the caller has it at hand, so that the store need not read it.
+            event: The whole event at ``position``, if the caller has it, so that the store need not read it.
         """
         ...
 
     def verify(self, position: int, fingerprint: str) -> None:
-        """Check that the log still holds at or below ``position`` what ``fingerprint`` says.
+        """Check that the log still has this ``fingerprint`` at ``position``.
 
-        Called at each claim of a partition, and again after an outage. An empty fingerprint, which progress of an older
-        version has, asks only whether the log reaches ``position``.
+        Called at each claim of a partition, and after an outage. For an empty fingerprint, which progress of an older
+        version has, it checks only whether the log reaches ``position``.
 
         Raises:
             EventStoreError: OCQ-316, if this is another log, a shorter one, or one that was restored.
@@ -80,16 +80,16 @@ class EventSource(Protocol):
 
 @runtime_checkable
 class SharingSource(Protocol):
-    """An event source that can leave out the events of other partitions."""
+    """An event source that can filter out the events of other partitions."""
 
     def selects(self, share: Share) -> bool:
-        """Return whether ``read`` leaves out what does not belong to such a share."""
+        """Return whether ``read`` filters out what does not belong to such a share."""
         ...
 
 
 @runtime_checkable
 class LimitedSource(Protocol):
-    """An event source that is not to be read to its end for now."""
+    """An event source that must not be read to its end for now."""
 
     def limit(self) -> int | None:
         """Return the last position to be read, which is final; ``None`` while there is no limit."""
@@ -101,14 +101,14 @@ class PickingSource(Protocol):
     """An event source that can read events at many positions at once."""
 
     def pick(self, positions: Sequence[int]) -> Sequence[Event]:
-        """Return the events at positions that ascend, whole, without those that are not there any more."""
+        """Return the events at ascending positions, whole, without those that no longer exist."""
         ...
 
 
 class EventStore(EventSource, Protocol):
     """An event log that can be added to.
 
-    A store that gives events ids and times of its own, so that it knows none of them again, says so by an attribute
+    A store that assigns its own ids and times to events, and so cannot recognise known ones, has an attribute
     ``gives_ids`` that is true, and returns the ids of each append.
     """
 
@@ -118,7 +118,7 @@ class EventStore(EventSource, Protocol):
         preconditions: Sequence[Precondition] = (),
         progress: Callable[[int], None] | None = None,
     ) -> Appended:
-        """Add events in their order, all or none; those whose source and id are known already are left out.
+        """Add events in their order, all or none; those whose source and id are known already are skipped.
 
         Raises:
             PreconditionFailedError: OCQ-320, naming the first precondition that does not hold.

@@ -22,43 +22,43 @@ class Inbox(Protocol):
     def next_due(
         self, group: str, partitions: Sequence[Partition], *, expiring: bool = True
     ) -> dict[Partition, str | None]:
-        """Return the ISO 8601 time from which on there is something to do: an event may be tried, or has expired.
+        """Return the ISO 8601 time from which there is something to do: an event is due, or has expired.
 
         ``None`` if there is no event, or if all wait for a person.
 
         Args:
             group: Processing group.
             partitions: Partitions of the group.
-            expiring: Whether events expire; if not, nobody asks when.
+            expiring: Whether events expire; if not, expiry is ignored.
         """
         ...
 
     def arrange(
         self, group: str, partitions: Sequence[Partition], now: datetime, *, each: bool, expiring: bool = True
     ) -> None:
-        """Have the events of partitions be due as the group is set up now; it may have been set up otherwise before.
+        """Set the due times of the events of partitions by the group's current settings, which may have changed.
 
         Args:
             group: Processing group.
-            partitions: Those that this process has claimed.
-            now: From when on an event is due that waits for no person and has no time, though it should have one.
-            each: Whether each event has a time of its own; else only the first one of each sequence has.
-            expiring: Whether events expire; if not, those that were to, or have, do so no more, and are tried.
+            partitions: Partitions that this process has claimed.
+            now: Due time for events that do not wait for a person and lack a due time that they should have.
+            each: Whether each event has its own due time; else only the first one of each sequence has.
+            expiring: Whether events expire; if not, events with an expiry, or expired ones, are tried again.
         """
         ...
 
     def due(
         self, group: str, partition: Partition, until: datetime, most: int, fetching: Fetching = Fetching.FIRST
     ) -> list[tuple[InboxEntry, ...]]:
-        """Return the events of the sequences that have been due for longest, each sequence in the order of positions.
+        """Return the events of the sequences that have been due longest, each sequence by position.
 
-        No sequence is cut but the first one, if it has more events than are asked for. Events that wait for a person
-        are among those of their sequence.
+        Only the first sequence may be cut, if it alone has more events than requested. Events that wait for a person
+        are included in their sequence.
 
         Args:
             group: Processing group.
             partition: Partition of the group.
-            until: What is due later does not count.
+            until: Time by which events must be due.
             most: Most events, at least 1.
             fetching: Which events of a sequence; ``WHOLE`` may return more than ``most`` of one sequence.
         """
@@ -69,7 +69,7 @@ class Inbox(Protocol):
         ...
 
     def expired(self, group: str, partition: Partition, now: datetime, most: int) -> tuple[InboxEntry, ...]:
-        """Return the first events of a partition that have expired by a time, by position, at most so many."""
+        """Return the first ``most`` events of a partition that have expired by ``now``, by position."""
         ...
 
     def entries(
@@ -84,20 +84,20 @@ class Inbox(Protocol):
 
         Args:
             group: Processing group.
-            position: Of the event at this position only.
+            position: Restricts the result to the event at this position.
             most: Most events; ``None`` for all.
-            selection: Which of them. More may be returned: ids that a database takes for equal.
+            selection: Which of them. More may be returned: entries whose ids the database considers equal.
         """
         ...
 
     def change(self, group: str, change: InboxChange, skips: Sequence[Skip] = ()) -> bool:
-        """Change what waits, for a person; return ``False`` if it is not as it was any more, and nothing is changed.
+        """Change entries for a person; return ``False``, without any change, if they have changed in the meantime.
 
-        Waits for the transactions of the partitions that are under way.
+        Waits for open transactions of the partitions.
 
         Args:
             group: Processing group.
-            change: What is changed, removed or done. What is done leaves without being handled here, too.
-            skips: What is recorded of it.
+            change: What is changed, removed or done. Done entries leave the inbox without being handled here, too.
+            skips: Skips to record.
         """
         ...

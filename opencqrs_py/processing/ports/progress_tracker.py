@@ -1,4 +1,4 @@
-"""Progress trackers: how far each partition of a group is, and what else moves with that."""
+"""Progress trackers: the progress of each partition of a group, and what changes with it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from opencqrs_py.processing.ports.transactions import SavingUnit, UnitOfWork
 
 
 class ProgressTracker(Protocol):
-    """Remembers how far each partition of a group is."""
+    """Stores the progress of each partition of a group."""
 
     def claim(
         self,
@@ -33,19 +33,19 @@ class ProgressTracker(Protocol):
     ) -> tuple[Cursor, ...]:
         """Take the partitions over from any other owner; those without progress start at ``initial``.
 
-        The cursors carry what is recorded: the fingerprint of the log, and the failure that holds a partition up.
+        The cursors carry the recorded fingerprint of the log, and the failure that holds a partition up.
 
         Args:
             group: Processing group.
             partitions: What to take over.
             initial: Position after which partitions without progress start, at least 0.
             owner: Name of the claiming process, for messages.
-            layout: All partitions of the group when only some of them are taken over.
+            layout: All partitions of the group, if only some of them are taken over.
             fingerprint: What identifies the log up to ``initial``.
 
         Raises:
             EventStoreError: OCQ-310, if the group's progress belongs to another layout of partitions; OCQ-305, if
-                the open transaction of the process before cannot be ended.
+                the open transaction of the previous process cannot be ended.
         """
         ...
 
@@ -54,7 +54,7 @@ class ProgressTracker(Protocol):
     ) -> AbstractContextManager[UnitOfWork]:
         """Open the unit of work that moves progress from ``cursor.stored`` to ``to`` if the block succeeds.
 
-        Moving the progress is its last step, so a transaction that a handler ends early repeats events but loses none.
+        Moving the progress is its last step, so if a handler ends the transaction early, events are repeated, not lost.
 
         Args:
             group: Processing group.
@@ -64,8 +64,8 @@ class ProgressTracker(Protocol):
             skip: The event that is skipped, recorded with the progress.
 
         Raises:
-            FencedError: On entering, if the progress or the epoch is not the cursor's any more; a tracker that cannot
-                hold off later claims looks again before it commits.
+            FencedError: On entering, if the progress or the epoch is no longer the cursor's; a tracker that cannot
+                hold off later claims checks again before it commits.
             TransactionEndedError: On leaving, if the block ended the transaction.
             ValueError: On entering, if ``to`` is before ``cursor.stored``.
         """
@@ -76,15 +76,15 @@ class ProgressTracker(Protocol):
         ...
 
     def report(self, status: PartitionStatus, epoch: int) -> None:
-        """Publish what a processor does, and record the failure that holds it up, or that there is none.
+        """Publish the state of a processor, and record the failure that holds it up, or clear it.
 
-        What participants have published stays, until the next claim, when the status says nothing of them.
+        If the status has no checkpoint, the published one remains until the next claim.
         Ignored when ``epoch`` is not the current one. Does not touch progress.
         """
         ...
 
     def statuses(self) -> list[PartitionStatus]:
-        """Return what is known of every partition of every group, by group, modulus and residue."""
+        """Return the status of every partition of every group, by group, modulus and residue."""
         ...
 
     def skipped(self) -> list[Skip]:
@@ -98,27 +98,27 @@ class ProgressTracker(Protocol):
 
 @runtime_checkable
 class SucceedingTracker(ProgressTracker, Protocol):
-    """A tracker by which one run of a task takes its partitions over from another one, under the same claim."""
+    """A tracker with which one run of a task takes partitions over from another run, under the same claim."""
 
     def succeed(self, group: str, cursor: Cursor, owner: str | None = None) -> Cursor | None:
-        """Take a partition over under the next epoch, if the cursor's is still the current one.
+        """Take a partition over under the next epoch, if the cursor's epoch is still current.
 
-        A unit of work that is open under that epoch is waited for, or cannot commit; no further one can be opened.
+        A unit of work that is open under the old epoch is waited for, or cannot commit; no further one can be opened.
 
         Args:
             group: Processing group.
-            cursor: Under whose epoch the partition is worked on.
-            owner: Who must have claimed it; ``None`` for anybody.
+            cursor: Cursor with the epoch under which the partition is handled.
+            owner: The owner that must have claimed it; ``None`` for any.
 
         Returns:
-            Where the partition resumes, or ``None`` if the epoch or the owner is another one.
+            Where the partition resumes, or ``None`` if the epoch or the owner has changed.
         """
         ...
 
 
 @runtime_checkable
 class GroupRecords(Protocol):
-    """A tracker that keeps a record of each group, too, and writes it by the claims that make progress."""
+    """A tracker that also keeps a record of each group, which claims write together with progress."""
 
     def claim(
         self,
@@ -131,21 +131,21 @@ class GroupRecords(Protocol):
         fingerprint: str = "",
         keep: Callable[[FoundGroup], GroupRecord] | None = None,
     ) -> tuple[Cursor, ...]:
-        """Take partitions over as any tracker does, and keep the group's record in the same transaction.
+        """Take partitions over like any tracker, and keep the group's record in the same transaction.
 
-        ``keep`` returns from what the claim finds the record to write; what it raises undoes the claim. With it,
-        progress of a group that has a record may be missing in part. Without it the record stays as it is.
+        ``keep`` gets what the claim finds and returns the record to write; an error of it undoes the claim. With it,
+        part of the progress of a group with a record may be missing. Without it the record stays unchanged.
         """
         ...
 
     def records(self) -> list[GroupRecord]:
-        """Return the records of all groups, by name. Nothing is created for it."""
+        """Return the records of all groups, by name. Creates no tables."""
         ...
 
 
 @runtime_checkable
 class ParkingTracker(ProgressTracker, Inbox, Protocol):
-    """A tracker with an inbox, which changes in the transactions that move the progress."""
+    """A tracker with an inbox, which changes in the same transactions as the progress."""
 
     @override
     def unit(
@@ -160,18 +160,18 @@ class ParkingTracker(ProgressTracker, Inbox, Protocol):
     ) -> AbstractContextManager[UnitOfWork]:
         """Open the unit of work that moves progress and changes the inbox, if the block succeeds.
 
-        Both are its last steps: a transaction that a handler ends early repeats events that wait, and loses none.
+        Both are its last steps: if a handler ends the transaction early, waiting events are repeated but not lost.
 
         Args:
             group: Processing group.
             cursor: Where the partition stands.
-            to: The new position; ``cursor.stored`` for what comes out of the inbox.
+            to: The new position; ``cursor.stored`` for events from the inbox.
             fingerprint: What identifies the log up to ``to``.
             skip: The event that is skipped, recorded with the progress.
-            change: What comes into the inbox and leaves it; ``None`` for nothing.
+            change: What enters and leaves the inbox; ``None`` for nothing.
 
         Raises:
-            InboxChangedError: On entering, if somebody has changed the events since they were read.
+            InboxChangedError: On entering, if the entries have been changed since they were read.
             InboxError: On entering, OCQ-601, if too many sequences, or too many events of one, would wait.
             FencedError, TransactionEndedError, ValueError: As for any tracker.
         """
@@ -185,7 +185,7 @@ class SavingTracker(ParkingTracker, Protocol):
     def unit_in_parts(
         self, group: str, cursor: Cursor, to: int, *, fingerprint: str = ""
     ) -> AbstractContextManager[SavingUnit]:
-        """Open a unit of work that moves progress from ``cursor.stored`` to ``to``, or to where it is concluded.
+        """Open a unit of work that moves progress from ``cursor.stored`` to ``to``, or as ``conclude`` says.
 
         Raises:
             InboxError: On leaving, OCQ-601, if too many sequences, or too many events of one, would wait.
@@ -200,7 +200,7 @@ class ResetUnit:
 
     Attributes:
         unit: The transaction.
-        replays: What each partition handles again; ``None`` for one that handles nothing again.
+        replays: The replay of each partition; ``None`` for one that handles nothing again.
     """
 
     unit: UnitOfWork
@@ -213,7 +213,7 @@ class ReplayEnd:
 
     Attributes:
         unit: The transaction.
-        finished: The reset that the group's replay has followed, if no other partition is replaying; else ``None``.
+        finished: The reset whose replay is complete, if no other partition of the group is replaying; else ``None``.
     """
 
     unit: UnitOfWork
@@ -221,7 +221,7 @@ class ReplayEnd:
 
 
 NeverHandled: TypeAlias = Callable[[Cursor], Collection[int]]
-"""Returns the positions of a partition's events that nobody has handled, up to where some are handled ahead of it."""
+"""Returns the positions of a partition's unhandled events, up to where some are handled ahead of it."""
 
 
 def nothing_ahead(_cursor: Cursor) -> Collection[int]:
@@ -231,7 +231,7 @@ def nothing_ahead(_cursor: Cursor) -> Collection[int]:
 
 @runtime_checkable
 class ResettableTracker(ProgressTracker, Protocol):
-    """A tracker by which a group can be reset."""
+    """A tracker with which a group can be reset."""
 
     def resetting(
         self,
@@ -243,16 +243,16 @@ class ResettableTracker(ProgressTracker, Protocol):
     ) -> AbstractContextManager[ResetUnit]:
         """Open the unit of work that moves the progress of a whole group if the block succeeds.
 
-        Other owners of its partitions are fenced off; their transactions are waited for. Progress that was lost in part
-        is there again afterwards. What waits in the inbox after
-        the position of the reset is removed, since it is read again, and so are the records of events skipped there. A
-        group whose record says that it began after the position begins there from now on.
+        Other owners of its partitions are fenced off, and their transactions are waited for. Missing progress
+        is created. Entries of the inbox after
+        the position of the reset are removed, as their events are read again; so are the records of skipped events. A
+        group that began after the position, by its record, begins at the position from now on.
 
         Args:
-            reset: Which group, and to where.
+            reset: Group and position.
             layout: All partitions of the group.
             fingerprint: What identifies the log up to the position of the reset.
-            never_handled: Asked of partitions of which something is handled ahead.
+            never_handled: Called for partitions with events that are handled ahead.
 
         Raises:
             EventStoreError: OCQ-310, if the group's progress belongs to another layout of partitions; OCQ-305, if the
@@ -267,13 +267,13 @@ class ResettableTracker(ProgressTracker, Protocol):
     ) -> AbstractContextManager[ReplayEnd | None]:
         """Open the unit of work that ends the replay of a partition if the block succeeds.
 
-        Partitions of a group take turns, so that exactly one is the last.
+        Partitions of a group do so one at a time, so that exactly one is the last.
 
         Args:
             group: Processing group.
             cursor: Where the partition stands.
-            after_inbox: Whether the replay does not end, and ``None`` is given, while events that are handled again
-                wait in the inbox for anything but a person.
+            after_inbox: Whether the replay continues, and the block gets ``None``, while events that are handled again
+                wait in the inbox, other than for a person.
 
         Raises:
             FencedError: On entering, if the progress or the epoch is not the cursor's any more.
@@ -283,31 +283,31 @@ class ResettableTracker(ProgressTracker, Protocol):
 
 
 Carry: TypeAlias = Callable[[Mapping[Partition, Cursor]], Mapping[Partition, Cursor]]
-"""Returns from where the partitions of a group stand where the new ones of another layout continue."""
+"""Maps the cursors of a group's partitions to those of the partitions of a new layout."""
 
 
 @runtime_checkable
 class RepartitioningTracker(GroupRecords, ProgressTracker, Protocol):
-    """A tracker by which a group can get other partitions."""
+    """A tracker with which a group can be repartitioned."""
 
     def repartition(
         self, group: str, partitions: Sequence[Partition], carry: Carry, *, setting: int | None = None
     ) -> Mapping[Partition, Cursor]:
-        """Put the partitions of a new layout into the place of those that are not in it; all of it or nothing.
+        """Replace partitions that are not in a new layout by its new ones, all or nothing.
 
-        Owners of those are fenced off; their transactions are waited for. The others are left alone.
+        Owners of replaced partitions are fenced off, and their transactions are waited for. Others are not affected.
 
         Args:
             group: Processing group.
             partitions: The new layout.
-            carry: Returns where the new ones continue; called in the transaction.
-            setting: The new ``life-cycle.partitions``, if that is the reason.
+            carry: Returns where the new partitions continue; called in the transaction.
+            setting: The new value of ``life-cycle.partitions``, if that is the reason.
 
         Returns:
-            What ``carry`` has returned.
+            The result of ``carry``.
 
         Raises:
             EventStoreError: OCQ-305, if the open transaction of an owner cannot be ended.
-            LayoutError: OCQ-615, if the group has no progress, or another process has changed its partitions meanwhile.
+            LayoutError: OCQ-615, if the group has no progress, or another process has changed its partitions.
         """
         ...

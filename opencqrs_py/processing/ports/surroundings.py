@@ -1,4 +1,4 @@
-"""What surrounds the core: time, waits, sequence ids, locks, and what handlers are given."""
+"""The surroundings of the core: time, waits, sequence ids, locks, and dependencies of handlers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Clock(Protocol):
     """Time. Real in production, moved by hand in tests."""
 
     def monotonic(self) -> float:
-        """Return seconds that never go back."""
+        """Return seconds on a clock that never goes back."""
         ...
 
     def now(self) -> datetime:
@@ -26,7 +26,7 @@ class SystemClock(Clock):
     """The machine's time."""
 
     def monotonic(self) -> float:
-        """Return seconds that never go back."""
+        """Return seconds on a clock that never goes back."""
         return time.monotonic()
 
     def now(self) -> datetime:
@@ -35,7 +35,7 @@ class SystemClock(Clock):
 
 
 class SequenceResolver(Protocol):
-    """Derives from an event what must be handled in order."""
+    """Derives the sequence id of an event: events of a sequence are handled in order."""
 
     def __call__(self, event: Event, /) -> str:
         """Return the sequence id of an undecoded event."""
@@ -46,12 +46,12 @@ class BackOff(Protocol):
     """How long to wait before each further attempt."""
 
     def waits(self) -> Iterator[float]:
-        """Yield the waits in seconds of one event's attempts 2, 3, …; the end means: give the event up."""
+        """Yield the seconds to wait before attempts 2, 3, … of one event; at the end its attempts are exhausted."""
         ...
 
 
 class Lock(Protocol):
-    """A claim that at most one process holds, for as long as it renews it.
+    """A claim that at most one process holds, as long as it renews it.
 
     A node calls all methods of all its locks from one thread. What they raise is logged, and tried again later.
     """
@@ -59,20 +59,20 @@ class Lock(Protocol):
     def acquire(self, timeout: float) -> bool:
         """Take the lock, waiting for at most ``timeout`` seconds; return whether it is held now.
 
-        It is held until it is released, or for at least ``life-cycle.lease.duration`` from now. Not called while it is
-        held. A node does not wait: ``timeout`` is 0 then.
+        It is held until it is released, but at least for ``life-cycle.lease.duration`` from now. Not called while it is
+        held. A node does not wait: it passes a ``timeout`` of 0.
         """
         ...
 
     def renew(self) -> bool:
-        """Hold the lock for as long as after ``acquire`` again; return whether it is still held.
+        """Extend the lock for as long as ``acquire`` does; return whether it is still held.
 
-        ``False`` if it was lost meanwhile, even if it is free.
+        ``False`` if it was lost in the meantime, even if it is free.
         """
         ...
 
     def release(self) -> None:
-        """Give the lock up; nothing happens if it is not held. It may be acquired again."""
+        """Release the lock; no effect if it is not held. It may be acquired again."""
         ...
 
 
@@ -89,12 +89,12 @@ class LockRegistry(Protocol):
 
 
 class Injector(Protocol):
-    """Gives handlers what else they ask for."""
+    """Provides the dependencies of handlers."""
 
     def provides(self, wanted: object) -> bool:
-        """Return whether something of the annotated type can be had."""
+        """Return whether there is a provider for the annotated type."""
         ...
 
     def provide(self, wanted: object) -> Any:
-        """Return it; asked for at each call of a handler."""
+        """Return an object of the annotated type; called for each call of a handler."""
         ...

@@ -1,4 +1,4 @@
-"""Transactions on the read models' database, and what handlers are called in where there is none."""
+"""Transactions on the read models' database, and the unit of work where there is none."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ class UnitOfWork(Protocol):
         ...
 
     def flush(self) -> None:
-        """Send what the session holds, if it was asked for, so that nothing of an event waits for the next one."""
+        """Flush the session, if one was requested, so that no change of an event waits for the next event."""
         ...
 
     def end_session(self) -> bool:
-        """End the transaction and its session with the database, from another thread than the one that is stuck in it.
+        """End the transaction and its database session, from another thread than the one that is stuck in it.
 
         Returns:
-            Whether that is done; not every database can.
+            Whether it was ended; not every database supports it.
         """
         return False
 
     def pipelined(self) -> Pipeline | None:
-        """Send the driver's statements of the transaction without waiting for each answer, until that is settled.
+        """Send the driver's statements of the transaction without waiting for each answer, until the result is settled.
 
         Returns:
-            What settles it; ``None`` where each statement waits for its answer.
+            The pipeline to settle; ``None`` where each statement waits for its answer.
         """
         return None
 
     def ended_early(self, error: BaseException) -> TransactionEndedError | None:
-        """Return the error to report if the transaction was ended before its time, ``None`` if it is open.
+        """Return the error to report if the transaction was ended early, ``None`` if it is open.
 
-        Asked after a handler raised ``error``; what the transaction holds is lost with the answer.
+        Called after a handler raised ``error``. The changes of the transaction are lost afterwards.
         """
         ...
 
@@ -60,8 +60,8 @@ class Transactions(Protocol):
     def begin(self, *, guarded: bool = True) -> AbstractContextManager[UnitOfWork]:
         """Open a transaction: committed at the end of the block, rolled back when the block raises.
 
-        ``guarded``: it is an error if the block ends the transaction by itself. Definitions of tables end it on some
-        databases, so they run in one that is not.
+        ``guarded``: it is an error if the block itself ends the transaction. On some databases table definitions end
+        it, so they run in one that is not guarded.
 
         Raises:
             TransactionEndedError: On leaving, if the block ended a guarded transaction.
@@ -74,26 +74,26 @@ class Transactions(Protocol):
 
 
 class SavingUnit(UnitOfWork, Protocol):
-    """A unit of work of which the last part can be undone by itself, and which may end earlier than it was to."""
+    """A unit of work whose last part can be undone alone, and which may end at an earlier position."""
 
     def saved(self) -> Callable[[], bool] | None:
-        """Set a savepoint, and return what undoes all that follows it.
+        """Set a savepoint, and return a function that undoes everything after it.
 
-        That returns whether it has: not if the transaction has ended, or something is left that it does not undo, such
-        as what a session holds. ``None`` if this is clear from the start.
+        The function returns whether it succeeded: not if the transaction has ended, or something cannot be undone, such
+        as changes in a session. ``None`` if that is known from the start.
         """
         ...
 
     def conclude(self, to: int, fingerprint: str, change: InboxChange | None) -> None:
-        """Have the progress move to a position, and the inbox change, at the end: instead of what was said before."""
+        """Replace the position to which the progress moves at the end, and the change of the inbox."""
         ...
 
 
 class NoUnit(UnitOfWork):
-    """What handlers are called in where there is no transaction.
+    """The unit of work for handlers where there is no transaction.
 
     Args:
-        refusal: The message of the error for a handler that uses a connection or session all the same.
+        refusal: The message for a handler that uses a connection or session all the same.
     """
 
     __slots__ = ("_refusal",)
@@ -117,7 +117,7 @@ class NoUnit(UnitOfWork):
 
     @override
     def end_session(self) -> bool:
-        return True  # there is none that could hold anything
+        return True  # there is no session
 
     @override
     def ended_early(self, error: BaseException) -> None:

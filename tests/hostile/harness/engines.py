@@ -31,8 +31,8 @@ from opencqrs_py.adapters.sql import Database
 from opencqrs_py.errors import ExplainedError, OpenCqrsError
 from opencqrs_py.model import Event, Outcome, Partition, ProcessorState
 from opencqrs_py.model.choices import OnExhausted
+from opencqrs_py.processing.notices import Notice, line_of
 from opencqrs_py.processing.recovery import Action
-from opencqrs_py.processing.supervision import Notice, line_of
 
 __all__ = ["append_log", "engine_settings", "found_of", "make_tables", "run_application", "run_by_hand", "written"]
 

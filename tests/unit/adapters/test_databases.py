@@ -204,7 +204,7 @@ class SqliteConnection:
 def test_switching_the_journal_is_tried_again_while_another_process_does_it(
     busy: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite, "_PAUSE_SECONDS", 0)
+    monkeypatch.setattr(sqlite, "PAUSE_SECONDS", 0)
     connection = SqliteConnection(busy, busy, 0)
     sqlite.use_write_ahead_log(connection, 60)  # type: ignore[arg-type]
     assert connection.codes == []

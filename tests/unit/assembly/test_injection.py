@@ -12,7 +12,8 @@ from sqlalchemy import create_engine
 from opencqrs_py.assembly.injection import ContainerInjector
 from opencqrs_py.errors import AssemblyError, HandlerSignatureError, ProjectCodeError
 from opencqrs_py.processing.binding import with_arguments
-from opencqrs_py.processing.signatures import AROUND_EVENT, HANDLER, ON_START, UPCASTER, read_signature
+from opencqrs_py.processing.roles import AROUND_EVENT, HANDLER, ON_START, UPCASTER
+from opencqrs_py.processing.signatures import read_signature
 
 
 class Mailer: ...

@@ -21,8 +21,8 @@ from opencqrs_py.errors import AssemblyError, OnStartError
 from opencqrs_py.model.masking import remember
 from opencqrs_py.model.outcome import Failure, Origin
 from opencqrs_py.model.partition import Partition
+from opencqrs_py.processing.notices import Notice
 from opencqrs_py.processing.recovery import Action
-from opencqrs_py.processing.supervision import Notice
 
 FAILED = Failure(
     Origin.HANDLER,

@@ -4,8 +4,8 @@ import pytest
 
 from opencqrs_py.model.outcome import Failure, Origin
 from opencqrs_py.model.partition import Partition
+from opencqrs_py.processing.notices import Notice, in_words, text_of
 from opencqrs_py.processing.recovery import Action
-from opencqrs_py.processing.supervision import Notice, in_words, text_of
 
 PARTITION = Partition(2, 1)
 FAILED = Failure(

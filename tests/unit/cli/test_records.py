@@ -16,8 +16,8 @@ from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model.outcome import Failure, Origin
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.processing.exceptions import failure_of
+from opencqrs_py.processing.notices import Notice
 from opencqrs_py.processing.recovery import Action
-from opencqrs_py.processing.supervision import Notice
 
 FAILED = Failure(
     Origin.HANDLER,

@@ -32,11 +32,11 @@ from opencqrs_py.model.choices import OnExhausted
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.exceptions import failure_of
 from opencqrs_py.processing.groups import GroupProcessing
+from opencqrs_py.processing.notices import NO_OBSERVER, Notice, Observer
 from opencqrs_py.processing.ports import UnitOfWork
 from opencqrs_py.processing.recovery import Action, FixedBackOff
 from opencqrs_py.processing.sequence_resolvers import PerSubject
 from opencqrs_py.processing.sequencing import SequencingByEvent
-from opencqrs_py.processing.supervision import NO_OBSERVER, Notice, Observer
 from opencqrs_py.testing import FakeClock
 
 

@@ -7,7 +7,8 @@ from threading import Event as Signal
 from threading import current_thread
 
 from opencqrs_py.adapters.memory.jobs import InMemoryJobStore
-from opencqrs_py.engines.job_runner import Company, JobParts, JobRunner
+from opencqrs_py.engines.job_parts import Company, JobParts
+from opencqrs_py.engines.job_runner import JobRunner
 from opencqrs_py.jobs.binding import BoundJob
 from opencqrs_py.jobs.desk import Ending, JobDesk, Worker
 from opencqrs_py.jobs.rules import JobRule, Ticking

@@ -18,11 +18,12 @@ from opencqrs_py.processing.binding import bind
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.feed import Feed
 from opencqrs_py.processing.isolation import Turns
+from opencqrs_py.processing.notices import text_of
 from opencqrs_py.processing.processor import PartitionProcessor
 from opencqrs_py.processing.recovery import Action, FixedBackOff
 from opencqrs_py.processing.sequence_resolvers import PerSubject
 from opencqrs_py.processing.sequencing import SequencingByEvent
-from opencqrs_py.processing.supervision import SupervisedPartition, text_of
+from opencqrs_py.processing.supervision import SupervisedPartition
 from opencqrs_py.testing import FakeClock
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.event_types import EventTypes
 from opencqrs_py.processing.groups import GroupProcessing
 from opencqrs_py.processing.interception import Interceptors
-from opencqrs_py.processing.parking import ParkingRule
+from opencqrs_py.processing.parked_entries import ParkingRule
 from opencqrs_py.processing.reading import Reading
 from opencqrs_py.processing.recovery import ExponentialBackOff, NoRetry
 from opencqrs_py.processing.schedules import FixedDelay

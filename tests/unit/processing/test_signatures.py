@@ -18,7 +18,8 @@ from opencqrs_py import AfterCommit, Event, Invocation, Metadata
 from opencqrs_py.errors import HandlerSignatureError
 from opencqrs_py.model import ProcessingContext
 from opencqrs_py.processing.definitions import place_of
-from opencqrs_py.processing.signatures import HANDLER, JOB, ON_START, Kind, Role, read_signature
+from opencqrs_py.processing.roles import HANDLER, JOB, ON_START, Kind, Role
+from opencqrs_py.processing.signatures import read_signature
 
 if TYPE_CHECKING:
     from fractions import Fraction

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from opencqrs_py.model import Failure, Origin, Partition
+from opencqrs_py.processing.notices import Notice, in_words, line_of, when
 from opencqrs_py.processing.recovery import Action
-from opencqrs_py.processing.supervision import Notice, in_words, line_of, when
 
 FAILED = Failure(Origin.HANDLER, permanent=False, error="ValueError", message="no", position=7, event="event 7")
 UNSEQUENCED = Failure(Origin.FRAMEWORK, permanent=False, error="ValueError", message="no", event="event 7")

@@ -5,8 +5,8 @@ import pytest
 from opencqrs_py.model.outcome import Failure, Origin, Outcome
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, Skip
+from opencqrs_py.processing.notices import Notice
 from opencqrs_py.processing.recovery import Action
-from opencqrs_py.processing.supervision import Notice
 from opencqrs_py.web.counting import Counting
 
 HALF = Partition(2, 1)

@@ -33,10 +33,10 @@ from opencqrs_py.processing.binding import bind
 from opencqrs_py.processing.calls import NO_LIMITS, CallLimits
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.groups import GroupProcessing
+from opencqrs_py.processing.notices import Observer
 from opencqrs_py.processing.recovery import ExponentialBackOff
 from opencqrs_py.processing.sequence_resolvers import PerSubject
 from opencqrs_py.processing.sequencing import SequencingByEvent
-from opencqrs_py.processing.supervision import Observer
 from opencqrs_py.testing import FakeClock
 
 EVENTS = 60

@@ -25,11 +25,11 @@ from opencqrs_py.processing.binding import bind
 from opencqrs_py.processing.calls import CallLimits
 from opencqrs_py.processing.event_types import EventTypes
 from opencqrs_py.processing.frames import FrameDispatcher, OpenedFrames
+from opencqrs_py.processing.notices import Observer
 from opencqrs_py.processing.reading import Reading
 from opencqrs_py.processing.recovery import ExponentialBackOff
 from opencqrs_py.processing.sequence_resolvers import PerSubject
 from opencqrs_py.processing.sequencing import SequencingByEvent
-from opencqrs_py.processing.supervision import Observer
 from opencqrs_py.testing import FakeClock
 
 SECONDS = 30

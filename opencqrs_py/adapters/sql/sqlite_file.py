@@ -1,0 +1,215 @@
+"""The file of a SQLite database: which thread writes to it, and whether it is still the same file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock, get_ident
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from sqlalchemy import Connection
+from typing_extensions import override
+
+from opencqrs_py.adapters.sql.dialect import DatabaseBusyError, Dialect, FileGuard
+from opencqrs_py.errors import DatabaseFileError, DatabaseFileGoneError, NonTransientError
+
+if TYPE_CHECKING:
+    pass
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    pass
+
+
+_QUIET_SECONDS = 0.1  # that a reader waits for a writer of the same process
+
+
+PAUSE_SECONDS = 0.005  # between two looks, where SQLite does not wait by itself
+
+
+_BESIDE = ("-wal", "-shm")
+
+
+_SEEN = "opencqrs_files"  # in the ``info`` of a pooled connection: the files beside the database that it has open
+
+
+_SHORTER = "let handlers do what takes long outside of their transaction"
+
+
+_RESTART = "or stop this process; the next start uses the file that is there then"
+
+
+class SqliteFile(FileGuard):
+    """The turns of the threads that write to a database file, and the file itself. Safe for several threads.
+
+    SQLite does not notice that its file was deleted or that another one was moved over it: it continues with the one
+    that no name leads to any more, and everything that is written there is lost when the process ends. A look takes
+    about a microsecond a file. The file is named as in the database's URL.
+    """
+
+    def __init__(self, name: str | None, dialect: Dialect) -> None:
+        self._dialect = dialect
+        self._free = Lock()
+        self._holder: int | None = None
+        self._name = name
+        self._path: Path | None = None
+        self._identity: _Identity | None = None
+        self._beside: tuple[Path, ...] = ()
+        self._lost: Path | None = None  # a file beside it; other connections would not notice that
+
+    @property
+    @override
+    def outlives_connections(self) -> bool:
+        return self._identity is not None  # one in memory does not
+
+    @override
+    @contextmanager
+    def turn(self, patience: float | None = None) -> Iterator[None]:
+        """Wait for the turn.
+
+        Raises:
+            NonTransientError: If this thread has it already.
+            DatabaseBusyError: OCQ-305, if another thread keeps it too long.
+        """
+        seconds = self._dialect.patience if patience is None else patience
+        if self._holder == get_ident():
+            msg = "a transaction is open on this thread already: write through its connection or session"
+            raise NonTransientError(msg)
+        if not self._free.acquire(timeout=seconds):
+            what = f"another thread has been writing for {seconds:g} seconds"
+            raise DatabaseBusyError("OCQ-305", what, self._name or "SQLite in memory", _SHORTER)
+        self._holder = get_ident()
+        try:
+            yield
+        finally:
+            self._holder = None
+            self._free.release()
+
+    @override
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Wait for the turn, but not for long; a thread that has it already, or does not get it, reads all the same.
+
+        SQLite's driver releases the interpreter at each row and each statement, so two busy threads would hand it to
+        and fro, and both take twice the time.
+        """
+        if self._holder == get_ident() or not self._free.acquire(timeout=_QUIET_SECONDS):
+            yield
+            return
+        self._holder = get_ident()
+        try:
+            yield
+        finally:
+            self._holder = None
+            self._free.release()
+
+    @override
+    def follow(self, connection: Connection) -> None:
+        if self._name is None or self._identity is not None:
+            return
+        resolved = main_file(connection)
+        # By its own name, a link that leads to another file later is noticed, too.
+        self._path = Path(resolved if self._name.startswith("file:") else self._name).absolute()
+        self._beside = tuple(Path(resolved + suffix) for suffix in _BESIDE)
+        (self._identity,) = _identities((self._path,)) if resolved else (None,)
+        if self._identity is None:  # a database in memory, which may have a name all the same
+            self._name = None
+        else:
+            self.identity = _text_of(self._identity)
+
+    @override
+    def require(self, identity: str) -> None:
+        if not identity or identity == self.identity:
+            return
+        if self._identity is not None and self._path is not None:
+            raise _another(self._path)
+        if self._name is None:
+            return
+        # Before SQLite opens it, or makes one
+        path = Path(unquote(urlsplit(self._name).path) if self._name.startswith("file:") else self._name).absolute()
+        try:
+            (found,) = _identities((path,))
+        except OSError:  # the database meets it as well, and explains it
+            return
+        if found is None:
+            raise _gone(path)
+        if _text_of(found) != identity:
+            raise _another(path)
+
+    @override
+    def check(self, connection: Connection | None = None) -> None:
+        if self._path is None or self._identity is None:
+            return
+        try:
+            found = os.stat(self._path)  # noqa: PTH116 path.stat() takes twice the time, and each commit waits for it
+        except (FileNotFoundError, NotADirectoryError):
+            raise _gone(self._path) from None
+        except OSError:  # the database meets it as well, and explains it
+            return
+        if self._lost is not None:
+            raise _lost(self._lost)
+        if (found.st_dev, found.st_ino) != self._identity:
+            raise _another(self._path)
+        if connection is not None:
+            beside = _identities(self._beside)
+            if connection.info.setdefault(_SEEN, beside) != beside:
+                self._compare(connection.info[_SEEN], beside)
+
+    @override
+    def forget(self) -> None:
+        self._path = self._identity = self._lost = None
+        self.identity = ""
+
+    def _compare(self, seen: list[_Identity | None], found: list[_Identity | None]) -> None:
+        """Compare the files beside it that a connection has open with those that are there; some come later."""
+        for number, path in enumerate(self._beside):
+            if seen[number] is None:
+                seen[number] = found[number]
+            elif seen[number] != found[number]:
+                self._lost = path
+                raise _lost(path)
+
+
+_Identity = tuple[int, int]
+
+
+def _identities(paths: Sequence[Path]) -> list[_Identity | None]:
+    """Return what identifies each of the files, ``None`` for one that is not there."""
+    found: list[_Identity | None] = []
+    for path in paths:
+        try:
+            seen = os.stat(path)  # noqa: PTH116 as above
+        except (FileNotFoundError, NotADirectoryError):
+            found.append(None)
+        else:
+            found.append((seen.st_dev, seen.st_ino))
+    return found
+
+
+def _text_of(identity: _Identity) -> str:
+    return "{}:{}".format(*identity)
+
+
+def _gone(path: Path) -> DatabaseFileGoneError:
+    what = "the file of the SQLite database was deleted or moved away while it is in use"
+    return DatabaseFileGoneError("OCQ-326", what, str(path), f"put the file back, {_RESTART}")
+
+
+def _another(path: Path) -> DatabaseFileError:
+    what = "another file is in the place of the SQLite database that is in use"
+    return DatabaseFileError("OCQ-326", what, str(path), f"put back the file that was there, {_RESTART}")
+
+
+def _lost(path: Path) -> DatabaseFileError:
+    what = "a file that belongs to the SQLite database was deleted or replaced while it is in use"
+    return DatabaseFileError("OCQ-326", what, str(path), "stop all processes that use the database, then start again")
+
+
+def main_file(connection: Connection) -> str:
+    """Return the path of the database file, as SQLite has resolved it."""
+    driver: Any = connection.connection.dbapi_connection
+    return str(driver.execute("PRAGMA database_list").fetchone()[2])

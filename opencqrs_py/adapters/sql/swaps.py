@@ -1,0 +1,106 @@
+"""Swaps: what takes the place of a live read model, and when it must not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from opencqrs_py.errors import RebuildError
+from opencqrs_py.model.group_record import GroupRecord
+from opencqrs_py.model.naming import listed
+from opencqrs_py.model.partition import Partition
+from opencqrs_py.model.rebuild import RebuildRecord, ShadowTable
+
+
+class BusyError(Exception):
+    """The swap could not get its locks, or the shadow was not far enough; nothing was changed.
+
+    Args:
+        reason: Why.
+        fix: What helps if it stays so.
+    """
+
+    def __init__(self, reason: str, fix: str = "end long transactions on these tables") -> None:
+        super().__init__(reason, fix)
+        self.reason = reason
+        self.fix = fix
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """What a swap needs to know.
+
+    Attributes:
+        rebuild: The one that has built the shadow.
+        handlers: Fingerprint of the handlers that have built the shadow, all of the group.
+        sequencing: Fingerprint of what sequences its events.
+        reached: Waits for the shadow to be where the live partitions are; raises ``BusyError`` if it is not.
+        named: Tables that are swapped in any case.
+    """
+
+    rebuild: RebuildRecord
+    handlers: str
+    sequencing: str
+    reached: Callable[[Mapping[Partition, int]], None]
+    named: frozenset[str] = frozenset()
+
+    @property
+    def group(self) -> str:
+        """Processing group."""
+        return self.rebuild.group
+
+
+@dataclass(frozen=True, slots=True)
+class Swapped:
+    """What a swap has come to.
+
+    Attributes:
+        position: Up to which the group has handled events with the tables that are live now.
+        tables: What has become of each table.
+        seconds: How long readers of these tables had to wait at most.
+    """
+
+    position: int
+    tables: tuple[ShadowTable, ...]
+    seconds: float
+
+
+def require_same_layout(group: str, live: Collection[Partition], shadow: Collection[Partition]) -> None:
+    """Refuse with OCQ-630 to swap if the partitions of the live group have changed."""
+    if live and set(live) != set(shadow):
+        what = f"the partitions of group '{group}' have changed since the rebuild began"
+        fix = f"opencqrs groups rebuild {group} --abort, and begin again"
+        raise RebuildError("OCQ-630", what, f"group {group}", fix)
+
+
+def require_building(swap: Swap, record: RebuildRecord) -> None:
+    """Refuse with OCQ-630 to swap what another process has swapped meanwhile; asked under the lock of the swap."""
+    if not (record.has_shadow and record.is_same(swap.rebuild)):
+        raise ended_elsewhere(swap.group)
+
+
+def ended_elsewhere(group: str) -> RebuildError:
+    """Return that a rebuild cannot continue, since another process has completed it, given it up or begun it again."""
+    what = f"another process has ended the rebuild of group '{group}' meanwhile, or begun it again"
+    return RebuildError("OCQ-630", what, f"group {group}", "opencqrs status --details shows how it stands")
+
+
+def changed_meanwhile(group: str, changed: Sequence[str]) -> RebuildError:
+    """Return that a shadow cannot be swapped, since what its tables depend on is not as it was when it began."""
+    what = f"{listed(changed)} changed since the rebuild of group '{group}' began"
+    return RebuildError("OCQ-630", what, f"group {group}", f"opencqrs groups rebuild {group}, which begins again")
+
+
+def require_old(record: RebuildRecord) -> None:
+    """Refuse with OCQ-630 to put back what another process has put back, or dropped; asked under the same lock."""
+    if not record.keeps_old:
+        what = f"no old tables of group '{record.group}' are kept"
+        raise RebuildError("OCQ-630", what, f"group {record.group}", "there is nothing to undo")
+
+
+def built_record(known: GroupRecord | None, swap: Swap) -> GroupRecord:
+    """Return the record of a group whose tables were built by other handlers, from its own beginning."""
+    at = datetime.now(UTC).isoformat(timespec="milliseconds")
+    record = known or GroupRecord(swap.group, "", None, at)
+    return replace(record, handlers=swap.handlers, sequencing=swap.sequencing, changes=(), selection=None)
