@@ -1,4 +1,4 @@
-"""Frozen values that every room shares. No I/O, no clock. A name loads its module when it is first used."""
+"""Frozen values that all packages share. No I/O, no clock. A name loads its module on first use."""
 
 from __future__ import annotations
 

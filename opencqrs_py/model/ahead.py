@@ -1,4 +1,4 @@
-"""What a partition finds handled beyond its position, after the partitions of its group have changed."""
+"""Events handled ahead of a partition's position, after the partitions of its group have changed."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from opencqrs_py.model.partition import Partition
 
 @dataclass(frozen=True)
 class Ahead:
-    """Which sequences are handled up to a position that is ahead of the partition's own.
+    """Sequences that are handled up to a position ahead of the partition's own.
 
     A partition continues after the position up to which all of its sequences are handled. Sequences that came from a
-    partition that was farther are not handled again.
+    partition that was further ahead are not handled again.
 
     Attributes:
         parts: Partitions of earlier layouts, and the position up to which the events of their sequences are handled.
@@ -29,14 +29,14 @@ class Ahead:
 
     @cached_property
     def until(self) -> int:
-        """The position from which on nothing is ahead."""
+        """The position from which nothing is ahead."""
         return max(position for _, position in self.parts)
 
     def covers(self, hash_: int, position: int) -> bool:
         """Return whether the event at a position is handled for a sequence.
 
         Args:
-            hash_: The number of the sequence, ``hash_of`` its id.
+            hash_: The hash of the sequence: ``hash_of`` its id.
             position: Position of the event.
         """
         return any(position <= positions.get(hash_ % modulus, -1) for modulus, positions in self._by_modulus.items())
@@ -56,17 +56,17 @@ class Ahead:
 
     @property
     def text(self) -> str:
-        """It as JSON: modulus, residue and position of each part."""
+        """The value as JSON: modulus, residue and position of each part."""
         return json.dumps([[one.modulus, one.residue, position] for one, position in self.parts])
 
     @classmethod
     def of(cls, text: str) -> Ahead:
-        """Return what a text says."""
+        """Return the value that a text describes."""
         return cls(tuple((Partition(modulus, residue), position) for modulus, residue, position in json.loads(text)))
 
 
 def ahead_of(position: int, parts: Iterable[tuple[Partition, int]], partition: Partition) -> Ahead | None:
-    """Return what is ahead of a partition at a position, without parts that others cover; ``None`` if nothing is."""
+    """Return what is ahead of a partition at a position, without redundant parts; ``None`` if nothing is."""
     known = sorted({part for part in parts if part[1] > position and part[0].overlaps(partition)}, key=_largest_first)
     kept: list[tuple[Partition, int]] = []
     for one, until in known:

@@ -1,4 +1,4 @@
-"""Appending to an event store: what must hold for it, and what came of it."""
+"""Appending to an event store: preconditions and results."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class SubjectIsOnEventId:
 
 
 Precondition = SubjectIsPristine | SubjectIsPopulated | SubjectIsOnEventId
-"""What must hold when events are appended, looked at in the transaction that adds them.
+"""Conditions for appending events, checked in the transaction that adds them.
 
 Source:
     EventSourcingDB's preconditions ``isSubjectPristine``, ``isSubjectPopulated`` and ``isSubjectOnEventId``.
@@ -48,13 +48,13 @@ class _Counts(NamedTuple):
 
 
 class Appended(_Counts):
-    """What came of an append: a tuple of two numbers, with the ids besides.
+    """The result of an append: a tuple of two numbers, and the ids.
 
     Attributes:
         given: Number of events given.
-        added: How many of them were added; the others were known by source and id.
+        added: How many of them were added; the others were known, by source and id.
         ids: The ids that the store gave the events, in their order, shape ``(given,)``; ``None`` when each event has
-            kept its own.
+            keeps its own.
     """
 
     ids: tuple[str, ...] | None
@@ -67,10 +67,10 @@ class Appended(_Counts):
 
 
 class Clashes:
-    """The events of one append that were left out although they are others than those stored by their source and id.
+    """The events of one append that were skipped although they differ from the stored ones of the same source and id.
 
-    An event is another one if its subject, type or data differ. A time and extension attributes may differ, as when a
-    producer sends an event once more.
+    An event differs if its subject, type or data differ. Time and extension attributes may differ, as when a
+    producer sends an event again.
     """
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class Clashes:
         self._first = ""
 
     def look(self, given: Iterable[Event], stored: Iterable[Event]) -> None:
-        """Compare events with the stored ones of their source and id; those that have none are passed over."""
+        """Compare events with the stored ones of the same source and id; events without one are ignored."""
         known = {(event.source, event.id): event for event in stored}
         for event in given:
             found = known.get((event.source, event.id))
@@ -135,7 +135,7 @@ def check(preconditions: Iterable[Precondition], newest: Callable[[str], str | N
 
 
 def _fault(precondition: Precondition, found: str | None) -> str:
-    """Say what is wrong with a subject whose newest event has the id ``found``; empty when nothing is."""
+    """Return what is wrong with a subject whose newest event has the id ``found``; empty if nothing is."""
     match precondition:
         case SubjectIsPristine():
             return "" if found is None else "is not pristine"

@@ -1,4 +1,4 @@
-"""Checkpoints: what a participant confirms as durable, and what is shown of a partition that has participants."""
+"""Checkpoints: what a participant confirms as durable, and the status of a partition with participants."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ class Latest(Enum):
 
 
 LATEST: Final = Latest.LATEST
-"""In a request or an answer: everything that the participant was given so far and has handled."""
+"""In a request or an answer: everything that the participant has received and handled so far."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Participant:
-    """An instance of a class with ``@checkpointing``: it says itself what of its group's events is durable.
+    """An instance of a class with ``@checkpointing``, which reports which events are durable.
 
     Attributes:
-        instance: The object whose methods handle events and answer.
+        instance: The object whose methods handle events and answer requests.
         name: Name of its class.
         place: ``file:line (name)`` for messages.
     """
@@ -36,14 +36,14 @@ class Participant:
     place: str
 
     def callback(self, name: str) -> Callable[..., object] | None:
-        """Return one of its methods, ``None`` if it has none of that name."""
+        """Return a method of the instance, ``None`` if there is none of that name."""
         found: Callable[..., object] | None = getattr(self.instance, name, None)
         return found
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointStatus:
-    """How far a partition with participants is.
+    """The state of a partition with participants.
 
     Attributes:
         mode: ``auto`` if there is a checkpoint with each chunk, ``deferred`` if only when one is requested.
@@ -59,10 +59,10 @@ class CheckpointStatus:
 
     @property
     def text(self) -> str:
-        """It as JSON in ASCII."""
+        """The value as JSON in ASCII."""
         return json.dumps(asdict(self))
 
     @classmethod
     def of(cls, text: str) -> CheckpointStatus:
-        """Return what a text says."""
+        """Return the value that a text describes."""
         return cls(**json.loads(text))

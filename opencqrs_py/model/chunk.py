@@ -1,4 +1,4 @@
-"""Chunks: events of a log in the order of their positions, whole or as the rows of a store."""
+"""Chunks: events of a log in the order of their positions, whole or as rows of a store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, overload
 from opencqrs_py.model.event import Event, Metadata
 
 Row = tuple[Any, ...]
-"""Position, type and payload; then the subject, if it is looked at, and then the time."""
+"""Position, type and payload; then the subject, if it is needed, and then the time."""
 
 Whole = Callable[[int], Event]
 """Reads the event at a position with all its attributes."""
@@ -21,7 +21,7 @@ _position = itemgetter(0)  # of a row and of an event
 
 
 class _Columns(NamedTuple):
-    """Where the attributes of an event are that are looked at together."""
+    """Indices of the attributes of an event that are used together."""
 
     type: int
     payload: int
@@ -34,7 +34,7 @@ _OF_EVENTS = _Columns(*map(Event._fields.index, ("type", "payload", "subject", "
 
 
 class EventColumns(NamedTuple):
-    """What is looked at of events where they are taken together, attribute by attribute."""
+    """The attributes of several events, column by column."""
 
     positions: Sequence[int]
     types: Sequence[str]
@@ -55,12 +55,12 @@ def _transposed(rows: Iterable[tuple[Any, ...]]) -> Sequence[Sequence[Any]]:
 class Chunk(Sequence[Event]):
     """Events in the order of their positions, as a source has read them: a page, or a part of one.
 
-    Of most events only position, type and data are looked at, and perhaps the subject: to read the other attributes,
+    Of most events only position, type and data are used, and perhaps the subject: to read the other attributes,
     and to make an event of each row, would take longer than to decode its data. Where that is enough a source returns
-    rows; whoever looks at an event of theirs gets one that fetches what is missing.
+    rows; an event of such a chunk fetches missing attributes on demand.
 
     Args:
-        rows: In the order of their positions; or events.
+        rows: Rows, or events, in the order of their positions.
         whole: Reads the event of a row with all its attributes; ``None`` for events.
     """
 
@@ -102,7 +102,7 @@ class Chunk(Sequence[Event]):
         return position
 
     def read_whole(self, index: int) -> Event | None:
-        """Return the event at an index if all of it was read."""
+        """Return the event at an index if it was read completely."""
         event: Event | None = self._rows[index] if self._whole is None else None  # type: ignore[assignment]
         return event
 
@@ -124,14 +124,14 @@ class Chunk(Sequence[Event]):
         return EventColumns._make(list(map(itemgetter(index), self._rows)) for index in (0, *self._columns))
 
     def index_of(self, position: int) -> int:
-        """Return the index of the event at a position, in whichever order the events are; they are looked through."""
+        """Return the index of the event at a position, by a linear search; the events may be in any order."""
         return next(index for index, row in enumerate(self._rows) if row[0] == position)
 
     def decoded(self, decoders: Mapping[str, Callable[[str | None], Any]]) -> list[Any]:
-        """Return what the decoders of their types make of the events' data.
+        """Return the events' data, decoded by the decoders of their types.
 
         Raises:
-            KeyError: For a type that has none.
+            KeyError: For a type without a decoder.
         """
         kind, payload, *_ = self._columns  # numbers, not names: this runs for each event
         return [decoders[row[kind]](row[payload]) for row in self._rows]
@@ -181,7 +181,7 @@ class Chunk(Sequence[Event]):
         return Chunk(others, self._whole), Chunk(those, self._whole)
 
     def by_residue_of_subject(self, residue_of: Callable[[str], int]) -> dict[int, Chunk]:
-        """Return the events by the residue of the partition of their subject, which is asked for once for each subject.
+        """Return the events by the residue of their subject's partition, which is determined once per subject.
 
         Rows must have their subjects.
         """
@@ -197,7 +197,7 @@ class Chunk(Sequence[Event]):
         return {residue: Chunk(rows, self._whole) for residue, rows in rows_of.items()}
 
     def by_residue(self, residues: Callable[[Event], Iterable[int]]) -> dict[int, Chunk]:
-        """Return the events by the residues of their partitions; one event of each subject is asked about.
+        """Return the events by the residues of their partitions, determined from one event per subject.
 
         Rows must have their subjects.
         """
@@ -218,7 +218,7 @@ NOTHING = Chunk(())
 
 
 class _Glimpse(Event):
-    """An event that was read as a row; the rest of it is read when it is first looked at."""
+    """An event that was read as a row; the rest of it is read on first use."""
 
     _whole: Whole
     _row: Row
@@ -281,8 +281,8 @@ class _Glimpse(Event):
 
     @property
     def label(self) -> str:
-        """How messages name the event; if it cannot be read any more, by what is known of it."""
+        """How messages name the event; by its known attributes if it can no longer be read."""
         try:
             return self._read.label
-        except Exception:  # a store that is unavailable must not hide what is being said of the event
+        except Exception:  # an unavailable store must not hide what is reported about the event
             return f"event at position {self.position} ({self.type})"

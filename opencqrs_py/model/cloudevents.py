@@ -24,7 +24,7 @@ Columns = Mapping[str, Sequence[Any]]
 """The attributes of several events by name; each has one value for each event."""
 _UNTIMED = tuple(name for name in _TEXTS if name != "time")
 _CORE = frozenset({"specversion", "id", "source", "subject", "type", "time", "datacontenttype", "data"})
-_MARK = token_hex(16)  # no line can hold it, so no line can reach over into the next one
+_MARK = token_hex(16)  # no line can contain it, so no line can extend into the next one
 _BETWEEN = b',"%s",' % _MARK.encode()
 _BACKSLASH = ord("\\")
 _SPACE = b" \t\r"
@@ -35,18 +35,18 @@ _time_of = datetime.fromisoformat
 def parse_event(line: bytes | str, position: int = 0, *, stored: bool = False) -> Event:
     """Read one CloudEvent from its JSON format.
 
-    ``subject`` may be missing and is then ``/``. All attributes that are not named by the specification's core become
-    extensions. Numbers are kept to the last digit. A key that appears twice in an object is refused, in ``data``, too.
+    A missing ``subject`` is ``/``. All attributes that are not part of the specification's core become
+    extensions. Numbers keep every digit. A key that appears twice in an object is refused, also in ``data``.
 
     Args:
         line: The JSON object.
         position: Position of the event; 0 until a store gives one.
-        stored: Whether the line is part of a log already. Then a time passes that was accepted before the rule was
-            RFC 3339 to the letter.
+        stored: Whether the line is part of a log already. Then times are accepted that were valid before the rule was
+            strict RFC 3339.
 
     Raises:
-        EventFormatError: OCQ-212, saying which attribute is wrong and what it should be; OCQ-230, if the line is no
-            object in JSON that keeps its meaning; OCQ-231 for binary data.
+        EventFormatError: OCQ-212, naming the wrong attribute and its correct form; OCQ-230, if the line is no
+            unambiguous JSON object; OCQ-231 for binary data.
 
     Source:
         CloudEvents 1.0, JSON event format.
@@ -91,7 +91,7 @@ def write_event(event: Event) -> dict[str, Any]:
     """Return an event as the object of the JSON format, with its extensions.
 
     Returns:
-        An object for ``orjson``: data with numbers that Python's ``float`` does not hold are in it as their own text.
+        The object is for ``orjson``: data with numbers that Python's ``float`` cannot hold are in it as their own text.
     """
     optional = {"time": event.time, "data": None if event.payload is None else _exact(event.payload, event.data)}
     return {
@@ -107,13 +107,13 @@ def write_event(event: Event) -> dict[str, Any]:
 
 
 def extensions_of(event: Event) -> dict[str, Any]:
-    """Return what accompanies an event's data, but for names that are CloudEvents' own.
+    """Return an event's metadata, except names of CloudEvents' own attributes.
 
     A log that other programs fill, such as a table with a column of metadata, may hold such names; the event's own
     attributes are never replaced by them.
 
     Returns:
-        An object for ``orjson``: values with numbers that Python's ``float`` does not hold are in it as their own text.
+        The object is for ``orjson``: numbers that Python's ``float`` cannot hold are in it as their own text.
     """
     values: Mapping[str, Any] = event.metadata
     if event.extensions is not None and loses_digits(text := event.extensions.encode()):
@@ -141,7 +141,7 @@ def _with_exact_numbers(event: Event, text: bytes, extensions: tuple[str, ...]) 
 
 
 def _unreadable(line: bytes | str, error: orjson.JSONDecodeError) -> str:
-    """Return why a line is not JSON; of bytes that are no UTF-8 the parser reports only that there are some."""
+    """Return why a line is not JSON; for bytes that are not UTF-8 the parser reports no details."""
     if isinstance(line, bytes):
         try:
             line.decode()
@@ -151,10 +151,10 @@ def _unreadable(line: bytes | str, error: orjson.JSONDecodeError) -> str:
 
 
 def _ordinary_colons(fields: dict[str, Any]) -> int | None:
-    """Return how many colons the attributes hold if all of them are surely right, as in nearly every event.
+    """Return how many colons the attributes contain if all of them are certainly valid, as in nearly every event.
 
     Returns:
-        ``None`` if they must be looked at one by one.
+        ``None`` if they must be checked one by one.
     """
     get = fields.get
     try:
@@ -203,23 +203,23 @@ def _shown(value: Any) -> str:
 def _json(value: Any, name: str) -> str:
     try:
         return orjson.dumps(value).decode()
-    except orjson.JSONEncodeError:  # what was JSON a moment ago can only be too deep
+    except orjson.JSONEncodeError:  # valid JSON can only fail here by its depth
         raise EventFormatError("OCQ-230", f"{name} must not be nested deeper than 254 levels") from None
 
 
 def columns_of(lines: Sequence[bytes]) -> Columns | None:
-    """Return the attributes of the events of a stored log if none of the lines needs a closer look.
+    """Return the attributes of the events of a stored log, unless a line has to be parsed individually.
 
-    All lines are parsed together, and written again together. If that gives the same text, but for the space between
-    the parts, then no digit of a number was lost and no key appears twice. What follows is done by columns. Lines of
-    which that cannot be said (escaped characters, attributes of other lines missing, anything wrong) are no error:
-    they are for ``parse_event``.
+    All lines are parsed and serialised together. If that gives the same text, except for space between
+    the parts, then no digit of a number was lost and no key appears twice. The rest is done by columns. Lines for
+    which that does not hold (escaped characters, different sets of attributes, any mistake) are no error:
+    they are left to ``parse_event``.
 
     Args:
-        lines: At least one, each with its line end but for the last one.
+        lines: At least one, each with its line end, except for the last one.
 
     Returns:
-        ``None`` if one of the lines needs a closer look.
+        ``None`` if a line has to be parsed individually.
     """
     try:
         fields = _fields(lines)
@@ -253,7 +253,7 @@ def rows_of(columns: Columns, positions: Iterable[int]) -> list[Row]:
 
 
 def subjects_of(columns: Columns) -> Iterable[str]:
-    """Return the subjects of the events; without end if none of them has one."""
+    """Return the subjects of the events; an endless iterator if none of them has one."""
     return _or(columns.get("subject"), "/")
 
 
@@ -273,7 +273,7 @@ def _fields(lines: Sequence[bytes]) -> list[dict[str, Any]] | None:
 
 
 def _columns(fields: list[dict[str, Any]]) -> Columns | None:
-    """Return the values by attribute if all events have the same ones."""
+    """Return the values by attribute if all events have the same attributes."""
     names = tuple(fields[0])
     if sum(map(len, fields)) != len(names) * len(fields):
         return None
@@ -284,7 +284,7 @@ def _columns(fields: list[dict[str, Any]]) -> Columns | None:
 
 def _are_right(columns: Columns) -> bool:
     for name in _UNTIMED:
-        "".join(columns.get(name, ()))  # raises if there is one that is no text
+        "".join(columns.get(name, ()))  # raises if a value is not a text
     return (
         all(all(columns[name]) for name in ("id", "source", "type"))
         and "data_base64" not in columns

@@ -1,4 +1,4 @@
-"""What a handler may ask about the circumstances of its call."""
+"""The circumstances of a handler's call, which it may ask for."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class ProcessingContext(NamedTuple):
         position: The event's position.
         attempt: Number of this attempt, from 1.
         replaying: Whether the event was handled before a reset of the group.
-        parked: Whether the event was parked, or waited behind one of its sequence that was.
-        rebuilding: Whether the handler fills new tables of a rebuild, beside those that are in use.
+        parked: Whether the event was parked, or waited in the inbox after a parked event of its sequence.
+        rebuilding: Whether the handler fills the new tables of a rebuild, beside those in use.
     """
 
     group: str

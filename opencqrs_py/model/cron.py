@@ -1,4 +1,4 @@
-"""Cron expressions: what is written, as five fields, or as six with seconds first."""
+"""Cron expressions with five fields, or with six, seconds first."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _WITH_SECONDS = 6  # fields
 
 
 def standard_cron(expression: str) -> str:
-    """Return a cron expression without what only some programs know: ``@daily`` and its like, and ``?`` for ``*``.
+    """Return a cron expression without common extensions: ``@daily`` and the like, and ``?`` for ``*``.
 
-    Six fields that begin with second 0 are the same as the other five, and as these they mean what cron makes of a time
-    of day that does not exist, or that comes twice.
+    Six fields that begin with second 0 equal the other five, for which cron defines the meaning of a time
+    of day that does not exist, or that occurs twice.
 
     Raises:
         ValueError: If it is no cron expression.

@@ -14,9 +14,9 @@ _FIX_METADATA = "fix the event where it is stored, or ask for no Metadata"
 
 
 class Metadata(dict[str, Any]):
-    """What accompanies an event's data: the CloudEvent's extension attributes. Empty when there is none.
+    """The metadata of an event: the CloudEvent's extension attributes. Empty if there are none.
 
-    A dictionary of its own for each handler and each look at ``Event.metadata``: a change is seen nowhere else.
+    Each handler, and each access to ``Event.metadata``, gets its own dictionary: changes are not visible elsewhere.
     """
 
 
@@ -33,11 +33,11 @@ class _Columns(NamedTuple):
 
 
 class Event(_Columns):
-    """One stored CloudEvent, undecoded until it is looked at.
+    """One stored CloudEvent, decoded on access.
 
     A named tuple rather than a dataclass: a store makes one per row, and ``Event._make(row)`` costs a fifth of a
-    frozen dataclass. It holds nothing that can be changed, as partitions, groups and attempts share it: ``data`` and
-    ``metadata`` are decoded at each look, and no attribute can be set.
+    frozen dataclass. It is immutable, as partitions, groups and attempts share it: ``data`` and
+    ``metadata`` are decoded at each access, and no attribute can be set.
 
     Attributes:
         position: Place in the store's global order, from 1.
@@ -55,10 +55,10 @@ class Event(_Columns):
 
     @property
     def data(self) -> Any:
-        """The data decoded from JSON, each time again: the object is the caller's own, to keep and to change.
+        """The data decoded from JSON, at each access: the caller may keep and change the object.
 
         No digit of a number is lost: whole numbers are ``int``, of any size; others ``float``, or ``Decimal`` if a
-        ``float`` would have other digits.
+        ``float`` would change digits.
 
         Raises:
             EventFormatError: OCQ-210, if the event has no data or they are not JSON.
@@ -76,7 +76,7 @@ class Event(_Columns):
 
     @property
     def metadata(self) -> Metadata:
-        """The extension attributes, decoded each time again as ``data`` is; empty when there are none (K14).
+        """The extension attributes, decoded at each access like ``data``; empty when there are none (K14).
 
         Raises:
             EventFormatError: OCQ-210, if they are no JSON object, as in a table that another program fills.
@@ -100,7 +100,7 @@ class Event(_Columns):
         A leap second is the first moment of the next second.
 
         Raises:
-            EventFormatError: OCQ-210, if it is no time, as a column of a table that another program fills can hold, or
+            EventFormatError: OCQ-210, if it is no time, as in a table that another program fills, or
                 is in the year 0 or 10,000.
         """
         try:

@@ -1,4 +1,4 @@
-"""What a handler with ``@dataframe_handler`` gets of a range of events."""
+"""The input of a handler with ``@dataframe_handler``: a range of events."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 class EventFrames(ABC):
     """The events of a range of positions, as data frames of Spark that read them when they are used.
 
-    For an annotation: ``def lent(events: EventFrames, connection: Connection)``. Good for one call of the handler.
+    Used as an annotation: ``def lent(events: EventFrames, connection: Connection)``. Valid for one call of the handler.
 
     Attributes:
         first: Position of the first event of the range that the group handles.
-        last: Position with which the range ends.
+        last: Last position of the range.
     """
 
     def __init__(self, first: int, last: int) -> None:
@@ -22,10 +22,10 @@ class EventFrames(ABC):
 
     @property
     def batch(self) -> str:
-        """A name that the range has at each attempt, for what is written elsewhere.
+        """A name that the range keeps at each attempt, for data that is written elsewhere.
 
-        It is the position of its first event, in 19 digits, so that names sort as positions do. What an attempt has
-        written under it the next one must replace: it may end at another position.
+        It is the position of its first event, in 19 digits, so that names sort like positions. Data that an attempt has
+        written under it must be replaced by the next one, which may end at another position.
         """
         return f"{self.first:019d}"
 
@@ -36,7 +36,7 @@ class EventFrames(ABC):
         These are ``position``, ``subject`` and ``time``. Rows come in no order.
 
         Raises:
-            HandlerSignatureError: OCQ-206 or OCQ-238, if the class cannot be that of a table; OCQ-241, if workers
+            HandlerSignatureError: OCQ-206 or OCQ-238, if there can be no table of the class; OCQ-241, if workers
                 cannot import it, or the group does not handle all of its event types.
         """
 

@@ -1,4 +1,4 @@
-"""What is kept of a whole group, beside the progress of its partitions."""
+"""The record of a whole group, beside the progress of its partitions."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _KEPT = 10  # changes of the handlers, or of the partitions, that are kept
 
 @dataclass(frozen=True, slots=True)
 class HandlersChange:
-    """A claim by other handlers than those before.
+    """A claim by changed handlers.
 
     Attributes:
-        position: Position up to which the others had handled events.
+        position: Position up to which the earlier ones had handled events.
         at: ISO 8601 time of the claim.
-        before: Fingerprint of the others.
+        before: Fingerprint of the earlier ones.
     """
 
     position: int
@@ -32,8 +32,8 @@ class RecordedLayout:
 
     Attributes:
         partitions: The partitions.
-        setting: What ``life-cycle.partitions`` was then; a command may have changed the partitions since.
-        overridden: What it was before, for processes that still have an older value.
+        setting: Value of ``life-cycle.partitions`` at that time; a command may have changed the partitions since.
+        overridden: Its earlier value, for processes that still have it.
     """
 
     partitions: tuple[Partition, ...]
@@ -54,12 +54,12 @@ Settings = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class RecordedSelection:
-    """Which events a group reads, and how, as its settings say.
+    """Which events a group reads, and how, by its settings.
 
     Attributes:
         settings: The settings that decide about it.
-        since: Position up to which others did; ``None``: they were always the same.
-        before: Those others.
+        since: Position at which they changed; ``None``: they never have.
+        before: The earlier ones.
     """
 
     settings: Settings
@@ -67,30 +67,30 @@ class RecordedSelection:
     before: Settings = ()
 
     def changed(self, settings: Settings, position: int) -> RecordedSelection:
-        """Return the selection after a change at a position; one that is taken back there leaves no trace."""
+        """Return the selection after a change at a position; a change that is reverted there leaves no trace."""
         before = self.before if self.since == position else self.settings
         return RecordedSelection(settings) if settings == before else RecordedSelection(settings, position, before)
 
     def up_to(self, position: int) -> RecordedSelection:
-        """Return the selection of a group that was reset to a position, and so reads again what comes after it."""
+        """Return the selection of a group after a reset to a position, from which it reads again."""
         return self if self.since is None or self.since <= position else RecordedSelection(self.settings)
 
 
 @dataclass(frozen=True, slots=True)
 class GroupRecord:
-    """Where a group began, and which code has built its read model.
+    """Where a group began, and the code that has built its read model.
 
     Attributes:
         group: Processing group.
-        setting: ``fetch.initial-position`` as it was then; empty if an older version of this package began the group.
+        setting: ``fetch.initial-position`` at that time; empty if an older version of this package began the group.
         position: Position after which it began, or ``None`` if that is not known.
-        began_at: ISO 8601 time of its beginning; of its first claim by this version if that is not known.
-        handlers: Fingerprint of its handlers; empty if it is not known.
-        sequencing: Fingerprint of what decides about its sequences and partitions; empty if it is not known.
-        changes: How its handlers have changed since it began, the last ones.
-        layout: Its partitions; ``None`` if they are not recorded yet.
-        selection: Which events it reads; ``None`` if that is not recorded yet.
-        rebuild: Its last rebuild; ``None`` if there was none. It is written by rebuilds only.
+        began_at: ISO 8601 time of its beginning; if unknown, of its first claim by this version.
+        handlers: Fingerprint of its handlers; empty if unknown.
+        sequencing: Fingerprint of the code that decides about its sequences and partitions; empty if unknown.
+        changes: The last changes of its handlers since it began.
+        layout: Its partitions; ``None`` if not recorded yet.
+        selection: Which events it reads; ``None`` if not recorded yet.
+        rebuild: Its last rebuild; ``None`` if there was none. Written by rebuilds only.
     """
 
     group: str
@@ -106,20 +106,20 @@ class GroupRecord:
 
     @property
     def changed(self) -> HandlersChange | None:
-        """The last change of the handlers; ``None`` if all was handled by the same."""
+        """The last change of the handlers; ``None`` if they never changed."""
         return self.changes[-1] if self.changes else None
 
     def up_to(self, position: int) -> GroupRecord:
-        """Return the record without changes after a position: the group was reset to it, and handles that again."""
+        """Return the record without changes after a position to which the group was reset."""
         kept = tuple(each for each in self.changes if each.position <= position)
         selection = None if self.selection is None else self.selection.up_to(position)
         same = (kept, selection) == (self.changes, self.selection)
         return self if same else replace(self, changes=kept, selection=selection)
 
     def with_handlers(self, handlers: str, position: int, at: str) -> GroupRecord:
-        """Return the record after handlers have taken over from others at a position.
+        """Return the record after a change of handlers at a position.
 
-        Those that have handled nothing leave no trace.
+        Handlers that have handled nothing leave no trace.
         """
         kept = self.changes
         before = self.handlers
@@ -142,7 +142,7 @@ class FoundGroup:
         record: The record, or ``None``.
         positions: The stored positions of the partitions that have progress.
         partitions: All partitions of the group.
-        has_waiting: Returns whether events wait in its inbox; to be asked during the claim.
+        has_waiting: Returns whether events wait in its inbox; to be called during the claim.
         is_ahead: Whether some of its sequences are ahead of their partition.
     """
 

@@ -25,18 +25,18 @@ EVENT_TYPE_ATTRIBUTE = "__opencqrs_event_type__"
 
 @dataclass(frozen=True, slots=True)
 class HandlerMark:
-    """What ``@event_handling`` or ``@dataframe_handler`` leaves on a function or class.
+    """The mark of ``@event_handling`` or ``@dataframe_handler`` on a function or class.
 
     Attributes:
         group: Processing group; empty on a method whose class names it.
-        types: Patterns of event types (``*`` and ``?``); empty when the event class decides.
+        types: Patterns of event types (``*`` and ``?``); empty if the event class decides.
         order: Handlers of a group run in ascending order; ``None`` comes last.
-        events: The class whose fields are the columns that a handler takes; ``None`` when it takes no columns, or those
+        events: The class whose fields are the columns that a handler takes; ``None`` if it takes no columns, or those
             that every event has.
-        in_frames: Whether ``@dataframe_handler`` has left it: the handler gets data frames of Spark.
+        in_frames: Whether it is a mark of ``@dataframe_handler``: the handler gets data frames of Spark.
         replay: Whether the handler is called for events that were handled before a reset; ``None``: as its class says,
             else it is.
-        home: Module whose import made the decoration; empty when none was under way.
+        home: Module whose import made the decoration; empty if no import was running.
     """
 
     group: str
@@ -56,8 +56,8 @@ class Handler:
         mark: Group, types and order.
         call: The function or bound method.
         place: ``file:line (name)`` for messages.
-        reference: The same in every process that imports the same modules; empty when made by hand.
-        participant: Whose method it is, if that says itself what is durable; else ``None``.
+        reference: Identifies it in every process that imports the same modules; empty if made by hand.
+        participant: The participant whose method it is; else ``None``.
     """
 
     mark: HandlerMark
@@ -69,7 +69,7 @@ class Handler:
 
 @dataclass(frozen=True, slots=True)
 class GroupMark:
-    """What ``@on_start``, ``@on_reset``, ``@checkpointing`` and others leave on a function or class: its group."""
+    """The mark of ``@on_start``, ``@on_reset``, ``@checkpointing`` and others on a function or class: its group."""
 
     group: str
 
@@ -98,7 +98,7 @@ class Surrounded(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AroundMark:
-    """What ``@around_event`` and ``@around_handler`` leave on a function.
+    """The mark of ``@around_event`` or ``@around_handler`` on a function.
 
     Attributes:
         surrounded: What it surrounds.
@@ -113,7 +113,7 @@ class AroundMark:
 
 @dataclass(frozen=True, slots=True)
 class Interceptor:
-    """A generator function that yields once, where what it surrounds is to run."""
+    """A generator function that yields once, where the surrounded call runs."""
 
     mark: AroundMark
     call: Callable[..., Any]
@@ -126,8 +126,8 @@ class Invocation:
 
     Attributes:
         handler: ``file:line (name)`` of the handler.
-        events: The raw event; of a handler that takes lists, those of the chunk.
-        context: Group, partition, position and attempt; of a list, those of its first event.
+        events: The raw event; for a handler that takes lists, those of the chunk.
+        context: Group, partition, position and attempt; for a list, those of its first event.
     """
 
     handler: str
@@ -136,6 +136,6 @@ class Invocation:
 
 
 def event_type_of(event_class: type) -> str | None:
-    """Return the event type that ``@event_type`` gave to this very class (not to a parent), or ``None``."""
+    """Return the event type that ``@event_type`` gave to this class itself (not to a parent), or ``None``."""
     name = event_class.__dict__.get(EVENT_TYPE_ATTRIBUTE)
     return name if isinstance(name, str) else None

@@ -14,35 +14,35 @@ from opencqrs_py.model.naming import counted, storable
 from opencqrs_py.model.times import in_milliseconds
 
 MOST_ATTEMPTS = 2**31 - 1
-"""Attempts that a person may set; a database counts no more."""
+"""Most attempts that a person may set, as databases can store them."""
 
 _ERRORS_KEPT = 10  # the first one, and the newest
 
 
 class InboxStatus(StrEnum):
-    """What an event waits for. Each event in the inbox has exactly one."""
+    """What an event of the inbox waits for: exactly one of these."""
 
     PENDING = "pending"  # its first attempt: an earlier event of its sequence waits
     RETRYING = "retrying"  # its next attempt, at a known time
     PAUSED = "paused"  # a person has paused it
     EXHAUSTED = "exhausted"  # a person: all its attempts have failed
-    EXPIRED = "expired"  # nothing: its time is over, and it is removed
-    UNDECODABLE = "undecodable"  # a person: no handler can be given what is stored, or it is not stored any more
+    EXPIRED = "expired"  # nothing: it has expired, and is removed
+    UNDECODABLE = "undecodable"  # a person: the stored event cannot be decoded, or no longer exists
 
     @property
     def moves(self) -> bool:
-        """Whether the event is tried without a person's doing."""
+        """Whether the event is tried without action by a person."""
         return self is InboxStatus.PENDING or self is InboxStatus.RETRYING
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptError:
-    """How an attempt has ended.
+    """The error of an attempt.
 
     Attributes:
         at: ISO 8601 time.
         error: The error in one line.
-        lines: The lines of the user's own code that it comes from; empty if there are none.
+        lines: The lines of the user's code that raised it; empty if there are none.
     """
 
     at: str
@@ -52,16 +52,16 @@ class AttemptError:
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """That an event is to be parked: its last error, and what it waits for then."""
+    """How an event is parked: its last error, and what it waits for."""
 
     error: AttemptError
     status: InboxStatus
 
 
 class InboxEntry(NamedTuple):
-    """An event that waits. It stays in its store, and is read again by its position.
+    """A waiting event. It stays in its store, and is read again by its position.
 
-    A named tuple, as events are: one is made for each event that comes into the inbox, and again when it leaves.
+    A named tuple, like events: one is made for each event that enters the inbox, and again when it leaves.
 
     Attributes:
         group: Processing group.
@@ -72,12 +72,12 @@ class InboxEntry(NamedTuple):
         subject: CloudEvents ``subject``.
         event_type: CloudEvents ``type``.
         status: What it waits for.
-        parked_at: ISO 8601 time at which it came here.
+        parked_at: ISO 8601 time at which it entered the inbox.
         attempts: Attempts that have failed, here and before.
-        retries: Waits taken from the back-off of parked events.
-        due_at: ISO 8601 time from which on it may be tried; ``None``: an earlier event or a person comes first.
-        errors: How attempts have ended: the first one, and the newest.
-        expires_at: ISO 8601 time from which on it is not tried any more; ``None``: never.
+        retries: Number of waits of the back-off of parked events so far.
+        due_at: ISO 8601 time from which it may be tried; ``None``: an earlier event or a person comes first.
+        errors: Errors of attempts: the first one, and the newest.
+        expires_at: ISO 8601 time from which it is no longer tried; ``None``: never.
         replaying: Whether it was handled before a reset, and is handled again.
     """
 
@@ -103,7 +103,7 @@ class InboxEntry(NamedTuple):
         return InboxStatus.EXPIRED if expired else self.status
 
     def is_of(self, event: Event) -> bool:
-        """Return whether an event is the one that waits, by what a database keeps of its id and source."""
+        """Return whether an event is this one, by id and source as databases store them."""
         return (storable(event.id), storable(event.source)) == (storable(self.event_id), storable(self.event_source))
 
     @property
@@ -129,7 +129,7 @@ class InboxEntry(NamedTuple):
         return self._replace(status=InboxStatus.PAUSED, due_at=None)
 
     def with_attempts(self, attempts: int) -> InboxEntry:
-        """Return the entry with another number of attempts used up of those that a parked event has."""
+        """Return the entry with another number of used attempts."""
         return self._replace(retries=attempts)
 
 
@@ -139,12 +139,12 @@ def _text(moment: datetime | None) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class InboxSelection:
-    """Which events of a group are read from the inbox: those to which all applies that is said.
+    """A selection of a group's events in the inbox: those that meet all given conditions.
 
     Attributes:
         sequence_id: Their sequence.
         event_id: Their CloudEvents ``id``.
-        status: What they wait for, as it is stored; with ``EXPIRED``, those that expire some time or have done so.
+        status: What they wait for, as stored; ``EXPIRED`` selects those with a time of expiry.
     """
 
     sequence_id: str | None = None
@@ -152,7 +152,7 @@ class InboxSelection:
     status: InboxStatus | None = None
 
     def matches(self, entry: InboxEntry) -> bool:
-        """Return whether an event is one of those."""
+        """Return whether an entry is selected."""
         pairs = ((self.sequence_id, entry.sequence_id), (self.event_id, entry.event_id))
         if any(wanted not in (None, found) for wanted, found in pairs):
             return False
@@ -167,20 +167,20 @@ EVERYTHING = InboxSelection()
 class Fetching(StrEnum):
     """Which events of a sequence that is due are fetched."""
 
-    FIRST = "first"  # its first ones: as many as are asked for
+    FIRST = "first"  # its first ones, as many as requested
     WHOLE = "whole"  # all
-    DUE = "due"  # those that are due themselves, since each is tried for itself
+    DUE = "due"  # those that are due themselves, since each is tried on its own
 
 
 @dataclass(frozen=True, slots=True)
 class Remainder:
-    """What remains of a sequence after some of its events were tried.
+    """The rest of a sequence after some of its events were tried.
 
     Attributes:
         sequence_id: Its id.
-        due_at: ISO 8601 time from which on its first event may be tried, if that does not wait for a person, and the
-            others behind it; ``None``: a person comes first.
-        until: If given, all events that are due until that time have ``due_at`` instead.
+        due_at: ISO 8601 time from which its first event may be tried, unless that waits for a person, and the
+            others after it; ``None``: a person comes first.
+        until: If given, all events that are due by that time get ``due_at`` instead.
     """
 
     sequence_id: str
@@ -195,16 +195,16 @@ class InboxChange:
     Attributes:
         next_due: ISO 8601 time in UTC from which on an event may be tried that is the first of its sequence by what is
             changed or removed.
-        added: Events that come in, in the order of their positions. One whose sequence has none there may be tried
-            from ``due_at`` on; others wait behind, unless each is tried for itself.
+        added: New events, in the order of their positions. One whose sequence has none in the inbox may be tried
+            from ``due_at`` on; others wait after it, unless each is tried on its own.
         done: Events that are handled now.
-        changed: An event as it was, and as it is to be. One that is the first of its sequence, and is to have no time
+        changed: Events before and after the change. One that is the first of its sequence, and is to have no due time
             though it does not wait for a person, may be tried from ``next_due`` on.
         most_sequences: Sequences of the group that may wait; ``None``: any number.
         most_of_sequence: Events of a sequence that may wait; ``None``: any number.
-        removed: Events, as they are, that leave unhandled, wherever in their sequences they are.
-        remainders: What remains of sequences by then, and when it is tried.
-        each: Whether each event is tried for itself, and does not wait for those before it.
+        removed: Events that leave unhandled, wherever in their sequences they are.
+        remainders: The rests of sequences, and when they are tried.
+        each: Whether each event is tried on its own, and does not wait for earlier ones.
     """
 
     next_due: str
@@ -223,9 +223,9 @@ class ParkedSequences:
     """What a partition knows of its sequences in the inbox.
 
     Attributes:
-        ids: Their ids; of a scheduled group none, since all of its events wait there.
-        due_at: ISO 8601 time, in UTC, from which on the first of them may be tried; ``None``: all wait for a person.
-        seen_at: When that was seen, likewise.
+        ids: Their ids; empty for a scheduled group, since all of its events wait there.
+        due_at: ISO 8601 time, in UTC, from which the first of them may be tried; ``None``: all wait for a person.
+        seen_at: When that was read, likewise.
     """
 
     ids: frozenset[str] = frozenset()
@@ -237,11 +237,11 @@ NOTHING_PARKED = ParkedSequences()
 
 
 def first_lost(entries: Iterable[InboxEntry], events: Mapping[int, Event]) -> InboxEntry | None:
-    """Return the first entry of which the log does not have the event any more: at its position is none, or another.
+    """Return the first entry whose event is no longer in the log: there is none, or another, at its position.
 
     Args:
         entries: The entries.
-        events: What the log has at their positions.
+        events: The events of the log at their positions.
     """
     for entry in entries:
         event = events.get(entry.position)

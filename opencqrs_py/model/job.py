@@ -1,4 +1,4 @@
-"""Jobs: functions that run at a time, on an event or on demand, and what they may ask about their run."""
+"""Jobs: functions that run at set times, on an event or on demand, and the context of their runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from opencqrs_py.errors import JobCancelledError
 JOB_ATTRIBUTE = "__opencqrs_jobs__"
 
 JobId: TypeAlias = int | str
-"""What a job knows one of its items by, such as the key of an invoice. All ids of a job are of one type."""
+"""Identifies an item of a job, such as the key of an invoice. All ids of a job have one type."""
 
 
 class Trigger(StrEnum):
@@ -28,12 +28,12 @@ class Trigger(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class JobMark:
-    """What ``@job`` leaves on a function or method.
+    """The mark of ``@job`` on a function or method.
 
     Attributes:
         name: Name of the job.
-        input: Yields or selects the ids that the job applies to; ``None`` if it works on no items.
-        home: Module whose import made the decoration; empty when none was under way.
+        input: Yields or selects the ids that the job applies to; ``None`` for a job without items.
+        home: Module whose import made the decoration; empty if no import was running.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Job:
         mark: Its name and input.
         call: The function or bound method.
         place: ``file:line (name)`` for messages.
-        reference: The same in every process that imports the same modules.
+        reference: Identifies it in every process that imports the same modules.
     """
 
     mark: JobMark
@@ -65,12 +65,12 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class JobPage:
-    """Which ids an input function is asked for. It returns those that apply, in ascending order; none at the end.
+    """A request to an input function. It returns the ids that apply, in ascending order; none at the end.
 
     Attributes:
-        limit: How many at most, at least 1.
-        after: The id after which they follow; ``None`` for the first ones.
-        ids: Only these, if any are named, of the command line and of events as texts; ``None``: all that apply.
+        limit: Most ids, at least 1.
+        after: The id that they follow; ``None`` for the first ones.
+        ids: If given, only these, as texts from the command line and from events; ``None``: all that apply.
     """
 
     limit: int
@@ -79,10 +79,10 @@ class JobPage:
 
 
 class RunSignals:
-    """What a run and the process that runs it say to each other, from different threads."""
+    """Signals between a run and the process that runs it, from different threads."""
 
     def __init__(self) -> None:
-        self.cancelled = ""  # why the run is to end; empty: it is to go on
+        self.cancelled = ""  # why the run is to end; empty: it continues
         self.done: int | None = None
         self.total: int | None = None
         self.raised = False  # whether the call was ended by ``JobContext.raise_if_cancelled``
@@ -96,10 +96,10 @@ class JobContext:
         job: Name of the job.
         run: Id of the run, the same in all of its calls and attempts.
         trigger: What has started the run.
-        ids: What this call is for: a page of ids, or one. Empty for a job without input that is run for all.
+        ids: The ids of this call: a page, or one. Empty for a job without input that runs for all.
         attempt: Number of this attempt of the run, from 1.
         scheduled_at: The tick, in UTC; ``None`` if no schedule has started the run.
-        deadline: When the time budget is over, in UTC; ``None`` without one.
+        deadline: End of the time budget, in UTC; ``None`` without one.
     """
 
     job: str
@@ -116,7 +116,7 @@ class JobContext:
         """The one id that this call is for.
 
         Raises:
-            ValueError: If it is for none, or for several: read ``ids`` then.
+            ValueError: If there is none, or several: use ``ids``.
         """
         if len(self.ids) != 1:
             raise ValueError(f"the call is for {len(self.ids)} ids, so there is no single one: read JobContext.ids")
@@ -124,17 +124,17 @@ class JobContext:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the run is to end soon: a person, a newer run or the end of the process asks for it.
+        """Whether the run should end soon, on request of a person, a newer run or the end of the process.
 
-        A job that takes long looks at it now and then. If it returns, what it has written is kept, and the ids of the
+        A long job should check it now and then. If it returns, its changes are kept, and the ids of the
         call count as done; see ``raise_if_cancelled`` for the other way.
         """
         return bool(self._signals.cancelled)
 
     def raise_if_cancelled(self) -> None:
-        """Return unless the run is to end. What the call has written is rolled back then, and its ids are not done.
+        """Raise if the run is to end: the changes of the call are rolled back, and its ids are not done.
 
-        That holds also if the job catches the error, with all others, and returns.
+        The same happens if the job catches the error, like any other, and returns.
 
         Raises:
             JobCancelledError: If the run is to end.
@@ -144,11 +144,11 @@ class JobContext:
             raise JobCancelledError(self._signals.cancelled)
 
     def progress(self, done: int, total: int | None = None) -> None:
-        """Say how far the run is, for ``opencqrs jobs list``.
+        """Report the progress of the run, for ``opencqrs jobs list``.
 
         Args:
             done: How much is done, 0 or more.
-            total: How much there is in all, if that is known.
+            total: The total amount, if known.
 
         Raises:
             ValueError: If a number is negative.

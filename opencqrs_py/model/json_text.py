@@ -1,4 +1,4 @@
-"""JSON as text: numbers that parsers do not keep, and keys of which they keep the last only."""
+"""JSON as text: numbers that parsers do not preserve, and duplicate keys, of which they keep the last only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-_BACKSLASH = ord("\\")  # a number is looked for in bytes in a third of the time
+_BACKSLASH = ord("\\")  # searching for a number in bytes takes a third of the time
 _SHOWN = 100  # characters of a key, and of where it is
 _MANY = 17  # characters of a number, with its point; what is shorter is kept
 _DIGITS = bytes(ord("0") if chr(byte) in "0123456789." else ord(" ") for byte in range(256))
@@ -27,7 +27,7 @@ _decode_at = json.JSONDecoder(parse_int=str, parse_float=str).raw_decode
 
 
 def first_duplicate(text: str) -> str | None:
-    """Return what :func:`duplicate_key` returns; nearly every text is cleared without a second look at its keys.
+    """Return what :func:`duplicate_key` returns; nearly every text needs no check of its keys.
 
     Args:
         text: Valid JSON.
@@ -42,16 +42,16 @@ def first_duplicate(text: str) -> str | None:
 def escapes_a_colon(text: bytes) -> bool:
     r"""Return whether a colon may be written as ``\u003a``.
 
-    Where none is, counting colons finds every duplicate: a member has one of its own, texts keep theirs, and of a
-    member that a parser drops at least one is missing when the rest is written again.
+    Where none is, counting colons finds every duplicate: each member has one, texts keep theirs, and of a
+    member that a parser drops at least one is missing when the rest is serialised again.
     """
     return _BACKSLASH in text and b"\\u003a" in text.lower()
 
 
 def duplicate_key(text: bytes | str) -> str | None:
-    """Return a sentence that names the first key that appears twice in an object, and where; ``None`` without one.
+    """Return a sentence that names the first key that appears twice in an object, and its place; ``None`` without one.
 
-    Looks at each key, which takes several times as long as parsing.
+    Checks each key, which takes several times as long as parsing.
 
     Args:
         text: Valid JSON.
@@ -81,9 +81,9 @@ def _duplicates(value: Any, path: str) -> Iterator[str]:
 
 
 def loses_digits(text: bytes) -> bool:
-    """Return whether a number of a JSON text comes out with other digits when it is parsed and written again.
+    """Return whether a number of a JSON text changes when it is parsed and serialised again.
 
-    Of nearly every text the lack of long numbers is enough, which takes a fraction of the time that parsing takes.
+    Nearly every text has no long numbers; checking that takes a fraction of the time of parsing.
     """
     digits = text.translate(_DIGITS)
     start = digits.find(_MANY_DIGITS)  # "in" raises and drops an error first, which takes longer
@@ -101,7 +101,7 @@ def read_json(text: str) -> Any:
 
     Returns:
         Whole numbers as ``int``, of any size. Numbers with a point or an exponent as ``float``, and as ``Decimal`` if a
-        ``float`` would have other digits.
+        ``float`` would change digits.
 
     Raises:
         ValueError: If the text is no JSON, or has a whole number of more than 4,300 digits.
@@ -111,7 +111,7 @@ def read_json(text: str) -> Any:
 
 
 def write_json(value: Any) -> str:
-    """Return a value as JSON; all digits of ``int`` and ``Decimal`` are written.
+    """Return a value as JSON; all digits of ``int`` and ``Decimal`` are kept.
 
     Args:
         value: What ``orjson`` takes, with ``Decimal`` and ``int`` of any size.
@@ -122,15 +122,15 @@ def write_json(value: Any) -> str:
     """
     try:
         text = orjson.dumps(value, default=_digits)
-    except orjson.JSONEncodeError:  # a whole number beyond 64 bits, or what is wrong is said below
+    except orjson.JSONEncodeError:  # a whole number beyond 64 bits; other mistakes are reported below
         return orjson.dumps(_writable(value), default=_digits).decode()
-    if b"null" in text:  # what orjson makes of infinity, too
+    if b"null" in text:  # orjson writes infinity as null, too
         _writable(value)
     return text.decode()
 
 
 def write_parsed(value: Any, *, sort_keys: bool = False) -> str:
-    """Return what ``read_json`` has read as JSON.
+    """Return a value of ``read_json`` as JSON.
 
     Args:
         value: A value of ``read_json``.
@@ -146,7 +146,7 @@ def write_parsed(value: Any, *, sort_keys: bool = False) -> str:
 def exact_members(text: bytes) -> dict[str, str]:
     """Return the value of each member of a JSON object as its own text, without the space between its parts.
 
-    Of members with the same name the last one counts, as parsers have it.
+    Of members with the same name the last one counts, as for parsers.
 
     Args:
         text: Valid JSON of an object.
@@ -164,7 +164,7 @@ def exact_members(text: bytes) -> dict[str, str]:
 
 
 def without_space(text: str) -> str:
-    """Return a JSON text without the space and the line ends between its parts."""
+    """Return a JSON text without white space between its parts."""
     return _SPACE.sub(lambda part: part[1] or "", text)
 
 
@@ -189,7 +189,7 @@ _read_exactly = json.JSONDecoder(parse_float=_number).decode
 
 
 def _digits(value: Any) -> orjson.Fragment:
-    """Return a ``Decimal`` as ``orjson`` is to write it."""
+    """Return a ``Decimal`` in the form that ``orjson`` writes."""
     if not isinstance(value, Decimal):
         raise TypeError(f"a {type(value).__name__} cannot become JSON")
     if not value.is_finite():

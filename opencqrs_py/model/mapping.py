@@ -1,4 +1,4 @@
-"""A mapping: which columns of somebody else's table hold what of an event."""
+"""A mapping: the columns of another system's table that hold the parts of an event."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NEEDED = ("table", "position", "id", "type", "data")
 
 @dataclass(frozen=True, slots=True)
 class TableMapping:
-    """Where the parts of an event stand in a table that is not ours. All names are columns, written as they are.
+    """The columns of another system's table that hold the parts of an event. Names are case-sensitive.
 
     Attributes:
         table: Name of the table; a schema may stand before it, with a dot.
@@ -21,12 +21,12 @@ class TableMapping:
         id: The event's id.
         type: Its type.
         data: Its data, as JSON.
-        source: Its source; ``None`` when no column holds it.
+        source: Its source; ``None`` if no column holds it.
         subject: Its subject; ``None`` when no column holds it: then it is ``/``.
         time: Its time; ``None`` when no column holds it.
-        metadata: What accompanies the data, as a JSON object; ``None`` when no column holds it.
+        metadata: Its metadata, as a JSON object; ``None`` if no column holds it.
         source_value: The source of all events, where no column holds it.
-        said_in: What stands before the names of the parts where somebody wrote them; for messages.
+        said_in: Prefix of the names of the parts in their source; for messages.
     """
 
     table: str
@@ -43,10 +43,10 @@ class TableMapping:
 
     @classmethod
     def of(cls, named: Mapping[str, str], said_in: str, place: str) -> Self | None:
-        """Return the mapping that parts make, ``None`` when nothing is named.
+        """Return the mapping of the given parts, ``None`` without any.
 
         Args:
-            named: What is named, by part.
+            named: Names of columns, by part.
             said_in: As the attribute.
             place: Where the parts were written.
 
@@ -64,7 +64,7 @@ class TableMapping:
 
     @property
     def columns(self) -> dict[str, str]:
-        """The columns by what they hold."""
+        """The columns, by part of the event."""
         parts = ("position", "id", "source", "subject", "type", "time", "data", "metadata")
         named = {part: getattr(self, part) for part in parts}
         return {part: column for part, column in named.items() if column is not None}

@@ -1,7 +1,7 @@
-"""What must not be shown, and the one rule by which it is hidden wherever something is shown.
+"""Masking: the single rule by which secrets are hidden wherever something is shown.
 
-Three things are known here: which keys name a secret, where a secret stands in a URL or connection string of any kind,
-and the secret values that this process uses. The last are removed from texts of others (drivers, servers, handlers),
+It knows which keys name a secret, where a secret is in a URL or connection string of any kind,
+and the secret values that this process uses. These are removed from texts of others (drivers, servers, handlers),
 which may repeat them anywhere.
 """
 
@@ -29,7 +29,7 @@ _SECRET_KEY = re.compile(rf"{_WORDS}|(?:\A|[-_.])(?:auth|authorization|pass)\Z",
 _QUOTED = r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'"
 _VALUE = r"(?:\"[^\"]*\"|'[^']*'|\{[^}]*\}|[^&;\s]*)"
 
-# Each pattern: what is kept, as its only group, and then what is hidden.
+# Each pattern matches what is kept, as its only group, and then what is hidden.
 _USER_TOKEN = re.compile(r"\b((?:eventsourcingdb(?:\+https?)?|esdb|https?):/?/?)[^\s]*(?=@)", re.IGNORECASE)
 _USER_PASSWORD = re.compile(r"(://[^:/@\s]*:).*(?=@)", re.DOTALL)
 _NO_SCHEME = re.compile(r"\A(?!jdbc:)([^:/@\s]*:)(?!/)[^\s]+(?=@)")
@@ -72,7 +72,7 @@ _IN_TEXT = (
     _ARGUMENT,
 )
 
-_LEAST = 4  # characters of a value that is looked for in texts; a shorter one would be found in every other word
+_LEAST = 4  # characters of a value to hide; a shorter one would be found in ordinary words
 _MOST = 1_000  # values that are remembered
 _NO_SECRETS = frozenset({"true", "false", "null", "none"})
 _lock = Lock()
@@ -101,7 +101,7 @@ def mask_url(url: str) -> str:
 
 
 def masked(key: str, value: Any) -> Any:
-    """Return a value as it is shown: hidden if ``key`` names a secret, else with what is secret in its texts hidden.
+    """Return a value as it is shown: hidden if ``key`` names a secret, else with the secrets in its texts hidden.
 
     Args:
         key: Name of the field or setting; the last part is enough.
@@ -121,16 +121,16 @@ def masked(key: str, value: Any) -> Any:
 
 
 def scrubbed(text: str) -> str:
-    """Return a text of somebody else without the secrets that this process uses, and without those of its URLs."""
+    """Return another program's text without the secrets that this process uses, and without those in its URLs."""
     for secret in _IN_TEXT:
         text = secret.sub(rf"\g<1>{MASK}", text)
     return _without_known(text)
 
 
 def remember(values: Iterable[str]) -> None:
-    """Take note of secret values, which :func:`scrubbed` hides from now on; the newest thousand are kept.
+    """Remember secret values, which :func:`scrubbed` hides from now on; the newest thousand are kept.
 
-    What is shorter than four characters, or an everyday word of settings, is not looked for in texts.
+    Values shorter than four characters, and ordinary words of settings, are ignored.
     """
     with _lock:
         for value in values:
@@ -142,7 +142,7 @@ def remember(values: Iterable[str]) -> None:
 
 
 def secrets_in(url: str) -> frozenset[str]:
-    """Return what is secret in a URL or connection string, as it stands there and decoded."""
+    """Return the secrets in a URL or connection string, as written and decoded."""
     hidden = {match.group()[len(match[1]) :].strip("\"'") for secret in _OF_URL for match in secret.finditer(url)}
     parts = {part for each in hidden for part in (each, each.partition(":")[2]) if part}
     return frozenset(parts | {unquote(part) for part in parts})
@@ -161,6 +161,6 @@ def _without_known(text: str) -> str:
 
 @lru_cache(maxsize=4)
 def _pattern_of(values: tuple[str, ...]) -> re.Pattern[str]:
-    """Return what finds ``values``, the longest first, where no letter or digit stands beside them."""
+    """Return a pattern that finds ``values``, the longest first, as whole words."""
     longest_first = sorted(values, key=len, reverse=True)
     return re.compile(rf"(?<![A-Za-z0-9])(?:{'|'.join(map(re.escape, longest_first))})(?![A-Za-z0-9])")

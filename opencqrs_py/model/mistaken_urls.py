@@ -1,4 +1,4 @@
-"""Forms of a store's URL that people bring from elsewhere, and the right form of each."""
+"""Forms of URLs that people know from other programs, and the right form of each."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _SQLITE_FILE = re.compile(r".*\.(?:db|db3|sqlite|sqlite3)", re.IGNORECASE)
 
 
 def url_mistake(url: str) -> tuple[str, str] | None:
-    """Return what is wrong with the URL of a store and how to fix it; ``None`` if no known mistake is in it.
+    """Return what is wrong with the URL of a store and how to fix it; ``None`` if it has no known mistake.
 
-    Neither text repeats anything of the URL but its scheme, or a path without one.
+    Neither text repeats more of the URL than its scheme, or a path without one.
     """
     if _WINDOWS.match(url):
         return "it is a path of Windows", _WINDOWS_FIX

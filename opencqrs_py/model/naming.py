@@ -24,36 +24,36 @@ def canonical(name: str) -> str:
 
 
 def composed(name: str) -> str:
-    """Return ``name`` with each letter as one character, whether or not it was typed as letter and accent."""
+    """Return ``name`` in composed form: each letter with its accent is one character."""
     return name if name.isascii() else normalize("NFC", name)
 
 
 @lru_cache(maxsize=4096)
 def letters_and_digits(name: str) -> str:
-    """Return what an environment variable can express of ``name``: its letters and digits, without case."""
+    """Return the part of ``name`` that an environment variable can express: letters and digits, without case."""
     return "".join(filter(str.isalnum, composed(name).casefold()))
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the name in ``known`` that ``name`` was most likely meant to be, or ``None``."""
+    """Return the name in ``known`` that is nearest to ``name``, or ``None``."""
     spellings = {canonical(each): each for each in known}
     matches = get_close_matches(canonical(name), spellings, n=1)
     return spellings[matches[0]] if matches else None
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
-    """Return a number of things in words: ``1 event``, ``2,000 events``.
+    """Return a number with its noun: ``1 event``, ``2,000 events``.
 
     Args:
         number: How many.
-        noun: One of them, also with what follows, such as ``event waits``.
-        plural: Several of them; empty: the noun with an s.
+        noun: Singular, also of a phrase, such as ``event waits``.
+        plural: Plural; empty: the noun with an s.
     """
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
 def listed(names: Iterable[str]) -> str:
-    """Return ``names`` as text, the first ten of them and how many more there are."""
+    """Return ``names`` as text: the first ten, and how many more there are."""
     every = list(names)
     shown = ", ".join(every[:_LIST_ENDS_AT])
     left = len(every) - _LIST_ENDS_AT
@@ -61,7 +61,7 @@ def listed(names: Iterable[str]) -> str:
 
 
 def storable(text: str, length: int | None = None) -> str:
-    """Return the text without what a database refuses: U+0000 and halves of surrogate pairs."""
+    """Return the text without characters that databases refuse: U+0000 and lone surrogates."""
     if length is None and text.isascii() and "\0" not in text:
         return text
     return text[:length].encode(errors="replace").decode().replace("\0", "?")

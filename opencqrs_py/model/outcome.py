@@ -1,4 +1,4 @@
-"""What one step of a processor came to."""
+"""Outcomes of a processor's steps."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from opencqrs_py.model.progress import Cursor, Skip
 
 
 class Origin(StrEnum):
-    """Where an error arose; decides what is done about it."""
+    """Where an error arose, which decides what is done about it."""
 
     HANDLER = "handler"  # raised by the user's code, or by committing what it wrote
     EVENT = "event"  # the event cannot be decoded for a handler that wants it
     FRAMEWORK = "framework"  # a resolver, the container, this package
-    OUTAGE = "outage"  # the event store or the database does not answer
+    OUTAGE = "outage"  # the event store or the database is unavailable
     FENCED = "fenced"  # another processor owns the partition now
-    CHECKPOINT = "checkpoint"  # a participant does not say what is durable; the partition begins again where it is
+    CHECKPOINT = "checkpoint"  # a participant does not confirm; the partition restarts after the stored position
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An error and the event in hand, as plain text: it crosses process borders.
+    """An error and the event in hand, as plain text that can be sent between processes.
 
     Attributes:
         origin: Where the error arose.
-        permanent: Whether the error itself says that no retry helps (``NonTransientError``).
+        permanent: Whether the error itself excludes a retry (``NonTransientError``).
         error: Type name of the exception.
         message: Its text.
         code: Its code, ``OCQ-`` and three digits; empty when it has none.
@@ -34,8 +34,8 @@ class Failure:
         event: The event's label; empty when no event was in hand.
         event_id: CloudEvents ``id`` of the event in hand.
         event_type: CloudEvents ``type`` of the event in hand.
-        advice: Of an explained error, where it is and how to fix it, as lines; empty for others.
-        held: Whether nothing is tried again before somebody restarts the partition.
+        advice: Place and fix of an explained error, as lines; empty for others.
+        held: Whether nothing is tried again until the partition is restarted.
     """
 
     origin: Origin
@@ -64,15 +64,15 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """An event in the inbox of which an attempt has failed.
+    """A failed attempt of an event in the inbox.
 
     Attributes:
-        failure: How that attempt has ended.
+        failure: The failure of that attempt.
         sequence_id: The event's sequence, which waits with it.
         attempt: Attempts made.
         wait: Seconds until the next one; ``None``: a person comes first.
-        new: Whether the event has come into the inbox by that.
-        skipped: Whether it was the last one, and the event is skipped.
+        new: Whether the event has entered the inbox by it.
+        skipped: Whether it was the last attempt, and the event is skipped.
     """
 
     failure: Failure
@@ -98,22 +98,22 @@ class Uncounted:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a step did.
+    """The outcome of a step.
 
     Attributes:
         cursor: Where to continue.
         handled: Events that were handed to at least one handler and are done.
-        skips: Events that were given up, as they were recorded.
-        idle: Nothing was left to read.
+        skips: Events that were skipped, as recorded.
+        idle: Whether nothing was left to read.
         failure: Why the step ended early, or ``None``.
-        missed: What calls after the commit raised; nothing is repeated.
-        parked: Events in the inbox of which an attempt has failed.
-        freed: Sequences that are not in the inbox any more.
-        expired: Events that were removed from the inbox, since their time was over.
+        missed: Failures of calls after the commit; nothing is repeated.
+        parked: Failed attempts of events in the inbox.
+        freed: Sequences that have left the inbox.
+        expired: Events that were removed from the inbox because they had expired.
         uncounted: Failures of events within their grace period.
-        checkpoint: Whether it was a checkpoint of participants, by which nothing was handled.
-        changed: Whether a person has changed in the inbox what was in hand, so that it is not done: what follows in its
-            sequence must not overtake it.
+        checkpoint: Whether it was a checkpoint of participants, in which nothing was handled.
+        changed: Whether a person has changed the entries in hand, so that they are not done: what follows in their
+            sequence must not overtake them.
     """
 
     cursor: Cursor
@@ -131,11 +131,11 @@ class Outcome:
 
     @property
     def skipped(self) -> int:
-        """How many events were given up."""
+        """How many events were skipped."""
         return len(self.skips)
 
     def followed_by(self, then: Outcome) -> Outcome:
-        """Return what this step and the one after it came to together."""
+        """Return the outcome of this step and a following one together."""
         return replace(
             then,
             handled=self.handled + then.handled,

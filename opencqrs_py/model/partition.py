@@ -11,7 +11,7 @@ from zlib import crc32
 
 
 def hash_of(sequence_id: str) -> int:
-    """Return the number by which a sequence is assigned: CRC-32 of its UTF-8 bytes, ``0..2**32 - 1``.
+    """Return the hash by which a sequence is assigned: CRC-32 of its UTF-8 bytes, ``0..2**32 - 1``.
 
     Source:
         OpenCQRS ``DefaultPartitionKeyResolver``. Spark's ``crc32(encode(s, 'UTF-8'))`` gives the same number.
@@ -45,15 +45,15 @@ class Partition:
         return self.modulus == 1 or residue_of(sequence_id, self.modulus) == self.residue
 
     def overlaps(self, other: Partition) -> bool:
-        """Return whether some sequence may belong to both, which are of two layouts then."""
+        """Return whether some sequence may belong to both partitions, which are then of different layouts."""
         return (self.residue - other.residue) % gcd(self.modulus, other.modulus) == 0
 
     def contains(self, other: Partition) -> bool:
-        """Return whether every sequence of the other one belongs to this one, too."""
+        """Return whether every sequence of the other partition belongs to this one, too."""
         return other.modulus % self.modulus == 0 and other.residue % self.modulus == self.residue
 
     def sibling(self) -> Partition | None:
-        """Return the other half of the partition of which this one is a half; ``None`` if it is none."""
+        """Return the partition with which this one can be merged; ``None`` if there is none."""
         if self.modulus % 2:
             return None
         half = self.modulus // 2
@@ -88,5 +88,5 @@ def is_layout(partitions: Collection[Partition]) -> bool:
 
 
 def are_all(partitions: Iterable[Partition]) -> bool:
-    """Return whether partitions of one layout are all that it has."""
+    """Return whether the partitions are a complete layout."""
     return sum(Fraction(1, each.modulus) for each in partitions) == 1

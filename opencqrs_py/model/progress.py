@@ -17,7 +17,7 @@ from opencqrs_py.model.inbox import GivenUp, InboxStatus, ParkedSequences
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.replay import Replay
 
-_LONGEST = 1_000  # characters; the progress table of every database holds as many
+_LONGEST = 1_000  # characters that the progress table of every database can hold
 _WAYS_OUT = (
     "put back the event store that the progress belongs to; or rebuild the group: delete its read model and its rows "
     "in opencqrs_progress and opencqrs_groups; or, to continue from here all the same, set log_fingerprint to NULL in "
@@ -34,8 +34,8 @@ class ProcessorState(StrEnum):
     WAITING = "waiting"  # the store or the database is unavailable; no event's attempt is used
     FAILED = "failed"  # stopped by an error; retried after a growing pause
     STOPPED = "stopped"
-    STANDBY = "standby"  # nobody has the partition, and a node that lives can run it
-    UNOWNED = "unowned"  # whoever had the partition has ended without a word, or nobody can run it
+    STANDBY = "standby"  # no node has the partition, and a live node can run it
+    UNOWNED = "unowned"  # the owner has ended without releasing the partition, or no node can run it
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +48,14 @@ class FailureRecord:
         position: Position of the event that failed.
         event_id: CloudEvents ``id`` of the event.
         event_type: CloudEvents ``type`` of the event.
-        attempts: Attempts that ended with an error; 0 if the event is only in hand, or has ended processes.
-        retries: Waits taken from the back-off, at least 0; fewer than the attempts after errors that are not retried.
+        attempts: Attempts that ended with an error; 0 if the event is only in hand, or only processes have ended.
+        retries: Waits of the back-off so far, at least 0; fewer than the attempts after errors that are not retried.
         first_error: The first attempt's error, one line.
         last_error: The last attempt's error, one line.
         first_failed_at: ISO 8601 time of the first failure.
         next_attempt_at: ISO 8601 time before which the event is not tried again; ``None``: at the next start.
-        crashes: How many processes have ended without a word while they handled the event.
-        in_hand: Whether an attempt has begun that was marked before. What a claim finds so, a process has not survived.
+        crashes: How many processes have crashed while they handled the event.
+        in_hand: Whether a marked attempt has begun. If a claim finds the mark, a process did not survive that attempt.
     """
 
     position: int
@@ -72,13 +72,13 @@ class FailureRecord:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the event has failed or ended a process, and is not only marked as in hand."""
+        """Whether the event has failed or ended a process, and is not merely marked as in hand."""
         return self.attempts > 0 or self.crashes > 0
 
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """An event that was given up: recorded in the transaction that moves the progress past it.
+    """A skipped event, recorded in the transaction that moves the progress past it.
 
     Attributes:
         group: Processing group.
@@ -107,29 +107,29 @@ class Skip:
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """Where a partition continues. Two cursors are equal when they are at the same place of the same claim.
+    """Where a partition continues. Cursors are equal if they are at the same place of the same claim.
 
     Attributes:
-        partition: Whose cursor it is.
+        partition: Partition that it belongs to.
         epoch: Fencing number of the claim under which progress may be written.
         stored: Position that the progress tracker holds.
-        position: Position up to which nothing is left to do; ahead of ``stored`` when only events of others passed.
+        position: Position up to which nothing is left to do; ahead of ``stored`` if only events of others have passed.
         attempt: Number of the coming attempt of the next event, from 1.
         failing: Position of the event that failed before, or ``None``.
-        skip: Whether the failing event is to be given up instead of being tried.
+        skip: Whether the failing event is to be skipped instead of being tried.
         park: How the failing event is to be parked instead of being tried, or ``None``.
         shared: Whether another task may move the progress under the same claim, as when Spark runs a task twice.
-        doubtful: Whether an outage came between: a commit whose answer was lost may have moved the progress, and the
-            log may be another one.
-        fingerprint: What identifies the log up to ``stored``; empty when it is not known.
-        failure: What is recorded of the failing event.
-        file: What identifies the file of the database in which the claim is, if it is a file; otherwise empty. A
-            process that begins later sees by it that another file has taken that one's place.
-        unreleased: Whether the owner before has ended, or was fenced off, without releasing the partition.
-        isolate: How many of the next events are handled alone, each after a mark, so that the one that ends processes
+        doubtful: Whether there was an outage: a commit whose answer was lost may have moved the progress, and the
+            log may have been replaced.
+        fingerprint: Identifies the log up to ``stored``; empty if unknown.
+        failure: Record of the failing event.
+        file: Identifies the file of the database with the claim, if it is a file; otherwise empty. A
+            process that starts later detects by it that the file was replaced.
+        unreleased: Whether the previous owner has ended, or was fenced off, without releasing the partition.
+        isolate: How many of the next events are handled alone, each after a mark, so that an event that ends processes
             is found.
-        parked: The partition's sequences in the inbox; ``None``: not known, so the next step looks.
-        tick: ISO 8601 time of the tick of a scheduled group whose events are tried now; ``None`` between two ticks.
+        parked: The partition's sequences in the inbox; ``None``: unknown, so the next step reads them.
+        tick: ISO 8601 time of the current tick of a scheduled group; ``None`` between two ticks.
         replay: What is handled again since the group was reset; ``None`` if nothing is.
         ahead: What is handled beyond the position since the partitions of the group have changed; ``None`` if nothing
             is.
@@ -157,11 +157,11 @@ class Cursor:
 
     @property
     def replayed(self) -> bool:
-        """Whether everything is done that is handled again since a reset, so that the replay can end."""
+        """Whether everything that is handled again since a reset is done, so that the replay can end."""
         return self.replay is not None and self.position >= self.replay.until
 
     def check_forward(self, to: int) -> None:
-        """Refuse to store a position before the one that is stored.
+        """Refuse to store a position before the stored one.
 
         Raises:
             ValueError: If ``to`` is before ``stored``.
@@ -170,7 +170,7 @@ class Cursor:
             raise ValueError(f"progress of partition {self.partition} must not go back from {self.stored} to {to}")
 
     def moved_to(self, position: int, *, stored: bool, fingerprint: str = "") -> Cursor:
-        """Return the cursor after all up to ``position`` is done; a failure there or before is over."""
+        """Return the cursor after everything up to ``position`` is done; a failure up to there is cleared."""
         changes: dict[str, Any] = {"position": position}
         if stored:
             changes |= {"stored": position, "fingerprint": fingerprint}
@@ -190,7 +190,7 @@ class Cursor:
         park: GivenUp | None = None,
         failure: FailureRecord | None = None,
     ) -> Cursor:
-        """Return the cursor for the next attempt of the event at ``failing``; or for skipping, or parking it."""
+        """Return the cursor for the next attempt of the event at ``failing``, or for skipping or parking it."""
         again = self.attempt + 1 if self.failing == failing else 2
         return replace(self, attempt=again, failing=failing, skip=skip, park=park, failure=failure)
 
@@ -202,28 +202,28 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class PartitionStatus:
-    """What ``status`` shows of one partition.
+    """The status of one partition.
 
     Attributes:
         group: Processing group.
         partition: Partition of the group.
         position: Stored progress.
-        state: What its processor does.
+        state: State of its processor.
         attempt: Attempts made of the failing event; 0 when there is none.
         error: Last error, one line; empty when there is none.
         next_attempt_at: ISO 8601 time of the next attempt, or ``None``.
         updated_at: ISO 8601 time of the last write, or ``None`` if there was none.
         failure: The failure that holds the partition up, or ``None``.
-        skipped: Events that were given up, since the group began.
+        skipped: Events that were skipped since the group began.
         parked: How many events wait in the inbox, by what they wait for.
         wanted: Whether the partition is to be ``started`` or ``stopped``.
-        owner: Name of the node that has it; empty if none has, or leases do not lead its group.
-        owned_since: ISO 8601 time at which that node has taken it, or ``None``.
+        owner: Name of the node that has it; empty if none has, or its group is not led by leases.
+        owned_since: ISO 8601 time at which that node took it, or ``None``.
         lease_until: ISO 8601 time at which its lease ends if that node is not heard of again, or ``None``.
         replay: What is handled again since the group was reset; ``None`` if nothing is.
         ahead: What is handled beyond the position since the partitions of the group have changed; ``None`` if nothing
             is.
-        checkpoint: How far the participants of the group are, as was last published; ``None`` without any.
+        checkpoint: Last published state of the group's participants; ``None`` without any.
     """
 
     group: str
@@ -285,11 +285,11 @@ class LogMark:
 def check_mark(
     position: int, fingerprint: str, head: Callable[[], int], find: Callable[[int], LogMark | None], where: str
 ) -> None:
-    """Compare a log with the fingerprint that a ``LogMark`` has left.
+    """Compare a log with the fingerprint of a ``LogMark``.
 
     Args:
         position: The stored progress.
-        fingerprint: The text stored with it; empty when an older version has stored none.
+        fingerprint: The text stored with it; empty if an older version stored none.
         head: Returns the position of the newest event.
         find: Returns the mark of the event at a position, ``None`` if there is no event.
         where: How messages name the log.
@@ -323,7 +323,7 @@ def _position_in(fingerprint: str) -> int | None:
     try:
         found = json.loads(fingerprint)
     except ValueError:
-        return None if not fingerprint else -1  # of another kind of store: no event is there
+        return None if not fingerprint else -1  # of another kind of store: no event matches
     return found[0] if isinstance(found, list) and found and isinstance(found[0], int) else -1
 
 

@@ -1,4 +1,4 @@
-"""Rebuilds of groups: a second version of the tables, made beside those that are in use, and what becomes of each."""
+"""Rebuilds of groups: a second version of the tables, made beside those in use, and what happens to both."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from enum import StrEnum
 
 
 class RebuildPhase(StrEnum):
-    """How far the last rebuild of a group is."""
+    """The phase of a group's last rebuild."""
 
     BUILDING = "building"  # the shadow is there
     SWAPPING = "swapping"  # live tables and shadow are being swapped, or swapped back: to be completed first
     SWAPPED = "swapped"  # the old tables are kept
-    ENDED = "ended"  # nothing is left of it but what its record says
+    ENDED = "ended"  # only its record is left
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,14 +22,14 @@ class RebuildRecord:
 
     Attributes:
         group: Processing group.
-        phase: How far it is.
+        phase: Its phase.
         handlers: Fingerprint of the handlers that build, or have built, the tables.
-        refused: Fingerprints of handlers that must not run the group any more: its tables were built by others.
+        refused: Fingerprints of handlers that must no longer run the group, since others have built its tables.
         relations: Names of the tables, views and so on that were swapped.
-        shared: Tables that the shadow shows as they are.
-        undoes: Whether the phase ``SWAPPING`` is that of the way back.
+        shared: Live tables that are visible in the shadow.
+        undoes: Whether the phase ``SWAPPING`` belongs to an undo.
         started_at: ISO 8601 time.
-        conditions: What else the tables depend on, as it was when the rebuild began: by name, what identifies it.
+        conditions: Fingerprints, by name, of what else the tables depend on, as of the beginning of the rebuild.
     """
 
     group: str
@@ -43,16 +43,16 @@ class RebuildRecord:
     conditions: Mapping[str, str] = field(default_factory=dict)
 
     def changed(self, conditions: Mapping[str, str]) -> list[str]:
-        """Return the names of those that are others now, as far as they were recorded."""
+        """Return the names of recorded conditions that have changed."""
         return [name for name, now in conditions.items() if self.conditions.get(name, now) != now]
 
     def is_same(self, other: RebuildRecord) -> bool:
-        """Return whether both are of one rebuild, perhaps at two moments of it."""
+        """Return whether both records belong to the same rebuild."""
         return (self.group, self.started_at, self.handlers) == (other.group, other.started_at, other.handlers)
 
     @property
     def has_shadow(self) -> bool:
-        """Whether a shadow is there that is not swapped yet."""
+        """Whether there is a shadow that is not swapped yet."""
         return self.phase is RebuildPhase.BUILDING
 
     @property
@@ -62,7 +62,7 @@ class RebuildRecord:
 
 
 class Fate(StrEnum):
-    """What becomes of a table at the swap."""
+    """What happens to a table at the swap."""
 
     SWAPPED = "swapped"
     ADDED = "added"  # there is no live one
@@ -77,7 +77,7 @@ class ShadowTable:
     Attributes:
         name: Its name, in the shadow and live.
         kind: ``table``, ``view``, ``materialized view``, ``sequence``, ``type`` or ``function``.
-        fate: What becomes of it, as far as is known now: one that nothing has written to yet is left alone.
+        fate: What happens to it, as far as known: a table without writes so far is left alone.
         how: How it got into the shadow.
     """
 
@@ -88,7 +88,7 @@ class ShadowTable:
 
     @property
     def is_table(self) -> bool:
-        """Whether it is a table, and so has rows of its own."""
+        """Whether it is a table, with rows of its own."""
         return self.kind == "table"
 
 
@@ -98,10 +98,10 @@ class Difference:
 
     Attributes:
         table: Name of the table.
-        live: Rows that are there live.
-        shadow: Rows that are there in the shadow.
-        missing: Rows that are live only.
-        added: Rows that are in the shadow only.
+        live: Number of live rows.
+        shadow: Number of rows in the shadow.
+        missing: Number of rows that are only live.
+        added: Number of rows that are only in the shadow.
         examples: Some of the rows that differ, as texts; ``-`` before those that are live only, ``+`` before others.
         live_columns: Columns that only the live table has; the others are compared, by name.
         shadow_columns: Columns that only the table in the shadow has.

@@ -21,7 +21,7 @@ class Reset:
     Attributes:
         group: Processing group.
         position: Position after which the group continues, 0 for the start of the log.
-        context: What was given with the reset, as JSON values; ``None`` if nothing was.
+        context: Context given with the reset, as JSON values; ``None`` without any.
         reason: Why the group was reset, one line; empty if no reason was given.
         reset_at: ISO 8601 time.
     """
@@ -40,7 +40,7 @@ class Replay:
     Attributes:
         reset: The reset that it follows.
         until: The last position that was handled before; events after it are new.
-        unhandled: Positions up to ``until`` whose events waited in the inbox, so that they are new, too; ascending.
+        unhandled: Positions up to ``until`` whose events waited in the inbox and so are new, too; ascending.
 
     Source:
         Axon's replay token: the event at the position of the reset is a replay, the next one is not.
@@ -59,9 +59,9 @@ class Replay:
         return index < len(self.unhandled) and self.unhandled[index] == position
 
     def boundary(self, position: int) -> int | None:
-        """Return the first position after one at which it may be otherwise whether an event was handled before.
+        """Return the next position at which the answer of ``covers`` may change.
 
-        ``None`` if there is none: all that follows is new.
+        ``None`` if there is none: all later events are new.
         """
         if position > self.until:
             return None
@@ -85,10 +85,10 @@ class Replay:
         return json.dumps(known)
 
     def check(self) -> None:
-        """Refuse a replay that cannot be kept.
+        """Refuse a replay that cannot be stored.
 
         Raises:
-            ResetError: OCQ-612, if there are too many events to be told apart from those handled.
+            ResetError: OCQ-612, if too many events are exceptions.
         """
         if len(self.text) > _LONGEST:
             new = counted(len(self.unhandled), "event", "events")
@@ -98,7 +98,7 @@ class Replay:
 
     @classmethod
     def of(cls, group: str, text: str) -> Replay:
-        """Return the replay that a group's text says."""
+        """Return the replay that a text describes."""
         known = json.loads(text)
         reset = Reset(group, known["position"], known["context"], known["reason"], known["at"])
         return cls(reset, known["until"], tuple(known["unhandled"]))
@@ -109,8 +109,8 @@ def replay_after(reset: Reset, position: int, before: Replay | None, waiting: Co
 
     Args:
         reset: The reset.
-        position: How far the partition was.
-        before: The replay in which it was, ``None`` for none: events beyond its position count as handled then, too.
+        position: Position of the partition.
+        before: Its current replay, ``None`` for none: events of it beyond the position count as handled, too.
         waiting: Positions after the reset whose events wait in the inbox and were never handled.
 
     Raises:

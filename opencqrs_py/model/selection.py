@@ -8,17 +8,17 @@ from dataclasses import dataclass, field
 from opencqrs_py.model.event import Event
 
 ATTRIBUTES = frozenset(Event._fields) - {"position", "type", "payload"}
-"""All that an event has besides its position, type and data."""
+"""All attributes of an event besides position, type and data."""
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The sequences of some partitions, for a sequence that the first levels of an event's subject make.
+    """The sequences of some partitions, where the first levels of the subject are the sequence id.
 
     Attributes:
-        modulus: That of the partitions.
-        residues: Theirs.
-        level: How many levels of the subject make the sequence id, at least 1; ``None`` for the whole subject.
+        modulus: Modulus of the partitions.
+        residues: Residues of the partitions.
+        level: Number of levels of the subject in the sequence id, at least 1; ``None`` for the whole subject.
 
     Source:
         OpenCQRS ``DefaultPartitionKeyResolver`` and its sequence resolvers for subjects.
@@ -37,9 +37,9 @@ class Selection:
         subject: Root subject; ``/`` with ``recursive`` is everything.
         recursive: Whether child subjects count too.
         types: The event types wanted, or ``None`` for all.
-        attributes: What anybody looks at besides an event's position, type and data. A store may read the others only
-            when they are looked at after all, which makes reading a log twice as quick.
-        share: Whose events are wanted, ``None`` for all. A store that cannot tell returns the others, too.
+        attributes: Attributes that are needed besides position, type and data. A store may read the others only
+            on access, which makes reading a log twice as fast.
+        share: The share whose events are wanted, ``None`` for all. A store that cannot filter returns the others, too.
 
     Source:
         OpenCQRS observe options ``subject`` and ``recursive``.
@@ -58,11 +58,11 @@ class Selection:
 
     @property
     def prefix(self) -> str:
-        """What every child subject begins with."""
+        """The prefix of every child subject."""
         return self.subject if self.subject.endswith("/") else self.subject + "/"
 
     def matches(self, event: Event) -> bool:
-        """Return whether ``event`` is selected; the plain form of what stores do in their own language."""
+        """Return whether ``event`` is selected; stores do the same in their own language."""
         return (self.types is None or event.type in self.types) and self.includes(event.subject)
 
     def includes(self, subject: str) -> bool:

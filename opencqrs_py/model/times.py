@@ -1,4 +1,4 @@
-"""Times of events: what RFC 3339 allows, and what moments they are."""
+"""Times of events: the forms of RFC 3339, and the instants that they denote."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ surely_a_time = re.compile(
     "(?:(?:0[1-9]|1[0-2])-(?:[01][1-9]|10|2[0-8])|(?:0[13-9]|1[0-2])-(?:29|30)|(?:0[13578]|1[02])-31)"
     r"T(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]++)?(?:Z|[+-][01][0-9]:[0-5][0-9])"
 ).fullmatch  # without a possessive group: before 3.11.5 Python keeps what such a group matched in vain
-"""Matches, at little cost, what nearly all times look like, and nothing that is none."""
+"""Cheaply matches nearly all valid times, and nothing else."""
 
 _PARTS = {
     "(?P<year>[0-9]{4})-(?P<month>[0-9]{2})-(?P<day>[0-9]{2})(?![0-9])": "the date must be written as YYYY-MM-DD",
@@ -42,7 +42,7 @@ _NAMES = {"hours": "hours of the offset", "minutes": "minutes of the offset"}
 
 
 def in_milliseconds(moment: datetime) -> str:
-    """Return a moment as ISO 8601 text, to the millisecond; of moments in UTC the texts sort as they do."""
+    """Return a moment as ISO 8601 text, to the millisecond; texts of UTC moments sort by time."""
     return moment.isoformat(timespec="milliseconds")
 
 
@@ -58,24 +58,24 @@ def is_time(text: str) -> bool:
 
 
 def check_time(text: str | None) -> None:
-    """Refuse what is no time as RFC 3339 has it; ``None``, no time, is all right.
+    """Refuse a text that is no RFC 3339 time; ``None``, no time, is accepted.
 
     Raises:
-        ValueError: Saying what is wrong, and what a time looks like.
+        ValueError: With the mistake, and the form of a time.
 
     Source:
-        RFC 3339, section 5.6, with a space for the ``T``, too, as its note allows; section 5.7 for leap seconds, which
-        may be at the end of any month, as they are not known in advance.
+        RFC 3339, section 5.6, including a space instead of ``T``, as its note allows; section 5.7 for leap seconds,
+        which are accepted at the end of any month, as they are not known in advance.
     """
     if text is not None:
         _parsed(text)
 
 
 def microseconds(time: str | None) -> int | None:
-    """Return a time as microseconds since 1970, or ``None`` for ``None``; what is less than one is cut off.
+    """Return a time as microseconds since 1970, truncated, or ``None`` for ``None``.
 
-    A leap second is the first moment of the next second. Besides RFC 3339 all is taken that Python reads as a time with
-    an offset, such as ``20260102T030405Z``: it was accepted once, and logs hold it.
+    A leap second is the first moment of the next second. Any other form is accepted that Python reads as a time with
+    an offset, such as ``20260102T030405Z``: earlier versions accepted them, so logs contain them.
 
     Raises:
         ValueError: If it is no time with an offset.
@@ -147,7 +147,7 @@ def _computed(text: str) -> tuple[int, int, int]:
 
 
 def _flaw(text: str) -> str:
-    """Return what is said of the first part that is not as it should be."""
+    """Return a description of the first wrong part."""
     patterns = list(_PARTS)
     beginnings = ("".join(patterns[: number + 1]) for number in range(len(patterns)))
     return next(_PARTS[patterns[n]] for n, beginning in enumerate(beginnings) if not re.match(beginning, text))

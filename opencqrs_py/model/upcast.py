@@ -1,4 +1,4 @@
-"""What an upcaster makes of an event."""
+"""The result of an upcaster."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 
 class Upcast(NamedTuple):
-    """An event's new type and data, and perhaps new metadata; everything else of it stays as it was.
+    """An event's new type and data, and optionally new metadata; everything else stays unchanged.
 
     Attributes:
         type: CloudEvents ``type``.
-        data: What becomes JSON: ``dict``, ``list``, text, number, ``bool`` or ``None``; dataclasses too. All digits of
-            ``int`` and ``Decimal`` are written.
-        metadata: What accompanies the data from here on, all of it; ``{}`` for nothing. ``None`` leaves it as it was.
+        data: A JSON value: ``dict``, ``list``, text, number, ``bool`` or ``None``; dataclasses too. All digits of
+            ``int`` and ``Decimal`` are kept.
+        metadata: The complete new metadata; ``{}`` for none. ``None`` leaves it unchanged.
     """
 
     type: str
