@@ -15,7 +15,7 @@ from sqlalchemy import text
 from opencqrs_py.adapters.eventsourcingdb import EventSourcingDbEventStore
 from opencqrs_py.adapters.files import FileEventSource, event_source, format_of, writer_to
 from opencqrs_py.adapters.memory import InMemoryEventStore
-from opencqrs_py.adapters.sql import Database, MappedEventSource, SqlEventStore, mapped, read_requests
+from opencqrs_py.adapters.sql import Database, MappedEventSource, SqlEventStore, mapped, reading
 from opencqrs_py.model import Event, Selection
 from opencqrs_py.model.mapping import TableMapping
 from opencqrs_py.processing.ports import EventSource
@@ -104,8 +104,8 @@ def log(request: pytest.FixtureRequest) -> Log:
 @pytest.fixture(autouse=True)
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use every way of reading a long log with a short one."""
-    monkeypatch.setattr(read_requests, "_WINDOW", 4)
-    monkeypatch.setattr(read_requests, "_FEW", 3)
+    monkeypatch.setattr(reading, "_WINDOW", 4)
+    monkeypatch.setattr(reading, "_FEW", 3)
     monkeypatch.setattr(mapped, "_PAGE_ROWS", 3)
     monkeypatch.setattr(mapped, "_PAGES", 2)
     monkeypatch.setattr(event_source, "_MOST_AT_ONCE", 5)

@@ -69,7 +69,7 @@ def test_shares_are_the_events_of_their_partitions_and_all_of_them_the_log(
 def test_a_share_without_events_comes_to_the_head_in_bounded_pieces(
     store: SqlEventStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("opencqrs_py.adapters.sql.read_requests._WINDOW", 10)
+    monkeypatch.setattr("opencqrs_py.adapters.sql.reading._WINDOW", 10)
     absent = next(n for n in range(1_000) if n not in {residue_of(subject, 1_000) for subject in SUBJECTS})
     share = Share(1_000, frozenset({absent}))
     assert store.read(0, 1_000, Selection(share=share)).upto == len(SUBJECTS)

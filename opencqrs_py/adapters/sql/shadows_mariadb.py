@@ -190,7 +190,7 @@ class MariaDbShadows(Shadows):
         return found
 
     @override
-    def compared(self, group: str, tables: Sequence[str], examples: int) -> Comparison:
+    def _compared(self, group: str, tables: Sequence[str], examples: int) -> Comparison:
         shadow = self._place("shadow", group)
         with self._database.reading() as connection:
             connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")

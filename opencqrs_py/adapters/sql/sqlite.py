@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import date, datetime
@@ -19,13 +18,20 @@ from typing_extensions import override
 
 from opencqrs_py.adapters.processes import boot_id, machine_ms
 from opencqrs_py.adapters.sql.bulk_write import BulkWrite, Column, TableShape
-from opencqrs_py.adapters.sql.connections import WRITING
 from opencqrs_py.adapters.sql.database import Database
 from opencqrs_py.adapters.sql.dialect import URL_SETTINGS, Dialect, FileGuard, Row, register
 from opencqrs_py.adapters.sql.progress_watching import polling_progress
 from opencqrs_py.adapters.sql.shadow_guards import ShadowGuard, SqliteGuard
 from opencqrs_py.adapters.sql.shadow_urls import ShadowOf
-from opencqrs_py.adapters.sql.sqlite_file import PAUSE_SECONDS, SqliteFile, main_file
+from opencqrs_py.adapters.sql.sqlite_file import (
+    READING,
+    SqliteFile,
+    begin,
+    begin_on_engine_of_others,
+    main_file,
+    result_code,
+    use_write_ahead_log,
+)
 from opencqrs_py.adapters.sql.tables import EVENTS, WRITTEN
 from opencqrs_py.adapters.sql.watching import Look, polling
 from opencqrs_py.model.partition import Partition, hash_of
@@ -34,8 +40,6 @@ from opencqrs_py.processing.sequence_resolvers import cut_subject
 
 if TYPE_CHECKING:
     from opencqrs_py.adapters.sql.shadows import Shadows
-
-_READING = "opencqrs_reading"  # execution option: no transaction
 
 # Result codes that pass by themselves: BUSY, LOCKED, IOERR, FULL, CANTOPEN, PROTOCOL.
 _AWAY = {5, 6, 10, 13, 14, 15}
@@ -132,7 +136,7 @@ class SqliteDialect(Dialect):
             connection.create_function("opencqrs_hash", 2, _hash_of, deterministic=True)
             use_write_ahead_log(connection, self.patience)
 
-        event.listen(engine, "begin", _begin)
+        event.listen(engine, "begin", begin)
         return engine
 
     @override
@@ -151,12 +155,12 @@ class SqliteDialect(Dialect):
 
     @override
     def adopt(self, engine: Engine) -> None:
-        if not event.contains(engine, "begin", _begin_on_engine_of_others):
-            event.listen(engine, "begin", _begin_on_engine_of_others)
+        if not event.contains(engine, "begin", begin_on_engine_of_others):
+            event.listen(engine, "begin", begin_on_engine_of_others)
 
     @override
     def reading_engine(self, engine: Engine, url: URL | None) -> Engine:
-        return engine.execution_options(**{_READING: True})
+        return engine.execution_options(**{READING: True})
 
     @override
     def switch(self, driver: Any, *, autocommit: bool) -> None:
@@ -165,7 +169,7 @@ class SqliteDialect(Dialect):
     @override
     def is_outage(self, error: BaseException | None, *, cut: bool) -> bool | None:
         """Return it whatever ``cut`` says: a connection that is closed was closed by this process."""
-        return _result_code(error) in _AWAY if isinstance(error, sqlite3.Error) else None
+        return result_code(error) in _AWAY if isinstance(error, sqlite3.Error) else None
 
     @override
     def denies(self, error: BaseException | None) -> bool:
@@ -177,15 +181,15 @@ class SqliteDialect(Dialect):
 
     @override
     def is_damaged(self, error: BaseException | None) -> bool:
-        return _result_code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+        return result_code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
     @override
     def is_full(self, error: BaseException | None) -> bool:
-        return _result_code(error) == sqlite3.SQLITE_FULL
+        return result_code(error) == sqlite3.SQLITE_FULL
 
     @override
     def is_busy(self, error: BaseException | None) -> bool:
-        return _result_code(error) == sqlite3.SQLITE_BUSY
+        return result_code(error) == sqlite3.SQLITE_BUSY
 
     @override
     def adapt(self, table: Table) -> None:
@@ -285,52 +289,6 @@ def _change_counter(connection: Connection) -> Callable[[], int] | None:
 def _given_positions(connection: Connection) -> int:
     """Return how many positions SQLite has given so far; an event that is left out uses up none."""
     return connection.exec_driver_sql(_POSITIONS, (EVENTS.name,)).scalar() or 0
-
-
-def _result_code(error: BaseException | None) -> int:
-    return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
-
-
-def use_write_ahead_log(connection: sqlite3.Connection, patience: float) -> None:
-    """Switch the journal mode; for this SQLite does not wait by itself when another process is switching too."""
-    until = time.monotonic() + patience
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode=WAL")
-        except sqlite3.OperationalError as error:
-            if _result_code(error) != sqlite3.SQLITE_BUSY or time.monotonic() >= until:
-                raise
-            time.sleep(PAUSE_SECONDS)
-        else:
-            return
-
-
-def _begin_on_engine_of_others(connection: Connection) -> None:
-    """Begin a transaction; the engine's pool may hold connections from before we knew it, so each is looked at."""
-    driver: Any = connection.connection.dbapi_connection
-    if driver.in_transaction:  # begun by a listener of the engine's maker, which knows no writers
-        driver.rollback()
-    if "opencqrs" not in connection.info:
-        connection.info["opencqrs"] = True
-        driver.isolation_level = None
-        driver.execute(f"PRAGMA busy_timeout={SqliteDialect.patience * 1000:.0f}")
-        use_write_ahead_log(driver, SqliteDialect.patience)
-    _begin(connection)
-
-
-def _begin(connection: Connection) -> None:
-    patience = connection.info.pop(WRITING, None)
-    if connection.get_execution_options().get(_READING, False):
-        return
-    usual = SqliteDialect.patience
-    if patience in (None, usual):
-        connection.exec_driver_sql("BEGIN" if patience is None else "BEGIN IMMEDIATE")
-        return
-    connection.exec_driver_sql(f"PRAGMA busy_timeout={patience * 1000:.0f}")
-    try:
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
-    finally:
-        connection.exec_driver_sql(f"PRAGMA busy_timeout={usual * 1000:.0f}")
 
 
 register(SqliteDialect())

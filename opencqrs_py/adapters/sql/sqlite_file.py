@@ -1,45 +1,30 @@
-"""The file of a SQLite database: which thread writes to it, and whether it is still the same file."""
+"""The file of a SQLite database: who writes to it, how transactions begin, and whether it is still the same file."""
 
 from __future__ import annotations
 
 import os
+import sqlite3
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock, get_ident
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from sqlalchemy import Connection
 from typing_extensions import override
 
+from opencqrs_py.adapters.sql.connections import WRITING
 from opencqrs_py.adapters.sql.dialect import DatabaseBusyError, Dialect, FileGuard
 from opencqrs_py.errors import DatabaseFileError, DatabaseFileGoneError, NonTransientError
 
-if TYPE_CHECKING:
-    pass
-
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    pass
-
-
+READING = "opencqrs_reading"  # execution option: no transaction
 _QUIET_SECONDS = 0.1  # that a reader waits for a writer of the same process
-
-
-PAUSE_SECONDS = 0.005  # between two looks, where SQLite does not wait by itself
-
-
+_PAUSE_SECONDS = 0.005  # between two looks, where SQLite does not wait by itself
 _BESIDE = ("-wal", "-shm")
-
-
 _SEEN = "opencqrs_files"  # in the ``info`` of a pooled connection: the files beside the database that it has open
-
-
 _SHORTER = "let handlers do what takes long outside of their transaction"
-
-
 _RESTART = "or stop this process; the next start uses the file that is there then"
 
 
@@ -213,3 +198,51 @@ def main_file(connection: Connection) -> str:
     """Return the path of the database file, as SQLite has resolved it."""
     driver: Any = connection.connection.dbapi_connection
     return str(driver.execute("PRAGMA database_list").fetchone()[2])
+
+
+def use_write_ahead_log(connection: sqlite3.Connection, patience: float) -> None:
+    """Switch the journal mode; for this SQLite does not wait by itself when another process is switching too."""
+    until = time.monotonic() + patience
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError as error:
+            if result_code(error) != sqlite3.SQLITE_BUSY or time.monotonic() >= until:
+                raise
+            time.sleep(_PAUSE_SECONDS)
+        else:
+            return
+
+
+def begin_on_engine_of_others(connection: Connection) -> None:
+    """Begin a transaction; the engine's pool may hold connections from before we knew it, so each is looked at."""
+    driver: Any = connection.connection.dbapi_connection
+    if driver.in_transaction:  # begun by a listener of the engine's maker, which knows no writers
+        driver.rollback()
+    if "opencqrs" not in connection.info:
+        connection.info["opencqrs"] = True
+        driver.isolation_level = None
+        driver.execute(f"PRAGMA busy_timeout={Dialect.patience * 1000:.0f}")
+        use_write_ahead_log(driver, Dialect.patience)
+    begin(connection)
+
+
+def begin(connection: Connection) -> None:
+    """Begin a transaction on a connection of ours: one that may write takes the write lock at once."""
+    patience = connection.info.pop(WRITING, None)
+    if connection.get_execution_options().get(READING, False):
+        return
+    usual = Dialect.patience
+    if patience in (None, usual):
+        connection.exec_driver_sql("BEGIN" if patience is None else "BEGIN IMMEDIATE")
+        return
+    connection.exec_driver_sql(f"PRAGMA busy_timeout={patience * 1000:.0f}")
+    try:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+    finally:
+        connection.exec_driver_sql(f"PRAGMA busy_timeout={usual * 1000:.0f}")
+
+
+def result_code(error: BaseException | None) -> int:
+    """Return the primary result code of an error of SQLite; 0 for another one."""
+    return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF

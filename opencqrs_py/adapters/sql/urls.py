@@ -7,30 +7,17 @@ import re
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
-from opencqrs_py.adapters.sql.dialect import (
-    Dialect,
-    dialect_named,
-)
+from opencqrs_py.adapters.sql.dialect import Dialect, dialect_named
 from opencqrs_py.adapters.sql.tables import SchemaError
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model.mistaken_urls import not_a_database, url_mistake
 
 PARAMETER = "opencqrs_schema"
 """The parameter of a database URL that names the schema."""
-
-
 _SCHEMA_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
-
-
 _PLACE = "setting database.url or event-store.url, option url in Spark"
-
-
 _KINDS = "use sqlite:///…, postgresql://… or mariadb://…"
-
-
 _FORMS = "write it as sqlite:///events.db, postgresql://host/database or mariadb://…"
-
-
 _ESCAPED = "write %40 for every '@' in user and password, %2F for '/' and %3A for ':'"
 
 

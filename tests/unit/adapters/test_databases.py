@@ -12,7 +12,7 @@ import pymysql
 import pytest
 from sqlalchemy import Engine, exc, make_url
 
-from opencqrs_py.adapters.sql import Database, sqlite
+from opencqrs_py.adapters.sql import Database, sqlite_file
 from opencqrs_py.adapters.sql.connections import reason_of
 from opencqrs_py.adapters.sql.dialect import is_outage
 from opencqrs_py.errors import EventStoreError
@@ -204,9 +204,9 @@ class SqliteConnection:
 def test_switching_the_journal_is_tried_again_while_another_process_does_it(
     busy: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite, "PAUSE_SECONDS", 0)
+    monkeypatch.setattr(sqlite_file, "_PAUSE_SECONDS", 0)
     connection = SqliteConnection(busy, busy, 0)
-    sqlite.use_write_ahead_log(connection, 60)  # type: ignore[arg-type]
+    sqlite_file.use_write_ahead_log(connection, 60)  # type: ignore[arg-type]
     assert connection.codes == []
 
 
@@ -214,7 +214,7 @@ def test_switching_the_journal_is_tried_again_while_another_process_does_it(
 def test_switching_the_journal_is_not_tried_again_when_that_cannot_help(code: int) -> None:
     connection = SqliteConnection(code, 0)
     with pytest.raises(sqlite3.OperationalError):
-        sqlite.use_write_ahead_log(connection, 60)  # type: ignore[arg-type]
+        sqlite_file.use_write_ahead_log(connection, 60)  # type: ignore[arg-type]
     assert connection.codes == [0]
 
 
