@@ -98,6 +98,7 @@ BAD = {
 ENGINES = ["thread", pytest.param("spark", marks=pytest.mark.spark)]
 
 
+@pytest.mark.release(engine="spark", kind=("utf-16", "latin-1", "nul", "row"))
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("kind", BAD)
 def test_run_and_status_name_file_and_line_of_what_is_no_event(events, application, kind: str, engine: str) -> None:

@@ -381,6 +381,7 @@ def _begun_again(rebuilds: Rebuilds) -> None:
     assert rebuilds.compare("catalog").exact
 
 
+@pytest.mark.release(kind=("postgresql", "mariadb"))  # by rows that are the same on each
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("command", ["rebuild", "compare"])
 @pytest.mark.parametrize("by_another", [_given_up, _completed, _completed_and_dropped, _begun_again])
@@ -482,6 +483,7 @@ def test_only_the_copy_of_a_swap_sorts_in_files(wrong: World) -> None:
             assert kept_in(connection) == 2  # memory
 
 
+@pytest.mark.release(kind=("postgresql", "mariadb"))  # by rows that are the same on each
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_rebuild_that_has_missed_a_table_begins_again_when_the_settings_name_it(
     empty: World, make_module: Callable[[str], ModuleType], caplog: pytest.LogCaptureFixture
