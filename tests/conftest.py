@@ -78,7 +78,9 @@ settings.register_profile("all", max_examples=300, deadline=None)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from support.scheduling import OneSparkScheduling
     from support.spark import RunningJava
+    from xdist.remote import Producer
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -101,6 +103,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=left_out)
     gone = set(left_out)
     items[:] = [item for item in items if item not in gone]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> OneSparkScheduling | None:
+    """Have one process run all tests of Spark where each runs whole files."""
+    from support.scheduling import OneSparkScheduling  # noqa: PLC0415 for several processes only
+
+    return OneSparkScheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(wrapper=True)

@@ -62,7 +62,7 @@ VARYING = ((re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z?"), "T"), (re.compile(r":[0-9a
 WHO = f"{getpass.getuser()}@{socket.gethostname()}"
 NOBODY = "no process runs jobs now: the run begins when one does (opencqrs run), or use --here"
 RUN_CODES = {"succeeded": 0, "failed": 1, "skipped": 3, "over": 4}
-PATIENCE = 60  # seconds
+PATIENCE = 300  # seconds
 
 
 @pytest.fixture

@@ -59,7 +59,7 @@ def see(event: Event, connection: Connection) -> None:
 """
 GROUP = "event-handling.groups.seen"
 DATABASES = ["sqlite_url", pytest.param("postgresql_url", marks=pytest.mark.postgresql)]
-SECONDS = 60
+SECONDS = 300
 
 
 @pytest.fixture

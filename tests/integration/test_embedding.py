@@ -321,7 +321,7 @@ def handle(event: Event) -> None: ...
 
 
 @pytest.mark.spark
-def test_an_application_runs_on_the_session_that_it_was_handed_and_leaves_it_open(spark, make_module, tmp_path):
+def test_an_application_runs_on_the_spark_session_that_it_was_handed_and_leaves_it_open(spark, make_module, tmp_path):
     settings = {"spark.master": "spark://no-such-host.invalid:7077", "spark.driver-handles": "never"}
     with Application(settings, [make_module(ON_SPARK)], tmp_path, spark) as application:
         lines = (f'{{"id": "{n}", "source": "s", "type": "t", "subject": "/x", "data": {{}}}}' for n in range(20))

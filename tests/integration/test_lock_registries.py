@@ -70,7 +70,7 @@ def see(event: Event, connection: Connection) -> None:
 KEYS = [f"[group=seen, partition={number}]" for number in range(4)]
 GROUP = "event-handling.groups.seen"
 DATABASES = ["sqlite_url", pytest.param("postgresql_url", marks=pytest.mark.postgresql)]
-SECONDS = 60
+SECONDS = 300
 
 
 @pytest.fixture

@@ -91,7 +91,7 @@ def test_all_modules_that_cannot_be_imported_are_reported_together(folder):
 
 
 @pytest.mark.spark
-def test_a_module_that_ends_the_program_ends_no_command_in_silence(folder, java):
+def test_a_module_that_ends_the_program_ends_no_command_on_spark_in_silence(folder, java):
     folder.write("exits.py", "from opencqrs_py import event_handling\nraise SystemExit(0)\n")
     for command in ("run", "conditions", "doctor"):
         done = folder.run(command, **java)

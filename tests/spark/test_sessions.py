@@ -16,7 +16,7 @@ from pyspark.sql import functions as sf
 from opencqrs_py.engines.spark.session import Sessions, SessionSettings
 
 pytestmark = [pytest.mark.spark]
-SECONDS = 60  # to wait at most
+SECONDS = 300  # to wait at most: a Java starts, on a busy machine
 
 
 def test_a_session_that_runs_already_is_used_on_another_thread_and_left_open(spark: SparkSession) -> None:

@@ -15,7 +15,7 @@ from threading import Timer
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SECONDS = 60
+SECONDS = 300
 
 
 @dataclass(frozen=True)
