@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from support.scheduling import OneSparkScheduling
 
 ROOT = Path(__file__).parents[2]
 SOURCE = (ROOT / "dev.py").read_text(encoding="utf-8")
@@ -516,3 +517,17 @@ class TestRelease:
         item = SimpleNamespace(callspec=SimpleNamespace(params={"engine": "spark", "kind": "mariadb"}))
 
         assert conftest._concerns(mark.mark, item) is left_out
+
+
+@pytest.mark.parametrize(
+    ("test", "unit"),
+    [
+        ("tests/spark/test_source.py::test_a", "spark"),
+        ("tests/acceptance/test_http.py::test_a[sqlite-spark]", "spark"),
+        ("tests/integration/test_many_rows_of_data_frames.py::test_a[postgresql]", "spark"),
+        ("tests/acceptance/test_http.py::test_a[sqlite-thread]", "tests/acceptance/test_http.py"),
+        ("tests/unit/engines/spark/test_jobs.py::test_a", "tests/unit/engines/spark/test_jobs.py"),
+    ],
+)
+def test_a_file_stays_in_one_process_and_so_do_all_tests_of_spark(test: str, unit: str) -> None:
+    assert object.__new__(OneSparkScheduling)._split_scope(test) == unit
