@@ -70,6 +70,7 @@ OUTSIDE_ON_MARIADB = (
 )
 
 
+@pytest.mark.release(form=OUTSIDE_ON_MARIADB[1:])  # test_shadow_guards.py has them all
 @pytest.mark.parametrize("kind", [MARIADB])
 @pytest.mark.parametrize("form", OUTSIDE_ON_MARIADB)
 def test_a_write_outside_that_a_comment_or_a_function_hides_fails_the_rebuild(

@@ -22,6 +22,13 @@ OUTSIDE = (
     "again: WHILE @n < 3 DO INSERT INTO loan VALUES (1); END WHILE",
     "EXECUTE IMMEDIATE 'INSERT INTO live.notes VALUES (1)'",
     "CALL live.note(1)",
+    "INSERT INTO live/**/.notes VALUES (1)",
+    "/*!INSERT INTO live.notes VALUES (1) */",
+    "/* its */ USE live",
+    "SELECT live.noted(1)",
+    "SELECT `live` . `noted` (1)",
+    "SET @noted = live.noted(1)",
+    "SET STATEMENT max_statement_time = 9 FOR INSERT INTO live.notes VALUES (1)",
 )
 INSIDE = {
     "INSERT INTO loan VALUES (1)": {"loan"},
