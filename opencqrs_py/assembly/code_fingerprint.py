@@ -22,7 +22,7 @@ from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 from opencqrs_py.assembly.held_values import attributes_of, functions_in, is_plain
-from opencqrs_py.assembly.normalised_source import Chain, bindings_in, chains_in, imports_in, normalised
+from opencqrs_py.assembly.normalised_source import Chain, bindings_in, chains_in, compiled, imports_in, normalised
 
 _VERSION = "3"  # of the algorithm; with another one nothing is known of the code before
 _DIGITS = 16  # hexadecimal ones of the hash that are kept
@@ -178,7 +178,7 @@ class _Walk:
             for node in module.registered.get(code.co_qualname, ()):
                 self._add_node(node, module)
         if not nodes:
-            self.texts.add(_text_of(function) if self._reader.owns(home) else f"name {_name_of(function)}")
+            self.texts.add(compiled(code) if self._reader.owns(home) else f"name {_name_of(function)}")
             wrapped = vars(function).get("__wrapped__")  # of singledispatch it is not in the closure
             if isinstance(wrapped, FunctionType):
                 self.add(wrapped)
@@ -362,19 +362,3 @@ def _name_of(member: object) -> str:
 def _public(module: str, name: str) -> str:
     """Return how something of another package is named; of ours without its module, which users need not care about."""
     return f"{_OURS if module.partition('.')[0] == _OURS else module}.{name}"
-
-
-def _text_of(function: FunctionType) -> str:
-    """Return what a function without source does; it differs from one version of Python to another."""
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    return f"code {version} {_code_text(function.__code__, function.__doc__)}"
-
-
-def _code_text(code: CodeType, doc: str | None) -> str:
-    constants = [
-        _code_text(each, None) if isinstance(each, CodeType) else repr(each)
-        for number, each in enumerate(code.co_consts)
-        if number or each != doc
-    ]
-    parts: tuple[Any, ...] = (code.co_code.hex(), code.co_names, code.co_varnames, constants)
-    return repr(parts)

@@ -1,12 +1,16 @@
 """Python source as far as it says what the code does: without comments, formatting, docstrings and places.
 
-The texts are the same on every Python that this package runs on, unlike those of ``ast.dump``.
+The texts are the same on every Python that this package runs on, unlike those of ``ast.dump``. Only where there is no
+source, the compiled code takes its place, which each version of Python writes in another way.
 """
 
 from __future__ import annotations
 
 import ast
+import dis
+import sys
 from collections.abc import Iterable, Iterator
+from types import CodeType
 
 Chain = tuple[str, ...]
 """A name and the attributes that are looked up on it, such as ``("helpers", "price")``."""
@@ -27,6 +31,23 @@ _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 def normalised(node: ast.AST) -> str:
     """Return what a piece of source does as a text; two pieces that do the same may still have two texts."""
     return "".join(_texts(node))
+
+
+def compiled(code: CodeType) -> str:
+    """Return what a function without source does as a text, for this version of Python."""
+    return f"code {sys.version_info.major}.{sys.version_info.minor} {_code_text(code)}"
+
+
+def _code_text(value: object) -> str:
+    """Return a code's instructions with the constants themselves, as a docstring may shift their numbers."""
+    match value:
+        case CodeType():
+            steps = [f"{each.opname} {_code_text(each.argval)}" for each in dis.get_instructions(value)]
+            return repr((value.co_varnames, steps))
+        case frozenset():
+            return repr(sorted(map(repr, value)))
+        case _:
+            return repr(value)
 
 
 def _texts(value: object) -> Iterator[str]:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from opencqrs_py.assembly.code_fingerprint import CodeReader, OwnModules
+from opencqrs_py.assembly.normalised_source import compiled
 
 Files = dict[str, str]
 _numbers = itertools.count()
@@ -375,8 +376,11 @@ def test_modules_that_use_each_other_end(project: Project) -> None:
     )
 
 
-def test_without_source_the_code_itself_counts(project: Project, tmp_path: Path) -> None:
-    def compiled(text: str) -> str:
+@pytest.fixture
+def without_source(project: Project, tmp_path: Path) -> Callable[[str], str]:
+    """Return the fingerprint of ``lend`` in a module of which there is compiled code only."""
+
+    def fingerprint(text: str) -> str:
         folder = tmp_path / f"compiled{next(_numbers)}"
         folder.mkdir()
         source = folder / f"sourceless_{next(_numbers)}.py"
@@ -392,9 +396,39 @@ def test_without_source_the_code_itself_counts(project: Project, tmp_path: Path)
         project.packages.append(source.stem)
         return CodeReader(OwnModules((source.stem,))).fingerprint([module.lend])
 
-    first = compiled("def lend(event):\n    return 1\n")
-    assert compiled("# moved\n\ndef lend(event):\n    '''Lend.'''\n    return 1\n") == first
-    assert compiled("def lend(event):\n    return 22\n") != first
+    return fingerprint
+
+
+def test_without_source_the_code_itself_counts(without_source: Callable[[str], str]) -> None:
+    texts = [
+        "return 1",
+        "return 22",
+        "return '1'",
+        "return event",
+        "print(event)",
+        "return lambda: 1",
+        "return lambda: 2",
+    ]
+    assert len({without_source(f"def lend(event): {text}") for text in texts}) == len(texts)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "return 1",
+        "event.append('lent')",
+        "inner = lambda: 'x'; return inner",
+    ],
+)
+def test_without_source_neither_docstrings_nor_places_count(without_source: Callable[[str], str], body: str) -> None:
+    documented = f"# moved\n\ndef lend(event):\n    '''Lend.'''\n    {body}\n"
+    assert without_source(documented) == without_source(f"def lend(event):\n    {body}\n")
+
+
+def test_without_source_the_order_in_which_a_set_is_kept_does_not_count() -> None:
+    first, second = (compile(f"event in {{{each}}}", "lend", "eval") for each in ("0, 8", "8, 0"))
+    assert [*map(repr, first.co_consts)] != [*map(repr, second.co_consts)]
+    assert compiled(first) == compiled(second)
 
 
 @pytest.mark.parametrize("member", [len, str, Path, print])
