@@ -12,6 +12,7 @@ from opencqrs_py.config.keys import (
     FAMILIES,
     HOLDERS,
     PREFIX,
+    STANDARD,
     FreeNames,
     Path,
     SettingKind,
@@ -153,13 +154,18 @@ def _is_written(name: str, beginning: Spelling, next_end: int) -> bool:
 
 
 def _nearest_below(index: Index, path: Path, section: Setting, piece: str) -> Path | None:
-    """Return the setting most similar to ``piece`` in a section, or of that name one section further down."""
+    """Return the setting most similar to ``piece`` in a section, or of that name one section further down.
+
+    At the top that includes what applies to all groups: ``processing.engine`` is written without what stands above it.
+    """
     name = canonical(piece)
     found: list[tuple[float, Path]] = [(_likeness(name, canonical(each)), (each,)) for each in section.names]
     for each in section.names:
         below = index.at((*path, each)).names
         found += [(_LEFT_OUT, (each, inner)) for inner in below if canonical(inner) == name]
-    likeness, meant = max(found, default=(0.0, ()))
+    if not path:
+        found += [(_LEFT_OUT, (*STANDARD, each)) for each in index.at(STANDARD).names if canonical(each) == name]
+    likeness, meant = max(found, key=lambda each: each[0], default=(0.0, ()))  # of several the first
     return (*path, *meant) if likeness >= _ALIKE else None
 
 

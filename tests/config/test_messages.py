@@ -518,6 +518,8 @@ def test_a_misspelt_dotted_key_is_not_taken_for_the_name_of_a_group(project):
         ("event-handling.retry.policy=fixed", "did you mean event-handling.standard.retry?"),
         ("groups.books.fetch.subject=/", "did you mean event-handling.groups?"),
         ("master=local", "did you mean spark.master?"),
+        ("processing.engine=thread", "did you mean event-handling.standard.processing?"),
+        ("standard.retry.policy=none", "did you mean event-handling.standard?"),
     ],
 )
 def test_a_section_that_was_left_out_is_noticed(project, override, fix):
