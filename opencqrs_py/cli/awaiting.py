@@ -32,10 +32,10 @@ def await_command(
     head: bool,
     as_json: bool,
 ) -> None:
-    """Wait until the groups have stored their progress up to an event, whichever process runs them.
+    """Wait until groups have stored their progress up to an event.
 
-    The exit code is 0 then, 4 when the time is over, and 1 at once if a group does not get there: a partition has
-    failed or is stopped, or no process runs it.
+    It does not matter which process runs them. The exit code is 0 then, 4 when the time is over, and 1 at once if a
+    group does not get there: a partition has failed or is stopped, or no process runs it.
     """
     if (position is not None) + (event_id is not None) + head > 1:
         raise click.UsageError("--position, --event and --head exclude each other")

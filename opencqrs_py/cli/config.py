@@ -113,7 +113,7 @@ def _is_untouched(value: EffectiveValue, configuration: Configuration) -> bool:
 @project_options
 @format_option
 def conditions_command(options: ProjectOptions, *, as_json: bool) -> None:
-    """Show what was chosen where settings leave a choice, from which candidates, and why."""
+    """Show what was chosen where settings leave a choice, and why."""
     from opencqrs_py.assembly.conditions import raise_together  # noqa: PLC0415 `opencqrs config` needs none of it
 
     decisions = options.application().conditions()

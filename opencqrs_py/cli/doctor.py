@@ -35,7 +35,7 @@ class Finding:
 @project_options
 @format_option
 def doctor_command(options: ProjectOptions, *, as_json: bool) -> int:
-    """Check Python, Java, Spark's workers, the databases and the handlers."""
+    """Check Python, Java, Spark, the databases and the handlers."""
     findings = []
     for finding in _findings(options):
         findings.append(finding)

@@ -35,9 +35,10 @@ def _waiting(command: F) -> F:
 
 @click.group("groups")
 def groups_command() -> None:
-    """Start, stop, move and reset groups, and change their partitions, whichever process runs them.
+    """Start, stop, reset and rebuild groups; change their partitions.
 
-    What is wanted is recorded in the database of the progress, and outlives all processes.
+    It does not matter which process runs them. What is wanted is recorded in the database of the progress, and
+    outlives all processes.
     """
 
 
@@ -48,7 +49,10 @@ groups_command.add_command(rebuild_command)
 @project_options
 @format_option
 def list_command(options: ProjectOptions, *, as_json: bool) -> None:
-    """Show each group: whether it is wanted, how many of its partitions a process has, and how far it is."""
+    """Show each group: whether it is wanted, and how far it is.
+
+    Also, how many of its partitions have a process.
+    """
     statuses = options.application().status()
     if as_json:
         print_json([_as_json(status) for status in statuses])
@@ -77,7 +81,10 @@ def start_command(
 def stop_command(
     options: ProjectOptions, names: tuple[str, ...], timeout: float, *, no_wait: bool, as_json: bool
 ) -> None:
-    """Want groups, or single partitions, stopped, until they are started again."""
+    """Want groups, or single partitions, stopped.
+
+    They stay so until they are started again.
+    """
     running = options.application().control.stop(*names, timeout=None if no_wait else timeout)
     _tell(names, "stopped", running=running, no_wait=no_wait, as_json=as_json)
 
@@ -104,7 +111,10 @@ def restart_command(
 def release_command(
     options: ProjectOptions, name: str, seconds: float, timeout: float, *, no_wait: bool, as_json: bool
 ) -> None:
-    """Have the node that has a partition give it to another one, and not get it back for a while."""
+    """Have the node that has a partition give it to another one.
+
+    It does not get it back for a while.
+    """
     had = options.application().control.release(name, seconds, timeout=None if no_wait else timeout)
     if as_json:
         print_json({"names": [name], "wanted": "released", "running": had, "done": had and not no_wait})
@@ -142,10 +152,10 @@ def reset_command(  # noqa: PLR0913 an argument an option
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Move a group to another position, so that it handles events again or leaves some out.
+    """Move a group to another position.
 
-    Its @on_reset functions run in the same transaction: the place to empty the read model. Nodes that run the group let
-    go of it first, and continue from the new position.
+    It then handles events again, or leaves some out. Its @on_reset functions run in the same transaction: the place
+    to empty the read model. Nodes that run the group let go of it first, and continue from the new position.
     """
     from opencqrs_py.assembly.resets import ResetTarget  # noqa: PLC0415 only for this command
 
@@ -172,7 +182,10 @@ def _changing(command: F) -> F:
 @project_options
 @format_option
 def split_command(options: ProjectOptions, name: str, *, timeout: float, dry_run: bool, as_json: bool) -> None:
-    """Make two partitions of one, so that two processors share its sequences."""
+    """Make two partitions of one.
+
+    Two processors then share its sequences.
+    """
     _tell_layout(options.application().layouts.split(name, timeout=timeout, dry_run=dry_run), as_json=as_json)
 
 
@@ -195,10 +208,10 @@ def merge_command(options: ProjectOptions, name: str, *, timeout: float, dry_run
 def partitions_command(
     options: ProjectOptions, name: str, *, count: int, timeout: float, dry_run: bool, as_json: bool
 ) -> None:
-    """Give a group N partitions of the same size, whatever it had before.
+    """Give a group N partitions of the same size.
 
-    Each continues where its sequences were: no event is handled twice, and none is left out. That counts until
-    life-cycle.partitions is changed.
+    It does not matter how many it had before. Each continues where its sequences were: no event is handled twice,
+    and none is left out. That counts until life-cycle.partitions is changed.
     """
     layouts = options.application().layouts
     _tell_layout(layouts.repartition(name, count, timeout=timeout, dry_run=dry_run), as_json=as_json)

@@ -89,9 +89,10 @@ def _named_as(command: Callable[..., Any], wrapped: F) -> F:
 
 @click.group("inbox")
 def inbox_command() -> None:
-    """Show the events that wait in the inbox, parked or of scheduled groups, and try, pause or skip them.
+    """Show, try, pause or skip the events that wait in the inbox.
 
-    A process that runs the group takes up what was changed within seconds.
+    They are parked, or belong to scheduled groups. A process that runs the group takes up what was changed within
+    seconds.
     """
 
 
@@ -128,7 +129,7 @@ def list_command(options: ProjectOptions, which: InboxFilter, *, as_json: bool) 
 @format_option
 @_filters()
 def show_command(options: ProjectOptions, position: int | None, which: InboxFilter, *, as_json: bool) -> None:
-    """Show one event: what is stored, how each attempt has ended, and what to type next.
+    """Show one event, how its attempts ended, and what to type next.
 
     It is named by --event, or by its POSITION and --group.
     """
@@ -147,7 +148,10 @@ def show_command(options: ProjectOptions, position: int | None, which: InboxFilt
 @inbox_command.command("retry")
 @_changing
 def retry_command(inbox: InboxControl, which: InboxFilter, *, dry_run: bool) -> list[InboxStep]:
-    """Have the first event of each sequence that is meant tried at once, whatever it waits for."""
+    """Have the first event of each sequence tried at once.
+
+    It does not matter what it waits for.
+    """
     return inbox.retry(which, dry_run=dry_run)
 
 
@@ -161,7 +165,10 @@ def pause_command(inbox: InboxControl, which: InboxFilter, *, dry_run: bool) -> 
 @inbox_command.command("resume")
 @_changing
 def resume_command(inbox: InboxControl, which: InboxFilter, *, dry_run: bool) -> list[InboxStep]:
-    """Let paused events continue; the first of a sequence is tried at once."""
+    """Let paused events continue.
+
+    The first of a sequence is tried at once.
+    """
     return inbox.resume(which, dry_run=dry_run)
 
 
@@ -169,7 +176,10 @@ def resume_command(inbox: InboxControl, which: InboxFilter, *, dry_run: bool) ->
 @_changing
 @click.option("--reason", required=True, metavar="TEXT", help="Why; it is recorded with who has skipped them.")
 def skip_command(inbox: InboxControl, which: InboxFilter, reason: str, *, dry_run: bool) -> list[InboxStep]:
-    """Take events out unhandled, and record it: opencqrs events skipped lists them."""
+    """Take events out unhandled.
+
+    It is recorded: opencqrs events skipped lists them.
+    """
     if not reason.strip():
         raise click.UsageError("--reason is empty: say why, for those who read it later")
     return inbox.skip(which, reason, dry_run=dry_run)
@@ -179,14 +189,20 @@ def skip_command(inbox: InboxControl, which: InboxFilter, reason: str, *, dry_ru
 @_changing
 @click.argument("attempts", metavar="N", type=Integer(min=0, max=MOST_ATTEMPTS))
 def set_attempts_command(inbox: InboxControl, which: InboxFilter, attempts: int, *, dry_run: bool) -> list[InboxStep]:
-    """Set how many attempts of park.retry or schedule.retry events have used up; 0 gives all of them again."""
+    """Set how many attempts events have used up.
+
+    They are attempts of park.retry or schedule.retry; 0 gives all of them again.
+    """
     return inbox.set_attempts(which, attempts, dry_run=dry_run)
 
 
 @inbox_command.command("purge")
 @_changing
 def purge_command(inbox: InboxControl, which: InboxFilter, *, dry_run: bool) -> list[InboxStep]:
-    """Remove events of scheduled groups whose time is over; nodes that run them do so at each tick."""
+    """Remove events of scheduled groups whose time is over.
+
+    Nodes that run them do so at each tick.
+    """
     return inbox.purge(which, dry_run=dry_run)
 
 

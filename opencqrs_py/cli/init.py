@@ -20,9 +20,10 @@ _SCHEMA = "application.schema.json"  # named by the first line of application.ya
 @click.command("init")
 @click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
 def init_command(folder: Path) -> None:
-    """Make a small project in DIR: settings (with a schema for editors), two handlers, a few events.
+    """Make a small project in DIR.
 
-    Nothing that is there already is overwritten.
+    It has settings (with a schema for editors), two handlers and a few events. Nothing that is there already is
+    overwritten.
     """
     try:
         _make(folder)

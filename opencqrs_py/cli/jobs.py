@@ -73,7 +73,7 @@ def runs_command(options: ProjectOptions, name: str | None, limit: int, *, as_js
 @project_options
 @format_option
 def show_command(options: ProjectOptions, run: str, *, as_json: bool) -> None:
-    """Show one RUN: what it was for, what of it is done, and how its last attempt has failed."""
+    """Show one RUN: what it was for, what is done, and why it failed."""
     found = options.application().jobs.find(run)
     if as_json:
         print_json(run_row(found))
@@ -90,7 +90,7 @@ def show_command(options: ProjectOptions, run: str, *, as_json: bool) -> None:
 @click.option("--timeout", type=Seconds(), default=None, help="With --wait or --here: longest wait.")
 @format_option
 def run_command(options: ProjectOptions, name: str, ids: tuple[str, ...], timeout: float | None, **flags: bool) -> int:
-    """Ask for a run of the job NAME: for all that it applies to, or for some ids.
+    """Ask for a run of the job NAME, for everything or for some ids.
 
     A process of opencqrs run begins it, unless --here is given. With --wait or --here the exit code is 0 if it has
     succeeded, 1 if it has failed or was cancelled, 3 if it was skipped as another run has not ended, 4 if the time is
@@ -168,7 +168,10 @@ def cancel_command(options: ProjectOptions, name: str, run: str | None, reason: 
 @click.option("--count", type=Integer(min=1, max=1_000), default=10, show_default=True, help="How many instants.")
 @format_option
 def explain_command(options: ProjectOptions, name: str, count: int, *, as_json: bool) -> None:
-    """Print the next instants at which the job NAME runs by its schedule, in UTC and in its time zone."""
+    """Print when the job NAME runs next by its schedule.
+
+    The times are in UTC and in its time zone.
+    """
     instants = options.application().jobs.explain(name, count)
     if as_json:
         print_json([{"at": iso(each.at), "local": each.local, "note": each.note or None} for each in instants])

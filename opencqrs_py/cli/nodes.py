@@ -21,7 +21,7 @@ __all__ = ["nodes_command"]
 @project_options
 @format_option
 def nodes_command(options: ProjectOptions, *, as_json: bool) -> None:
-    """Show the nodes that run processors or jobs, and what each of them has.
+    """Show the nodes that run processors or jobs, and what each has.
 
     A node that ended without a word is shown for a day.
     """

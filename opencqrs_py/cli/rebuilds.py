@@ -43,10 +43,11 @@ def rebuild_command(
     as_json: bool,
     **ways: bool,
 ) -> None:
-    """Build a group's tables again from the log while it runs, and then swap old and new ones.
+    """Build a group's tables again from the log while it runs.
 
-    This process handles the events, on the group's engine; others keep the live tables current meanwhile. Typed again
-    after it was ended, it continues. The old tables are kept until --drop-old or --undo.
+    At the end old and new ones are swapped. This process handles the events, on the group's engine; others keep the
+    live tables current meanwhile. Typed again after it was ended, it continues. The old tables are kept until
+    --drop-old or --undo.
     """
     chosen = [way for way in _WAYS if ways[way.lstrip("-").replace("-", "_")]]
     if len(chosen) > 1:

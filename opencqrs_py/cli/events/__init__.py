@@ -26,4 +26,4 @@ _COMMANDS = (
 
 @click.group("events", commands=_COMMANDS)
 def events_command() -> None:
-    """Append, import, export, list, follow and count events, and list those that were skipped."""
+    """Append, import, export, list, follow and count events."""

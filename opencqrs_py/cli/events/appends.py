@@ -69,11 +69,12 @@ def append_command(
     as_json: bool,
     **attributes: str | None,
 ) -> None:
-    """Append events, all or none: each EVENT is a CloudEvent in JSON, - reads them from standard input, one a line.
+    """Append events, all or none.
 
-    Or one event is made up from --type and the options that go with it. Nothing is appended unless all conditions
-    (--if-…) hold. Events whose source and id are known already are left out. Not so in an EventSourcingDB: it gives ids
-    of its own, which the JSON output lists, and recognises no event.
+    Each EVENT is a CloudEvent in JSON; - reads them from standard input, one a line. Or one event is made up from
+    --type and the options that go with it. Nothing is appended unless all conditions (--if-…) hold. Events whose
+    source and id are known already are left out. Not so in an EventSourcingDB: it gives ids of its own, which the
+    JSON output lists, and recognises no event.
     """
     given = {name: value for name, value in attributes.items() if value is not None}
     if bool(events) == bool(given):

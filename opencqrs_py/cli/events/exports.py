@@ -43,9 +43,10 @@ def export_command(
     overwrite: bool,
     as_json: bool,
 ) -> None:
-    """Write events to FILE: NDJSON (also .gz and .zst) or Parquet, by its name, or NDJSON to standard output (-).
+    """Write events to FILE, or to standard output (-).
 
-    FILE is there when it is complete, and not before.
+    The name of the file says the format: NDJSON (also .gz and .zst) or Parquet; standard output gets NDJSON. FILE
+    is there when it is complete, and not before.
     """
     form = _format(file, format_of_file)
     if not overwrite and file != _STANDARD_OUTPUT and Path(file).exists():

@@ -40,11 +40,12 @@ class _Imported(NamedTuple):
 @format_option
 @click.option("--new-ids", is_flag=True, help="Import also into a store that gives ids of its own.")
 def import_command(files: tuple[str, ...], options: ProjectOptions, *, new_ids: bool, as_json: bool) -> None:
-    """Import CloudEvents from FILE: NDJSON (also .gz and .zst), Parquet, a folder of them, or - for standard input.
+    """Import CloudEvents from FILE, or from standard input (-).
 
-    Order is kept. One bad line, and nothing of its file is imported. Events whose source and id are known already are
-    left out, so importing twice adds nothing, and after an interruption the same command resumes. Not so in an
-    EventSourcingDB: it gives ids of its own and recognises no event, so an import there needs --new-ids.
+    A FILE is NDJSON (also .gz and .zst), Parquet, or a folder of them. Order is kept. One bad line, and nothing of
+    its file is imported. Events whose source and id are known already are left out, so importing twice adds
+    nothing, and after an interruption the same command resumes. Not so in an EventSourcingDB: it gives ids of its
+    own and recognises no event, so an import there needs --new-ids.
     """
     names = _expanded(files)
     store = writable_store(options.application())

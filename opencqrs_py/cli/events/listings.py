@@ -105,7 +105,10 @@ Show = Callable[[Sequence[Event]], None]
 @click.option("--lines", type=Integer(min=0), default=10, show_default=True, help="Last events shown first.")
 @selection_options
 def tail_command(options: ProjectOptions, lines: int, selection: Selection, *, as_json: bool) -> None:
-    """Show the last events, and then each new one as it comes, until Ctrl-C. JSON: one event a line."""
+    """Show the last events, then each new one, until Ctrl-C.
+
+    JSON: one event a line.
+    """
     application = options.application()
     source: EventSource = application.event_store
     show = _show_json if as_json else _show_text
@@ -220,9 +223,9 @@ def _show_text(events: Iterable[Event]) -> None:
 @format_option
 @click.option("--group", "groups", multiple=True, metavar="G", help="Of this group only; may be repeated.")
 def skipped_command(options: ProjectOptions, groups: tuple[str, ...], *, as_json: bool) -> None:
-    """List the events whose attempts were exhausted and that were skipped, with the reason.
+    """List the events that were skipped, with the reason.
 
-    Nothing tries them again: their effects are missing from the read model.
+    Their attempts were exhausted. Nothing tries them again: their effects are missing from the read model.
     """
     skips = options.application().skipped()
     chosen = [skip for skip in skips if not groups or skip.group in groups]

@@ -1,0 +1,27 @@
+"""What ``--help`` shows: each command in a line that is not cut off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import click
+import pytest
+
+from opencqrs_py.cli.main import cli
+
+
+def groups(group: click.Group, context: click.Context) -> Iterator[click.Context]:
+    """Yield the contexts of a group of commands and of those in it."""
+    yield context
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if isinstance(command, click.Group):
+            yield from groups(command, click.Context(command, parent=context, info_name=name, terminal_width=80))
+
+
+GROUPS = list(groups(cli, click.Context(cli, info_name="opencqrs", terminal_width=80)))
+
+
+@pytest.mark.parametrize("context", GROUPS, ids=lambda context: context.command_path)
+def test_the_line_of_each_command_is_whole(context: click.Context) -> None:
+    assert [line for line in context.get_help().splitlines()[1:] if line.endswith("...")] == []
