@@ -56,7 +56,8 @@ def parse_event(line: bytes | str, position: int = 0, *, stored: bool = False) -
     except orjson.JSONDecodeError as error:
         raise EventFormatError("OCQ-230", _unreadable(line, error)) from None
     if not isinstance(fields, dict):
-        raise EventFormatError("OCQ-230", f"a CloudEvent is a JSON object, got {type(fields).__name__}")
+        one_each = "; a list has to be written as one object per line" if isinstance(fields, list) else ""
+        raise EventFormatError("OCQ-230", f"a CloudEvent is a JSON object, got {type(fields).__name__}{one_each}")
     colons = _ordinary_colons(fields)
     if colons is None:
         _check(fields, microseconds if stored else check_time)

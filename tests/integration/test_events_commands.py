@@ -172,7 +172,11 @@ def test_the_format_of_a_file_can_be_said_where_its_name_does_not(tmp_path, even
         (("append", "--type", "t", "--if-on", "/a"), "--if-on is SUBJECT=ID, such as /books/1=4711, got '/a'"),
         (("append", "--type", "t", "--time", "now"), "[OCQ-212] attribute 'time' is no RFC 3339 time"),
         (("append", "--type", ""), "[OCQ-212] attribute 'type' is ''"),
-        (("append", "[]"), "[OCQ-230] a CloudEvent is a JSON object, got list\n  where: EVENT 1"),
+        (
+            ("append", "[]"),
+            "[OCQ-230] a CloudEvent is a JSON object, got list; a list has to be written as one object per line\n"
+            "  where: EVENT 1",
+        ),
         (("append", '{"id":"1","id":"2","source":"s","type":"t"}'), "the key 'id' appears twice; "),
         (("append", "--type", "t", "--data", '{"a":1,"a":2}'), "the key 'a' appears twice in data; "),
         (("append", '{"id":null,"source":"s","type":"t"}'), "attribute 'id' is null; it must be a text"),
@@ -235,6 +239,13 @@ def test_files_of_a_folder_that_are_not_imported_are_named(tmp_path, events) -> 
     ran = events("import", "folder")
     assert (ran.code, ran.out) == (0, "imported 0 events\n")
     assert "in folder, events.json is no file of events and is ignored; names of files of events end with" in ran.err
+
+
+def test_a_folder_that_holds_no_file_of_events_is_named(tmp_path, events) -> None:
+    (tmp_path / "folder").mkdir()
+    ran = events("import", "folder")
+    assert (ran.code, ran.out) == (0, "imported 0 events\n")
+    assert ran.err == "folder holds no file of events\n"
 
 
 def test_several_files_and_folders_are_imported_in_order(tmp_path, events, stored) -> None:

@@ -15,7 +15,7 @@ from opencqrs_py.adapters.files import events_of_file, events_of_lines, listing,
 from opencqrs_py.cli.events.appends import writable_store
 from opencqrs_py.cli.events.display import Progress, rate, summed_up
 from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
-from opencqrs_py.cli.output import clean, print_json, stdout
+from opencqrs_py.cli.output import clean, print_json, print_line, stdout
 from opencqrs_py.errors import DamagedFileError, EventFormatError, EventStoreError
 from opencqrs_py.model.event import Event
 from opencqrs_py.processing.ports import EventStore
@@ -87,6 +87,8 @@ def _expanded(files: Sequence[str]) -> list[str]:
                 found, others = listing(Path(file))
                 warn_of_ignored(Path(file), others)
                 names += map(str, found)
+                if not (found or others):
+                    print_line(f"{file} holds no file of events", "yellow")
                 continue
             names.append(file)
             if not Path(file).is_fifo():  # to close a pipe would end the program that writes to it

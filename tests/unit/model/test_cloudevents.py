@@ -75,7 +75,7 @@ BAD_LINES = [
     (b"\xff", "not UTF-8 (0xff at byte 1 of the line)"),
     (b'{"id":"gr\xfc\xdfe"}', "not UTF-8 (0xfc at byte 10 of the line)"),
     (line(data="X").replace("X", "\\ud800"), "not JSON (…"),
-    ("[]", "a CloudEvent is a JSON object, got list"),
+    ("[]", "a CloudEvent is a JSON object, got list; a list has to be written as one object per line"),
     ('"text"', "a CloudEvent is a JSON object, got str"),
     ("null", "a CloudEvent is a JSON object, got NoneType"),
     (without("id"), "attribute 'id' is missing; it must be a text with at least one character"),
