@@ -21,6 +21,7 @@ import pytest
 
 from opencqrs_py.adapters.files import (
     FileEventSource,
+    event_file,
     event_line,
     events_of_file,
     format_of,
@@ -812,6 +813,15 @@ def test_a_compressed_file_that_is_read_from_its_beginning_is_unpacked_once(
     assert len(ids(source, limit=7)) == 300
     assert source.head() == 300
     assert [path.name for path in opened] == [f"{number}.{suffix}" for number in range(3)]
+
+
+@pytest.mark.parametrize("types", [None, frozenset({"of no event"})])
+def test_lines_are_read_many_at_once_and_none_is_parsed_alone(tmp_path, source, monkeypatch, types) -> None:
+    put(tmp_path / "a.ndjson", *range(1_000))
+    for module in (lines, event_file):
+        monkeypatch.setattr(module, "parse_event", lambda *_, **__: pytest.fail("a line was parsed alone"))
+    read = source.read(0, 1_000, Selection(types=types, attributes=frozenset()))
+    assert (len(read.events), read.upto) == (1_000 if types is None else 0, 1_000)
 
 
 def test_lines_that_were_read_are_not_counted_again(tmp_path, source, monkeypatch) -> None:
