@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
+from opencqrs_py.engines.spark.jobs import slots_of
 from opencqrs_py.engines.spark.session import Sessions, SessionSettings
 
 pytestmark = [pytest.mark.spark]
@@ -135,3 +136,7 @@ def test_workers_find_functions_of_a_project_that_lies_elsewhere(
     finally:
         spark.sparkContext._python_includes[:] = known
         del sys.modules[name]
+
+
+def test_spark_says_how_many_tasks_it_runs_at_once(spark: SparkSession) -> None:
+    assert slots_of(spark.sparkContext) == 2

@@ -75,7 +75,8 @@ def running_session() -> Iterator[SparkSession]:
 class Context:
     """A Spark context whose jobs run on the thread that collects them."""
 
-    defaultParallelism = 2  # noqa: N815 Spark's name
+    defaultParallelism = 7  # noqa: N815 Spark's name
+    slots = 2
     master = "spark://nobody:7077"
 
     def __init__(self) -> None:
@@ -140,7 +141,13 @@ class Context:
     @property
     def _jsc(self) -> SimpleNamespace:
         memory = SimpleNamespace(size=lambda: 1 + self.executors)  # the driver's
-        return SimpleNamespace(sc=lambda: SimpleNamespace(getExecutorMemoryStatus=lambda: memory))
+        profiles = SimpleNamespace(defaultResourceProfile=lambda: "default")
+        spark = SimpleNamespace(
+            getExecutorMemoryStatus=lambda: memory,
+            resourceProfileManager=lambda: profiles,
+            maxNumConcurrentTasks=lambda profile: self.slots if profile == "default" else 0,
+        )
+        return SimpleNamespace(sc=lambda: spark)
 
     def statusTracker(self) -> SimpleNamespace:  # noqa: N802 Spark's name
         self.looked.set()

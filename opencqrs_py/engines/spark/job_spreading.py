@@ -25,7 +25,15 @@ from opencqrs_py.engines.spark.job_tasks import (
     read_job_result,
     write_job_task,
 )
-from opencqrs_py.engines.spark.jobs import Job, Stillness, copies_tasks, labelled, running_tasks, spark_failure
+from opencqrs_py.engines.spark.jobs import (
+    Job,
+    Stillness,
+    copies_tasks,
+    labelled,
+    running_tasks,
+    slots_of,
+    spark_failure,
+)
 from opencqrs_py.engines.spark.session import Sessions
 from opencqrs_py.engines.spark.tasks import KeptRecipe
 from opencqrs_py.engines.threads import Threads
@@ -105,7 +113,7 @@ class SparkForJobs:
             EngineError: If there is no session.
         """
         with self._sessions.used() as session:
-            slots = max(1, session.sparkContext.defaultParallelism)
+            slots = slots_of(session.sparkContext)
         return slots if self._most_tasks is None else min(slots, self._most_tasks)
 
     def results(self, sent: SentJob, tag: str) -> Results | Failure:

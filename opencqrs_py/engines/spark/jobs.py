@@ -145,6 +145,13 @@ def executors_of(context: SparkContext) -> int:
     return there - 1  # the driver is one of them
 
 
+def slots_of(context: SparkContext) -> int:
+    """Return how many tasks can run at once, at least 1; Spark's ``defaultParallelism`` is what a setting makes it."""
+    spark = context._jsc.sc()  # noqa: SLF001 the only way
+    at_once: int = spark.maxNumConcurrentTasks(spark.resourceProfileManager().defaultResourceProfile())
+    return max(1, at_once)
+
+
 class Capacity:
     """How much Spark runs at once, as it was last seen; executors of a cluster come and go.
 
@@ -162,11 +169,11 @@ class Capacity:
         self._looked = float("-inf")
 
     def look(self, context: SparkContext) -> int:
-        """Return how many tasks can run at once, at least 1. Executors are counted once a second at most."""
-        self.slots = max(1, context.defaultParallelism)
+        """Return how many tasks can run at once, at least 1. Spark is asked once a second at most."""
         now = self._clock.monotonic()
         if now - self._looked >= _LOOK_SECONDS:
             self._looked = now
+            self.slots = slots_of(context)
             self.executors = None if is_local(str(context.master)) else executors_of(context)
         return self.slots
 

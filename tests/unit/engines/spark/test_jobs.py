@@ -136,22 +136,22 @@ def test_spark_is_asked_once_a_second_at_most(spark):
     assert spark.looks <= 25
 
 
-def test_slots_are_looked_at_each_time_and_executors_once_a_second():
+def test_slots_and_executors_are_looked_at_once_a_second():
     clock, context = FakeClock(), Context()
     capacity = Capacity(clock)
     assert (capacity.slots, capacity.executors) == (0, None)
     assert capacity.look(context) == 2
-    context.executors, context.defaultParallelism = 3, 6
-    assert capacity.look(context) == 6
-    assert (capacity.slots, capacity.executors) == (6, 0)
+    context.executors, context.slots = 3, 6
+    assert capacity.look(context) == 2
+    assert (capacity.slots, capacity.executors) == (2, 0)
     clock.advance(1)
-    capacity.look(context)
-    assert capacity.executors == 3
+    assert capacity.look(context) == 6
+    assert (capacity.slots, capacity.executors) == (6, 3)
 
 
 def test_a_local_master_has_no_executors_and_a_cluster_without_any_has_a_slot_to_wait_for():
     context = Context()
-    context.master, context.defaultParallelism = "local[2]", 0
+    context.master, context.slots = "local[2]", 0
     capacity = Capacity(FakeClock())
     assert capacity.look(context) == 1
     assert capacity.executors is None
