@@ -72,19 +72,24 @@ class Reach:
         """
         farthest = max(live.values(), default=0)
         self._go_to(live, farthest)
+        handled = {**live, **self._ahead()}
         until = time.monotonic() + _REACH_SECONDS
         while True:
             own = {one.partition: one.position for one in self.statuses()}
             if own.keys() != live.keys():
                 return  # which the swap itself refuses
-            if all(own[partition] >= position for partition, position in live.items()):
+            if all(own[partition] >= position for partition, position in handled.items()):
                 break
             if time.monotonic() >= until:
                 raise BusyError("the rebuild is not as far as the live group", "let it catch up")
             self.hasten()
             time.sleep(_PAUSE)
         if not accept_unhandled:
-            require_handled(self.group, self.live, self.rebuilt, farthest)
+            require_handled(self.group, self.live, self.rebuilt, max(handled.values(), default=0))
+
+    def _ahead(self) -> dict[Partition, int]:
+        """Return up to where live partitions have handled some sequences, which is beyond their positions."""
+        return {one.partition: one.ahead.until for one in _of(self.live, self.group) if one.ahead is not None}
 
     def _go_to(self, live: Mapping[Partition, int], farthest: int) -> None:
         """Let the rebuild go as far as the live group, unless left-out handlers would miss events that lie between."""
