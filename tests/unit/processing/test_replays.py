@@ -75,6 +75,7 @@ class World:
         self.calls: list[ProcessingContext] = []
         self.finished: list[Reset] = []
         self.end_fails: BaseException | None = None
+        self.ends_due = False
         self.ever_skipped: set[int] = set()
         self.left_out: set[int] = set()
         self.ever_left_out: set[int] = set()
@@ -169,6 +170,7 @@ class World:
         known = self.run.processing.never_handled
         with self.tracker.resetting(Reset("group", to), self.run.partitions, never_handled=known) as opened:
             write(opened.unit.connection, "reset", to)
+            self.ends_due = any(opened.replays.values())
         self.calls.clear()
 
     def reassign(self, pick: int) -> None:
@@ -524,16 +526,22 @@ def _other_layout(known: Sequence[Partition], kind: str, pick: int) -> Sequence[
 
 
 def _check(world: World) -> None:
-    """Check what stands in the database: since each reset in order, and each event once; mail once in all."""
+    """Check what stands in the database: since each reset in order, each event once, and its end; mail once in all."""
     world.note_skips()
     skipped = {skip.position for skip in world.tracker.skipped()}
     waiting = {one.position for one in world.tracker.entries("group")}
     since: dict[str, list[int]] = defaultdict(list)
+    ends = [0]
     for name, position in world.database.rows:
-        if name == "reset":
+        if name == "finished":
+            ends[-1] += 1
+        elif name == "reset":
+            ends.append(0)
             since = defaultdict(list, {each: [one for one in of if one <= position] for each, of in since.items()})
-        elif name != "finished":
+        else:
             since[name].append(position)
+    assert max(ends) <= 1
+    assert ends[-1] == world.ends_due
     handled = [position for subject in SUBJECTS for position in since[subject]]
     for subject in SUBJECTS:
         assert since[subject] == sorted(set(since[subject]))
