@@ -268,6 +268,8 @@ class Application:
             observer = Observers([serving.counting, observer])
         launch = self._launch(verbose=verbose)
         launch.check(chosen, [each.error for each in self._job_decisions() if each.error] if jobs else [])
+        if chosen:
+            self._require_event_store()
         counting = None if serving is None else serving.runs
         parts = self._job_assembly(verbose=verbose).parts(observer=counting) if jobs else None
         if jobs or self.blueprint.job_triggers:
@@ -284,6 +286,14 @@ class Application:
 
         parts = (self.container, self._group_containers, self._databases, self._spark)
         return Launch(self.configuration, self.blueprint, *parts, verbose=verbose)
+
+    def _require_event_store(self) -> None:
+        """Raise once what is wrong with the event store. Outages and unforeseen errors are left to the partitions."""
+        try:
+            self.event_store.head()
+        except Exception as error:
+            if isinstance(error, ExplainedError) and not self.event_store.is_outage(error):
+                raise
 
     def _made_serving(self) -> Serving | None:
         """Return what answers over HTTP, ``None`` if nothing is to."""

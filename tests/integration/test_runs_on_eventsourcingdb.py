@@ -32,6 +32,7 @@ def table(connection: Connection) -> None:
 def add(raw: Event, connection: Connection) -> None:
     connection.execute(text("INSERT INTO books (n) VALUES (:n)"), raw.data)
 """
+PARTITIONS = ("--set", "event-handling.groups.books.life-cycle.partitions=2")
 ENGINES = [pytest.param("thread", id="thread"), pytest.param("spark", id="spark", marks=pytest.mark.spark)]
 
 
@@ -79,25 +80,36 @@ def project(tmp_path: Path, server: EventSourcingDbStandIn, zygote: Zygote) -> P
     return Project(tmp_path, server, zygote)
 
 
-def test_a_wrong_token_is_one_message_without_a_trace(project: Project, server: EventSourcingDbStandIn) -> None:
-    server.api_token = "another"
-    code, said = project.run("run", "--until-caught-up")
-    assert code in {1, 2}
-    assert "could not continue ([OCQ-332] EventStoreError: EventSourcingDB does not accept the API token" in said
-    assert said.count("EventSourcingDB does not accept the API token") == 1
-    assert "fix:   set event-store.api-token" in said
-    assert "Traceback" not in said
-
-
+@pytest.mark.release(engine="spark", arguments=())
 @pytest.mark.parametrize("engine", ENGINES)
-def test_another_server_at_the_url_ends_a_run_until_caught_up(
-    project: Project, monkeypatch: pytest.MonkeyPatch, engine: str
+@pytest.mark.parametrize("arguments", [(), ("--until-caught-up",)])
+def test_a_wrong_token_is_one_message_for_all_partitions(
+    project: Project, server: EventSourcingDbStandIn, engine: str, arguments: tuple[str, ...]
+) -> None:
+    server.api_token = "another"
+    code, said = project.run("run", *arguments, *PARTITIONS, engine=engine)
+    assert code == 2
+    assert said.splitlines()[1:] == [
+        "[OCQ-332] EventSourcingDB does not accept the API token (unauthorized)",
+        f"  where: {server.url}",
+        "  fix:   set event-store.api-token to the token that the server was started with",
+    ]
+
+
+@pytest.mark.release(engine="spark", arguments=())
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("arguments", [(), ("--until-caught-up",)])
+def test_another_server_at_the_url_is_one_message_for_all_partitions(
+    project: Project, monkeypatch: pytest.MonkeyPatch, engine: str, arguments: tuple[str, ...]
 ) -> None:
     monkeypatch.setattr("opencqrs_py.testing.eventsourcingdb.server._Handler.version_string", lambda _: "nginx")
-    code, said = project.run("run", "--until-caught-up", engine=engine)
-    assert code in {1, 2}
-    assert said.count("[OCQ-334]") == 1
-    assert "the answer does not come from EventSourcingDB (status 200, application/x-ndjson, Server: nginx)" in said
+    code, said = project.run("run", *arguments, *PARTITIONS, engine=engine)
+    assert code == 2
+    assert said.count("[OCQ-") == said.count("  fix: ") == 1
+    assert (
+        "[OCQ-334] the answer does not come from EventSourcingDB (status 200, application/x-ndjson, Server: nginx)"
+        in said
+    )
     assert "fix:   correct event-store.url; a proxy in front of EventSourcingDB must pass on its header Server" in said
     assert "Traceback" not in said
 
