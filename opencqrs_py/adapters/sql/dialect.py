@@ -47,6 +47,7 @@ Values = tuple[str | int, ...]
 URL_SETTINGS = "the URL (settings event-store.url and database.url, option url in Spark)"
 RESTORE = f"a table of opencqrs was dropped or changed: restore it from a backup, or fix {URL_SETTINGS}"
 REPAIR = f"the file is damaged: restore it from a backup, or fix {URL_SETTINGS}"
+FREE_SPACE = "free space on its disk, and do the same again"
 GRANT = f"let an administrator grant the privilege, or name another user in {URL_SETTINGS}"
 
 
