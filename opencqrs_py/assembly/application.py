@@ -10,7 +10,14 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from opencqrs_py.assembly.blueprint import Blueprint, ProjectResources, UserModules, modules_in, modules_of
+from opencqrs_py.assembly.blueprint import (
+    Blueprint,
+    ProjectResources,
+    UserModules,
+    modules_in,
+    modules_of,
+    refuse_in_import,
+)
 from opencqrs_py.assembly.conditions import Decision, ignored_variables
 from opencqrs_py.assembly.databases import database_rule, missing_files
 from opencqrs_py.assembly.decisions import decisions, looked_at
@@ -235,15 +242,15 @@ class Application:
             jobs: Whether jobs are run; ``None``: if there are any, and no groups are named.
 
         Raises:
-            AssemblyError: OCQ-508 if there is nothing to start, OCQ-509 for a name that is no group, OCQ-511 if it
-                runs already or another thread is starting it, AssemblyErrors with all that could not be decided or
-                does not exist yet.
+            AssemblyError: OCQ-501 in a module that discovery imports, OCQ-508 if there is nothing to start, OCQ-509 for
+                a name that is no group, OCQ-511 if it runs or is being started already, AssemblyErrors with all that
+                could not be decided or does not exist yet.
             EngineError: If an engine cannot run on this machine.
             EventStoreError: If a group's progress does not fit its configuration, or a database cannot be used.
         """
-        self._life.start(
-            partial(self._planned, groups, observer, verbose=verbose, jobs=not groups if jobs is None else jobs)
-        )
+        refuse_in_import()
+        jobs = not groups if jobs is None else jobs
+        self._life.start(partial(self._planned, groups, observer, verbose=verbose, jobs=jobs))
 
     def _planned(self, names: Sequence[str], observer: Observer, *, verbose: bool, jobs: bool) -> Callable[[], None]:
         """Return what makes the parts of a start; wrong names are raised before anything is opened."""

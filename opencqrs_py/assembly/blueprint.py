@@ -7,6 +7,7 @@ import inspect
 import logging
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -26,6 +27,8 @@ from opencqrs_py.processing.exceptions import message_of, one_line, raise_interr
 from opencqrs_py.processing.supervision import SupervisedPartition
 
 _log = logging.getLogger("opencqrs.settings")
+_MAIN = 'put what is to run below if __name__ == "__main__":, or name the module in discovery.exclude'
+_being_imported: ContextVar[str] = ContextVar("module that discovery imports", default="")
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,13 +206,24 @@ def import_modules(
     return modules
 
 
+def refuse_in_import() -> None:
+    """Refuse to start an application in a module that discovery imports: it would run within that of the project.
+
+    Raises:
+        AssemblyError: OCQ-501, with the line of the module once it has passed through the import.
+    """
+    name = _being_imported.get()
+    if name:
+        raise AssemblyError("OCQ-501", f"module '{name}' starts an application when it is imported", fix=_MAIN)
+
+
 def _imported(name: str, roots: Sequence[str]) -> ModuleType:
+    before = _being_imported.set(name)
     try:
         return importlib.import_module(name)
     except SystemExit as error:
         what = f"module '{name}' ends the program when it is imported (SystemExit: {message_of(error)})"
-        fix = 'put what is to run below if __name__ == "__main__":, or name the module in discovery.exclude'
-        raise AssemblyError("OCQ-501", what, _raised_at(error, roots), fix) from error
+        raise AssemblyError("OCQ-501", what, _raised_at(error, roots), _MAIN) from error
     except ExplainedError as error:  # of a decorator, which does not know its line
         raise type(error)(error.code, error.what, error.where or _raised_at(error, roots), error.fix) from error
     except BaseException as error:  # an import runs the user's code; everything but Ctrl-C is that module's error
@@ -217,6 +231,8 @@ def _imported(name: str, roots: Sequence[str]) -> ModuleType:
         what = f"module '{name}' cannot be imported ({type_name(error)}: {message_of(error)})"
         fix = _UNTANGLE if "circular import" in str(error) else _IMPORT_FIX
         raise AssemblyError("OCQ-501", what, _raised_at(error, roots), fix) from error
+    finally:
+        _being_imported.reset(before)
 
 
 def _raised_at(error: BaseException, roots: Sequence[str]) -> str:

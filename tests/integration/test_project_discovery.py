@@ -100,6 +100,22 @@ def test_a_module_that_ends_the_program_ends_no_command_on_spark_in_silence(fold
         assert "Traceback" not in done.err
 
 
+@pytest.mark.parametrize("call", ["run(until_caught_up=True)", "start()"])
+def test_an_application_that_a_module_starts_when_it_is_imported_is_refused(folder, call):
+    script = f"from opencqrs_py import Application\nimport handlers\nApplication.from_project('.').{call}\n"
+    folder.write("handlers.py", HANDLER.format('"books"', "seen"))
+    folder.write("serve.py", script)
+    done = folder.run("run", "--until-caught-up")
+    assert done.code == 2
+    assert done.err.splitlines()[-3:] == [
+        "[OCQ-501] module 'serve' starts an application when it is imported",
+        f"  where: {folder.path}/serve.py:3",
+        '  fix:   put what is to run below if __name__ == "__main__":, or name the module in discovery.exclude',
+    ]
+    folder.write("serve.py", script.replace("Application.from", 'if __name__ == "__main__":\n    Application.from'))
+    assert folder.run("run", "--until-caught-up").code == 0
+
+
 def test_ctrl_c_while_a_module_is_imported_is_no_error_of_the_module(folder):
     folder.write("interrupted.py", "from opencqrs_py import event_handling\nraise KeyboardInterrupt\n")
     with pytest.raises(KeyboardInterrupt):
