@@ -193,15 +193,20 @@ def _keep(sequences: _Sequences, key: _Key, rest: tuple[InboxEntry, ...]) -> Non
         sequences.pop(key, None)
 
 
-def _state(entry: InboxEntry) -> tuple[InboxStatus, int]:
-    return entry.status, entry.attempts
+def _state(entry: InboxEntry) -> tuple[InboxStatus, int, int]:
+    return entry.status, entry.attempts, entry.retries
+
+
+def _is_due_otherwise(found: InboxEntry, read: InboxEntry) -> bool:
+    """Return whether the time of an event was changed, not given or taken as those before it have come and gone."""
+    return None not in (found.due_at, read.due_at) and found.due_at != read.due_at
 
 
 def _update(sequences: _Sequences, before: InboxEntry, after: InboxEntry, change: InboxChange) -> None:
     key = (before.group, before.sequence_id)
     entries = sequences.get(key, ())
     index = next((at for at, entry in enumerate(entries) if entry.position == before.position), None)
-    if index is None or _state(entries[index]) != _state(before):
+    if index is None or _state(entries[index]) != _state(before) or _is_due_otherwise(entries[index], before):
         raise InboxChangedError("an event in the inbox was changed while it was handled")
     changed = (*entries[:index], after, *entries[index + 1 :])
     free = after.due_at is None and not change.each

@@ -285,10 +285,10 @@ class SqlInbox:
         counted = (self._statements.count(connection, group, places) for places in _places_of(change.done))
         if sum(counted) != len(change.done):
             raise InboxChangedError("events in the inbox were changed before they were handled")
-        others = [*(before for before, _ in change.changed), *change.removed]
-        for entries in _in_parts(others):
-            as_read = select(func.count()).select_from(self._table).where(self._all_as_read(group, entries))
-            if connection.execute(as_read).scalar() != len(entries):
+        as_read = [(self._as_read(group, before), 1) for before, _ in change.changed]
+        as_read += [(self._all_as_read(group, entries), len(entries)) for entries in _in_parts(change.removed)]
+        for those, count in as_read:
+            if connection.execute(select(func.count()).select_from(self._table).where(those)).scalar() != count:
                 raise InboxChangedError("events in the inbox were changed before they were changed again")
         if change.added and (change.most_sequences is not None or change.most_of_sequence is not None):
             self._rows_in(connection, group, change)
@@ -440,23 +440,27 @@ class SqlInbox:
         return mine
 
     def _as_read(self, group: str, entry: InboxEntry) -> ColumnElement[bool]:
+        """Return what holds for the event of an entry if nobody has changed it, or its time, since it was read.
+
+        Events get a time, or lose it, as those before them come and go.
+        """
         columns = self._table.c
         this = self._in(group, key_of(entry.sequence_id)) & (columns.position == entry.position)
-        return this & (columns.status == entry.status.value) & (columns.attempts == entry.attempts)
+        same = (columns.status == entry.status.value) & (columns.attempts == entry.attempts)
+        same &= columns.retries == entry.retries
+        if entry.due_at is not None:
+            same &= columns.due_ms.is_(None) | (columns.due_ms == ms_of(entry.due_at))
+        return this & same
 
     def _all_as_read(self, group: str, entries: Sequence[InboxEntry]) -> ColumnElement[bool]:
         """Return what holds for the events of entries whose status and attempts are as they were read."""
         columns = self._table.c
-        rows: dict[tuple[str, int], list[tuple[SequenceKey, int]]] = {}
+        rows: dict[tuple[str, int, int], list[tuple[SequenceKey, int]]] = {}
         for entry in entries:
-            known = (entry.status.value, entry.attempts)
+            known = (entry.status.value, entry.attempts, entry.retries)
             rows.setdefault(known, []).append((key_of(entry.sequence_id), entry.position))
-        return or_(
-            *(
-                self._at(group, those) & (columns.status == status) & (columns.attempts == attempts)
-                for (status, attempts), those in rows.items()
-            )
-        )
+        state = tuple_(columns.status, columns.attempts, columns.retries)
+        return or_(*(self._at(group, those) & (state == tuple_(*known)) for known, those in rows.items()))
 
     def _among(self, group: str, sequences: Iterable[SequenceKey]) -> ColumnElement[bool]:
         """Return what holds for events of sequences, and for those of others with the same hash."""

@@ -353,6 +353,31 @@ class InboxContract:
                 pytest.fail("the unit was opened")
         assert self.seen(tracker) == [(1, "paused", None), (2, "pending", None)]
 
+    @pytest.mark.parametrize("by_person", [lambda one: one.with_attempts(3), lambda one: one.due(NOON)])
+    def test_an_attempt_does_not_change_an_event_that_a_person_has_changed_while_it_lasted(
+        self, tracker: ParkingTracker, cursor: Cursor, by_person: Callable[[InboxEntry], InboxEntry]
+    ) -> None:
+        first = parked(1)
+        cursor = self.put(tracker, cursor, first, entry(2))
+        changed = by_person(first)
+        assert tracker.change("group", InboxChange(at(NOON), changed=((first, changed),)))
+        failed = first.failed(AttemptError(at(NOON), "ValueError: no"), InboxStatus.RETRYING, LATER)
+        attempt = InboxChange(at(NOON), changed=((first, failed),))
+        with pytest.raises(InboxChangedError), tracker.unit("group", cursor, cursor.stored, change=attempt):
+            pytest.fail("the unit was opened")
+        assert tracker.entries("group") == [changed, entry(2)]
+        self.take(tracker, cursor, first)  # an attempt that succeeds ends it all the same
+        assert self.seen(tracker) == [(2, "pending", at(NOON))]
+
+    def test_an_event_whose_attempts_a_person_has_set_is_not_removed_as_it_was_before(
+        self, tracker: ParkingTracker, cursor: Cursor
+    ) -> None:
+        first = parked(1)
+        self.put(tracker, cursor, first)
+        assert tracker.change("group", InboxChange(at(NOON), changed=((first, first.with_attempts(3)),)))
+        assert not tracker.change("group", InboxChange(at(NOON), removed=(first,)))
+        assert self.seen(tracker) == [(1, "retrying", at(LATER))]
+
     def test_an_event_that_a_person_skips_is_recorded_and_the_next_is_due(
         self, tracker: ParkingTracker, cursor: Cursor
     ) -> None:
@@ -370,6 +395,7 @@ class InboxContract:
         self.take(tracker, cursor, first)
         assert tracker.change("group", InboxChange(at(LATER), changed=((read, read.with_attempts(3)),)))
         assert self.seen(tracker) == [(2, "pending", at(LATER))]
+        read = read.with_attempts(3)
         assert tracker.change("group", InboxChange(at(NOON), changed=((read, read.paused()),)))
         assert self.seen(tracker) == [(2, "paused", None)]
         assert tracker.change("group", InboxChange(at(NOON), changed=((read.paused(), read),)))

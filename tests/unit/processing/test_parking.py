@@ -22,7 +22,7 @@ from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.errors import EventFormatError, InboxError, TransactionEndedError
 from opencqrs_py.model import Handler, HandlerMark, ProcessingContext, layout
 from opencqrs_py.model.choices import OnExhausted
-from opencqrs_py.model.inbox import InboxChange, InboxStatus
+from opencqrs_py.model.inbox import InboxChange, InboxEntry, InboxStatus
 from opencqrs_py.model.outcome import Origin
 from opencqrs_py.processing.binding import NothingProvided, bind
 from opencqrs_py.processing.dispatch import Dispatcher
@@ -505,6 +505,33 @@ def test_a_person_may_change_an_event_during_its_attempt() -> None:
     assert [status.state.value for status in world.tracker.statuses()] == ["running"]
     assert [entry.attempts for entry in world.tracker.entries("group")] == [0]
     assert world.positions == [3, 1]
+
+
+@pytest.mark.parametrize(("command", "retries", "status"), [("retry", 2, "retrying"), ("set-attempts", 9, "exhausted")])
+def test_what_a_person_wants_of_an_event_outlives_an_attempt_that_fails_meanwhile(
+    command: str, retries: int, status: str
+) -> None:
+    world = World(["/a"])
+    world.errors = {1: NO}
+    world.drain()
+    world.pass_time(15)
+    tries: list[int] = []
+
+    def wanted(entry: InboxEntry) -> InboxEntry:
+        return entry.due(world.clock.now()) if command == "retry" else entry.with_attempts(9)
+
+    class Commanding(dict[int, BaseException]):
+        def get(self, position: int, _: Any = None) -> BaseException | None:
+            tries.append(position)
+            if len(tries) == 1:
+                assert world.change(1, wanted)
+            return NO
+
+    world.errors = Commanding()
+    world.clock.advance(100)
+    world.drain()
+    (found,) = world.tracker.entries("group")
+    assert (len(tries), found.attempts, found.retries, found.status) == (2, 2, retries, status)
 
 
 def test_an_attempt_that_is_given_up_of_an_event_that_has_left_changes_nothing() -> None:

@@ -307,6 +307,35 @@ def test_the_waits_double_and_then_the_event_waits_for_a_person(rule: ScheduleRu
     assert actions == [(Action.RETRY, wait) for wait in (60.0, 120.0, 240.0, 480.0)] + [(Action.PARK, 0.0)]
 
 
+@pytest.mark.parametrize("rule", [RULE, ALL], ids=["fail-first", "all"])
+@pytest.mark.parametrize(
+    ("command", "retries", "status"), [("retry", 2, "retrying"), ("set-attempts", 99, "exhausted")]
+)
+def test_what_a_person_wants_of_an_event_outlives_an_attempt_that_fails_meanwhile(
+    rule: ScheduleRule, command: str, retries: int, status: str
+) -> None:
+    world = World(["/a"], rule=rule)
+    world.errors = {1: NO}
+    world.drain()
+    world.pass_time(16)
+    tries: list[int] = []
+
+    class Commanding(dict[int, BaseException]):
+        def get(self, position: int, _: Any = None) -> BaseException | None:
+            tries.append(position)
+            if len(tries) == 1 and command == "retry":
+                world.clock.advance(0.5)
+                world.retry(position)
+            elif len(tries) == 1:
+                world.change(position, lambda entry: entry.with_attempts(retries))
+            return NO
+
+    world.errors = Commanding()
+    world.pass_time(66)
+    found = world.entry(1)
+    assert (len(tries), found.attempts, found.retries, found.status) == (2, 2, retries, status)
+
+
 @pytest.mark.parametrize(("rule", "done"), [(RULE, [1]), (ALL, [1, 3])])
 def test_an_event_that_no_attempt_helps_blocks_its_sequence_or_waits_alone(rule: ScheduleRule, done: list[int]) -> None:
     for error, status in ((NonTransientError("never"), "exhausted"), (EventFormatError("OCQ-210", "x"), "undecodable")):
