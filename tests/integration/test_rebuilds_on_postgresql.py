@@ -252,6 +252,33 @@ def test_functions_of_the_groups_types_and_tables_go_with_them(
     assert numbers(world, "SELECT count(*) FROM pg_proc WHERE proname = 'next'") == [1]
 
 
+def test_owners_and_privileges_of_functions_and_types_stay(
+    empty: World, make_module: Callable[[str], ModuleType]
+) -> None:
+    tables = (
+        f"{STATE};CREATE TABLE IF NOT EXISTS lent (position INTEGER PRIMARY KEY, it state);"
+        "CREATE OR REPLACE FUNCTION next(one state) RETURNS state LANGUAGE sql RETURN CAST('back' AS state)"
+    )
+    world = typed(empty, make_module, tables, "INSERT INTO lent VALUES (:position, 'lent')")
+    world.send("DROP ROLE IF EXISTS rebuilt_for", "CREATE ROLE rebuilt_for")
+    world.send(
+        "REVOKE EXECUTE ON FUNCTION next FROM PUBLIC",
+        "GRANT EXECUTE ON FUNCTION next TO rebuilt_for WITH GRANT OPTION",
+        "REVOKE USAGE ON TYPE state FROM PUBLIC",
+        "ALTER TYPE state OWNER TO rebuilt_for",
+    )
+    asked = (
+        "SELECT CAST(proacl AS text), CAST(typacl AS text), pg_get_userbyid(typowner) FROM pg_proc, pg_type "
+        "WHERE proname = 'next' AND typname = 'state' AND pronamespace = CAST('public' AS regnamespace) "
+        "AND typnamespace = pronamespace"
+    )
+    before = world.send(asked)
+    for change in (rebuild, undo, rebuild, drop_old):
+        change(world)
+        assert world.send(asked) == before
+    world.send("DROP OWNED BY rebuilt_for CASCADE", "DROP ROLE rebuilt_for")
+
+
 TOUCH = (
     "CREATE OR REPLACE FUNCTION touch() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.n = 7~ RETURN NEW~ END';"
     "CREATE TABLE IF NOT EXISTS lent (position INTEGER PRIMARY KEY, n INTEGER);"

@@ -38,6 +38,21 @@ JOIN pg_attribute ON attrelid = refobjid AND attnum = refobjsubid
 WHERE classid = 'pg_class'::regclass AND refclassid = 'pg_class'::regclass AND refobjid = %s
     AND refobjsubid > 0 AND deptype IN ('a', 'i')
 """
+# Of types, collations and functions; where nothing was granted or revoked, what everybody has.
+_SPECIAL = """
+SELECT pg_get_userbyid({prefix}owner), oid::{named}::text FROM {catalog} WHERE oid = %s
+"""
+_SPECIAL_ACCESS = """
+SELECT privilege_type, CASE grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(grantee)) END, is_grantable,
+    NULL AS attname
+FROM {catalog}, aclexplode(coalesce({prefix}acl, acldefault('{default}', {prefix}owner)))
+WHERE oid = %s AND grantee <> {prefix}owner
+"""
+_SPECIALS = {
+    "type": {"altered": "TYPE", "catalog": "pg_type", "prefix": "typ", "named": "regtype", "default": "T"},
+    "collation": {"altered": "COLLATION", "catalog": "pg_collation", "prefix": "coll", "named": "regcollation"},
+    "function": {"altered": "ROUTINE", "catalog": "pg_proc", "prefix": "pro", "named": "regprocedure", "default": "f"},
+}
 Access = frozenset[tuple[str, str, bool, str | None]]
 
 
@@ -104,6 +119,37 @@ def give(connection: Connection, live: str, target: str, one: ShadowTable, kept:
         run(connection, f"ALTER PUBLICATION {quoted(publication)} ADD TABLE {name}").close()
     if kept.identity in ("f", "n") and one.kind == "table":
         run(connection, f"ALTER TABLE {name} REPLICA IDENTITY {'FULL' if kept.identity == 'f' else 'NOTHING'}").close()
+
+
+@dataclass(frozen=True, slots=True)
+class Special:
+    """Whose a type, collation or function is, how statements name it, and the privileges of others."""
+
+    altered: str
+    owner: str
+    name: str
+    access: Access
+
+    @classmethod
+    def of(cls, connection: Connection, one: Relation) -> Special:
+        """Return these of one that is there."""
+        known = _SPECIALS[one.kind]
+        owner, name = connection.exec_driver_sql(_SPECIAL.format(**known), (one.number,)).one()
+        rows = connection.exec_driver_sql(_SPECIAL_ACCESS.format(**known), (one.number,)) if "default" in known else ()
+        return cls(known["altered"], owner, name, frozenset(tuple(row) for row in rows))
+
+
+def give_special(connection: Connection, one: Relation, kept: Special) -> None:
+    """Have a type, collation or function belong to the same people as the one whose place it has taken."""
+    now = Special.of(connection, one)
+    if now.owner != kept.owner:
+        run(connection, f"ALTER {now.altered} {now.name} OWNER TO {quoted(kept.owner)}").close()
+        now = Special.of(connection, one)
+    for privilege, grantee, _, _ in sorted(now.access - kept.access, key=str):
+        run(connection, f"REVOKE {privilege} ON {now.altered} {now.name} FROM {grantee}").close()
+    for privilege, grantee, grantable, _ in sorted(kept.access - now.access, key=str):
+        option = " WITH GRANT OPTION" if grantable else ""
+        run(connection, f"GRANT {privilege} ON {now.altered} {now.name} TO {grantee}{option}").close()
 
 
 def have_fire(connection: Connection, table: str, firing: dict[str, str]) -> None:

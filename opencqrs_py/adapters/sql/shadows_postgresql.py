@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from opencqrs_py.adapters.sql.connections import reason_of, run
 from opencqrs_py.adapters.sql.kept_rows import KEPT, KeptRows
-from opencqrs_py.adapters.sql.postgresql_belongings import give, have_fire, taken_from
+from opencqrs_py.adapters.sql.postgresql_belongings import Special, give, give_special, have_fire, taken_from
 from opencqrs_py.adapters.sql.postgresql_catalog import Relation, has_rows, is_table, quoted, relations, ties
 from opencqrs_py.adapters.sql.postgresql_dependents import users_of, users_of_rest
 from opencqrs_py.adapters.sql.shadow_guards import WRITTEN, WRITTEN_COLUMNS
@@ -35,13 +35,8 @@ from opencqrs_py.model.rebuild import Difference, Fate, RebuildPhase, RebuildRec
 _PATIENCE_MS = 50  # that readers wait behind a swap that cannot get its locks
 _WITH_ROWS = ("table", "materialized view")
 
-# What is swapped besides relations: the type of its name, what ``ALTER`` calls it, and the catalog in which it is.
+# What is swapped besides relations.
 _SPECIALS = {
-    "type": ("regtype", "TYPE", "pg_type WHERE typnamespace"),
-    "collation": ("regcollation", "COLLATION", "pg_collation WHERE collnamespace"),
-    "function": ("regprocedure", "ROUTINE", "pg_proc WHERE pronamespace"),
-}
-_NAMES = {
     "type": """
         SELECT typname, pg_type.oid FROM pg_type LEFT JOIN pg_class ON pg_class.oid = typrelid
         WHERE typnamespace = to_regnamespace(%s) AND (typtype::text IN ('e', 'd', 'r', 'm') OR relkind = 'c') ORDER BY 1
@@ -341,10 +336,11 @@ class PostgresqlShadows(Shadows):
         live = self._live_place
         numbers = {each.name: each for each in relations(connection, live)}
         specials = [{(e.kind, e.name): e for e in _specials(connection, place)} for place in (live, source)]
-        taken = {}
+        taken, given = {}, dict[tuple[str, str], Special]()
         leaving = {(_space_of(each.kind), each.name): each for each in (*moved, *gone)}  # a table may become a view
         for each in leaving.values():
             if (special := specials[0].get((each.kind, each.name))) is not None:
+                given[each.kind, each.name] = Special.of(connection, special)
                 _move_special(connection, special, target)
             elif each.kind not in _SPECIALS and each.name in numbers:
                 there = numbers[each.name]
@@ -355,6 +351,9 @@ class PostgresqlShadows(Shadows):
                 _move_special(connection, special, live)
             else:
                 _move(connection, each.kind, each.name, source, live)
+        for key, kept in given.items():
+            if key in specials[1]:
+                give_special(connection, specials[1][key], kept)
         replaced = [each for each in moved if each.name in taken and each.kind not in _SPECIALS]
         for each in replaced:
             give(connection, live, target, each, taken[each.name])
@@ -399,7 +398,7 @@ def _specials(connection: Connection, schema: str) -> list[Relation]:
     """Return the types, collations and functions of a schema; their names do not say that arguments are of it, too."""
     return [
         Relation(name.replace(f"{schema}.", ""), kind, number)
-        for kind, query in _NAMES.items()
+        for kind, query in _SPECIALS.items()
         for name, number in connection.exec_driver_sql(query, (quoted(schema),))
     ]
 
@@ -457,11 +456,9 @@ def _move(connection: Connection, kind: str, name: str, source: str, target: str
 
 def _move_special(connection: Connection, special: Relation, target: str) -> None:
     """Move a type, collation or function, unless it has come with another one, as PostgreSQL 17 does it with types."""
-    named, altered, found = _SPECIALS[special.kind]
-    asked = f"SELECT oid::{named}::text FROM {found} <> to_regnamespace(%s)::oid AND oid = %s"  # noqa: S608 our own
-    name = connection.exec_driver_sql(asked, (quoted(target), special.number)).scalar()
-    if name is not None:
-        run(connection, f"ALTER {altered} {name} SET SCHEMA {quoted(target)}").close()
+    if special not in _specials(connection, target):
+        one = Special.of(connection, special)
+        run(connection, f"ALTER {one.altered} {one.name} SET SCHEMA {quoted(target)}").close()
 
 
 def _copy_structure(connection: Connection, live: str, shadow: str, tables: Sequence[str]) -> None:
