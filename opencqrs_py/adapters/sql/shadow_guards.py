@@ -133,7 +133,8 @@ class PostgresqlGuard(ShadowGuard):
 
 
 _READS = re.compile(
-    r"\s*(?:SELECT|SHOW|DESCRIBE|DESC|EXPLAIN|WITH\b(?!.*\b(?:INSERT|UPDATE|DELETE|REPLACE)\b))\b", re.IGNORECASE
+    r"\s*(?:SELECT|SHOW|DESCRIBE|DESC|EXPLAIN|WITH\b(?!.*\b(?:INSERT|UPDATE|DELETE|REPLACE)\b))\b",
+    re.IGNORECASE | re.DOTALL,
 )
 # What is elsewhere, or in a compound statement: of that only a parser could say which tables it writes to.
 _HIDDEN = re.compile(

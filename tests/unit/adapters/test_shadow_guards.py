@@ -29,12 +29,14 @@ OUTSIDE = (
     "SELECT `live` . `noted` (1)",
     "SET @noted = live.noted(1)",
     "SET STATEMENT max_statement_time = 9 FOR INSERT INTO live.notes VALUES (1)",
+    "WITH old AS (SELECT 1)\nDELETE FROM live.notes",
 )
 INSIDE = {
     "INSERT INTO loan VALUES (1)": {"loan"},
     "SET STATEMENT max_statement_time = 5 FOR INSERT INTO loan VALUES (1)": {"loan"},
     "SET STATEMENT sql_mode = 'a for b' FOR UPDATE loan SET n = 1": {"loan"},
     "SET STATEMENT max_statement_time = 5 FOR SELECT * FROM loan": set(),
+    "WITH old AS (SELECT 1)\nSELECT * FROM old": set(),
     "SET @n = 1": set(),
     "BEGIN": set(),
     "SELECT * FROM live.notes FOR UPDATE": set(),
