@@ -128,10 +128,8 @@ def _tables_as_json(tables: Sequence[ShadowTable]) -> list[dict[str, str]]:
 
 def _plan_lines(plan: RebuildPlan) -> list[str]:
     from opencqrs_py.model.naming import counted  # noqa: PLC0415 only for this command
-    from opencqrs_py.model.rebuild import Fate  # noqa: PLC0415 as above
     from opencqrs_py.processing.notices import in_words  # noqa: PLC0415 as above
 
-    written = {Fate.LEFT: "swapped if a handler writes to it", Fate.SHARED: "read only"}
     lines = [
         f"{plan.group} would be rebuilt on the engine {plan.engine}; the log to handle: {counted(plan.events, 'event')}"
     ]
@@ -141,10 +139,18 @@ def _plan_lines(plan: RebuildPlan) -> list[str]:
     if plan.max_tasks is not None:
         what = "task" if plan.engine == "spark" else "partition"
         lines.append(f"  at most {counted(plan.max_tasks, what)} at once")
-    lines += [f"  {one.kind} {one.name} ({one.how}): {written.get(one.fate, one.fate.value)}" for one in plan.tables]
+    lines += [f"  {one.kind} {one.name} ({one.how}): {_fate_of(one)}" for one in plan.tables]
     lines += [f"  left out, as it does not ask for the transaction: {place}" for place in plan.left_out]
     lines += [f"  refused: {reason}" for reason in plan.refusals]
     return lines
+
+
+def _fate_of(one: ShadowTable) -> str:
+    from opencqrs_py.model.rebuild import Fate  # noqa: PLC0415 only for this command
+
+    is_used = one.kind in ("type", "collation", "function")
+    left = "swapped with the tables that use it" if is_used else "swapped if a handler writes to it"
+    return {Fate.LEFT: left, Fate.SHARED: "read only"}.get(one.fate, one.fate.value)
 
 
 def _result_as_json(result: RebuildResult, state: str) -> dict[str, Any]:
