@@ -1,6 +1,6 @@
 """Processes of this machine: what identifies them, and whether one has provably ended.
 
-Linux tells all of that below ``/proc``. On other systems nothing can be proved, and what a process held ends by time.
+Linux shows all of that below ``/proc``. On other systems nothing can be proved, and claims of a process end by time.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import socket
 
 
 def actor() -> str:
-    """Return who is at work: ``user@host``; the number of the user if no name is known."""
+    """Return the current user as ``user@host``; with the user's number if no name is known."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError, ImportError):

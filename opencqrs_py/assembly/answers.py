@@ -29,7 +29,7 @@ def why_unavailable(error: Exception, seconds: float) -> str | None:
 
 
 def reason_of(error: Exception, seconds: float) -> str:
-    """Return in one line why a look that was to take so many seconds has no result."""
+    """Return in one line why a query with a time limit has no result."""
     return why_unavailable(error, seconds) or scrubbed(one_line(error))
 
 

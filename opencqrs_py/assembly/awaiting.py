@@ -19,7 +19,7 @@ from opencqrs_py.processing.finding import find_event
 from opencqrs_py.processing.ports import EventSource, ProgressTracker
 from opencqrs_py.processing.reaching import WatchedGroup, reached
 
-_FIRST_LOOK_SECONDS = 0.05  # until a first look at why it may take for ever: most waits are over by then
+_FIRST_LOOK_SECONDS = 0.05  # until the first check whether it may take for ever: most waits are over by then
 _LOOK_SECONDS = 0.5  # between two such looks
 
 
@@ -79,7 +79,7 @@ class Watched:
                 shared.watcher.stop()
 
     def renew(self, tracker: ProgressTracker, group: str, seen: Progress) -> None:
-        """Have whoever waits next open a watch of its own: ``seen`` shows progress that has gone back, as by a reset.
+        """Make the next caller open its own watch: ``seen`` is progress that has gone back, as by a reset.
 
         Those who share it still see what follows.
         """
@@ -110,7 +110,7 @@ class Awaiting:
     now: Callable[[], float] = field(default=time.monotonic)
 
     def target(self, position: int | str | None, source: str = "") -> int:
-        """Return the position that is meant: a number, that of an event by its id, or that of the newest event.
+        """Return the position to wait for: a number, that of an event by its id, or that of the newest event.
 
         Raises:
             NotReachedError: OCQ-543, if no event has the id.

@@ -66,13 +66,13 @@ class Blueprint:
 
     Attributes:
         modules: Where the handlers are.
-        database: What settings say of the read models' database and of the event store.
-        events: What settings say of how stored events are read.
+        database: Settings of the read models' database and of the event store.
+        events: Settings for reading stored events.
         api_token: What EventSourcingDB asks for.
         mapping: The table of another system that is the event store, ``None`` for a store of ours.
         clock_ref: Provider of the clock; ``None`` when settings name none.
         secrets: Secret values of the settings, which no message must show.
-        job_triggers: What settings say of the events that start jobs.
+        job_triggers: Settings of the events that start jobs.
     """
 
     modules: UserModules
@@ -181,7 +181,7 @@ def import_modules(
     Raises:
         HandlerSignatureError: If a decorator refuses what it is given.
         AssemblyError: OCQ-501, if one cannot be imported or ends the program; names the file and line that raised.
-            OCQ-512, if another module of the same name stands in its way.
+            OCQ-512, if another module has the same name.
         AssemblyErrors: All of these, if there are several.
         KeyboardInterrupt: If Ctrl-C was pressed.
     """

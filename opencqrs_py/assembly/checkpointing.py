@@ -1,4 +1,4 @@
-"""Self-checkpointing: what settings say of it, and what it comes to in a group."""
+"""Self-checkpointing: its settings, and the decision for a group."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ IN_MEMORY = "has its progress in memory, which workers of Spark do not share"
 
 
 def checkpoint_rule_of(settings: EffectiveGroup, tracking: Decision) -> CheckpointRule:
-    """Return how the participants of a group, if it has any, say what is durable; or why it cannot have any."""
+    """Return how the participants of a group, if it has any, confirm what is durable; or why it cannot have any."""
     in_memory = tracking.choice == Tracking.IN_MEMORY.value and not tracking.provider
     rule = CheckpointRule(CheckpointMode(settings.checkpointing.mode.value), settings.checkpointing.timeout)
     path, why, setting = f"event-handling.groups[{settings.name}]", "", ""

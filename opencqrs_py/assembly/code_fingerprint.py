@@ -69,7 +69,7 @@ class _Module:
 
 
 class CodeReader:
-    """Reads what code of a project does. It parses each module once, as it was when it was first asked for.
+    """Reads what code of a project does. It parses each module once, as of its first use.
 
     Args:
         own: Which modules are the project's own.
@@ -84,7 +84,7 @@ class CodeReader:
 
         Args:
             members: What counts.
-            said: Texts that count with it.
+            said: Texts that are part of the fingerprint.
             values: Whether plain values count, too, that objects, partial functions and closures have.
         """
         texts = sorted({*self.texts(members, values=values), *said})
@@ -143,7 +143,7 @@ class _Walk:
         self._kept: list[object] = []  # so that no id is given twice
 
     def add(self, member: object) -> None:
-        """Take in a function, a class, or an object that is called."""
+        """Include a function, a class, or a callable object."""
         if id(member) in self._seen:
             return
         self._seen.add(id(member))
@@ -185,7 +185,7 @@ class _Walk:
         self._add_closure(function)
 
     def _add_closure(self, function: FunctionType) -> None:
-        """Take in what a function has from around it: functions, and objects of the project that wrap some."""
+        """Include what a function closes over: functions, and objects of the project that wrap some."""
         values: list[tuple[str, object]] = []
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             try:
@@ -213,7 +213,7 @@ class _Walk:
                     self.add(value)
 
     def _add_state(self, instance: object, *, wraps: bool = False) -> None:
-        """Take in what an object was made with, as far as it is plain; of one that wraps functions, these."""
+        """Include the plain values that an object was made with, and functions that it wraps."""
         if not isinstance(instance, type):
             self._add_values(type(instance).__qualname__, attributes_of(instance), wraps=wraps)
 
@@ -232,7 +232,7 @@ class _Walk:
         return callable(value) and self._reader.owns(type(value).__module__)
 
     def _add_node(self, node: ast.AST, module: _Module | None) -> None:
-        """Take in a piece of a module, and what it names."""
+        """Include a part of a module, and what it names."""
         if id(node) in self._seen or module is None:
             return
         self._seen.add(id(node))
@@ -243,7 +243,7 @@ class _Walk:
             self._add_chain(chain, module, local)
 
     def _add_chain(self, chain: Chain, module: _Module, local: Mapping[str, ast.Import | ast.ImportFrom]) -> None:
-        """Take in what a name stands for in a module, if the project has defined it."""
+        """Include what a name refers to in a module, if the project has defined it."""
         name, *attributes = chain
         statements: Sequence[ast.stmt] = [local[name]] if name in local else module.bindings.get(name, ())
         for statement in statements:
@@ -270,7 +270,7 @@ class _Walk:
                 self.add(held)
 
     def _add_imported(self, home: str, names: Chain) -> None:
-        """Take in what is imported: of a module of the project the definition, of others the name."""
+        """Include an import: from a module of the project the definition, from others the name."""
         module = self._reader.module(home)
         if names and (module is None or names[0] not in module.bindings):
             inner = f"{home}.{names[0]}"
@@ -338,7 +338,7 @@ def _imported(statement: ast.Import | ast.ImportFrom, name: str, package: str) -
 
 
 def _nodes_of(code: CodeType, module: _Module) -> list[ast.AST]:
-    """Return where a function stands in its module: with what it is nested in, as that may set what it uses."""
+    """Return the nodes of a function in its module, including outer ones, which may define what it uses."""
     line = code.co_firstlineno
     if code.co_name == "<lambda>":
         lambdas = [each for each in ast.walk(module.tree) if isinstance(each, ast.Lambda) and each.lineno == line]

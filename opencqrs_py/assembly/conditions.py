@@ -31,11 +31,11 @@ class Decision:
     Attributes:
         group: Processing group; empty when the choice is a job's or the whole application's.
         subject: What was chosen, as a setting's path.
-        choice: What it came to; empty when it could not be decided.
+        choice: The result; empty if it could not be decided.
         reason: Why.
         candidates: What is configured or registered that could have been chosen.
-        setting: The setting that decided it; empty when it was decided by what there is.
-        error: Why it could not be decided; ``None`` also when another decision stands in its way.
+        setting: The setting that decided it; empty if the available parts did.
+        error: Why it could not be decided; ``None`` also if another decision prevents it.
         provider: Name of the provider that was chosen; empty when it is none.
         job: Name of the job; empty when the choice is not about one.
     """
@@ -105,7 +105,7 @@ def _context(group: str, registries: Sequence[str], candidates: tuple[str, ...])
 def _by_candidates(
     settings: EffectiveGroup, registries: Sequence[str], candidates: tuple[str, ...], tracking: Decision
 ) -> Decision:
-    """Decide on the controller where no provider is named and the application context is not asked for."""
+    """Decide on the controller where neither a provider nor the application context is configured."""
     name, path, wanted = settings.name, CONTROLLER, settings.life_cycle.controller
     setting = path if wanted is not None else ""
     if len(registries) > 1:
@@ -377,7 +377,7 @@ def provided(decision: Decision, part: Part, injector: ContainerInjector) -> Any
 
 
 def as_made(decision: Decision, make: Callable[[], object]) -> Decision:
-    """Return the decision for a provider after a look at what it makes: it may raise, or lack a method."""
+    """Return the decision for a provider after checking its object: it may raise, or lack a method."""
     if decision.error or not decision.provider:
         return decision
     try:

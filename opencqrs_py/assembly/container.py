@@ -213,7 +213,7 @@ class ApplicationContainer(containers.DeclarativeContainer):
 
 
 def assemble(blueprint: Blueprint, opened: OpenedDatabases | None = None) -> ApplicationContainer:
-    """Return the parts that groups share. Nothing is opened or imported before it is asked for.
+    """Return the parts that groups share. Nothing is opened or imported before it is used.
 
     Args:
         blueprint: What the application is made from.

@@ -76,11 +76,11 @@ class Control:
         self._tracker_of = tracker_of
 
     def view(self) -> ControlView:
-        """Return how everything stands, with nodes as dead whose processes have provably ended."""
+        """Return the state of the control tables, with nodes as dead whose processes have provably ended."""
         return self._store.view().without(has_ended) if self._store is not None else ControlView()
 
     def nodes(self) -> list[NodeStatus]:
-        """Return the nodes that are known, also those that ended without a word, for a day."""
+        """Return the known nodes, including crashed ones for a day."""
         view = self.view()
         held = Counter((lease.node, lease.key.group) for lease in view.leases)
         whole = Counter(lease.key.group for lease in view.leases)
@@ -215,12 +215,12 @@ class Control:
 
     @contextmanager
     def let_go(self, group: str, partitions: Collection[Partition], timeout: float) -> Iterator[LetGo]:
-        """Have nodes finish what they have in hand of partitions, and let go of them. If the block fails, they go on.
+        """Have nodes finish the events in hand of partitions, and release them. If the block fails, they continue.
 
         Nothing is stopped if leases do not lead the group.
 
         Raises:
-            WaitTimedOutError: OCQ-536, if a node has not let go in time.
+            WaitTimedOutError: OCQ-536, if a node has not released them in time.
         """
         view, keys = self.view(), [GroupPartition(group, each) for each in partitions]
         wanted = [key for key in keys if view.wanted_of(key) is Wanted.STARTED]

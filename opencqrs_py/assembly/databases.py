@@ -25,7 +25,7 @@ class Said:
     Attributes:
         value: A URL with its path made absolute, or the name of a provider. Not shown: it may hold a password.
         shown: The same as it may be printed.
-        origin: Where the setting stands.
+        origin: Where the setting was made.
         is_default: Whether no source sets it.
     """
 
@@ -37,7 +37,7 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class DatabaseRule:
-    """All that settings say of where the events are and the read models may be. Travels to Spark's workers.
+    """The settings of the event store and the read models' database. Sent to Spark's workers.
 
     Attributes:
         event_store: ``event-store.url``.
@@ -59,7 +59,7 @@ class DatabaseRule:
 
     @property
     def sets_store(self) -> bool:
-        """Whether settings say by a URL or a mapping what the event store is."""
+        """Whether settings define the event store by a URL or a mapping."""
         return self.read_only or not self.event_store.is_default
 
     @property
@@ -138,7 +138,7 @@ def decide_event_store(rule: DatabaseRule, injector: ContainerInjector) -> Decis
 
 
 def choose_event_store(rule: DatabaseRule, injector: Callable[[], ContainerInjector]) -> Decision:
-    """Decide as ``decide_event_store`` does, without a look at any module if settings say what the event store is."""
+    """Decide like ``decide_event_store``, without importing modules if settings define the event store."""
     return decide_event_store(rule, ContainerInjector() if rule.sets_store else injector())
 
 

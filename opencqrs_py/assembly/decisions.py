@@ -1,4 +1,4 @@
-"""Every decision of an application: those on its parts, each with where its setting stands, and those of discovery."""
+"""Every decision of an application: on its parts, each with the place of its setting, and of discovery."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def decisions(
     groups: Sequence[EffectiveGroup],
     containers: Mapping[str, GroupContainer],
 ) -> list[Decision]:
-    """Return what was chosen for the application and for each of the groups, each with where its setting stands."""
+    """Return the choices for the application and for each group, each with the place of its setting."""
     database = container.database_choice().decision
     injector = container.discovered().injector
     store = as_made(decide_event_store(container.database_rule(), injector), container.event_store)
@@ -93,7 +93,7 @@ def _batch(settings: EffectiveGroup, group: GroupContainer, missing: Decision | 
 
 
 def _with_origin(decision: Decision, configuration: Configuration) -> Decision:
-    """Add where the deciding setting stands: to the reason, or to the error."""
+    """Add the place of the deciding setting to the reason, or to the error."""
     if not decision.setting:
         return decision
     prefix = f"event-handling.groups[{decision.group}]." if decision.group else ""

@@ -126,7 +126,7 @@ def discover(
     Args:
         modules: Where to look; what they import from elsewhere does not count.
         only: References of the handlers to take, ``module:*`` for all of a module; ``None`` for all.
-        provided: Objects that stand in for what containers provide, by the type that is asked for.
+        provided: Objects that replace what containers provide, by requested type.
 
     Raises:
         HandlerSignatureError: OCQ-207, if a marked class or method cannot serve; OCQ-209, if something is decorated in
@@ -297,7 +297,7 @@ def _replay_of(mark: HandlerMark, group: str, of_class: Sequence[HandlerMark]) -
 
 
 def _check_twice(marks: Sequence[HandlerMark], place: str) -> None:
-    """Refuse two decorations that say the same: each event would be handled twice."""
+    """Refuse two equal decorations: each event would be handled twice."""
     seen: set[tuple[str, tuple[str, ...]]] = set()
     for mark in marks:
         if (said := (canonical(mark.group), mark.types)) in seen:
@@ -324,7 +324,7 @@ def _of_groups(members: Iterable[Any], attribute: str) -> tuple[GroupFunction, .
 
 
 def _handlers_of_others(modules: Sequence[ModuleType], members: Sequence[Member]) -> Iterator[ConfigurationWarning]:
-    """Yield a warning for each handler that a module imports from one that is not looked at."""
+    """Yield a warning for each handler that a module imports from one that is not searched."""
     counted = {id(mark) for member in members for mark in marks_of(member.value, HANDLER_ATTRIBUTE)}
     names = {module.__name__ for module in modules}
     for module in modules:
@@ -458,6 +458,6 @@ def _inherited_twice(handlers: Sequence[Handler]) -> Iterator[ConfigurationWarni
 
 
 def _same_in_every_file(code: CodeType) -> tuple[object, ...]:
-    """Return what two copies of a function have in common, whatever line they stand in."""
+    """Return what two copies of a function have in common, except their lines."""
     constants = (_same_in_every_file(each) if isinstance(each, CodeType) else repr(each) for each in code.co_consts)
     return code.co_code, code.co_names, code.co_varnames, tuple(constants)

@@ -26,7 +26,7 @@ class Problem(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HealthRule:
-    """What counts as unhealthy, besides partitions that have failed or that nobody has.
+    """What counts as unhealthy, besides partitions that have failed or have no owner.
 
     Attributes:
         max_lag: Most events between a partition and the newest one; ``None``: any number.
@@ -126,8 +126,8 @@ class Health:
 
     Attributes:
         groups: Its groups.
-        unavailable: Why nothing can be told of them, in one line; empty if it can.
-        jobs: Its jobs; none if only some groups were asked for.
+        unavailable: Why their health is unknown, in one line; empty if it is known.
+        jobs: Its jobs; none if only some groups were requested.
     """
 
     groups: tuple[GroupHealth, ...] = ()
@@ -169,7 +169,7 @@ def judged(group: str, standings: Sequence[Standing], rule: HealthRule) -> Group
 def obstacle(standing: Standing) -> tuple[str, str] | None:
     """Return why a partition makes no progress unless a person does something, and what; ``None`` if it may.
 
-    One that a process can still take, that backs off, or that waits for a database may go on by itself.
+    One that a process can still take, that backs off, or that waits for a database may continue without action.
     """
     place, status = f"{standing.group}:{standing.partition}", standing.status
     if not standing.wanted:

@@ -40,7 +40,7 @@ _TRIES = 5  # of a change, while processors change the same events
 
 @dataclass(frozen=True, slots=True)
 class InboxFilter:
-    """Which events of the inbox are meant: those to which all applies that is said.
+    """A filter for events of the inbox: those that meet all given conditions.
 
     Attributes:
         groups: Names of groups, in any spelling; empty for all.
@@ -105,7 +105,7 @@ class ShownEntry:
     Attributes:
         entry: The event as it waits.
         first: The first event of its sequence, which is tried before all others.
-        event: The event as the store has it; ``None`` if it is not there any more.
+        event: The stored event; ``None`` if it no longer exists.
     """
 
     entry: InboxEntry
@@ -135,7 +135,7 @@ class _Command:
 class InboxControl:
     """Shows and changes what waits in the inboxes of groups, from any process.
 
-    A processor that runs takes up what was changed within seconds. Each change is logged, with who has made it, by the
+    A running processor notices changes within seconds. Each change is logged, with the person who made it, by the
     logger ``opencqrs.inbox``. With ``dry_run`` nothing is changed.
 
     Args:
@@ -270,7 +270,7 @@ class InboxControl:
 
         Args:
             which: Which events.
-            reason: Why. It is recorded with who has skipped the event, and with its last error.
+            reason: Why. Recorded with the person who has skipped the event, and with its last error.
             dry_run: Whether nothing is changed.
 
         Raises:
@@ -287,7 +287,7 @@ class InboxControl:
         return self._change(which, _Command(f"skipped ({reason})", plan, reason=reason, frees=True), dry_run=dry_run)
 
     def set_attempts(self, which: InboxFilter, attempts: int, *, dry_run: bool = False) -> list[InboxStep]:
-        """Set how many of the attempts of ``park.retry`` events have used up; 0 gives all of them again.
+        """Set how many attempts of ``park.retry`` events have used; 0 restores all of them.
 
         An event whose attempts were exhausted waits for ``retry`` all the same.
 
@@ -334,7 +334,7 @@ class InboxControl:
         return self._groups[group].processing.mode is Mode.SCHEDULED
 
     def _is_each(self, group: str) -> bool:
-        """Return whether each event of a group is tried for itself."""
+        """Return whether each event of a group is tried on its own."""
         return self._is_scheduled(group) and self._groups[group].batch.mode is BatchMode.ALL
 
     def _change(self, which: InboxFilter, command: _Command, *, dry_run: bool) -> list[InboxStep]:
@@ -389,7 +389,7 @@ class InboxControl:
         return [_skip(entry, partition, reason, now) for entry in removed]
 
     def _sequences(self, which: InboxFilter) -> Iterator[tuple[str, ParkingTracker, list[InboxEntry]]]:
-        """Yield sequences of the groups that are meant: group, tracker, and all their events in their order.
+        """Yield sequences of the selected groups: group, tracker, and all their events in their order.
 
         All those with an event that matches are among them. A few are read one by one, else the whole inbox is.
         """
@@ -413,7 +413,7 @@ class InboxControl:
         return list(found) if len(found) <= _FEW else None
 
     def _trackers(self, which: InboxFilter) -> Iterator[tuple[str, ParkingTracker]]:
-        """Yield the groups that are meant and have an inbox, each with its tracker."""
+        """Yield the selected groups with an inbox, each with its tracker."""
         for name in sorted(self._names(which.groups)):
             tracker = self._tracker_of(name)
             if which.groups and (reason := _why_not_seen(tracker, name)):

@@ -70,7 +70,7 @@ class _Registered:
                 return made == wanted.__name__
 
     def declares(self, wanted: type) -> bool:
-        """Return whether what it makes derives from ``wanted``, or is said to be one."""
+        """Return whether its objects derive from ``wanted``, or are declared to."""
         made = self.made
         return wanted in made.__mro__ if isinstance(made, type) else made == wanted.__name__
 
@@ -81,7 +81,7 @@ class ContainerInjector(Injector):
     Args:
         containers: Instances of the user's containers. One whose class has a child among them, or is nested in one of
             them, gives way to that one.
-        provided: Objects by the type that is asked for; they stand in for whatever containers provide.
+        provided: Objects by requested type; they replace what containers provide.
     """
 
     def __init__(self, containers: Sequence[Container] = (), provided: Mapping[type, object] | None = None) -> None:
@@ -167,7 +167,7 @@ class ContainerInjector(Injector):
         return matching[0].make()
 
     def code_behind(self, wanted: object) -> Iterator[object]:
-        """Yield the functions and classes by which what has this annotation is made, and what these are given in turn.
+        """Yield the functions and classes that make an object of this annotation, and those of their arguments.
 
         Nothing is made for it, and no value counts: of an object that is there, its class does.
         """

@@ -35,7 +35,7 @@ class JobAssembly:
         blueprint: What the application is made from.
         configuration: Its settings, bound to the jobs that there are.
         container: The parts that its groups and jobs share.
-        sessions: Returns what opens Spark; asked for only if a job runs there.
+        sessions: Returns what opens Spark; called only if a job runs there.
     """
 
     blueprint: Blueprint

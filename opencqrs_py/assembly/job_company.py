@@ -23,7 +23,7 @@ def schedules_of(jobs: JobParts) -> dict[str, str]:
 
 
 def company_of(coordinator: Coordinator | None, name: str) -> Callable[[], Company | None]:
-    """Return what tells who else runs jobs; ``None`` from it while this process has no leases.
+    """Return a function that returns this process among those that run jobs; ``None`` while it has no leases.
 
     Args:
         coordinator: What keeps the leases of this process; ``None``: no other process can see its jobs.

@@ -30,7 +30,7 @@ class JobChoices:
         jobs: The jobs.
         configuration: The settings.
         database: Where the progress is.
-        triggers: What settings say of the events that start jobs.
+        triggers: Settings of the events that start jobs.
         injector: What arguments come from.
         check: Refuses a transaction where there is none.
     """

@@ -21,8 +21,8 @@ from opencqrs_py.model.job import Job, JobId, Trigger
 from opencqrs_py.model.naming import canonical
 from opencqrs_py.processing.after_commit import AfterCommit
 
-_TICK_SECONDS = 1.0  # between two looks of such a group at its inbox, unless settings say otherwise
-_IDENTITY = 8  # digits of what tells an event from others at its position
+_TICK_SECONDS = 1.0  # between two checks of such a group's inbox, unless settings say otherwise
+_IDENTITY = 8  # digits that identify an event among others at its position
 _OF_DATA = "data."
 
 
@@ -39,10 +39,10 @@ def _nobody() -> None:
 
 @dataclass(frozen=True, slots=True)
 class EventTrigger:
-    """What settings say of the events that start a job.
+    """The settings of the events that start a job.
 
     Attributes:
-        job: Canonical name of the job; empty for all that have no settings of their own.
+        job: Canonical name of the job; empty for all jobs without own settings.
         types: Patterns of their types; empty: no event starts it.
         ids: Where the id comes from: ``subject``, ``id``, or ``data.`` with a path; ``None``: the run is for all.
     """
@@ -53,7 +53,7 @@ class EventTrigger:
 
 
 def event_triggers(configuration: Configuration) -> tuple[EventTrigger, ...]:
-    """Return what settings say of the events that start jobs; nothing if none does."""
+    """Return the settings of the events that start jobs; empty if none does."""
     rules = {canonical(name): configuration.job(name).triggers.events for name in configuration.job_names}
     rules[""] = configuration.settings.jobs.standard.triggers.events
     found = tuple(EventTrigger(name, tuple(rule.types), rule.ids) for name, rule in rules.items())
@@ -94,7 +94,7 @@ def events_of(jobs: Sequence[Job], triggers: Sequence[EventTrigger]) -> tuple[Jo
 def group_of(events: JobEvents, settings: EffectiveGroup, *, enabled: bool) -> EffectiveGroup:
     """Return the settings of the group that reads the events of a job: what differs from those of other groups.
 
-    It is scheduled, runs on threads, and begins at the head of the log; what settings say of this very group counts.
+    It is scheduled, runs on threads, and begins at the head of the log; settings of this very group take precedence.
     """
     mine = settings.set_leaves
     fetch, schedule, life_cycle = settings.fetch, settings.schedule, settings.life_cycle

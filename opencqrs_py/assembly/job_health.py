@@ -1,4 +1,4 @@
-"""Whether jobs are well: one rule, for ``opencqrs health``, ``opencqrs status`` and whoever asks an application."""
+"""Health of jobs: one rule, for ``opencqrs health``, ``opencqrs status`` and the API."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class JobProblem(StrEnum):
     FAILED = "failed"  # its last run has failed
     UNOWNED = "unowned"  # it has a schedule, and no process runs it
     OVERDUE = "overdue"  # its next tick has come long ago, and no run has begun
-    STUCK = "stuck"  # a run takes longer than its time budget allows for
+    STUCK = "stuck"  # a run exceeds its time budget
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ def rule_of(job: Job, settings: JobSettings, exclusive: frozenset[str] = frozens
 
 
 def ticking_of(settings: JobSettings) -> Ticking:
-    """Return when a job runs by itself; never, if it is not enabled."""
+    """Return when a job runs automatically; never, if it is disabled."""
     rule = settings.triggers
     if not settings.enabled:
         return Ticking()

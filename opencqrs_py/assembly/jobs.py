@@ -22,7 +22,7 @@ from opencqrs_py.model.job import Job, JobId, Trigger
 from opencqrs_py.model.naming import canonical, counted, listed, nearest
 
 _log = logging.getLogger("opencqrs.jobs")
-_LOOK_SECONDS = 0.1  # between two looks at a run that is waited for
+_LOOK_SECONDS = 0.1  # between two polls of a run that is waited for
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class JobStatus:
         job: The job.
         rule: How it runs.
         record: What is kept of it; ``None`` before the first process has run it.
-        open: Its runs that have not ended, by the time at which they were asked for.
+        open: Its runs that have not ended, by time of request.
         last: The run that has begun and ended last; ``None``: there is none.
         nodes: Names of the living processes that run it.
         events: Patterns of event types that start it.
@@ -51,7 +51,7 @@ class JobStatus:
 
     @property
     def lag_seconds(self) -> float | None:
-        """How much later than its tick the last run began, or how long the next tick is overdue; ``None`` without."""
+        """How much later than its tick the last run began, or how long the next one is overdue; ``None`` without."""
         record = self.record
         if record is not None and record.next_tick is not None and record.next_tick < self.now:
             return (self.now - record.next_tick).total_seconds()
@@ -111,7 +111,7 @@ class Jobs:
         ]
 
     def runs(self, name: str | None = None, limit: int = 100) -> list[JobRun]:
-        """Return runs, the one that was asked for last first.
+        """Return runs, newest request first.
 
         Args:
             name: Name of a job, in any spelling; ``None``: of all.
@@ -138,7 +138,7 @@ class Jobs:
             ids: What it is to run for, at least one; ``None``: all that applies.
             by: The caller's name; ``None``: the user of this process.
             trigger: What asks.
-            key: What identifies the run among those that are asked for by a key: a call with the same one returns the
+            key: Identifies the run among requests with a key: a call with the same one returns the
                 same run, for as long as that is kept. Empty: the run is another one than all others.
 
         Raises:
@@ -157,7 +157,7 @@ class Jobs:
         return stands
 
     def wait(self, run: str, timeout: float | None = None) -> JobRun:
-        """Wait until a run has ended, and return it; of one that another run stands for, that one.
+        """Wait until a run has ended, and return it; if another run covers it, that one.
 
         Args:
             run: Its id.

@@ -35,7 +35,7 @@ _MOST_SHOWN = 20
 
 @dataclass(frozen=True, slots=True)
 class LayoutResult:
-    """What a change of partitions has come to, or would.
+    """The result of a change of partitions, or of a dry run.
 
     Attributes:
         group: Processing group.
@@ -58,11 +58,11 @@ class LayoutResult:
 
 @dataclass(frozen=True, slots=True)
 class LetGo:
-    """Partitions that no node has any more.
+    """Partitions that no node has.
 
     Attributes:
         running: Whether a node that lives can run the group.
-        stopped: Those of which somebody has said before that they are to be stopped.
+        stopped: Those that were stopped by a command before.
     """
 
     running: bool
@@ -70,14 +70,14 @@ class LetGo:
 
 
 class LettingGo(Protocol):
-    """Has the nodes let go of partitions."""
+    """Makes the nodes release partitions."""
 
     def let_go(self, group: str, partitions: Collection[Partition], timeout: float) -> AbstractContextManager[LetGo]:
         """Have partitions be stopped for the block; if it fails, they are started again."""
         ...
 
     def view(self) -> ControlView:
-        """Return how everything stands."""
+        """Return the state of the control tables."""
         ...
 
 
@@ -90,7 +90,7 @@ class Layouts:
         groups: The groups.
         parts: Their parts, by name.
         container: The parts that they share.
-        nodes: Has nodes let go of partitions.
+        nodes: Makes nodes release partitions.
     """
 
     def __init__(
@@ -111,14 +111,14 @@ class Layouts:
 
         Args:
             name: ``books:0/2``, in any spelling.
-            timeout: Longest wait in seconds for a node to let go of it.
+            timeout: Longest wait in seconds for a node to release it.
             dry_run: Whether only to return what would happen.
 
         Raises:
             AssemblyError: OCQ-509 for a name that is no group, OCQ-535 for one without a partition.
             LayoutError: OCQ-615, if that cannot be, or another process has changed the partitions meanwhile.
             ResetError: OCQ-612, if too much would have to be remembered of a replay.
-            WaitTimedOutError: OCQ-536, if a node has not let go in time.
+            WaitTimedOutError: OCQ-536, if a node has not released them in time.
         """
         group, partition = self._partition(name)
         return self._change(group, split_of(self._known(group), partition), timeout, dry_run=dry_run)
@@ -132,12 +132,12 @@ class Layouts:
         return self._change(group, merge_of(self._known(group), partition), timeout, dry_run=dry_run)
 
     def repartition(self, name: str, count: int, *, timeout: float = 60.0, dry_run: bool = False) -> LayoutResult:
-        """Give a group so many partitions of the same size.
+        """Give a group a number of partitions of the same size.
 
         Args:
             name: The group, in any spelling.
             count: How many partitions, 1 to 1,024.
-            timeout: Longest wait in seconds for nodes to let go.
+            timeout: Longest wait in seconds for nodes to release it.
             dry_run: Whether only to return what would happen.
 
         Returns and errors are those of ``split``.
@@ -148,8 +148,8 @@ class Layouts:
         """Return the partitions of groups that this process is about to start, changed if their setting has changed.
 
         Raises:
-            LayoutError: OCQ-615, if a group cannot have so many partitions.
-            WaitTimedOutError: OCQ-536, if a node has not let go in time.
+            LayoutError: OCQ-615, if a group cannot have that many partitions.
+            WaitTimedOutError: OCQ-536, if a node has not released them in time.
         """
         view = self._nodes.view()
         return {group.name: self._started(group, look, view) for group, look in self._looks(names)}
@@ -196,7 +196,7 @@ class Layouts:
         if not statuses:
             fix = "set life-cycle.partitions, or start it first"
             raise LayoutError("OCQ-615", f"group '{name}' has no progress yet", f"group {name}", fix)
-        carried = carry({status.partition: _standing(status) for status in statuses})  # refused before nodes let go
+        carried = carry({status.partition: _standing(status) for status in statuses})  # refused before any release
         if dry_run:
             return _result(name, known, target, carried, dry_run=True)
         if not leaving:

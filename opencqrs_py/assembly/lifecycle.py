@@ -1,4 +1,4 @@
-"""The life of an application: it is started once, stopped from any thread, and closed when nothing uses it any more."""
+"""The life of an application: started once, stopped from any thread, and closed when nothing uses it any longer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 STOP_PATIENCE = 3.0  # seconds that events in hand get to finish
 DONE_PATIENCE = 30.0  # when nothing is in hand: for the end of a Spark session, which the program may open again
 _INTERRUPTED_PATIENCE = 1.0  # after Ctrl-C, so that all is over within two seconds
-_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.002, 0.05  # seconds between two looks at what runs
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.002, 0.05  # seconds between two checks of what runs
 _ENDED = (ProcessorState.STOPPED, ProcessorState.FAILED)
 
 
@@ -107,7 +107,7 @@ class Lifecycle:
         Raises:
             KeyboardInterrupt: After a clean stop.
         """
-        gc.freeze()  # what is assembled stays: the collector need not look at it again and again
+        gc.freeze()  # what is assembled stays: the collector need not scan it
         patience, pause = _INTERRUPTED_PATIENCE, _SHORTEST_PAUSE
         try:
             processors = self.processors

@@ -24,7 +24,7 @@ from opencqrs_py.errors import AssemblyError
 _DIGITS = 16  # hexadecimal ones of a hash that are kept
 
 _digests: dict[str, tuple[ModuleSpec, str]] = {}
-"""What each module did when it was first looked at, which is soon after its import; a reload gives another spec."""
+"""The code of each module as of its first check, soon after its import; a reload gives another spec."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,7 @@ def members_of(module: ModuleType) -> list[Member]:
     by ``functools.wraps`` counts as the function that it wraps, and takes its place if it has taken its name.
 
     Raises:
-        HandlerSignatureError: OCQ-209, if something was decorated and cannot be found any more.
+        HandlerSignatureError: OCQ-209, if something was decorated and can no longer be found.
     """
     visible = list(_visible(module))
     registered = register_of(module)
@@ -147,7 +147,7 @@ def standing_for(function: Any, namespace: Mapping[str, Any], registered: Sequen
 
 
 def _visible(module: ModuleType) -> Iterator[Any]:
-    """Yield what stands in the module and was written there, and the classes inside of its classes."""
+    """Yield what is defined in the module, and the classes nested in its classes."""
     for value in tuple(vars(module).values()):
         if _module_of(value) == module.__name__:
             yield value
@@ -219,7 +219,7 @@ def _unregistered(visible: Sequence[Any], entries: Sequence[Any]) -> Iterator[An
 
 
 def _in_written_order(resolved: Iterable[Any], visible: Sequence[Any], more: Iterable[Any]) -> list[Any]:
-    """Return what was registered, each once, and ``more`` after what stands before it in the module."""
+    """Return what was registered, each once, and ``more`` after what precedes it in the module."""
     result = list({id(value): value for value in resolved}.values())
     added = {id(value) for value in more} - {id(value) for value in result}
     at = 0
@@ -269,7 +269,7 @@ def _content(cell: Any) -> Any:
 
 
 def _is_copy_of_another(value: Any, function: Any, registered: Sequence[Any]) -> bool:
-    """Return whether a wrapper of another function of the same name stands in ``function``'s place."""
+    """Return whether a wrapper of another function of the same name has replaced ``function``."""
     if value is None or _holds(registered, inner_function(value)) or not (ids := _mark_ids(value)):
         return False
     name = getattr(function, "__qualname__", "")

@@ -159,7 +159,7 @@ def require_all_locks(coordinator: LockCoordinator) -> None:
     """Raise if a group that this node is to run alone cannot have all of its locks.
 
     Raises:
-        AssemblyError: OCQ-534, naming the first partition whose lock was not to be had.
+        AssemblyError: OCQ-534, naming the first partition whose lock was not available.
     """
     for key, failure in coordinator.missing():
         why, fix = f"its lock registry fails: {failure}", "see that the registry can be reached"

@@ -107,7 +107,7 @@ def _says_nothing(node: object) -> bool:
 def chains_in(node: ast.AST) -> Iterator[Chain]:
     """Yield what a piece of source looks up outside of itself.
 
-    Annotations of functions do not count, as they say what is passed in; those of the fields of classes do.
+    Annotations of functions do not count, since they describe arguments; those of the fields of classes do.
     """
     yield from _chains(node, frozenset(), in_class=False)
 

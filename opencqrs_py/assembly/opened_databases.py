@@ -50,7 +50,7 @@ class OpenedDatabases:
         self._opened.append(database)
 
     def coordinate(self, handling: int | None) -> None:
-        """Take note that this process coordinates, and how many of its threads handle events; ``None``: all may."""
+        """Note that this process coordinates, and how many of its threads handle events; ``None``: all may."""
         self._coordinated = handling
         for database in self._shared.values():
             database.bound(**self._bound)
@@ -68,7 +68,7 @@ class OpenedDatabases:
                 each.join()
             self.disconnect()
 
-        with suppress(RuntimeError):  # Python is about to end, and starts no thread any more
+        with suppress(RuntimeError):  # Python is about to end, and starts no more threads
             Thread(target=wait_and_disconnect, name="opencqrs-disconnect", daemon=True).start()
 
     def close(self) -> None:

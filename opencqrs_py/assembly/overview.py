@@ -77,7 +77,7 @@ class Look:
         return found
 
     def wanted_of(self, key: GroupPartition, settings: EffectiveGroup) -> Wanted:
-        """Return what is wanted of a partition; what nobody has said, and no node that lives, the settings say."""
+        """Return what is wanted of a partition: by command, else by a live node, else by the settings."""
         is_said = key in self.view.wanted_partitions or key.group in self.view.wanted
         if is_said or self.able(key.group):
             return self.view.wanted_of(key)
@@ -108,7 +108,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """A look at groups from outside of their processors.
+    """An overview of groups from outside of their processors.
 
     Attributes:
         groups: Their effective settings.
@@ -162,7 +162,7 @@ class Overview:
                 raise
             outages.append(_line_of(error))
         if not outages and any(status.position > head for status in known.values()):
-            head = source.head()  # what was added and handled since it was asked first
+            head = source.head()  # events were added and handled since the first call
         return Look(head, running, known, view, own, "; ".join(outages))
 
     def statuses(
@@ -173,7 +173,7 @@ class Overview:
         Args:
             chosen: The groups.
             look: What was read of them.
-            source: The event store, which is asked for the age of the first event after each position before its head;
+            source: The event store, which returns the age of the first event after each position before its head;
                 ``None`` to leave the ages out.
         """
         return [self._status(settings, look, source) for settings in chosen]
@@ -199,7 +199,7 @@ class Overview:
         return Health(tuple(self._health(settings, look, source, rule) for settings in chosen))
 
     def skipped(self) -> list[Skip]:
-        """Return the events that were given up, by group and position."""
+        """Return the events that were skipped, by group and position."""
         names = {group.name for group in self.groups}
         skips = {skip for name in names for skip in self.parts[name].tracker().skipped() if skip.group in names}
         return sorted(skips, key=lambda skip: (skip.group, skip.position, skip.partition))
@@ -214,7 +214,7 @@ class Overview:
         return InboxControl(groups, lambda name: self.parts[name].tracker(), source, self.container.clock)
 
     def _view(self, chosen: Sequence[EffectiveGroup]) -> ControlView:
-        """Return what the control tables say of groups that leases lead; of others, it may be from an earlier time."""
+        """Return the control tables' view of groups led by leases; for other groups it may be outdated."""
         led = {each.name for each in chosen if is_led(self.parts[each.name])}
         if not led:
             return ControlView()
@@ -261,7 +261,7 @@ class Overview:
     def standings(
         self, settings: EffectiveGroup, look: Look, source: EventSource, stalled_after: float = inf
     ) -> list[Standing]:
-        """Return what is known of each partition of a group; the event store is asked only for how long one waits."""
+        """Return the status of each partition of a group; the event store is used only for how long one waits."""
         statuses, led = look.statuses_of(settings), is_led(self.parts[settings.name])
         owners = {
             lease.key: owner.name for lease in look.view.leases if (owner := look.view.owner_of(lease)) is not None
@@ -285,7 +285,7 @@ class Overview:
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """How long a partition has had events to handle without any progress; the event store is asked only if need be."""
+    """How long a partition has had events to handle without any progress; uses the event store only if necessary."""
 
     status: PartitionStatus | None
     settings: EffectiveGroup
@@ -316,7 +316,7 @@ def _covers(running: Running, chosen: Sequence[EffectiveGroup]) -> bool:
 
 
 def line_of_outage(error: BaseException) -> str | None:
-    """Return in one line why databases cannot be looked at, ``None`` if the error says something else."""
+    """Return in one line why databases cannot be read, ``None`` for any other error."""
     return _line_of(error) if isinstance(error, EventStoreError) or is_outage(error) else None
 
 
@@ -333,7 +333,7 @@ def _without_mark(status: PartitionStatus) -> PartitionStatus:
 
 
 def _beyond(status: PartitionStatus, head: int) -> PartitionStatus:
-    """Say of progress beyond the newest event that the log is another one; a start would refuse it."""
+    """Mark progress beyond the newest event as of another log; a start would refuse it."""
     if status.position <= head or status.error:
         return status
     error = f"[OCQ-316] the event store ends at position {head}, before this progress: it is not the one that was read"

@@ -21,7 +21,7 @@ class Registry:
         setting: The setting that names an entry.
         protocol: What entries have to make.
         several: How messages call several entries of one name.
-        unusable: What messages say of an entry that raises; ``{}`` stands for its name.
+        unusable: Message for an entry that raises, with ``{}`` for its name.
         takes: What entries are called with.
         fix: What an entry that makes something else has to do.
         error: Makes the error of a code, what is wrong, where and how to fix it.

@@ -200,7 +200,7 @@ class Processors:
         return [thread for each in self._coordinations for thread in each.lingering()]
 
     def hasten(self, group: str) -> None:
-        """Have progress of a group be stored without delay for a while: somebody waits for it."""
+        """Store progress of a group without delay for a while, as a caller waits for it."""
         for each in self._groups:
             if each.run.group == group:
                 hasten(each.engine, group)
@@ -231,7 +231,7 @@ class Processors:
         """Return whether there is something left to do.
 
         Args:
-            until_caught_up: Whether that ends when every partition, whoever has it, has reached what the newest event
+            until_caught_up: Whether that ends when every partition, in any process, has reached what the newest event
                 was at the first call.
         """
         self.check()
@@ -250,7 +250,7 @@ class Processors:
             raise
 
     def result(self) -> RunResult:
-        """Return how the run has ended, for every partition of the groups that it was about, whoever has them."""
+        """Return how the run has ended, for every partition of its groups, in any process."""
         partitions, mine = self.partitions(), self._mine()
         handled = {(p.group, p.partition): p.handled for p in partitions}
         own = [p.status() for p in partitions if p in mine or p.group not in self._shared]

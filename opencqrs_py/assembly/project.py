@@ -16,7 +16,7 @@ from opencqrs_py.config.profiles import DEFAULT_PROFILE
 from opencqrs_py.errors import AssemblyError
 from opencqrs_py.model.naming import canonical
 
-MOST_ENTRIES = 20_000  # files and folders that are looked at: 12,000 files took 0.8 s
+MOST_ENTRIES = 20_000  # files and folders that are searched: 12,000 files took 0.8 s
 _SKIPPED = {
     "build": "what a build has made",
     "dist": "what a build has made",
@@ -63,7 +63,7 @@ class Scan:
         all_named: Whether that is every group; else some names are known by an import only.
         containers: Whether the project uses dependency-injector.
         unmatched: Patterns of ``discovery.exclude`` that match nothing.
-        complete: Whether everything was looked at; ``False`` if there is too much.
+        complete: Whether everything was searched; ``False`` if there is too much.
         may_have_jobs: Whether a module may have jobs; an import tells.
     """
 
@@ -103,7 +103,7 @@ class Scan:
 def scan_project(project: Path, modules: Sequence[str] = (), exclude: Sequence[str] = ()) -> Scan:
     """Look through a project folder.
 
-    All Python files are looked at, but for hidden folders, virtual environments, builds, tests, folders that are
+    All Python files are searched, except hidden folders, virtual environments, builds, tests, folders that are
     projects of their own, and what is excluded. A file counts that uses a decorator of this package or
     dependency-injector, or imports a file that counts. Its module name is its path below ``src``, else below the
     project folder; folders need no ``__init__.py``.
@@ -169,7 +169,7 @@ class _Look:
         self._seen: set[str] = set()
 
     def files(self) -> Iterator[SourceModule]:
-        """Yield the Python files that are looked at: those of the project folder, then those of its ``src``."""
+        """Yield the Python files to search: those of the project folder, then those of its ``src``."""
         source = self._project / "src"
         separate = source.is_dir() and not (source / "__init__.py").is_file()
         yield from self._below(self._project, "", self._project, source if separate else None)

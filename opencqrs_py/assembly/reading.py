@@ -42,7 +42,7 @@ _SIMPLE: Mapping[Resolution | None, SequenceResolver] = {
 
 @dataclass(frozen=True, slots=True)
 class EventsRule:
-    """What settings say of stored events. Travels to Spark's workers.
+    """The settings of stored events. Sent to Spark's workers.
 
     Attributes:
         enveloped: Whether data come in OpenCQRS' envelope.
@@ -60,7 +60,7 @@ PLAIN = EventsRule()
 
 
 def events_rule(settings: Settings) -> EventsRule:
-    """Return what the settings say of stored events."""
+    """Return the settings of stored events."""
     said = settings.events
     return EventsRule(said.format is DataFormat.ENVELOPE, tuple(said.types.items()), said.type_resolver_ref)
 

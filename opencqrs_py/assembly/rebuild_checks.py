@@ -1,4 +1,4 @@
-"""What stands in the way of a rebuild, or of its swap."""
+"""Obstacles to a rebuild, or to its swap."""
 
 from __future__ import annotations
 

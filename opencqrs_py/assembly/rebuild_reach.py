@@ -16,7 +16,7 @@ from opencqrs_py.processing.pacing import Following
 from opencqrs_py.processing.ports import ProgressTracker
 
 _log = logging.getLogger("opencqrs.control")
-_REACH_SECONDS = 5.0  # that the live group stands still for the rebuild to handle the rest
+_REACH_SECONDS = 5.0  # that the live group pauses for the rebuild to handle the rest
 _PAUSE = 0.005
 PositionsOf = Callable[[Partition, int, int], Iterable[int]]
 

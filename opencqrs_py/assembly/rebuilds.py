@@ -63,12 +63,12 @@ class RebuildPlan:
 
 @dataclass(frozen=True, slots=True)
 class RebuildResult:
-    """What a rebuild, or the way back, has come to.
+    """The result of a rebuild, or of its undo.
 
     Attributes:
         group: Processing group.
         position: Up to which events are handled in the tables that are live now.
-        tables: What has become of each table.
+        tables: The fate of each table.
         seconds: How long readers of the tables waited at most.
         running: Whether a node that lives runs the group.
     """
@@ -132,7 +132,7 @@ class Rebuilds:
         return found
 
     def plan(self, name: str) -> RebuildPlan:
-        """Return what a rebuild would do. The tables are made, looked at and dropped again; no event is handled.
+        """Return what a rebuild would do. The tables are made, inspected and dropped again; no event is handled.
 
         Raises:
             AssemblyError: OCQ-509 for a name that is no group.

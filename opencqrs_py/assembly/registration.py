@@ -1,4 +1,4 @@
-"""Controllers of the project's own: they start and stop partitions in the place of leases, locks or the application.
+"""Controllers of the project: they start and stop partitions instead of leases, locks or the application.
 
 Source:
     OpenCQRS registration SPI: a function that is called once for each partition, and may register a controller.
@@ -86,7 +86,7 @@ class ControllerRegistration(Protocol):
     """Makes the controllers of a group. ``life-cycle.auto-start`` is for it to honour."""
 
     def __call__(self, handle: ProcessorHandle, settings: LifeCycleSettings, /) -> ProcessorController | None:
-        """Return what starts and stops a partition; ``None`` if nothing does any more after this call.
+        """Return what starts and stops a partition; ``None`` if nothing does after this call.
 
         Called at each start of the application, once for each partition of the group, before events are handled.
         """
@@ -125,7 +125,7 @@ class Registered:
                 self._controllers.append(controller)
 
     def stop(self) -> None:
-        """End all controllers, whatever one of them raises. None starts anything any more."""
+        """End all controllers, whatever one of them raises. None starts anything afterwards."""
         for handle in self._handles:
             handle.close()
         for controller in self._controllers:

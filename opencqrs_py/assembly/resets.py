@@ -45,7 +45,7 @@ class ResetTarget:
     Attributes:
         to: ``tail`` (before the oldest event) or ``head`` (after the newest).
         position: After this position, at least 0.
-        time: With the first event of this time or a later one; of a time without an offset UTC is meant.
+        time: With the first event of this time or a later one; a time without an offset is UTC.
         event: With the event of this CloudEvents ``id``.
         source: Its CloudEvents ``source``, needed if several sources have events of the id.
     """
@@ -59,7 +59,7 @@ class ResetTarget:
 
 @dataclass(frozen=True, slots=True)
 class ResetResult:
-    """What a reset has come to, or would.
+    """The result of a reset, or of a dry run.
 
     Attributes:
         reset: The reset.
@@ -82,7 +82,7 @@ class ResetResult:
 
 
 class Pausing(Protocol):
-    """Has the nodes that run a group let go of it for a while."""
+    """Makes the nodes that run a group release it for a while."""
 
     def paused(self, group: str, timeout: float) -> AbstractContextManager[bool]:
         """Stop a group until the end of the block; gives whether a node that lives can run it then."""
@@ -96,7 +96,7 @@ class Resets:
         groups: The groups.
         parts: Their parts, by name.
         container: The parts that they share.
-        pausing: Has nodes let go of a group.
+        pausing: Makes nodes release a group.
     """
 
     def __init__(
@@ -123,21 +123,21 @@ class Resets:
     ) -> ResetResult:
         """Move the progress of a group, after its ``@on_reset`` functions have run in the same transaction.
 
-        Nodes that run the group let go of it first, and take it again then.
+        Nodes that run the group release it first, and take it again afterwards.
 
         Args:
             name: The group, in any spelling.
             target: Where it continues.
             reason: Why, for the log and for ``@on_reset`` functions.
             context: What ``@on_reset`` functions get besides, as JSON values.
-            timeout: Longest wait in seconds for the nodes to let go.
+            timeout: Longest wait in seconds for the nodes to release it.
             dry_run: Whether only to return what would happen; no function is called.
 
         Raises:
             AssemblyError: OCQ-509 for a name that is no group.
             ResetError: OCQ-612, if too many events wait in the inbox; OCQ-613, if the group cannot be reset, or there
                 is no such position; OCQ-614, if an ``@on_reset`` function has raised its cause.
-            WaitTimedOutError: OCQ-536, if a node has not let go in time.
+            WaitTimedOutError: OCQ-536, if a node has not released them in time.
             EventStoreError: OCQ-310, if the progress belongs to another number of partitions.
         """
         group = group_named(name, self._groups)

@@ -83,7 +83,7 @@ def _recipe(blueprint: Blueprint, settings: EffectiveGroup) -> GroupRecipe:
 
 
 def record_rule(settings: EffectiveGroup, group: GroupContainer, container: ApplicationContainer) -> RecordRule:
-    """Return how the record of a group is kept. Its code is read when it is first asked for."""
+    """Return how the record of a group is kept. Its code is read on first use."""
     return RecordRule(
         settings.name,
         settings.fetch.initial_position,

@@ -43,11 +43,11 @@ _SETTING = "http.bind"
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What is answered about, asked for at each request.
+    """The sources of answers, called for each request.
 
     Attributes:
         processors: Returns what runs; ``None`` before the start and after the end.
-        overview: Returns a look at all groups from outside.
+        overview: Returns an overview of all groups.
         source: Returns the event store.
         jobs: Returns the jobs; ``None`` if the project has none.
     """
@@ -66,7 +66,7 @@ class Served:
 
 
 class Serving:
-    """The HTTP server of an application that runs. Each database is looked at once a second at most.
+    """The HTTP server of a running application. Each database is queried at most once a second.
 
     Args:
         configuration: The settings, with ``http.bind``.
@@ -123,7 +123,7 @@ class Serving:
         return self._server.url if self._server is not None else ""
 
     def stop(self) -> None:
-        """Answer nothing any more. Takes less than a second, even while a database hangs."""
+        """Stop answering. Takes less than a second, even while a database hangs."""
         for patience in (0.0, _END_SECONDS):
             for look in self._looks:
                 look.stop(patience)

@@ -32,8 +32,8 @@ class JobsBranch(Branch):
 
     Args:
         jobs: Returns the jobs of the application.
-        look: The last look at all jobs.
-        token: What a request has to send along; ``None``: nobody may ask.
+        look: The last status of all jobs.
+        token: Token that a request must have; ``None``: requests are refused.
     """
 
     def __init__(self, jobs: Callable[[], Jobs], look: KeptLook[list[JobStatus]], token: str | None) -> None:
@@ -47,7 +47,7 @@ class JobsBranch(Branch):
         self._errands.start()
 
     def stop(self, patience: float) -> None:
-        """Ask nothing any more, and wait for what is being asked, for at most ``patience`` seconds a thread."""
+        """Stop, and wait for calls in progress, for at most ``patience`` seconds a thread."""
         self._errands.stop(patience)
 
     def methods(self, path: str) -> Sequence[str]:

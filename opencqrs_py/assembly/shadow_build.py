@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from opencqrs_py.assembly.shadow_run import ShadowRun
 
 _log = logging.getLogger("opencqrs.control")
-_PAUSE, _LONGEST_PAUSE = 0.02, 0.25  # seconds between two looks at how far the shadow is
+_PAUSE, _LONGEST_PAUSE = 0.02, 0.25  # seconds between two checks of the shadow's progress
 _LOOK_SECONDS = 1.0  # between two looks whether it is still the one that this process fills
 _NEAR_SECONDS = 2.0  # a head that was reached in less than that is near enough to swap
 _STARTS, _SEQUENCING = "its @on_start functions", "the way its events are sequenced"
@@ -114,7 +114,7 @@ class ShadowBuild:
         return code
 
     def planned(self) -> tuple[list[ShadowTable], list[str], int]:
-        """Make the tables, look at them, and drop them again.
+        """Make the tables, inspect them, and drop them again.
 
         Returns:
             The tables; why the rebuild would be refused; how many positions of the log it would pass.
@@ -193,7 +193,7 @@ class ShadowBuild:
         """Return the position after which the group began, wherever a new one would begin now.
 
         Raises:
-            RebuildError: OCQ-630, if nobody knows: its record is of a version that kept none, and what settings say
+            RebuildError: OCQ-630, if it is unknown: its record is of a version without it, and the setting
                 leads to another position now than it did then.
         """
         if live is not None and live.position is not None:
@@ -267,7 +267,7 @@ class ShadowBuild:
         return self._shadows.look(group.name, group.rebuild.tables, group.rebuild.shared_tables)
 
     def _refusals(self, tables: Sequence[ShadowTable], record: RebuildRecord) -> list[str]:
-        """Return what stands in the way, if handlers write to all of the tables."""
+        """Return the obstacles, if handlers write to all of the tables."""
         written = [replace(one, fate=Fate.SWAPPED) if one.fate is Fate.LEFT else one for one in tables]
         found = self._shadows.refusals(self._group.name, written)
         if lacking := self._shadows.lacking(record, [one.name for one in tables if one.is_table]):

@@ -18,7 +18,7 @@ class SharedSpark:
         settings: The section ``spark``.
         modules: The user's modules, which travel to the executors.
         name: How Spark's own pages call the application.
-        given: A session of the program's own, which is used as it is, whatever settings say of master and session.
+        given: The program's own session, which is used as it is, ignoring settings of master and session.
     """
 
     def __init__(self, settings: SparkSettings, modules: UserModules, name: str, given: Session | None = None) -> None:
@@ -30,7 +30,7 @@ class SharedSpark:
 
     @property
     def in_use(self) -> bool:
-        """Whether groups or jobs have asked for it since the last ``close``."""
+        """Whether groups or jobs have used it since the last ``close``."""
         return self._sessions is not None
 
     def another(self) -> SharedSpark:
@@ -48,7 +48,7 @@ class SharedSpark:
         return self._sessions
 
     def close(self, patience: float) -> None:
-        """Close the session, if one was opened: wait at most so many seconds for what runs in it."""
+        """Close the session, if one was opened; wait at most ``patience`` seconds for what runs in it."""
         sessions, self._sessions = self._sessions, None
         if sessions is not None:
             sessions.close(patience)

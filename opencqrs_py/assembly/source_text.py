@@ -45,7 +45,7 @@ class SourceText:
         if not any(mark in self.text for mark in marks):
             return False
         if self._tree is None:
-            return _PACKAGE in self.text  # importing it will say what is wrong
+            return _PACKAGE in self.text  # its import reports what is wrong
         names = set(_names(self._tree))
         uses_package = any(_within(name, _PACKAGE.decode()) for name in self._imports)
         imported = {name.rpartition(".")[2] for name in self._imports}
@@ -62,7 +62,7 @@ class SourceText:
 
     @property
     def may_have_jobs(self) -> bool:
-        """Whether the word stands anywhere in it; it may mean something else, or be called otherwise elsewhere."""
+        """Whether the word occurs anywhere in it; it may mean something else there, or be aliased elsewhere."""
         return not self.readable or _JOB.search(self.text) is not None
 
     @property
@@ -108,7 +108,7 @@ class _Named(NamedTuple):
 
 
 def read_source(path: Path, name: str) -> SourceText:
-    """Return what stands in a file; one that cannot be read is empty here, and its import says what is wrong."""
+    """Return the text of a file; empty if it cannot be read, as its import reports what is wrong."""
     try:
         return SourceText(path, name, path.read_bytes())
     except OSError:

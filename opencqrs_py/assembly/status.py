@@ -95,7 +95,7 @@ class RunResult:
     """How a run ended.
 
     Attributes:
-        partitions: Where each partition stands.
+        partitions: Status of each partition.
         handled: Events handled by each partition in this run.
         skipped: Events whose attempts were exhausted in this run.
         parked: Events of its groups that wait in the inbox.

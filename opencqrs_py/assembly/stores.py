@@ -74,7 +74,7 @@ def sqlite_file(url: str) -> Path | None:
 
 
 def is_in_memory_of_a_thread(url: str) -> bool:
-    """Return whether a URL names a database of SQLite in memory that each thread has for itself, and starts empty."""
+    """Return whether a URL names an SQLite database in memory, of which each thread has its own, empty at first."""
     scheme, _, path = url.partition("://")
     name, _, query = path.removeprefix("/").partition("?")
     if scheme not in ("sqlite", "sqlite+pysqlite") or "cache=shared" in query:
@@ -128,7 +128,7 @@ def open_event_store(
     mapping: TableMapping | None = None,
     place: str = "",
 ) -> EventSource:
-    """Return the event store that a URL names. Nothing is reached before it is asked for events.
+    """Return the event store that a URL names. It connects on first use.
 
     Args:
         url: ``sqlite:…``, ``postgresql:…``, ``mariadb:…``, ``file:…`` or ``eventsourcingdb:…``, absolute; or of a

@@ -62,7 +62,7 @@ class UnmatchedGroups(Observer):
 
 
 def _has_matched(outcome: Outcome) -> bool:
-    """Return whether a step has found an event for a handler, or whether that cannot be said."""
+    """Return whether a step has found an event for a handler, or may have."""
     cursor, failure = outcome.cursor, outcome.failure
     failed = failure is not None and failure.position is not None
     return bool(outcome.handled or outcome.skips or outcome.parked or failed) or cursor.replay is not None
@@ -82,7 +82,7 @@ class _Group:
         self._head = 0
 
     def has_caught_up(self, partition: Partition, outcome: Outcome) -> bool:
-        """Take in where a partition is; return whether all of this process have reached what was the newest event."""
+        """Note the position of a partition; return whether all of this process have reached the former newest event."""
         self._head = self._head or self._run.processing.source.head()
         if outcome.idle or outcome.cursor.position >= self._head:
             self._done.add(partition)

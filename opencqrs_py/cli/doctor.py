@@ -23,7 +23,7 @@ __all__ = ["doctor_command"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing looked at."""
+    """The result of one check."""
 
     subject: str
     fine: bool

@@ -24,7 +24,7 @@ __all__ = ["inbox_command"]
 F = TypeVar("F", bound=Callable[..., Any])
 _SKIPPED = "skipped"
 _LEFT = {"skip": _SKIPPED, "purge": "removed"}
-"""What has become of events that have left by a command."""
+"""The fate of events that have left by a command."""
 
 _STATUSES = [status.value for status in InboxStatus]
 _TAKEN_UP = (
@@ -34,7 +34,7 @@ _TAKEN_UP = (
 
 
 def _filters(*more_statuses: str) -> Callable[[F], F]:
-    """Add the options that say which events are meant; they reach the command as ``which``."""
+    """Add the options that select events; they reach the command as ``which``."""
 
     def decorate(command: F) -> F:
         def wrapped(

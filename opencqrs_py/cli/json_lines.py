@@ -52,7 +52,7 @@ def json_line(message: str, level: int = logging.INFO, code: str = "") -> str:
 def _message(record: logging.LogRecord) -> str:
     try:
         return record.getMessage()
-    except Exception:  # arguments that do not fit: what there is, rather than nothing
+    except Exception:  # arguments that do not fit: the raw text, rather than nothing
         return f"{record.msg} {record.args}"
 
 

@@ -74,10 +74,10 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         wrong.show()
         sys.exit(WRONG_USE)
     except (KeyboardInterrupt, click.Abort):
-        if not signals.received:  # else it is said already
+        if not signals.received:  # else it is reported already
             stderr().print("interrupted")
         sys.exit(INTERRUPTED)
-    except BrokenPipeError:  # whoever read our output has seen enough
+    except BrokenPipeError:  # the reader of our output has closed it
         sys.stderr.close()
         sys.exit(0)
     except OSError as error:

@@ -27,7 +27,7 @@ _log = logging.getLogger("opencqrs.progress")
 
 _BARS_SECONDS = 0.25
 _LINES_SECONDS = 5.0
-_RATE_SECONDS = 8.0  # a rate is the mean of about so many seconds
+_RATE_SECONDS = 8.0  # a rate is the mean of about that many seconds
 _HELD_UP = {
     ProcessorState.BACKING_OFF: "backing-off, attempt {attempt}, retry",
     ProcessorState.WAITING: "waiting for the database or event store, retry",
@@ -67,7 +67,7 @@ class Look:
 
 
 class Monitor(Observer, AbstractContextManager["Monitor"]):
-    """Watches a run: an observer for the engines, and a thread that looks at progress now and then.
+    """Watches a run: an observer for the engines, and a thread that reads progress now and then.
 
     Args:
         application: The application that runs.
@@ -101,7 +101,7 @@ class Monitor(Observer, AbstractContextManager["Monitor"]):
         """Report files of databases that this run makes.
 
         Args:
-            missing: Files that do not exist yet, each with the setting that names it and where that stands.
+            missing: Files that do not exist yet, each with the setting that names it and its place.
         """
         self._missing = dict(missing)
 
@@ -118,7 +118,7 @@ class Monitor(Observer, AbstractContextManager["Monitor"]):
                 _log.warning("made a new, empty SQLite database: %s (%s)", file, said)
 
     def stopped(self, group: str, partition: Partition) -> None:
-        """Note that nothing of the partition is in hand any more."""
+        """Note that nothing of the partition is in hand."""
         self.held.discard(f"{group} {partition}")
 
     def advanced(self, group: str, partition: Partition, outcome: Outcome) -> None:

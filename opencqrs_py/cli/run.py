@@ -94,7 +94,7 @@ def _tell_unhandled(result: RunResult, project: str) -> None:
 def _interrupted(
     application: Application, groups: tuple[str, ...], *, cut_off: Sequence[str] = (), as_json: bool
 ) -> int:
-    """Say where each partition continues, or why that cannot be shown; and whose handlers have not returned."""
+    """Print where each partition continues, or why that is unknown; and which handlers have not returned."""
     statuses: list[GroupStatus] = []
     said = "stopped; each partition continues from here:"
     try:

@@ -34,7 +34,7 @@ _HANDLED = (signal.SIGINT, signal.SIGTERM)
 
 
 class Signals:
-    """What becomes of SIGINT and SIGTERM in this process.
+    """The handling of SIGINT and SIGTERM in this process.
 
     Attributes:
         received: The first signal that came, 0 before.
@@ -42,7 +42,7 @@ class Signals:
         held: Names of the partitions that run. While there are any, they may finish what they have in hand, and the
             command itself says how it ended.
         line_of: Makes a line of a message.
-        said: Whether a line has said that the command was interrupted.
+        said: Whether the interruption was reported.
         finished: Whether the command has ended; a signal that comes now changes nothing.
     """
 
@@ -101,7 +101,7 @@ class Signals:
         raise KeyboardInterrupt
 
     def _redirect_console(self) -> None:
-        """Have the command's messages reach the terminal: it will say itself where the partitions stand."""
+        """Let the command's messages reach the terminal: it will report itself where the partitions are."""
         from opencqrs_py.cli.output import stderr  # noqa: PLC0415 loaded by the command that holds partitions
 
         stderr().file = os.fdopen(os.dup(self._messages), "w", encoding="utf-8", errors="replace")

@@ -48,7 +48,7 @@ _NUMBERS = {"position", "lag", "events/s", "handled", "skipped", "parked"}
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """Which of the columns are there that are shown only if they say something."""
+    """The optional columns, which are shown only if they have a value."""
 
     rates: bool
     owners: bool

@@ -24,7 +24,7 @@ _CLEAR = "\x1b[2J\x1b[H"
 
 
 class Looks(Protocol):
-    """What can be looked at again and again, such as an application."""
+    """What can be polled for status, such as an application."""
 
     def status(self) -> list[GroupStatus]:
         """Return how far groups are."""
@@ -42,7 +42,7 @@ class Display:
         sys.stdout.flush()
 
     def outage(self, line: str) -> None:
-        """Show why there is nothing to look at for now; the same is not repeated."""
+        """Show why there is no status for now; the same reason is not repeated."""
         print_line(line, "yellow")
 
 
@@ -59,13 +59,13 @@ class TerminalDisplay(Display):
     """The same in place: each look begins on an empty screen, and is written at once, so that none is cut short."""
 
     def show(self, statuses: Sequence[GroupStatus]) -> None:
-        """Show a look in the place of the one before."""
+        """Show a status in place of the previous one."""
         with stdout().capture() as shown:
             super().show(statuses)
         _replace_screen(shown.get())
 
     def outage(self, line: str) -> None:
-        """Show the outage in the place of the last look."""
+        """Show the outage in place of the last status."""
         with stdout().capture() as shown:
             stdout().print(_time())
             stdout().print(clean(line), style="yellow", markup=False, soft_wrap=True)
@@ -77,10 +77,10 @@ class Watcher:
     """Looks and shows, again and again.
 
     Attributes:
-        looks: What is looked at.
+        looks: What is polled.
         every: Seconds between two looks.
         display: Shows them.
-        pause: Waits for so many seconds.
+        pause: Waits for a number of seconds.
         now: Returns the seconds of a clock that never goes back.
     """
 

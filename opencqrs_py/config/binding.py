@@ -60,7 +60,7 @@ class Merged:
     index: Index
     names: FreeNames
     own: Sequence[Entry] = ()  # the user's, which serve placeholders only, the highest last
-    stacks: dict[Path, list[Bound]] = field(default_factory=dict)  # all that was said of a setting, the winner last
+    stacks: dict[Path, list[Bound]] = field(default_factory=dict)  # all values of a setting, the winner last
     values: dict[Path, object] = field(default_factory=dict)  # the winners, with placeholders replaced
     secrets: dict[Path, frozenset[str]] = field(default_factory=dict)  # what of a value a placeholder brought in
 
@@ -74,7 +74,7 @@ class Merged:
         return [stack[-1] for stack in self.stacks.values()]
 
     def first_origin(self, path: Path) -> str:
-        """Return where the first setting at or below ``path`` stands; empty if there is none."""
+        """Return the place of the first setting at or below ``path``; empty if there is none."""
         return next((str(bound.origin) for bound in self.winners() if bound.path[: len(path)] == path), "")
 
 
@@ -154,7 +154,7 @@ class Binder:
     def _decided(self, meanings: list[Meaning], spelling: Spelling, entry: Entry) -> Meaning | None:
         """Return the one meaning that fits the value and the names in use; ``None`` if several do.
 
-        Of new names in a dotted key the shortest is meant: there, a dot in a name has to be put in brackets.
+        A new name in a dotted key ends at the next dot: a dot in a name has to be put in brackets.
         """
         meanings = [each for each in meanings if _fits(each.setting, entry.value)] or meanings
         meanings = [each for each in meanings if not each.new] or meanings

@@ -129,7 +129,7 @@ class DriverHandles(Choice):
 
 
 class OnUnknown(Choice):
-    """What becomes of keys and variables that name no setting."""
+    """What happens to keys and variables that name no setting."""
 
     ERROR = "error"
     WARN = "warn"

@@ -121,7 +121,7 @@ def _are_together(
     merged: Merged,
     profiles: Sequence[str],
 ) -> bool:
-    """Return whether those who set ``leaf`` have also set what keeps it from having an effect, or nobody has."""
+    """Return whether the source that sets ``leaf`` also sets what makes it ineffective, or no source does."""
     bound = merged.winner((*GROUPS, group, *leaf))
     deciders = list(_deciders(effect, group, chosen, merged))
     if bound is None or (profiles and deciders):

@@ -38,7 +38,7 @@ class Origin:
         place: Path of the file, name of the variable, key of the argument, or class of the user's own source.
         line: Line in the file, from 1; 0 when there is none or it is unknown.
         column: Column in the line, from 1; 0 when unknown.
-        of: For ``STANDARD``, ``RESET`` and ``REPLACED``: the place that the value really stands in.
+        of: For ``STANDARD``, ``RESET`` and ``REPLACED``: the place of the value itself.
     """
 
     kind: OriginKind
@@ -71,7 +71,7 @@ BUILT_IN = Origin(OriginKind.BUILT_IN)
 class Nothing(Enum):
     """What a key can have instead of a value."""
 
-    EMPTY = auto()  # a key without anything after it: no value for a setting, nothing said for a section
+    EMPTY = auto()  # a key without anything after it: no value for a setting, an empty section
     UNSET = auto()  # an empty variable: as if it were not there
     SECTION = auto()  # a section without content
     NESTED_LIST = auto()  # a list that holds more than single values
@@ -88,7 +88,7 @@ class Entry:
     key: tuple[str, ...]  # as written, from the outermost; each may be dotted
     value: Value
     origin: Origin  # of the value
-    key_origins: tuple[Origin, ...] = ()  # of each key; empty when that is where the value stands
+    key_origins: tuple[Origin, ...] = ()  # of each key; empty if that is the place of the value
 
     def key_origin(self, index: int) -> Origin:
         """Return the place of the written key ``index``."""

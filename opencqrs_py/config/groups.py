@@ -260,7 +260,7 @@ class RebuildSettings(InheritedSection):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CheckpointingSettings(InheritedSection):
-    """When the progress of a group with participants is stored: classes that say themselves what is durable."""
+    """When the progress of a group with participants is stored: classes that confirm what is durable."""
 
     mode: Checkpointing = setting(
         Checkpointing.AUTO,
@@ -332,7 +332,7 @@ inherited = GROUP_FAMILY.inherited
 
 
 def effective_group(settings: Settings, name: str) -> EffectiveGroup:
-    """Return every setting of the group ``name``, in any spelling; it need not have settings of its own."""
+    """Return every setting of the group ``name``, in any spelling; it need not be configured itself."""
     chosen = GROUP_FAMILY.inherited(settings, name)
     given = frozenset(leaf for leaf, each in chosen.items() if each.is_given and not each.replaced_by)
     group = GROUP_FAMILY.effective(chosen)

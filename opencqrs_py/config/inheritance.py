@@ -1,6 +1,6 @@
 """The inheritance of settings that many names share, such as those of groups: its own, then standard, then built in.
 
-It works leaf by leaf. What a name and the standard say is merged before it is validated (:meth:`Family.merged`). Which
+It works leaf by leaf. Values of a name and of the standard are merged before validation (:meth:`Family.merged`). Which
 of two settings that exclude each other applies, and who decided it, is found afterwards (:meth:`Family.inherited`).
 Here the nearer level wins, and ``null`` resets what would be inherited.
 
@@ -55,7 +55,7 @@ class InheritedSection:
         return f"{type(self).__name__}({', '.join(f'{name}={masked(name, value)!r}' for name, value in values)})"
 
     def given(self) -> dict[str, Any]:
-        """Return what was said when this section was made, by field name; also what is not built in."""
+        """Return the values with which this section was made, by field name."""
         defaults = {each.name: each.default for each in fields(self)}  # type: ignore[arg-type]
         values = {name: getattr(self, name) for name in defaults}
         return {name: value for name, value in values.items() if name in self._given or value != defaults[name]}
@@ -85,7 +85,7 @@ class Inherited:
 
     value: Any  # validated
     level: Level  # who decided it
-    reset: bool = False  # that level said ``null``, so that the value is the built-in one
+    reset: bool = False  # that level set ``null``, so that the value is the built-in one
     replaced_by: LeafName | None = None  # the leaf that takes this one's place; the value is ``None`` then
 
     @property
@@ -96,7 +96,7 @@ class Inherited:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Family:
-    """Settings of one form below many names, and a standard for those that do not say otherwise.
+    """Settings of one form below many names, and a standard that they inherit.
 
     Args:
         named: Path of the section in which each name has its own settings.
@@ -117,7 +117,7 @@ class Family:
     """All settings, in their order."""
     sections: frozenset[LeafName] = field(init=False)
     reserved: str = field(init=False)
-    """The name of the standard, if it stands among the names; else empty."""
+    """The name of the standard, if it is among the names; else empty."""
 
     def __post_init__(self) -> None:
         leaves = tuple(_leaves(self.built_in))

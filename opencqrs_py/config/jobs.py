@@ -134,6 +134,6 @@ JOB_FAMILY = Family(
 
 
 def effective_job(settings: Settings, name: str) -> JobSettings:
-    """Return every setting of the job ``name``, in any spelling; it need not have settings of its own."""
+    """Return every setting of the job ``name``, in any spelling; it need not be configured itself."""
     job: JobSettings = JOB_FAMILY.effective(JOB_FAMILY.inherited(settings, name))
     return job

@@ -2,7 +2,7 @@
 
 A path is a tuple of field names and, below a map, of names that the user chose, such as group names:
 ``("event_handling", "groups", "books", "fetch", "subject")``. The index of a model knows each of its paths by the
-canonical form of the dotted key, and a map has an index of what stands below each of its names.
+canonical form of the dotted key, and a map has an index of the keys below each of its names.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PREFIX = "opencqrs"
 GROUPS: Path = GROUP_FAMILY.named
 """Where the settings of single groups stand."""
 STANDARD: Path = GROUP_FAMILY.standard
-"""Where stands what applies to groups that do not say otherwise."""
+"""The path of the settings that groups inherit."""
 JOBS: Path = JOB_FAMILY.named
 """Where the settings of single jobs stand, beside their standard."""
 FAMILIES = (GROUP_FAMILY, JOB_FAMILY)
@@ -222,7 +222,7 @@ class Index:
         return [(*path[: len(of) + 1], *each) for each in index.inside(path[len(of) + 1 :])]
 
     def display(self, path: Path) -> str:
-        """Return ``path`` as a dotted key in kebab case; a group name that holds a dot stands in brackets."""
+        """Return ``path`` as a dotted key in kebab case; a group name with a dot is in brackets."""
         if path in self.by_path:
             return self.by_path[path].key
         of, below = self._map_above(path)

@@ -65,7 +65,7 @@ _PLAIN = {
     "string_type": ("it is no text", "write a text"),
     "string_too_short": ("it is empty", "write a text"),
 }
-"""Reason and fix for the errors that pydantic finds by itself."""
+"""Reason and fix for pydantic's own errors."""
 _LIMITS = {
     "greater_than_equal": ("it is below {}", "write {} or more"),
     "less_than_equal": ("it is above {}", "write {} or less"),

@@ -24,10 +24,10 @@ _MARK = re.compile(r"\\\$\{|\$\{|[{}:]")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The text that a placeholder stands for."""
+    """The value of a placeholder."""
 
     text: str
-    secret: bool = False  # by where it stands, a folder of secrets, or by its name
+    secret: bool = False  # by its place, a folder of secrets, or by its name
     values: frozenset[str] = frozenset()  # the secret parts of it
 
 
@@ -58,7 +58,7 @@ class Resolver:
     def text(self, text: str, stack: tuple[str, ...] = ()) -> Found:
         r"""Return ``text`` with its placeholders replaced; ``\${`` stands for ``${`` itself.
 
-        The stack has the keys that are being resolved, and an empty name for what stands around in a text.
+        The stack has the keys that are being resolved, and an empty name for surrounding text.
 
         Raises:
             PlaceholderError: A key is unknown and has no default, refers to itself, or its brace is not closed; or more
@@ -86,7 +86,7 @@ class Resolver:
         return Found("".join((*parts, text[position:])), any(each.secret for each in found), values)
 
     def _replaced(self, written: str, default: str | None, stack: tuple[str, ...]) -> Found:
-        """Return what a placeholder stands for, with ``written`` in its braces before the colon of its default."""
+        """Return the value of a placeholder, with ``written`` in its braces before the colon of its default."""
         self.left -= 1
         if self.left < 0:
             raise PlaceholderError(f"more than {MOST_PLACEHOLDERS:,} placeholders have to be replaced")

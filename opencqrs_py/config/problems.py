@@ -79,7 +79,7 @@ class JobWithoutCodeWarning(ConfigurationWarning):
 
 
 class ProfilesUnknownError(ConfigurationError):
-    """A profile or a placeholder is wrong (OCQ-108, OCQ-109), so which profiles are meant is unknown."""
+    """A profile or a placeholder is wrong (OCQ-108, OCQ-109), so the active profiles are unknown."""
 
 
 @dataclass(slots=True)
@@ -98,7 +98,7 @@ class Findings:
         self.errors.append(ConfigurationError(code.value, what, str(where), fix))
 
     def profiles_unknown(self, code: Code, what: str, where: object = "", fix: str = "") -> None:
-        """Add an error that leaves it open which profiles are meant."""
+        """Add an error that leaves the active profiles unknown."""
         self.errors.append(ProfilesUnknownError(code.value, what, str(where), fix))
 
     def warning(self, code: Code, what: str, where: object = "", fix: str = "") -> None:

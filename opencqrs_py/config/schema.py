@@ -94,7 +94,7 @@ def _section(name: str, generated: JsonSchemaValue) -> JsonSchemaValue:
 
 
 def _named(generated: object) -> JsonSchemaValue | bool:
-    """Return the schema of what stands in a section under names of the user's choice: mostly nothing."""
+    """Return the schema of a section's entries with names of the user's choice: mostly none."""
     return {"anyOf": [generated, {"type": "null"}]} if isinstance(generated, dict) else False
 
 

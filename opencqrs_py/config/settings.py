@@ -78,7 +78,7 @@ class InheritingSection(Section):
         return result
 
     def said_of(self, name: str | None) -> Said:
-        """Return what the settings of ``name`` say themselves, before validation; ``None`` for the standard."""
+        """Return the own settings of ``name``, before validation; ``None`` for the standard."""
         return self._said.get(name, {})
 
 

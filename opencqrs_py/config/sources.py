@@ -94,7 +94,7 @@ class TestSource(LayeredSource):
 
 
 class ArgumentSource(LayeredSource):
-    """Each ``--set key=value`` as a layer of its own, so that the last one wins."""
+    """Each ``--set key=value`` is a separate layer, so that the last one wins."""
 
     @override
     def layers(self) -> list[Layer]:
@@ -222,7 +222,7 @@ def pinned(properties: Mapping[str, object]) -> Iterator[None]:
 def ranked(given: Given) -> tuple[list[Layer], tuple[str, ...]]:
     """Return all layers in the order that the settings put their sources into, and the active profiles.
 
-    The last layer and the last profile win. Files say nothing until the other sources have chosen the profiles.
+    The last layer and the last profile win. Files are read after the other sources have chosen the profiles.
     """
     sources = _in_order(given)
     said = [source.layers() if isinstance(source, LayeredSource) else [_layer_of(source)] for source in sources]

@@ -74,8 +74,8 @@ class Fact:
         is_url: Whether the value is a URL, whose password must not be shown.
         is_duration: Whether the number is a duration in seconds, which is written with its unit.
         none: How a setting of an effective group is written that is ``None``.
-        in_documents_only: Whether the setting is about the document that it stands in, and has no place elsewhere.
-        formerly: Earlier names of the field in its section; they still work and say the new one.
+        in_documents_only: Whether the setting is about its document, and is invalid elsewhere.
+        formerly: Earlier names of the field in its section; they still work, with a warning that names the new one.
     """
 
     unit: str = ""
@@ -111,7 +111,7 @@ class Reads:
 
 
 NO_FACT = Fact()
-"""What is said of a field that says nothing."""
+"""The facts of a field without any."""
 
 
 def refusal(reason: str, fix: str, code: Code = Code.VALUE, fix_unseen: str = "") -> PydanticCustomError:
@@ -123,7 +123,7 @@ def refusal(reason: str, fix: str, code: Code = Code.VALUE, fix_unseen: str = ""
 
 
 def is_infinite(text: str) -> bool:
-    """Return whether ``text`` is a way to say that there is no limit."""
+    """Return whether ``text`` means that there is no limit."""
     return text.strip().casefold() in _INFINITE_SPELLINGS
 
 

@@ -12,7 +12,7 @@ _TOLERANCE = 1.0  # seconds by which an answer of the database may be late
 class Hearing:
     """Notes when each node has extended its leases last, as far as that was seen.
 
-    Leases end by the database's clock. If that is set back by an hour, those of a node that is not heard of any more
+    Leases end by the database's clock. If that is set back by an hour, those of a silent node
     would last for an hour longer. But a node whose leases have not moved for as long as they last has not extended
     them, so they have ended by its own clock, too.
     """
@@ -21,11 +21,11 @@ class Hearing:
         self._heard: dict[str, tuple[float, float]] = {}  # when leases end, as seen from here; and since when they do
 
     def corrected(self, view: ControlView, asked: float) -> ControlView:
-        """Return how everything stands, with leases that last no longer than after they were extended last.
+        """Return the view with leases that last no longer than their duration after their last extension.
 
         Args:
             view: What the database says.
-            asked: When it was asked, in seconds of a clock that is never set.
+            asked: Time of the query, in seconds of a clock that is never set.
         """
         before, self._heard = self._heard, {}
         return replace(view, nodes=tuple(self._corrected(record, before, asked) for record in view.nodes))

@@ -52,10 +52,10 @@ def merge_of(known: Collection[Partition], partition: Partition) -> tuple[Partit
 
 
 def even(count: int) -> tuple[Partition, ...]:
-    """Return the layout of so many partitions of the same size.
+    """Return the layout of a number of partitions of the same size.
 
     Raises:
-        LayoutError: OCQ-615, if there cannot be so many.
+        LayoutError: OCQ-615, if there cannot be that many.
     """
     if not 1 <= count <= MOST_PARTITIONS:
         what = f"{count:,} is no number of partitions for a group: 1 to {MOST_PARTITIONS:,} are"
@@ -119,10 +119,10 @@ def at_start(setting: int, known: Known) -> StartLayout:
 
 @dataclass(frozen=True)
 class Log:
-    """What of the log has to be known to carry progress over. Each is asked only if it is needed.
+    """Facts of the log that are needed to carry progress over. Each is determined on demand.
 
     Attributes:
-        hashes_at: Returns the numbers of the sequences of the event at a position; ``None`` if that cannot be said.
+        hashes_at: Returns the hashes of the sequences of the event at a position; ``None`` if unknown.
         positions_of: Returns the positions of a partition's events after a position, up to another one.
     """
 

@@ -18,7 +18,7 @@ class Notices(Protocol):
         ...
 
     def awaited(self) -> frozenset[str]:
-        """Return the groups of which somebody has begun to wait for the progress, since this was asked last.
+        """Return the groups for whose progress callers have begun to wait since the last call.
 
         A wait for changes ends early when one is heard of.
         """
@@ -30,7 +30,7 @@ class Notices(Protocol):
 
 
 class ControlStore(Protocol):
-    """The control tables: nodes, leases, and what is wanted. Every method is one short transaction of its own.
+    """The control tables: nodes, leases, and what is wanted. Every method is one short transaction.
 
     Times are those of the store's own clock, never a node's. Safe for several threads.
     """
@@ -40,7 +40,7 @@ class ControlStore(Protocol):
         ...
 
     def beat(self, node: str, seconds: float) -> ControlView | None:
-        """Extend all leases of a node to last ``seconds`` from now; return how everything stands.
+        """Extend all leases of a node to last ``seconds`` from now; return the state of the tables.
 
         Returns:
             ``None`` if the node's leases have ended, which cannot be undone: it has to join as another node.
@@ -55,7 +55,7 @@ class ControlStore(Protocol):
         return self.beat(node.id, seconds)
 
     def take(self, node: str, keys: Sequence[GroupPartition], dead: Collection[str] = ()) -> tuple[GroupPartition, ...]:
-        """Take the leases of partitions that nobody holds; return those that the node has got.
+        """Take the leases of partitions without a holder; return those that the node has got.
 
         Args:
             node: Id of the node, which must hold its own leases still.
@@ -73,7 +73,7 @@ class ControlStore(Protocol):
         ...
 
     def view(self) -> ControlView:
-        """Return how everything stands."""
+        """Return the state of the control tables."""
         ...
 
     def want(self, group: str, wanted: Wanted, partitions: Sequence[GroupPartition] = ()) -> None:
@@ -88,7 +88,7 @@ class ControlStore(Protocol):
         ...
 
     def avoid(self, key: GroupPartition, node: str, seconds: float) -> None:
-        """Have a node not get a partition for so many seconds, so that another takes it."""
+        """Bar a node from a partition for some seconds, so that another node takes it."""
         ...
 
     def notices(self) -> AbstractContextManager[Notices] | None:

@@ -1,4 +1,4 @@
-"""What stands in the control tables: nodes, leases, and what is wanted of groups."""
+"""The records of the control tables: nodes, leases, and what is wanted of groups."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Runnable:
     Attributes:
         modulus: How many partitions the group is to have, by the settings of the node.
         fingerprint: What identifies the group's handlers.
-        starts: Whether the node starts it when nobody has said whether it is wanted.
+        starts: Whether the node starts it unless a command says otherwise.
         exclusive: Whether the node runs either all of its partitions or none.
         most: Most of its partitions that the node takes, at least 1; ``None``: all.
     """
@@ -147,12 +147,12 @@ class Lease:
 
 @dataclass(frozen=True)
 class ControlView:
-    """All that stands in the control tables at one moment.
+    """The contents of the control tables at one moment.
 
     Attributes:
-        nodes: Every node that is known, also those that ended without a word, by start.
+        nodes: Every known node, including crashed ones, by start.
         leases: The lease of each partition of the groups that a node has ever been able to run.
-        wanted: What is wanted of whole groups, by name; nobody has said anything of groups that are missing.
+        wanted: What is wanted of whole groups, by name; missing groups have no command.
         wanted_partitions: What is wanted of single partitions, which counts more.
     """
 
@@ -187,11 +187,11 @@ class ControlView:
         return next((record for record in self.nodes if record.node.id == node), None)
 
     def owner_of(self, lease: Lease) -> Node | None:
-        """Return the node that holds a lease, ``None`` if nobody holds it."""
+        """Return the node that holds a lease, ``None`` if none does."""
         return self.alive.get(lease.node)
 
     def wanted_of(self, key: GroupPartition) -> Wanted:
-        """Return what is wanted of a partition: as said of it, else of its group, else what its nodes would do."""
+        """Return what is wanted of a partition: by its own command, else its group's, else by its nodes."""
         said = self.wanted_partitions.get(key) or self.wanted.get(key.group)
         if said is not None:
             return said

@@ -22,8 +22,8 @@ class Plan:
 
     Attributes:
         share: The partitions that it is to have; some of them may still be another node's.
-        take: Those of them that nobody has.
-        release: Those that it has and is not to have any more.
+        take: Those of them without a holder.
+        release: Those that it has and should no longer have.
     """
 
     share: frozenset[GroupPartition]

@@ -1,1 +1,1 @@
-"""Engines: who calls the processing core, and when. Two of them, on the same core."""
+"""Engines: they call the processing core, and decide when. Two of them, on the same core."""

@@ -1,4 +1,4 @@
-"""Answers of participants: their methods are called with a time limit, on threads that can be left to themselves."""
+"""Answers of participants: calls of their methods with a time limit, on threads that can be abandoned."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from opencqrs_py.processing.participation import Answer, Call
 class AnswersInTime:
     """Calls the methods of participants. Safe for several threads.
 
-    What is ``async`` is awaited on the caller's thread and its event loop, which is also that of the handlers of the
-    partition, so both can share a client. All else runs on a thread of its own.
+    Awaitables are awaited on the caller's thread and its event loop, which is also that of the handlers of the
+    partition, so both can share a client. Everything else runs on its own thread.
     """
 
     def __init__(self) -> None:
@@ -55,13 +55,13 @@ class AnswersInTime:
         return answers
 
     def still(self, key: Hashable) -> TimeoutError | None:
-        """Return the error of a call that would be made now, if one before has not returned; see ``Caller``."""
+        """Return the error that a call would get now because an earlier one has not returned; see ``Caller``."""
         with self._lock:
             since = self._in_hand.get(key)
         return None if since is None else self._still(key)
 
     def made(self, key: Hashable, call: Call) -> Answer:
-        """Make a call on this thread; return what it came to."""
+        """Make a call on this thread; return its outcome."""
         try:
             return Answer(finish(call()))
         except BaseException as error:  # whatever the project's code raises is an answer

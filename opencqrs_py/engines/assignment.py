@@ -1,4 +1,4 @@
-"""The assignment of an engine: which partitions of its groups it has, and how it gets and gives them."""
+"""The assignment of an engine: the partitions of its groups that it has claimed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Assignment:
         runs: The groups that may be assigned.
         owner: Name under which partitions are claimed.
         clock: Time.
-        observer: Sees what happens.
+        observer: Observes what happens.
     """
 
     def __init__(self, runs: Sequence[GroupRun], owner: str, clock: Clock, observer: Observer = NO_OBSERVER) -> None:
@@ -43,13 +43,13 @@ class Assignment:
         self._claiming = Lock()  # held during a claim, so that no partition is claimed twice at once
 
     def claim(self, group: str, partitions: Sequence[Partition]) -> list[PartitionDriver]:
-        """Claim those of the partitions that the engine does not have, or has lost; return their drivers.
+        """Claim the partitions that the engine does not have, or has lost; return their drivers.
 
         The group is prepared before each claim that finds it without partitions here. During an outage the claim is
         tried again until ``stop``.
 
         Raises:
-            ValueError: For a group that there is not.
+            ValueError: For an unknown group.
             EventStoreError: As ``driver.claim``.
         """
         run = self._run(group)
@@ -67,15 +67,15 @@ class Assignment:
             return claimed
 
     def claim_again(self, group: str, those: Collection[PartitionDriver], *, crashed: bool) -> None:
-        """Claim some partitions that the engine has once more: what others may still do for them is void.
+        """Claim partitions of the engine again, which fences off any other task that may still work for them.
 
         Those that it has lost stay with the process that took them over. Nothing happens during an outage, or if the
-        claim is refused, as when the group has got other partitions: the next step meets it.
+        claim is refused, as when the group has got other partitions: the next step reports it.
 
         Args:
-            group: Their group.
-            those: The partitions; of these, the ones that the engine still has.
-            crashed: Whether the process that handled its events may have ended by one of them.
+            group: Processing group.
+            those: The partitions; ones that the engine no longer has are ignored.
+            crashed: Whether one of their events may have ended the process that handled them.
         """
         run = self.runs[group]
         drivers = [driver for driver in self.of(group) if driver in those and not driver.over]
@@ -93,9 +93,9 @@ class Assignment:
                 driver.supervised.claimed_again(isolating(self.runs[group], cursor) if crashed else cursor)
 
     def continued(self, driver: PartitionDriver) -> bool:
-        """Continue a partition that a second run of its task has taken over; return ``False`` if somebody else has.
+        """Continue a partition that a second run of its task has taken over; return ``False`` if another process has.
 
-        Which of both runs has ended first is not known: the second one may be at work, and is fenced by this.
+        It is unknown which run ended first: the second one may still be active, and is fenced off by this.
         """
         run, cursor = self.runs[driver.supervised.group], driver.cursor
         tracker = run.processing.tracker
@@ -106,13 +106,13 @@ class Assignment:
         except Exception as error:
             if not tracker.is_outage(error):
                 raise
-            return True  # the next step meets it
+            return True  # the next step reports it
         if found is not None:
             driver.supervised.claimed_again(found)
         return found is not None
 
     def claim_after_timeout(self, hung: PartitionDriver, call: CallInHand, failure: Failure) -> PartitionDriver | None:
-        """Put another driver in the place of one whose thread hangs; ``None`` if it was removed meanwhile.
+        """Replace a driver whose thread hangs; ``None`` if it was removed in the meantime.
 
         Raises:
             EngineLostError: As ``driver.claim_after_timeout``.
@@ -136,7 +136,7 @@ class Assignment:
         """Return the drivers of a group, or of some of its partitions.
 
         Raises:
-            ValueError: For a group that there is not.
+            ValueError: For an unknown group.
         """
         self._run(group)
         with self._lock:
@@ -150,7 +150,7 @@ class Assignment:
         return [GroupPartition(each.supervised.group, each.partition) for each in drivers if not each.over]
 
     def remove(self, driver: PartitionDriver) -> bool:
-        """Forget a driver, so that its partition can be assigned again; return whether it was still there."""
+        """Remove a driver, so that its partition can be assigned again; return whether it was still assigned."""
         key = (driver.supervised.group, driver.partition)
         with self._lock:
             is_there = self._drivers.get(key) is driver  # otherwise the partition was assigned again since
@@ -165,11 +165,11 @@ class Assignment:
 
     @property
     def stopped(self) -> bool:
-        """Whether nothing is claimed any more."""
+        """Whether the assignment is stopped."""
         return self._stopping.is_set()
 
     def stop(self) -> None:
-        """Claim nothing any more, and end the wait for an outage to be over."""
+        """Claim nothing further, and stop waiting for the end of an outage."""
         self._stopping.set()
 
     def _run(self, group: str) -> GroupRun:

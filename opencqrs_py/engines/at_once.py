@@ -1,4 +1,4 @@
-"""How many partitions of a group may step at once, where that is limited."""
+"""A limit of the partitions of a group that step at the same time."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from threading import Event as Signal
 
 
 class AtOnce:
-    """Lets a number of partitions of a group step at once; the others wait, and those that wait longest come first.
+    """Lets a number of partitions of a group step at the same time; the others wait in the order of their arrival.
 
     Args:
-        most: How many, at least 1.
+        most: Number of partitions, at least 1.
     """
 
     def __init__(self, most: int) -> None:
@@ -21,7 +21,7 @@ class AtOnce:
         self._changed = Condition()
 
     def begin(self, partition: object, stopping: Signal) -> bool:
-        """Wait until a partition may step; return ``False`` if it is to stop instead."""
+        """Wait until a partition may step; return ``False`` if it should stop instead."""
         with self._changed:
             self._waiting.append(partition)
             try:
@@ -32,17 +32,17 @@ class AtOnce:
                 self._changed.notify_all()
                 return False
             self._stepping.add(partition)
-            self._changed.notify_all()  # there may be room for the next one, too
+            self._changed.notify_all()  # the next one may step, too
             return True
 
     def end(self, partition: object) -> None:
-        """Let another one step; harmless if that was done already, as for a thread that hangs."""
+        """Let another partition step; idempotent, as the partition of a hanging thread ends twice."""
         with self._changed:
             self._stepping.discard(partition)
             self._changed.notify_all()
 
     def wake(self) -> None:
-        """Have those who wait check whether they are to stop."""
+        """Make waiting partitions check whether they should stop."""
         with self._changed:
             self._changed.notify_all()
 

@@ -1,4 +1,4 @@
-"""The watch over calls of handlers: on a thread of its own it sees which take long, and which too long."""
+"""The watch over calls of handlers: a separate thread detects calls that take long, or too long."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ TimedOut = Callable[[PartitionProcessor, CallInHand, Failure], None]
 
 
 class CallWatcher:
-    """Looks at what processors have in hand, warns of calls that take long, and reports those that time out.
+    """Checks the calls that processors have in hand, warns of long ones, and reports those that time out.
 
     Args:
-        processors: Returns the processors that there are now.
-        limits: The limits of all of them, from which follows how often it looks.
-        timed_out: Called, on the thread of the watch, with a call that has taken too long and what that comes to.
+        processors: Returns the current processors.
+        limits: Their limits, which determine how often it checks.
+        timed_out: Called, on the thread of the watch, with a call that has taken too long and its failure.
         clock: Time.
     """
 
@@ -46,16 +46,16 @@ class CallWatcher:
         self._thread = Thread(target=self._run, name="opencqrs-calls", daemon=True)
 
     def start(self) -> None:
-        """Begin to look, if there is a limit to look for."""
+        """Start checking, if there is a limit."""
         if self._interval < inf:
             self._thread.start()
 
     def stop(self) -> None:
-        """Look no more. Does not wait for what a timeout may still be doing."""
+        """Stop checking. Does not wait for a timeout that is being handled."""
         self._stopping.set()
 
     def look(self) -> None:
-        """Look once."""
+        """Check once."""
         there = self._processors()
         self._timers = {each: self._timers.get(each) or CallTimer(each.limits) for each in there}
         for processor, timer in tuple(self._timers.items()):
@@ -72,7 +72,7 @@ class CallWatcher:
         while not self._stopping.wait(self._interval):
             try:
                 self.look()
-            except BaseException as error:  # a look that fails must not be the last one
+            except BaseException as error:  # a failing check must not end the watch
                 raise_interrupt(error)
                 logger.warning("calls of handlers cannot be watched: %s", one_line(error))
 

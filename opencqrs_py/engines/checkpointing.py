@@ -1,4 +1,4 @@
-"""The participants of a group, put together: whose handlers they are, and whether the group can have them."""
+"""The participants of a group: their handlers, and whether the group can have participants."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ FRAMES = "its handler takes data frames: Spark reads a range of them at once"
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRule:
-    """How the participants of a group, if it has any, say what is durable.
+    """How the participants of a group, if it has any, confirm what is durable.
 
     Attributes:
         mode: When progress is stored.
-        timeout: Seconds that participants have to answer.
-        why_not: Why the group cannot have participants, as it is set up; empty if it can.
-        fix: What to change then.
-        parks: What to change so that the group parks no event; empty if it parks none.
+        timeout: Seconds within which participants must answer.
+        why_not: Why the group cannot have participants with its settings; empty if it can.
+        fix: What to change in that case.
+        parks: What to change so that the group parks no events; empty if it parks none.
 
     Raises:
         ValueError: If the time-out is not above 0.
@@ -60,19 +60,19 @@ def make_checkpointing(
     sequencing: Sequencing,
     rule: CheckpointRule,
 ) -> Checkpointing | None:
-    """Return the participants of a group, ``None`` if none of its handlers is one's.
+    """Return the participants of a group, ``None`` if no handler belongs to one.
 
     Args:
         group: Processing group.
         handlers: All of its handlers, in their order.
         types: The event classes known.
         reading: How stored events are read.
-        interceptors: What surrounds events and handlers.
+        interceptors: Functions around events and handlers.
         sequencing: Maps events to sequences.
-        rule: How they say what is durable.
+        rule: How they confirm what is durable.
 
     Raises:
-        HandlerSignatureError: OCQ-641, if a handler or interceptor asks for what belongs to a transaction; OCQ-644, if
+        HandlerSignatureError: OCQ-641, if a handler or interceptor asks for part of a transaction; OCQ-644, if
             a handler asks for a trigger, and there is no participant.
         AssemblyError: OCQ-642, if the group cannot have them; OCQ-643, if the mode is ``require-deferred`` and there
             are other handlers.
@@ -111,7 +111,7 @@ def make_checkpointing(
 
 
 def _require_parking(group: str, own: Sequence[BoundHandler], without: str) -> None:
-    """Refuse a participant that would be asked for positions only: the progress has passed an event that is parked."""
+    """Refuse a participant that only confirms positions: the progress has passed a parked event."""
     for participant in _each_once(own):
         if not says_when_parked_events_are_durable(participant):
             what = f"group '{group}' parks events, and {participant.name} does not say when those are durable"
@@ -119,9 +119,9 @@ def _require_parking(group: str, own: Sequence[BoundHandler], without: str) -> N
 
 
 def _while_claimed(bound: BoundHandler) -> BoundHandler:
-    """Return the handler of a participant so that it takes no event any more when its claim is over.
+    """Return the handler of a participant, guarded so that it takes no event after the end of its claim.
 
-    A call that hangs is given up, and the partition is claimed again. Should the call return, no transaction keeps its
+    A hanging call is abandoned, and the partition is claimed again. If the call then returns, no transaction keeps its
     thread from handling the rest of the chunk, beside the new claim.
     """
     call, call_of_work = bound.call, bound.call_of_work
@@ -185,7 +185,7 @@ def _check_handlers(
 
 
 def _mixed(group: str, own: Sequence[BoundHandler], others: Sequence[BoundHandler], mode: CheckpointMode) -> str:
-    """Return what to warn of when a group has handlers of participants and others; refuse it if that is asked for."""
+    """Return the warning for a group with handlers of participants and others; refuse it if so configured."""
     ours = ", ".join(participant.name for participant in _each_once(own))
     places = ", ".join(bound.handler.place for bound in others)
     if mode is CheckpointMode.REQUIRE_DEFERRED:

@@ -1,4 +1,4 @@
-"""The coordination of a node: it keeps its leases alive, and has engines drive the partitions of its share."""
+"""The coordination of a node: it extends its leases, and lets engines drive the partitions of its share."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from opencqrs_py.model.partition import Partition
 from opencqrs_py.processing.exceptions import one_line, raise_interrupt
 
 _BRIEF_SECONDS = (
-    0.25  # until the next heartbeat while shares change, and between two looks at processes of this machine
+    0.25  # until the next heartbeat while shares change, and between two checks of processes of this machine
 )
 _MARGIN_SECONDS = 0.05  # after the end of another node's leases
 _RELEASE_PATIENCE = 3.0  # seconds that a chunk in hand gets before its partition goes to another node
@@ -40,10 +40,10 @@ class LeaseTiming:
 
 
 class Coordinator:
-    """Has the engines of a node drive those partitions whose leases it holds. Safe for several threads.
+    """Lets the engines of a node drive the partitions whose leases it holds. Safe for several threads.
 
-    One thread sends heartbeats, whatever the others do; another one takes, assigns, releases and gives back. Leases end
-    on this side no later than in the database: they are counted from before each heartbeat was sent.
+    One thread sends heartbeats, independently of the others; another one acquires, assigns and releases. Leases end
+    here no later than in the database: they are counted from before each heartbeat was sent.
 
     Args:
         store: The control tables.
@@ -52,8 +52,8 @@ class Coordinator:
         timing: How long leases last.
         now: Returns the seconds of a clock that never goes back and does not stop while the machine sleeps.
         has_ended: Returns whether a process has provably ended.
-        new_id: Makes the id of the node that this process is after its leases have ended.
-        barred: Returns groups that this node must not run for now; asked at each heartbeat.
+        new_id: Makes the id of the node as which this process continues after its leases have ended.
+        barred: Returns groups that this node must not run for now; called at each heartbeat.
     """
 
     def __init__(
@@ -77,14 +77,14 @@ class Coordinator:
         self._view: ControlView | None = None
         self._hearing = Hearing()
         self._moves = 0  # how often this node took or gave back leases
-        self._outdated = False  # whether the view was asked for before the last time
+        self._outdated = False  # whether the view was requested before the last change
         self._valid_until = 0.0
         self._unsettled = True
         self._engines = engines
         self._led = LedPartitions(engines, timing.heartbeat, now, "lease")
         self._announced = ""
         self._away = False
-        self._notified = False  # of a change that was not looked at yet
+        self._notified = False  # of a change that was not processed yet
         self._failure: BaseException | None = None
         self._notices: Notices | None = None
         self._stopping = False
@@ -104,7 +104,7 @@ class Coordinator:
 
     @property
     def view(self) -> ControlView | None:
-        """How everything stood at the last heartbeat; ``None`` while this node has no leases."""
+        """The state of the control tables at the last heartbeat; ``None`` while this node has no leases."""
         return self._view if self._is_valid() else None
 
     def alive_now(self) -> frozenset[str]:
@@ -112,13 +112,13 @@ class Coordinator:
         return frozenset(self._store.view().without(self._has_ended, but=self.node.id).alive)
 
     def join(self) -> None:
-        """Join the other nodes, and take and assign what of this node's share nobody has."""
+        """Join the other nodes; acquire and assign the free partitions of this node's share."""
         self._join()
         self.beat()
         self.reconcile()
 
     def start(self) -> None:
-        """Stay in touch with the other nodes until ``end``."""
+        """Send heartbeats until ``end``."""
         for thread in self._threads:
             thread.start()
 
@@ -128,7 +128,7 @@ class Coordinator:
             raise self._failure
 
     def end(self) -> None:
-        """Assign and release nothing any more. The leases are held until ``leave``, or until their end."""
+        """Stop assigning and releasing. The leases are held until ``leave``, or until their end."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -139,16 +139,16 @@ class Coordinator:
                 thread.join(END_PATIENCE)
 
     def leave(self) -> None:
-        """Give all leases back, after the engines have stopped. If that takes long, it continues in the background."""
+        """Release all leases, after the engines have stopped. If that takes long, it continues in the background."""
         try:
             self._leaving.start()
-        except RuntimeError:  # Python is about to end, and starts no thread any more
+        except RuntimeError:  # Python is about to end, and starts no more threads
             self._leave()
         else:
             self._leaving.join(END_PATIENCE)
 
     def lingering(self) -> list[Thread]:
-        """Return the threads that ``end`` and ``leave`` did not wait for any longer."""
+        """Return the threads for which ``end`` and ``leave`` stopped waiting."""
         return [each for each in (*self._threads, self._leaving) if each.is_alive()]
 
     def beat(self) -> bool:
@@ -166,7 +166,7 @@ class Coordinator:
         return view is not None
 
     def reconcile(self) -> None:
-        """Bring the engines in line with the last heartbeat. Without leases they release everything."""
+        """Update the engines according to the last heartbeat. Without leases they release everything."""
         view = self.view
         if view is None:
             self._led.release(self._led.assigned(), 0.0)
@@ -201,7 +201,7 @@ class Coordinator:
             self._outdated = True
 
     def _exclusive(self, view: ControlView) -> set[GroupPartition]:
-        """Return the partitions of groups that this node runs alone and that nobody else has a part of."""
+        """Return the partitions of groups that this node runs exclusively and no other node has a part of."""
         alone = {group for group, runnable in self.node.groups.items() if runnable.exclusive}
         leases = [lease for lease in view.leases if lease.key.group in alone]
         taken = {lease.key.group for lease in leases if view.owner_of(lease) is not None}
@@ -209,7 +209,7 @@ class Coordinator:
         return {key for key in free if self.node.can_run(key) and view.wanted_of(key) is Wanted.STARTED}
 
     def _extended(self) -> ControlView | None:
-        """Extend the leases, and have others see what this node has in hand if that has changed."""
+        """Extend the leases, and publish this node's load if it has changed."""
         barred = self._barred()
         groups = {name: runnable for name, runnable in self._groups.items() if name not in barred}
         node = replace(self.node, groups=groups, load=load_of(self._engines.values()))
@@ -220,7 +220,7 @@ class Coordinator:
         return view
 
     def _announce(self, mine: Collection[GroupPartition], view: ControlView) -> None:
-        """Log which share this node has, if it is another one than before and others are there."""
+        """Log this node's share, if it has changed and there are other nodes."""
         of_others = {
             lease.key: owner
             for lease in view.leases
@@ -264,9 +264,9 @@ class Coordinator:
     def _guarded(self, work: Callable[[], None]) -> None:
         try:
             work()
-        except BaseException as error:  # seen by check(); a thread's own end is seen by nobody
+        except BaseException as error:  # check() reports it; the end of a thread alone is not noticed
             self._failure = self._failure or error
-        if self._left:  # this thread was not waited for
+        if self._left:  # the stop has not waited for this thread
             self._close()
 
     def _close(self) -> None:
@@ -282,7 +282,7 @@ class Coordinator:
                     self._join()
 
     def _listen(self) -> None:
-        """Have the next heartbeat sent at once when something has changed. An outage is the heartbeats' matter."""
+        """Send the next heartbeat at once when something has changed. The heartbeats deal with outages."""
         while not self._stopping and (opened := self._store.notices()) is not None:
             try:
                 with opened as notices:
@@ -308,7 +308,7 @@ class Coordinator:
                 hasten(self._engines.get(group), group)
 
     def _rest(self) -> bool:
-        """Wait for the next heartbeat; return whether there is to be one."""
+        """Wait for the next heartbeat; return ``False`` at the end."""
         began = self._now()
         while not self._stopping and (left := began + self._pause() - self._now()) > 0:
             peers = [record.node.process for record in self._others(self._view)]
@@ -337,7 +337,7 @@ class Coordinator:
                 self._changed.notify_all()  # the next heartbeat may be due earlier now
 
     def _changes(self, seen: ControlView | None) -> bool:
-        """Wait for a heartbeat, or for the end of the leases; return whether to act on it."""
+        """Wait for a heartbeat, or for the end of the leases; return ``False`` at the end."""
         with self._changed:
             while not self._stopping and self._view is seen and (seen is None or self._is_valid()):
                 left = self._valid_until - self._now()

@@ -1,4 +1,4 @@
-"""The driver of a partition: by it every engine claims, moves and releases partitions, and logs what happens."""
+"""The driver of a partition: every engine uses it to claim, move and release partitions, and to log what happens."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _MOST_SEEN = 10_000  # events of a partition whose failures in the grace period 
 class PartitionDriver:
     """Moves one partition from its claim, which has returned the cursor, to its release.
 
-    An engine decides on which thread and when. Where the steps are done in another process, only their outcomes are
+    An engine decides on which thread, and when. If the steps are done in another process, only their outcomes are
     settled here. One thread at a time may use a driver.
 
     Attributes:
         supervised: The state of the partition.
         processor: Does the steps.
-        abandoned: Whether the partition was claimed again in this process, since the thread of this driver hangs.
+        abandoned: Whether the partition was claimed again in this process, as the thread of this driver hangs.
     """
 
     def __init__(self, run: GroupRun, cursor: Cursor, clock: Clock, observer: Observer = NO_OBSERVER) -> None:
@@ -76,18 +76,18 @@ class PartitionDriver:
         return 0.0 if wait > 0 and self._participates and self.processor.has_checkpoint() else wait
 
     def step(self) -> Outcome:
-        """Handle the next chunk of events, and settle what came of it."""
+        """Handle the next chunk of events, and settle the outcome."""
         supervised = self.supervised
         return self.settle(self.processor.step(supervised.begin() if supervised.scheduled else supervised.cursor))
 
     def flush(self) -> Outcome:
-        """Store progress over events that were not the partition's, and settle what came of it."""
+        """Store progress over events of other partitions, and settle the outcome."""
         return self.settle(self.processor.flush(self.cursor))
 
     def settle(self, outcome: Outcome) -> Outcome:
-        """Record what a step came to, wherever it was done; notify the observer and publish a change of state.
+        """Record the outcome of a step, wherever it was done; notify the observer and publish a change of state.
 
-        Of an abandoned driver nothing is taken in: what it has done since was rolled back, or is fenced off.
+        Outcomes of an abandoned driver are ignored: its work since then was rolled back, or is fenced off.
         """
         if self.abandoned:
             return outcome
@@ -114,7 +114,7 @@ class PartitionDriver:
         return outcome
 
     def _log_uncounted(self, one: Uncounted) -> None:
-        """Log a failure in an event's grace period: as INFO the first, which nothing else shows, as DEBUG others."""
+        """Log a failure in an event's grace period: the first as INFO, as nothing else shows it, others as DEBUG."""
         seen, failure = self._seen_uncounted, one.failure
         level = logging.DEBUG if failure.position in seen else logging.INFO
         seen[failure.position] = None
@@ -124,18 +124,18 @@ class PartitionDriver:
         logger.log(level, what, f"[{self.supervised.group} {self.partition}]", failure.event, failure, one.until)
 
     def saw(self, cursor: Cursor) -> None:
-        """Take in what waits in the inbox, which was seen while no step was under way."""
+        """Note what waits in the inbox, which was read between two steps."""
         for sequence_id in freed(self.cursor, cursor):
             _report(Notice(self.supervised.group, self.partition, None, sequence_id=sequence_id), self._observer)
         if cursor.parked is not None:
             self.supervised.saw(cursor.parked)
 
     def refuse(self, error: BaseException) -> None:
-        """Settle that no step can be done, because the event store cannot be watched."""
+        """Settle that no step is possible, because the event store cannot be watched."""
         self.settle(Outcome(self.cursor, failure=failure_of(error, Origin.FRAMEWORK)))
 
     def fail(self, error: BaseException) -> None:
-        """Record an error that no step has met, such as an observer's."""
+        """Record an error outside of a step, such as an observer's."""
         if self.abandoned:
             return
         self.supervised.take(Outcome(self.cursor, failure=failure_of(error, Origin.FRAMEWORK)))
@@ -158,7 +158,7 @@ class PartitionDriver:
                 self._observer.stopped(self.supervised.group, self.partition)
 
     def _publish(self) -> None:
-        """Let others see the partition's state. A failure to do so ends nothing: the next step meets its reason."""
+        """Publish the partition's state. A failure has no consequence: the next step reports its cause."""
         try:
             self._tracker.report(self.supervised.status(), self.cursor.epoch)
         except DatabaseFileError:
@@ -172,12 +172,12 @@ class PartitionDriver:
 def claim(
     run: GroupRun, partitions: Sequence[Partition], owner: str, clock: Clock, observer: Observer = NO_OBSERVER
 ) -> list[PartitionDriver]:
-    """Take some or all partitions of a group over from whoever had them; messages name this process as the owner.
+    """Take some or all partitions of a group over from their owners; messages name this process as the new owner.
 
     Raises:
         EventStoreError: OCQ-310 for another layout of partitions; OCQ-316, if the log is not the one that the progress
             belongs to; OCQ-317, if progress is gone.
-        HandlersChangedError: OCQ-318 or OCQ-319, if code has changed that must not.
+        HandlersChangedError: OCQ-318 or OCQ-319, if code that must not change has.
         InboxError: OCQ-609, if events in the inbox would be overtaken.
     """
     tracker, source = run.processing.tracker, run.processing.source
@@ -200,9 +200,9 @@ def claim(
 
 
 def _check_inbox(run: GroupRun, cursors: Sequence[Cursor], clock: Clock) -> bool:
-    """Refuse with OCQ-609 to run a group whose events in the inbox would be overtaken, as it is set up now.
+    """Refuse with OCQ-609 to run a group with settings under which events in the inbox would be overtaken.
 
-    Has them be due as it is set up; returns whether there are any.
+    Adapts their due times to the settings; returns whether there are any.
     """
     processing, tracker = run.processing, run.processing.tracker
     if not isinstance(tracker, ParkingTracker):
@@ -226,13 +226,13 @@ def _check_inbox(run: GroupRun, cursors: Sequence[Cursor], clock: Clock) -> bool
 
 
 def isolating(run: GroupRun, cursor: Cursor) -> Cursor:
-    """Return the cursor of a claim: what was in hand when the owner before ended without a word is handled singly.
+    """Return the cursor of a claim: events that a crashed owner had in hand are handled one by one.
 
-    A range of data frames is not: it would be a job of Spark for each event, and executors decode them.
+    Ranges of data frames are not: each event would be a Spark job, and executors decode them.
     """
     singly = cursor.unreleased and not isinstance(run.processing, FrameProcessing)
     most = run.processing.batch_size
-    if run.processing.checkpointing is not None:  # many more may come again, and their handlers take them in bulk
+    if run.processing.checkpointing is not None:  # many events may be repeated, and handlers take them in bulk
         most = min(most, _MOST_ISOLATED)
     return replace(cursor, isolate=most) if singly else cursor
 
@@ -246,9 +246,9 @@ def claim_after_timeout(
     clock: Clock,
     observer: Observer,
 ) -> PartitionDriver:
-    """Claim a partition once more whose thread hangs in a call: what that may still do is void.
+    """Claim again a partition whose thread hangs in a call, which fences that thread off.
 
-    The call's error is the event's; of a list of events the next attempt handles each alone.
+    The error counts against the event; after a list of events the next attempt handles each alone.
 
     Raises:
         EngineLostError: OCQ-414, if the database cannot end the session of the call's transaction.
@@ -269,10 +269,10 @@ def claim_after_timeout(
     observer.stopped(run.group, hung.partition)
     driver = PartitionDriver(run, cursor, clock, observer)
     driver.supervised.keep_ticks_of(hung.supervised)
-    if call.work.parked:  # whose position may be beyond the progress, where partitions were merged
+    if call.work.parked:  # its position may be beyond the progress, where partitions were merged
         if call.index is not None or len(call.chunk) == 1:
             driver.settle(driver.processor.failed_in_inbox(driver.cursor, failure))
-    elif failure.position is not None and failure.position > cursor.stored:  # else it has returned at last
+    elif failure.position is not None and failure.position > cursor.stored:  # else it has returned after all
         driver.settle(Outcome(driver.cursor, failure=failure))
     return driver
 
@@ -280,11 +280,11 @@ def claim_after_timeout(
 def when_available(
     run: GroupRun, act: Callable[[], list[PartitionDriver]], stopping: Signal, observer: Observer = NO_OBSERVER
 ) -> list[PartitionDriver]:
-    """Return what ``act`` returns; during an outage of a database or the event store, try again after a wait.
+    """Return the result of ``act``; during an outage of a database or the event store, retry after a wait.
 
     A database that cannot be reached at all is an error, since most likely its URL is wrong. Later outages, such as a
     stopped process that holds the write lock of an SQLite file, are waited for. The observer is notified of each wait,
-    and the first time of what is unavailable and what to do, since a URL may be wrong; ``stopping`` ends it, and
+    the first time with what is unavailable and what to do, since a URL may be wrong; ``stopping`` ends it, and
     nothing is claimed then.
 
     Raises:
@@ -308,7 +308,7 @@ def when_available(
 
 
 def _placed(failure: Failure, source: EventSource) -> Failure:
-    """Return the failure of an outage; if it is the event store that is unavailable, with that in its message."""
+    """Return the failure of an outage; its message says so if the event store is unavailable."""
     try:
         source.head()
     except Exception as error:
@@ -318,7 +318,7 @@ def _placed(failure: Failure, source: EventSource) -> Failure:
 
 
 def _notices(group: str, partition: Partition, outcome: Outcome) -> Iterator[Notice]:
-    """Yield what has happened to sequences in the inbox."""
+    """Yield notices about sequences in the inbox."""
     for one in outcome.parked:
         if one.new:
             yield Notice(group, partition, Action.PARK, one.failure, one.attempt)
@@ -378,6 +378,6 @@ def _level(notice: Notice) -> int:
     if notice.failure is None:
         return logging.INFO
     mild: tuple[Action | None, ...] = (Action.RETRY, Action.WAIT, None)
-    if notice.sequence_id is None:  # parked now: it is tried again by itself
+    if notice.sequence_id is None:  # parked now: it is retried automatically
         mild += (Action.PARK,)
     return logging.WARNING if notice.action in mild else logging.ERROR

@@ -11,14 +11,14 @@ from opencqrs_py.engines.driver import PartitionDriver
 from opencqrs_py.engines.watching import HeadWatcher
 from opencqrs_py.processing.exceptions import raise_interrupt
 
-_QUIET_SECONDS = 0.05  # without a new event, after which progress over events of others is stored
-_UNSTORED_SECONDS = 1.0  # longest time that it is not, however many events come
+_QUIET_SECONDS = 0.05  # without a new event until progress over events of others is stored
+_UNSTORED_SECONDS = 1.0  # longest delay of that, however many events arrive
 _IDLE_SECONDS = 1.0  # longest sleep of an idle partition, should a wake-up be lost
-_HASTE_SECONDS = 2.0  # for which progress is stored at once after somebody has waited for it
+_HASTE_SECONDS = 2.0  # for which progress is stored at once after a caller has waited for it
 
 
 class Haste:
-    """Whether somebody waits for the progress of a group, or has done so a moment ago.
+    """Whether a caller waits for the progress of a group, or did so a moment ago.
 
     Args:
         now: Returns the seconds of a clock that never goes back.
@@ -29,7 +29,7 @@ class Haste:
         self._until = 0.0
 
     def begin(self) -> bool:
-        """Have progress be stored at once for a moment; return whether it was not before."""
+        """Store progress at once for a moment; return whether that is a change."""
         begins = not self.is_set()
         self._until = self._now() + _HASTE_SECONDS
         return begins
@@ -48,7 +48,7 @@ def follow(
 ) -> None:
     """Move a partition until ``stopping`` is set or another process has claimed it; then release it.
 
-    With ``at_once`` it steps when that lets it. An error that is not a step's, such as an observer's, is recorded in
+    With ``at_once`` it steps when that permits. An error outside of a step, such as an observer's, is recorded in
     the partition's status and raised.
     """
     try:
@@ -85,7 +85,7 @@ def _step_until_stopped(
             if at_once is not None:
                 at_once.end(driver)
         if (outcome.idle or _is_done(driver, watcher.head)) and not driver.supervised.is_due_in_inbox:
-            # Beyond what was seen before the step, too: it has found nothing there, and would find nothing again.
+            # Also beyond the head seen before the step: it has found nothing there, and would find nothing again.
             quiet = min(_IDLE_SECONDS, driver.supervised.until_tick())
             watcher.wait_beyond(max(driver.cursor.position, seen), quiet, rest)
             if watcher.refusal is not None and not stopping.is_set():
@@ -93,15 +93,15 @@ def _step_until_stopped(
 
 
 def _is_done(driver: PartitionDriver, head: int) -> bool:
-    """Return whether the partition is exactly at the newest event seen, so that a look for more can be saved."""
+    """Return whether the partition is exactly at the newest event seen, so that no read is needed."""
     return driver.cursor.position == head and driver.supervised.done(head)
 
 
 class _Flushing:
-    """When to store progress over events that were not the partition's: in a quiet moment, but not too late.
+    """When to store progress over events of other partitions: in a quiet moment, but not too late.
 
-    Otherwise each new event would cost every other partition of its group a transaction. While somebody waits for the
-    progress, it does.
+    Otherwise each new event would cost every other partition of its group a transaction. While a caller waits for the
+    progress, it is stored at once.
     """
 
     def __init__(self, driver: PartitionDriver, watcher: HeadWatcher, stopping: Signal, haste: Haste) -> None:
@@ -125,5 +125,5 @@ class _Flushing:
         return self._haste.is_set() or self._watcher.head == seen or time.monotonic() - self._since > _UNSTORED_SECONDS
 
     def is_set(self) -> bool:
-        """Return whether to wait for no quiet moment any more."""
+        """Return whether not to wait for a quiet moment."""
         return self._haste.is_set() or self._stopping.is_set()

@@ -1,4 +1,4 @@
-"""What a job runner is made of."""
+"""The parts of a job runner."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Company:
 
     Attributes:
         node: Its id.
-        name: How people know it.
-        alive: Ids of all nodes that live, its own included, as of its last heartbeat.
-        schedules: The schedule that counts of each job that living nodes run.
+        name: Its display name.
+        alive: Ids of all live nodes, including its own, as of its last heartbeat.
+        schedules: The valid schedule of each job that live nodes run.
     """
 
     node: str
@@ -37,15 +37,15 @@ class Attempt(Protocol):
     """One attempt of a run."""
 
     def execute(self) -> Ending | None:
-        """Execute it; ``None`` if the run was taken from this process meanwhile."""
+        """Execute it; ``None`` if another process has taken the run over in the meantime."""
         ...
 
 
 class RunObserver(Protocol):
-    """Sees how runs end that this process has executed. It must return at once, and not raise."""
+    """Observes the ends of runs of this process. It must return at once, and not raise."""
 
     def ended(self, run: JobRun) -> None:
-        """Take note of a run that has ended, as it is recorded."""
+        """Note a finished run, as recorded."""
         ...
 
 
@@ -54,7 +54,7 @@ MakeAttempt = Callable[[BoundJob, JobRun, Surroundings, RunSignals, Callable[[],
 
 @dataclass(frozen=True, slots=True)
 class JobParts:
-    """What a runner is made of.
+    """The parts of a runner.
 
     Attributes:
         jobs: The jobs, by name.
@@ -64,7 +64,7 @@ class JobParts:
         clock: For time budgets.
         most: How many runs the process has in hand at once, at least 1.
         on_spark: Makes attempts whose items are handled on Spark; ``None`` if none are.
-        observer: Sees how runs end.
+        observer: Observes the ends of runs.
     """
 
     jobs: Mapping[str, BoundJob]

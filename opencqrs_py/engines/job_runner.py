@@ -1,4 +1,4 @@
-"""The runner of jobs: one thread that watches what is due, and a thread for each run that this process has in hand."""
+"""The runner of jobs: one thread watches what is due, and each run in hand has its own thread."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from opencqrs_py.model.job import RunSignals, Trigger
 from opencqrs_py.processing.exceptions import one_line, raise_interrupt
 
 POLL_SECONDS = 1.0
-"""Between two looks at what other processes and people have asked for."""
+"""Seconds between two polls for requests of other processes and people."""
 
-_WAIT_SECONDS = 0.1  # between two looks of a caller at the run that it waits for
+_WAIT_SECONDS = 0.1  # between two polls of a run for which a caller waits
 _PURGE_SECONDS = 600.0
 _ENDING = "its process is ending"
 
@@ -44,7 +44,7 @@ class JobRunner:
     """Runs jobs in this process. Safe for several threads.
 
     Args:
-        parts: What it is made of.
+        parts: Its parts.
         company: Returns this process among those that run jobs; ``None`` while it has no leases, and begins nothing.
 
     Source:
@@ -57,7 +57,7 @@ class JobRunner:
         self._rules = {name: job.rule for name, job in parts.jobs.items()}
         self.desk = JobDesk(parts.store, self._rules)
         self._in_hand: dict[Claim, _InHand] = {}
-        self._ids: set[str] = set()  # of this process: it gets another one when its leases have ended
+        self._ids: set[str] = set()  # of this process: it gets a new one after the end of its leases
         self._changed = Condition()
         self._stopping = False
         self._asked_for_starts = False  # whether the runs after the start of the process are recorded
@@ -69,7 +69,7 @@ class JobRunner:
 
     @property
     def schedules(self) -> dict[str, str]:
-        """What identifies the schedule of each job, by name."""
+        """Fingerprint of the schedule of each job, by name."""
         return {name: rule.ticking.text for name, rule in self._rules.items()}
 
     def node(self) -> str:
@@ -78,14 +78,14 @@ class JobRunner:
         return "" if company is None else company.node
 
     def start(self) -> None:
-        """Begin to follow schedules and to run what is asked for."""
+        """Start following schedules and running requested jobs."""
         company = self._company()
         if company is not None:
             self._request_starts(company)
         self._thread.start()
 
     def end(self) -> None:
-        """Begin nothing any more, and ask the runs in hand to end."""
+        """Begin no further run, and ask those in hand to end."""
         with self._changed:
             self._stopping = True
             for each in self._in_hand.values():
@@ -93,7 +93,7 @@ class JobRunner:
             self._changed.notify_all()
 
     def stop(self, patience: float) -> None:
-        """Begin nothing any more, ask runs to end, wait for at most ``patience`` seconds, and let the others go.
+        """Begin no further run, ask runs to end, wait for at most ``patience`` seconds, and release the others.
 
         Those continue in another process, or at the next start, under the same record. What they write here from then
         on is not committed.
@@ -115,7 +115,7 @@ class JobRunner:
             raise self._failure
 
     def wake(self) -> None:
-        """Look at once at what is due."""
+        """Check at once what is due."""
         with self._changed:
             self._woken = True
             self._changed.notify_all()
@@ -136,7 +136,7 @@ class JobRunner:
         return taken or any(run.is_due(view.now) and not (run.reserved or is_held(run, view)) for run in view.runs)
 
     def run_here(self, run: str, timeout: float | None = None) -> JobRun:
-        """Run what was asked for on the thread of the caller; return how it has ended.
+        """Run a requested run on the thread of the caller; return how it has ended.
 
         Args:
             run: Id of a run that is reserved for this process.
@@ -169,7 +169,7 @@ class JobRunner:
     def _guarded(self) -> None:
         try:
             self._watch()
-        except BaseException as error:  # seen by check(); a thread's own end is seen by nobody
+        except BaseException as error:  # check() reports it; the end of a thread alone is not noticed
             self._failure = error
 
     def _watch(self) -> None:
@@ -202,7 +202,7 @@ class JobRunner:
         for run in self.desk.attend(worker):
             self._begin(run)
         with self._changed:
-            in_hand = list(self._in_hand.values())  # before the look, which knows nothing of what begins after it
+            in_hand = list(self._in_hand.values())  # before the poll, which knows nothing of runs that begin later
         view = self._parts.store.look(self._rules)
         self._follow(view, in_hand)
         if time.monotonic() - self._purged_at > _PURGE_SECONDS:
@@ -212,7 +212,7 @@ class JobRunner:
         return POLL_SECONDS if due is None else min(POLL_SECONDS, max(0.0, (due - view.now).total_seconds()))
 
     def _warn_of_long(self) -> None:
-        """Warn of runs in hand that take longer than their time budgets allow for."""
+        """Warn about runs in hand that exceed their time budgets."""
         now = self._parts.clock.monotonic()
         with self._changed:
             in_hand = list(self._in_hand.values())
@@ -233,7 +233,7 @@ class JobRunner:
         )
 
     def _follow(self, view: JobsView, in_hand: Collection[_InHand]) -> None:
-        """Tell runs that were in hand before the view that they are to end, and record how far they say they are."""
+        """Signal runs of this process that they are to end, and record their reported progress."""
         stands = {run.id: run for run in view.runs}
         for each in in_hand:
             known = stands.get(each.run.id)
@@ -289,7 +289,7 @@ class JobRunner:
             self._parts.observer.ended(ended)
 
     def _recorded(self, run: JobRun, ending: Ending) -> JobRun | None:
-        """Record how an attempt has ended; wait while that cannot be done, unless this process ends first."""
+        """Record how an attempt has ended; retry after outages, unless this process ends first."""
         for wait in OUTAGE_BACK_OFF.waits():
             try:
                 return self.desk.finish(run, ending)
@@ -303,7 +303,7 @@ class JobRunner:
         return None
 
     def _interrupted(self, run: JobRun, error: BaseException) -> None:
-        """Let a run go that ends with an interrupt of its process."""
+        """Release a run that ends with an interrupt of its process."""
         try:
             self.desk.cancel(run.id, one_line(error) if not isinstance(error, KeyboardInterrupt) else "interrupted")
             known = self._parts.store.find(run.id)
@@ -313,7 +313,7 @@ class JobRunner:
             logger.warning("[job %s] its end cannot be recorded: %s", run.job, one_line(failed))
 
     def _let_go(self) -> None:
-        """Take runs from threads that have not ended, so that others can continue with them."""
+        """Take runs away from threads that have not ended, so that other processes can continue them."""
         with self._changed:
             left = list(self._in_hand.values())
         for each in left:

@@ -1,4 +1,4 @@
-"""What leases and locks have in common: what leads partitions, and how engines follow it."""
+"""The common parts of coordination by leases and by locks."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from opencqrs_py.model.partition import Partition
 
 logger = logging.getLogger("opencqrs.control")
 
-END_PATIENCE = 0.5  # seconds that threads get to end, and the same for the last word to the other nodes
-_LONGEST_RECLAIM = 600.0  # seconds between two claims of a partition that somebody without a lease takes over
+END_PATIENCE = 0.5  # seconds that threads get to end, and the same for the last message to other nodes
+_LONGEST_RECLAIM = 600.0  # seconds between two claims of a partition that a process without leases takes over
 
 
 class Coordination(Protocol):
-    """Has the engines of a node drive those partitions that it may drive. Each method is called once, in this order."""
+    """Lets the engines of a node drive the partitions that it may drive. Each method is called once, in this order."""
 
     def join(self) -> None:
         """Find out which partitions this node may drive."""
         ...
 
     def start(self) -> None:
-        """Stay in touch with whoever decides that until ``end``, and have the engines drive these partitions."""
+        """Keep that up to date until ``end``, and let the engines drive these partitions."""
         ...
 
     def check(self) -> None:
@@ -35,15 +35,15 @@ class Coordination(Protocol):
         ...
 
     def end(self) -> None:
-        """Assign and release nothing any more."""
+        """Stop assigning and releasing."""
         ...
 
     def leave(self) -> None:
-        """Give everything back, after the engines have stopped. If that takes long, it continues in the background."""
+        """Release everything, after the engines have stopped. If that takes long, it continues in the background."""
         ...
 
     def lingering(self) -> Sequence[Thread]:
-        """Return the threads that ``end`` and ``leave`` have not waited for. They may still use the database."""
+        """Return the threads for which ``end`` and ``leave`` have not waited. They may still use the database."""
         ...
 
 
@@ -57,16 +57,16 @@ class _Claim:
 
 
 class LedPartitions:
-    """Has the engines of a node drive the partitions that it holds, and nothing else.
+    """Lets the engines of a node drive exactly the partitions that it holds.
 
-    A partition that was lost although its lease was held is claimed again after a wait that grows: a process that knows
+    A partition that was lost although its lease was held is claimed again after a growing wait: a process that knows
     nothing of leases, such as one of an older version, would take it back each time.
 
     Args:
         engines: The engine of each group, by the group's name.
         first_wait: Seconds before the second repetition of a claim; the first one is at once.
         now: Returns the seconds of a clock that never goes back.
-        held_by: What others lack, for the message: ``lease`` or ``lock``.
+        held_by: ``lease`` or ``lock``, for messages.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class LedPartitions:
         return {key for engine in engines for key in engine.assigned() if key.group in self._engines}
 
     def assign(self, keys: Collection[GroupPartition], terms: Mapping[GroupPartition, int]) -> None:
-        """Assign partitions that are held and not driven, as far as they are to be claimed now.
+        """Assign held partitions that are not driven, if it is time to claim them.
 
         Args:
             keys: These partitions.
@@ -100,7 +100,7 @@ class LedPartitions:
             raise
 
     def release(self, keys: Collection[GroupPartition], patience: float) -> None:
-        """Release partitions; events in hand get so many seconds."""
+        """Release partitions; events in hand get ``patience`` seconds."""
         for group, partitions in _by_group(keys):
             self._engines[group].release(group, partitions, patience)
 

@@ -1,4 +1,4 @@
-"""The coordination by locks of a registry of the user's own: a node drives a partition while it holds its lock."""
+"""Coordination by locks of the user's own registry: a node drives a partition while it holds its lock."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from opencqrs_py.model.partition import Partition
 from opencqrs_py.processing.exceptions import one_line, raise_interrupt
 from opencqrs_py.processing.ports import Lock, LockRegistry
 
-_BRIEF_SECONDS = 0.25  # between two looks whether a partition is released, so that its lock can be
+_BRIEF_SECONDS = 0.25  # between two checks whether a partition, and so its lock, can be released
 _LOST = "node %s has lost the lock of %s: %s"
 _FAILS = "node %s cannot use the lock of %s, and tries again at each heartbeat: %s"
 _ENDS = "node %s leaves the lock of %s to its end: %s"
@@ -69,7 +69,7 @@ class _State(Enum):
 
 @dataclass(slots=True, eq=False)
 class _PartitionLock:
-    """The lock of one partition. ``due`` is the time at which the registry is asked next."""
+    """The lock of one partition. ``due`` is the time of the next call of the registry."""
 
     key: GroupPartition
     group: LockedGroup
@@ -79,7 +79,7 @@ class _PartitionLock:
     since: str = ""
     due: float = float("-inf")
     valid_until: float = 0.0
-    failure: str = ""  # what the registry has raised last, until it answers again
+    failure: str = ""  # the registry's last error, until it answers again
 
     @property
     def name(self) -> str:
@@ -88,11 +88,11 @@ class _PartitionLock:
 
 
 class LockCoordinator:
-    """Has the engines of a node drive those partitions whose locks it holds.
+    """Lets the engines of a node drive the partitions whose locks it holds.
 
-    All calls of registries and locks come from one thread, which renews what is held at each heartbeat, whatever
+    All calls of registries and locks come from one thread, which renews held locks at each heartbeat, whatever
     handlers do. Another one assigns and releases partitions; it releases those whose locks were not renewed in time,
-    also while a call of a registry does not return. What a registry raises is logged once and tried again.
+    even while a call of a registry hangs. Errors of a registry are logged once, and its calls are repeated.
 
     Args:
         node: Name of this node, for messages.
@@ -138,7 +138,7 @@ class LockCoordinator:
         )
 
     def join(self) -> None:
-        """Ask for the locks, and wait for the answers, or for ``end`` in another thread. Nothing is assigned yet."""
+        """Request the locks, and wait for the answers, or for ``end`` in another thread. Nothing is assigned yet."""
         self._keeping.start()
         with self._changed:
             self._changed.wait_for(lambda: self._rounds or self._stopping or self._failure is not None)
@@ -156,7 +156,7 @@ class LockCoordinator:
             raise self._failure
 
     def end(self) -> None:
-        """Assign and release nothing any more, and take no lock. Those that are held are renewed until ``leave``."""
+        """Stop assigning, releasing and locking. Held locks are renewed until ``leave``."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -164,7 +164,7 @@ class LockCoordinator:
             self._coordinating.join(END_PATIENCE)
 
     def leave(self) -> None:
-        """Give up the locks of partitions that the engines have released, and the others as soon as they have.
+        """Release the locks of partitions that the engines have released, and the others as soon as they have.
 
         If that takes long, it continues in the background.
         """
@@ -175,11 +175,11 @@ class LockCoordinator:
             self._keeping.join(END_PATIENCE)
 
     def lingering(self) -> list[Thread]:
-        """Return the threads that ``end`` and ``leave`` did not wait for any longer."""
+        """Return the threads for which ``end`` and ``leave`` stopped waiting."""
         return [each for each in (self._coordinating, self._keeping) if each.is_alive()]
 
     def held(self) -> dict[GroupPartition, HeldLock]:
-        """Return the locks that are held now."""
+        """Return the locks held now."""
         now = self._now()
         return {
             each.key: HeldLock(each.since, each.valid_until - now)
@@ -188,14 +188,14 @@ class LockCoordinator:
         }
 
     def missing(self) -> list[tuple[GroupPartition, str]]:
-        """Return the partition of each exclusive group whose lock was not to be had, with what the registry raised."""
+        """Return the partition of each exclusive group whose lock was not available, with the registry's error."""
         if self._stopping:
             return []
         free = {each.key.group: each for each in reversed(self._locks) if each.state is not _State.HELD}
         return [(each.key, each.failure) for each in free.values() if each.group.exclusive]
 
     def round(self) -> None:
-        """Renew, give up and take the locks that are due. Called by one thread only."""
+        """Renew, release and acquire the locks that are due. Called by one thread only."""
         failures: _Failures = defaultdict(list)
         self._renew_due(failures)
         self._give_up_released(failures)
@@ -209,7 +209,7 @@ class LockCoordinator:
             self._changed.notify_all()
 
     def reconcile(self) -> None:
-        """Bring the engines in line with the locks."""
+        """Update the engines according to the locks."""
         with self._changed:
             lapsed = [each for each in self._locks if self._has_lapsed(each)]
             for each in lapsed:
@@ -222,7 +222,7 @@ class LockCoordinator:
         self._led.assign(held.keys() - assigned, held)
         self._away = False
         with self._changed:
-            self._changed.notify_all()  # a lock may be given up now
+            self._changed.notify_all()  # a lock may be released now
 
     def _renew_due(self, failures: _Failures) -> None:
         for each in self._locks:
@@ -244,7 +244,7 @@ class LockCoordinator:
             if not reason and self._now() >= asked + self._timing.duration:
                 reason = self._not_renewed()
         with self._changed:
-            if each.state is not _State.HELD:  # it has lapsed meanwhile
+            if each.state is not _State.HELD:  # it has expired in the meantime
                 return
             each.valid_until, each.due = asked + self._timing.duration, asked + self._timing.heartbeat
             if reason:
@@ -276,14 +276,14 @@ class LockCoordinator:
             each.state = _State.FREE
 
     def _take_of(self, group: LockedGroup, failures: _Failures) -> None:
-        """Take what is free of a group. Of two nodes that want all, the one that gets the first gets the others."""
+        """Acquire the free locks of a group. Of two nodes that want all, the one that gets the first lock gets all."""
         going_on = True
         for each in self._locks:
             if each.group is group and each.state is _State.FREE and self._now() >= each.due:
                 going_on = going_on and self._has_room(group)
                 if going_on:
                     going_on = self._take(each, failures) or not group.exclusive
-                    self._renew_due(failures)  # what is held must not wait for what is not
+                    self._renew_due(failures)  # held locks must not wait for others
                 else:
                     each.due = self._now() + self._timing.heartbeat
 
@@ -324,14 +324,14 @@ class LockCoordinator:
             self._changed.notify_all()
 
     def _note(self, each: _PartitionLock, error: BaseException, failures: _Failures) -> None:
-        """Remember what the registry has raised, and have it logged unless that was done already."""
+        """Remember an error of the registry, to be logged unless it was logged already."""
         each.due = self._now() + self._timing.heartbeat
         if not each.failure:
             failures[_ENDS if self._leaving else _FAILS, one_line(error)].append(each.key)
         each.failure = one_line(error)
 
     def _announce(self) -> None:
-        """Log which share this node has, if it is another one than before."""
+        """Log this node's share, if it has changed."""
         if self._stopping:
             return
         held = Counter(each.key.group for each in self._locks if each.state is _State.HELD)
@@ -352,7 +352,7 @@ class LockCoordinator:
     def _guarded(self, work: Callable[[], None]) -> None:
         try:
             work()
-        except BaseException as error:  # seen by check(); a thread's own end is seen by nobody
+        except BaseException as error:  # check() reports it; the end of a thread alone is not noticed
             with self._changed:
                 self._failure = self._failure or error
                 self._changed.notify_all()
@@ -386,7 +386,7 @@ class LockCoordinator:
                 self.reconcile()
 
     def _changes(self, version: int) -> bool:
-        """Wait for a lock that was taken or lost, for the end of one, or a heartbeat; return whether to act on it."""
+        """Wait for a change of a lock or a heartbeat; return ``False`` at the end."""
         with self._changed:
             ends = [each.valid_until for each in self._locks if each.state is _State.HELD]
             until = min([self._now() + self._timing.heartbeat, *ends])
@@ -421,7 +421,7 @@ def _lock_of(each: _PartitionLock) -> Lock:
 
 
 def _answer(method: Callable[..., bool], *arguments: object) -> bool:
-    """Return what a method of a lock answers, which has to be a truth value."""
+    """Return the result of a lock's method, which must be a ``bool``."""
     answer = _called(method, *arguments)
     if not isinstance(answer, int):
         raise TypeError(f"{method.__qualname__}() returned {type(answer).__name__}, not whether the lock is held")
@@ -429,7 +429,7 @@ def _answer(method: Callable[..., bool], *arguments: object) -> bool:
 
 
 def _called(method: Callable[..., Any], *arguments: object) -> Any:
-    """Return what a method of the user's returns, unless nothing has happened yet: it would have to be awaited."""
+    """Return the result of a user's method; refuse an awaitable, since nothing has happened yet."""
     result = method(*arguments)
     if inspect.iscoroutine(result):
         result.close()

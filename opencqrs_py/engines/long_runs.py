@@ -1,4 +1,4 @@
-"""Runs of jobs that take longer than their time budgets allow for."""
+"""Runs of jobs that exceed their time budgets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from opencqrs_py.jobs.runs import JobRun
 from opencqrs_py.processing.notices import in_words
 
 GRACE_SECONDS = 30.0
-"""What a page or item may take that has begun before the time budget was used up."""
+"""Seconds that a page or item may take beyond the time budget within which it has begun."""
 
 _WARNINGS = 2  # after that time, and after twice that time
 
@@ -16,7 +16,7 @@ logger = logging.getLogger("opencqrs.jobs")
 
 
 def warned_of(run: JobRun, seconds: float, budget: float, warned: int) -> int:
-    """Log a warning if an attempt of a run has taken too long for one more; return how many there were.
+    """Log another warning if an attempt of a run has taken too long for it; return how many there have been.
 
     Args:
         run: The run.

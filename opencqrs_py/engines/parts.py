@@ -1,4 +1,4 @@
-"""The parts of a group, put together: for the container, and for a processor that is made by hand."""
+"""Assembly of a group's parts, for the container and for a processor made by hand."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from opencqrs_py.processing.sequencing import (
 
 @dataclass(frozen=True, slots=True)
 class ProcessorOptions:
-    """What a processor may be given besides what every processor needs.
+    """Optional parts of a processor.
 
     Attributes:
         on_exhausted: What happens to an event whose attempts are used up.
@@ -47,19 +47,19 @@ class ProcessorOptions:
         parking: How events are parked.
         schedule: How a scheduled group handles its events; ``None`` if they are handled as they come.
         batch_size: Most events in one transaction, at least 1; ``None``: chosen from the handlers.
-        injector: Provides what handlers ask for besides.
+        injector: Provides further dependencies of handlers.
         upcasters: Functions with ``@upcaster``.
         interceptors: Functions with ``@around_event`` or ``@around_handler``; those of other groups are left out.
-        event_classes: Classes with ``@event_type`` that no handler asks for itself, such as children.
+        event_classes: Classes with ``@event_type`` that no handler asks for itself, such as subclasses.
         event_types: More event types, each with its class.
-        type_resolver: Asked for types that are neither marked nor mapped.
+        type_resolver: Called for types that are neither marked nor mapped.
         enveloped: Whether data come in OpenCQRS' envelope of metadata and payload.
         initial_position: Where a group without progress starts: after this position, at least 0.
-        observer: Sees what happens.
+        observer: Observes what happens.
         clock: Time.
-        frames: Makes what makes the data frames of a ``@dataframe_handler``; ``None`` if there is no Spark.
+        frames: Makes the maker of data frames for a ``@dataframe_handler``; ``None`` if there is no Spark.
         replay_finished: Called like ``@on_replay_finished`` functions.
-        checkpointing: How participants say what is durable.
+        checkpointing: How participants confirm what is durable.
 
     Raises:
         ValueError: If a number is too small.
@@ -103,7 +103,7 @@ def make_dispatcher(
     interceptors: Interceptors,
     sequencing: Sequencing,
 ) -> Dispatcher:
-    """Return what calls a group's handlers.
+    """Return the dispatcher of a group's handlers.
 
     A sequence resolver that sees decoded objects learns from it what the group handles, and decides for it which of
     the events that a stored one becomes are for a partition.
@@ -135,18 +135,18 @@ def make_replay_rule(
     rebuilding: bool = False,
     run_all_handlers: bool = False,
 ) -> ReplayRule:
-    """Return how a group handles events again: without the handlers that say ``replay=False``.
+    """Return how a group handles events again: without handlers with ``replay=False``.
 
     Args:
         handlers: All handlers of the group.
         types: The event classes known.
         reading: How stored events are read.
-        interceptors: What surrounds events and handlers.
+        interceptors: Functions around events and handlers.
         sequencing: Maps events to sequences.
         dispatcher: Calls all of these handlers.
         finished: The group's ``@on_replay_finished`` functions.
         rebuilding: Whether new tables are filled beside those in use.
-        run_all_handlers: Whether that does again also what is not in the transaction.
+        run_all_handlers: Whether a rebuild also repeats effects outside of the transaction.
     """
     silent = rebuilding and not run_all_handlers
     kept = [bound for bound in handlers if bound.handler.mark.replay is not False]
@@ -189,7 +189,7 @@ def group_processing(
 
 
 def unfit(options: ProcessorOptions) -> CheckpointRule:
-    """Return the rule for participants of a processor that is made by hand, with what it does not allow for."""
+    """Return the rule for participants of a processor made by hand, with its restrictions."""
     if options.schedule is not None:
         return replace(options.checkpointing, why_not=SCHEDULED, fix="leave the schedule out")
     if options.parks:
@@ -209,10 +209,10 @@ def make_processing(
     subject: str,
     recursive: bool,
 ) -> GroupProcessing:
-    """Put a group's parts together.
+    """Assemble a group's parts.
 
     Raises:
-        HandlerSignatureError: If a handler, upcaster, interceptor or resolver cannot be called as it is written.
+        HandlerSignatureError: If a handler, upcaster, interceptor or resolver cannot be called as declared.
         AssemblyError: OCQ-514, if the sequence resolver does not take what the group handles; OCQ-541, if a handler
             asks for data frames, and nothing makes them.
     """
@@ -255,9 +255,9 @@ def make_processing(
 
 
 def _checked(resolver: PartitionResolver) -> PartitionOf:
-    """Return the resolver as the core calls it: ours as the function that it is.
+    """Return the resolver as the core calls it: our own as a plain function.
 
-    An answer that is no partition is an error there: no processor would ever handle the event.
+    For others, a result that is not a partition is an error: no processor would ever handle the event.
     """
     if type(resolver) is PartitionKeyResolver:
         return residue_of

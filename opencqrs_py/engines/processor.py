@@ -29,9 +29,9 @@ from opencqrs_py.processing.sequencing import PartitionResolver
 class EventHandlingProcessor:
     """Handles the events of one partition of a group, on any thread.
 
-    ``run`` stays until ``stop`` is called from another thread; ``start`` runs on a thread of its own; ``step`` does one
-    step, for loops of one's own. Partitions of a group may run in one process or in several, each with its processor.
-    Of several processors of the same partition the last one that claimed it has it; the others end.
+    ``run`` returns after ``stop`` is called from another thread; ``start`` runs on a separate thread; ``step`` does one
+    step, for custom loops. Partitions of a group may run in one process or in several, each with its processor.
+    Of several processors of the same partition the last one to claim it has it; the others end.
 
     Args:
         partition: The partition, ``0..partition_resolver.partitions - 1``.
@@ -39,16 +39,16 @@ class EventHandlingProcessor:
         recursive: Whether its child subjects count too.
         reader: The event store.
         tracker: Where progress goes, and which transaction handlers write in.
-        sequence_resolver: Says what is handled in order; sees the stored event, or by annotation what handlers see.
-        partition_resolver: From a sequence id to a partition, and how many of them there are.
+        sequence_resolver: Determines what is handled in order; gets the stored event, or by annotation an object.
+        partition_resolver: Maps sequence ids to partitions, and knows their number.
         definitions: Definitions or decorated functions, at least one, all of one group.
         backoff: Waits between an event's attempts.
-        options: What else it may be given.
+        options: Optional parts.
 
     Raises:
         ValueError: Without definitions, with definitions of several groups, for a partition that there is not; if
             events are to be parked, and the tracker has no inbox or the partition resolver is one of your own.
-        HandlerSignatureError: If a handler, or another function given, cannot be called as it is written.
+        HandlerSignatureError: If a handler, or another given function, cannot be called as declared.
         AssemblyError: OCQ-514, if the sequence resolver does not take what the group handles.
 
     Source:
@@ -87,7 +87,7 @@ class EventHandlingProcessor:
         partitions, initial = layout(self.partition.modulus), self._options.initial_position
         run = GroupRun(processing, partitions, lambda: initial, backoff, self._options.on_exhausted)
         self._group_run = replace(run, on_undecodable=self._options.on_undecodable)
-        self._driving = Lock()  # held by the thread that steps, and by whoever lets go of the partition
+        self._driving = Lock()  # held by the thread that steps, or releases the partition
         self._thread_driving: int | None = None
         self._stopping = Signal()
         self._ended = Signal()
@@ -99,11 +99,11 @@ class EventHandlingProcessor:
 
     @property
     def is_running(self) -> bool:
-        """Whether ``run`` or ``start`` is at work; false as soon as the loop has ended, for whatever reason (K8)."""
+        """Whether the loop of ``run`` or ``start`` is active; false as soon as it has ended, for any reason (K8)."""
         return not self._ended.is_set()
 
     def status(self) -> PartitionStatus | None:
-        """Return what there is to show, also of a run that has ended; ``None`` before the first claim."""
+        """Return the status, also of a run that has ended; ``None`` before the first claim."""
         return self._driver.supervised.status() if self._driver is not None else None
 
     @property
@@ -119,7 +119,7 @@ class EventHandlingProcessor:
         return trigger
 
     def step(self) -> float | None:
-        """Handle the next chunk; take the partition over first, unless it was.
+        """Handle the next chunk, after claiming the partition if necessary.
 
         Returns:
             Seconds to wait before the next step: 0 when there may be more to do, ``None`` when nothing is left to read
@@ -134,14 +134,14 @@ class EventHandlingProcessor:
             if not self._claimed:
                 self._stopping.clear()
             wait = _step(self._claim())
-            if self._stopping.is_set():  # asked for by a handler, or by somebody whose patience has ended
+            if self._stopping.is_set():  # requested by a handler, or by a caller whose patience has ended
                 self._let_go()
             return wait
         finally:
             self._leave_the_wheel()
 
     def run(self) -> None:
-        """Handle events as they come, on this thread, until ``stop`` is called or another processor takes over.
+        """Handle events as they arrive, on this thread, until ``stop`` is called or another processor takes over.
 
         When ``stop`` was called before the very first run, it ends at once.
 
@@ -154,7 +154,7 @@ class EventHandlingProcessor:
         self._run()
 
     def start(self) -> None:
-        """Take the partition over and run on a thread of its own.
+        """Claim the partition and run on a separate thread.
 
         Raises:
             OpenCqrsError: If it runs already.
@@ -173,9 +173,9 @@ class EventHandlingProcessor:
             raise
 
     def stop(self, patience: float = 10.0) -> None:
-        """Let the chunk in hand be finished and let go of the partition. Idempotent.
+        """Finish the chunk in hand and release the partition. Idempotent.
 
-        It waits for at most ``patience`` seconds; the loop ends after the chunk in hand all the same. A handler or
+        It waits for at most ``patience`` seconds; the loop ends after the chunk in hand in any case. A handler or
         observer may call it; then it does not wait.
         """
         self._stopping.set()
@@ -191,7 +191,7 @@ class EventHandlingProcessor:
                 self._leave_the_wheel()
 
     def join(self, seconds: float | None = None) -> bool:
-        """Wait until the loop has ended, at most ``seconds``; say whether it has."""
+        """Wait until the loop has ended, at most ``seconds``; return whether it has."""
         until = None if seconds is None else time.monotonic() + seconds
         ended = self._ended.wait(seconds)
         if ended and self._thread is not None and self._thread is not current_thread():
@@ -208,7 +208,7 @@ class EventHandlingProcessor:
         self._driving.release()
 
     def _claim(self) -> PartitionDriver:
-        """Take the partition over, unless it was."""
+        """Claim the partition, if necessary."""
         if self._driver is None or not self._claimed:
             owner = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
             options = self._options
@@ -217,7 +217,7 @@ class EventHandlingProcessor:
         return self._driver
 
     def _run(self) -> None:
-        """Run at the wheel, which the caller has taken, and leave it."""
+        """Run the loop. The caller holds the lock, which is released at the end."""
         self._thread_driving = get_ident()
         self._ended.clear()
         try:
@@ -239,7 +239,7 @@ class EventHandlingProcessor:
             watcher.stop()
 
     def _let_go(self) -> None:
-        """Release the partition; a stop before the first claim is kept for it."""
+        """Release the partition; a stop before the first claim is remembered."""
         if self._driver is None:
             return
         self._stopping.clear()

@@ -49,7 +49,7 @@ def _recorded(
 
     def keep(found: FoundGroup) -> GroupRecord:
         kept = rule.kept(found, initial)
-        warnings.clear()  # of an attempt that has ended in a time-out
+        warnings.clear()  # of an attempt that has timed out
         warnings.update(kept.warnings)
         return kept.record
 

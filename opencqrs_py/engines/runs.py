@@ -29,7 +29,7 @@ def _nothing() -> None:
 
 @dataclass(frozen=True)
 class GroupRun:
-    """A group that an engine may be assigned partitions of.
+    """A group whose partitions may be assigned to an engine.
 
     Attributes:
         processing: Its parts in this process.
@@ -38,12 +38,12 @@ class GroupRun:
         back_off: Waits between an event's attempts.
         on_exhausted: What happens to an event whose attempts are used up.
         prepare: Runs the group's ``@on_start`` functions in one transaction.
-        recipe: Builds the same parts in another process, for engines that work in several.
+        recipe: Builds the same parts in another process, for engines with several.
         on_undecodable: What happens to an event that cannot be decoded.
         record: How the group's record is kept; ``None``: not at all.
-        most_at_once: Most of its partitions that are handled at once, on Spark most of its tasks; ``None``: as many as
+        most_at_once: Most partitions handled at the same time, on Spark most tasks; ``None``: as many as
             the engine can.
-        hold: Seconds for which a task of Spark has a partition, if the group has participants.
+        hold: Seconds for which a Spark task keeps a partition, if the group has participants.
     """
 
     processing: GroupProcessing
@@ -71,10 +71,10 @@ class Engine(Protocol):
     """
 
     def assign(self, group: str, partitions: Sequence[Partition]) -> None:
-        """Claim partitions of a group, by force if need be, and drive them. Those that the engine has stay as they are.
+        """Claim partitions of a group, from other owners if necessary, and drive them. Those assigned already stay so.
 
         Raises:
-            ValueError: For a group or partition that there is not.
+            ValueError: For an unknown group or partition.
             EngineError: If the engine cannot run on this machine.
             EventStoreError: If the group's progress does not fit its configuration.
         """
@@ -89,17 +89,17 @@ class Engine(Protocol):
         ...
 
     def release(self, group: str, partitions: Sequence[Partition], patience: float) -> None:
-        """Finish the events in hand, for at most ``patience`` seconds, and give the partitions up. Others continue.
+        """Finish the events in hand, for at most ``patience`` seconds, and release the partitions. Others continue.
 
         What is not released in time is released as soon as its events are finished.
 
         Raises:
-            ValueError: For a group or partition that there is not.
+            ValueError: For an unknown group or partition.
         """
         ...
 
     def assigned(self) -> Collection[GroupPartition]:
-        """Return the partitions that the engine has: assigned, not released to the end, and not lost to others."""
+        """Return the partitions of the engine: assigned, not completely released, and not lost to others."""
         ...
 
     def warm_up(self) -> None:
@@ -125,19 +125,19 @@ class Engine(Protocol):
 
 @runtime_checkable
 class RunsTasks(Protocol):
-    """An engine that runs its partitions by tasks, and shows what it has in hand."""
+    """An engine that runs its partitions by tasks, and shows its load."""
 
     def task_load(self) -> TaskLoad:
-        """Return what it has in hand now. Asked for at each heartbeat, so it waits for nothing."""
+        """Return its load now. Called at each heartbeat, so it does not block."""
         ...
 
 
 @runtime_checkable
 class StoresSoon(Protocol):
-    """An engine that stores progress over events of others in quiet moments, and sooner while somebody waits for it."""
+    """An engine that stores progress over events of others in quiet moments, and sooner while a caller waits for it."""
 
     def hasten(self, group: str) -> None:
-        """Store the progress of a group without delay for a while. Waits for nothing."""
+        """Store the progress of a group without delay for a while. Does not block."""
         ...
 
 
@@ -148,5 +148,5 @@ def hasten(engine: object, group: str) -> None:
 
 
 def load_of(engines: Iterable[Engine]) -> TaskLoad | None:
-    """Return what the engine of a node that runs tasks has in hand; ``None`` if none of them does."""
+    """Return the load of a node's engine that runs tasks; ``None`` if none does."""
     return next((engine.task_load() for engine in engines if isinstance(engine, RunsTasks)), None)

@@ -1,4 +1,4 @@
-"""Threads that take one call after the other, as many as there are calls under way."""
+"""Threads that make calls one after the other, as many as there are calls in progress."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _Calls: TypeAlias = "SimpleQueue[tuple[str, Callable[[], object]]]"
 
 
 class Threads:
-    """Runs each call at once, on a thread that has nothing else to do, or on a new one.
+    """Runs each call at once, on an idle thread or a new one.
 
     Unlike with the standard library's executor, a process ends without waiting for a call that never returns.
     """

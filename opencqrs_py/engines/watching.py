@@ -1,4 +1,4 @@
-"""Watching the head of the event store, once for all who wait for it."""
+"""Watching the head of the event store, once for all waiting threads."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Protocol
 from opencqrs_py.processing.exceptions import raise_interrupt
 from opencqrs_py.processing.ports import Watch
 
-_WAIT_SECONDS = 0.2  # longest wait of the store's watch in one piece: so soon a stop is noticed
-_STOP_SECONDS = 0.3  # longest wait for who is watching; a store that hangs does not hold up a stop
+_WAIT_SECONDS = 0.2  # longest single wait of the store's watch, within which a stop is noticed
+_STOP_SECONDS = 0.3  # longest wait for the watching thread, as a hanging store must not hold up a stop
 _AFTER_ERROR_SECONDS = 0.5
 
 
 class Watchable(Protocol):
-    """What has a head that moves: an event store, or the stored progress of a group."""
+    """Something with a moving head: an event store, or the stored progress of a group."""
 
     def head(self) -> int:
         """Return the head."""
@@ -33,7 +33,7 @@ class Watchable(Protocol):
 
 
 class Stop(Protocol):
-    """What may end a wait early, such as an event of ``threading``."""
+    """What may end a wait early, such as a ``threading.Event``."""
 
     def is_set(self) -> bool:
         """Return whether it does."""
@@ -41,10 +41,10 @@ class Stop(Protocol):
 
 
 class HeadWatcher:
-    """Looks out for new events for all who wait, and wakes them.
+    """Watches for new events and wakes waiting threads.
 
-    Of those who wait, the first one watches and wakes the others: so a new event reaches a waiting thread without a
-    detour over another one, and nobody looks at the store while all are busy. With ``changed``, a thread of its own
+    The first waiting thread watches and wakes the others: so a new event reaches a waiting thread without a
+    detour, and no thread polls the store while all are busy. With ``changed``, a separate thread
     watches all the time, and calls it when the head has moved. During an outage of the store it opens a new watch as
     soon as it can.
     """
@@ -69,7 +69,7 @@ class HeadWatcher:
 
     @property
     def interruptions(self) -> int:
-        """How often the watch has broken, or the head has gone back: after that the log may be another one."""
+        """How often the watch has broken, or the head has gone back: after that the log may have been replaced."""
         return self._interruptions
 
     @property
@@ -78,16 +78,16 @@ class HeadWatcher:
         return self._refusal
 
     def start(self) -> None:
-        """Begin to look out."""
+        """Start watching."""
         if self._on_change is not None:
             self._thread.start()
 
     def look(self) -> None:
-        """Look once, on the caller's thread."""
+        """Check once, on the caller's thread."""
         self._see(self._source.head())
 
     def stop(self) -> None:
-        """Wake everybody and stop looking out, within 0.3 seconds."""
+        """Wake all waiting threads and stop watching, within 0.3 seconds."""
         self._stopping.set()
         with self._changed:
             self._wake_all()
@@ -95,7 +95,7 @@ class HeadWatcher:
                 self._close()
 
     def wake(self) -> None:
-        """Have those who wait check whether they are to stop."""
+        """Make waiting partitions check whether they should stop."""
         with self._changed:
             self._wake_all()
 
@@ -116,7 +116,7 @@ class HeadWatcher:
                 with self._changed:
                     self._is_watched = False
                     self._changed.notify_all()
-                    if self._stopping.is_set():  # stop() may have given up waiting for this thread
+                    if self._stopping.is_set():  # stop() may have stopped waiting for this thread
                         self._close()
 
     def _wake_all(self) -> None:
@@ -139,7 +139,7 @@ class HeadWatcher:
                 self._watch = self._opened.enter_context(self._source.watched())
             self._see(self._watch.wait(self._head, seconds))
             self._refusal = None
-        except BaseException as error:  # the processors meet the same error and report it
+        except BaseException as error:  # the processors get the same error and report it
             raise_interrupt(error)
             self._refusal = None if self._source.is_outage(error) else error
             self._interrupted()

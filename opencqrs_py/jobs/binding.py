@@ -84,7 +84,7 @@ def bind_job(job: Job, rule: JobRule, injector: Injector) -> BoundJob:
 
     Raises:
         HandlerSignatureError: OCQ-201 to OCQ-205, naming the place, the parameter and the right form.
-        JobError: OCQ-660, if pages or items are to have transactions of their own, and there are none.
+        JobError: OCQ-660, if pages or items are to have their own transactions, and there are none.
     """
     signature = read_signature(job.call, job.place, injector, JOB)
     bound = with_arguments(job.call, signature, injector, job.place)

@@ -1,4 +1,4 @@
-"""The desk: records what becomes of ticks, requests and runs, so that each is done once, by one process."""
+"""The desk: records what happens to ticks, requests and runs, so that each is done once, by one process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HELD = timedelta(seconds=3)
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """A process that runs jobs, as it stands.
+    """The state of a process that runs jobs.
 
     Attributes:
         node: Its id.
@@ -28,7 +28,7 @@ class Worker:
         alive: Ids of all processes whose runs continue, its own included, as of some time ago.
         free: How many runs it can begin.
         ticks_of: The jobs whose schedule it may follow: no younger process has another one.
-        alive_now: Returns what ``alive`` is at the moment, from the control plane itself. It is called after a look at
+        alive_now: Returns the current ``alive``, from the control plane itself. It is called after reading
             the runs, if one of them seems to have lost its process, so that none is taken from a process that has
             started since ``alive`` was read.
         own: Ids that the process has had before, as it lost its leases.
@@ -52,7 +52,7 @@ class Ending:
         error: How it failed; empty if it did not.
         permanent: Whether no further attempt helps.
         reason: Why it ended early, or was cancelled; empty if all is done.
-        cancelled: Whether it was asked to end.
+        cancelled: Whether it was requested to end.
         released: Whether it continues in another process, as this one ends.
     """
 
@@ -125,7 +125,7 @@ class JobDesk:
         return min((*ticks, *runs), default=None)
 
     def begin(self, run: str, worker: Worker) -> JobRun:
-        """Begin one run now if it may begin; return it as it stands.
+        """Begin one run now if it may begin; return its state.
 
         Call it again until it is running for this worker, or has ended. A run that is ``reserved`` for a worker begins
         with this only, so that it does so on the thread of its caller.
@@ -154,7 +154,7 @@ class JobDesk:
             ending: How it ended.
 
         Returns:
-            The run as it stands now; ``None`` if it was taken from its owner meanwhile.
+            The current state of the run; ``None`` if it was taken from its owner in the meantime.
         """
         rule, ended = self.rules[run.job], None
         with self.store.open([run.job]) as book:
@@ -228,7 +228,7 @@ class JobDesk:
         return frozenset(claim_of(run) for run in orphans if _is_orphan(run, alive))
 
     def _is_lost(self, run: JobRun, worker: Worker) -> bool:
-        """Return whether a run is recorded as begun here, and its begin was not returned to anybody."""
+        """Return whether a run is recorded as begun here, and no call has returned that."""
         is_own = run.owner == worker.node or run.owner in worker.own
         return run.status is RunStatus.RUNNING and is_own and claim_of(run) not in self._mine
 
@@ -270,7 +270,7 @@ def is_held(run: JobRun, view: JobsView) -> bool:
 
 
 def _after(known: JobRun, ending: Ending, rule: JobRule, now: datetime) -> JobRun:
-    """Return a run as it stands after an attempt."""
+    """Return the state of a run after an attempt."""
     run = replace(known, position=ending.position)
     if ending.cancelled or ending.released:  # meanwhile its own thread may have recorded more
         run = replace(run, position=known.position)
@@ -301,7 +301,7 @@ def _is_orphan(run: JobRun, alive: Collection[str]) -> bool:
 
 
 def _both_ways(rules: Mapping[str, JobRule]) -> dict[str, frozenset[str]]:
-    """Return the jobs that exclude each job, also those that say so only themselves."""
+    """Return the jobs that exclude each job, in either direction."""
     found: dict[str, set[str]] = {name: set(rule.meeting.exclusive) - {name} for name, rule in rules.items()}
     for name, rule in rules.items():
         for other in rule.meeting.exclusive:

@@ -26,7 +26,7 @@ OUTAGE_BACK_OFF = ExponentialBackOff(initial=0.5, multiplier=2, maximum=30)
 """Waits while a database is unavailable, which uses no attempt."""
 
 MOST_FAILED = 1_000
-"""Items that may fail in an attempt before it ends, where each has a transaction of its own."""
+"""Items that may fail in an attempt before it ends, where each has its own transaction."""
 
 _log = logging.getLogger("opencqrs.jobs")
 
@@ -40,7 +40,7 @@ class Surroundings:
         transactions: Opens transactions on the read models' database; ``None`` if there is none.
         select: Executes statements that inputs return.
         clock: For time budgets.
-        pause: Waits so many seconds, or until a run is to end.
+        pause: Waits a number of seconds, or until a run is to end.
     """
 
     store: JobStore
@@ -271,7 +271,7 @@ class JobExecution:
         return len(self._position.failed) - self._failed_before >= MOST_FAILED
 
     def _time_is_over(self, position: Position) -> bool:
-        """Return whether the time budget is used up; each attempt has one, and handles something."""
+        """Return whether the time budget is exhausted; each attempt has one, and handles something."""
         begun = (position.items, position.failed) != (self._run.position.items, self._run.position.failed)
         return begun and not self._is_named and self._around.clock.monotonic() >= self._until
 
@@ -308,7 +308,7 @@ class JobExecution:
         return Ending(self._position, error=_text_of(error), permanent=_is_permanent(error))
 
     def _is_asked(self, error: BaseException) -> bool:
-        """Return whether the job has ended as it was asked to."""
+        """Return whether the job has ended as requested."""
         return issubclass(type(error), JobCancelledError) and bool(self._signals.cancelled)
 
     def _found_again(self) -> bool:

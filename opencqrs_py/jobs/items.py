@@ -51,7 +51,7 @@ class Items:
         self._select = select
         self._gathered: list[JobId] | None = None
         self._may_be_short = False  # whether a page that is not full may be followed by another one
-        self.gone = 0  # items that had failed and do not apply any more
+        self.gone = 0  # items that had failed and no longer apply
 
     def page(self, position: Position, most: int, unit: UnitOfWork | None) -> Page:
         """Return the page after a position.

@@ -14,7 +14,7 @@ from opencqrs_py.model.job import JobId, Trigger
 
 
 class Verdict(Enum):
-    """What becomes of a run that is due."""
+    """What happens to a run that is due."""
 
     BEGIN = auto()
     WAIT = auto()
@@ -24,15 +24,15 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What becomes of a run that is due, and of others for it.
+    """What happens to a run that is due, and to others because of it.
 
     Attributes:
-        verdict: What becomes of it.
+        verdict: What happens to it.
         reason: Why it is skipped.
-        into: The run that stands for it, too.
+        into: The run that covers it, too.
         cancel: Runs that are asked to end.
         fence: Runs that were asked to end, have not, and are taken for ended.
-        replaces: Runs that wait, and for which it stands from now on.
+        replaces: Waiting runs that it covers from now on.
     """
 
     verdict: Verdict
@@ -104,7 +104,7 @@ def _newcomer(run: JobRun, active: Sequence[JobRun], waiting: Sequence[JobRun], 
 
 
 def _is_over(run: JobRun, rule: Meeting, now: datetime) -> bool:
-    """Return whether a run was asked to end, and has had its time for that."""
+    """Return whether a run was requested to end, and has had its time for that."""
     return run.cancelled_at is not None and now >= run.cancelled_at + timedelta(seconds=rule.grace)
 
 
@@ -114,7 +114,7 @@ def _must_not_be_lost(run: JobRun) -> bool:
 
 
 def _covers(run: JobRun, other: JobRun) -> bool:
-    """Return whether nothing is left out if a run stands for another one, too."""
+    """Return whether one run can cover another without leaving anything out."""
     if run.ids is None or other.ids is None:
         return run.ids is None and other.ids is None
     return _keys(other.ids) <= _keys(run.ids)

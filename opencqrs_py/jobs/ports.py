@@ -13,7 +13,7 @@ from opencqrs_py.processing.ports import UnitOfWork
 
 
 class JobBook(Protocol):
-    """The records of some jobs and of their runs that have not ended, while nobody else can change them.
+    """The records of some jobs and of their runs that have not ended, locked against other changes.
 
     What is put is written at the end of the block in which it is open.
     """
@@ -30,7 +30,7 @@ class JobBook(Protocol):
 
     @property
     def runs(self) -> Sequence[JobRun]:
-        """Their runs that have not ended, with what was put, by the time at which they were asked for, then by id.
+        """Their runs that have not ended, including changes, by time of request, then by id.
 
         Their owners may record meanwhile what is done. A run that was put under another token, to go on elsewhere,
         shows what was recorded last.
@@ -48,7 +48,7 @@ class JobBook(Protocol):
         One that has ended is no longer among ``runs``. A record with the id of a new one stays as it is.
 
         Returns:
-            The run as it stands now: of one that is taken from its owner with what that had committed last.
+            The current state of the run; if it is taken from its owner, with what that committed last.
         """
         ...
 
@@ -58,7 +58,7 @@ class JobBook(Protocol):
 
 
 class JobStore(Protocol):
-    """The tables of jobs and runs. Safe for several threads; each method is one short transaction of its own.
+    """The tables of jobs and runs. Safe for several threads; each method is one short transaction.
 
     Times are those of the store's own clock, in milliseconds.
     """
@@ -75,11 +75,11 @@ class JobStore(Protocol):
         ...
 
     def look(self, jobs: Collection[str] | None = None) -> JobsView:
-        """Return how jobs stand: those named, or all that are known. It waits for nobody."""
+        """Return the state of the named jobs, or of all known ones. It waits for no lock."""
         ...
 
     def request(self, run: JobRun, unit: UnitOfWork | None = None) -> bool:
-        """Record a run that is asked for, unless there is one with its id; return whether it is new.
+        """Record a requested run, unless there is one with its id; return whether it is new.
 
         Args:
             run: The run. Without a ``due_at`` it may begin at once; its ``requested_at`` is set by the store.
@@ -93,7 +93,7 @@ class JobStore(Protocol):
         Args:
             run: The run as its owner has it, with what it says of its progress.
             position: What is done now.
-            unit: The transaction in which that was done; ``None``: one of its own.
+            unit: The transaction of the items; ``None``: a separate one.
 
         Returns:
             Whether it is recorded. If not, another one has the run, and the transaction must not be committed.
@@ -112,7 +112,7 @@ class JobStore(Protocol):
         ...
 
     def history(self, job: str | None = None, limit: int = 100) -> list[JobRun]:
-        """Return runs of a job, or of all, the one that was asked for last first; at most ``limit``."""
+        """Return runs of a job, or of all, newest request first; at most ``limit``."""
         ...
 
     def last_ended(self) -> dict[str, JobRun]:
@@ -126,8 +126,8 @@ class JobStore(Protocol):
     def spread(self, run: JobRun, children: Sequence[JobRun]) -> bool:
         """Record the children of a run, if its owner still has it under the same token; return whether it has.
 
-        Children are in no list: not in a book, a look, or the history. They are removed when their run ends, whoever
-        ends it; what they have not committed by then is not committed any more.
+        Children are in no list: not in a book, a view, or the history. They are removed when their run ends, whoever
+        ends it; what they have not committed by then is lost.
 
         Args:
             run: The run as its owner has it.
@@ -136,7 +136,7 @@ class JobStore(Protocol):
         ...
 
     def take_children(self, run: JobRun, owner: str) -> list[JobRun] | None:
-        """Take the children of a run from whoever has them, who commits nothing more.
+        """Take the children of a run from their owners, which can commit nothing more.
 
         Args:
             run: The run as its owner has it.
@@ -182,7 +182,7 @@ class Selector(Protocol):
     """Executes what an input function has returned, if that is a statement of the database."""
 
     def limited(self, statement: object, unit: UnitOfWork | None) -> Sequence[JobId] | None:
-        """Return all ids that a statement with a limit of its own selects; it cannot be read page by page.
+        """Return all ids that a statement with its own limit selects; it cannot be read page by page.
 
         Executed again for each page it would select others, as what is done changes what comes first.
 

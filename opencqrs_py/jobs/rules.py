@@ -14,7 +14,7 @@ from opencqrs_py.processing.schedules import Schedule
 
 @dataclass(frozen=True, slots=True)
 class Ticking:
-    """When a job runs by itself.
+    """When a job runs automatically.
 
     Attributes:
         schedule: Computes the ticks; ``None`` without any.
@@ -62,7 +62,7 @@ class JobRule:
 
     Attributes:
         name: Name of the job.
-        ticking: When it runs by itself.
+        ticking: When it runs automatically.
         meeting: What happens when runs meet.
         transaction: What is committed together.
         limit: Ids of a page, at least 1.

@@ -11,7 +11,7 @@ from opencqrs_py.model.job import JobId, Trigger
 
 
 class RunStatus(StrEnum):
-    """How a run stands. A run whose owner has ended, or that failed, is attempted again under the same record."""
+    """The status of a run. A run whose owner has ended, or that failed, is attempted again under the same record."""
 
     QUEUED = "queued"  # it has not begun yet
     RUNNING = "running"
@@ -35,7 +35,7 @@ class Position:
         after: The last id that is done; ``None``: none is.
         done: Whether nothing is left to do.
         items: How many ids are done.
-        failed: The ids of the items that have failed, where each item has a transaction of its own. They are attempted
+        failed: The ids of the items that have failed, where each item has its own transaction. They are attempted
             again once each of the others was, in an attempt that is for them ``only``.
         only: The ids that this attempt is for, as the others are done; ``None``: all.
         error: Why the first of ``failed`` has failed, in one line.
@@ -50,7 +50,7 @@ class Position:
 
 
 def chosen_ids(ids: Sequence[JobId]) -> tuple[JobId, ...]:
-    """Return the ids that somebody wants a job to be run for, each once.
+    """Return the ids for which a run is requested, each once.
 
     Raises:
         ValueError: If there are none: the job must not run for all then.
@@ -77,7 +77,7 @@ def distinct(ids: Iterable[JobId]) -> tuple[JobId, ...]:
 
 @dataclass(frozen=True, slots=True)
 class JobRun:
-    """One run of a job, from the moment at which it is asked for. All times are in UTC, by the store's clock.
+    """One run of a job, from its request on. All times are in UTC, by the store's clock.
 
     Attributes:
         id: Unique; of a tick the job and the instant, so that there is one for each tick.
@@ -87,7 +87,7 @@ class JobRun:
         ids: What it is for; ``None``: all that applies.
         scheduled_at: The tick that it is of; ``None`` if no schedule has started it.
         due_at: When it may begin, or be attempted again.
-        status: How it stands.
+        status: Its status.
         started_at: When its first attempt began.
         ended_at: When it ended.
         attempt: Number of its attempts, the one in hand included.
@@ -99,13 +99,13 @@ class JobRun:
         done, total: How far it is, as the job itself says.
         error: How its last attempt failed, in one line; with the lines of the job's own code below.
         reason: Why it was skipped, cancelled or ended early.
-        actor: Who has asked for it, if a person has.
+        actor: The person who has requested it, if any.
         into: Id of the run that has taken its place.
         reserved: Id of the only node that may run it; empty: any.
         queued: Whether it was let in to wait for others to end.
-        cancelled_at: When it was asked to end.
-        ticks: How many ticks the record stands for, at least 1.
-        parent: Id of the run whose ids it has a part of; empty: it is a run of its own. Such a child is in no list, and
+        cancelled_at: When it was requested to end.
+        ticks: How many ticks the record covers, at least 1.
+        parent: Id of the run whose ids it has a part of; empty: it is no child. A child is in no list, and
             counts as no run; its owner is the job of Spark that has it in hand.
     """
 
@@ -196,7 +196,7 @@ class JobsView:
     Attributes:
         now: The moment, by the store's clock.
         records: What is kept of each job, by name.
-        runs: The runs that have not ended, by the time at which they were asked for.
+        runs: The runs that have not ended, by time of request.
     """
 
     now: datetime

@@ -34,7 +34,7 @@ class Room:
         node: Id of the process.
         name: How people know it.
         free: How many runs it can begin.
-        only: Id of the one run that it may begin; empty: any that is reserved for nobody.
+        only: Id of the one run that it may begin; empty: any that is not reserved.
     """
 
     node: str
@@ -53,7 +53,7 @@ class Sitting:
     """Decides about runs with an open book.
 
     Args:
-        book: The records, which nobody else can change.
+        book: The records, locked against other changes.
         rules: How each job runs that this process knows, by name.
     """
 
@@ -185,7 +185,7 @@ class Sitting:
         return True
 
     def _admitted(self, run: JobRun, *, full: bool) -> bool:
-        """Return whether a run may begin now; else record what becomes of it."""
+        """Return whether a run may begin now; else record what happens to it."""
         verdict = self._verdict(run)
         if verdict.cancel and self._ask_to_end(verdict.cancel, run):
             verdict = self._verdict(run)
@@ -210,7 +210,7 @@ class Sitting:
     def _verdict(self, run: JobRun) -> Admission:
         record = self._book.records[run.job]
         own = [each for each in self._runs.values() if each.job == run.job and each.id != run.id]
-        if record.is_paused:  # what waits for the end of that is in nobody's way
+        if record.is_paused:  # what waits for the end of the pause blocks no other run
             own = [each for each in own if each.is_active or each.trigger is not Trigger.EVENT]
         others = [each for each in self._runs.values() if each.job != run.job]
         return admission(run, own, others, self._rules[run.job].meeting, self.now)
@@ -262,7 +262,7 @@ class Sitting:
 
 
 def asked_to_end(run: JobRun, now: datetime, reason: str) -> JobRun:
-    """Return a run that is asked to end; it has ended, unless a process has it in hand."""
+    """Return a run after a request to end; it has ended, unless a process has it in hand."""
     if run.status is RunStatus.RUNNING:
         return replace(run, cancelled_at=run.cancelled_at or now, reason=reason)
     return run.ended(RunStatus.CANCELLED, now, reason)

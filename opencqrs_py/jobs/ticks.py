@@ -1,4 +1,4 @@
-"""Ticks: which instants of a schedule have come, and what becomes of each of them."""
+"""Ticks: which instants of a schedule have passed, and what happens to each of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from opencqrs_py.model.choices import Misfire
 from opencqrs_py.processing.schedules import FixedRate, Schedule
 
 MOST_TICKS = 1_000
-"""Ticks that are recorded one by one at a time. Those before them stand in one record."""
+"""Most ticks that are recorded one by one at a time. Earlier ones share one record."""
 
 MOST_WALKED = 100_000
 """Ticks of a cron expression that are counted one by one; of more than those, some that were missed are not counted."""
@@ -26,9 +26,9 @@ class Tick:
     Attributes:
         at: The instant.
         missed: Why it starts no run; empty if it starts one, perhaps together with a later tick.
-        with_later: Whether the run of the newest tick stands for it, too.
+        with_later: Whether the run of the newest tick covers it, too.
         waits: Whether its run waits for the one of the tick before, whatever the rule for overlaps.
-        count: How many ticks it stands for, at least: more than 1 for the oldest ones of very many.
+        count: How many ticks it covers, at least: more than 1 for the oldest ones of very many.
     """
 
     at: datetime
@@ -52,10 +52,10 @@ class Ticks:
 
 
 def ticks_until(rule: Ticking, next_tick: datetime, now: datetime) -> Ticks:
-    """Return what becomes of the ticks from the next one up to now.
+    """Return what happens to the ticks from the next one up to now.
 
     Args:
-        rule: When the job runs by itself. It has a schedule.
+        rule: When the job runs automatically. It has a schedule.
         next_tick: The first tick that was not recorded yet.
         now: Now.
 

@@ -34,7 +34,7 @@ def upcoming(
     """Return the next instants of a schedule, as far as they are known.
 
     Args:
-        ticking: When the job runs by itself.
+        ticking: When the job runs automatically.
         now: Now, in UTC.
         count: How many at most, 0 or more.
         next_tick: The next tick as it is recorded; ``None``: that of a process that starts now.

@@ -65,10 +65,10 @@ class HandlerTest:
         group: The group to test; needed when the handlers belong to several.
         database: Where the read model is: a URL, a ``Database`` or a SQLAlchemy engine. By default a new SQLite
             database in memory.
-        provide: Objects by the type that handlers ask for; they stand in for what containers provide.
+        provide: Objects by the type that handlers ask for; they replace what containers provide.
         batch_size: Most events in one transaction; ``None``: as in production.
         retry: Waits between an event's attempts, such as ``FixedBackOff(2, max_attempts=1)`` or ``NoRetry()``.
-        on_exhausted: ``skip``, ``stop`` or ``park``: what happens to an event whose attempts are used up. Parked events
+        on_exhausted: ``skip``, ``stop`` or ``park``: what happens to an event after its last attempt. Parked events
             are tried again when ``clock`` has moved far enough, 30 s the first time, and ``handle`` is called.
         event_types: Event types that are not marked with ``@event_type``, each with its class.
         enveloped: Whether data come in OpenCQRS' envelope of metadata and payload.
@@ -204,7 +204,7 @@ class HandlerTest:
         return self
 
     def crash(self) -> Self:
-        """End the process without a word: what handlers and participants keep in memory is gone.
+        """Simulate a crash of the process: what handlers and participants keep in memory is lost.
 
         Nothing is released. At the next ``handle`` new instances of handler classes resume at ``progress``.
         """
@@ -274,7 +274,7 @@ class HandlerTest:
 
     @property
     def skipped(self) -> list[Event]:
-        """The events that were given up."""
+        """The skipped events."""
         return [self._given.at(position) for position in self._seen.skipped]
 
     @property
@@ -312,7 +312,7 @@ class HandlerTest:
         return self._expect("waits", list(waits), self.waits)
 
     def expect_skipped(self, *events: Any) -> Self:
-        """Expect that these events, given as for ``attempts``, were given up, and no others."""
+        """Expect that these events, given as for ``attempts``, were skipped, and no others."""
         __tracebackhide__ = True
         expected = [self._given.find(event).label for event in events]
         return self._expect("events skipped", expected, [event.label for event in self.skipped])
@@ -389,7 +389,7 @@ class HandlerTest:
         if error is None or notice.action is None:  # a call after the commit: its error is reported, not kept
             raise AssertionError(line_of(notice))
         note = f"raised for {notice.failure.event}" if notice.failure and notice.failure.event else line_of(notice)
-        with suppress(Exception):  # an error that takes no notes, or cannot be looked at, is raised as it is
+        with suppress(Exception):  # an error that takes no notes, or cannot be inspected, is raised as it is
             if note not in getattr(error, "__notes__", ()):
                 error.add_note(note)
         raise from_users_frame(error)

@@ -51,7 +51,7 @@ class JobTest:
         settings: Its settings, as they stand below ``opencqrs.jobs.<name>``, nested or with dotted keys.
         database: Where the job writes: a URL, a ``Database`` or a SQLAlchemy engine. By default a new SQLite database
             in memory.
-        provide: Objects by the type that jobs ask for; they stand in for what containers provide.
+        provide: Objects by the type that jobs ask for; they replace what containers provide.
         start: The time of day at the beginning.
 
     Raises:
@@ -127,7 +127,7 @@ class JobTest:
 
     @property
     def runs(self) -> list[JobRun]:
-        """All runs, the one that was asked for first first."""
+        """All runs, by time of request."""
         return self._store.history(limit=_MOST_RUNS)[::-1]
 
     @property
@@ -156,7 +156,7 @@ class JobTest:
         return self
 
     def expect_statuses(self, *expected: str) -> Self:
-        """Expect how the runs stand, in the order in which they were asked for: ``succeeded``, ``skipped``, …."""
+        """Expect the statuses of the runs, by time of request: ``succeeded``, ``skipped``, …."""
         __tracebackhide__ = True
         found = [run.status.value for run in self.runs]
         if found != list(expected):
@@ -164,7 +164,7 @@ class JobTest:
         return self
 
     def close(self) -> None:
-        """Close the database unless it was given open; that happens by itself when the test is dropped."""
+        """Close the database unless it was given open; done automatically when the test is dropped."""
         self._closing()
 
     @property

@@ -44,7 +44,7 @@ class Seen(Observer):
 
     @property
     def skipped(self) -> list[int]:
-        """Positions of the events that were given up."""
+        """Positions of the skipped events."""
         skips = (notice for notice in self.notices if notice.action is Action.SKIP)
         return [notice.failure.position for notice in skips if notice.failure and notice.failure.position is not None]
 

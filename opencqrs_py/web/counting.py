@@ -23,7 +23,7 @@ class Counts:
     Attributes:
         claims: How often this process has claimed it.
         handled: Events that handlers have handled.
-        skipped: Events that were given up.
+        skipped: Events that were skipped.
         failed_attempts: Attempts of events that have failed.
         failures: How often it was stopped by an error.
         outages: How often it began to wait, or waited again, for a database or the event store.
@@ -77,11 +77,11 @@ class Counting(Observer):
 
 @dataclass(slots=True)
 class RunCounts:
-    """What has become of runs of a job that this process has ended, since its start.
+    """The results of a job's runs that this process has ended, since its start.
 
     Attributes:
         statuses: How many have ended with each status.
-        seconds: How long they have taken in all, from their first attempt to their end.
+        seconds: Their total duration, from their first attempt to their end.
         items: How many ids they have handled.
     """
 

@@ -1,4 +1,4 @@
-"""Errands: calls that may take long, on a few threads of their own, so that none of them holds up its caller."""
+"""Errands: calls that may take long, on a few separate threads, so that none of them holds up its caller."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Errands:
 
     Args:
         name: Name of its threads.
-        threads: How many there are: so many databases that hang can be asked, and no more.
+        threads: Number of threads: at most that many hanging databases can be queried.
     """
 
     def __init__(self, name: str, threads: int = 2) -> None:
@@ -40,7 +40,7 @@ class Errands:
             thread.start()
 
     def stop(self, patience: float) -> None:
-        """Begin none any more, and wait for those in hand, for at most ``patience`` seconds each."""
+        """Begin no more, and wait for those in hand, for at most ``patience`` seconds each."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
@@ -78,7 +78,7 @@ class Errands:
         while (errand := self._next()) is not None:
             try:
                 result: tuple[Any] | Exception = (errand.call(),)
-            except Exception as error:  # raised where the result is asked for
+            except Exception as error:  # raised where the result is requested
                 result = error
             with self._changed:
                 errand.result = result

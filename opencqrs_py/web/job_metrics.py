@@ -1,4 +1,4 @@
-"""What Prometheus is told of jobs: counters of this process, and what a look at all jobs has shown."""
+"""Metrics of jobs for Prometheus: counters of this process, and the status of all jobs."""
 
 from __future__ import annotations
 

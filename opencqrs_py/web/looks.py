@@ -17,7 +17,7 @@ class LookTimeoutError(Exception):
 
 
 class KeptLook(Generic[T]):
-    """The last result of a look. Safe for several threads; the looks are taken on a thread of its own, one at a time.
+    """The last result of a query. Safe for several threads; queries run on a separate thread, one at a time.
 
     Args:
         look: Takes a look, which may take long.
@@ -57,7 +57,7 @@ class KeptLook(Generic[T]):
             self._thread.join(patience)
 
     def get(self, patience: float) -> T:
-        """Return a result that is not older than ``kept``, or that was not there yet when it was asked for.
+        """Return a result that is not older than ``kept``, or newer than the request.
 
         Args:
             patience: Longest wait in seconds.
@@ -83,7 +83,7 @@ class KeptLook(Generic[T]):
         while self._is_wanted():
             try:
                 result: tuple[T] | Exception = (self._look(),)
-            except Exception as error:  # raised where the result is asked for
+            except Exception as error:  # raised where the result is requested
                 result = error
             with self._changed:
                 self._result, self._at = result, self._now()

@@ -1,4 +1,4 @@
-"""What Prometheus is told: counters of this process, and what a look at all partitions has shown."""
+"""Metrics for Prometheus: counters of this process, and the status of all partitions."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from opencqrs_py.model.json_text import duplicate_key
 from opencqrs_py.web.server import Answer, Request, text_answer
 
 _KEY = re.compile("[ -~]{1,64}")
-_MOST_SHOWN = 40  # characters of what somebody has sent
+_MOST_SHOWN = 40  # characters of a request's text
 _FORM = '{"ids": ["4711", 7]}'
 
 
@@ -33,7 +33,7 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """A run that is asked for.
+    """A requested run.
 
     Attributes:
         ids: What it is for; empty: all that applies.
@@ -49,7 +49,7 @@ def require_token(request: Request, token: str | None) -> None:
 
     Args:
         request: The request, with ``Authorization: Bearer TOKEN``.
-        token: The token; ``None`` if there is none, and nobody may ask.
+        token: The token; ``None`` if there is none: requests are refused.
 
     Raises:
         RefusedError: 403 if there is no token, 401 if the request has none or another one.
@@ -69,7 +69,7 @@ def run_request(request: Request) -> RunRequest:
     """Return what a request asks for.
 
     Raises:
-        RefusedError: 400, if it says something else than it may: it must not be run for more than was meant.
+        RefusedError: 400, if it has unknown content: the run must not do more than intended.
     """
     keys = request.headers.get_all("Idempotency-Key", [])
     if len(keys) > 1 or any(_KEY.fullmatch(key) is None for key in keys):
@@ -107,6 +107,6 @@ def _wrong(what: str) -> RefusedError:
 
 
 def _shown(text: str, most: int = _MOST_SHOWN) -> str:
-    """Return the beginning of what somebody has sent, in one line."""
+    """Return the beginning of a request's text, in one line."""
     begin = "".join(each if each.isprintable() else "?" for each in text[:most])
     return begin if len(text) <= most else f"{begin}…"

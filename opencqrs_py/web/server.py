@@ -29,7 +29,7 @@ _log = logging.getLogger("opencqrs.http")
 TEXT = "text/plain; charset=utf-8"
 MOST_REQUESTS = 16
 REQUEST_SECONDS = 10.0
-_POLL_SECONDS = 0.1  # between two looks at whether to stop
+_POLL_SECONDS = 0.1  # between two checks whether to stop
 _STOP_SECONDS = 0.5
 MOST_BODY = 65_536
 """Bytes that a request may send along."""
@@ -101,7 +101,7 @@ class Branch(Protocol):
 
 
 class HttpServer:
-    """Answers on an address, on threads of its own.
+    """Answers on an address, on separate threads.
 
     Args:
         host: Name or address to listen on.
@@ -142,7 +142,7 @@ class HttpServer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Answer nothing any more, and cut what is still open. Takes less than a second."""
+        """Stop answering, and cut open connections. Takes less than a second."""
         self._stopping.set()
         if self._thread.ident is not None:
             self._thread.join(_STOP_SECONDS)
@@ -285,7 +285,7 @@ class _Handler(BaseHTTPRequestHandler):
         return text_answer(HTTPStatus.NOT_FOUND, f"not found; there is {', '.join(self.server.routes)}")
 
     def _body(self) -> bytes | Answer:
-        """Read what was sent along, all of it; else return what is wrong: half of it may say something else."""
+        """Read the complete body; else return what is wrong: a part of it may mean something else."""
         if "Transfer-Encoding" in self.headers:
             return text_answer(HTTPStatus.LENGTH_REQUIRED, "send the body as a whole, with its Content-Length")
         length = self._length()

@@ -1,4 +1,4 @@
-"""The address of an EventSourcingDB: what stands in ``event-store.url``."""
+"""The address of an EventSourcingDB: the value of ``event-store.url``."""
 
 from __future__ import annotations
 

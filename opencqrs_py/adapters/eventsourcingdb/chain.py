@@ -39,7 +39,7 @@ class Link(NamedTuple):
     def of(cls, event: Event) -> Link | None:
         """Return the link of an event that was read, ``None`` if it has no hash.
 
-        Looks at the stored text: handlers may have changed the event's metadata.
+        Uses the stored text, as handlers may have changed the event's metadata.
         """
         found = orjson.loads(event.extensions) if event.extensions else {}
         text = found.get("hash") if isinstance(found, dict) else None

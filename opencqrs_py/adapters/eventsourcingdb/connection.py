@@ -1,4 +1,4 @@
-"""The connection to EventSourcingDB: its asynchronous client on an event loop of its own, and its failures.
+"""The connection to EventSourcingDB: its asynchronous client on a separate event loop, and its failures.
 
 Source:
     The mapping of client errors in OpenCQRS: connection, end of stream, 5xx and 408 pass; 409 is a conflict; the rest
@@ -185,7 +185,7 @@ class Connection:
             return self._loop.start(partial(self._when_allowed, use))
 
     async def _when_allowed(self, use: Use[T], client: Client) -> T:
-        """Use the client, unless the server has asked for no request before a time.
+        """Use the client, unless the server has asked to wait with the next request.
 
         Source:
             EventSourcingDB's page on rate limiting: the status 429, and ``Retry-After`` as the authoritative answer to
@@ -208,7 +208,7 @@ class Connection:
         return explained(error, self._address.label) if isinstance(error, Exception) else error
 
     def close(self) -> None:
-        """Give up what is under way and close everything; the next use opens another one."""
+        """Abort everything in progress and close; the next use opens a new connection."""
         with self._lock:
             loop, self._loop = self._loop, None
         if loop is not None:

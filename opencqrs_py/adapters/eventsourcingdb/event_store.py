@@ -65,7 +65,7 @@ class ObservingWatch(Watch):
 
         Raises:
             EventStoreError: OCQ-331 to OCQ-334, if the stream has ended or stalled, and OCQ-316, if the log is another
-                one; the watch is of no use any more.
+                one; the watch can no longer be used.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._head > after or self._failure is not None or self._woken, seconds)
@@ -225,7 +225,7 @@ class EventSourcingDbEventStore(EventStore, FindingSource):
 
     @override
     def position_before(self, moment: datetime) -> int:
-        """See ``EventSource``. Looks at a few events only: the times of the server's clock grow with the positions."""
+        """See ``EventSource``. Reads only a few events, as the times of the server's clock grow with the positions."""
         return bisect_left(range(1, self.head() + 1), microseconds(moment.isoformat()) or 0, key=self._time_at)
 
     @override
@@ -263,7 +263,7 @@ class EventSourcingDbEventStore(EventStore, FindingSource):
     @override
     @contextmanager
     def watched(self) -> Iterator[ObservingWatch]:
-        """Observe the log on a stream of its own until the end of the block."""
+        """Observe the log on a separate stream until the end of the block."""
         watch = ObservingWatch(self._connection, self._chain, self.head(), self._hear_of)
         try:
             yield watch
@@ -282,7 +282,7 @@ class EventSourcingDbEventStore(EventStore, FindingSource):
         self._known = max(self._known, position)
 
     def _run(self, use: Use[T]) -> T:
-        """Use the client on the log that was read before: once there is doubt about it, that is looked at first."""
+        """Use the client on the log that was read before; if that is in doubt, check it first."""
         doubted = self._chain.doubted
         try:
             if doubted is not None:

@@ -212,7 +212,7 @@ class Reading:
     short part is read with all subjects; a long one of a narrow subject costs up to two small requests more.
 
     Attributes:
-        selection: Which events; the server looks at the subject, we at the rest.
+        selection: Which events; the server filters by subject, this class by the rest.
         limit: Most events wanted.
         most: Most events of all subjects that are read, where nothing else shows that there is none of the subject.
         chain: What was seen of the log before; what is seen now is added at the end.
@@ -300,7 +300,7 @@ class Reading:
     async def _prove(self, client: Client, after: int, upto: int) -> None:
         """Check that what was read follows what was read before, and learn the hash at ``upto`` for the next read.
 
-        What was read before is looked at last: a log that is replaced in between does not hold it.
+        Events that were read before are checked last: a log that is replaced in between does not have them.
         """
         if upto not in self.shown:
             last = await newest_upto(client, upto, self.label)

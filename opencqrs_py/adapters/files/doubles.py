@@ -33,7 +33,7 @@ class Doubles:
         self._is_over = False
 
     def look(self, columns: Mapping[str, Sequence[Any]], number: int, lines: Sequence[bytes], line: int) -> None:
-        """Look at events that follow each other.
+        """Check consecutive events.
 
         Args:
             columns: Their attributes.

@@ -28,7 +28,7 @@ _FIX = (
 
 
 class KnownFile:
-    """A file as it was when it was last looked at: its size in bytes, and ``print``, a digest of samples of them."""
+    """The state of a file at the last check: its size in bytes, and ``print``, a digest of samples of them."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -37,7 +37,7 @@ class KnownFile:
         self.print = b""
 
     def look(self, *, may_grow: bool) -> None:
-        """Take in how large the file is by now; a file that was changed is refused.
+        """Read the current size of the file; a file that was changed is refused.
 
         Args:
             may_grow: Whether bytes may have been added at its end since the last look.
@@ -45,7 +45,7 @@ class KnownFile:
         Raises:
             EventStoreError: OCQ-342, if it is gone, has shrunk, has other content where it was read before, or has
                 grown and must not.
-            OSError: If it cannot be looked at.
+            OSError: If it cannot be accessed.
         """
         try:
             found = self.path.stat()
@@ -96,7 +96,7 @@ class Selected:
     """Collects the events that a read selects; the others are only checked.
 
     If the selection needs no more than types, data and subjects, events stay rows beside their lines, and a line is
-    parsed again when the rest is looked at.
+    parsed again on access to the rest.
     """
 
     def __init__(self, selection: Selection) -> None:
@@ -177,7 +177,7 @@ class EventReader(ABC):
 
     @abstractmethod
     def take(self, most: int, into: Selected) -> None:
-        """Look at the next ``most`` events, and collect those that are selected; also those before an error.
+        """Read the next ``most`` events, and collect the selected ones, including those before an error.
 
         Raises:
             EventFormatError: OCQ-212 for what is no event, OCQ-213 if the file is damaged.
@@ -197,7 +197,7 @@ class EventFile(ABC):
 
     Attributes:
         path: The file.
-        known: The file as it was looked at last.
+        known: The state of the file at the last check.
         skip_limit: Most events that a kept reader passes over; for more, opening another one is quicker. 0 when
             readers need not be kept at all.
     """
@@ -210,7 +210,7 @@ class EventFile(ABC):
         self._count: int | None = None  # of a file that cannot get more events
 
     def look(self, *, newest: bool) -> None:
-        """Take in what was added; refuse a file that was changed. It may grow until it could be read.
+        """Read what was added; refuse a file that was changed. It may grow until it has been read.
 
         ``newest`` means that no file comes after it.
         """

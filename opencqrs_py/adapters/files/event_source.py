@@ -21,7 +21,7 @@ from opencqrs_py.model.selection import Selection, Slice
 from opencqrs_py.model.times import microseconds
 from opencqrs_py.processing.ports import Clock, EventSource, SystemClock, Watch
 
-_MOST_AT_ONCE = 20_000  # events that one read looks at, so that other threads get their turn
+_MOST_AT_ONCE = 20_000  # events examined by one read, so that other threads can run
 _PATTERN = re.compile(r"[*?\[{]")
 _EVERYTHING = Selection()
 _SOONEST = 0.01  # seconds between two looks, right after something has come
@@ -37,7 +37,7 @@ class FilesUnavailableError(EventStoreError):
 
 
 class FileWatch(Watch):
-    """Looks at the files again and again: 10 ms after something came, and then less often, down to every 40 ms.
+    """Polls the files: 10 ms after something was added, and then less often, down to every 40 ms.
 
     A look at a folder that has not changed takes two calls of the operating system. Where it takes long, in a folder of
     thousands of files that has just changed, looks are as far apart as they would take a fifth of the time. ``pause``
@@ -193,7 +193,7 @@ class FileEventSource(EventSource):
         return isinstance(error, FilesUnavailableError)
 
     def renew(self) -> None:
-        """Look at all files; if they were changed since the last look, start again as a new object would.
+        """Check all files; if they were changed since the last check, start again like a new object.
 
         Raises:
             EventStoreError: As ``head``, but for OCQ-341 and OCQ-342.
@@ -204,7 +204,7 @@ class FileEventSource(EventSource):
                 self._log.look_at_all()
 
     def state(self) -> LogState:
-        """Return the state of the files as they were looked at last."""
+        """Return the state of the files at the last check."""
         with self._held():
             return state_of(self._log.files)
 
@@ -287,7 +287,7 @@ class _Reading:
         self._last = after + _MOST_AT_ONCE if last is None else min(after + _MOST_AT_ONCE, last)
 
     def take_from(self, reader: EventReader, before: int) -> None:
-        """Look at events until there are enough, or no more.
+        """Read events until there are enough, or no more.
 
         The reader is at the event after ``upto``; ``before`` events are in the files before its own.
         """

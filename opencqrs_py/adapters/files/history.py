@@ -139,7 +139,7 @@ class History:
         return replace(way, steps=steps, name=_shown(file.path.name), size=size, print=digest.hex())
 
     def _take_in(self, index: int) -> None:
-        """Look at all files before the one with that index; none of them may grow any more."""
+        """Check all files before the one with that index; they must no longer grow."""
         while len(self._filled) <= index:
             file = self._log.files[len(self._filled) - 1]
             count = file.count()
@@ -191,7 +191,7 @@ def _shown(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """A log of files as it was looked at; small, however many files there are.
+    """The state of a log of files at a check; small for any number of files.
 
     Attributes:
         closed: Number of files before the newest one.
@@ -209,7 +209,7 @@ class LogState:
 
 
 def state_of(files: Sequence[EventFile]) -> LogState:
-    """Return the state of a log as it was looked at last."""
+    """Return the state of a log at the last check."""
     if not files:
         return LogState()
     *closed, newest = (file.known for file in files)

@@ -55,14 +55,14 @@ class LineReader(EventReader):
     Args:
         path: Name of the file in messages.
         file: The file, opened (and unpacked), at the mark.
-        mark: Where it stands.
+        mark: Its current place.
         before: Number of events in the log's files before this one; the first event here has the next position.
             ``None`` if the lines are no part of a log yet: then the rules for times are the strict ones of imports.
         size: Bytes to be read at most; ``None`` for all.
         unfinished: Whether a last line without its end may still be written, and is no event yet.
         compressed: Whether errors of reading mean that the content is damaged.
         at_end: Called at the end of the file with the number of its events.
-        at_stop: Called when the reader is closed before the end, with where it stands; needs ``size``.
+        at_stop: Called with the current place when the reader is closed before the end; needs ``size``.
         doubles: Looks for events that stand twice in the file; ``None``: nothing does.
     """
 
@@ -100,7 +100,7 @@ class LineReader(EventReader):
 
     @property
     def mark(self) -> Mark:
-        """Where the reader stands."""
+        """The current place of the reader."""
         return Mark(self.number, self._line, self._offset)
 
     @override
@@ -230,7 +230,7 @@ class LineIndex:
                 events = len(lines) - lines.count(b"") - sum(map(bytes.isspace, lines))
                 passed = Mark(event + events, line + len(lines), offset + len(block) - len(rest))
                 self.pass_to(passed)
-            wanted = _BLOCK if lines else len(rest)  # a line longer than a block: look at twice as much
+            wanted = _BLOCK if lines else len(rest)  # a line longer than a block: read twice as much
 
     def pass_to(self, mark: Mark) -> None:
         """Take over what a reader has counted that began at a mark of this index."""

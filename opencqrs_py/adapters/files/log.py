@@ -27,7 +27,7 @@ _UNFINISHED = (
     "%s:%d is not read: the line has no end yet. If nobody writes it any more, end it with a line feed; if it is not "
     "complete, remove it"
 )
-_THOROUGH_EVERY = 5.0  # seconds between two looks at all files, at most
+_THOROUGH_EVERY = 5.0  # most seconds between two checks of all files
 
 
 def path_of_url(url: str, folder: Path) -> Path:
@@ -112,7 +112,7 @@ def _check_twins(folder: Path, names: Iterable[str]) -> None:
 class FileLog:
     """The files of a log by name, each with the number of events before it. For one thread at a time.
 
-    A file keeps its place and its number for ever: what would change them is refused. ``was_seen`` tells whether there
+    A file keeps its place and its number for ever: changes of them are refused. ``was_seen`` says whether there
     was something at the path before; true as soon as there is.
     """
 
@@ -125,12 +125,12 @@ class FileLog:
         self._folder_time: int | None = None  # the folder's at the last thorough look; None if it may not be settled
         self._due = float("-inf")
         self._mentioned: set[str] = set()
-        self._unfinished: tuple[Path, int] | None = None  # the file and line of which it was said that it is not read
+        self._unfinished: tuple[Path, int] | None = None  # the file and line that was reported as unread
 
     def look(self, position: int | None = None) -> None:
         """Take in what was added since the last look; what comes after ``position`` is wanted, and all else can wait.
 
-        All files are looked at when the folder has changed, and every few seconds; otherwise only the newest one.
+        All files are checked when the folder has changed, and every few seconds; otherwise only the newest one.
 
         Raises:
             EventStoreError: OCQ-341, if a file has come between those that are known; OCQ-342, if a known one was
@@ -148,7 +148,7 @@ class FileLog:
             self.files[-1].look(newest=True)
 
     def look_at_all(self) -> None:
-        """Take in what was added, and look at every file; raises as ``look``."""
+        """Read what was added, and check every file; raises like ``look``."""
         changed, now = self.path.stat().st_mtime_ns, self._clock.now()
         found, others = listing(self.path)
         self.was_seen = True
@@ -172,7 +172,7 @@ class FileLog:
         warn_of_ignored(self.path, new)
 
     def _mention_unfinished(self) -> None:
-        """Log once that a last line lacks its end and is not read, if nobody has written for some seconds."""
+        """Log once that a last line without its end is not read, if nothing was written for some seconds."""
         newest = self.files[-1]
         line = newest.unfinished() if isinstance(newest, PlainLines) else 0
         if not line or (newest.path, line) == self._unfinished:

@@ -117,7 +117,7 @@ def _values(batch: Any, name: str) -> list[Any]:
 
 
 def _are_ordinary(columns: list[list[Any]]) -> bool:
-    """Say at little cost whether all rows are surely right; they are in nearly every file."""
+    """Return, at little cost, whether all rows are certainly valid, as in nearly every file."""
     ids, sources, _, types, times, _, _, extensions = columns
     return (
         all(map(all, (ids, sources, types)))

@@ -91,7 +91,7 @@ def writer_to(file: BinaryIO, form: FileFormat) -> Iterator[EventWriter]:
 def event_line(event: Event) -> bytes:
     """Return an event as a line in CloudEvents' JSON format, with its line end.
 
-    The data stand in it as they are stored; if there are line ends in them, then without the space between their parts.
+    It contains the data as stored; if they contain line ends, without white space between their parts.
 
     Raises:
         EventFormatError: OCQ-210, if the event's data are not JSON.

@@ -85,7 +85,7 @@ class InMemoryProgressTracker(
         self._statuses: dict[_Key, PartitionStatus] = {}
         self._lock = Lock()  # held for moments, around what is above
         self._inbox = MemoryInbox()
-        self._stored = Condition()  # notified when progress was stored, if somebody waits
+        self._stored = Condition()  # notified of stored progress, if a thread waits
         self._watches = 0
         self._records: dict[str, GroupRecord] = {}
         self._gates: dict[_Key, Lock] = {}  # of one partition; held while it commits or is claimed

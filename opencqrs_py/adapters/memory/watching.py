@@ -1,4 +1,4 @@
-"""Watching what stands in memory."""
+"""Watching an event store or progress in memory."""
 
 from __future__ import annotations
 

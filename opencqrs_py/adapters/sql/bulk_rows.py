@@ -92,7 +92,7 @@ def misfit(table: str, what: str, fix: str) -> BulkWriteError:
 
 
 def check_floats(columns: Mapping[str, Column], table: str, dialect: Dialect) -> None:
-    """Raise OCQ-360 for a float that the database cannot hold: SQLite would store NULL for NaN, without a word."""
+    """Raise OCQ-360 for a float that the database cannot hold: SQLite would silently store NULL for NaN."""
     if not dialect.unstorable:
         return
     for name, column in columns.items():
@@ -106,7 +106,7 @@ def check_floats(columns: Mapping[str, Column], table: str, dialect: Dialect) ->
 
 
 class Wanted:
-    """What a call asks for, before the table is looked at."""
+    """The request of a call, before the table is inspected."""
 
     def __init__(self, table: str, columns: Mapping[str, Column], keys: tuple[str, ...], add: tuple[str, ...]) -> None:
         self.table = table

@@ -36,7 +36,7 @@ class Target:
         return fitting_shape(self.connection, self.dialect, wanted, (self.schema, self.name))
 
     def forget_shape(self) -> None:
-        """Look at the table again at the next call."""
+        """Inspect the table again at the next call."""
         forget_shape(self.connection, (self.schema, self.name))
 
     def write(self, columns: Mapping[str, Column]) -> int:

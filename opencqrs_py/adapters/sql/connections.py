@@ -24,12 +24,12 @@ Rows = Sequence[tuple[Any, ...]]
 WRITING = "opencqrs_writing"
 """In the ``info`` of a pooled connection: how many seconds its next transaction, which will write, waits for others."""
 
-_TRUSTED_SECONDS = 60.0  # a connection that was idle for longer is pinged, since a firewall cuts without a word
+_TRUSTED_SECONDS = 60.0  # a connection that was idle for longer is pinged, since firewalls cut connections silently
 RETURNED = "opencqrs_returned"  # in the ``info`` of a pooled connection: when it was given back, in monotonic seconds
 
 
 def replace_cut_connections(engine: Engine) -> None:
-    """Look at each connection of a pool to a server when it is taken out, and replace one that was cut meanwhile.
+    """Check each connection of a pool to a server when it is taken out, and replace one that was cut.
 
     A server that stops says so to every client, so a connection on which nothing has arrived is sound: that is one
     look at its socket instead of the question to the server that SQLAlchemy's ``pool_pre_ping`` asks each time.
@@ -68,7 +68,7 @@ def _is_quiet(connection: Any) -> bool:
         poll = select.poll()
         poll.register(getattr(connection, "_sock", connection).fileno(), select.POLLIN)  # PyMySQL's has no fileno()
         return not poll.poll(0)
-    except Exception:  # a connection that is closed on our side, too, has no socket any more
+    except Exception:  # a connection that is closed on our side, too, has no socket
         return False
 
 
@@ -85,7 +85,7 @@ def as_sqlalchemy(dialect: SqlAlchemyDialect, error: Exception, statement: str |
 
 
 def reason_of(error: DBAPIError) -> str:
-    """Return in one line what the driver says; drivers that number their errors say it after the number."""
+    """Return the driver's message in one line, without the number that some drivers put before it."""
     cause = error.orig
     numbered = cause is not None and len(cause.args) > 1 and isinstance(cause.args[0], int)
     said = str(cause.args[1] if cause is not None and numbered else cause).strip()
@@ -96,8 +96,8 @@ def reason_of(error: DBAPIError) -> str:
 class Statement:
     """A short statement of ours that is part of each chunk: its name once it is prepared, and its text.
 
-    In the text ``{}`` stands for each value. ``lock`` is an expression, in columns of the row that it changes, for the
-    advisory lock on PostgreSQL that is taken while somebody waits for the change.
+    In the text ``{}`` marks each value. ``lock`` is an expression, in columns of the changed row, for the
+    advisory lock on PostgreSQL that is held while a caller waits for the change.
     """
 
     name: str

@@ -29,7 +29,7 @@ from opencqrs_py.control.records import (
 from opencqrs_py.model.partition import Partition, layout
 
 _PATIENCE = 2.0  # seconds that is waited for a lock
-_KEPT_MS = 24 * 3_600 * 1_000  # how long a node that ended without a word is shown
+_KEPT_MS = 24 * 3_600 * 1_000  # how long a crashed node is shown
 
 _VIEW = """
 SELECT 'node' AS record, '' AS group_name, 0 AS modulus, 0 AS residue, node_id, 0 AS term, '' AS since, '' AS wanted,
@@ -48,7 +48,7 @@ _THIS = "group_name = {mark} AND modulus = {mark} AND residue = {mark}"
 class SqlControlStore(ControlStore):
     """Nodes, leases and what is wanted, in the tables ``opencqrs_nodes`` and ``opencqrs_leases``.
 
-    All times are those of the database's clock. A lease has no end of its own: it ends with its node's, which one
+    All times are those of the database's clock. A lease has no separate end: it ends with its node's, which one
     statement extends, however many partitions the node holds.
 
     Args:
@@ -91,7 +91,7 @@ class SqlControlStore(ControlStore):
     @override
     def take(self, node: str, keys: Sequence[GroupPartition], dead: Collection[str] = ()) -> tuple[GroupPartition, ...]:
         self._prepare()
-        # By what was seen before: after the wait for a row a condition on another table is not looked at again.
+        # By what was read before: after the wait for a row a condition on another table is not evaluated again.
         take = "UPDATE {leases} SET node_id = {mark}, term = term + 1, since = {mark} WHERE {this} AND term = {mark}"
         with self._database.briefly(_PATIENCE) as connection:
             self._bury(connection, set(dead) - {node})

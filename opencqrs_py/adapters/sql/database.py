@@ -69,7 +69,7 @@ class Database:
         dialect: What differs from other databases.
         kind: The dialect's name: ``sqlite``, ``postgresql``, ``mariadb``, or another one.
         schema: The schema of our own tables.
-        prefix: What stands before their names in statements.
+        prefix: Prefix of their names in statements.
         guard: Watches over the file, if it is one.
         shadow: What it is the shadow of, in a rebuild; ``None`` for any other.
         shadow_guard: Watches over what is written to a shadow; ``None`` for any other.
@@ -253,7 +253,7 @@ class Database:
         It is for statements of ours: what a handler's statement meets stays the driver's error.
 
         Raises:
-            DatabaseAwayError: OCQ-304, if the database does not answer any more; OCQ-305, if a lock was waited for in
+            DatabaseAwayError: OCQ-304, if the database no longer answers; OCQ-305, if a lock was waited for in
                 vain.
             EventStoreError: OCQ-304, if the user lacks a privilege, or a table or column is missing.
             DBAPIError: As it came, if it is another one.
@@ -356,7 +356,7 @@ class Database:
         return is_outage(error)
 
     def close(self) -> None:
-        """Close all connections; the next use opens new ones, also to another SQLite file in the place of this one."""
+        """Close all connections; the next use opens new ones, also to an SQLite file that replaces this one."""
         self._close_connections()
         self.guard.forget()
         self._follows = False
@@ -475,7 +475,7 @@ class Database:
 
     def _explain(self, error: DBAPIError) -> None:
         """Raise what an error means; return if it means nothing else."""
-        self.guard.check()  # which SQLite may answer with an error of its own
+        self.guard.check()  # to which SQLite may answer with its own error
         reason = reason_of(error)
         if self.dialect.is_lock_timeout(error.orig):
             what = f"another program has held a lock for too long ({reason})"

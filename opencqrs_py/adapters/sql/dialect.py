@@ -94,12 +94,12 @@ class FileGuard:
         """
 
     def follow(self, connection: Connection) -> None:
-        """Take note of the file that the first connection has opened."""
+        """Remember the file that the first connection has opened."""
 
     def check(self, connection: Connection | None = None) -> None:
         """Raise if the file is not in its place.
 
-        With a connection that has read something, the files beside it are looked at as well. They stay the same for as
+        With a connection that has read something, the files beside it are checked as well. They stay the same for as
         long as it is open.
 
         Raises:
@@ -114,19 +114,19 @@ class FileGuard:
 class Dialect(ABC):
     """One kind of database: the statements and habits that it does not share with the others. It has no state.
 
-    What stands here is right for a server that speaks standard SQL and can lock a row.
+    The defaults fit a server that speaks standard SQL and can lock a row.
     """
 
     name: ClassVar[str]  # what the package calls the database and, with the aliases, the schemes of its URLs
     aliases: ClassVar[tuple[str, ...]] = ()
     driver: ClassVar[str]  # SQLAlchemy's dialect and driver, if a URL names none
     extra: ClassVar[str] = ""  # the extra of this package that installs the driver
-    mark: ClassVar[str] = "%s"  # what stands for a value in a statement
+    mark: ClassVar[str] = "%s"  # placeholder of a value in a statement
     most_marks: ClassVar[int] = 30_000  # in one statement
     patience: ClassVar[float] = 60.0  # seconds that one waits for other writers
     take_over_seconds: ClassVar[float] = 10.0  # how long a claim waits for the transaction of the owner before
     standing_seconds: ClassVar[float] = 5.0  # how long a short transaction may stand still
-    quote: ClassVar[str] = '"'  # what stands around the name of a schema; empty where there are none
+    quote: ClassVar[str] = '"'  # quotes the name of a schema; empty where there are no schemas
     schema_word: ClassVar[str] = "schema"  # what a schema is called
     # Finds a schema by its name.
     find_schema: ClassVar[str] = "SELECT 1 FROM information_schema.schemata WHERE schema_name = %s"
@@ -141,7 +141,7 @@ class Dialect(ABC):
     indexed_length: ClassVar[int | None] = None  # how many characters an index holds; ``None``: all
     create_index: ClassVar[str] = "CREATE INDEX"
     index_key: ClassVar[str] = "{}"  # the columns of an index of a subject or type
-    # Finds the id of the newest event of a subject, each mark of which stands for the subject.
+    # Finds the id of the newest event of a subject; each mark is the subject.
     newest: ClassVar[str] = "SELECT id FROM {table} WHERE subject = {mark} ORDER BY position DESC LIMIT 1"
     # The milliseconds of a clock that all processes share; in the era that ``era`` names they never go back.
     now_ms: ClassVar[str] = "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)"
@@ -179,7 +179,7 @@ class Dialect(ABC):
         return ""
 
     # What is sent so that other nodes hear at once of a change in the control tables; empty: they cannot.
-    skip_locked: ClassVar[str] = " FOR UPDATE SKIP LOCKED"  # after a query: it takes rows that nobody else has locked
+    skip_locked: ClassVar[str] = " FOR UPDATE SKIP LOCKED"  # after a query: it skips rows that others have locked
     notify_nodes: ClassVar[str] = ""
 
     # Connections
@@ -221,7 +221,7 @@ class Dialect(ABC):
         return engine
 
     def switch(self, driver: Any, *, autocommit: bool) -> None:
-        """Have each statement on a driver's idle connection be a transaction of its own, or begin one."""
+        """Make each statement on a driver's idle connection a transaction of its own, or begin one."""
         if driver.autocommit != autocommit:
             driver.autocommit = autocommit
 
@@ -256,7 +256,7 @@ class Dialect(ABC):
     def is_outage(self, error: BaseException | None, *, cut: bool) -> bool | None:
         """Return whether the database is temporarily unavailable, ``None`` if the error is not of its driver.
 
-        ``cut`` tells whether SQLAlchemy takes the connection for cut.
+        ``cut`` says whether SQLAlchemy considers the connection cut.
         """
 
     @abstractmethod
@@ -318,7 +318,7 @@ class Dialect(ABC):
     def append_lock(self, database: Database) -> AbstractContextManager[Connection]:
         """Open a transaction that begins when all other appends have ended, and sees what they wrote.
 
-        Positions must become visible in their order, whoever appends: see ``turn_statements``.
+        Positions must become visible in their order, with any number of writers: see ``turn_statements``.
 
         Raises:
             DatabaseAwayError: OCQ-305, if another holds the lock for too long; OCQ-304, if the database is unavailable.
@@ -353,7 +353,7 @@ class Dialect(ABC):
         return nullcontext()
 
     def settle(self, database: Database, added: int) -> None:
-        """Do what is due after an append of so many events."""
+        """Do what is due after an append of ``count`` events."""
 
     # Reads
 
@@ -435,7 +435,7 @@ class Dialect(ABC):
     def has_failed(self, connection: Connection, *, erred: bool) -> bool:
         """Return whether a commit would be answered by a roll back, or all was rolled back, without any error.
 
-        ``erred`` tells whether a statement has failed, as far as ``watch_statements`` has seen.
+        ``erred`` says whether a statement has failed, as far as ``watch_statements`` has seen.
         """
         return False
 
@@ -444,7 +444,7 @@ class Dialect(ABC):
     def upsert(self, connection: Connection, write: BulkWrite) -> None:
         """Insert rows, or merge them with those of the same keys, in the order given.
 
-        What stands here is right where ``ON CONFLICT`` is known: statements of many rows, with a mark for each value.
+        The default fits databases with ``ON CONFLICT``: statements of many rows, with a mark for each value.
         """
         marks = f"({', '.join([self.mark] * len(write.columns))})"
         for size, values in write.in_groups(self.most_marks):
@@ -492,17 +492,17 @@ class Dialect(ABC):
         return False
 
     def drop_stage(self, connection: Connection, table: str) -> None:
-        """Drop a stage, if it is there; wait for whoever uses it for a second at most."""
+        """Drop a stage, if it exists; wait at most a second for its users."""
         connection.exec_driver_sql(f"DROP TABLE IF EXISTS {table}")
 
-    # Rows that one transaction has for itself
+    # Rows that one transaction has locked
 
     def held(self, columns: str, table: str, where: str, order: str, seconds: float) -> str:
         """Return a query for rows that no other transaction may change until this one ends.
 
         Args:
             columns: What to read of them.
-            table: The table, with what stands before its name.
+            table: The table, with its prefix.
             where: Which rows, by their primary key.
             order: The column of the primary key, in whose order they are locked.
             seconds: How long to wait for other transactions. The time of day must be read after that wait, by another

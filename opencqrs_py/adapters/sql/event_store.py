@@ -23,7 +23,7 @@ from opencqrs_py.processing.ports import EventStore
 
 _log = logging.getLogger("opencqrs.store")
 _ROWS_PER_STATEMENT = 5_000
-_CHARACTERS_PER_STATEMENT = 8_000_000  # of payloads; what is taken in at once stays small, however large events are
+_CHARACTERS_PER_STATEMENT = 8_000_000  # of payloads; limits the memory for large events
 _PICKED_AT_ONCE = 1_000
 _USUAL_CHUNKS = 1  # of an append; one of more chunks is an import
 _ROWS_AT_ONCE = 100  # few enough to be sent together with the begin and the end of their transaction

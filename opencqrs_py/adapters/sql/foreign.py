@@ -67,7 +67,7 @@ class ForeignTable:
     Attributes:
         name: The table, quoted.
         position: The column of positions, quoted.
-        selected: What stands in a ``SELECT`` for the parts of an event: position, id, source, subject, type, time,
+        selected: The expressions of a ``SELECT`` for the parts of an event: position, id, source, subject, type, time,
             data, metadata.
         subject: Expression for the subject; compares character by character.
         type: Expression for the type; likewise.
@@ -176,7 +176,7 @@ class Writers:
 
     @classmethod
     def of(cls, database: Database, connection: Connection, mapping: TableMapping, table: ForeignTable) -> Writers:
-        """Return what looks at a table.
+        """Return the reader of a table.
 
         Raises:
             EventStoreError: OCQ-338 on a view, which does not show who is writing; OCQ-314, if positions are not drawn
@@ -272,7 +272,7 @@ class Horizon:
     waited_for: frozenset[str] = field(default=frozenset())
 
     def look(self, highest: int, active: frozenset[str]) -> None:
-        """Take in the highest position that was seen, and the transactions that write, looked for after it was."""
+        """Note the highest position that was read, and the open writing transactions, which were queried after it."""
         if self.mark is not None:
             self.waited_for &= active
             if self.waited_for:

@@ -91,7 +91,7 @@ class SqlInbox:
     ) -> dict[Partition, str | None]:
         """Return from when on there is something to do in each partition: an event may be tried, or has expired.
 
-        When events expire is in no index, so all of them are looked at; not if none expires.
+        Expiry is in no index, so all events are read, unless none expires.
         """
         columns, found = self._table.c, dict[Partition, str | None]()
         times = (columns.due_ms, columns.expires_ms) if expiring else (columns.due_ms,)
@@ -159,7 +159,7 @@ class SqlInbox:
         due_ms: int | None,
         fetching: Fetching,
     ) -> Rows:
-        """Return the rows of a sequence; the first ones only, unless all are asked for."""
+        """Return the rows of a sequence; the first ones only, unless all are requested."""
         columns = self._table.c
         rows = select(self._table).where(self._in(group, sequence))
         if due_ms is not None:
@@ -178,7 +178,7 @@ class SqlInbox:
         each: bool,
         expiring: bool,
     ) -> None:
-        """Have each event be due at a time of its own, or only the first one of each sequence."""
+        """Give each event its own due time, or only the first one of each sequence."""
         columns = self._table.c
         mine = or_(*(self._of(group, partition) for partition in partitions))
         if not expiring:
@@ -276,7 +276,7 @@ class SqlInbox:
     def check(self, connection: Connection, group: str, change: InboxChange) -> None:
         """Raise what ``apply`` would: before handlers are called, after which the change is made.
 
-        The transaction holds the progress of the partition, so nobody else changes its events meanwhile.
+        The transaction holds the progress of the partition, so no other one changes its events in the meantime.
 
         Raises:
             InboxChangedError: If events are not as they were read.
@@ -479,7 +479,7 @@ class SqlInbox:
     def _at(self, group: str, rows: Iterable[tuple[SequenceKey, int]]) -> ColumnElement[bool]:
         """Return what holds for rows at positions of sequences, and for those of others with the same hash there.
 
-        The index is asked for each position only: a database may else look for each hash at each position.
+        The index is queried for each position only: a database might else search each hash at each position.
         """
         columns, pairs = self._table.c, [(position, hash_) for (hash_, _), position in rows]
         here = (columns.group_name == group) & columns.position.in_([position for position, _ in pairs])
@@ -516,11 +516,11 @@ def _known(rows: Sequence[Any]) -> ParkedSequences:
 
 
 def _sequences_of(most: int) -> int:
-    """Return how many sequences to look at for so many events: most have several."""
+    """Return how many sequences to read for a number of events: most have several."""
     return most // 4 + 1
 
 
 def _raw(connection: Connection, asked: Select[Any]) -> Rows:
-    """Return the rows as the driver gives them, for statements with so many that SQLAlchemy's would be felt."""
+    """Return the driver's rows, for statements with so many that SQLAlchemy's overhead would matter."""
     cursor = connection.execute(asked).cursor
     return () if cursor is None else cursor.fetchall()

@@ -41,7 +41,7 @@ def key_of(sequence_id: str) -> SequenceKey:
 
 
 def row_of(entry: InboxEntry, key: SequenceKey, *, first: bool) -> tuple[Any, ...]:
-    """Return the row of an entry that comes in; only one that may be tried by itself has a time."""
+    """Return the row of a new entry; only one that may be tried on its own has a due time."""
     group, _, position, event, source, subject, type_, status, parked_at, attempts, retries, due_at, *_ = entry
     errors, expires_at, replaying = entry.errors, entry.expires_at, entry.replaying
     due_ms = (ms_of(due_at) or ms_of(parked_at)) if first and status in _MOVING else None

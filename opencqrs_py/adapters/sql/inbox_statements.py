@@ -129,6 +129,6 @@ def statements_of(database: Database) -> InboxStatements:
 
 
 def _raw(connection: Connection, text: str, values: tuple[Any, ...]) -> Rows:
-    """Return the rows as the driver gives them: there are so many that SQLAlchemy's would be felt."""
+    """Return the driver's rows: there are so many that SQLAlchemy's overhead would matter."""
     cursor = connection.exec_driver_sql(text, values).cursor
     return () if cursor is None else cursor.fetchall()

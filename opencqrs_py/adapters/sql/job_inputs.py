@@ -58,7 +58,7 @@ class SqlSelector(Selector):
     """Executes statements, each of which is read by its key: a page is what comes after the last id of the one before.
 
     The database compares and sorts the ids, both in the column's own collation. The statement stays as it is, within
-    another one, so that its groups mean what they say. One with a limit of its own is read at once. An id that a
+    another one, so that its groups keep their meaning. One with its own limit is read at once. An id that a
     statement selects twice counts once, and NULL is left out.
 
     Args:
@@ -131,7 +131,7 @@ class SqlSelector(Selector):
         return [*distinct, *rest]
 
     def _kind(self, connection: Connection, column: ColumnElement[Any], query: Select[Any]) -> _Kind | None:
-        """Return what the ids are; if the column does not say it, by one of them; ``None`` if there is none."""
+        """Return the kind of the ids; if the column does not show it, by one of them; ``None`` without any."""
         type_ = column.type
         if isinstance(type_, NullType):
             first = connection.execute(query.order_by(None).limit(1)).scalar()

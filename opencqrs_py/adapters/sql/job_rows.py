@@ -109,7 +109,7 @@ def record_of(row: Sequence[Any]) -> JobRecord:
 
 
 def moment_of(ms: int) -> datetime:
-    """Return the moment that is so many milliseconds after the beginning of 1970."""
+    """Return the moment that is a number of milliseconds after the beginning of 1970."""
     return _EPOCH + timedelta(milliseconds=ms)
 
 

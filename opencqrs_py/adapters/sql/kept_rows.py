@@ -18,7 +18,7 @@ class KeptRows:
     Args:
         connection: A connection that sees both.
         group: Processing group.
-        mark: What stands for a value in a statement.
+        mark: Placeholder of a value in a statement.
     """
 
     def __init__(self, connection: Connection, group: str, mark: str) -> None:
@@ -53,13 +53,13 @@ class KeptRows:
         return {Partition(modulus, residue): position for modulus, residue, position in rows}
 
     def fence(self, place: str, epoch: int) -> None:
-        """Have whoever owns its partitions lose them: they are as stopped, in an epoch that is not known yet."""
+        """Fence off the owners of its partitions, which become stopped, in an epoch that no owner knows."""
         values = f"epoch = {self._mark}, owner = '', state = '{ProcessorState.STOPPED.value}', connection_id = NULL"
         where = f"WHERE group_name = {self._mark}"
         self._connection.exec_driver_sql(f"UPDATE {place}{PROGRESS.name} SET {values} {where}", (epoch, self._group))  # noqa: S608
 
     def replace(self, source: str, live: str, *, keep_replays: bool = False) -> int:
-        """Put the rows of another place in the place of the live ones, fenced; return the position of the slowest.
+        """Replace the live rows by those of another place, fenced; return the position of the slowest partition.
 
         With ``keep_replays`` partitions go on with the replay that the live ones are in: what was handled before a
         reset, and that functions are still to be called at the end of the replay, is so in new tables, too.

@@ -64,7 +64,7 @@ class SqlLayouts:
         return carried
 
     def _are_taken(self, connection: Connection, group: str, partitions: Collection[Partition]) -> bool:
-        """Return whether anybody has claimed some of the partitions who is not about to put others into their place."""
+        """Return whether a process other than the one that replaces them has claimed some of the partitions."""
         columns = self._progress.c
         chosen = (columns.group_name == group) & (columns.owner != REPARTITIONING)
         others = connection.execute(select(columns.modulus, columns.residue).where(chosen))
@@ -98,12 +98,12 @@ def changed_meanwhile(group: str) -> LayoutError:
 
 
 def _as_found(found: Cursor, claimed: Cursor) -> Cursor:
-    """Return where a partition stands now, and whether its owner before had ended without a word."""
+    """Return where a partition stands now, and whether its previous owner has crashed."""
     return replace(found, unreleased=claimed.unreleased)
 
 
 def _row(partition: Partition, cursor: Cursor) -> dict[str, Any]:
-    """Return the row of a partition that nobody has."""
+    """Return the row of a partition without an owner."""
     failure = cursor.failure
     state = ProcessorState.STARTING if cursor.unreleased else ProcessorState.STOPPED
     return {

@@ -38,7 +38,7 @@ _log = logging.getLogger("opencqrs.store")
 class MappedEventSource(EventSource):
     """A table of another system as an event log, read by a mapping of its columns.
 
-    On PostgreSQL it is read up to the horizon below which nothing can be added any more. SQLite has one writer at a
+    On PostgreSQL it is read up to the horizon below which nothing can be added. SQLite has one writer at a
     time, so everything that can be seen is final.
 
     Raises:
@@ -77,7 +77,7 @@ class MappedEventSource(EventSource):
     def read(self, after: int, limit: int, selection: Selection, upto: int | None = None) -> Slice:
         """Return the selected events that follow ``after``, at most ``limit``; there may be more after the slice.
 
-        Up to ``upto`` is read without a look at the horizon, which may have to wait for others.
+        Up to ``upto`` it reads without determining the horizon, which may have to wait for others.
         """
         with self._database.reading() as connection:
             known = self._horizon.upto or 0
@@ -132,7 +132,7 @@ class MappedEventSource(EventSource):
         return self._database.is_outage(error)
 
     def _look(self, connection: Connection) -> int:
-        """Return the horizon, as it is now; one looks at a time, as what was seen must be taken in in this order."""
+        """Return the current horizon; by one thread at a time, as observations must be processed in their order."""
         with self._looking:
             until = time.monotonic() + _FIRST_SECONDS
             while True:
@@ -192,7 +192,7 @@ class MappedEventSource(EventSource):
         return part.upto < upto or seen == upto or self._highest(connection) >= upto
 
     def _within(self, connection: Connection, after: int, upto: int, limit: int, selection: Selection) -> Slice:
-        """Read of ``after + 1..upto``, where nothing will be added any more."""
+        """Read from ``after + 1..upto``, which is final."""
         if upto <= after:
             return Slice(after, after)
         if selection.everything and selection.types is None:

@@ -61,7 +61,7 @@ _INDEXED_LENGTH = 500  # characters
 
 _BYTES_OF_ID, _BYTES_OF_HASH = 20, 16
 _HASH = "UNHEX(SHA2(CONCAT(CHAR_LENGTH(source), ':', source, id), 256))"
-# What tells an event from all others is too long for an index, so a hash of it stands there, in a column that does not
+# The identity of an event is too long for an index, so a column has its hash, which does not
 # show up in ``SELECT *``.
 _CREATE_EVENTS = f"""
 CREATE TABLE IF NOT EXISTS {{table}} (
@@ -72,7 +72,7 @@ CREATE TABLE IF NOT EXISTS {{table}} (
     UNIQUE KEY {EVENTS.name}_source_id (identity)
 ) {" ".join(f"{option.upper()}={value}" for option, value in _OPTIONS.items())}
 """
-# The beginning of the id stands before its hash, so that ids in order come to the same end of the index. Hashes alone
+# The beginning of the id precedes its hash, so that ascending ids are added at the end of the index. Hashes alone
 # go to a page anywhere in it, and once it is larger than the server's memory (with 128 MiB after a million events) each
 # append reads pages and writes them back.
 _ORDERED = f"""
@@ -141,7 +141,7 @@ class MariaDbDialect(Dialect):
         """Return an engine whose transactions begin where we say.
 
         By itself the driver would begin one with whatever statement comes first, and again after each statement that
-        commits by itself; nothing would show that the transaction is another one.
+        commits implicitly; nothing would show that the transaction is another one.
         """
         engine = create_engine(url, isolation_level="AUTOCOMMIT", poolclass=KeepingPool)
 
@@ -403,7 +403,7 @@ class MariaDbDialect(Dialect):
     def upsert_obstacle(
         self, shape: TableShape, columns: Mapping[str, Column], keys: Sequence[str], add: Sequence[str]
     ) -> str:
-        """Return what would have the server change the row of another key: it looks at all unique constraints."""
+        """Return the constraints by which the server would change the row of another key: it checks all unique ones."""
         for others in (*shape.unique, *shape.limited):
             if others != frozenset(keys) and not any(_never_collides(shape, columns, name) for name in others):
                 names = ", ".join(name for name in shape.columns if name in others)
@@ -417,7 +417,7 @@ class MariaDbDialect(Dialect):
 
     @override
     def has_failed(self, connection: Connection, *, erred: bool) -> bool:
-        """Ask the server, if a statement has failed: after a deadlock there is no transaction any more."""
+        """Ask the server, if a statement has failed: after a deadlock there is no transaction."""
         return erred and not connection.exec_driver_sql("SELECT @@in_transaction").scalar()
 
     @override
@@ -503,7 +503,7 @@ def _connection(driver: Any, args: Sequence[Any], settings: Mapping[str, Any], s
 
 
 def identity_of(source: str, event_id: str) -> bytes:
-    """Return what tells an event from all others, as the column ``identity`` holds it."""
+    """Return the identity of an event, as in the column ``identity``."""
     hashed = sha256(f"{len(source)}:{source}{event_id}".encode()).digest()
     return event_id.encode()[:_BYTES_OF_ID] + hashed[:_BYTES_OF_HASH]
 
@@ -569,7 +569,7 @@ def _change(write: BulkWrite, name: str) -> str:
 
 
 def _never_collides(shape: TableShape, columns: Mapping[str, Column], name: str) -> bool:
-    """Return whether a column gets a value of its own in each new row: a number that is counted on, or none."""
+    """Return whether a column gets a unique value in each new row: an automatic number, or null."""
     known = shape.columns[name]
     has_none = known["nullable"] and known.get("default") in (None, "NULL")
     return name not in columns and bool(known.get("autoincrement") is True or has_none)

@@ -42,7 +42,7 @@ SELECT column_name, collation_name FROM information_schema.columns WHERE table_s
 
 
 def quoted(name: str) -> str:
-    """Return a name as it stands in a statement."""
+    """Return a name, quoted for a statement."""
     return "`" + name.replace("`", "``") + "`"
 
 

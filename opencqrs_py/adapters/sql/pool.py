@@ -1,4 +1,4 @@
-"""The connections of a process to one server, kept for the next use by reads and transactions alike.
+"""The connections of a process to one server, kept for reuse by reads and transactions.
 
 A process with one thread, as a Python worker of Spark, needs one.
 """
@@ -26,7 +26,7 @@ IDLE_SECONDS = 60.0  # after which a connection that nothing has used is closed
 class KeepingPool(Pool):
     """Keeps up to ``most`` connections, in use and idle, and gives out the one that was used last.
 
-    It bounds nothing: one beyond ``most`` is opened if it is asked for, and closed when it is given back.
+    It does not limit connections: one beyond ``most`` is opened on request, and closed when it is returned.
     """
 
     def __init__(self, creator: Any, most: int = MOST_CONNECTIONS, **options: Any) -> None:

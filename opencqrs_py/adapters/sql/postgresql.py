@@ -83,7 +83,7 @@ _COMPARED = {
 
 _NOT_FOUND = "opencqrs: no row"  # in the error of a prepared statement that has found no row
 _INDEXED_LENGTH = 500  # characters that an index holds; the server takes up to 2,704 bytes
-_ROWS_UNFORESEEN = 10_000  # of one append, after which the server has to look at the table, as else it guesses
+_ROWS_UNFORESEEN = 10_000  # of one append, after which the server has to analyse the table
 _RFC_3339 = 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'
 
 # The types without lengths: a cast to a length cuts values off, where an insert refuses them.
@@ -110,7 +110,7 @@ _CONTROL = "opencqrs_control"  # the channel on which nodes hear of changes in t
 
 
 class _Notices(Notices):
-    """Hears of changes, and of groups for which somebody waits, on a connection that listens."""
+    """Gets notifications of changes, and of groups for which callers wait, on a listening connection."""
 
     def __init__(self, driver: Any) -> None:
         self._driver = driver
@@ -477,7 +477,7 @@ class LogStatements:
     """What is sent for the log of one schema.
 
     A channel is the whole database's, and each of its schemas may hold a log. So an append notifies of the newest
-    position and, after a space, the table's number, which tells it from those of the same name in other schemas.
+    position and, after a space, the table's number, which identifies it among those of the same name.
 
     Our own appends take the append lock and notify themselves; the trigger does both for other programs, and only says
     that there is news. The lock is taken before the first position is given and kept until the commit, so that
@@ -601,7 +601,7 @@ def _begins_as_usual(driver: Any) -> bool:
 def _preparation(statement: Statement) -> str:
     """Return what prepares a statement; one that moves the progress raises if it finds no row.
 
-    It notifies of the new position if the lock of its partition is taken: somebody waits for it.
+    It notifies of the new position if the lock of its partition is held, as a caller waits for it.
     """
     text = statement.text.format(*(f"${n}" for n in range(1, statement.text.count("{}") + 1)))
     if text.startswith("UPDATE"):

@@ -44,7 +44,7 @@ class Relation:
 
 
 def quoted(name: str) -> str:
-    """Return a name as it stands in a statement."""
+    """Return a name, quoted for a statement."""
     return '"' + name.replace('"', '""') + '"'
 
 

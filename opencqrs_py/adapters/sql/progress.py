@@ -336,7 +336,7 @@ class SqlProgressTracker(
             with self._database.writing() as connection:
                 # What a partition has in hand is finished first.
                 connection.exec_driver_sql(dialect.held("epoch", *rows, dialect.patience), (group,)).all()
-                # A server that is stricter than READ COMMITTED lets who waits for the rows see the inbox as it was
+                # A server that is stricter than READ COMMITTED would show who waits for the rows the inbox as it was
                 # before, unless they have changed.
                 same = update(self._progress).where(columns.group_name == group).values(epoch=columns.epoch)
                 connection.execute(same)
@@ -353,7 +353,7 @@ class SqlProgressTracker(
 
     @override
     def stage(self, stage: Stage, run: str, tables: Iterable[Rows]) -> int:
-        """Write rows that a task has, see ``RowStaging``. Each table of them is a transaction of its own.
+        """Write the rows of a task, see ``RowStaging``. Each table of them is a separate transaction.
 
         Raises:
             BulkWriteError: OCQ-360, if a key is null; OCQ-363, if the stage cannot be created.

@@ -40,7 +40,7 @@ def row_of(progress: Table, group: str, partition: Partition) -> ColumnElement[b
 
 
 def cursor_of(row: Any) -> Cursor:
-    """Return where a partition stands, as a claim finds it."""
+    """Return the state of a partition, as a claim finds it."""
     partition, position = Partition(row["modulus"], row["residue"]), row["position"]
     known: dict[str, Any] = {
         "fingerprint": row["log_fingerprint"] or "",
@@ -59,7 +59,7 @@ def replay_of(group: str, text: str | None) -> Replay | None:
 
 
 def ahead_in(text: str | None, position: int) -> Ahead | None:
-    """Return what is handled ahead of a position; ``None`` if nothing is any more."""
+    """Return what is handled ahead of a position; ``None`` if nothing is."""
     return None if text is None else Ahead.of(text).after(position)
 
 

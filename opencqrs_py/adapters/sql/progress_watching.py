@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 _LONGEST_PAUSE = 0.1  # seconds between two looks
 _SHORTEST_LOOK = 0.002  # seconds between the first looks while notifications are listened for
 _MOST_LOCKS = 64  # of one watch: the server has room for some thousands in all
-_AGAIN_SECONDS = 30.0  # after which processes are told again that a group is awaited
+_AGAIN_SECONDS = 30.0  # after which processes are notified again that a group is awaited
 
 CHANNEL = "opencqrs_progress"
-"""The channel on which PostgreSQL notifies of stored progress, if somebody waits for it."""
+"""The channel on which PostgreSQL notifies of stored progress for which a caller waits."""
 
 AWAITED = "opencqrs_awaited"
-"""The channel on which processes hear for which groups somebody waits."""
+"""The channel on which processes are notified of groups for which callers wait."""
 
 _LONGEST_PAYLOAD = 7_000  # bytes; PostgreSQL takes 8,000
 
@@ -57,7 +57,7 @@ def _poll(database: Database, connection: Connection, group: str, counter: Calla
 def listening_for_progress(database: Database, group: str) -> Iterator[Watch]:
     """Open a watch that PostgreSQL notifies.
 
-    What moves the progress of a partition tries to take its advisory lock. It is free if nobody waits. A watch shares
+    A move of a partition's progress tries to take its advisory lock. It is free if no caller waits. A watch shares
     it, and so the statement that moves the progress sends a notification with its commit: no table is read or written,
     and nothing is left over when a process that waits is killed.
     """

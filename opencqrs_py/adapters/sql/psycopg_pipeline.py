@@ -3,7 +3,7 @@
 In pipeline mode a statement returns before its answer has come. psycopg leaves it to the program to know that:
 ``rowcount`` is -1, errors are raised by a later statement, and some statements are refused. So the connection of a
 handler is in that mode only for as long as nothing shows it. Plain statements that read or change rows, on a cursor of
-the connection's own kind, are sent in it. Whatever else the connection is asked for, and any look at a result, waits
+the connection's own kind, are sent in it. Any other use of the connection, and any access to a result, waits
 for all answers first. After an error nothing of the transaction is kept.
 
 It uses parts of psycopg that are not public (``Connection._pipeline``, ``Cursor._maybe_prepare_gen``). Where they are
@@ -66,7 +66,7 @@ class PsycopgPipeline(Pipeline):
         return type(query) is str and _is_plain(query)
 
     def send(self, statement: Generator[Any, Any, Any]) -> None:
-        """Send a statement with others, and take in what answers have come meanwhile."""
+        """Send a statement with others, and read the answers that have arrived."""
         connection = self._connection
         with connection.lock:
             try:
@@ -85,7 +85,7 @@ class PsycopgPipeline(Pipeline):
                 connection._pipeline = None  # noqa: SLF001
 
     def arrive(self) -> None:
-        """Wait for the answers to all that was sent, since one of them is looked at."""
+        """Wait for the answers to everything that was sent, since one of them is needed."""
         if self._is_on:
             self.waits += 1
             with self._connection.lock:
@@ -116,7 +116,7 @@ class PsycopgPipeline(Pipeline):
             delattr(self._connection, name)
 
     def _wait_outside(self, statement: Generator[Any, Any, Any], *arguments: Any, **named: Any) -> Any:
-        """Do as ``wait`` of the connection does, for what psycopg sends by itself."""
+        """Do as ``wait`` of the connection does, for statements of psycopg itself."""
         if self._is_on:
             self.waits += 1
             self._leave()
@@ -141,7 +141,7 @@ class PsycopgPipeline(Pipeline):
 
 
 class PipelinedCursor(psycopg.Cursor[Any]):
-    """A cursor of a connection in a pipeline: each look at a result waits for it."""
+    """A cursor of a connection in a pipeline: each access to a result waits for it."""
 
     __slots__ = ()
 

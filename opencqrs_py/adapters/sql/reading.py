@@ -28,12 +28,12 @@ from opencqrs_py.processing.ports import EventSource, SharingSource, Watch
 from opencqrs_py.processing.sequence_resolvers import cut_subject
 
 LIVE = 32  # events at the head: they are read whole, since each commit asks for the identity of its last one
-_WINDOW = 10_000  # positions that are walked along before an index is asked where the next selected event is
+_WINDOW = 10_000  # positions to scan before an index is used to find the next selected event
 _FEW = 10_000  # events that an index may find and that are then sorted to get at the first ones
 _MANY_TYPES = 50  # with more of them, hardly anything is rare
 
 
-# The columns that are read where no more than these attributes are looked at.
+# The columns that are read where only these attributes are needed.
 COLUMNS = {
     frozenset[str](): "position, type, payload",
     frozenset({"subject"}): "position, type, payload, subject",
@@ -87,7 +87,7 @@ class SqlEventSource(EventSource, SharingSource, FindingSource):
 
     @override
     def read(self, after: int, limit: int, selection: Selection, upto: int | None = None) -> Slice:
-        """Return the selected events that follow ``after``; the head is not asked for: up to ``upto`` all is final."""
+        """Return the selected events that follow ``after``, without reading the head, since ``upto`` is final."""
         if not self._ready:
             self._prepare()
         live = 0 < self._known - after <= LIVE or after == self._few_until

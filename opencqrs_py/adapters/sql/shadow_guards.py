@@ -1,6 +1,6 @@
 """Guards of shadows: what handlers write in a rebuild stays in the shadow, and it is known to which of its tables.
 
-Each transaction is looked at before its commit; a write to a table outside is refused, and nothing of it is kept.
+Each transaction is checked before its commit; one that writes to other tables is refused and rolled back.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ShadowGuard(ABC):
         self._stored: frozenset[str] = frozenset()
 
     def see(self, _statement: str, *, of_handler: bool) -> None:  # noqa: ARG002 one guard needs it
-        """Look at a statement before it is sent, where the database does not show what it writes.
+        """Check a statement before it is sent, where the database does not show what it writes.
 
         Args:
             _statement: Its text.
@@ -60,7 +60,7 @@ class ShadowGuard(ABC):
         return
 
     def check(self, connection: Connection, *, of_handler: bool) -> None:
-        """Look at what a transaction has written, and take note of the tables if it is a handler's.
+        """Check what a transaction has written, and record the tables if it is a handler's.
 
         Raises:
             RebuildWriteError: OCQ-634, if some of it is outside.
@@ -78,7 +78,7 @@ class ShadowGuard(ABC):
 
     @abstractmethod
     def _store(self, connection: Connection, name: str) -> None:
-        """Take note of a table; other transactions may do the same."""
+        """Record a table; other transactions may do the same."""
 
 
 def outside(names: Iterable[str]) -> RebuildWriteError:
@@ -88,7 +88,7 @@ def outside(names: Iterable[str]) -> RebuildWriteError:
 
 
 # By its locks: whatever writes to a table holds one until the end of the transaction, also a trigger or a function.
-# A table that it has dropped has no name any more in this transaction.
+# A table that it has dropped no longer has a name in this transaction.
 _LOCKED = """
 SELECT DISTINCT found.nspname = current_schema(), found.nspname, held.relname, locks.relation
 FROM pg_locks locks LEFT JOIN pg_class held ON held.oid = locks.relation
@@ -106,7 +106,7 @@ WHERE pg_class.oid = ANY(%s) AND nspname <> %s AND nspname NOT LIKE 'pg\\_%%'
 
 
 class PostgresqlGuard(ShadowGuard):
-    """Looks at the locks of the transaction.
+    """Checks the locks of the transaction.
 
     Args:
         database: The shadow.
@@ -136,7 +136,7 @@ _READS = re.compile(
     r"\s*(?:SELECT|SHOW|DESCRIBE|DESC|EXPLAIN|WITH\b(?!.*\b(?:INSERT|UPDATE|DELETE|REPLACE)\b))\b",
     re.IGNORECASE | re.DOTALL,
 )
-# What is elsewhere, or in a compound statement: of that only a parser could say which tables it writes to.
+# Elsewhere, or in a compound statement, only a parser could find out which tables it writes to.
 _HIDDEN = re.compile(
     r"\s*(?:\w+\s*:\s*)?"
     r"(PREPARE|EXECUTE|USE|LOAD|HANDLER|BEGIN\s+NOT\s+ATOMIC|IF|CASE|LOOP|WHILE|REPEAT|FOR)\b",
@@ -172,7 +172,7 @@ def _uncommented(statement: str) -> str:
 
 
 class MariaDbGuard(ShadowGuard):
-    """Looks at the text of each statement, since the server does not show what a transaction has written.
+    """Checks the text of each statement, since the server does not show what a transaction has written.
 
     Another database is reached by its name before a dot only. So a statement that writes, and names one, is refused,
     even if it only reads there; so is one that reads and calls a routine of another database, as the routine may write;
@@ -189,7 +189,7 @@ class MariaDbGuard(ShadowGuard):
         self._seen: set[str] = set()
 
     def see(self, statement: str, *, of_handler: bool) -> None:
-        """Look at a statement before it is sent."""
+        """Check a statement before it is sent."""
         statement = _SETTING.sub("", _uncommented(statement), count=1)
         if hidden := _HIDDEN.match(statement):
             raise outside([f"what '{hidden[1]}' hides"])
@@ -251,7 +251,7 @@ _WRITES = {sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE}
 
 
 class SqliteGuard(ShadowGuard):
-    """Looks at each statement as SQLite prepares it, with what its triggers do.
+    """Checks each statement as SQLite prepares it, including its triggers.
 
     Args:
         shadow: What the shadow is one of.
@@ -291,7 +291,7 @@ class SqliteGuard(ShadowGuard):
         return sqlite3.SQLITE_OK
 
     def check(self, connection: Connection, *, of_handler: bool) -> None:
-        """Look at what has been written, and take note of the tables."""
+        """Check what has been written, and record the tables."""
         if self._refused:
             refused, self._refused = self._refused, set()
             raise outside(refused)

@@ -42,7 +42,7 @@ class Comparison:
         shadow: Those of the shadow; where they are others, some rows differ for that.
         differences: By table.
         unwritten: Live tables with rows that ``@on_start`` makes, and to which the rebuild has written nothing: they
-            are another group's, or handlers do not write to them any more. A swap leaves them as they are.
+            are another group's, or handlers no longer write to them. A swap leaves them unchanged.
         not_made: Live tables that the rebuild does not make at all, though an earlier ``@on_start`` may have: those of
             others, and of the group those that nothing fills any more. A swap leaves them, too.
     """
@@ -194,14 +194,14 @@ class Shadows(ABC):
 
     @abstractmethod
     def look(self, group: str, named: Collection[str], shared: Collection[str]) -> list[ShadowTable]:
-        """Return what is in the shadow, by name, with what would become of it; ``named`` is swapped in any case."""
+        """Return the contents of the shadow, by name, with their fates; ``named`` is swapped in any case."""
 
     @abstractmethod
     def refusals(self, group: str, tables: Sequence[ShadowTable]) -> list[str]:
         """Return why these cannot be swapped; empty if they can."""
 
     def note_seeded(self, record: RebuildRecord) -> None:
-        """Take note of the tables of a shadow that have rows before a handler was called."""
+        """Record the tables of a shadow that have rows before the first call of a handler."""
         database = Database(self.url(record))
         try:
             with database.writing() as connection:
@@ -384,7 +384,7 @@ class Shadows(ABC):
 
 
 def fate_of(*, live: bool, written: bool, named: bool) -> Fate:
-    """Return what becomes of a table of the shadow.
+    """Return the fate of a table of the shadow.
 
     One to which nothing was written, but which is there live, may be another group's: ``create_all`` makes them all.
     """

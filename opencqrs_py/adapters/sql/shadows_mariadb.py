@@ -114,7 +114,7 @@ class MariaDbShadows(Shadows):
             with self._database.reading() as connection:
                 connection.exec_driver_sql(f"CREATE DATABASE {shadow} CHARACTER SET {self._charset(connection)}")
                 connection.exec_driver_sql(f"CREATE TABLE {shadow}.{WRITTEN} {WRITTEN_COLUMNS}")
-                for table in shared:  # which cannot be written to, as it is a table of its own while it is read
+                for table in shared:  # a view, which cannot be written to while it is read
                     view, of = f"{shadow}.{quoted(table)}", f"{live}.{quoted(table)}"
                     run(connection, f"CREATE ALGORITHM = TEMPTABLE VIEW {view} AS SELECT * FROM {of}").close()  # noqa: S608
                 copy_structure(connection, live, shadow, tables)

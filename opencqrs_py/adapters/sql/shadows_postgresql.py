@@ -100,7 +100,7 @@ class PostgresqlShadows(Shadows):
 
     @property
     def _ours(self) -> str:
-        """What stands before our own tables that are live."""
+        """Prefix of our own live tables."""
         return self._database.prefix or f"{quoted(self._live_place)}."
 
     @override
@@ -314,7 +314,7 @@ class PostgresqlShadows(Shadows):
         return found
 
     def _lock(self, connection: Connection, names: Iterable[str]) -> float:
-        """Lock tables against readers, or give up soon: who comes after us waits as well. Return when that began."""
+        """Lock tables against readers, for a short time only, as later readers wait as well. Return when that began."""
         live = quoted(self._live_place)
         tables = [f"{live}.{quoted(name)}" for name in names]
         tables = [each for each in tables if is_table(connection, each)]
@@ -366,7 +366,7 @@ class PostgresqlShadows(Shadows):
             connection.exec_driver_sql(f"CREATE TABLE IF NOT EXISTS {like}")
 
     def _analyse(self, schema: str) -> None:
-        """Fill materialized views, and have the planner know the new tables before anybody reads them."""
+        """Fill materialized views, and analyse the new tables before they are read."""
         with self._database.reading() as connection:
             known = relations(connection, schema)
             for each in sorted(known, key=lambda one: one.number):  # one may show another that is older
@@ -380,7 +380,7 @@ class PostgresqlShadows(Shadows):
         connection.exec_driver_sql(self._database.dialect.notify_nodes)
 
     def _drop_in_peace(self, schema: str) -> None:
-        """Drop what is of no use any more; if that fails, it may be dropped later."""
+        """Drop what is no longer needed; if that fails, it is dropped later."""
         try:
             with self._database.dialect.change_lock(self._database) as connection:
                 self._drop(connection, schema)

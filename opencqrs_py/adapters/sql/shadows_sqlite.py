@@ -45,14 +45,14 @@ from opencqrs_py.model.rebuild import Difference, Fate, RebuildPhase, RebuildRec
 
 _log = logging.getLogger("opencqrs.control")
 _OTHER = "opencqrs_other"  # the file from which tables are copied, in the connection to the live one
-LET_GO_SECONDS = 3.0  # that an abort waits at most for who fills the shadow
+LET_GO_SECONDS = 3.0  # that an abort waits at most for the process that fills the shadow
 _PAUSE = 0.02  # seconds between two looks whether it is closed
 _BYTES_A_SECOND = 50_000_000  # that are copied, about
 _MASTER = "SELECT type, name, tbl_name, sql FROM {}sqlite_master WHERE sql IS NOT NULL ORDER BY rowid"
 
 
 class SqliteShadows(Shadows):
-    """Keeps shadows in files of their own, since two files have no transaction in common."""
+    """Keeps shadows in separate files, since two files have no transaction in common."""
 
     @property
     @override
@@ -247,7 +247,7 @@ class SqliteShadows(Shadows):
 
     @staticmethod
     def _fence_shadow(shadow: Path, group: str) -> None:
-        """Have nobody write to the shadow any more."""
+        """Prevent further writes to the shadow."""
         with closing(sqlite3.connect(shadow, isolation_level=None, timeout=60)) as connection:
             fence = f"UPDATE {PROGRESS.name} SET epoch = epoch + 1 WHERE group_name = ?"  # noqa: S608 our own names
             connection.execute(fence, (group,))
@@ -313,7 +313,7 @@ def _detach(connection: Connection) -> None:
 
 
 def _exchange(connection: Connection, coming: Sequence[str], leaving: Sequence[str]) -> None:
-    """Put tables and views of the other file in the place of live ones; triggers that only those have are kept."""
+    """Replace live tables and views by those of the other file; triggers that only the live ones have are kept."""
     driver = _driver(connection)
     kept = [
         (name, sql)
@@ -380,9 +380,9 @@ def _cannot(group: str, refused: Sequence[str]) -> RebuildError:
 
 
 def _wait_until_closed(file: Path) -> None:
-    """Wait, not for long, until nobody has a file open: who fills it looks once a second whether it is to end.
+    """Wait briefly until no process has a file open: the one that fills it checks every second whether to end.
 
-    A file that is taken away from it would be an outage, of which it tells people what to do.
+    Without the file it would report an outage, with advice for people.
     """
     until = time.monotonic() + LET_GO_SECONDS
     while _is_open(file) and time.monotonic() < until:
@@ -390,7 +390,7 @@ def _wait_until_closed(file: Path) -> None:
 
 
 def _is_open(file: Path) -> bool:
-    """Return whether anybody has a file open: only who alone has it may leave the write-ahead log."""
+    """Return whether another process has a file open: only its sole user may leave the write-ahead log."""
     try:
         with closing(sqlite3.connect(f"file:{quote(str(file))}?mode=rw", uri=True, timeout=0)) as connection:
             connection.execute("PRAGMA journal_mode=DELETE")

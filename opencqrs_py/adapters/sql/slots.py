@@ -1,4 +1,4 @@
-"""How many connections to one server the threads of a process use at once, and who waits for one."""
+"""Slots: how many connections to one server the threads of a process use at once, and which threads wait for one."""
 
 from __future__ import annotations
 

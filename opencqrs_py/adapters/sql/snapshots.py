@@ -1,4 +1,4 @@
-"""What stands in the tables of a database, to compare two moments of a test."""
+"""The contents of a database's tables, to compare two moments of a test."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from opencqrs_py.errors import DatabaseFileError, DatabaseFileGoneError, NonTran
 
 READING = "opencqrs_reading"  # execution option: no transaction
 _QUIET_SECONDS = 0.1  # that a reader waits for a writer of the same process
-_PAUSE_SECONDS = 0.005  # between two looks, where SQLite does not wait by itself
+_PAUSE_SECONDS = 0.005  # between two attempts, where SQLite does not wait
 _BESIDE = ("-wal", "-shm")
 _SEEN = "opencqrs_files"  # in the ``info`` of a pooled connection: the files beside the database that it has open
 _SHORTER = "let handlers do what takes long outside of their transaction"
@@ -32,7 +32,7 @@ class SqliteFile(FileGuard):
     """The turns of the threads that write to a database file, and the file itself. Safe for several threads.
 
     SQLite does not notice that its file was deleted or that another one was moved over it: it continues with the one
-    that no name leads to any more, and everything that is written there is lost when the process ends. A look takes
+    without a name, and everything that is written there is lost when the process ends. A check takes
     about a microsecond a file. The file is named as in the database's URL.
     """
 
@@ -54,7 +54,7 @@ class SqliteFile(FileGuard):
     @override
     @contextmanager
     def turn(self, patience: float | None = None) -> Iterator[None]:
-        """Wait for the turn.
+        """Acquire the write lock of this process.
 
         Raises:
             NonTransientError: If this thread has it already.
@@ -77,7 +77,7 @@ class SqliteFile(FileGuard):
     @override
     @contextmanager
     def quiet(self) -> Iterator[None]:
-        """Wait for the turn, but not for long; a thread that has it already, or does not get it, reads all the same.
+        """Acquire the write lock, with a short wait; a thread that holds it already, or does not get it, reads anyway.
 
         SQLite's driver releases the interpreter at each row and each statement, so two busy threads would hand it to
         and fro, and both take twice the time.
@@ -201,7 +201,7 @@ def main_file(connection: Connection) -> str:
 
 
 def use_write_ahead_log(connection: sqlite3.Connection, patience: float) -> None:
-    """Switch the journal mode; for this SQLite does not wait by itself when another process is switching too."""
+    """Switch the journal mode; SQLite does not wait for another process that switches it, too."""
     until = time.monotonic() + patience
     while True:
         try:
@@ -215,7 +215,7 @@ def use_write_ahead_log(connection: sqlite3.Connection, patience: float) -> None
 
 
 def begin_on_engine_of_others(connection: Connection) -> None:
-    """Begin a transaction; the engine's pool may hold connections from before we knew it, so each is looked at."""
+    """Begin a transaction; the engine's pool may hold earlier connections, so each one is checked."""
     driver: Any = connection.connection.dbapi_connection
     if driver.in_transaction:  # begun by a listener of the engine's maker, which knows no writers
         driver.rollback()

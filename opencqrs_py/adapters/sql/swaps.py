@@ -53,11 +53,11 @@ class Swap:
 
 @dataclass(frozen=True, slots=True)
 class Swapped:
-    """What a swap has come to.
+    """The result of a swap.
 
     Attributes:
         position: Up to which the group has handled events with the tables that are live now.
-        tables: What has become of each table.
+        tables: The fate of each table.
         seconds: How long readers of these tables had to wait at most.
     """
 

@@ -114,7 +114,7 @@ REBUILDS = Table(
     Column("group_name", Text, primary_key=True),
     Column("phase", Text, nullable=False),
     Column("handlers", Text, nullable=False),  # fingerprint of the code that builds or has built the group
-    Column("refused", Text, nullable=False),  # fingerprints of code that must not run it any more, as JSON
+    Column("refused", Text, nullable=False),  # fingerprints of code that must no longer run it, as JSON
     Column("details", Text, nullable=False),  # as JSON
     Column("started_at", Text, nullable=False),
 )
@@ -148,7 +148,7 @@ NODES = Table(
     Column("node_id", Text, primary_key=True),
     Column("era", Text, nullable=False),  # SQLite: of which boot the clock is; other eras are over
     Column("until_ms", BigInteger, nullable=False),  # on the database's clock: when the leases of the node end
-    Column("buried", Integer, nullable=False),  # 1: they have ended, and cannot be extended any more
+    Column("buried", Integer, nullable=False),  # 1: they have ended, and can no longer be extended
     Column("details", Text, nullable=False),  # the node, as JSON
 )
 
@@ -158,10 +158,10 @@ LEASES = Table(
     Column("group_name", Text, primary_key=True),
     Column("modulus", BigInteger, primary_key=True, autoincrement=False),  # 0: what is wanted of the whole group
     Column("residue", BigInteger, primary_key=True, autoincrement=False),
-    Column("node_id", Text, nullable=False),  # who holds it, if that node is not buried; empty: nobody
+    Column("node_id", Text, nullable=False),  # the holder, if that node is not buried; empty: none
     Column("term", BigInteger, nullable=False),  # grows whenever it changes hands
     Column("since", Text, nullable=False),
-    Column("wanted", Text, nullable=False),  # empty: nobody has said
+    Column("wanted", Text, nullable=False),  # empty: not specified
     Column("avoided_node", Text, nullable=False),
     Column("avoided_until_ms", BigInteger, nullable=False),
 )
@@ -195,7 +195,7 @@ JOB_RUNS = Table(
     Column("position", Text, nullable=False),  # what of it is done, as JSON in ASCII
     Column("done", BigInteger),  # how far it is, as the job itself says
     Column("total", BigInteger),
-    Column("parent", Text, nullable=False),  # the run whose ids it has a part of; empty: it is a run of its own
+    Column("parent", Text, nullable=False),  # the run whose ids it has a part of; empty: it is no child
     Column("details", Text, nullable=False),  # the rest of the run, as JSON in ASCII
     Index("opencqrs_job_runs_open", "ended_ms", "job"),
     Index("opencqrs_job_runs_newest", "requested_ms"),
@@ -364,7 +364,7 @@ def _record_what_is_ahead(database: Database, connection: Connection) -> None:
 
 
 def _record_checkpoints(database: Database, connection: Connection) -> None:
-    """Version 5 of the progress: participants say what is durable, and handle more than that."""
+    """Version 5 of the progress: participants confirm what is durable, and handle more than that."""
     _add_column(database, connection, PROGRESS, "checkpoint", "TEXT")
 
 

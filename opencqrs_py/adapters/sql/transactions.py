@@ -58,7 +58,7 @@ def ended(connection: Connection, error: Exception, statement: str) -> Exception
 
 
 def _hold_nothing() -> None:
-    """Send nothing, as no session was asked for."""
+    """Send nothing, as no session was requested."""
 
 
 @dataclass(eq=False)
@@ -66,7 +66,7 @@ class Unit:
     """A transaction that handlers write in; it is guarded if it must stay one.
 
     What would end it is refused where the driver lets us. Where it does not, the end is noticed by the savepoint.
-    ``flush`` sends what the session holds, if it was asked for, and is refused after a roll back. ``frame_rows`` brings
+    ``flush`` sends a session's changes, if there is one, and is refused after a roll back. ``frame_rows`` fetches
     the rows of data frames, and ``stages`` are those of this transaction, to be dropped after it. ``end`` is where the
     progress is to move, if another place was concluded.
     """
@@ -120,7 +120,7 @@ class Unit:
         return self._session
 
     def pipelined(self) -> Pipeline | None:
-        """Send the driver's statements without waiting for each answer; whoever asks settles it before the end."""
+        """Send the driver's statements without waiting for each answer; the caller settles it before the end."""
         self._pipeline = self.dialect.pipelined(self.connection) if self.guarded else None
         return self._pipeline
 
@@ -287,7 +287,7 @@ class Unit:
             refuse()
 
     def note_rollback(self) -> None:
-        """Take note that the transaction was rolled back: by SQLAlchemy, when a flush fails, or by a handler."""
+        """Note that the transaction was rolled back: by SQLAlchemy, when a flush fails, or by a handler."""
         if self._session is not None and self._session.is_flushing:
             self._flush_failed = True
         else:

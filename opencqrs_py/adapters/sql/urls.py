@@ -51,7 +51,7 @@ def dialect_of(url: URL, label: str) -> Dialect:
 
 
 def schema_prefix(dialect: Dialect, schema: str | None, label: str) -> str:
-    """Return what stands before the names of our tables; raise OCQ-321 or OCQ-322 if there can be no such schema."""
+    """Return the prefix of our tables' names; raise OCQ-321 or OCQ-322 if there can be no such schema."""
     if schema is None:
         return ""
     if not dialect.quote:

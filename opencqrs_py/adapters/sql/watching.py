@@ -1,4 +1,4 @@
-"""Watching the table of events for new ones, on a connection of its own."""
+"""Watching the table of events for new ones, on a separate connection."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from opencqrs_py.processing.ports import Watch
 if TYPE_CHECKING:
     from opencqrs_py.adapters.sql.database import Database
 
-_LOOK_SECONDS = 0.5  # the head is looked at now and then, whatever the database says
+_LOOK_SECONDS = 0.5  # the head is read now and then, also without a notification
 _SHORTEST_PAUSE = 0.001  # seconds
 _LONGEST_PAUSE = 0.02  # seconds
 _PAUSE_SHARE = 0.02  # of the time since something happened
-_WAKES = 1_024  # most wakes that are taken in at once
+_WAKES = 1_024  # most wakes that are processed at once
 
 Look = Callable[[Connection], int]
 Counter = Callable[[Connection], Callable[[], int] | None]
@@ -43,7 +43,7 @@ def polling(database: Database, look: Look, counter: Counter = lambda _: None) -
 def listening(database: Database, look: Look, channel: str, table_number: str) -> Iterator[Watch]:
     """Open a watch that PostgreSQL notifies of appends, on a channel; ``look`` returns the head.
 
-    ``table_number`` is an expression for what tells our table from others of the same name.
+    ``table_number`` is an expression that distinguishes our table from others of the same name.
     """
     with database.reading(apart=True) as connection:
         connection.detach()  # it hears things that the next user of a pool would not expect
@@ -91,10 +91,10 @@ class Arrivals:
 class Listener:
     """Hears of appends: of ours with the newest position, of those by other programs through the table's trigger.
 
-    The head is looked at after it began to listen, so nothing is missed in between.
+    The head is read after listening has begun, so nothing is missed in between.
 
     Attributes:
-        look_seconds: The head is looked at so often, whatever is heard.
+        look_seconds: Interval at which the head is read, also without a notification.
     """
 
     def __init__(self, connection: Connection, look: Look, table: str) -> None:
@@ -202,7 +202,7 @@ class Poll:
         self._woken.set()
 
     def _look(self, now: float) -> None:
-        """Look at the head if something has changed. The counter is read first: what comes next changes it again."""
+        """Read the head if something has changed. The counter is read first: a later change increments it again."""
         if self._counter is not None and now - self._looked < _LOOK_SECONDS:
             counted = self._counter()
             if counted == self._seen:

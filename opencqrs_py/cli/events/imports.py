@@ -26,7 +26,7 @@ _DAMAGED = "fetch the file again and import it; nothing of it was imported"
 
 
 class _Imported(NamedTuple):
-    """What came of one file."""
+    """The result of one file."""
 
     file: str
     events: int

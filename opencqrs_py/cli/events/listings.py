@@ -93,8 +93,8 @@ def _fitted(wanted: Sequence[int], room: int) -> list[int]:
     return widths
 
 
-_WAIT_SECONDS = 1.0  # at most, until a watch is asked again
-_FIRST_WINDOW = 1_000  # positions that are looked at for the last events, and then twice as many before them, and so on
+_WAIT_SECONDS = 1.0  # most seconds of one call of a watch
+_FIRST_WINDOW = 1_000  # positions that are read for the last events; then twice as many before them, and so on
 
 Show = Callable[[Sequence[Event]], None]
 

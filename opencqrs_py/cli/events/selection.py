@@ -1,4 +1,4 @@
-"""Which events a command looks at, and why it may have found none."""
+"""Which events a command reads, and why it may have found none."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def slices_between(source: EventSource, after: int, upto: int, selection: Select
 
 
 def events_after(source: EventSource, after: int, limit: int, selection: Selection) -> Iterator[Event]:
-    """Read selected events, ``limit`` at a time, as long as there are any; a slice may hold fewer than asked for."""
+    """Read selected events, ``limit`` at a time, as long as there are any; a slice may hold fewer."""
     while (part := source.read(after, limit, selection)).upto > after:
         yield from part.events
         after = part.upto

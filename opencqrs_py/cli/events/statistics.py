@@ -44,7 +44,7 @@ class _Names:
 
 
 class Tally:
-    """What there is to say about events that come by in their order.
+    """Statistics of events that are read in their order.
 
     Args:
         most: Different types, and different subjects, that are counted separately.

@@ -43,7 +43,7 @@ class ClassArchive:
 
     @property
     def can_be_used(self) -> bool:
-        """Whether there is one that nobody but this user can have written."""
+        """Whether there is one that only this user can have written."""
         return _is_own(self.file, stat.S_ISREG)
 
     @property
@@ -60,7 +60,7 @@ class ClassArchive:
         return () if self._is_refused() else (f"-XX:DumpLoadedClassList={self.list_file}",)
 
     def after_launch(self, vm_info: str, class_path: str, jvm: int) -> None:
-        """Have an archive made at the end of this process if there is none; give up one that the JVM has not taken.
+        """Have an archive made at the end of this process if there is none; discard one that the JVM has rejected.
 
         Args:
             vm_info: The JVM's ``java.vm.info``.
@@ -100,7 +100,7 @@ def class_archive(
         java: What Spark runs on.
         spark: Spark's folder, whose jars the archive is for.
         version: PySpark's.
-        said: What the user sets for the JVM: its options, memory and class path.
+        said: The user's settings for the JVM: its options, memory and class path.
         environ: The environment, with the user's cache folder.
     """
     values = [value or "" for value in said]

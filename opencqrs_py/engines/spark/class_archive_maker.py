@@ -1,4 +1,4 @@
-"""Makes an archive of classes, in a process of its own that runs after Spark's JVM has ended.
+"""Makes an archive of classes, in a separate process that runs after Spark's JVM has ended.
 
 Run by its path with the arguments of ``main``; imports the standard library only. A lock keeps a second maker away, and
 the archive gets its name when it is whole. If none can be made, a mark says so; it holds for a day.

@@ -1,4 +1,4 @@
-"""The Spark engine: gives partitions that have something to do to Spark, task by task, and takes in what comes of them.
+"""The Spark engine: sends partitions with work to Spark, task by task, and processes the results.
 
 Runs on the driver. One coordinator thread decides; the threads of jobs only bring results.
 """
@@ -52,7 +52,7 @@ from opencqrs_py.processing.supervision import SupervisedPartition
 TASK_SECONDS = 2.0  # a task's length, long enough to make Spark's own cost small
 DRIVER_SECONDS = 0.5  # the length of a task on the driver
 NOTICED_SECONDS = 10.0  # after which it is reported that tasks wait while nothing at all runs on Spark
-STILL_SECONDS = 60.0  # after which they are given up
+STILL_SECONDS = 60.0  # after which they are abandoned
 _LEAST_SECONDS = 0.001  # of a task, for its rate
 _LEAST_READ, _MOST_READ = 16, 10_000  # events that a task reads at once for each of its partitions; and at most
 _CANCEL_SECONDS = 0.5  # how long cancelled jobs may take to end; Spark kills their Python workers after 0.2
@@ -82,7 +82,7 @@ class SparkEngine(Engine, RunsTasks):
         runs: The groups.
         owner: Name under which partitions are claimed.
         sessions: Opens the session.
-        observer: Sees what happens.
+        observer: Observes what happens.
         clock: Time.
         most_tasks: Most tasks of one group at once; ``None`` for as many as Spark runs at once.
         meanwhile: What the driver does itself until the session is open.
@@ -126,7 +126,7 @@ class SparkEngine(Engine, RunsTasks):
 
     @override
     def assign(self, group: str, partitions: Sequence[Partition]) -> None:
-        """Claim partitions; the next tasks of their group take them up."""
+        """Claim partitions; the next tasks of their group handle them."""
         self._sessions.require_authentication()
         claimed = self._assignment.claim(group, partitions)
         if self._assignment.stopped:  # meanwhile
@@ -151,7 +151,7 @@ class SparkEngine(Engine, RunsTasks):
 
     @override
     def release(self, group: str, partitions: Sequence[Partition], patience: float) -> None:
-        """Take the partitions up in no further task; let those under way finish, otherwise cancel them."""
+        """Give the partitions to no further task; let current tasks finish, otherwise cancel them."""
         drivers, of_group = self._assignment.of(group, partitions), self._groups[group]
         with self._changed:
             of_group.leaving.update(drivers)
@@ -251,7 +251,7 @@ class SparkEngine(Engine, RunsTasks):
             self._use(self._sessions.open())
 
     def _opened(self, session: SparkSession | Exception) -> None:
-        """Continue on Spark, whose session has been opened meanwhile. Called on a thread of its own."""
+        """Continue on Spark, whose session has been opened. Called on a separate thread."""
         try:
             if isinstance(session, Exception):
                 self._fail(session)
@@ -315,13 +315,13 @@ class SparkEngine(Engine, RunsTasks):
                 self._start(task)
 
     def _has_work(self) -> bool:
-        """Return whether there is something to do that the session is needed for."""
+        """Return whether there is work that needs the session."""
         with self._changed:
             busy = self._busy()
             return any(group.watcher.refusal is None and group.ready(busy) for group in self._groups.values())
 
     def _look_at_inboxes(self) -> None:
-        """Look at what waits in the inbox; only this thread makes a partition busy."""
+        """Read what waits in the inbox; only this thread makes a partition busy."""
         with self._changed:
             busy = self._busy()
         for group in self._groups.values():
@@ -334,7 +334,7 @@ class SparkEngine(Engine, RunsTasks):
         return self._meanwhile.tasks
 
     def _dealt(self, slots: int) -> list[RunningTask]:
-        """Deal the partitions that have something to do out to as many tasks as may be started now."""
+        """Assign the partitions with work to as many tasks as may be started now."""
         busy, since = self._busy(), self._clock.monotonic()
         in_turn = sorted(self._groups.items(), key=lambda item: item[1].started)
         ready = {name: found for name, group in in_turn if self._can_run(group) and (found := group.ready(busy))}
@@ -351,13 +351,13 @@ class SparkEngine(Engine, RunsTasks):
         return tasks
 
     def _can_run(self, group: RunnableGroup) -> bool:
-        """Return whether tasks of a group can run now. On the driver a call of a handler cannot be given up."""
+        """Return whether tasks of a group can run now. On the driver a call of a handler cannot be abandoned."""
         can_wait = group.in_frames is None and not group.participates and group.run.processing.limits.timeout == inf
         here = self._meanwhile.tasks > 0 and can_wait
         return group.watcher.refusal is None and (self._jobs is not None or here)
 
     def _at_head(self) -> list[RunningTask]:
-        """Return the partitions that have just been claimed and have nothing to do: no task will say that they run."""
+        """Return the partitions that have just been claimed and have no work: no task will report that they run."""
         busy, since = self._busy(), self._clock.monotonic()
         found = ((group, group.new_at_head(busy)) for group in self._groups.values())
         return [RunningTask(group, tuple(drivers), since) for group, drivers in found if drivers]
@@ -376,7 +376,7 @@ class SparkEngine(Engine, RunsTasks):
         return [RunningTask(group, tuple(ready), since) for group in groups if (ready := group.ready(busy))]
 
     def _refuse(self, task: RunningTask) -> None:
-        """Report why the event store cannot be watched: a task would get no further."""
+        """Report why the event store cannot be watched: a task would fail, too."""
         refusal = task.group.watcher.refusal
         try:
             if refusal is not None:
@@ -415,7 +415,7 @@ class SparkEngine(Engine, RunsTasks):
             self._ended(task, error)
 
     def _ended(self, task: RunningTask, result: TaskResult | Exception, *, here: bool = False) -> None:
-        """Take in what came of a task. Called on the thread of its job."""
+        """Process the result of a task. Called on the thread of its job."""
         try:
             if isinstance(result, Exception):
                 self._lost(task, result)
@@ -428,7 +428,7 @@ class SparkEngine(Engine, RunsTasks):
             for driver, outcome in zip(task.drivers, result.outcomes, strict=True):
                 driver.settle(self._own(driver, outcome))
             if task.group.in_frames is not None and any(outcome.failure for outcome in result.outcomes):
-                self._sessions.check()  # perhaps there is no JVM any more
+                self._sessions.check()  # the JVM may be gone
         except Exception as error:
             self._fail(self._explained(error))
         finally:
@@ -447,7 +447,7 @@ class SparkEngine(Engine, RunsTasks):
         return replace(outcome, cursor=driver.cursor, failure=None)
 
     def _lost(self, task: RunningTask, error: Exception) -> None:
-        """Take in that Spark could not finish a task."""
+        """Process the failure of Spark to finish a task."""
         if self._stopping:
             return
         self._sessions.check()
@@ -464,7 +464,7 @@ class SparkEngine(Engine, RunsTasks):
                 driver.settle(Outcome(driver.cursor, failure=failure))
 
     def _settle_timeout(self, task: RunningTask, hung: TimedOut) -> None:
-        """Take in that a call has not returned in time. Its worker has ended, and with it the call's transaction."""
+        """Process the timeout of a call. Its worker has ended, and with it the call's transaction."""
         self._assignment.claim_again(task.group.run.group, task.drivers, crashed=False)
         position = hung.failure.position
         for driver in task.drivers:
@@ -503,14 +503,14 @@ class SparkEngine(Engine, RunsTasks):
                 self._abandon(task, _still(STILL_SECONDS))
 
     def _report_held_slots(self, tasks: Sequence[RunningTask]) -> None:
-        """Report once that slow events hold all slots while partitions wait, and that they do not any more."""
+        """Report once that slow events hold all slots while partitions wait, and the end of that."""
         held = [(task.group.run.group, task.since) for task in tasks if not task.group.participates]
         line = self._held_slots.news(self._capacity.slots, held, self._waiting)
         if line is not None:
             logger.log(logging.WARNING if self._held_slots.held else logging.INFO, "%s", line)
 
     def _waiting(self) -> dict[str, int]:
-        """Return of each group how many partitions have something to do and no task."""
+        """Return for each group how many partitions have work and no task."""
         with self._changed:
             busy = self._busy()
             counts = {name: len(group.ready(busy)) for name, group in self._groups.items() if self._can_run(group)}

@@ -207,7 +207,7 @@ class SparkFrames(FrameMaker):
         return _ExecutorFrames(self._spark, self._recipe, self._processing, events, first)
 
     def explained(self, error: BaseException) -> BaseException:
-        """Return what an error of a call comes to."""
+        """Return how an error of a call is classified."""
         if (of_worker := worker_error(error)) is not None:
             return of_worker
         if _CANCELLED in str(error) and isinstance(error, PySparkException | Py4JError):

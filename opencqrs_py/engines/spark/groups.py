@@ -57,14 +57,14 @@ class RunnableGroup:
         return self.run.processing.checkpointing is not None
 
     def dealt(self, ready: Sequence[PartitionDriver], tasks: int) -> list[Sequence[PartitionDriver]]:
-        """Deal partitions out to tasks; of a group with participants those come first that have waited longest."""
+        """Assign partitions to tasks; in a group with participants, those that have waited longest come first."""
         if not self.participates:
             return [ready[task::tasks] for task in range(tasks)]
         in_turn = sorted(ready, key=lambda driver: self._started_last.get(driver.partition, float("-inf")))
         return [(driver,) for driver in in_turn[:tasks]]
 
     def start(self, drivers: Sequence[PartitionDriver], now: float) -> None:
-        """Take in that a task with these partitions is started."""
+        """Note that a task with these partitions is started."""
         self.started = now
         if self.participates:
             self._started_last |= {driver.partition: now for driver in drivers}
@@ -87,12 +87,12 @@ class RunnableGroup:
         return [one for one in free if one.wait() == 0 and self._has_work(one)]
 
     def tasks_for(self, partitions: int, running: int) -> int:
-        """Return for how many tasks the group may ask that has so many partitions ready, and tasks under way."""
+        """Return how many tasks the group may request, given its ready partitions and running tasks."""
         most = self.run.most_at_once
         return partitions if most is None else min(partitions, max(0, most - running))
 
     def look_at_inbox(self, busy: Collection[PartitionDriver], clock: Clock) -> None:
-        """Look at what waits in the inbox for partitions that are not ``busy``.
+        """Read what waits in the inbox for partitions that are not ``busy``.
 
         If it is not known, as after a task was lost, or people may have changed it.
         """
@@ -108,7 +108,7 @@ class RunnableGroup:
         except Exception as error:
             if not processing.tracker.is_outage(error):
                 raise
-            return  # the next step meets it
+            return  # the next step reports it
         for driver, cursor in zip(stale, seen, strict=True):
             driver.saw(cursor)
 
@@ -138,7 +138,7 @@ class RunnableGroup:
 
 
 def _is_stale(driver: PartitionDriver, parked: ParkedSequences | None, now: datetime) -> bool:
-    """Return whether to look at what waits for a partition; of a scheduled group, when a tick is to begin."""
+    """Return whether to read the inbox of a partition; in a scheduled group, when a tick is to begin."""
     if driver.supervised.scheduled:
         return driver.cursor.tick is None and driver.supervised.is_due_in_inbox
     return parked is None or is_stale(parked, now)

@@ -6,7 +6,7 @@ linear algebra up), so the launcher, a shell script, drops that argument and pas
 per Java, in the user's cache; processes that make the same one at the same time do no harm.
 
 Runs on the driver, once per process, before the first Spark session. Imports no PySpark and starts no Java
-unless one does not say its version in a file.
+unless one has no version in a file.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class _Found:
 
 @dataclass(frozen=True, slots=True)
 class _Miss:
-    """Why a place gives no Java; ``absent`` when nobody meant one to be there."""
+    """Why a place has no usable Java; ``absent`` if none was expected there."""
 
     reason: str
     absent: bool = False
@@ -289,7 +289,7 @@ def cache_folder(environ: Mapping[str, str]) -> Path:
 
 
 def _temporary_folder(environ: Mapping[str, str]) -> Path:
-    """Return a folder below the shared one for temporary files that nobody but this user can have filled."""
+    """Return a folder below the shared one for temporary files that only this user can have filled."""
     user = os.getuid()
     folder = Path(environ.get("TMPDIR") or tempfile.gettempdir()) / f"opencqrs-py-{user}"
     with suppress(FileExistsError):

@@ -1,4 +1,4 @@
-"""Runs of jobs on Spark: the ids of a page are dealt to tasks, each of which executes a child of the run.
+"""Runs of jobs on Spark: the ids of a page are distributed to tasks, each of which executes a child of the run.
 
 Runs on the driver, on the thread of the run.
 """
@@ -51,8 +51,8 @@ from opencqrs_py.processing.ports import Clock
 MOST_LOST = 3
 """Jobs of Spark that may be lost, one after the other, without anything that was done between, before a run fails."""
 
-STILL_SECONDS = 60.0  # after which tasks are given up while nothing at all runs on Spark
-_LOOK_SECONDS = 0.05  # between two looks at whether the run is to end
+STILL_SECONDS = 60.0  # after which tasks are abandoned while nothing at all runs on Spark
+_LOOK_SECONDS = 0.05  # between two checks whether the run is to end
 _END_SECONDS = 2.0  # that tasks get to finish the item in hand when their process ends
 
 Results = list[JobTaskResult]
@@ -158,7 +158,7 @@ class SparkForJobs:
     def _waited(
         self, context: SparkContext, sent: SentJob, ended: Signal, withdraw: Callable[[], None], *, cooperative: bool
     ) -> Failure | None:
-        """Wait until the tasks have ended; return why they are given up before."""
+        """Wait until the tasks have ended; return why they are abandoned earlier."""
         stillness, since = Stillness(partial(running_tasks, context), sent.clock), sent.clock.monotonic()
         asked: float | None = None
         while not ended.wait(_LOOK_SECONDS):
@@ -224,7 +224,7 @@ class SparkExecution(JobExecution):
         self._has_children = False
 
     def _taken(self) -> list[JobRun]:
-        """Return the children of the run, which from now on nobody else has, with what they have done moved to it."""
+        """Take over the children of the run and move their results to it; return them."""
         children = self._around.store.take_children(self._run, self._tag())
         if children is None:
             raise _fenced(self._run)
@@ -238,7 +238,7 @@ class SparkExecution(JobExecution):
         return [replace(child, attempt=self._run.attempt) for child in children]
 
     def _dealt(self, page: Page) -> list[JobRun]:
-        """Deal the ids of a page to children, and record them."""
+        """Distribute the ids of a page to children, and record them."""
         ids, prefix, tag = (
             distinct(mark for mark in page.marks if mark is not None),
             f"{self._run.id}/{uuid.uuid4().hex[:12]}",

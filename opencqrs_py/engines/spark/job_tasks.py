@@ -1,4 +1,4 @@
-"""What driver and executors say to each other about the runs of jobs: children of runs, and how they have ended.
+"""Messages between driver and executors about the runs of jobs: children of runs, and how they have ended.
 
 ``JobTaskRunner`` runs on executors, once per task, as ``TaskRunner`` does for groups. All else runs on both sides.
 """
@@ -68,7 +68,7 @@ class JobTask:
 
 @dataclass(frozen=True, slots=True)
 class JobTaskResult:
-    """What came of a task.
+    """The result of a task.
 
     Attributes:
         ending: How the child has ended; ``None`` if it was taken from the task.
@@ -87,7 +87,7 @@ def write_job_task(task: JobTask) -> str:
 
 
 def read_job_result(line: str) -> JobTaskResult:
-    """Return the result that a line stands for."""
+    """Return the result that a line encodes."""
     return _RESULT.validate_json(line)
 
 
@@ -110,7 +110,7 @@ class TaskSignals(RunSignals):
 
 
 def pause(seconds: float, signals: RunSignals) -> None:
-    """Wait so many seconds, or until a task is to end."""
+    """Wait a number of seconds, or until a task is to end."""
     until = time.monotonic() + seconds
     while not signals.cancelled and (left := until - time.monotonic()) > 0:
         time.sleep(min(_LOOK_SECONDS, left))
@@ -157,7 +157,7 @@ class JobTaskRunner:
 
 
 def job_of(recipe: JobRecipe | KeptRecipe) -> JobOnExecutor:
-    """Return the parts of a job in this process, built when they are first asked for. For executors."""
+    """Return the parts of a job in this process, built on first use. For executors."""
     made: JobRecipe = recipe.fetch() if isinstance(recipe, KeptRecipe) else recipe
     if made not in _built:
         _built[made] = made()

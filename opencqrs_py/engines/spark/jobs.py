@@ -27,7 +27,7 @@ from opencqrs_py.processing.ports import Clock
 
 _OTHER_PYTHON = re.compile(r"\[PYTHON_VERSION_MISMATCH\] .*: (\S+) than that in driver: ([\d.]+)")
 _TRACEBACK = "Traceback (most recent call last):"
-_LOOK_SECONDS = 1.0  # between two looks at what runs
+_LOOK_SECONDS = 1.0  # between two checks of what runs
 _MOST_NAMED = 10  # partitions of a job that its description names
 
 Result = TypeVar("Result")
@@ -71,7 +71,7 @@ def labelled(context: SparkContext, tag: str, group: str, description: str) -> I
     """Have the jobs that this thread starts bear the name of a group, and end with those of a tag."""
     context.setJobGroup(group, description, interruptOnCancel=True)
     context.setLocalProperty("spark.scheduler.pool", group)
-    context.addJobTag(tag)  # abandoning a job must not touch the user's jobs of its own in a group of this name
+    context.addJobTag(tag)  # abandoning a job must not touch the user's own jobs in a group of this name
     try:
         yield
     finally:
@@ -92,7 +92,7 @@ class Job(Generic[Result]):
         self._gone = Signal()
 
     def run(self, collect: Callable[[], Result]) -> None:
-        """Do it, and hand over what came of it."""
+        """Run it, and hand over the result."""
         try:
             result: Result | Exception = collect()
         except Exception as error:  # Spark's failures are reported; the coordinator continues
@@ -107,11 +107,11 @@ class Job(Generic[Result]):
         return not self._gone.is_set()
 
     def wait(self, seconds: float) -> None:
-        """Wait until nothing is done for the job any more, for some seconds at most."""
+        """Wait until nothing more is done for the job, for some seconds at most."""
         self._gone.wait(max(0.0, seconds))
 
     def abandon(self) -> bool:
-        """Cancel the job, whose end is not reported any more; return whether it had not ended yet."""
+        """Cancel the job, whose end is no longer reported; return whether it was running."""
         first = self._is_last()
         if first and self._context is not None:
             # The JVM may be gone, or the session stopped: PySpark takes it apart then.
@@ -184,7 +184,7 @@ def copies_tasks(context: SparkContext) -> bool:
 
 
 def spark_failure(error: Exception) -> Failure:
-    """Return what a failed job comes to.
+    """Return how a failed job is classified.
 
     A Python error that reached Spark was raised outside every handler and would be raised again; all else, such as a
     worker or an executor that died, may pass.
@@ -231,7 +231,7 @@ class Stillness:
     """How long Spark has stood still: tasks wait, and nothing runs.
 
     A task that runs may take as long as it likes; one that no executor ever takes up, because the master has no workers
-    or all of them are lost, would wait forever without a word. ``running`` returns how many tasks run now, of all jobs
+    or all of them are lost, would silently wait for ever. ``running`` returns how many tasks run now, of all jobs
     of the program; other jobs can be what a task waits for.
     """
 

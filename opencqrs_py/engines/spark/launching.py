@@ -1,7 +1,7 @@
 """Launching a JVM beside this process: its settings, who gets which signal, what of its start is shown, when it ends.
 
 PySpark offers no setting for signals and messages; it calls ``Popen``, and that is where we step in. It would pass
-Spark's settings as arguments, which every user of a machine can read; here they stand in a properties file that only
+Spark's settings as arguments, which every user of a machine can read; here they are in a properties file that only
 its owner can read, and that is deleted as soon as the JVM runs. Runs on the driver, while the session is opened.
 """
 
@@ -28,7 +28,7 @@ import pyspark.java_gateway
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-# What the JVM says at every start and nobody can change.
+# What the JVM prints at every start, whatever the settings.
 _START_NOISE = (
     "WARNING: Using incubator modules",
     "WARNING: package sun.security.action not in java.base",
@@ -54,7 +54,7 @@ _jvms: list[subprocess.Popen[bytes]] = []
 
 @contextmanager
 def launching(*, quiet: bool, java_options: Sequence[str] = ()) -> Iterator[None]:
-    """Have PySpark launch its JVM in a process group of its own; if the block fails, end it.
+    """Make PySpark launch its JVM in a separate process group; if the block fails, end it.
 
     Ctrl-C and whatever else a terminal or a supervisor sends to the whole group is ours to obey. The JVM ends with this
     process in any case, whose end of its standard input it reads.
@@ -88,7 +88,7 @@ def launching(*, quiet: bool, java_options: Sequence[str] = ()) -> Iterator[None
     finally:
         gateway.Popen = popen
         if current_thread() is main_thread():
-            signal.signal(signal.SIGINT, before)  # PySpark sets a handler of its own
+            signal.signal(signal.SIGINT, before)  # PySpark sets its own handler
 
 
 def environment_of_launch(environ: Mapping[str, str], java_options: Sequence[str]) -> dict[str, str]:
@@ -134,7 +134,7 @@ def by_socket_files() -> dict[str, str]:
 
     Through ports of the loopback interface each job waits 40 ms: small packets are held back there. A JVM remembers the
     folder for as long as it lives. So there is one for all sessions of a process, for this user only, and none for a
-    JVM of somebody else's.
+    JVM of another program.
     """
     if jvm_of_others() or not hasattr(socket, "AF_UNIX"):
         return {}
@@ -158,7 +158,7 @@ def _forget_jvm() -> None:
 
 @contextmanager
 def _interrupts_deferred() -> Iterator[None]:
-    """Put an interrupt off until the end of the block: a process that nobody knows of would never be ended."""
+    """Defer an interrupt until the end of the block: an unknown process would never be ended."""
     if current_thread() is not main_thread():  # signals can be set by the main thread only
         yield
         return
@@ -190,7 +190,7 @@ class _Shown:
     """What is shown of the lines that a JVM and its Python workers write to standard error.
 
     Left out is what begins like ``noise``, and a traceback of PySpark's daemon alone: a worker whose JVM ends, or has
-    cancelled its task, cannot answer any more. Several workers may write theirs at once, line by line. ``held`` are the
+    cancelled its task, can no longer answer. Several workers may write theirs at once, line by line. ``held`` are the
     lines of tracebacks that have not ended.
     """
 
@@ -222,7 +222,7 @@ def _is_of_daemon(tracebacks: list[bytes]) -> bool:
 
 
 def _write(text: bytes) -> None:
-    with suppress(OSError):  # nobody reads any more; the JVM must not wait for them
+    with suppress(OSError):  # no one reads them; the JVM must not block on them
         while text:
             text = text[os.write(2, text) :]
 

@@ -37,14 +37,14 @@ _OWN_SECRETS = re.compile(r"yarn|k8s://.*")
 
 
 def require_form(master: str) -> None:
-    """Refuse with OCQ-351 a text that is no URL of a master, before anything is asked of it."""
+    """Refuse with OCQ-351 a text that is no URL of a master, before it is used."""
     _addresses(master)
 
 
 def require_master(master: str) -> None:
     """Refuse a master of a standalone cluster that does not accept a connection; of several, one is enough.
 
-    Masters of other kinds are looked at only for their form.
+    For masters of other kinds only the form is checked.
 
     Raises:
         EngineError: OCQ-350 with each address and why it cannot be reached, OCQ-351 if it is no URL of a master.
@@ -134,7 +134,7 @@ def _speaks_http(host: str, port: int) -> bool:
 def is_local(master: str) -> bool:
     """Return whether all of Spark runs in one JVM, with Python workers that are its child processes.
 
-    ``local-cluster[...]`` is no local master: its executors are JVMs of their own.
+    ``local-cluster[...]`` is no local master: its executors are separate JVMs.
     """
     return _LOCAL.fullmatch(master) is not None
 

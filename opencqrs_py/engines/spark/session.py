@@ -172,7 +172,7 @@ class Sessions:
                 opened.put(self.open())
             except BaseException as error:
                 opened.put(error)
-            if self._closed and not was_closed:  # whoever waited was interrupted
+            if self._closed and not was_closed:  # the waiting caller was interrupted
                 self._stop(_CLOSE_SECONDS)
 
         self._opening = Thread(target=open_it, name="opencqrs-session", daemon=True)
@@ -218,7 +218,7 @@ class Sessions:
         return self._session
 
     def begin(self, opened: Callable[[SparkSession | Exception], None]) -> None:
-        """Open the session on a thread of its own, which calls ``opened`` with it, or with what kept it from opening.
+        """Open the session on a separate thread, which calls ``opened`` with it, or with the error.
 
         Nothing is called if the sessions are closed meanwhile.
 
@@ -256,11 +256,11 @@ class Sessions:
             _require_life(self._session)
 
     def is_gone(self, error: BaseException) -> bool:
-        """Return whether an error comes from a JVM that has gone, or from a session that somebody has stopped."""
+        """Return whether an error means that the JVM is gone, or that the session was stopped."""
         return self._session is not None and is_gone(self._session, error)
 
     def handed_over(self, recipe: Made) -> Made | KeptRecipe:
-        """Return what tasks are sent in the place of a recipe. The session must be open.
+        """Return what is sent to tasks instead of a recipe. The session must be open.
 
         With a local master that is the name of a file, and no secret. Executors of a cluster can read no file of this
         machine: they are sent the recipe, encrypted unless Spark is set otherwise.
@@ -272,7 +272,7 @@ class Sessions:
         return self._kept.keep(recipe, folder)
 
     def restore(self) -> None:
-        """Have what was handed over be there for the next task, even if somebody has cleaned the temporary folder.
+        """Restore the handed-over files for the next task, in case the temporary folder was cleaned.
 
         Raises:
             OSError: If that cannot be done.
@@ -446,7 +446,7 @@ def active_session() -> SparkSession | None:
 
 
 def is_gone(session: SparkSession, error: BaseException) -> bool:
-    """Return whether an error comes from a JVM that has gone, or from a session that somebody has stopped.
+    """Return whether an error means that the JVM is gone, or that the session was stopped.
 
     PySpark takes a session apart then, so its own calls fail for want of an attribute. Each of these errors may have
     another reason, so the JVM is asked.

@@ -26,7 +26,7 @@ def shares(
     A free slot goes to the group with the fewest tasks, so none has all slots while another one waits.
 
     Args:
-        waiting: Of each group that has something to do, for how many tasks; who has waited longest comes first.
+        waiting: For each group with work, the number of tasks; the group that has waited longest comes first.
         running: How many tasks of each group are under way.
         slots: Tasks that can run at once.
         most: Most tasks of one group; ``None`` for as many as there are slots.
@@ -57,12 +57,12 @@ class HeldSlots:
     def news(
         self, slots: int, tasks: Sequence[tuple[str, float]], waiting: Callable[[], Mapping[str, int]]
     ) -> str | None:
-        """Return a line when all slots have come to be held, and when that is over.
+        """Return a line when all slots become held, and when that is over.
 
         Args:
             slots: How many there are; 0 if that is not known.
             tasks: The group of each task that has one, and when it was started.
-            waiting: Returns of each group how many partitions wait for one; asked for only while slow tasks have all.
+            waiting: Returns for each group how many partitions wait for one; called only while slow tasks have all.
         """
         before, now = self.held, self._clock.monotonic()
         slow = [(group, now - since) for group, since in tasks if now - since >= HELD_SECONDS]

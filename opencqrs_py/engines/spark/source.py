@@ -30,13 +30,13 @@ from opencqrs_py.processing.ports import EventSource
 
 _FIRST_ROWS = 500  # events of the first batch, which shows how large they are
 _MOST_ROWS = 10_000
-_BATCH_BYTES = 16_000_000  # what a batch is to take in memory, about
-_HIDE_TRACEBACK = "SPARK_HIDE_TRACEBACK"  # PySpark looks at it when it sends an error to the JVM; the worker ends then
+_BATCH_BYTES = 16_000_000  # approximate size of a batch in memory
+_HIDE_TRACEBACK = "SPARK_HIDE_TRACEBACK"  # PySpark reads it when it sends an error to the JVM; the worker ends then
 
 Opener: TypeAlias = Callable[[str, TableMapping | None], EventSource]
 """Opens the event store at a URL, or the table that a mapping names there.
 
-Called on the driver and on executors, once for each thing that is asked of the store.
+Called on the driver and on executors, once per use of the store.
 """
 
 Session = SparkSession  # so that the assembly can name it without importing PySpark
@@ -48,13 +48,13 @@ class EventLogSource(DataSource):
     Options: ``url`` (of the store), ``subject`` (default ``/``), ``recursive`` (default ``true``), ``types`` (separated
     by commas), ``from`` and ``to`` (first and last position, or times), ``schema`` (fields of the data that become
     columns) and ``fieldPrefix`` (what their names begin with), ``ranges`` (most parts read side by side) and
-    ``maxEventsPerTrigger`` (most events of a micro-batch). What they mean exactly stands in
+    ``maxEventsPerTrigger`` (most events of a micro-batch). They are described in
     ``docs/how-to/query-with-spark.md``. ``mapping.table`` and others of its kind name a table of another system, as the
     settings below ``event-store.mapping`` do.
 
     Rows: position (BIGINT, the store's global order), id, source, subject, type, time (TIMESTAMP), content_type,
     payload (the data as VARIANT), extensions (other attributes as MAP<STRING,STRING>). With the option ``schema`` the
-    fields that it names stand in place of content_type and payload. ``.schema(…)`` names fewer of all of these, and can
+    fields that it names replace content_type and payload. ``.schema(…)`` names fewer of all of these, and can
     ask for time, payload and extensions as STRING, as they are stored.
     """
 
@@ -66,7 +66,7 @@ class EventLogSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return what stands in ``format(…)``."""
+        """Return the name for ``format(…)``."""
         return "opencqrs"
 
     @staticmethod
@@ -130,7 +130,7 @@ class Renewable(Protocol):
         ...
 
     def state(self) -> object:
-        """Return what tells the log, as it was looked at last, from others; it is pickled."""
+        """Return the identity of the log as of the last check; it is pickled."""
         ...
 
     def expect(self, state: Any) -> None:
@@ -227,7 +227,7 @@ class FilteringReader(BatchReader):
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 Spark's name
-        """Take in what the store can check, and return what Spark must check."""
+        """Accept the filters that the store can check, and return those that Spark must check."""
         for condition in filters:
             found = narrowed(self._scope, condition)
             if found is not None:

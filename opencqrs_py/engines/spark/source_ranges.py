@@ -14,8 +14,8 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from pyspark.sql.datasource import InputPartition
 
-_LEAST_PER_RANGE = 20_000  # events: fewer are not worth a task of their own
-_MOST_STEPS = 64  # parts of the log that are looked at
+_LEAST_PER_RANGE = 20_000  # events: fewer are not worth a separate task
+_MOST_STEPS = 64  # parts of the log that are examined
 _ROUNDS = 12  # of looks; each costs a statement
 _SAMPLE = 100  # events of a part by which it is guessed how many it holds
 
@@ -73,7 +73,7 @@ def cut(after: int, upto: int, most: int, state: object = None, steps: Sequence[
 
 
 def steps_of(source: object, after: int, upto: int) -> list[Step]:
-    """Return how the events of ``after + 1 .. upto`` are spread, by a few looks at an index; empty without one."""
+    """Return how the events of ``after + 1 .. upto`` are spread, by a few queries of an index; empty without one."""
     if upto - after <= _LEAST_PER_RANGE or not isinstance(source, Seekable):
         return []
     return _weighed(source, _parts(source, after, upto))

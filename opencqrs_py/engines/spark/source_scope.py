@@ -1,8 +1,8 @@
-"""What the data source reads: by what stands in ``option(…)``, checked, and by the filters of a query.
+"""What the data source reads: by its checked options, and by the filters of a query.
 
 Runs on the driver, in a Python worker that Spark starts for planning. Scopes are pickled: they hold nothing open.
 
-A filter that is taken in *exactly* is Spark's no more. One that only leaves out some of what it excludes stays with
+A filter that is accepted *exactly* is no longer Spark's. One that only leaves out some of what it excludes stays with
 Spark as well. Times are no bounds of positions, since events may be stored in another order than they happened in; and
 stores do not look for ids. So filters on time, id, source and the payload are left to Spark alone.
 """
@@ -263,14 +263,14 @@ def _mapping_in(given: Mapping[str, str]) -> TableMapping | None:
 
 
 class Narrowed(NamedTuple):
-    """A scope with a filter taken in, and whether it is exact, so that Spark need not look again."""
+    """A scope narrowed by a filter, and whether it is exact, so that Spark need not check again."""
 
     scope: Scope
     exact: bool = True
 
 
 def narrowed(scope: Scope, condition: Filter) -> Narrowed | None:
-    """Return the scope with a filter taken in, or ``None`` if only Spark can check it."""
+    """Return the scope narrowed by a filter, or ``None`` if only Spark can check it."""
     match condition:
         case EqualTo((column,), value) | EqualNullSafe((column,), value):
             return _one_of(scope, column, [value])
@@ -309,7 +309,7 @@ def _compared(scope: Scope, condition: Filter) -> Narrowed | None:
 
 
 def _below(scope: Scope, beginning: str) -> Narrowed | None:
-    """Take in a beginning of subjects, up to its last slash: ``/books/97`` reads ``/books`` and what is below it."""
+    """Narrow to a prefix of subjects, up to its last slash: ``/books/97`` reads ``/books`` and what is below it."""
     root = beginning.rpartition("/")[0].rstrip("/")
     return Narrowed(_of_subject(scope, Selection(root)), exact=False) if _is_ordinary(root) else None
 

@@ -1,8 +1,8 @@
-"""What driver and executors say to each other: tasks and results as lines of JSON, recipes and permits as files.
+"""Messages between driver and executors: tasks and results as lines of JSON, recipes and permits as files.
 
 A recipe holds the settings of a group, with the URL of the database and the token of the event store. Whatever Spark
 sends to a task goes through its block manager, so with a local master only the name of a file is sent. Nothing reaches
-a task once it has begun, so a file that is not there any more asks it to end.
+a task once it has begun, so the removal of a file requests its end.
 
 ``TaskRunner`` runs on executors, once per task. It travels there pickled with every task, so it holds nothing but the
 recipe, or where the recipe is; what the recipe builds stays in the Python worker and serves all later tasks of the
@@ -33,7 +33,7 @@ from opencqrs_py.model.progress import Cursor
 from opencqrs_py.processing.exceptions import failure_of, interrupts_are_errors, own_frames
 from opencqrs_py.processing.groups import GroupProcessing
 
-_LOOK_SECONDS = 0.2  # between two looks at what another run of a task does
+_LOOK_SECONDS = 0.2  # between two checks of another run of a task
 _LEAST_WAIT_SECONDS = 10.0  # that a run lets the other one go on, at least
 
 _built: dict[Recipe, GroupProcessing] = {}
@@ -55,7 +55,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """What came of a task: one outcome per cursor, in their order."""
+    """The result of a task: one outcome per cursor, in their order."""
 
     outcomes: tuple[Outcome, ...]
 
@@ -70,7 +70,7 @@ def write_task(task: Task) -> str:
 
 
 def read_task(line: str) -> Task:
-    """Return the task that a line stands for."""
+    """Return the task that a line encodes."""
     return _TASK.validate_json(line)
 
 
@@ -80,7 +80,7 @@ def write_result(result: TaskResult) -> str:
 
 
 def read_result(line: str) -> TaskResult:
-    """Return the result that a line stands for."""
+    """Return the result that a line encodes."""
     return _RESULT.validate_json(line)
 
 
@@ -104,7 +104,7 @@ class KeptRecipe:
 
 
 class KeptRecipes:
-    """The recipes that a run keeps in files, which somebody may remove who cleans the temporary folder.
+    """The recipes that a run keeps in files, which a cleaner of the temporary folder may remove.
 
     Runs on the driver.
     """
@@ -261,18 +261,18 @@ class TaskRunner:
 
 
 def processing_of(recipe: Recipe | KeptRecipe) -> GroupProcessing:
-    """Return the parts of a group in this process, built when they are first asked for. For executors."""
+    """Return the parts of a group in this process, built on first use. For executors."""
     recipe = recipe.fetch() if isinstance(recipe, KeptRecipe) else recipe
     if recipe not in _built:
         _built[recipe] = recipe()
-        gc.freeze()  # the collector need not look at it again and again; this process does nothing else
+        gc.freeze()  # the collector need not scan it again; this process does nothing else
     return _built[recipe]
 
 
 def run_task(processing: GroupProcessing, task: Task, permit: Permission = ALWAYS) -> TaskResult:
     """Step the partitions of a task in turn until each is done, has failed, the time is over or the permit ends.
 
-    The cursors are shared: Spark may run a task twice, and the second run continues where the first has come to.
+    The cursors are shared: Spark may run a task twice, and the second run continues where the first one is.
 
     Raises:
         TaskTimedOutError: If a call of a handler has not returned in time.
@@ -285,7 +285,7 @@ def run_copy(processing: GroupProcessing, task: Task, permit: Permission = ALWAY
     """Run a task that another worker runs already, or has run until it was taken for lost.
 
     Either could commit the next chunk, and both would make the calls that cannot be rolled back. So this one takes an
-    epoch of its own before its first event. That waits for the chunk that the other has in hand, which is its last.
+    new epoch before its first event. That waits for the chunk that the other has in hand, which is its last.
 
     Raises:
         TaskTimedOutError: If a call of a handler has not returned in time.

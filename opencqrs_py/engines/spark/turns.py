@@ -1,6 +1,6 @@
 """Turns: how the partitions of a task take their steps, and the watch over the calls of handlers in them.
 
-Runs on executors; on the driver, too, while Spark is starting. Each turn is on a thread that can be left to itself: a
+Runs on executors; on the driver, too, while Spark is starting. Each turn is on a thread that can be abandoned: a
 handler that takes long holds up its own partition only. A call that takes too long ends the task with an error that
 says which it is, and with the task its worker, and the call's transaction: the driver settles it as the event's error.
 """
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
 TURN_SECONDS = 0.005  # after which a partition lets another one step
-SLOW_SECONDS = 0.5  # after which a turn is left to its thread
-_LOOK_SECONDS = 0.05  # between two looks at the log for the others, while a turn is slow
+SLOW_SECONDS = 0.5  # after which the others no longer wait for a turn
+_LOOK_SECONDS = 0.05  # between two reads of the log for the others, while a turn is slow
 
 Permitted: TypeAlias = "Callable[[], bool]"
 """Returns whether another step may begin."""
@@ -40,9 +40,9 @@ _Turn: TypeAlias = "Future[Outcome]"
 
 @dataclass(frozen=True, slots=True)
 class TimedOut:
-    """A call that was given up: its partition, what it comes to, and how many events it got if that was a list.
+    """An abandoned call: its partition, its failure, and how many events it got if that was a list.
 
-    ``parked`` tells whether they came out of the inbox.
+    ``parked`` says whether they came from the inbox.
     """
 
     partition: Partition
@@ -59,7 +59,7 @@ class TaskTimedOutError(Exception):
 
 
 def timed_out_of(line: str) -> TimedOut | None:
-    """Return what the last line of a traceback tells of a call that was given up; ``None`` for other errors."""
+    """Return the abandoned call in the last line of a traceback; ``None`` for other errors."""
     _, found, text = line.partition(f"{TaskTimedOutError.__name__}: ")
     return _TIMED_OUT.validate_json(text) if found else None
 
@@ -76,13 +76,13 @@ class Turns:
     def begin(
         self, processor: PartitionProcessor, so_far: Outcome, permitted: Permitted, upto: float | None = None
     ) -> _Turn:
-        """Have a partition step for a moment, and return what it has come to by then, as soon as that is known.
+        """Let a partition step for a moment, and return its outcome by then, as soon as that is known.
 
         Args:
             processor: That of the partition.
             so_far: Where it continues.
             permitted: Returns whether another step may begin.
-            upto: Position at which its turn ends; ``None`` if it is alone. Then nobody waits for its turn to end, so it
+            upto: Position at which its turn ends; ``None`` if it is alone. Then none waits for its turn to end, so it
                 needs no thread.
         """
         turn: _Turn = Future()
@@ -110,7 +110,7 @@ class Turns:
         return list(self._under_way)
 
     def _time_out(self, processor: PartitionProcessor, call: CallInHand, failure: Failure) -> None:
-        if (turn := self._under_way.get(processor)) is not None:  # else it has returned at last
+        if (turn := self._under_way.get(processor)) is not None:  # else it has returned after all
             listed = len(call.chunk) if call.index is None else 0
             text = _TIMED_OUT.dump_json(TimedOut(processor.partition, failure, listed, call.work.parked)).decode()
             _settle(turn.set_exception, TaskTimedOutError(text))
@@ -162,7 +162,7 @@ class PartitionsInTurn:
             self.outcomes[partition] = replace(flushed, idle=False)
 
     def _step_each(self, permitted: Permitted) -> None:
-        """Give each a turn, up to where the first of them is, and that one a step: so all read the same pages."""
+        """Give each a turn, up to the position of the first, and that one a step, so that all read the same pages."""
         alone = len(self._processors) == 1
         for partition in tuple(self._open):
             upto = None if alone else max(self.outcomes[one].cursor.position for one in self._open)
@@ -174,7 +174,7 @@ class PartitionsInTurn:
                 self._slow[partition] = turn
 
     def _look_at_slow(self, *, resting: bool) -> None:
-        """Take in turns that have ended; the partitions that found nothing to do look again."""
+        """Process ended turns; the partitions without work check again."""
         wait(self._slow.values(), _LOOK_SECONDS if resting else 0, FIRST_COMPLETED)
         for partition, turn in tuple(self._slow.items()):
             if turn.done():
@@ -191,7 +191,7 @@ class PartitionsInTurn:
 
 
 def _stepped(processor: PartitionProcessor, so_far: Outcome, permitted: Permitted, upto: float) -> Outcome:
-    """Step a partition until it finds nothing, fails, or others are to have their turn: after a moment, or there."""
+    """Step a partition until it finds nothing, fails, or its turn is over: after a moment, or at a position."""
     until = time.monotonic() + TURN_SECONDS
     while True:
         step = processor.step(so_far.cursor)
@@ -203,5 +203,5 @@ def _stepped(processor: PartitionProcessor, so_far: Outcome, permitted: Permitte
 
 
 def _settle(how: Callable[..., None], what: object) -> None:
-    with suppress(InvalidStateError):  # it was given up, or has returned, a moment before
+    with suppress(InvalidStateError):  # it was abandoned, or has returned, a moment before
         how(what)

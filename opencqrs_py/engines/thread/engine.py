@@ -28,7 +28,7 @@ from opencqrs_py.processing.ports import Clock, SystemClock
 from opencqrs_py.processing.processor import PartitionProcessor
 from opencqrs_py.processing.supervision import SupervisedPartition
 
-MOST_HANGING = 20  # threads of calls that were given up, which only the end of the process frees
+MOST_HANGING = 20  # threads of abandoned calls, which only the end of the process frees
 
 _Ended = Callable[["_Follower", BaseException | None], None]
 _Retake = Callable[[], PartitionDriver | None]
@@ -42,7 +42,7 @@ class ThreadEngine(Engine, StoresSoon):
     Args:
         runs: The groups.
         owner: Name under which partitions are claimed.
-        observer: Sees what happens.
+        observer: Observes what happens.
         clock: Time.
     """
 
@@ -111,7 +111,7 @@ class ThreadEngine(Engine, StoresSoon):
     @override
     def hasten(self, group: str) -> None:
         haste = self._haste.get(group)
-        if haste is not None and haste.begin():  # nobody waits for a quiet moment any more
+        if haste is not None and haste.begin():  # no thread waits for a quiet moment now
             for watcher in self._watchers.values():
                 watcher.wake()
 
@@ -157,7 +157,7 @@ class ThreadEngine(Engine, StoresSoon):
         until = time.monotonic() + patience
         for follower in followers:
             if not self._started:
-                follower.run()  # which releases what was claimed, and no more
+                follower.run()  # it only releases what was claimed
             elif follower.thread is not current_thread() and follower.thread.is_alive():
                 follower.thread.join(max(0.0, until - time.monotonic()))
 
@@ -178,11 +178,11 @@ class ThreadEngine(Engine, StoresSoon):
             return [driver.processor for driver in self._followers if not driver.abandoned]
 
     def _timed_out(self, processor: PartitionProcessor, call: CallInHand, failure: Failure) -> None:
-        """Leave a thread that hangs in a call to itself, and continue with its partition on another one."""
+        """Abandon a thread that hangs in a call, and continue with its partition on another one."""
         with self._lock:
             hung = next((driver for driver in self._followers if driver.processor is processor), None)
         if hung is None or self._assignment.stopped or not call.is_same(processor.calls.in_hand()):
-            return  # it has returned at last
+            return  # it has returned after all
         hung.abandoned = True
         if (at_once := self._at_once.get(hung.supervised.group)) is not None:
             at_once.end(hung)
@@ -236,7 +236,7 @@ class _Follower:
             if self._retake is not None and (driver := self._retake()) is not None:
                 self.driver = driver
             follow(self.driver, self._watcher, self.stopping, self._haste, self._at_once)
-        except BaseException as error:  # seen by check(); a thread's own end is seen by nobody
+        except BaseException as error:  # check() reports it; the end of a thread alone is not noticed
             failure = error
         self._ended(self, failure)
 

@@ -93,7 +93,7 @@ class EventStoreContract(EventSourceContract):
         assert source.append(event(n) for n in range(2, 6)) == Appended(4, 3 if self.idempotent else 4)
 
     def test_the_ids_that_events_have_are_known(self, source: EventStore) -> None:
-        """Told by a store that gives them, else those of the events."""
+        """The ids that the store gives, else those of the events."""
         given = [event(1), event(2)]
         ids = source.append(given).ids
         assert (ids is not None) is getattr(source, "gives_ids", False)

@@ -50,7 +50,7 @@ class LockRegistryContract:
         yield lock
         lock.release()
 
-    # Take and give up
+    # Acquire and release
 
     def test_a_lock_that_is_free_is_taken(self, mine: Lock) -> None:
         assert mine.acquire(0.0) is True

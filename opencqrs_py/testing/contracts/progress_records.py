@@ -38,7 +38,7 @@ def claimed(tracker: ProgressTracker, group: str = "group", initial: int = 0) ->
 
 
 def moved(tracker: ProgressTracker, cursor: Cursor, to: int, group: str = "group") -> Cursor:
-    """Move a partition in a unit of work of its own."""
+    """Move a partition in a separate unit of work."""
     with tracker.unit(group, cursor, to):
         pass
     return cursor.moved_to(to, stored=True)

@@ -35,7 +35,7 @@ def begun(tracker: RepartitioningTracker, *positions: int) -> tuple[Cursor, ...]
 
 
 def moved(tracker: RepartitioningTracker, cursor: Cursor, to: int) -> Cursor:
-    """Move a partition in a unit of work of its own."""
+    """Move a partition in a separate unit of work."""
     with tracker.unit("group", cursor, to, fingerprint=f"at {to}"):
         pass
     return cursor.moved_to(to, stored=True, fingerprint=f"at {to}")
@@ -49,7 +49,7 @@ def carry_to(
 
 
 def release(tracker: RepartitioningTracker, *cursors: Cursor) -> None:
-    """Say of partitions that they were stopped."""
+    """Report partitions as stopped."""
     for cursor in cursors:
         stopped = PartitionStatus("group", cursor.partition, cursor.stored, ProcessorState.STOPPED)
         tracker.report(stopped, cursor.epoch)

@@ -7,7 +7,7 @@ from enum import Enum, auto
 
 
 class Then(Enum):
-    """What becomes of an answer after some lines of it."""
+    """What happens to an answer after some lines of it."""
 
     GO_ON = auto()
     """Nothing special."""

@@ -123,7 +123,7 @@ class EventLog:
         """Return the value of an EventQL query, as ``isEventQlQueryTrue`` looks at it.
 
         Raises:
-            RefusedError: If nobody evaluates queries here, or the value is no boolean.
+            RefusedError: If queries are not evaluated here, or the value is not a boolean.
         """
         if self._eventql is None:
             text = "this stand-in evaluates no EventQL: give its log a function that does"

@@ -1,4 +1,4 @@
-"""Requests to the stand-in: what may stand in them, and how the server refuses what may not.
+"""Requests to the stand-in: what they may contain, and how the server refuses anything else.
 
 Source:
     The vendor's validation rules for CloudEvents (source, subject, type, data), the error codes and the notes on nulls
