@@ -23,7 +23,7 @@ _FIRST_LOOK_SECONDS = 0.05  # until the first check whether it may take for ever
 _LOOK_SECONDS = 0.5  # between two such looks
 
 
-class Progress(Protocol):
+class SeenProgress(Protocol):
     """How many positions a group has stored, as a thread that waits sees it: a ``HeadWatcher`` in production."""
 
     @property
@@ -60,7 +60,7 @@ class Watched:
         self._lock = Lock()
 
     @contextmanager
-    def progress(self, tracker: ProgressTracker, group: str) -> Iterator[Progress]:
+    def progress(self, tracker: ProgressTracker, group: str) -> Iterator[SeenProgress]:
         """Open a watch on the progress of a group, or share the one that is open."""
         key = (id(tracker), group)
         with self._lock:
@@ -78,7 +78,7 @@ class Watched:
             if is_last:
                 shared.watcher.stop()
 
-    def renew(self, tracker: ProgressTracker, group: str, seen: Progress) -> None:
+    def renew(self, tracker: ProgressTracker, group: str, seen: SeenProgress) -> None:
         """Make the next caller open its own watch: ``seen`` is progress that has gone back, as by a reset.
 
         Those who share it still see what follows.
@@ -159,7 +159,7 @@ class Awaiting:
         return []
 
     def _watch(
-        self, settings: EffectiveGroup, tracker: ProgressTracker, position: int, end: float, progress: Progress
+        self, settings: EffectiveGroup, tracker: ProgressTracker, position: int, end: float, progress: SeenProgress
     ) -> list[str]:
         """Watch progress until then; return as above."""
         look_at = self.now() + _FIRST_LOOK_SECONDS

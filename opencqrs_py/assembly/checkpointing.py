@@ -9,7 +9,7 @@ from opencqrs_py.config import EffectiveGroup, Engine, Tracking
 from opencqrs_py.config.choices import Mode
 from opencqrs_py.engines.checkpointing import SCHEDULED, CheckpointRule
 from opencqrs_py.processing.checkpoints import CheckpointMode
-from opencqrs_py.processing.participation import Checkpointing
+from opencqrs_py.processing.participation import Participation
 
 MODE = "checkpointing.mode"
 IN_MEMORY = "has its progress in memory, which workers of Spark do not share"
@@ -29,7 +29,7 @@ def checkpoint_rule_of(settings: EffectiveGroup, tracking: Decision) -> Checkpoi
     return replace(rule, why_not=why, fix=f"set {path}.{setting}") if why else rule
 
 
-def decide_checkpointing(settings: EffectiveGroup, checkpointing: Checkpointing) -> Decision:
+def decide_checkpointing(settings: EffectiveGroup, checkpointing: Participation) -> Decision:
     """Tell when the progress of a group with participants is stored, and why."""
     names = tuple(participant.name for participant in checkpointing.participants)
     is_set = ("checkpointing", "mode") in settings.set_leaves

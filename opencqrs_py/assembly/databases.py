@@ -19,7 +19,7 @@ _REMOVE = "remove one of them; null takes back what stands in another place"
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class SettingValue:
     """What a setting says.
 
     Attributes:
@@ -49,12 +49,12 @@ class DatabaseRule:
         read_only: Whether the event store is a table of another system, whose database is left as it is.
     """
 
-    event_store: Said
-    url: Said | None = None
-    ref: Said | None = None
+    event_store: SettingValue
+    url: SettingValue | None = None
+    ref: SettingValue | None = None
     read_only: bool = False
-    schema: Said | None = None
-    store_ref: Said | None = None
+    schema: SettingValue | None = None
+    store_ref: SettingValue | None = None
     pool_size: int | None = None
 
     @property
@@ -94,9 +94,9 @@ def database_rule(configuration: Configuration, project: Path) -> DatabaseRule:
     """Return what the settings say, with relative SQLite paths seen from the project folder."""
     settings = configuration.settings
 
-    def said(key: str, value: str) -> Said:
+    def said(key: str, value: str) -> SettingValue:
         seen = configuration.value(key)
-        return Said(value, seen.value, str(seen.origin), seen.is_default)
+        return SettingValue(value, seen.value, str(seen.origin), seen.is_default)
 
     url, ref, schema = settings.database.url, settings.database.ref, settings.database.schema
     store_ref = settings.event_store.ref
@@ -164,7 +164,7 @@ def choose_database(rule: DatabaseRule, injector: ContainerInjector) -> Database
     return _only(rule, engines, candidates, decide_event_store(rule, injector))
 
 
-def _in_memory(key: str, said: Said) -> EventStoreError | None:
+def _in_memory(key: str, said: SettingValue) -> EventStoreError | None:
     """Return the error of a database that the threads of a run would not share; ``None`` for any other."""
     if not is_in_memory_of_a_thread(said.value):
         return None

@@ -17,7 +17,7 @@ from opencqrs_py.model.choices import JobTransaction
 from opencqrs_py.model.job import Job
 from opencqrs_py.model.naming import canonical, listed, nearest
 from opencqrs_py.processing.roles import JOB
-from opencqrs_py.processing.schedules import Cron, FixedDelay, FixedRate
+from opencqrs_py.processing.schedules import CronSchedule, FixedDelay, FixedRate
 from opencqrs_py.processing.signatures import read_signature
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def _scheduled(rule: TriggerSettings) -> Ticking:
         text = f"{rule.fixed_delay:g} s after the end of a run"
         return Ticking(FixedDelay(rule.initial_delay, rule.fixed_delay), text, from_end=True)
     if rule.cron is not None:
-        return Ticking(Cron(rule.cron, ZoneInfo(rule.zone)), f"{rule.cron} ({rule.zone})")
+        return Ticking(CronSchedule(rule.cron, ZoneInfo(rule.zone)), f"{rule.cron} ({rule.zone})")
     return Ticking()
 
 

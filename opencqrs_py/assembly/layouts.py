@@ -13,7 +13,7 @@ from opencqrs_py.assembly.actor import actor
 from opencqrs_py.assembly.group_names import group_named
 from opencqrs_py.assembly.nodes import has_progress_in_sql, is_led
 from opencqrs_py.config import EffectiveGroup
-from opencqrs_py.control.layouts import Known, Log, Progress, at_start, carried_over, even, merge_of, split_of
+from opencqrs_py.control.layouts import Cursors, Known, Log, at_start, carried_over, even, merge_of, split_of
 from opencqrs_py.control.ports import ControlStore
 from opencqrs_py.control.records import ControlView
 from opencqrs_py.errors import AssemblyError, LayoutError
@@ -215,7 +215,7 @@ class Layouts:
         _log.info("group %s has %s now, and had %d; changed by %s", name, count, len(known), actor())
         return _result(name, known, target, carried, running=let_go.running)
 
-    def _carrying(self, group: EffectiveGroup, target: Sequence[Partition]) -> Callable[[Progress], Progress]:
+    def _carrying(self, group: EffectiveGroup, target: Sequence[Partition]) -> Callable[[Cursors], Cursors]:
         processing: GroupProcessing = self._parts[group.name].processing()
         if not processing.repartitions:
             what = f"group '{group.name}' cannot have other partitions: its own resolver assigns sequences"
@@ -225,7 +225,7 @@ class Layouts:
             what = f"group '{group.name}' has a @dataframe_handler: its only partition is split by Spark"
             raise LayoutError("OCQ-615", what, fix="leave it at one partition")
 
-        def carry(known: Progress) -> Progress:
+        def carry(known: Cursors) -> Cursors:
             carried = carried_over(known, target, Log(processing.hashes_at, processing.positions_of))
             if in_frames and any(cursor.ahead is not None for cursor in carried.values()):
                 what = f"partitions of group '{group.name}' are at different positions"
@@ -233,7 +233,7 @@ class Layouts:
                 raise LayoutError("OCQ-615", what, fix=fix)
             return carried
 
-        def carry_named(known: Progress) -> Progress:
+        def carry_named(known: Cursors) -> Cursors:
             try:
                 return carry(known)
             except UnsequencedError as failed:
@@ -306,7 +306,7 @@ def _result(
     group: str,
     before: Sequence[Partition],
     after: Sequence[Partition],
-    carried: Progress,
+    carried: Cursors,
     *,
     running: bool = False,
     dry_run: bool = False,

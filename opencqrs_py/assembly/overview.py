@@ -43,7 +43,7 @@ _OF_OWNERS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Snapshot:
     """What was read of groups at one moment.
 
     Attributes:
@@ -128,7 +128,7 @@ class Overview:
         *,
         own: NodeLoad | None = None,
         whole: bool = True,
-    ) -> Look:
+    ) -> Snapshot:
         """Read what is known of groups, by a number of statements that does not grow with groups and partitions.
 
         What cannot be read while a database is unavailable is left out if this process has partitions of the groups,
@@ -163,10 +163,10 @@ class Overview:
             outages.append(_line_of(error))
         if not outages and any(status.position > head for status in known.values()):
             head = source.head()  # events were added and handled since the first call
-        return Look(head, running, known, view, own, "; ".join(outages))
+        return Snapshot(head, running, known, view, own, "; ".join(outages))
 
     def statuses(
-        self, chosen: Sequence[EffectiveGroup], look: Look, source: EventSource | None = None
+        self, chosen: Sequence[EffectiveGroup], look: Snapshot, source: EventSource | None = None
     ) -> list[GroupStatus]:
         """Return how far groups are.
 
@@ -192,7 +192,7 @@ class Overview:
             found |= {record.group: record for record in records}
         return [replace(status, record=found.get(status.group)) for status in statuses]
 
-    def health(self, chosen: Sequence[EffectiveGroup], look: Look, source: EventSource, rule: HealthRule) -> Health:
+    def health(self, chosen: Sequence[EffectiveGroup], look: Snapshot, source: EventSource, rule: HealthRule) -> Health:
         """Return whether all is well with groups."""
         if look.outage:
             return Health(unavailable=look.outage)
@@ -238,7 +238,7 @@ class Overview:
         asked = {*names} - {*in_database[1:]}
         return {id(each): each for each in (self.parts[name].tracker() for name in asked)}.values()
 
-    def _status(self, settings: EffectiveGroup, look: Look, source: EventSource | None) -> GroupStatus:
+    def _status(self, settings: EffectiveGroup, look: Snapshot, source: EventSource | None) -> GroupStatus:
         statuses = look.statuses_of(settings)
         behind = {each.position for each in statuses.values() if each.position < look.head}
         ages: dict[int, float | None] = {}
@@ -255,11 +255,11 @@ class Overview:
             nodes_on_spark=look.on_spark(settings.name),
         )
 
-    def _health(self, settings: EffectiveGroup, look: Look, source: EventSource, rule: HealthRule) -> GroupHealth:
+    def _health(self, settings: EffectiveGroup, look: Snapshot, source: EventSource, rule: HealthRule) -> GroupHealth:
         return judged(settings.name, self.standings(settings, look, source, rule.stalled_after), rule)
 
     def standings(
-        self, settings: EffectiveGroup, look: Look, source: EventSource, stalled_after: float = inf
+        self, settings: EffectiveGroup, look: Snapshot, source: EventSource, stalled_after: float = inf
     ) -> list[Standing]:
         """Return the status of each partition of a group; the event store is used only for how long one waits."""
         statuses, led = look.statuses_of(settings), is_led(self.parts[settings.name])
@@ -353,7 +353,7 @@ def _age_after(position: int, source: EventSource, settings: EffectiveGroup, now
     return None if moment is None else max(0.0, (now - moment).total_seconds())
 
 
-def _with_owner(status: PartitionStatus, settings: EffectiveGroup, look: Look, lease: Lease) -> PartitionStatus:
+def _with_owner(status: PartitionStatus, settings: EffectiveGroup, look: Snapshot, lease: Lease) -> PartitionStatus:
     """Return the status of a partition with what the control tables show of it."""
     wanted, record = look.wanted_of(lease.key, settings), look.view.record_of(lease.node)
     status = replace(status, wanted=wanted.value)

@@ -22,7 +22,7 @@ from opencqrs_py.processing.filters import EventFilter
 from opencqrs_py.processing.interception import Interceptors
 from opencqrs_py.processing.ports import SequenceResolver
 from opencqrs_py.processing.reading import Reading, Upcasters
-from opencqrs_py.processing.schedules import Cron, FixedDelay, FixedRate, Schedule
+from opencqrs_py.processing.schedules import CronSchedule, FixedDelay, FixedRate, Schedule
 from opencqrs_py.processing.sequence_resolvers import (
     NoSequence,
     PerDataField,
@@ -174,7 +174,7 @@ def schedule_rule_of(
 
 def _schedule(settings: ScheduleSettings) -> Schedule:
     if settings.cron is not None:
-        return Cron(settings.cron, ZoneInfo(settings.time_zone))
+        return CronSchedule(settings.cron, ZoneInfo(settings.time_zone))
     kind = FixedRate if settings.kind is Interval.FIXED_RATE else FixedDelay
     return kind(settings.initial_delay, settings.interval or 0.0)
 

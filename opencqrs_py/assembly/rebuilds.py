@@ -17,7 +17,7 @@ from opencqrs_py.assembly.actor import actor
 from opencqrs_py.assembly.blueprint import Blueprint
 from opencqrs_py.assembly.group_names import group_named
 from opencqrs_py.assembly.rebuild_checks import require_streaming
-from opencqrs_py.assembly.shadow_build import FilledShadow, RebuildProgress, ShadowBuild, Watcher, old_tables_kept
+from opencqrs_py.assembly.shadow_build import FilledShadow, OnProgress, RebuildProgress, ShadowBuild, old_tables_kept
 from opencqrs_py.config import EffectiveGroup
 from opencqrs_py.errors import RebuildError
 from opencqrs_py.model.partition import Partition
@@ -165,7 +165,7 @@ class Rebuilds:
         *,
         timeout: float = DEFAULT_TIMEOUT,
         accept_unhandled: bool = False,
-        watcher: Watcher = _unwatched,
+        watcher: OnProgress = _unwatched,
     ) -> RebuildResult:
         """Build a group again beside the live one, on its engine in this process, and swap both when it has caught up.
 
@@ -197,7 +197,12 @@ class Rebuilds:
         return RebuildResult(group.name, swapped.position, swapped.tables, swapped.seconds, running)
 
     def compare(
-        self, name: str, *, timeout: float = DEFAULT_TIMEOUT, examples: int = _EXAMPLES, watcher: Watcher = _unwatched
+        self,
+        name: str,
+        *,
+        timeout: float = DEFAULT_TIMEOUT,
+        examples: int = _EXAMPLES,
+        watcher: OnProgress = _unwatched,
     ) -> Comparison:
         """Build the group again up to the head, and return which rows differ from the live ones. Nothing is swapped.
 

@@ -14,7 +14,7 @@ from typing import Any
 from opencqrs_py.assembly.answers import json_answer, reason_of
 from opencqrs_py.assembly.jobs import Jobs, JobStatus
 from opencqrs_py.assembly.nodes import node_name
-from opencqrs_py.assembly.overview import Look, Overview
+from opencqrs_py.assembly.overview import Overview, Snapshot
 from opencqrs_py.assembly.processors import Processors
 from opencqrs_py.assembly.rates import Rates
 from opencqrs_py.assembly.rows import group_rows
@@ -57,7 +57,7 @@ class Served:
     source: Callable[[], EventSource]
     jobs: Callable[[], Jobs] | None = None
 
-    def look(self) -> Look:
+    def look(self) -> Snapshot:
         """Read what is known of all groups, by a number of statements that does not grow with them."""
         processors, overview = self.processors(), self.overview()
         if processors is None:
@@ -177,7 +177,7 @@ class Serving:
         content, content_type = self._exposition(figures, self.counting, accept, self.runs)
         return Answer(HTTPStatus.OK, content, content_type)
 
-    def _partitions(self, look: Look) -> list[Any]:
+    def _partitions(self, look: Snapshot) -> list[Any]:
         from opencqrs_py.web.metrics import PartitionFigures  # noqa: PLC0415 as above
 
         overview = self._served.overview()

@@ -16,7 +16,7 @@ from opencqrs_py.model.masking import scrubbed
 from opencqrs_py.processing.exceptions import plain_text
 from opencqrs_py.web.errands import Errands
 from opencqrs_py.web.looks import KeptLook
-from opencqrs_py.web.run_requests import RefusedError, require_token, run_request
+from opencqrs_py.web.run_requests import RequestRefusedError, require_token, run_request
 from opencqrs_py.web.server import Answer, Branch, Request, text_answer
 
 T = TypeVar("T")
@@ -68,7 +68,7 @@ class JobsBranch(Branch):
                 what = "no parameters are read from the address; ids belong in the body"
                 return text_answer(HTTPStatus.BAD_REQUEST, what)
             return self._answer(request)
-        except RefusedError as refused:
+        except RequestRefusedError as refused:
             return refused.answer
         except UnknownJobError as error:
             return text_answer(HTTPStatus.NOT_FOUND, _line_of(error))

@@ -13,7 +13,7 @@ from opencqrs_py.adapters.sql import Database, SqlProgressTracker
 from opencqrs_py.adapters.sql.shadows import Shadows
 from opencqrs_py.adapters.sql.swaps import changed_meanwhile
 from opencqrs_py.assembly.blueprint import Blueprint
-from opencqrs_py.assembly.databases import DatabaseRule, Said
+from opencqrs_py.assembly.databases import DatabaseRule, SettingValue
 from opencqrs_py.assembly.group_code import code_texts, starts_fingerprint
 from opencqrs_py.assembly.rebuild_checks import require_streaming, shared_tables
 from opencqrs_py.assembly.rebuild_reach import Reach
@@ -27,7 +27,7 @@ from opencqrs_py.model.naming import listed
 from opencqrs_py.model.partition import Partition, layout
 from opencqrs_py.model.rebuild import Fate, RebuildRecord, ShadowTable
 from opencqrs_py.processing.group_records import GroupCode, same_code
-from opencqrs_py.processing.pacing import Arrivals, Following, Pace
+from opencqrs_py.processing.pacing import ArrivalRate, Following, Pace
 from opencqrs_py.processing.roles import Kind
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class RebuildProgress:
     events_per_second: float | None = None
 
 
-Watcher = Callable[[RebuildProgress], None]
+OnProgress = Callable[[RebuildProgress], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ class ShadowBuild:
         return tuple(one.handler.place for one in bound if not one.signature.transactional)
 
     @contextmanager
-    def filled(self, watcher: Watcher) -> Iterator[FilledShadow]:
+    def filled(self, watcher: OnProgress) -> Iterator[FilledShadow]:
         """Fill the shadow until it is near the head; that continues until the end of the block.
 
         Raises:
@@ -359,9 +359,11 @@ class ShadowBuild:
         asked = (argument.kind for one in self._parts.handlers() for argument in one.signature.arguments)
         return not self._group.rebuild.run_all_handlers and Kind.AFTER_COMMIT in asked
 
-    def _fill(self, run: ShadowRun, watcher: Watcher, pace: Pace | None, reach: Reach, record: RebuildRecord) -> None:
+    def _fill(
+        self, run: ShadowRun, watcher: OnProgress, pace: Pace | None, reach: Reach, record: RebuildRecord
+    ) -> None:
         source, pause, name = self._container.event_store(), _PAUSE, self._group.name
-        arrivals = None if pace is None else Arrivals(pace.per_second, source.head)
+        arrivals = None if pace is None else ArrivalRate(pace.per_second, source.head)
         since = look_at = time.monotonic()
         target = reach.target(source.head())
         seen: tuple[float, int] | None = None
@@ -397,7 +399,7 @@ def _moved(rule: DatabaseRule, url: str) -> DatabaseRule:
     if rule.event_schema is not None:  # which is that of the database no more
         sign = "&" if "?" in store.value else "?"
         store = replace(store, value=f"{store.value}{sign}opencqrs_schema={rule.event_schema}")
-    shown = Said(url, mask_url(url), "opencqrs groups rebuild")
+    shown = SettingValue(url, mask_url(url), "opencqrs groups rebuild")
     return replace(rule, event_store=store, url=shown, ref=None, schema=None)
 
 

@@ -9,8 +9,6 @@ import click
 from opencqrs_py.cli.options import Integer, ProjectOptions, Seconds, format_option, project_options
 from opencqrs_py.cli.output import print_json, print_line
 
-__all__ = ["await_command"]
-
 
 @click.command("await")
 @click.argument("names", metavar="GROUP...", nargs=-1, required=True)

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from opencqrs_py.assembly.conditions import Decision
     from opencqrs_py.config import Configuration, EffectiveValue
 
-__all__ = ["conditions_command", "config_command", "schema_command"]
 
 _Section: TypeAlias = "tuple[str, str]"
 """What settings belong to: ``group`` or ``job`` and its name, or twice nothing for the application."""

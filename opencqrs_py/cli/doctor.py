@@ -18,8 +18,6 @@ from opencqrs_py.model.masking import scrubbed
 from opencqrs_py.model.naming import counted
 from opencqrs_py.processing.exceptions import one_line
 
-__all__ = ["doctor_command"]
-
 
 @dataclass(frozen=True, slots=True)
 class Finding:

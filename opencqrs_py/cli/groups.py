@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from opencqrs_py.assembly.resets import ResetResult
     from opencqrs_py.assembly.status import GroupStatus
 
-__all__ = ["groups_command"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 

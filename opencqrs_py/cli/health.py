@@ -12,7 +12,6 @@ from opencqrs_py.cli.output import cell, clean, print_json, stdout
 if TYPE_CHECKING:
     from opencqrs_py.assembly.health import Health
 
-__all__ = ["health_command", "print_unhealthy"]
 
 _WELL = {"running": "green", "stopped": "default", "unknown": "default", "idle": "green", "paused": "default"}
 

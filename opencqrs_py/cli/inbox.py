@@ -19,7 +19,6 @@ from opencqrs_py.model.naming import counted
 if TYPE_CHECKING:
     from opencqrs_py.assembly.inbox import InboxControl, InboxFilter, InboxStep, ShownEntry
 
-__all__ = ["inbox_command"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 _SKIPPED = "skipped"

@@ -11,8 +11,6 @@ import orjson
 from opencqrs_py.cli.output import clean, print_result
 from opencqrs_py.config.schema import json_schema
 
-__all__ = ["init_command"]
-
 _FILES = ("application.yaml", "handlers.py", "events.ndjson")
 _SCHEMA = "application.schema.json"  # named by the first line of application.yaml, for editors
 

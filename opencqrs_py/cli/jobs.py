@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from opencqrs_py.jobs.runs import JobRun
     from opencqrs_py.jobs.upcoming import Upcoming
 
-__all__ = ["jobs_command"]
 
 FAILED, SKIPPED = 1, 3  # exit codes: the run failed or was cancelled; it did not take place
 _COLOURS = {"failed": "red", "retrying": "yellow", "cancelled": "yellow", "skipped": "yellow", "succeeded": "green"}

@@ -14,8 +14,6 @@ from opencqrs_py.cli.records import records_on_terminal
 from opencqrs_py.cli.signals import INTERRUPTED, signals
 from opencqrs_py.errors import EngineLostError, ExplainedError, NotReachedError, OpenCqrsError, WaitTimedOutError
 
-__all__ = ["cli", "main"]
-
 _COMMANDS = {
     "await": "opencqrs_py.cli.awaiting",
     "conditions": "opencqrs_py.cli.config",

@@ -37,7 +37,7 @@ _HELD_UP = {
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class SeenPartition:
     """One partition at one moment.
 
     Attributes:
@@ -126,7 +126,7 @@ class Monitor(Observer, AbstractContextManager["Monitor"]):
         with self._lock:
             self.handled[group, str(partition)] += outcome.handled
 
-    def show(self, looks: list[Look]) -> None:
+    def show(self, looks: list[SeenPartition]) -> None:
         """Log a line for each partition that moved since the last time."""
         for look in looks:
             if look.rate:
@@ -142,7 +142,7 @@ class Monitor(Observer, AbstractContextManager["Monitor"]):
                 statuses = []
             self.show([self._look(p, s.head) for s in statuses for p in s.partitions])
 
-    def _look(self, status: PartitionStatus, head: int) -> Look:
+    def _look(self, status: PartitionStatus, head: int) -> SeenPartition:
         kept = round(_RATE_SECONDS / self._every)
         group, partition, position = status.group, str(status.partition), status.position
         seen = self._seen.setdefault((group, partition), deque(maxlen=max(2, kept)))
@@ -150,7 +150,7 @@ class Monitor(Observer, AbstractContextManager["Monitor"]):
         seen.append((now, position))
         (then, before) = seen[0]
         rate = (position - before) / (now - then) if now > then else 0.0
-        return Look(group, partition, position, head, rate, held_up(status, datetime.now(UTC)))
+        return SeenPartition(group, partition, position, head, rate, held_up(status, datetime.now(UTC)))
 
 
 def held_up(status: PartitionStatus, now: datetime) -> str:
@@ -189,7 +189,7 @@ class TerminalMonitor(Monitor):
         super().__exit__(kind, error, trace)
         self._bars.stop()
 
-    def show(self, looks: list[Look]) -> None:
+    def show(self, looks: list[SeenPartition]) -> None:
         """Move the bars."""
         for look in looks:
             key = (look.group, look.partition)

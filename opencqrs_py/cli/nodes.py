@@ -14,8 +14,6 @@ from opencqrs_py.cli.tables import spark_size
 if TYPE_CHECKING:
     from opencqrs_py.assembly.control import NodeStatus
 
-__all__ = ["nodes_command"]
-
 
 @click.command("nodes")
 @project_options

@@ -18,7 +18,6 @@ from opencqrs_py.model.masking import scrubbed
 if TYPE_CHECKING:
     from opencqrs_py.assembly.application import Application
 
-__all__ = ["Integer", "ProjectOptions", "format_option", "project_options"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-__all__ = ["cell", "clean", "explain", "messages", "print_json", "print_line", "print_result", "stderr", "stdout"]
 
 _PIPE_WIDTH = 1_000  # columns of a table that goes into a file or pipe: enough to break nothing
 

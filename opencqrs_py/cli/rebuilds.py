@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from opencqrs_py.assembly.shadow_build import RebuildProgress
     from opencqrs_py.model.rebuild import ShadowTable
 
-__all__ = ["rebuild_command"]
 
 _EVERY_SECONDS = 5.0  # between two lines of how far it is
 _WAYS = ("--dry-run", "--compare", "--undo", "--drop-old", "--abort")

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from opencqrs_py.assembly.application import Application
 from opencqrs_py.assembly.status import GroupStatus, RunResult
 
-__all__ = ["CAUGHT_UP_WITH_SKIPS", "run_command"]
-
 _log = logging.getLogger("opencqrs.command")
 CAUGHT_UP_WITH_SKIPS = 3  # exit code: done, but not every event was handled
 

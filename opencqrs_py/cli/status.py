@@ -16,7 +16,6 @@ from opencqrs_py.model.masking import scrubbed
 if TYPE_CHECKING:
     from opencqrs_py.assembly.application import Application
 
-__all__ = ["status_command"]
 
 _SHOWN = ("failed", "overdue")  # of jobs: opencqrs health says more
 

@@ -67,7 +67,7 @@ def _leaves(section: InheritedSection, path: LeafName = ()) -> Iterator[LeafName
         yield from _leaves(value, below) if isinstance(value, InheritedSection) else (below,)
 
 
-Said: TypeAlias = "dict[LeafName, object]"
+LevelValues: TypeAlias = "dict[LeafName, object]"
 """What one level says of inherited settings, before it is validated."""
 
 
@@ -138,7 +138,7 @@ class Family:
         """Return the leaf if ``path`` is a setting of the standard, else an empty tuple."""
         return path[len(self.standard) :] if path[: len(self.standard)] == self.standard else ()
 
-    def said(self, level: object) -> Said:
+    def said(self, level: object) -> LevelValues:
         """Return the values set in ``level``, a nested mapping or settings made in code; nothing for anything else."""
         return dict(self._said(level, ()))
 
@@ -151,7 +151,7 @@ class Family:
             elif path or below in self.leaves:
                 yield below, value
 
-    def merged(self, own: object, standard: Said) -> object:
+    def merged(self, own: object, standard: LevelValues) -> object:
         """Return ``own`` with what it inherits from ``standard``, and without what is reset to its built-in default."""
         if own is not None and not isinstance(own, Mapping | type(self.built_in)):
             return own  # which is refused when it is validated

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from opencqrs_py.config.binding import Bound, Merged
     from opencqrs_py.config.entries import Entry
-    from opencqrs_py.config.inheritance import Family, Said
+    from opencqrs_py.config.inheritance import Family, LevelValues
     from opencqrs_py.config.keys import Index, Setting
 
 _ALIKE = 0.6
@@ -232,7 +232,7 @@ def report_refusals(error: ValidationError, merged: Merged, searched: str, findi
         )
 
 
-def report_rivals(family: Family, levels: Mapping[Path, Said], merged: Merged, findings: Findings) -> None:
+def report_rivals(family: Family, levels: Mapping[Path, LevelValues], merged: Merged, findings: Findings) -> None:
     """Report settings that exclude each other and are given on one level.
 
     Args:

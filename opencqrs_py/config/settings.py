@@ -22,7 +22,7 @@ from typing_extensions import override
 
 from opencqrs_py.config.choices import DataFormat, DriverHandles, LogFormat, OnUnknown
 from opencqrs_py.config.groups import GROUP_FAMILY, GroupSettings
-from opencqrs_py.config.inheritance import AtLeastOne, Family, Said
+from opencqrs_py.config.inheritance import AtLeastOne, Family, LevelValues
 from opencqrs_py.config.jobs import JOB_FAMILY, JobSettings
 from opencqrs_py.config.sources import LayeredSource
 from opencqrs_py.config.value_types import Bind, Duration, Fact, Name, Token, Url, Whole
@@ -32,7 +32,7 @@ from opencqrs_py.model.naming import canonical
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-Column = Annotated[str, Field(min_length=1)]
+ColumnName = Annotated[str, Field(min_length=1)]
 
 
 class Section(BaseModel):
@@ -54,7 +54,7 @@ class InheritingSection(Section):
     """Settings below many names, which include what they inherit from the standard beside them."""
 
     family: ClassVar[Family]
-    _said: dict[str | None, Said] = PrivateAttr(default_factory=dict)
+    _said: dict[str | None, LevelValues] = PrivateAttr(default_factory=dict)
 
     @model_validator(mode="wrap")
     @classmethod
@@ -77,7 +77,7 @@ class InheritingSection(Section):
         result._said = {None: standard, **{name: family.said(each) for name, each in own.items()}}  # noqa: SLF001
         return result
 
-    def said_of(self, name: str | None) -> Said:
+    def said_of(self, name: str | None) -> LevelValues:
         """Return the own settings of ``name``, before validation; ``None`` for the standard."""
         return self._said.get(name, {})
 
@@ -107,22 +107,22 @@ class JobsSettings(InheritingSection):
 class MappingSettings(Section):
     """A table of another system that is the event store; all names as they are written in the database."""
 
-    table: Column | None = Field(
+    table: ColumnName | None = Field(
         None, description="The table, which is only read; a schema may stand before it, with a dot. Unset: our own."
     )
-    position: Column | None = Field(
+    position: ColumnName | None = Field(
         None, description="Column of whole numbers above 0 that grow from row to row, each drawn as its row is added."
     )
-    id: Column | None = Field(None, description="Column of the event's id.")
-    source: Column | None = Field(None, description="Column of the source.")
-    source_value: Column | None = Field(
+    id: ColumnName | None = Field(None, description="Column of the event's id.")
+    source: ColumnName | None = Field(None, description="Column of the source.")
+    source_value: ColumnName | None = Field(
         None, description="Source of all events, where no column holds it. Unset: the table's name."
     )
-    subject: Column | None = Field(None, description="Column of the subject. Unset: all subjects are /.")
-    type: Column | None = Field(None, description="Column of the event type.")
-    time: Column | None = Field(None, description="Column of the time: a timestamp, or a text as in RFC 3339.")
-    data: Column | None = Field(None, description="Column of the data: JSON, also as text.")
-    metadata: Column | None = Field(None, description="Column of what accompanies the data: a JSON object.")
+    subject: ColumnName | None = Field(None, description="Column of the subject. Unset: all subjects are /.")
+    type: ColumnName | None = Field(None, description="Column of the event type.")
+    time: ColumnName | None = Field(None, description="Column of the time: a timestamp, or a text as in RFC 3339.")
+    data: ColumnName | None = Field(None, description="Column of the data: JSON, also as text.")
+    metadata: ColumnName | None = Field(None, description="Column of what accompanies the data: a JSON object.")
 
 
 class EventStoreSettings(Section):

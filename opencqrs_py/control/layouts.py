@@ -16,7 +16,7 @@ from opencqrs_py.model.partition import Partition, layout
 from opencqrs_py.model.progress import Cursor, FailureRecord
 from opencqrs_py.model.replay import Replay
 
-Progress: TypeAlias = Mapping[Partition, Cursor]
+Cursors: TypeAlias = Mapping[Partition, Cursor]
 
 MOST_PARTITIONS = 1_024
 
@@ -130,7 +130,7 @@ class Log:
     positions_of: Callable[[Partition, int, int], Iterable[int]] = field(default=lambda *_: ())
 
 
-def carried_over(known: Progress, partitions: Sequence[Partition], log: Log) -> dict[Partition, Cursor]:
+def carried_over(known: Cursors, partitions: Sequence[Partition], log: Log) -> dict[Partition, Cursor]:
     """Return where the new ones of some partitions continue, so that no event is handled twice and none is left out.
 
     Args:
@@ -145,7 +145,7 @@ def carried_over(known: Progress, partitions: Sequence[Partition], log: Log) -> 
     return {each: _carried_to(each, known, epoch, log) for each in partitions if each not in known}
 
 
-def _carried_to(partition: Partition, known: Progress, epoch: int, log: Log) -> Cursor:
+def _carried_to(partition: Partition, known: Cursors, epoch: int, log: Log) -> Cursor:
     before = [cursor for each, cursor in sorted(known.items()) if each.overlaps(partition)]
     handled = [part for cursor in before for part in _handled(cursor)]
     whole = (position for each, position in handled if each.contains(partition))

@@ -14,7 +14,7 @@ from opencqrs_py.engines.threads import Threads
 from opencqrs_py.processing.awaiting import finish, tasks_may_stay
 from opencqrs_py.processing.exceptions import raise_interrupt
 from opencqrs_py.processing.notices import in_words
-from opencqrs_py.processing.participation import Answer, Call
+from opencqrs_py.processing.participation import CallOutcome, ParticipantCall
 
 
 class AnswersInTime:
@@ -29,12 +29,12 @@ class AnswersInTime:
         self._in_hand: dict[Hashable, float] = {}
         self._lock = Lock()
 
-    def ask(self, calls: Mapping[Hashable, Call], seconds: float) -> dict[Hashable, Answer]:
+    def ask(self, calls: Mapping[Hashable, ParticipantCall], seconds: float) -> dict[Hashable, CallOutcome]:
         """Make calls at once and wait for them; see ``Caller``."""
         until = time.monotonic() + seconds
         free = {key: call for key, call in calls.items() if self._begin(key)}
-        answers = {key: Answer(error=self._still(key)) for key in calls.keys() - free.keys()}
-        returned = SimpleQueue[tuple[Hashable, Answer]]()
+        answers = {key: CallOutcome(error=self._still(key)) for key in calls.keys() - free.keys()}
+        returned = SimpleQueue[tuple[Hashable, CallOutcome]]()
         awaited = {key: call for key, call in free.items() if inspect.iscoroutinefunction(call)}
         waiting = free.keys() - awaited.keys()
         for key in waiting:
@@ -49,7 +49,7 @@ class AnswersInTime:
             try:
                 key, answer = returned.get(timeout=max(0.0, until - time.monotonic()))
             except Empty:
-                return answers | dict.fromkeys(waiting, Answer(error=_late(seconds)))
+                return answers | dict.fromkeys(waiting, CallOutcome(error=_late(seconds)))
             answers[key] = answer
             waiting.discard(key)
         return answers
@@ -60,12 +60,12 @@ class AnswersInTime:
             since = self._in_hand.get(key)
         return None if since is None else self._still(key)
 
-    def made(self, key: Hashable, call: Call) -> Answer:
+    def made(self, key: Hashable, call: ParticipantCall) -> CallOutcome:
         """Make a call on this thread; return its outcome."""
         try:
-            return Answer(finish(call()))
+            return CallOutcome(finish(call()))
         except BaseException as error:  # whatever the project's code raises is an answer
-            return Answer(error=error)
+            return CallOutcome(error=error)
         finally:
             self._end([key])
 
@@ -88,24 +88,24 @@ class AnswersInTime:
 
 
 def _putting(
-    returned: SimpleQueue[tuple[Hashable, Answer]], answers: AnswersInTime, key: Hashable, call: Call
+    returned: SimpleQueue[tuple[Hashable, CallOutcome]], answers: AnswersInTime, key: Hashable, call: ParticipantCall
 ) -> Callable[[], None]:
     return lambda: returned.put((key, answers.made(key, call)))
 
 
-async def _awaited(calls: Mapping[Hashable, Call], seconds: float) -> dict[Hashable, Answer]:
+async def _awaited(calls: Mapping[Hashable, ParticipantCall], seconds: float) -> dict[Hashable, CallOutcome]:
     answers = await asyncio.gather(*(_one(call, seconds) for call in calls.values()))
     return dict(zip(calls, answers, strict=True))
 
 
-async def _one(call: Call, seconds: float) -> Answer:
+async def _one(call: ParticipantCall, seconds: float) -> CallOutcome:
     try:
         async with asyncio.timeout(seconds) as limit:
             value = await cast("Awaitable[object]", call())
     except BaseException as error:
         raise_interrupt(error)
-        return Answer(error=_late(seconds) if limit.expired() else error)
-    return Answer(value)
+        return CallOutcome(error=_late(seconds) if limit.expired() else error)
+    return CallOutcome(value)
 
 
 def _late(seconds: float) -> TimeoutError:

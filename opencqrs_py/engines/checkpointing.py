@@ -16,7 +16,7 @@ from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.event_types import EventTypes
 from opencqrs_py.processing.interception import Interceptors
 from opencqrs_py.processing.participants import form_of, says_when_parked_events_are_durable
-from opencqrs_py.processing.participation import PARKED, Checkpointing, Halves
+from opencqrs_py.processing.participation import PARKED, Halves, Participation
 from opencqrs_py.processing.reading import Reading
 from opencqrs_py.processing.roles import IN_TRANSACTION, Kind
 from opencqrs_py.processing.sequencing import Sequencing, SequencingByObject
@@ -59,7 +59,7 @@ def make_checkpointing(
     interceptors: Interceptors,
     sequencing: Sequencing,
     rule: CheckpointRule,
-) -> Checkpointing | None:
+) -> Participation | None:
     """Return the participants of a group, ``None`` if no handler belongs to one.
 
     Args:
@@ -107,7 +107,7 @@ def make_checkpointing(
     deferred = rule.mode is not CheckpointMode.AUTO or not others
     warning = _mixed(group, own, others, rule.mode) if others else ""
     parts = (_each_once(own), halves(own), halves(others), AnswersInTime())
-    return Checkpointing(*parts, deferred=deferred, timeout=rule.timeout, warning=warning)
+    return Participation(*parts, deferred=deferred, timeout=rule.timeout, warning=warning)
 
 
 def _require_parking(group: str, own: Sequence[BoundHandler], without: str) -> None:

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 from opencqrs_py.jobs.ports import JobStore
 from opencqrs_py.jobs.rules import JobRule
-from opencqrs_py.jobs.runs import JobRecord, JobRun, JobsView, Position, RunStatus
+from opencqrs_py.jobs.runs import JobRecord, JobRun, JobsView, RunPosition, RunStatus
 from opencqrs_py.jobs.sitting import Claim, Room, Sitting, asked_to_end, claim_of, has_come, needs_tick
 from opencqrs_py.model.job import Trigger
 from opencqrs_py.processing.recovery import wait_after
@@ -56,7 +56,7 @@ class Ending:
         released: Whether it continues in another process, as this one ends.
     """
 
-    position: Position
+    position: RunPosition
     error: str = ""
     permanent: bool = False
     reason: str = ""

@@ -12,9 +12,9 @@ from datetime import timedelta
 from opencqrs_py.errors import FencedError, JobCancelledError, JobError, NonTransientError, UnavailableError
 from opencqrs_py.jobs.binding import BoundJob, work_of
 from opencqrs_py.jobs.desk import Ending
-from opencqrs_py.jobs.items import Items, Page
+from opencqrs_py.jobs.items import IdPage, Items
 from opencqrs_py.jobs.ports import JobStore, Selector
-from opencqrs_py.jobs.runs import JobRun, Position
+from opencqrs_py.jobs.runs import JobRun, RunPosition
 from opencqrs_py.model.choices import JobTransaction
 from opencqrs_py.model.job import JobContext, JobId, RunSignals
 from opencqrs_py.model.naming import counted
@@ -163,7 +163,7 @@ class JobExecution:
                 self._call(page, None)
             self._record(_after(self._position, page))
 
-    def _read_page(self) -> Page:
+    def _read_page(self) -> IdPage:
         reads = self._job.input is not None and self._job.input.reads
         with self._unit(needed=reads) as unit:
             return self._items.page(self._position, self._most(self._position), unit)
@@ -185,7 +185,7 @@ class JobExecution:
         after = position.after if item is None else mark
         try:
             with self._unit(needed=self._job.transactional) as unit:
-                self._call(Page(ids, ids, item, last=False), unit)
+                self._call(IdPage(ids, ids, item, last=False), unit)
                 done = replace(position, after=after, items=position.items + len(ids), done=item is None)
                 self._advance(done, unit)
             self._position = done
@@ -197,7 +197,7 @@ class JobExecution:
             text = position.error or f"{item}: {_text_of(error)}"
             self._record(replace(position, after=after, failed=(*position.failed, item), error=text))
 
-    def _call(self, page: Page, unit: UnitOfWork | None) -> None:
+    def _call(self, page: IdPage, unit: UnitOfWork | None) -> None:
         if not page.call:
             return
         work = work_of(self._job.job.name, unit)
@@ -246,16 +246,16 @@ class JobExecution:
             for error in committed():
                 _log.error("[job %s] a call after the commit failed: %s", self._job.job.name, one_line(error))
 
-    def _advance(self, position: Position, unit: UnitOfWork | None) -> None:
+    def _advance(self, position: RunPosition, unit: UnitOfWork | None) -> None:
         run = replace(self._run, done=self._signals.done, total=self._signals.total)
         if not self._around.store.advance(run, position, unit):
             raise FencedError(f"run {self._run.id} was taken over by another process")
 
-    def _record(self, position: Position) -> None:
+    def _record(self, position: RunPosition) -> None:
         self._advance(position, None)
         self._position = position
 
-    def _most(self, position: Position) -> int:
+    def _most(self, position: RunPosition) -> int:
         rule = self._job.rule
         if rule.most_items is None or self._is_named:
             return rule.limit
@@ -270,12 +270,12 @@ class JobExecution:
     def _too_many_failed(self) -> bool:
         return len(self._position.failed) - self._failed_before >= MOST_FAILED
 
-    def _time_is_over(self, position: Position) -> bool:
+    def _time_is_over(self, position: RunPosition) -> bool:
         """Return whether the time budget is exhausted; each attempt has one, and handles something."""
         begun = (position.items, position.failed) != (self._run.position.items, self._run.position.failed)
         return begun and not self._is_named and self._around.clock.monotonic() >= self._until
 
-    def _limit_reached(self, position: Position | None = None) -> str:
+    def _limit_reached(self, position: RunPosition | None = None) -> str:
         """Return why no further page begins; empty if one does."""
         position = self._position if position is None else position
         if position.done:
@@ -326,7 +326,7 @@ class JobExecution:
         return transactions is not None and transactions.is_outage(error)
 
 
-def _after(position: Position, page: Page) -> Position:
+def _after(position: RunPosition, page: IdPage) -> RunPosition:
     return replace(position, after=page.after, done=page.last, items=position.items + len(page.ids))
 
 

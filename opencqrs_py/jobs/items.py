@@ -10,7 +10,7 @@ from typing import Any
 from opencqrs_py.errors import JobError
 from opencqrs_py.jobs.binding import BoundJob, JobInput, work_of
 from opencqrs_py.jobs.ports import Selector
-from opencqrs_py.jobs.runs import JobRun, Position, distinct
+from opencqrs_py.jobs.runs import JobRun, RunPosition, distinct
 from opencqrs_py.model.job import JobId, JobPage
 from opencqrs_py.processing.ports import UnitOfWork
 
@@ -18,7 +18,7 @@ _ASCENDING = "return the ids in ascending order, those after page.after, or retu
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class IdPage:
     """Some ids of a run.
 
     Attributes:
@@ -53,7 +53,7 @@ class Items:
         self._may_be_short = False  # whether a page that is not full may be followed by another one
         self.gone = 0  # items that had failed and no longer apply
 
-    def page(self, position: Position, most: int, unit: UnitOfWork | None) -> Page:
+    def page(self, position: RunPosition, most: int, unit: UnitOfWork | None) -> IdPage:
         """Return the page after a position.
 
         Args:
@@ -68,23 +68,23 @@ class Items:
         if named is not None:
             return self._of_named(distinct(named), position, most, unit)
         if self._job.input is None:
-            return Page((), (), None, last=True)
+            return IdPage((), (), None, last=True)
         ids = self._applying(self._job.input, JobPage(most, position.after), unit)
         last = not ids if self._may_be_short else len(ids) < most
-        return Page(ids, ids, ids[-1] if ids else position.after, last, call=bool(ids))
+        return IdPage(ids, ids, ids[-1] if ids else position.after, last, call=bool(ids))
 
-    def _of_named(self, named: tuple[JobId, ...], position: Position, most: int, unit: UnitOfWork | None) -> Page:
+    def _of_named(self, named: tuple[JobId, ...], position: RunPosition, most: int, unit: UnitOfWork | None) -> IdPage:
         names = list(map(str, named))
         begin = 0 if position.after is None else names.index(str(position.after)) + 1
         chunk = named[begin : begin + most]
         last = begin + most >= len(named)
         after = chunk[-1] if chunk else position.after
         if self._job.input is None:
-            return Page(chunk, chunk, after, last, call=bool(chunk))
+            return IdPage(chunk, chunk, after, last, call=bool(chunk))
         found = self._found(self._job.input, chunk, unit)
         if position.only is not None:
             self.gone += len(chunk) - len({mark for mark, _ in found})
-        return Page(tuple(id_ for _, id_ in found), tuple(mark for mark, _ in found), after, last, call=bool(found))
+        return IdPage(tuple(id_ for _, id_ in found), tuple(mark for mark, _ in found), after, last, call=bool(found))
 
     def _found(self, given: JobInput, named: tuple[JobId, ...], unit: UnitOfWork | None) -> list[tuple[JobId, JobId]]:
         """Return which of the named ids apply, each as it was named and as the input spells it."""

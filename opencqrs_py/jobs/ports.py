@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Protocol
 
-from opencqrs_py.jobs.runs import JobRecord, JobRun, JobsView, Position
+from opencqrs_py.jobs.runs import JobRecord, JobRun, JobsView, RunPosition
 from opencqrs_py.model.job import JobId, JobPage
 from opencqrs_py.processing.ports import UnitOfWork
 
@@ -87,7 +87,7 @@ class JobStore(Protocol):
         """
         ...
 
-    def advance(self, run: JobRun, position: Position, unit: UnitOfWork | None = None) -> bool:
+    def advance(self, run: JobRun, position: RunPosition, unit: UnitOfWork | None = None) -> bool:
         """Record what of a run is done, if its owner still has it under the same token.
 
         Args:
@@ -148,7 +148,7 @@ class JobStore(Protocol):
         """
         ...
 
-    def gather(self, run: JobRun, position: Position, children: Sequence[JobRun] = ()) -> bool:
+    def gather(self, run: JobRun, position: RunPosition, children: Sequence[JobRun] = ()) -> bool:
         """Record what of a run is done, with all that its children have done, if its owner still has it.
 
         Args:

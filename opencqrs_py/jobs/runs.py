@@ -28,7 +28,7 @@ OPEN = (RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.RETRYING)
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class RunPosition:
     """What of a run is done. It is stored with what the job writes, so that nothing of it is repeated.
 
     Attributes:
@@ -124,7 +124,7 @@ class JobRun:
     owner: str = ""
     node: str = ""
     token: int = 0
-    position: Position = field(default_factory=Position)
+    position: RunPosition = field(default_factory=RunPosition)
     done: int | None = None
     total: int | None = None
     error: str = ""

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 
 from opencqrs_py.jobs.rules import Ticking
-from opencqrs_py.processing.schedules import Cron, Schedule
+from opencqrs_py.processing.schedules import CronSchedule, Schedule
 
 _SECOND = timedelta(seconds=1)
 
@@ -56,17 +56,21 @@ def _instants(schedule: Schedule, at: datetime) -> Iterator[datetime]:
 
 
 def _described(schedule: Schedule, at: datetime) -> Upcoming:
-    local = at.astimezone(schedule.zone if isinstance(schedule, Cron) else UTC)
-    note = (_note_of_gap(schedule, local) or _note_of_repeat(schedule, local)) if isinstance(schedule, Cron) else ""
+    local = at.astimezone(schedule.zone if isinstance(schedule, CronSchedule) else UTC)
+    note = (
+        (_note_of_gap(schedule, local) or _note_of_repeat(schedule, local))
+        if isinstance(schedule, CronSchedule)
+        else ""
+    )
     return Upcoming(at, f"{local:%Y-%m-%d %H:%M:%S %Z}", note)
 
 
-def _note_of_gap(schedule: Cron, local: datetime) -> str:
+def _note_of_gap(schedule: CronSchedule, local: datetime) -> str:
     """Return which times of day do not exist that run at the end of the gap; empty if none do."""
     before = (local.astimezone(UTC) - _SECOND).astimezone(local.tzinfo)
     wall = local.replace(tzinfo=UTC)
     begin = before.replace(tzinfo=UTC) + _SECOND
-    by_the_clock = Cron(schedule.expression)  # the expression where clocks never change
+    by_the_clock = CronSchedule(schedule.expression)  # the expression where clocks never change
     named = [at for at in _until(by_the_clock, begin - _SECOND, wall) if at >= begin]
     if not named or named[-1] == wall:
         return ""
@@ -75,14 +79,14 @@ def _note_of_gap(schedule: Cron, local: datetime) -> str:
     return f"the clocks go forward: {which} not exist, it runs at {wall:%H:%M}"
 
 
-def _until(schedule: Cron, begin: datetime, end: datetime) -> Iterator[datetime]:
+def _until(schedule: CronSchedule, begin: datetime, end: datetime) -> Iterator[datetime]:
     at = schedule.first(begin)
     while at <= end:
         yield at
         at = schedule.first(at)
 
 
-def _note_of_repeat(schedule: Cron, local: datetime) -> str:
+def _note_of_repeat(schedule: CronSchedule, local: datetime) -> str:
     """Return at which of two equal times of day it runs; empty if the time comes once."""
     other = local.replace(fold=1 - local.fold)
     if other.utcoffset() == local.utcoffset():

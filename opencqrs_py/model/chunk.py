@@ -11,10 +11,10 @@ from typing import Any, NamedTuple, overload
 
 from opencqrs_py.model.event import Event, Metadata
 
-Row = tuple[Any, ...]
+EventRow = tuple[Any, ...]
 """Position, type and payload; then the subject, if it is needed, and then the time."""
 
-Whole = Callable[[int], Event]
+ReadWhole = Callable[[int], Event]
 """Reads the event at a position with all its attributes."""
 
 _position = itemgetter(0)  # of a row and of an event
@@ -66,7 +66,7 @@ class Chunk(Sequence[Event]):
 
     __slots__ = ("_columns", "_rows", "_whole")
 
-    def __init__(self, rows: Sequence[Row], whole: Whole | None = None) -> None:
+    def __init__(self, rows: Sequence[EventRow], whole: ReadWhole | None = None) -> None:
         self._rows = rows
         self._whole = whole
         self._columns = _OF_EVENTS if whole is None else _OF_ROWS
@@ -186,8 +186,8 @@ class Chunk(Sequence[Event]):
         Rows must have their subjects.
         """
         column = self._columns.subject
-        rows_of: dict[int, list[Row]] = defaultdict(list)
-        takes: dict[str, Callable[[Row], None]] = {}
+        rows_of: dict[int, list[EventRow]] = defaultdict(list)
+        takes: dict[str, Callable[[EventRow], None]] = {}
         for row in self._rows:
             take = takes.get(row[column])
             if take is None:
@@ -202,8 +202,8 @@ class Chunk(Sequence[Event]):
         Rows must have their subjects.
         """
         column, whole = self._columns.subject, self._whole
-        rows_of: dict[int, list[Row]] = defaultdict(list)
-        known: dict[str, list[list[Row]]] = {}
+        rows_of: dict[int, list[EventRow]] = defaultdict(list)
+        known: dict[str, list[list[EventRow]]] = {}
         for row in self._rows:
             found = known.get(row[column])
             if found is None:
@@ -220,11 +220,11 @@ NOTHING = Chunk(())
 class _Glimpse(Event):
     """An event that was read as a row; the rest of it is read on first use."""
 
-    _whole: Whole
-    _row: Row
+    _whole: ReadWhole
+    _row: EventRow
 
     @classmethod
-    def of(cls, whole: Whole, row: Row) -> _Glimpse:
+    def of(cls, whole: ReadWhole, row: EventRow) -> _Glimpse:
         glimpse = cls(row[0], "", "", "", row[1], None, "", row[2], None)
         own = glimpse.__dict__
         own["_whole"] = whole

@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from opencqrs_py.errors import EventFormatError
-from opencqrs_py.model.chunk import Row
+from opencqrs_py.model.chunk import EventRow
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.json_text import duplicate_key, escapes_a_colon, exact_members, loses_digits
 from opencqrs_py.model.times import check_time, is_time, microseconds, surely_a_time
@@ -247,7 +247,7 @@ def events_of(columns: Columns, positions: Iterable[int]) -> list[Event]:
     return list(map(tuple.__new__, repeat(Event), values))
 
 
-def rows_of(columns: Columns, positions: Iterable[int]) -> list[Row]:
+def rows_of(columns: Columns, positions: Iterable[int]) -> list[EventRow]:
     """Return position, type, payload and subject of each event."""
     payloads = _texts(columns.get("data"))
     return list(zip(positions, columns["type"], payloads, subjects_of(columns), strict=False))

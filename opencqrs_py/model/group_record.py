@@ -48,7 +48,7 @@ class RecordedLayout:
         return RecordedLayout(tuple(partitions), setting, tuple(one for one in overridden if one != setting)[-_KEPT:])
 
 
-Settings = tuple[tuple[str, str], ...]
+SettingTexts = tuple[tuple[str, str], ...]
 """Settings by key, with their values as text."""
 
 
@@ -62,11 +62,11 @@ class RecordedSelection:
         before: The earlier ones.
     """
 
-    settings: Settings
+    settings: SettingTexts
     since: int | None = None
-    before: Settings = ()
+    before: SettingTexts = ()
 
-    def changed(self, settings: Settings, position: int) -> RecordedSelection:
+    def changed(self, settings: SettingTexts, position: int) -> RecordedSelection:
         """Return the selection after a change at a position; a change that is reverted there leaves no trace."""
         before = self.before if self.since == position else self.settings
         return RecordedSelection(settings) if settings == before else RecordedSelection(settings, position, before)

@@ -21,7 +21,7 @@ from opencqrs_py.processing.dispatch import ChunkFailedError
 from opencqrs_py.processing.exceptions import failure_of, one_line, own_frames, raise_interrupt
 from opencqrs_py.processing.feed import Page
 from opencqrs_py.processing.participant_calls import NO_UNIT, ParticipantCalls
-from opencqrs_py.processing.participation import Checkpointing, ClaimedPartition, logger
+from opencqrs_py.processing.participation import ClaimedPartition, Participation, logger
 from opencqrs_py.processing.pipelining import Pipelining
 from opencqrs_py.processing.portions import Portion, without_handling
 from opencqrs_py.processing.processor import PartitionProcessor, Stopping
@@ -51,7 +51,7 @@ class CheckpointedProcessor(PartitionProcessor):
         Facts of Axon section 8: self-checkpointing, with the resolutions 8.7.
     """
 
-    def __init__(self, *parts: Any, checkpointing: Checkpointing, **rest: Any) -> None:
+    def __init__(self, *parts: Any, checkpointing: Participation, **rest: Any) -> None:
         super().__init__(*parts, **rest)
         self._pieces = None
         self._all = checkpointing

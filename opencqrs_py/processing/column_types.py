@@ -15,7 +15,7 @@ import pyarrow as pa
 from pydantic import BaseModel
 from typing_extensions import is_typeddict
 
-Conversion = Callable[[Any], Any]
+ToArrow = Callable[[Any], Any]
 """Converts the value of a field, never ``None``, to what Arrow accepts."""
 
 DIGITS, PLACES = 38, 18
@@ -44,7 +44,7 @@ class ColumnType:
     """
 
     arrow: Any
-    convert: Conversion | None = None
+    convert: ToArrow | None = None
 
     def array(self, values: Iterable[Any]) -> Any:
         """Return values of the field as an array; raises ``ValueError``, ``TypeError`` or ``ArithmeticError``."""
@@ -65,7 +65,7 @@ def _number(value: Any) -> Any:
     return value
 
 
-def _made(kind: type) -> Conversion:
+def _made(kind: type) -> ToArrow:
     """Return a conversion that refuses anything but ``kind``: Arrow takes any number for microseconds or days."""
 
     def checked(value: Any) -> Any:
@@ -170,7 +170,7 @@ def _optional(members: Sequence[Any], field: str, above: tuple[type, ...]) -> Co
     return _column(others[0], field, above) if len(others) == 1 else None
 
 
-def _chosen(values: Sequence[Any], convert: Conversion | None = None) -> ColumnType | None:
+def _chosen(values: Sequence[Any], convert: ToArrow | None = None) -> ColumnType | None:
     kinds = {type(value) for value in values if value is not None}
     if len(kinds) != 1 or (kind := kinds.pop()) not in (str, int):
         return None

@@ -16,7 +16,7 @@ from opencqrs_py.model.naming import canonical
 _log = logging.getLogger("opencqrs.processing")
 _LOOKS = 20  # at the first events of a class: a misspelled name is misspelled in all of them
 _PREPARING = ("function-before", "function-wrap", "function-plain")  # code of the project, which may rename fields
-Path = tuple[str, ...]
+FieldPath = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class FieldNames:
 
     name: str
     written: str
-    read: tuple[Path, ...]
+    read: tuple[FieldPath, ...]
     required: bool
 
 
@@ -73,7 +73,7 @@ def _fields(schemas: Sequence[Mapping[str, Any]]) -> Iterable[tuple[str, Mapping
     return fields.items() if isinstance(fields, Mapping) else [(field["name"], field) for field in fields]
 
 
-class Spelling:
+class SpellingCheck:
     """Checks whether the first events of a class spell a field differently, and warns once.
 
     ``bookId`` in the data does not fill ``book_id``. A field without a default would raise an error; one with a default
@@ -114,6 +114,6 @@ class Spelling:
 
 
 @cache
-def spelling_of(cls: Any) -> Spelling:
+def spelling_of(cls: Any) -> SpellingCheck:
     """Return this process's only check for a class."""
-    return Spelling(cls)
+    return SpellingCheck(cls)

@@ -9,7 +9,7 @@ from enum import Enum
 
 from opencqrs_py.errors import BeginningNeededError, HandlersChangedError, ProgressLostError, RebuildUnderWayError
 from opencqrs_py.model.choices import OnChangedHandlers, OnLost
-from opencqrs_py.model.group_record import FoundGroup, GroupRecord, RecordedLayout, RecordedSelection, Settings
+from opencqrs_py.model.group_record import FoundGroup, GroupRecord, RecordedLayout, RecordedSelection, SettingTexts
 from opencqrs_py.model.naming import counted
 from opencqrs_py.model.rebuild import RebuildPhase, RebuildRecord
 
@@ -37,7 +37,7 @@ class GroupCode:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptRecord:
     """What a claim writes into the record of a group.
 
     Attributes:
@@ -88,9 +88,9 @@ class RecordRule:
     partitions: int = 1
     said: set[Warned] = field(default_factory=set, compare=False)
     pauses: bool = True
-    selection: Settings = ()
+    selection: SettingTexts = ()
 
-    def kept(self, found: FoundGroup, initial: int | None = None) -> Kept:
+    def kept(self, found: FoundGroup, initial: int | None = None) -> KeptRecord:
         """Return what a claim records of a group; called in its transaction.
 
         Args:
@@ -135,18 +135,20 @@ class RecordRule:
             fix = f"let the rebuild end, or {_rebuild(self.group)} --abort; or set rebuild.live: continue"
             raise RebuildUnderWayError("OCQ-632", what, f"group {self.group}", fix)
 
-    def _begun(self, found: FoundGroup, initial: int | None) -> Kept:
+    def _begun(self, found: FoundGroup, initial: int | None) -> KeptRecord:
         """Return the record of a group that begins now, again, or that an older version of this package has begun."""
         code, layout = self.code(), RecordedLayout(tuple(sorted(found.partitions)), self.partitions)
         selection = RecordedSelection(self.selection) if self.selection else None
         record = GroupRecord(self.group, "", None, self._at(), code.handlers, code.sequencing, (), layout, selection)
         if found.positions:
-            return Kept(record)
+            return KeptRecord(record)
         lost = found.record is not None
         warning = f"progress of group '{self.group}' is gone: it begins again after position {initial}"
-        return Kept(replace(record, setting=self.setting, position=initial), {Warned.LOST: warning} if lost else {})
+        return KeptRecord(
+            replace(record, setting=self.setting, position=initial), {Warned.LOST: warning} if lost else {}
+        )
 
-    def _compared(self, found: FoundGroup, record: GroupRecord, warnings: dict[Warned, str]) -> Kept:
+    def _compared(self, found: FoundGroup, record: GroupRecord, warnings: dict[Warned, str]) -> KeptRecord:
         """Return the record of a known group after comparing its code."""
         code, position = self.code(), max(found.positions.values())
         kept = record.up_to(position)
@@ -165,7 +167,7 @@ class RecordRule:
             if self.on_changed is OnChangedHandlers.WARN:
                 warnings[Warned.HANDLERS] = changed_since(self.group, position)
         handlers, sequencing = code.handlers or kept.handlers, code.sequencing or kept.sequencing
-        return Kept(replace(kept, handlers=handlers, sequencing=sequencing), warnings)
+        return KeptRecord(replace(kept, handlers=handlers, sequencing=sequencing), warnings)
 
     def _selected(self, record: GroupRecord, position: int | None, warnings: dict[Warned, str]) -> GroupRecord:
         """Return the record with the selection of the settings, which may change at a position."""

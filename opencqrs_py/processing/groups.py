@@ -22,7 +22,7 @@ from opencqrs_py.processing.feed import Feed
 from opencqrs_py.processing.parked_entries import ParkingRule
 from opencqrs_py.processing.parking import Parking, events_of
 from opencqrs_py.processing.participants import says_when_parked_events_are_durable
-from opencqrs_py.processing.participation import PARKED, Checkpointing
+from opencqrs_py.processing.participation import PARKED, Participation
 from opencqrs_py.processing.pipelining import Pipelining
 from opencqrs_py.processing.ports import Clock, EventSource, ParkingTracker, ProgressTracker, SharingSource
 from opencqrs_py.processing.positions import events_at
@@ -83,7 +83,7 @@ class GroupProcessing:
         parking: ParkingRule | None = None,
         schedule: ScheduleRule | None = None,
         replays: ReplayRule | None = None,
-        checkpointing: Checkpointing | None = None,
+        checkpointing: Participation | None = None,
     ) -> None:
         self.group = group
         self.limits = limits
@@ -252,7 +252,7 @@ class GroupProcessing:
         return None
 
 
-def _usual_size(dispatcher: Dispatcher, partitions: int, checkpointing: Checkpointing | None) -> int:
+def _usual_size(dispatcher: Dispatcher, partitions: int, checkpointing: Participation | None) -> int:
     """Return how many events a chunk has at most; participants share no transaction."""
     if checkpointing is not None:
         others = checkpointing.others.usual

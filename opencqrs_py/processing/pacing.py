@@ -105,7 +105,7 @@ class Pace:
             self._lifted = True
 
 
-class Arrivals:
+class ArrivalRate:
     """Checks whether events arrive at least as fast as they may be handled.
 
     Args:

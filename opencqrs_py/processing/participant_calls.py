@@ -12,7 +12,7 @@ from opencqrs_py.processing.binding import Work
 from opencqrs_py.processing.checkpoints import CheckpointTrigger
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.handler_calls import HandlerCalls
-from opencqrs_py.processing.participation import Checkpointing
+from opencqrs_py.processing.participation import Participation
 from opencqrs_py.processing.portions import Portion
 from opencqrs_py.processing.ports import NoUnit
 
@@ -20,7 +20,7 @@ from opencqrs_py.processing.ports import NoUnit
 class ParticipantCalls(HandlerCalls):
     """Calls the handlers of participants outside of the transaction, and the others of their group within it."""
 
-    def __init__(self, *parts: Any, checkpointing: Checkpointing, trigger: Callable[[], CheckpointTrigger]) -> None:
+    def __init__(self, *parts: Any, checkpointing: Participation, trigger: Callable[[], CheckpointTrigger]) -> None:
         super().__init__(*parts)
         self._all = checkpointing
         self._trigger = trigger

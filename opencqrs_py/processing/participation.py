@@ -97,20 +97,20 @@ class CheckpointParticipant:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CallOutcome:
     """The outcome of a call: its result, or its error."""
 
     value: object = None
     error: BaseException | None = None
 
 
-Call: TypeAlias = "Callable[[], object]"
+ParticipantCall: TypeAlias = "Callable[[], object]"
 
 
 class Caller(Protocol):
     """Calls the methods of participants within a time limit."""
 
-    def ask(self, calls: Mapping[Hashable, Call], seconds: float) -> dict[Hashable, Answer]:
+    def ask(self, calls: Mapping[Hashable, ParticipantCall], seconds: float) -> dict[Hashable, CallOutcome]:
         """Make calls at the same time and wait for them; awaitables are awaited.
 
         A call that has not returned in time is abandoned, with a ``TimeoutError`` as its answer. Until it has
@@ -140,7 +140,7 @@ class Halves:
     replaying: Dispatcher | None
 
 
-class Checkpointing:
+class Participation:
     """The participants of a group in this process, and the partitions that they have.
 
     Args:
@@ -211,7 +211,7 @@ class Checkpointing:
                 del self._open[claimed.partition]
         claimed.close_participants()
 
-    def discard(self, partition: Partition, numbers: Iterable[int]) -> dict[int, Answer]:
+    def discard(self, partition: Partition, numbers: Iterable[int]) -> dict[int, CallOutcome]:
         """Have participants discard a partition; one that has not returned from an earlier call does so later."""
         free = [number for number in numbers if self._caller.still((number, partition)) is None]
         with self._lock:
@@ -233,9 +233,9 @@ class Checkpointing:
         if owed and (answer := self.discard(partition, [number]).get(number)) is not None and answer.error is not None:
             raise answer.error
 
-    def ask(self, name: str, partition: Partition, arguments: Mapping[int, Sequence[object]]) -> dict[int, Answer]:
+    def ask(self, name: str, partition: Partition, arguments: Mapping[int, Sequence[object]]) -> dict[int, CallOutcome]:
         """Call a method of participants, given by number, for a partition; those without the method give no answer."""
-        calls: dict[Hashable, Call] = {}
+        calls: dict[Hashable, ParticipantCall] = {}
         numbers: dict[Hashable, int] = {}
         shown = Partition(partition.modulus, partition.residue)
         for number, given in arguments.items():
@@ -256,7 +256,7 @@ class ClaimedPartition:
         closed: Whether it is over, by itself or because the partition was claimed again in this process.
     """
 
-    def __init__(self, checkpointing: Checkpointing, group: str, partition: Partition, resume_at: int) -> None:
+    def __init__(self, checkpointing: Participation, group: str, partition: Partition, resume_at: int) -> None:
         self.partition = partition
         self.positions = CheckpointPositions(resume_at)
         self.trigger = CheckpointTrigger(self.positions)
@@ -299,7 +299,7 @@ class ClaimedPartition:
         if self.closed:
             raise CheckpointError("OCQ-646", "the partition was given up meanwhile", self._where)
         most = self.positions.handled if handled is None else handled
-        seen: dict[int, Answer] = {}
+        seen: dict[int, CallOutcome] = {}
 
         def ask(asked: Asked) -> Answers:
             arguments = {number: (position,) for number, position in asked.items()}
@@ -377,7 +377,7 @@ class ClaimedPartition:
                 name, reason = self._all.participants[number].name, one_line(answer.error)
                 logger.warning("[%s] %s.%s has failed: %s", self._where, name, CLOSED, reason)
 
-    def _refused(self, number: int, seen: Mapping[int, Answer], requested: int) -> CheckpointError:
+    def _refused(self, number: int, seen: Mapping[int, CallOutcome], requested: int) -> CheckpointError:
         participant, answer = self._all.participants[number], seen[number]
         what = f"{participant.name} has not confirmed position {requested}: {_reason(answer)}"
         fix = f"return a position from {requested} on, or LATEST, from {CHECKPOINT} when everything is durable"
@@ -398,11 +398,11 @@ def _listed(positions: Sequence[int]) -> str:
     return ", ".join(map(str, positions[:3])) + (", …" if len(positions) > 3 else "")
 
 
-def _confirmed(answer: Answer, handled: int) -> int | None:
+def _confirmed(answer: CallOutcome, handled: int) -> int | None:
     return None if answer.error is not None else clamped(answer.value, handled)
 
 
-def _reason(answer: Answer) -> str:
+def _reason(answer: CallOutcome) -> str:
     if answer.error is not None:
         return one_line(answer.error)
     value = answer.value

@@ -68,7 +68,7 @@ class FixedRate(_AtIntervals):
 
 
 @dataclass(frozen=True, slots=True)
-class Cron(Schedule):
+class CronSchedule(Schedule):
     """Ticks by a cron expression of five fields, or of six with seconds first.
 
     ``?`` means ``*``, and ``@daily`` and the like are known. A tick in the hour that summer time skips is at the

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-Rows = Any
+RecordBatches = Any
 """A ``pyarrow.Table`` or ``RecordBatch``; the core works without pyarrow."""
 
 
@@ -52,7 +52,7 @@ class CollectedRows:
     """The rows of a data frame: those in a stage, and all others, a few thousand at a time."""
 
     staged: tuple[StagedRows, ...]
-    tables: Iterator[Rows]
+    tables: Iterator[RecordBatches]
 
 
 class FrameRows(Protocol):
@@ -86,7 +86,7 @@ class FrameRows(Protocol):
 class RowStaging(Protocol):
     """A progress tracker in whose database tasks can store rows."""
 
-    def stage(self, stage: Stage, run: str, tables: Iterable[Rows]) -> int:
+    def stage(self, stage: Stage, run: str, tables: Iterable[RecordBatches]) -> int:
         """Write rows into a stage, which is created if necessary; return their number.
 
         Args:

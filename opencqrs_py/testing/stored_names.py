@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import RootModel
 
-from opencqrs_py.processing.field_names import Path, field_names
+from opencqrs_py.processing.field_names import FieldPath, field_names
 
 _COLLECTIONS = (list, tuple, set, frozenset)
 
@@ -39,7 +39,7 @@ def as_stored(value: Any, written: Any) -> Any:
     return stored
 
 
-def _put(stored: dict[str, Any], path: Path, value: Any) -> None:
+def _put(stored: dict[str, Any], path: FieldPath, value: Any) -> None:
     *above, last = path
     for name in above:
         stored = stored.setdefault(name, {})

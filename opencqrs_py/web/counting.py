@@ -17,7 +17,7 @@ _FAILED_ATTEMPTS = frozenset({Action.RETRY, Action.SKIP, Action.STOP})
 
 
 @dataclass(slots=True)
-class Counts:
+class PartitionCounts:
     """What has happened to a partition in this process, since its start.
 
     Attributes:
@@ -42,7 +42,7 @@ class Counting(Observer):
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._counts: dict[tuple[str, str], Counts] = {}
+        self._counts: dict[tuple[str, str], PartitionCounts] = {}
 
     def counts(self) -> dict[tuple[str, str], dict[str, int]]:
         """Return what was counted, by group and partition."""
@@ -71,8 +71,8 @@ class Counting(Observer):
             counts.failures += notice.action is Action.STOP
             counts.outages += notice.action is Action.WAIT
 
-    def _of(self, group: str, partition: Partition) -> Counts:
-        return self._counts.setdefault((group, str(partition)), Counts())
+    def _of(self, group: str, partition: Partition) -> PartitionCounts:
+        return self._counts.setdefault((group, str(partition)), PartitionCounts())
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ _MOST_SHOWN = 40  # characters of a request's text
 _FORM = '{"ids": ["4711", 7]}'
 
 
-class RefusedError(Exception):
+class RequestRefusedError(Exception):
     """A request that is not done.
 
     Attributes:
@@ -56,13 +56,15 @@ def require_token(request: Request, token: str | None) -> None:
     """
     if token is None:
         what = "jobs are guarded, and no token is set that opens them: set http.token"
-        raise RefusedError(text_answer(HTTPStatus.FORBIDDEN, what))
+        raise RequestRefusedError(text_answer(HTTPStatus.FORBIDDEN, what))
     found = request.headers.get_all("Authorization", [])
     scheme, _, given = found[0].partition(" ") if len(found) == 1 else ("", "", "")
     same = hmac.compare_digest(given.strip().encode(errors="replace"), token.encode())
     if not (same and scheme.casefold() == "bearer"):
         what = "send the token of http.token along: Authorization: Bearer TOKEN"
-        raise RefusedError(text_answer(HTTPStatus.UNAUTHORIZED, what, WWW_Authenticate='Bearer realm="opencqrs"'))
+        raise RequestRefusedError(
+            text_answer(HTTPStatus.UNAUTHORIZED, what, WWW_Authenticate='Bearer realm="opencqrs"')
+        )
 
 
 def run_request(request: Request) -> RunRequest:
@@ -102,8 +104,8 @@ def _ids(body: bytes) -> tuple[JobId, ...]:
     return tuple(ids)
 
 
-def _wrong(what: str) -> RefusedError:
-    return RefusedError(text_answer(HTTPStatus.BAD_REQUEST, what))
+def _wrong(what: str) -> RequestRefusedError:
+    return RequestRefusedError(text_answer(HTTPStatus.BAD_REQUEST, what))
 
 
 def _shown(text: str, most: int = _MOST_SHOWN) -> str:

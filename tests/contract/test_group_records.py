@@ -16,7 +16,7 @@ from opencqrs_py.adapters.sql.tables import GROUPS, PROGRESS, SCHEMA
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model.group_record import FoundGroup
 from opencqrs_py.testing.contracts import GroupRecordsContract
-from opencqrs_py.testing.contracts.group_records import RECORD, TWO, RefusedError, keeping, refuse
+from opencqrs_py.testing.contracts.group_records import RECORD, TWO, UndoneError, keeping, refuse
 from opencqrs_py.testing.contracts.inbox import WHOLE, entry, parked
 from opencqrs_py.testing.contracts.inbox import InboxContract as Inbox
 
@@ -74,11 +74,11 @@ class TestSqlGroupRecords(GroupRecordsContract):
         self, tracker: SqlProgressTracker, another: SqlProgressTracker, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def fail(*_arguments: object) -> None:
-            raise RefusedError
+            raise UndoneError
 
         with monkeypatch.context() as patch:
             patch.setattr(progress, "held", Held(progress.held, fail))
-            with pytest.raises(RefusedError):
+            with pytest.raises(UndoneError):
                 tracker.claim("group", TWO, 3, "owner", keep=keeping(RECORD))
         assert (another.records(), another.statuses()) == ([], [])
 

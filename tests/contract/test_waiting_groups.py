@@ -28,7 +28,7 @@ from opencqrs_py.model.partition import hash_of, residue_of
 from opencqrs_py.model.replay import Reset
 from opencqrs_py.processing.batches import ScheduleRule
 from opencqrs_py.processing.recovery import ExponentialBackOff
-from opencqrs_py.processing.schedules import Cron
+from opencqrs_py.processing.schedules import CronSchedule
 from opencqrs_py.testing.contracts.repartitioning_tracker import keep
 
 NO = ValueError("no")
@@ -185,7 +185,7 @@ def test_a_replay_ends_in_partitions_that_have_nothing_to_handle(
 @NOT_IN_SQL
 def test_a_call_that_hangs_does_not_end_the_tick_for_the_others(database: Database) -> None:
     world = WaitingWorld(
-        database, ["/a", "/b", "/c"], schedule=replace(SCHEDULE, schedule=Cron("30 2 * * *")), batch_size=1
+        database, ["/a", "/b", "/c"], schedule=replace(SCHEDULE, schedule=CronSchedule("30 2 * * *")), batch_size=1
     )
     world.drain()
     (driver,) = world.drivers

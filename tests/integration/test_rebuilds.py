@@ -23,7 +23,7 @@ from opencqrs_py.engines.thread import engine as thread_engine
 from opencqrs_py.errors import EventStoreError, HandlersChangedError, RebuildError
 from opencqrs_py.model.rebuild import Fate, RebuildPhase
 from opencqrs_py.processing.notices import NO_OBSERVER
-from opencqrs_py.processing.pacing import Arrivals, Pace
+from opencqrs_py.processing.pacing import ArrivalRate, Pace
 from opencqrs_py.testing import FakeClock
 
 ALL_HANDLERS = "event-handling.groups.catalog.rebuild.run-all-handlers"
@@ -262,7 +262,7 @@ class Paces:
         self.lifted_at: list[int] = []
         self.looked: Callable[[], None] = lambda: None
         monkeypatch.setattr(shadow_build, "Pace", self._pace)
-        monkeypatch.setattr(shadow_build, "Arrivals", lambda *given: Arrivals(*given, self.clock.monotonic))
+        monkeypatch.setattr(shadow_build, "ArrivalRate", lambda *given: ArrivalRate(*given, self.clock.monotonic))
 
     def _pace(self, per_second: int, position: int) -> Pace:
         paces = self

@@ -19,7 +19,7 @@ from opencqrs_py.adapters.sql import Database
 from opencqrs_py.errors import ExplainedError, InboxError
 from opencqrs_py.model.cloudevents import parse_event
 from opencqrs_py.model.inbox import InboxStatus
-from opencqrs_py.processing.schedules import Cron, FixedRate
+from opencqrs_py.processing.schedules import CronSchedule, FixedRate
 
 pytestmark = pytest.mark.release(url="sqlite_url")
 
@@ -439,7 +439,7 @@ def test_what_does_not_fit_a_scheduled_group_is_refused_at_the_start(
     ("settings", "schedule"),
     [
         ({"kind": "fixed-rate", "interval": "1m", "initial-delay": "5s"}, FixedRate(5, 60)),
-        ({"cron": "@daily", "interval": "1m"}, Cron("@daily", ZoneInfo("UTC"))),
+        ({"cron": "@daily", "interval": "1m"}, CronSchedule("@daily", ZoneInfo("UTC"))),
     ],
 )
 def test_settings_decide_about_the_schedule(make_module, tmp_path, settings, schedule):

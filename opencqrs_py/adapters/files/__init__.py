@@ -1,7 +1,7 @@
 """Ports fulfilled on files: NDJSON and Parquet, one by one or in folders."""
 
 from opencqrs_py.adapters.files.event_source import FileEventSource
-from opencqrs_py.adapters.files.formats import Compression, FileFormat, Kind, format_of
+from opencqrs_py.adapters.files.formats import Compression, FileFormat, FileKind, format_of
 from opencqrs_py.adapters.files.log import listing, path_of_url, warn_of_ignored
 from opencqrs_py.adapters.files.whole_files import (
     EventWriter,
@@ -17,7 +17,7 @@ __all__ = [
     "EventWriter",
     "FileEventSource",
     "FileFormat",
-    "Kind",
+    "FileKind",
     "event_line",
     "events_of_file",
     "events_of_lines",

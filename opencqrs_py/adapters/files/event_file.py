@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from opencqrs_py.errors import EventStoreError
-from opencqrs_py.model.chunk import Chunk, Row
+from opencqrs_py.model.chunk import Chunk, EventRow
 from opencqrs_py.model.cloudevents import Columns, events_of, parse_event, rows_of, subjects_of
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.selection import Selection
@@ -104,7 +104,7 @@ class Selected:
         self._selects_all = selection.everything and selection.types is None
         self._as_rows = selection.attributes <= {"subject"}
         self._events: list[Event] = []
-        self._rows: list[Row] = []
+        self._rows: list[EventRow] = []
         self._origins: list[bytes | Event] = []  # the line of each row, or its event
 
     def __len__(self) -> int:

@@ -23,7 +23,7 @@ REPAIR_WHOLE = (
 )
 
 
-class Kind(Enum):
+class FileKind(Enum):
     """How a file holds events."""
 
     LINES = "ndjson"  # one CloudEvent a line
@@ -42,7 +42,7 @@ class Compression(Enum):
 class FileFormat:
     """How a file is read and written."""
 
-    kind: Kind
+    kind: FileKind
     compression: Compression = Compression.NONE
 
 
@@ -53,10 +53,10 @@ def format_of(name: str) -> FileFormat | None:
     """
     lower = name.lower()
     if lower.endswith(".parquet"):
-        return FileFormat(Kind.ROWS)
+        return FileFormat(FileKind.ROWS)
     for compression in (Compression.GZIP, Compression.ZSTD, Compression.NONE):
         if lower.endswith(tuple(suffix + compression.value for suffix in _LINES)):
-            return FileFormat(Kind.LINES, compression)
+            return FileFormat(FileKind.LINES, compression)
     return None
 
 

@@ -12,7 +12,7 @@ from stat import S_ISDIR
 from urllib.parse import unquote, urlsplit
 
 from opencqrs_py.adapters.files.event_file import EventFile
-from opencqrs_py.adapters.files.formats import SUFFIXES, Compression, FileFormat, Kind, format_of
+from opencqrs_py.adapters.files.formats import SUFFIXES, Compression, FileFormat, FileKind, format_of
 from opencqrs_py.adapters.files.lines import CompressedLines, PlainLines
 from opencqrs_py.adapters.files.rows import ParquetRows
 from opencqrs_py.errors import EventStoreError
@@ -241,9 +241,9 @@ def _check_order(newest: Path, new: Sequence[Path]) -> None:
 
 def _event_file(path: Path) -> EventFile:
     match format_of(path.name):
-        case FileFormat(Kind.ROWS):
+        case FileFormat(FileKind.ROWS):
             return ParquetRows(path)
-        case FileFormat(Kind.LINES, compression) if compression is not Compression.NONE:
+        case FileFormat(FileKind.LINES, compression) if compression is not Compression.NONE:
             return CompressedLines(path, compression)
         case _:
             return PlainLines(path)

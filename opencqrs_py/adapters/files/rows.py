@@ -27,7 +27,7 @@ _OTHERWISE = {"subject": "/", "content_type": "application/json"}  # instead of 
 _TEXTS = 6  # columns that must not contain U+0000: all but the JSON at the end
 _PAYLOAD = COLUMNS.index("payload")
 
-Row = tuple[Any, ...]
+FileRow = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +93,14 @@ class RowReader(EventReader):
     def close(self) -> None:
         self._file.close()
 
-    def _next_row(self) -> Row | _Wrong | None:
+    def _next_row(self) -> FileRow | _Wrong | None:
         try:
             return next(self._rows, None)
         except (OSError, ValueError) as error:  # of pyarrow
             raise damaged(error, f"{self.path}, after row {self.number}") from error
 
 
-def _rows(file: Any, group: int, check_the_time: Callable[[str | None], object]) -> Iterator[Row | _Wrong]:
+def _rows(file: Any, group: int, check_the_time: Callable[[str | None], object]) -> Iterator[FileRow | _Wrong]:
     """Yield each row, or what is wrong with it."""
     groups = range(group, file.metadata.num_row_groups)
     there = [name for name in COLUMNS if name in file.schema_arrow.names]
@@ -127,7 +127,7 @@ def _are_ordinary(columns: list[list[Any]]) -> bool:
     )
 
 
-def _looked_at(row: Row, check_the_time: Callable[[str | None], object]) -> Row | _Wrong:
+def _looked_at(row: FileRow, check_the_time: Callable[[str | None], object]) -> FileRow | _Wrong:
     """Return the row, or what is wrong with it."""
     named = dict(zip(COLUMNS, row, strict=True))
     for name in REQUIRED:

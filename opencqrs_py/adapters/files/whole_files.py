@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, Protocol, cast
 import orjson
 
 from opencqrs_py.adapters.files.event_file import EventReader
-from opencqrs_py.adapters.files.formats import Compression, FileFormat, Kind, format_of, unpacked
+from opencqrs_py.adapters.files.formats import Compression, FileFormat, FileKind, format_of, unpacked
 from opencqrs_py.adapters.files.lines import LineReader
 from opencqrs_py.adapters.files.rows import RowReader, open_parquet
 from opencqrs_py.model.cloudevents import extensions_of
@@ -38,7 +38,7 @@ def events_of_file(path: Path) -> Generator[Event, None, None]:
         OSError: If it cannot be opened.
     """
     known = format_of(path.name)
-    if known is not None and known.kind is Kind.ROWS:
+    if known is not None and known.kind is FileKind.ROWS:
         reader: EventReader = RowReader(path, open_parquet(path), imported=True)
     else:
         compression = known.compression if known else _last_suffix(path)
@@ -80,7 +80,7 @@ def writer_to(file: BinaryIO, form: FileFormat) -> Iterator[EventWriter]:
     NDJSON has one CloudEvent a line, with the data as they are stored. Parquet has the columns of an event, its data
     and extensions as JSON text, and besides ``timestamp``, the time to the microsecond, to calculate with.
     """
-    if form.kind is Kind.ROWS:
+    if form.kind is FileKind.ROWS:
         with _row_writer(file) as rows:
             yield rows
         return

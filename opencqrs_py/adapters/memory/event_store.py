@@ -11,7 +11,7 @@ from threading import Condition
 
 from typing_extensions import override
 
-from opencqrs_py.adapters.memory.watching import Listener
+from opencqrs_py.adapters.memory.watching import ConditionWatch
 from opencqrs_py.model.appending import Appended, Clashes, Precondition, check
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.progress import LogMark, check_mark
@@ -89,7 +89,7 @@ class InMemoryEventStore(EventStore, PickingSource, FindingSource):
 
     @override
     def watched(self) -> AbstractContextManager[Watch]:
-        return nullcontext(Listener(self.head, self._changed))
+        return nullcontext(ConditionWatch(self.head, self._changed))
 
     @override
     def fingerprint(self, position: int, event: Event | None = None) -> str:

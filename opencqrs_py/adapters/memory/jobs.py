@@ -11,7 +11,7 @@ from threading import RLock
 from typing_extensions import override
 
 from opencqrs_py.jobs.ports import JobBook, JobStore
-from opencqrs_py.jobs.runs import JobRecord, JobRun, JobsView, Position, RunStatus
+from opencqrs_py.jobs.runs import JobRecord, JobRun, JobsView, RunPosition, RunStatus
 from opencqrs_py.processing.ports import Clock, SystemClock, UnitOfWork
 
 
@@ -107,7 +107,7 @@ class InMemoryJobStore(JobStore):
             return True
 
     @override
-    def advance(self, run: JobRun, position: Position, unit: UnitOfWork | None = None) -> bool:
+    def advance(self, run: JobRun, position: RunPosition, unit: UnitOfWork | None = None) -> bool:
         return self._changed(replace(run, position=position), "position", "done", "total")
 
     @override
@@ -164,7 +164,7 @@ class InMemoryJobStore(JobStore):
             return taken
 
     @override
-    def gather(self, run: JobRun, position: Position, children: Sequence[JobRun] = ()) -> bool:
+    def gather(self, run: JobRun, position: RunPosition, children: Sequence[JobRun] = ()) -> bool:
         with self._lock:
             if not self.advance(run, position):
                 return False

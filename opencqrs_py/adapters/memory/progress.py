@@ -13,7 +13,7 @@ from typing import Any
 from typing_extensions import override
 
 from opencqrs_py.adapters.memory.inbox import MemoryInbox
-from opencqrs_py.adapters.memory.watching import Listener
+from opencqrs_py.adapters.memory.watching import ConditionWatch
 from opencqrs_py.errors import (
     EventStoreError,
     FencedError,
@@ -353,7 +353,7 @@ class InMemoryProgressTracker(
         with self._stored:
             self._watches += 1
         try:
-            yield Listener(partial(self.reached, group), self._stored)
+            yield ConditionWatch(partial(self.reached, group), self._stored)
         finally:
             with self._stored:
                 self._watches -= 1

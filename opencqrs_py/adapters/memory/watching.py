@@ -8,7 +8,7 @@ from threading import Condition
 from opencqrs_py.processing.ports import Watch
 
 
-class Listener(Watch):
+class ConditionWatch(Watch):
     """Waits to be notified.
 
     Args:

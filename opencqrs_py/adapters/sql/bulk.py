@@ -8,7 +8,7 @@ from sqlalchemy import Connection, Table
 from sqlalchemy.orm import Session
 
 from opencqrs_py.adapters.sql.bulk_frames import upsert_frame
-from opencqrs_py.adapters.sql.bulk_rows import Rows, columns_of
+from opencqrs_py.adapters.sql.bulk_rows import GivenRows, columns_of
 from opencqrs_py.adapters.sql.bulk_target import Target
 from opencqrs_py.adapters.sql.dialect import Dialect, dialect_named
 from opencqrs_py.adapters.sql.transactions import unit_of
@@ -18,7 +18,7 @@ from opencqrs_py.errors import BulkWriteError
 def upsert(
     connection: Connection | Session,
     table: str | Table,
-    rows: Rows,
+    rows: GivenRows,
     *,
     keys: str | Sequence[str],
     add: str | Sequence[str] = (),

@@ -9,7 +9,7 @@ from typing import Any
 
 from opencqrs_py.adapters.sql.bulk_rows import columns_of, misfit
 from opencqrs_py.adapters.sql.bulk_target import Target
-from opencqrs_py.adapters.sql.bulk_write import Column, TableShape
+from opencqrs_py.adapters.sql.bulk_write import ColumnValues, TableShape
 from opencqrs_py.adapters.sql.staging import (
     StagedMerge,
     drop_stages,
@@ -18,7 +18,7 @@ from opencqrs_py.adapters.sql.staging import (
     temporary_stage,
 )
 from opencqrs_py.adapters.sql.transactions import Unit
-from opencqrs_py.processing.staging import FrameRows, Rows, Stage
+from opencqrs_py.processing.staging import FrameRows, RecordBatches, Stage
 
 MOST_HELD = 50_000
 """Rows that are written without a stage; beyond that the driver holds no more than about as many at once."""
@@ -49,7 +49,7 @@ def upsert_frame(target: Target, frame: Any, unit: Unit, rows: FrameRows) -> int
         return _written(target, shape, columns, collected.tables, merge)
 
 
-def _examples(table: str, types: Sequence[tuple[str, str]]) -> dict[str, Column]:
+def _examples(table: str, types: Sequence[tuple[str, str]]) -> dict[str, ColumnValues]:
     """Return a value for each column, as they are known by their types only."""
     if len({name for name, _ in types}) < len(types):
         raise misfit(table, "two columns of the rows have the same name", "rename one of them")
@@ -70,7 +70,11 @@ def _shared_stage(
 
 
 def _written(
-    target: Target, shape: TableShape, columns: Sequence[str], tables: Iterable[Rows], merge: StagedMerge | None
+    target: Target,
+    shape: TableShape,
+    columns: Sequence[str],
+    tables: Iterable[RecordBatches],
+    merge: StagedMerge | None,
 ) -> int:
     held: dict[str, list[Any]] = {name: [] for name in columns}
     with ExitStack() as temporary:

@@ -12,12 +12,12 @@ from operator import add as plus
 from typing import Any
 from uuid import UUID
 
-from opencqrs_py.adapters.sql.bulk_write import Column, TableShape
+from opencqrs_py.adapters.sql.bulk_write import ColumnValues, TableShape
 from opencqrs_py.adapters.sql.dialect import Dialect
 from opencqrs_py.errors import BulkWriteError
 from opencqrs_py.model.json_text import write_json
 
-Rows = Any
+GivenRows = Any
 """A ``pyarrow.Table``, ``RecordBatch`` or ``DataFrame``, known by what it can do; or a sequence of mappings."""
 
 _PLAIN = frozenset({str, int, float, bool, bytes, Decimal, type(None)})
@@ -26,7 +26,7 @@ _EXACT = Context(prec=10_000, traps=[Inexact])
 _CONSTRAINT = "create the table with PRIMARY KEY ({0}) or UNIQUE ({0}), or name the columns of the one that it has"
 
 
-def columns_of(rows: Rows, table: str) -> dict[str, Column]:
+def columns_of(rows: GivenRows, table: str) -> dict[str, ColumnValues]:
     """Return the values of rows by column, as drivers take them.
 
     Raises:
@@ -70,7 +70,7 @@ def _columns_of_mappings(rows: Sequence[Any], table: str) -> dict[str, list[Any]
     return {name: [row[name] for row in rows] for name in names}
 
 
-def _sent(values: Column) -> Column:
+def _sent(values: ColumnValues) -> ColumnValues:
     """Return values as every driver takes them; numbers, texts and bytes stay what they are."""
     return values if _PLAIN.issuperset(map(type, values)) else [_sent_value(value) for value in values]
 
@@ -91,7 +91,7 @@ def misfit(table: str, what: str, fix: str) -> BulkWriteError:
     return BulkWriteError("OCQ-360", what, f"bulk.upsert into {table}", fix)
 
 
-def check_floats(columns: Mapping[str, Column], table: str, dialect: Dialect) -> None:
+def check_floats(columns: Mapping[str, ColumnValues], table: str, dialect: Dialect) -> None:
     """Raise OCQ-360 for a float that the database cannot hold: SQLite would silently store NULL for NaN."""
     if not dialect.unstorable:
         return
@@ -105,10 +105,12 @@ def check_floats(columns: Mapping[str, Column], table: str, dialect: Dialect) ->
                 raise misfit(table, what, "write None where there is no number, or leave such rows out")
 
 
-class Wanted:
+class UpsertRequest:
     """The request of a call, before the table is inspected."""
 
-    def __init__(self, table: str, columns: Mapping[str, Column], keys: tuple[str, ...], add: tuple[str, ...]) -> None:
+    def __init__(
+        self, table: str, columns: Mapping[str, ColumnValues], keys: tuple[str, ...], add: tuple[str, ...]
+    ) -> None:
         self.table = table
         self.columns = columns
         self.keys = keys
@@ -145,7 +147,7 @@ class Wanted:
         elif obstacle := dialect.upsert_obstacle(shape, self.columns, self.keys, self.add):
             yield misfit(self.table, obstacle, "write these rows with a statement of your own")
 
-    def merged(self) -> dict[str, Column]:
+    def merged(self) -> dict[str, ColumnValues]:
         """Return the columns sorted by the keys; rows with the same keys are summed, or refused."""
         of_keys = [self.columns[name] for name in self.keys]
         keys: Sequence[Any] = of_keys[0] if len(of_keys) == 1 else list(zip(*of_keys, strict=True))
@@ -172,7 +174,7 @@ class Wanted:
         return [total([column[index] for index in group]) for group in same]
 
 
-def _total_of(column: Column) -> Callable[[list[Any]], Any]:
+def _total_of(column: ColumnValues) -> Callable[[list[Any]], Any]:
     """Return what sums values of a column; no digit is lost, and nothing counts as 0 beside a number."""
     one: Callable[[Any, Any], Any] = _EXACT.add if Decimal in set(map(type, column)) else plus
 

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 from sqlalchemy import Connection, Engine, inspect
 from sqlalchemy.exc import NoSuchTableError
 
-from opencqrs_py.adapters.sql.bulk_rows import Wanted, misfit
+from opencqrs_py.adapters.sql.bulk_rows import UpsertRequest, misfit
 from opencqrs_py.adapters.sql.bulk_write import TableShape
 from opencqrs_py.adapters.sql.dialect import Dialect
 
@@ -33,7 +33,7 @@ def _known_shapes(connection: Connection) -> _Known:
 
 
 def fitting_shape(
-    connection: Connection, dialect: Dialect, wanted: Wanted, table: tuple[str | None, str]
+    connection: Connection, dialect: Dialect, wanted: UpsertRequest, table: tuple[str | None, str]
 ) -> TableShape:
     """Return what is known of the table; look again before something is refused, as it may have been changed."""
     known, now = _known_shapes(connection), time.monotonic()

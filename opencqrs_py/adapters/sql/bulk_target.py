@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from opencqrs_py.adapters.sql.bulk_rows import Wanted, check_floats
+from opencqrs_py.adapters.sql.bulk_rows import UpsertRequest, check_floats
 from opencqrs_py.adapters.sql.bulk_tables import fitting_shape, forget_shape
-from opencqrs_py.adapters.sql.bulk_write import BulkWrite, Column, TableShape
+from opencqrs_py.adapters.sql.bulk_write import BulkWrite, ColumnValues, TableShape
 from opencqrs_py.adapters.sql.dialect import Dialect
 
 
@@ -25,13 +25,13 @@ class Target:
     keys: tuple[str, ...]
     add: tuple[str, ...]
 
-    def wanted(self, columns: Mapping[str, Column]) -> Wanted:
+    def wanted(self, columns: Mapping[str, ColumnValues]) -> UpsertRequest:
         """Return what is wanted of some rows; raises OCQ-360 if they do not fit the arguments."""
-        found = Wanted(self.name, columns, self.keys, self.add)
+        found = UpsertRequest(self.name, columns, self.keys, self.add)
         found.check()
         return found
 
-    def shape(self, wanted: Wanted) -> TableShape:
+    def shape(self, wanted: UpsertRequest) -> TableShape:
         """Return the shape of the table; raises ``BulkWriteError`` if the rows do not fit it."""
         return fitting_shape(self.connection, self.dialect, wanted, (self.schema, self.name))
 
@@ -39,7 +39,7 @@ class Target:
         """Inspect the table again at the next call."""
         forget_shape(self.connection, (self.schema, self.name))
 
-    def write(self, columns: Mapping[str, Column]) -> int:
+    def write(self, columns: Mapping[str, ColumnValues]) -> int:
         """Write rows that are all here by one statement; return how many they are after those of one key are summed."""
         if not len(next(iter(columns.values()), ())):
             return 0

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
-Column = Sequence[Any]
+ColumnValues = Sequence[Any]
 """The values of one column, row by row."""
 
 _SIZES = (512, 64, 8, 1)  # rows of one statement: few different texts, since a driver keeps those that it has prepared
@@ -47,7 +47,7 @@ class BulkWrite:
     """
 
     shape: TableShape
-    columns: Mapping[str, Column]
+    columns: Mapping[str, ColumnValues]
     keys: Sequence[str]
     add: Sequence[str]
     preparer: Any
@@ -116,7 +116,7 @@ class BulkWrite:
                 yield size, [tuple(value for row in islice(rows, size) for value in row) for _ in range(count)]
 
 
-def _converted(column: Column, kinds: Mapping[type, Callable[[Any], Any]]) -> Column:
+def _converted(column: ColumnValues, kinds: Mapping[type, Callable[[Any], Any]]) -> ColumnValues:
     found = {kind: _conversion(kind, kinds) for kind in set(map(type, column))}
     if not any(found.values()):
         return column

@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError, InvalidatePoolError
 
 from opencqrs_py.model.masking import scrubbed
 
-Rows = Sequence[tuple[Any, ...]]
+FetchedRows = Sequence[tuple[Any, ...]]
 
 WRITING = "opencqrs_writing"
 """In the ``info`` of a pooled connection: how many seconds its next transaction, which will write, waits for others."""

@@ -14,7 +14,7 @@ from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
 
 from opencqrs_py.adapters.sql.connections import (
     WRITING,
-    Rows,
+    FetchedRows,
     as_sqlalchemy,
     close_pool,
     close_quietly,
@@ -215,7 +215,7 @@ class Database:
                         connection.invalidate()
                 raise
 
-    def fetch(self, statement: str, values: tuple[Any, ...] = ()) -> Rows:
+    def fetch(self, statement: str, values: tuple[Any, ...] = ()) -> FetchedRows:
         """Return the rows of a statement that sees the newest state and has no transaction around it.
 
         The statement has the marks of the driver for values. It is sent on a connection of the driver that is kept for
@@ -236,7 +236,7 @@ class Database:
         try:
             cursor = connection.cursor()
             cursor.execute(statement, values)
-            rows: Rows = cursor.fetchall()
+            rows: FetchedRows = cursor.fetchall()
         except BaseException as error:
             self._explain_fetch(error, statement, connection)
             raise
@@ -412,7 +412,7 @@ class Database:
             if self.guard.outlives_connections:
                 connection.invalidate()
 
-    def _fetched(self, statement: str, values: tuple[Any, ...]) -> Rows:
+    def _fetched(self, statement: str, values: tuple[Any, ...]) -> FetchedRows:
         """Return the rows of a statement that is sent on one of the connections that all threads share."""
         pool = cast("KeepingPool", self._reading_engine.pool)
         entry = self._lent(pool)
@@ -421,7 +421,7 @@ class Database:
             self.dialect.switch(connection, autocommit=True)
             cursor = connection.cursor()
             cursor.execute(statement, values)
-            rows: Rows = cursor.fetchall()
+            rows: FetchedRows = cursor.fetchall()
         except BaseException as error:
             try:
                 self._explain_fetch(error, statement, connection)

@@ -23,7 +23,7 @@ from opencqrs_py.adapters.sql.connections import Statement, replace_cut_connecti
 from opencqrs_py.adapters.sql.pool import KeepingPool
 from opencqrs_py.adapters.sql.progress_watching import polling_progress
 from opencqrs_py.adapters.sql.tables import PROGRESS
-from opencqrs_py.adapters.sql.watching import Look, polling
+from opencqrs_py.adapters.sql.watching import ReadHead, polling
 from opencqrs_py.control.ports import Notices
 from opencqrs_py.errors import EventStoreError, RebuildError
 from opencqrs_py.model.mapping import TableMapping
@@ -32,7 +32,7 @@ from opencqrs_py.processing.pipelining import Pipeline
 from opencqrs_py.processing.ports import Watch
 
 if TYPE_CHECKING:
-    from opencqrs_py.adapters.sql.bulk_write import BulkWrite, Column, TableShape
+    from opencqrs_py.adapters.sql.bulk_write import BulkWrite, ColumnValues, TableShape
     from opencqrs_py.adapters.sql.database import Database
     from opencqrs_py.adapters.sql.foreign import ForeignTable, Writers
     from opencqrs_py.adapters.sql.shadow_guards import ShadowGuard
@@ -357,7 +357,7 @@ class Dialect(ABC):
 
     # Reads
 
-    def watch(self, database: Database, look: Look) -> AbstractContextManager[Watch]:
+    def watch(self, database: Database, look: ReadHead) -> AbstractContextManager[Watch]:
         """Open a watch on the events by the quickest means there is; ``look`` returns the head."""
         return polling(database, look)
 
@@ -460,7 +460,7 @@ class Dialect(ABC):
         return {}
 
     def upsert_obstacle(
-        self, shape: TableShape, columns: Mapping[str, Column], keys: Sequence[str], add: Sequence[str]
+        self, shape: TableShape, columns: Mapping[str, ColumnValues], keys: Sequence[str], add: Sequence[str]
     ) -> str:
         """Return why these rows cannot be merged rightly on this database; empty if they can."""
         return ""

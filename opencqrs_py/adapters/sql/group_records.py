@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError
 from opencqrs_py.adapters.sql.database import Database
 from opencqrs_py.adapters.sql.rebuild_rows import rebuild_of
 from opencqrs_py.adapters.sql.tables import GROUPS, REBUILDS, TableMissingError, prepare
-from opencqrs_py.model.group_record import GroupRecord, HandlersChange, RecordedLayout, RecordedSelection, Settings
+from opencqrs_py.model.group_record import GroupRecord, HandlersChange, RecordedLayout, RecordedSelection, SettingTexts
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.processing.group_records import require_swapped
 
@@ -159,5 +159,5 @@ def _selection(text: str) -> RecordedSelection:
     return RecordedSelection(_settings(known["settings"]), known["since"], _settings(known["before"]))
 
 
-def _settings(pairs: Sequence[Sequence[str]]) -> Settings:
+def _settings(pairs: Sequence[Sequence[str]]) -> SettingTexts:
     return tuple((key, value) for key, value in pairs)

@@ -24,7 +24,7 @@ from sqlalchemy import (
     update,
 )
 
-from opencqrs_py.adapters.sql.connections import Rows
+from opencqrs_py.adapters.sql.connections import FetchedRows
 from opencqrs_py.adapters.sql.database import Database
 from opencqrs_py.adapters.sql.inbox_rows import (
     COLUMNS,
@@ -158,7 +158,7 @@ class SqlInbox:
         most: int,
         due_ms: int | None,
         fetching: Fetching,
-    ) -> Rows:
+    ) -> FetchedRows:
         """Return the rows of a sequence; the first ones only, unless all are requested."""
         columns = self._table.c
         rows = select(self._table).where(self._in(group, sequence))
@@ -469,7 +469,7 @@ class SqlInbox:
 
     def _of_sequences(
         self, connection: Connection, asked: Select[Any], group: str, sequences: Iterable[SequenceKey]
-    ) -> Rows:
+    ) -> FetchedRows:
         """Return the rows of a query of sequences, and of others with the same hashes, however many those are."""
         found: list[Any] = []
         for part in _in_parts(list({hash_: (hash_, id_) for hash_, id_ in sequences}.values())):  # each hash once
@@ -520,7 +520,7 @@ def _sequences_of(most: int) -> int:
     return most // 4 + 1
 
 
-def _raw(connection: Connection, asked: Select[Any]) -> Rows:
+def _raw(connection: Connection, asked: Select[Any]) -> FetchedRows:
     """Return the driver's rows, for statements with so many that SQLAlchemy's overhead would matter."""
     cursor = connection.execute(asked).cursor
     return () if cursor is None else cursor.fetchall()

@@ -7,13 +7,13 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from opencqrs_py.adapters.sql.connections import Rows
+from opencqrs_py.adapters.sql.connections import FetchedRows
 from opencqrs_py.adapters.sql.database import Database
 from opencqrs_py.adapters.sql.inbox_rows import COLUMNS
 from opencqrs_py.adapters.sql.tables import INBOX
 from opencqrs_py.model.inbox import InboxStatus
 
-Row = tuple[Any, ...]
+InboxRow = tuple[Any, ...]
 
 Place = tuple[int, int]
 """Where a row is: position of its event and hash of its sequence."""
@@ -36,11 +36,11 @@ class InboxStatements:
         self._those = f"FROM {self._table} WHERE group_name = {self._mark} AND position IN ({{}}) AND {pairs}"
         self._free = f" AND status <> {self._mark}"
 
-    def insert(self, connection: Connection, rows: Sequence[Row]) -> None:
+    def insert(self, connection: Connection, rows: Sequence[InboxRow]) -> None:
         """Add rows as they are."""
         connection.exec_driver_sql(self._insert, list(rows))
 
-    def insert_in_turn(self, connection: Connection, rows: Iterable[Row]) -> None:
+    def insert_in_turn(self, connection: Connection, rows: Iterable[InboxRow]) -> None:
         """Add rows, of which only those keep their time that are the first of their sequence when they are added."""
         raise NotImplementedError
 
@@ -72,18 +72,18 @@ class InboxStatements:
             found.update((row[0], row[1]) for row in rows if row[1] is not None)
         return found
 
-    def sizes(self, connection: Connection, group: str, hashes: Iterable[int], due_ms: int | None) -> Rows:
+    def sizes(self, connection: Connection, group: str, hashes: Iterable[int], due_ms: int | None) -> FetchedRows:
         """Return of each hash how many events wait; of those that are due until a time, if one is given."""
         grouped = " GROUP BY sequence_hash"
         return self._of_hashes(connection, "sequence_hash, count(*)", group, hashes, due_ms, grouped)
 
-    def rows(self, connection: Connection, group: str, hashes: Iterable[int], due_ms: int | None) -> Rows:
+    def rows(self, connection: Connection, group: str, hashes: Iterable[int], due_ms: int | None) -> FetchedRows:
         """Return the rows of hashes in any order; those that are due until a time, if one is given."""
         return self._of_hashes(connection, self._names, group, hashes, due_ms)
 
     def _of_hashes(
         self, connection: Connection, what: str, group: str, hashes: Iterable[int], due_ms: int | None, end: str = ""
-    ) -> Rows:
+    ) -> FetchedRows:
         those = f"sequence_hash IN ({', '.join([str(int(hash_)) for hash_ in hashes])})"
         until = "" if due_ms is None else f" AND due_ms <= {int(due_ms)}"
         text = f"SELECT {what} FROM {self._table} WHERE group_name = {self._mark} AND {those}{until}{end}"  # noqa: S608
@@ -109,7 +109,7 @@ class JsonInboxStatements(InboxStatements):
         asked = f"json_each({mark}) AS asked CROSS JOIN {table}"  # in this order: each is looked up
         self._found = f"FROM {asked} WHERE group_name = {mark} AND {at} AND status <> {mark}"
 
-    def insert_in_turn(self, connection: Connection, rows: Iterable[Row]) -> None:
+    def insert_in_turn(self, connection: Connection, rows: Iterable[InboxRow]) -> None:
         """Add rows, of which only those keep their time that are the first of their sequence when they are added."""
         asking = [(*row[:_DUE], row[_GROUP], row[_HASH], row[_ID], *row[_DUE:]) for row in rows]
         connection.exec_driver_sql(self._insert_in_turn, asking)
@@ -128,7 +128,7 @@ def statements_of(database: Database) -> InboxStatements:
     return (JsonInboxStatements if database.dialect.unpacks_json else InboxStatements)(database)
 
 
-def _raw(connection: Connection, text: str, values: tuple[Any, ...]) -> Rows:
+def _raw(connection: Connection, text: str, values: tuple[Any, ...]) -> FetchedRows:
     """Return the driver's rows: there are so many that SQLAlchemy's overhead would matter."""
     cursor = connection.exec_driver_sql(text, values).cursor
     return () if cursor is None else cursor.fetchall()

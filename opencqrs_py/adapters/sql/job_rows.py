@@ -10,7 +10,7 @@ from typing import Any
 
 from opencqrs_py.adapters.sql.inbox_rows import milliseconds
 from opencqrs_py.adapters.sql.tables import JOB_RUNS, JOBS
-from opencqrs_py.jobs.runs import JobRecord, JobRun, Position, RunStatus
+from opencqrs_py.jobs.runs import JobRecord, JobRun, RunPosition, RunStatus
 from opencqrs_py.model.job import JobId, Trigger
 
 RUN_COLUMNS = tuple(str(column.name) for column in JOB_RUNS.columns)
@@ -67,16 +67,16 @@ def run_of(row: Sequence[Any]) -> JobRun:
     )
 
 
-def position_text(position: Position) -> str:
+def position_text(position: RunPosition) -> str:
     """Return a position as JSON in ASCII, in which an id keeps its type."""
     return json.dumps(asdict(position))
 
 
-def position_of(text: str) -> Position:
+def position_of(text: str) -> RunPosition:
     """Return the position of a text."""
     found = json.loads(text)
     lists = {"failed": tuple(found["failed"]), "only": _ids_of(found["only"])}
-    return Position(**{**_known(found, Position.__dataclass_fields__), **lists})
+    return RunPosition(**{**_known(found, RunPosition.__dataclass_fields__), **lists})
 
 
 def record_row(record: JobRecord) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import Connection
 from typing_extensions import override
 
-from opencqrs_py.adapters.sql.connections import Rows
+from opencqrs_py.adapters.sql.connections import FetchedRows
 from opencqrs_py.adapters.sql.database import Database
 from opencqrs_py.adapters.sql.dialect import RESTORE
 from opencqrs_py.adapters.sql.inbox_rows import milliseconds
@@ -30,7 +30,7 @@ from opencqrs_py.adapters.sql.tables import JOB_RUNS, JOBS, TableMissingError, p
 from opencqrs_py.adapters.sql.transactions import Unit
 from opencqrs_py.errors import EventStoreError, JobError
 from opencqrs_py.jobs.ports import JobBook, JobStore
-from opencqrs_py.jobs.runs import JobRecord, JobRun, JobsView, Position, RunStatus
+from opencqrs_py.jobs.runs import JobRecord, JobRun, JobsView, RunPosition, RunStatus
 from opencqrs_py.processing.ports import UnitOfWork
 
 _PATIENCE = 2.0  # seconds that a decision waits for others; they are short, and the caller comes again
@@ -146,7 +146,7 @@ class SqlJobStore(JobStore):
             return self.add(own, run, by_clock=True)
 
     @override
-    def advance(self, run: JobRun, position: Position, unit: UnitOfWork | None = None) -> bool:
+    def advance(self, run: JobRun, position: RunPosition, unit: UnitOfWork | None = None) -> bool:
         values = (position_text(position), run.done, run.total, run.id, run.token)
         if unit is None:
             with self._writing() as own:
@@ -216,7 +216,7 @@ class SqlJobStore(JobStore):
         return sorted(map(run_of, rows), key=lambda child: child.id)
 
     @override
-    def gather(self, run: JobRun, position: Position, children: Sequence[JobRun] = ()) -> bool:
+    def gather(self, run: JobRun, position: RunPosition, children: Sequence[JobRun] = ()) -> bool:
         with self._writing() as connection:
             if self.send(connection, _ADVANCE, position_text(position), run.done, run.total, run.id, run.token) != 1:
                 return False
@@ -286,7 +286,7 @@ class SqlJobStore(JobStore):
         ):
             yield connection
 
-    def _fetched(self, statement: str, *values: Any, **words: str) -> Rows:
+    def _fetched(self, statement: str, *values: Any, **words: str) -> FetchedRows:
         """Return the rows of a statement that waits for no lock; none if the tables are not there yet."""
         try:
             return self._database.fetch(self.text(statement, **words), values)

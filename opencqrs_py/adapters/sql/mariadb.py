@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.types import TypeEngine
 from typing_extensions import override
 
-from opencqrs_py.adapters.sql.bulk_write import BulkWrite, Column, TableShape
+from opencqrs_py.adapters.sql.bulk_write import BulkWrite, ColumnValues, TableShape
 from opencqrs_py.adapters.sql.connections import WRITING, replace_cut_connections
 from opencqrs_py.adapters.sql.database import Database
 from opencqrs_py.adapters.sql.dialect import Dialect, Row, chunks, driver_error, register
@@ -401,7 +401,7 @@ class MariaDbDialect(Dialect):
 
     @override
     def upsert_obstacle(
-        self, shape: TableShape, columns: Mapping[str, Column], keys: Sequence[str], add: Sequence[str]
+        self, shape: TableShape, columns: Mapping[str, ColumnValues], keys: Sequence[str], add: Sequence[str]
     ) -> str:
         """Return the constraints by which the server would change the row of another key: it checks all unique ones."""
         for others in (*shape.unique, *shape.limited):
@@ -568,7 +568,7 @@ def _change(write: BulkWrite, name: str) -> str:
     return f"{column} = COALESCE({column}, 0) + COALESCE(VALUES({column}), 0)"
 
 
-def _never_collides(shape: TableShape, columns: Mapping[str, Column], name: str) -> bool:
+def _never_collides(shape: TableShape, columns: Mapping[str, ColumnValues], name: str) -> bool:
     """Return whether a column gets a unique value in each new row: an automatic number, or null."""
     known = shape.columns[name]
     has_none = known["nullable"] and known.get("default") in (None, "NULL")

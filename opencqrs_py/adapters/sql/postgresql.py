@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import TypeEngine
 from typing_extensions import override
 
-from opencqrs_py.adapters.sql.bulk_write import BulkWrite, Column
+from opencqrs_py.adapters.sql.bulk_write import BulkWrite, ColumnValues
 from opencqrs_py.adapters.sql.connections import Statement, as_sqlalchemy
 from opencqrs_py.adapters.sql.database import Database
 from opencqrs_py.adapters.sql.dialect import STAGED_BY, DatabaseBusyError, Dialect, Row, Values, driver_error, register
@@ -29,7 +29,7 @@ from opencqrs_py.adapters.sql.shadow_guards import PostgresqlGuard, ShadowGuard
 from opencqrs_py.adapters.sql.shadow_urls import ShadowOf
 from opencqrs_py.adapters.sql.tables import EVENTS, JOB_RUNS, JOBS, PROGRESS, WRITTEN
 from opencqrs_py.adapters.sql.transactions import ended
-from opencqrs_py.adapters.sql.watching import Arrivals, Look, listening
+from opencqrs_py.adapters.sql.watching import Arrivals, ReadHead, listening
 from opencqrs_py.control.ports import Notices
 from opencqrs_py.model.mapping import TableMapping
 from opencqrs_py.model.partition import Partition, hash_of
@@ -266,7 +266,7 @@ class PostgresqlDialect(Dialect):
                 connection.exec_driver_sql(f"ANALYZE {database.prefix}{EVENTS.name}")
 
     @override
-    def watch(self, database: Database, look: Look) -> AbstractContextManager[Watch]:
+    def watch(self, database: Database, look: ReadHead) -> AbstractContextManager[Watch]:
         known = statements_in(database.schema)
         return listening(database, look, known.channel, known.table_number)
 
@@ -576,7 +576,7 @@ def _as_json(rows: Iterable[Row]) -> str:
     return orjson.dumps([dict(zip(WRITTEN, row, strict=True)) for row in once.values()]).decode()
 
 
-def _json_of(column: Column) -> str:
+def _json_of(column: ColumnValues) -> str:
     """Return the values of a column as JSON that keeps all that a number is."""
     kinds = set(map(type, column))
     if int in kinds and not all(abs(value) <= _LARGEST for value in column if type(value) is int):

@@ -21,7 +21,7 @@ from opencqrs_py.adapters.sql.inbox import SqlInbox
 from opencqrs_py.adapters.sql.layouts import REPARTITIONING, SqlLayouts, changed_meanwhile
 from opencqrs_py.adapters.sql.progress_rows import (
     ERROR_LENGTH,
-    Counts,
+    EventCounts,
     OtherLayoutError,
     ahead_in,
     check_layout,
@@ -65,7 +65,7 @@ from opencqrs_py.processing.ports import (
     nothing_ahead,
 )
 from opencqrs_py.processing.reaching import WatchableTracker
-from opencqrs_py.processing.staging import Rows, RowStaging, Stage
+from opencqrs_py.processing.staging import RecordBatches, RowStaging, Stage
 
 logger = logging.getLogger("opencqrs.processing")
 
@@ -352,7 +352,7 @@ class SqlProgressTracker(
         return True
 
     @override
-    def stage(self, stage: Stage, run: str, tables: Iterable[Rows]) -> int:
+    def stage(self, stage: Stage, run: str, tables: Iterable[RecordBatches]) -> int:
         """Write the rows of a task, see ``RowStaging``. Each table of them is a separate transaction.
 
         Raises:
@@ -422,7 +422,7 @@ class SqlProgressTracker(
         skipped = select(*of_partition, literal(""), func.count()).group_by(*of_partition)
         counted = skipped.union_all(self._inbox.counts(datetime.now(UTC)))
         with self._database.reading() as connection:
-            counts = Counts(connection.execute(counted))
+            counts = EventCounts(connection.execute(counted))
             return [status_of(row, counts) for row in connection.execute(ordered).mappings()]
 
     @override

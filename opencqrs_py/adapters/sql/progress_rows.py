@@ -101,7 +101,7 @@ def skip_of(row: Any) -> Skip:
     return Skip(row["group_name"], Partition(row["modulus"], row["residue"]), *(row[name] for name in names))
 
 
-class Counts:
+class EventCounts:
     """How many events were skipped, and how many wait in the inbox: rows of group, modulus, residue, status, count.
 
     Those of the inbox have the modulus 0 and the hash of a sequence, since partitions may change.
@@ -128,7 +128,7 @@ class Counts:
         return tuple((status, counts[status]) for status in InboxStatus if counts[status])
 
 
-def status_of(row: Any, counts: Counts) -> PartitionStatus:
+def status_of(row: Any, counts: EventCounts) -> PartitionStatus:
     """Return the status of a partition."""
     key = (row["group_name"], row["modulus"], row["residue"])
     return PartitionStatus(

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, func, select
 from typing_extensions import override
 
-from opencqrs_py.adapters.sql.connections import Rows
+from opencqrs_py.adapters.sql.connections import FetchedRows
 from opencqrs_py.adapters.sql.database import Database
 from opencqrs_py.adapters.sql.dialect import Dialect
 from opencqrs_py.adapters.sql.tables import EVENTS, prepare
@@ -105,7 +105,7 @@ class SqlEventSource(EventSource, SharingSource, FindingSource):
 
     def read_columns(
         self, after: int, limit: int, selection: Selection, upto: int, columns: Sequence[str]
-    ) -> tuple[int, Rows]:
+    ) -> tuple[int, FetchedRows]:
         """Read some attributes of events as rows, without an object for each event.
 
         Args:
@@ -314,14 +314,14 @@ class ReadRequest:
         head = self._head()
         return (end, rows) if end <= head else self.within(after, head, head)
 
-    def _walk(self, after: int, upto: int | None) -> Rows:
+    def _walk(self, after: int, upto: int | None) -> FetchedRows:
         """Walk along the positions."""
         database = self.database
         text, values = _walking(database.dialect, self.selection, database.prefix, self.columns, upto is not None)
         bounds = (after, self.limit) if upto is None else (after, upto, self.limit)
         return database.fetch(text, (*values, *bounds))
 
-    def _rest(self, after: int, head: int) -> Rows:
+    def _rest(self, after: int, head: int) -> FetchedRows:
         """Return the events up to the head by an index, if that is quicker than to walk on."""
         database, mark = self.database, self.database.dialect.mark
         rare = _searching(database.dialect, self.selection, database.prefix)
@@ -471,5 +471,5 @@ def head_query(prefix: str) -> str:
     return f"SELECT max(position) FROM {prefix}{EVENTS.name}"  # noqa: S608 our own names
 
 
-_Found = tuple[int, Rows]
+_Found = tuple[int, FetchedRows]
 """Up to which position the rows are all that there are, and the rows."""

@@ -17,7 +17,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from typing_extensions import override
 
 from opencqrs_py.adapters.processes import boot_id, machine_ms
-from opencqrs_py.adapters.sql.bulk_write import BulkWrite, Column, TableShape
+from opencqrs_py.adapters.sql.bulk_write import BulkWrite, ColumnValues, TableShape
 from opencqrs_py.adapters.sql.database import Database
 from opencqrs_py.adapters.sql.dialect import URL_SETTINGS, Dialect, FileGuard, Row, register
 from opencqrs_py.adapters.sql.progress_watching import polling_progress
@@ -33,7 +33,7 @@ from opencqrs_py.adapters.sql.sqlite_file import (
     use_write_ahead_log,
 )
 from opencqrs_py.adapters.sql.tables import EVENTS, WRITTEN
-from opencqrs_py.adapters.sql.watching import Look, polling
+from opencqrs_py.adapters.sql.watching import ReadHead, polling
 from opencqrs_py.model.partition import Partition, hash_of
 from opencqrs_py.processing.ports import Watch
 from opencqrs_py.processing.sequence_resolvers import cut_subject
@@ -242,7 +242,7 @@ class SqliteDialect(Dialect):
                 connection.exec_driver_sql(f"PRAGMA cache_size = {before}")
 
     @override
-    def watch(self, database: Database, look: Look) -> AbstractContextManager[Watch]:
+    def watch(self, database: Database, look: ReadHead) -> AbstractContextManager[Watch]:
         return polling(database, look, _change_counter)
 
     @override
@@ -260,7 +260,7 @@ class SqliteDialect(Dialect):
 
     @override
     def upsert_obstacle(
-        self, shape: TableShape, columns: Mapping[str, Column], keys: Sequence[str], add: Sequence[str]
+        self, shape: TableShape, columns: Mapping[str, ColumnValues], keys: Sequence[str], add: Sequence[str]
     ) -> str:
         decimals = [name for name in add if Decimal in set(map(type, columns[name]))]
         if not decimals:

@@ -26,12 +26,12 @@ from sqlalchemy.exc import DBAPIError
 
 from opencqrs_py.adapters.sql.bulk_rows import check_floats, columns_of, misfit
 from opencqrs_py.adapters.sql.bulk_target import Target
-from opencqrs_py.adapters.sql.bulk_write import BulkWrite, Column, TableShape
+from opencqrs_py.adapters.sql.bulk_write import BulkWrite, ColumnValues, TableShape
 from opencqrs_py.adapters.sql.connections import reason_of
 from opencqrs_py.adapters.sql.database import Database
 from opencqrs_py.adapters.sql.dialect import STAGED_BY, Dialect
 from opencqrs_py.errors import BulkWriteError, EventStoreError, UnavailableError
-from opencqrs_py.processing.staging import Rows, Stage, StagedRows
+from opencqrs_py.processing.staging import RecordBatches, Stage, StagedRows
 
 _PREFIX = "opencqrs_staged_"
 _OWN = "driver"  # the run under which the driver adds rows
@@ -87,7 +87,7 @@ def _quoted(preparer: Any, schema: str | None, name: str) -> str:
 # --------------------------------------------------------------------------------------------------------------- rows
 
 
-def stage_rows(database: Database, stage: Stage, run: str, tables: Iterable[Rows]) -> int:
+def stage_rows(database: Database, stage: Stage, run: str, tables: Iterable[RecordBatches]) -> int:
     """Create a stage, unless it is there, and write rows into it, each table in a transaction; return how many.
 
     Runs on executors. Nothing is held open while Spark computes what comes next.
@@ -121,12 +121,14 @@ def _create(database: Database, stage: Stage) -> None:
             return
 
 
-def _insert(connection: Connection, dialect: Dialect, stage: Stage, run: str, columns: Mapping[str, Column]) -> int:
+def _insert(
+    connection: Connection, dialect: Dialect, stage: Stage, run: str, columns: Mapping[str, ColumnValues]
+) -> int:
     for key in stage.keys:
         if None in columns[key]:
             raise misfit(stage.target, f"the key {key} of a row is null", "leave such rows out: no row is found by it")
     check_floats(columns, stage.target, dialect)
-    named: dict[str, Column] = {f"c{number}": columns[name] for number, name in enumerate(stage.columns)}
+    named: dict[str, ColumnValues] = {f"c{number}": columns[name] for number, name in enumerate(stage.columns)}
     count = len(named["c0"])
     if count:
         types_in_sql = {**{f"c{number}": kind for number, kind in enumerate(stage.types)}, STAGED_BY: "text"}
@@ -155,7 +157,7 @@ class StagedMerge:
     stage: Stage
     staged: list[StagedRows] = field(default_factory=list)
 
-    def add(self, columns: Mapping[str, Column]) -> None:
+    def add(self, columns: Mapping[str, ColumnValues]) -> None:
         """Write rows that the driver has into the stage."""
         count = _insert(self.target.connection, self.target.dialect, self.stage, _OWN, columns)
         self.staged.append(StagedRows(_OWN, count))

@@ -313,10 +313,10 @@ def _newest(table: Table) -> int:
     return 1 + len(_STEPS.get(table.name, ()))
 
 
-Step = Callable[["Database", Connection], None]
+MigrationStep = Callable[["Database", Connection], None]
 
 
-def _take_step(database: Database, connection: Connection, step: Step) -> None:
+def _take_step(database: Database, connection: Connection, step: MigrationStep) -> None:
     try:
         step(database, connection)
     except DBAPIError as error:
@@ -399,7 +399,7 @@ def _send(connection: Connection, statements: Iterable[str]) -> None:
         connection.exec_driver_sql(statement)
 
 
-_STEPS: dict[str, tuple[Step, ...]] = {
+_STEPS: dict[str, tuple[MigrationStep, ...]] = {
     EVENTS.name: (_search_events, _serialise_events, _order_identities),
     PROGRESS.name: (_record_failures, _record_replays, _record_what_is_ahead, _record_checkpoints),
     GROUPS.name: (_record_layouts, _record_selections),

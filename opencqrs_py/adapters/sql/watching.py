@@ -24,12 +24,12 @@ _LONGEST_PAUSE = 0.02  # seconds
 _PAUSE_SHARE = 0.02  # of the time since something happened
 _WAKES = 1_024  # most wakes that are processed at once
 
-Look = Callable[[Connection], int]
+ReadHead = Callable[[Connection], int]
 Counter = Callable[[Connection], Callable[[], int] | None]
 
 
 @contextmanager
-def polling(database: Database, look: Look, counter: Counter = lambda _: None) -> Iterator[Watch]:
+def polling(database: Database, look: ReadHead, counter: Counter = lambda _: None) -> Iterator[Watch]:
     """Open a watch that looks again and again; ``look`` returns the head.
 
     ``counter`` returns, for a connection, what changes whenever another connection has written; ``None`` if there is no
@@ -40,7 +40,7 @@ def polling(database: Database, look: Look, counter: Counter = lambda _: None) -
 
 
 @contextmanager
-def listening(database: Database, look: Look, channel: str, table_number: str) -> Iterator[Watch]:
+def listening(database: Database, look: ReadHead, channel: str, table_number: str) -> Iterator[Watch]:
     """Open a watch that PostgreSQL notifies of appends, on a channel; ``look`` returns the head.
 
     ``table_number`` is an expression that distinguishes our table from others of the same name.
@@ -97,7 +97,7 @@ class Listener:
         look_seconds: Interval at which the head is read, also without a notification.
     """
 
-    def __init__(self, connection: Connection, look: Look, table: str) -> None:
+    def __init__(self, connection: Connection, look: ReadHead, table: str) -> None:
         self._connection = connection
         self._head_of = look
         driver: Any = connection.connection.dbapi_connection
@@ -169,7 +169,7 @@ class Poll:
         self,
         database: Database,
         connection: Connection,
-        look: Look,
+        look: ReadHead,
         counter: Callable[[], int] | None,
         longest_pause: float = _LONGEST_PAUSE,
     ) -> None:

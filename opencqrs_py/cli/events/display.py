@@ -16,7 +16,7 @@ DATA_SHOWN = 60  # characters of an event's data that people see
 _REPORT_EVERY = 2.0  # seconds between two lines
 
 
-class Progress:
+class ProgressReport:
     """Reports on standard error, now and then, how much is done.
 
     Args:

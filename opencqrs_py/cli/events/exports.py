@@ -11,8 +11,8 @@ from typing import BinaryIO
 
 import click
 
-from opencqrs_py.adapters.files import Compression, FileFormat, Kind, format_of, writer_to, written_whole
-from opencqrs_py.cli.events.display import Progress, rate, summed_up
+from opencqrs_py.adapters.files import Compression, FileFormat, FileKind, format_of, writer_to, written_whole
+from opencqrs_py.cli.events.display import ProgressReport, rate, summed_up
 from opencqrs_py.cli.events.selection import after_option, print_reasons, selection_options, slices_between
 from opencqrs_py.cli.options import Integer, ProjectOptions, format_option, project_options
 from opencqrs_py.cli.output import print_json, stderr, stdout
@@ -27,7 +27,9 @@ _COMPRESSED = {".gz": Compression.GZIP, ".zst": Compression.ZSTD}
 @click.argument("file")
 @project_options
 @format_option
-@click.option("--format-of-file", type=click.Choice([kind.value for kind in Kind]), help="If the name does not say it.")
+@click.option(
+    "--format-of-file", type=click.Choice([kind.value for kind in FileKind]), help="If the name does not say it."
+)
 @click.option("--overwrite", is_flag=True, help="Replace FILE if it is there.")
 @after_option("Position after which the export begins.")
 @click.option("--to", type=Integer(min=0), help="Last position.  [default: the newest event]")
@@ -55,7 +57,7 @@ def export_command(
     source = options.application().event_store
     head = source.head()
     upto = head if to is None else min(to, head)
-    progress = Progress("read", max(0, upto - after))
+    progress = ProgressReport("read", max(0, upto - after))
     events = 0
     with _opened(file) as target, writer_to(target, form) as writer:
         for part in slices_between(source, after, upto, selection):
@@ -72,12 +74,12 @@ def export_command(
 def _format(file: str, kind: str | None) -> FileFormat:
     known = format_of(file)
     if file == _STANDARD_OUTPUT:
-        if kind == Kind.ROWS.value:
+        if kind == FileKind.ROWS.value:
             raise click.UsageError("Parquet cannot be written to standard output; name a file")
-        return FileFormat(Kind.LINES)
+        return FileFormat(FileKind.LINES)
     if kind is not None:
-        compression = Compression.NONE if kind == Kind.ROWS.value else _COMPRESSED.get(Path(file).suffix.lower())
-        return FileFormat(Kind(kind), compression or Compression.NONE)
+        compression = Compression.NONE if kind == FileKind.ROWS.value else _COMPRESSED.get(Path(file).suffix.lower())
+        return FileFormat(FileKind(kind), compression or Compression.NONE)
     if known is None:
         raise click.UsageError(
             f"the name {file} does not say the format: let it end with .ndjson, .ndjson.gz, .ndjson.zst or .parquet, "

@@ -13,7 +13,7 @@ import click
 
 from opencqrs_py.adapters.files import events_of_file, events_of_lines, listing, warn_of_ignored
 from opencqrs_py.cli.events.appends import writable_store
-from opencqrs_py.cli.events.display import Progress, rate, summed_up
+from opencqrs_py.cli.events.display import ProgressReport, rate, summed_up
 from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
 from opencqrs_py.cli.output import clean, print_json, print_line, stdout
 from opencqrs_py.errors import DamagedFileError, EventFormatError, EventStoreError
@@ -53,7 +53,7 @@ def import_command(files: tuple[str, ...], options: ProjectOptions, *, new_ids: 
         raise _not_asked_for()
     done = []
     for name in names:
-        done.append(_import(store, name, Progress("read")))
+        done.append(_import(store, name, ProgressReport("read")))
         if len(names) > 1 and not as_json:
             stdout().print(clean(f"{name}: {summed_up(done[-1].added, done[-1].events, 'imported')}"), markup=False)
     _print(done, as_json=as_json)
@@ -68,7 +68,7 @@ def _not_asked_for() -> EventStoreError:
     return EventStoreError("OCQ-337", what, "event-store.url", fix)
 
 
-def _import(store: EventStore, name: str, progress: Progress | None) -> _Imported:
+def _import(store: EventStore, name: str, progress: ProgressReport | None) -> _Imported:
     began = time.monotonic()
     with closing(_events_of(name)) as events:
         given, added = store.append(events, progress=progress)

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from opencqrs_py.cli.events.display import Progress, on_one_line
+from opencqrs_py.cli.events.display import ProgressReport, on_one_line
 from opencqrs_py.cli.events.selection import print_reasons, selection_options, slices_between
 from opencqrs_py.cli.options import Integer, ProjectOptions, format_option, project_options
 from opencqrs_py.cli.output import print_json, stdout
@@ -89,7 +89,7 @@ def stats_command(options: ProjectOptions, top: int, selection: Selection, *, as
     began = time.monotonic()
     source = options.application().event_store
     head = source.head()
-    progress, tally = Progress("read", head), Tally()
+    progress, tally = ProgressReport("read", head), Tally()
     for part in slices_between(source, 0, head, selection):
         tally.add(part.events)
         progress(part.upto)

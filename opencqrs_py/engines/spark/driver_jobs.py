@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pyspark import SparkContext
 
-from opencqrs_py.engines.spark.jobs import Ended, Job, description_of, labelled
+from opencqrs_py.engines.spark.jobs import Ended, SparkJob, description_of, labelled
 from opencqrs_py.engines.spark.tasks import Task, TaskResult, run_task
 from opencqrs_py.engines.threads import Threads
 from opencqrs_py.processing.groups import GroupProcessing
@@ -37,13 +37,13 @@ class DriverJobs:
         permit: DriverPermit,
         ended: Ended,
         context: SparkContext | None = None,
-    ) -> Job[TaskResult]:
+    ) -> SparkJob[TaskResult]:
         """Start a task; ``ended`` is called as by ``Jobs``.
 
         An abandoned one is not stopped. Its partitions were claimed again, so it cannot commit. With a context the jobs
         of Spark that its handler starts bear the name of the group, and end when it is abandoned.
         """
-        job = Job[TaskResult](context, ended)
+        job = SparkJob[TaskResult](context, ended)
 
         def collect() -> TaskResult:
             if context is None:

@@ -27,7 +27,7 @@ from opencqrs_py.engines.spark.frames import SparkFrames
 from opencqrs_py.engines.spark.groups import RunnableGroup, RunningTask
 from opencqrs_py.engines.spark.jobs import (
     Capacity,
-    Jobs,
+    SparkJobs,
     Stillness,
     copies_tasks,
     executors_of,
@@ -116,7 +116,7 @@ class SparkEngine(Engine, RunsTasks):
         self._opening = False
         self._handled_here = 0
         self._here = DriverJobs()
-        self._jobs: Jobs | None = None
+        self._jobs: SparkJobs | None = None
         self._capacity = Capacity(self._clock)
         self._stillness = Stillness(self._running_tasks, self._clock)
         self._copies = False
@@ -274,7 +274,7 @@ class SparkEngine(Engine, RunsTasks):
                 group.in_frames.use(SparkFrames(spark, group.recipe, group.in_frames))
         self._spark = spark
         self._copies = copies_tasks(spark.sparkContext)
-        self._jobs = Jobs(spark.sparkContext)
+        self._jobs = SparkJobs(spark.sparkContext)
 
     def _coordinate(self) -> None:
         try:

@@ -13,7 +13,7 @@ from opencqrs_py.engines.assignment import Assignment
 from opencqrs_py.engines.driver import PartitionDriver
 from opencqrs_py.engines.runs import GroupRun, Recipe
 from opencqrs_py.engines.spark.driver_jobs import DriverPermit
-from opencqrs_py.engines.spark.jobs import Job
+from opencqrs_py.engines.spark.jobs import SparkJob
 from opencqrs_py.engines.spark.tasks import KeptRecipe, Permit, TaskResult
 from opencqrs_py.engines.watching import HeadWatcher
 from opencqrs_py.model.inbox import ParkedSequences
@@ -152,4 +152,4 @@ class RunningTask:
     drivers: tuple[PartitionDriver, ...]
     since: float
     permit: Permit | DriverPermit | None = None
-    job: Job[TaskResult] | None = None
+    job: SparkJob[TaskResult] | None = None

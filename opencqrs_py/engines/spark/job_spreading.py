@@ -26,7 +26,7 @@ from opencqrs_py.engines.spark.job_tasks import (
     write_job_task,
 )
 from opencqrs_py.engines.spark.jobs import (
-    Job,
+    SparkJob,
     Stillness,
     copies_tasks,
     labelled,
@@ -41,8 +41,8 @@ from opencqrs_py.errors import EngineLostError, FencedError
 from opencqrs_py.jobs.binding import GROUP_PREFIX, BoundJob
 from opencqrs_py.jobs.desk import Ending
 from opencqrs_py.jobs.execution import JobExecution, Surroundings
-from opencqrs_py.jobs.items import Page
-from opencqrs_py.jobs.runs import JobRun, Position, RunStatus, distinct
+from opencqrs_py.jobs.items import IdPage
+from opencqrs_py.jobs.runs import JobRun, RunPosition, RunStatus, distinct
 from opencqrs_py.model.job import RunSignals
 from opencqrs_py.model.naming import counted
 from opencqrs_py.model.outcome import Failure, Origin
@@ -138,7 +138,7 @@ class SparkForJobs:
                 came.append(result)
                 ended.set()
 
-            job = Job[Results](context, take, tag)
+            job = SparkJob[Results](context, take, tag)
             self._sessions.restore()
             permit = self._sessions.permit()
             permit.give()
@@ -237,7 +237,7 @@ class SparkExecution(JobExecution):
             self._gather(position, children)
         return [replace(child, attempt=self._run.attempt) for child in children]
 
-    def _dealt(self, page: Page) -> list[JobRun]:
+    def _dealt(self, page: IdPage) -> list[JobRun]:
         """Distribute the ids of a page to children, and record them."""
         ids, prefix, tag = (
             distinct(mark for mark in page.marks if mark is not None),
@@ -254,7 +254,7 @@ class SparkExecution(JobExecution):
                 ids=part,
                 status=RunStatus.RUNNING,
                 owner=tag,
-                position=Position(),
+                position=RunPosition(),
                 done=None,
                 total=None,
             )
@@ -308,7 +308,7 @@ class SparkExecution(JobExecution):
             self._around.clock,
         )
 
-    def _gather(self, position: Position, children: Sequence[JobRun] = ()) -> None:
+    def _gather(self, position: RunPosition, children: Sequence[JobRun] = ()) -> None:
         run = replace(self._run, done=self._signals.done, total=self._signals.total)
         if not self._around.store.gather(run, position, children):
             raise _fenced(self._run)
@@ -337,21 +337,21 @@ def _collected(context: SparkContext, tag: str, name: str, runner: JobTaskRunner
         return list(map(read_job_result, context.parallelize(sent.lines, len(sent.lines)).map(runner).collect()))
 
 
-def _page_of(children: Sequence[JobRun], named: Sequence[object] | None) -> Page:
+def _page_of(children: Sequence[JobRun], named: Sequence[object] | None) -> IdPage:
     """Return the page that children were made of. Whether another one follows is not recorded; it may be empty."""
     ids = tuple(id_ for child in children for id_ in child.ids or ())
     after = ids[-1] if ids else None
     last = not ids or (named is not None and str(named[-1]) == str(after))
-    return Page(ids, ids, after, last)
+    return IdPage(ids, ids, after, last)
 
 
-def _with(position: Position, part: Position) -> Position:
+def _with(position: RunPosition, part: RunPosition) -> RunPosition:
     """Return what is done of a run with what a child has done."""
     failed, error = (*position.failed, *part.failed), position.error or part.error
     return replace(position, items=position.items + part.items, failed=failed, error=error)
 
 
-def _counted(position: Position) -> Position:
+def _counted(position: RunPosition) -> RunPosition:
     """Return the position of a child whose items its run has."""
     return replace(position, items=0, failed=(), error="")
 

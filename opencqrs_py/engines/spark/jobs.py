@@ -34,7 +34,7 @@ Result = TypeVar("Result")
 Ended = Callable[["TaskResult | Exception"], None]
 
 
-class Jobs:
+class SparkJobs:
     """Runs tasks as jobs. Safe for several threads.
 
     Args:
@@ -45,7 +45,7 @@ class Jobs:
         self._context = context
         self._threads = Threads()
 
-    def start(self, group: str, runner: TaskRunner, task: Task, ended: Ended) -> Job[TaskResult]:
+    def start(self, group: str, runner: TaskRunner, task: Task, ended: Ended) -> SparkJob[TaskResult]:
         """Start a job of a group.
 
         Args:
@@ -55,7 +55,7 @@ class Jobs:
             ended: Called with the result, or with the error when Spark could not finish the job, on the job's thread;
                 not if the job was abandoned.
         """
-        job = Job[TaskResult](self._context, ended)
+        job = SparkJob[TaskResult](self._context, ended)
         self._threads.run(f"opencqrs-{group}", lambda: job.run(lambda: self._collected(job.tag, group, runner, task)))
         return job
 
@@ -78,7 +78,7 @@ def labelled(context: SparkContext, tag: str, group: str, description: str) -> I
         context.removeJobTag(tag)  # of the thread, which will run other jobs
 
 
-class Job(Generic[Result]):
+class SparkJob(Generic[Result]):
     """What was started on Spark, until it has ended or was abandoned."""
 
     def __init__(

@@ -19,7 +19,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from opencqrs_py.engines.spark.source_columns import Available, Columns
+from opencqrs_py.engines.spark.source_columns import Available, ReadColumns
 from opencqrs_py.engines.spark.source_ranges import Range, cut, steps_of
 from opencqrs_py.engines.spark.source_scope import Scope, narrowed, scope_of
 from opencqrs_py.errors import EngineError, ExplainedError
@@ -178,7 +178,7 @@ def told_plainly(source: EventSource | None = None) -> Iterator[None]:
 class _Reader:
     """What both readers share: how to open the store, what to read of it, and which columns to make of that."""
 
-    def __init__(self, open_source: Opener, scope: Scope, columns: Columns) -> None:
+    def __init__(self, open_source: Opener, scope: Scope, columns: ReadColumns) -> None:
         self._open = open_source
         self._scope = scope
         self._columns = columns
@@ -242,7 +242,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
     Stores show events in the order of their positions, so none is missed when its transaction commits late.
     """
 
-    def __init__(self, open_source: Opener, scope: Scope, columns: Columns) -> None:
+    def __init__(self, open_source: Opener, scope: Scope, columns: ReadColumns) -> None:
         super().__init__(open_source, scope, columns)
         self._head = 0  # as it was seen last
         self._target: int | None = None  # where a query with Trigger.AvailableNow ends
@@ -297,7 +297,7 @@ def _state(source: EventSource) -> object:
     return source.state() if isinstance(source, Renewable) else None
 
 
-def batches(source: EventSource, selection: Selection, span: Range, columns: Columns) -> Iterator[pa.RecordBatch]:
+def batches(source: EventSource, selection: Selection, span: Range, columns: ReadColumns) -> Iterator[pa.RecordBatch]:
     """Read the selected events of a range.
 
     Yields:

@@ -52,7 +52,7 @@ Maker = Callable[[Sequence[int], Sequence[Any]], pa.Array]
 """Makes a column of what a store has read; the positions are for messages."""
 
 
-class Columns:
+class ReadColumns:
     """The columns that are read.
 
     It is pickled: its parts are made where they are used.
@@ -132,7 +132,7 @@ class Available:
         columns = [StructField(name, _TYPES[name][0]) for name in names]
         return StructType(columns + [StructField(name, field.dataType) for name, field in self._fields.items()])
 
-    def chosen(self, schema: StructType) -> Columns:
+    def chosen(self, schema: StructType) -> ReadColumns:
         """Return the columns that ``.schema(…)`` or ``usual`` has named.
 
         Raises:
@@ -141,7 +141,7 @@ class Available:
         for column in schema:
             self._check(column)
         data = {name: self._fields[name].name for name in schema.names if name in self._fields}
-        return Columns(schema, data)
+        return ReadColumns(schema, data)
 
     def _check(self, column: StructField) -> None:
         types = self._types(column.name)

@@ -41,7 +41,7 @@ class Range(InputPartition):
     state: object = None
 
 
-class Step(NamedTuple):
+class LogPart(NamedTuple):
     """A part of the log, ``after + 1 .. upto``, with about how many events it holds."""
 
     after: int
@@ -49,7 +49,7 @@ class Step(NamedTuple):
     events: float
 
 
-def cut(after: int, upto: int, most: int, state: object = None, steps: Sequence[Step] = ()) -> list[Range]:
+def cut(after: int, upto: int, most: int, state: object = None, steps: Sequence[LogPart] = ()) -> list[Range]:
     """Cut ``after + 1 .. upto`` of a log in some state into at most ``most`` ranges of about as many events each.
 
     Args:
@@ -60,7 +60,7 @@ def cut(after: int, upto: int, most: int, state: object = None, steps: Sequence[
         steps: Parts in their order, with how many events they hold; without them each position counts as one. Parts
             that are left out count nothing, and belong to some range all the same.
     """
-    steps = steps or [Step(after, upto, max(0, upto - after))]
+    steps = steps or [LogPart(after, upto, max(0, upto - after))]
     size = max(_LEAST_PER_RANGE, -(-sum(step.events for step in steps) // most))
     bounds, done = [after], 0.0
     for step in steps:
@@ -72,7 +72,7 @@ def cut(after: int, upto: int, most: int, state: object = None, steps: Sequence[
     return [Range(first, last, state) for first, last in pairwise(bounds) if first >= after]
 
 
-def steps_of(source: object, after: int, upto: int) -> list[Step]:
+def steps_of(source: object, after: int, upto: int) -> list[LogPart]:
     """Return how the events of ``after + 1 .. upto`` are spread, by a few queries of an index; empty without one."""
     if upto - after <= _LEAST_PER_RANGE or not isinstance(source, Seekable):
         return []
@@ -111,12 +111,12 @@ def _halved(part: tuple[int, int], found: tuple[int, tuple[int | None, int | Non
     return left + right
 
 
-def _weighed(source: Seekable, parts: list[tuple[int, int]]) -> list[Step]:
+def _weighed(source: Seekable, parts: list[tuple[int, int]]) -> list[LogPart]:
     """Return parts with the number of their events, guessed by how far the first hundred of each go."""
     if not parts:
         return []
     found = source.neighbours([start for start, _ in parts], _SAMPLE)
-    return [Step(start, end, _guess(start, end, nth)) for (start, end), (_, nth) in zip(parts, found, strict=True)]
+    return [LogPart(start, end, _guess(start, end, nth)) for (start, end), (_, nth) in zip(parts, found, strict=True)]
 
 
 def _guess(start: int, end: int, nth: int | None) -> float:

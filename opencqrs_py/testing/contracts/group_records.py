@@ -17,11 +17,11 @@ TWO = layout(2)
 RECORD = GroupRecord("group", "-P7D", 3, "2026-01-01T00:00:00.000+00:00", "1:größe", "1:a")
 
 
-class RecordingTracker(GroupRecords, ProgressTracker, Protocol):
+class TrackerWithRecords(GroupRecords, ProgressTracker, Protocol):
     """A tracker with records."""
 
 
-class RefusedError(Exception):
+class UndoneError(Exception):
     """The reason for which a claim is undone."""
 
 
@@ -38,28 +38,28 @@ def keeping(record: GroupRecord, seen: list[FoundGroup] | None = None) -> Callab
 
 def refuse(_found: FoundGroup) -> GroupRecord:
     """Refuse a claim."""
-    raise RefusedError
+    raise UndoneError
 
 
 class GroupRecordsContract:
     """What claims rely on. Give ``tracker``, without any progress, and ``another``, which sees the same."""
 
     @pytest.fixture
-    def tracker(self) -> RecordingTracker:
+    def tracker(self) -> TrackerWithRecords:
         """Return a tracker without progress."""
         raise NotImplementedError
 
     @pytest.fixture
-    def another(self, tracker: RecordingTracker) -> RecordingTracker:
+    def another(self, tracker: TrackerWithRecords) -> TrackerWithRecords:
         """Return another tracker of the same progress."""
         return tracker
 
-    def test_it_has_records(self, tracker: RecordingTracker) -> None:
+    def test_it_has_records(self, tracker: TrackerWithRecords) -> None:
         assert isinstance(tracker, GroupRecords)
         assert tracker.records() == []
 
     def test_the_first_claim_finds_nothing_and_keeps_a_record(
-        self, tracker: RecordingTracker, another: RecordingTracker
+        self, tracker: TrackerWithRecords, another: TrackerWithRecords
     ) -> None:
         seen: list[FoundGroup] = []
         tracker.claim("group", TWO[:1], 3, "owner", layout=TWO, keep=keeping(RECORD, seen))
@@ -69,7 +69,7 @@ class GroupRecordsContract:
         assert another.records() == [RECORD]
 
     def test_later_claims_find_the_record_and_the_positions(
-        self, tracker: RecordingTracker, another: RecordingTracker
+        self, tracker: TrackerWithRecords, another: TrackerWithRecords
     ) -> None:
         first, _ = tracker.claim("group", TWO, 3, "owner", keep=keeping(RECORD))
         with tracker.unit("group", first, 5):
@@ -91,44 +91,44 @@ class GroupRecordsContract:
         ],
     )
     def test_a_changed_record_takes_the_place_of_the_one_before(
-        self, tracker: RecordingTracker, another: RecordingTracker, record: GroupRecord
+        self, tracker: TrackerWithRecords, another: TrackerWithRecords, record: GroupRecord
     ) -> None:
         tracker.claim("group", TWO, 0, "owner", keep=keeping(RECORD))
         tracker.claim("group", TWO, 0, "owner", keep=keeping(record))
         assert another.records() == [record]
 
     def test_a_claim_that_is_refused_changes_nothing(
-        self, tracker: RecordingTracker, another: RecordingTracker
+        self, tracker: TrackerWithRecords, another: TrackerWithRecords
     ) -> None:
-        with pytest.raises(RefusedError):
+        with pytest.raises(UndoneError):
             tracker.claim("group", TWO, 0, "owner", keep=refuse)
         assert (another.records(), another.statuses()) == ([], [])
         (cursor, _) = tracker.claim("group", TWO, 3, "owner", keep=keeping(RECORD))
-        with pytest.raises(RefusedError):
+        with pytest.raises(UndoneError):
             another.claim("group", TWO, 0, "heir", keep=refuse)
         assert another.records() == [RECORD]
         with tracker.unit("group", cursor, 5):  # it is not fenced off
             pass
         assert [status.position for status in another.statuses()] == [5, 3]
 
-    def test_a_claim_that_keeps_nothing_leaves_the_record(self, tracker: RecordingTracker) -> None:
+    def test_a_claim_that_keeps_nothing_leaves_the_record(self, tracker: TrackerWithRecords) -> None:
         tracker.claim("group", TWO, 0, "owner", keep=keeping(RECORD))
         tracker.claim("group", TWO, 0, "owner")
         assert tracker.records() == [RECORD]
 
-    def test_groups_have_records_of_their_own(self, tracker: RecordingTracker) -> None:
+    def test_groups_have_records_of_their_own(self, tracker: TrackerWithRecords) -> None:
         for name in ("größe", "books", "o'brien"):
             tracker.claim(name, TWO, 0, "owner", keep=keeping(replace(RECORD, group=name)))
         assert {record.group for record in tracker.records()} == {"größe", "books", "o'brien"}
 
-    def test_progress_without_a_record_gets_one(self, tracker: RecordingTracker) -> None:
+    def test_progress_without_a_record_gets_one(self, tracker: TrackerWithRecords) -> None:
         tracker.claim("group", TWO, 7, "owner")
         seen: list[FoundGroup] = []
         tracker.claim("group", TWO, 0, "owner", keep=keeping(RECORD, seen))
         assert (seen[0].record, dict(seen[0].positions)) == (None, dict.fromkeys(TWO, 7))
         assert tracker.records() == [RECORD]
 
-    def test_another_layout_is_refused_before_anything_is_kept(self, tracker: RecordingTracker) -> None:
+    def test_another_layout_is_refused_before_anything_is_kept(self, tracker: TrackerWithRecords) -> None:
         tracker.claim("group", TWO, 0, "owner", keep=keeping(RECORD))
         for count in (1, 3, 4):
             with pytest.raises(EventStoreError, match="OCQ-310"):

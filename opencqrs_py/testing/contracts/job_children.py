@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from opencqrs_py.jobs.ports import JobStore
-from opencqrs_py.jobs.runs import Position, RunStatus
+from opencqrs_py.jobs.runs import RunPosition, RunStatus
 from opencqrs_py.processing.ports import Transactions
 from opencqrs_py.testing.contracts.job_records import (
     AFTER,
@@ -67,7 +67,7 @@ class JobChildrenContract(JobStores):
         found = store.take_children(RUNNING, "another job")
         taken_ones = [replace(child, owner="another job", token=child.token + 1) for child in CHILDREN]
         assert found == [taken_ones[0], replace(taken_ones[1], position=AFTER)]
-        assert not any(another.advance(child, Position(after=9)) for child in CHILDREN)
+        assert not any(another.advance(child, RunPosition(after=9)) for child in CHILDREN)
         assert another.advance(found[0], BEFORE)
         assert store.find(found[0].id) == replace(found[0], position=BEFORE)
 
@@ -75,7 +75,7 @@ class JobChildrenContract(JobStores):
         put(store, RUNNING)
         assert store.spread(RUNNING, CHILDREN)
         reported = replace(RUNNING, done=5)
-        goes_on = replace(CHILDREN[1], position=Position(after=6))
+        goes_on = replace(CHILDREN[1], position=RunPosition(after=6))
         assert store.gather(reported, BEFORE, [goes_on])
         assert store.find(RUNNING.id) == replace(reported, position=BEFORE)
         assert store.take_children(RUNNING, "job") == [replace(goes_on, token=goes_on.token + 1, owner="job")]

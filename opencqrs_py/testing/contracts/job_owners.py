@@ -10,7 +10,7 @@ import pytest
 
 from opencqrs_py.errors import FencedError
 from opencqrs_py.jobs.ports import JobStore
-from opencqrs_py.jobs.runs import JobRun, Position, RunStatus
+from opencqrs_py.jobs.runs import JobRun, RunPosition, RunStatus
 from opencqrs_py.processing.ports import Transactions
 from opencqrs_py.testing.contracts.job_records import (
     AFTER,
@@ -143,7 +143,7 @@ class JobOwnersContract(JobStores):
             recorded = owner.result(SECONDS)
         assert begun.position == (AFTER if recorded else BEFORE)
         assert store.find(RUNNING.id) == begun
-        assert store.advance(begun, Position(after=9))
+        assert store.advance(begun, RunPosition(after=9))
 
     def test_what_an_owner_records_while_its_run_is_cancelled_stays_with_the_wish(
         self, store: JobStore, another: JobStore
@@ -158,8 +158,8 @@ class JobOwnersContract(JobStores):
                 book.put(wished)
             assert owner.result(SECONDS)
         assert store.find(RUNNING.id) == replace(wished, position=AFTER, done=5)
-        assert store.advance(replace(RUNNING, done=6), Position(after=9))
-        assert store.find(RUNNING.id) == replace(wished, position=Position(after=9), done=6)
+        assert store.advance(replace(RUNNING, done=6), RunPosition(after=9))
+        assert store.find(RUNNING.id) == replace(wished, position=RunPosition(after=9), done=6)
 
     def test_a_run_that_ends_keeps_what_its_owner_has_recorded_last(self, store: JobStore, another: JobStore) -> None:
         put(store, replace(RUNNING, position=BEFORE))
@@ -173,12 +173,12 @@ class JobOwnersContract(JobStores):
         found = store.find(RUNNING.id)
         assert found is not None
         assert (found.status, found.position) == (RunStatus.CANCELLED, AFTER if recorded else BEFORE)
-        assert not store.advance(RUNNING, Position(after=9))
+        assert not store.advance(RUNNING, RunPosition(after=9))
 
     def test_the_end_of_an_attempt_says_itself_what_is_done(self, store: JobStore) -> None:
         put(store, replace(RUNNING, position=BEFORE))
         assert store.advance(RUNNING, AFTER)
-        again = Position(failed=(), only=(4,))
+        again = RunPosition(failed=(), only=(4,))
         with store.open([JOB]) as book:
             (read,) = book.runs
             assert read.position == AFTER

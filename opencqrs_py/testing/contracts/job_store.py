@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from opencqrs_py.jobs.ports import JobBook, JobStore
-from opencqrs_py.jobs.runs import JobRecord, JobRun, Position, RunStatus
+from opencqrs_py.jobs.runs import JobRecord, JobRun, RunPosition, RunStatus
 from opencqrs_py.processing.ports import Transactions
 from opencqrs_py.testing.contracts.job_children import JobChildrenContract
 from opencqrs_py.testing.contracts.job_owners import JobOwnersContract
@@ -85,7 +85,7 @@ class JobStoreContract(JobOwnersContract, JobChildrenContract):
 
     @pytest.mark.parametrize("ids", [(1, 2), ("1", "2"), (), None])
     def test_ids_keep_their_type(self, store: JobStore, ids: tuple[int, ...] | tuple[str, ...] | None) -> None:
-        position = Position(ids[0] if ids else None, failed=ids or (), only=ids)
+        position = RunPosition(ids[0] if ids else None, failed=ids or (), only=ids)
         put(store, replace(RUNNING, ids=ids))
         assert store.advance(RUNNING, position)
         found = store.find(RUNNING.id)
@@ -214,7 +214,7 @@ class JobStoreContract(JobOwnersContract, JobChildrenContract):
         run = replace(RUNNING, ids=tuple(f"größe {n}" for n in range(20_000)))
         put(store, run)
         assert store.find(run.id) == run
-        position = Position(run.ids[-1] if run.ids else None, only=run.ids)
+        position = RunPosition(run.ids[-1] if run.ids else None, only=run.ids)
         assert store.advance(run, position)
         assert (store.find(run.id) or QUEUED).position == position
 

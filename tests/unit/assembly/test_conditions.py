@@ -17,7 +17,7 @@ from opencqrs_py.assembly.conditions import (
     unfit_for_frames,
     unfit_for_parking,
 )
-from opencqrs_py.assembly.databases import DatabaseRule, Said, choose_database, decide_event_store
+from opencqrs_py.assembly.databases import DatabaseRule, SettingValue, choose_database, decide_event_store
 from opencqrs_py.assembly.injection import ContainerInjector
 from opencqrs_py.assembly.stores import located
 from opencqrs_py.config import Engine as EngineName
@@ -59,10 +59,10 @@ def group(standard=None, own=None):
 
 # ------------------------------------------------------------------------------------------------------ database
 
-DEFAULT_STORE = Said("sqlite:////p/opencqrs.db", "sqlite:///opencqrs.db", "built-in default", is_default=True)
-SET_STORE = Said("sqlite:////p/events.db", "sqlite:///events.db", "application.yaml:1:1")
-OTHER_STORE = Said("https://store:3000", "https://store:3000", "application.yaml:1:1")
-URL = Said("postgresql://u:p@h/d", "postgresql://u:***@h/d", "application.yaml:2:2")
+DEFAULT_STORE = SettingValue("sqlite:////p/opencqrs.db", "sqlite:///opencqrs.db", "built-in default", is_default=True)
+SET_STORE = SettingValue("sqlite:////p/events.db", "sqlite:///events.db", "application.yaml:1:1")
+OTHER_STORE = SettingValue("https://store:3000", "https://store:3000", "application.yaml:1:1")
+URL = SettingValue("postgresql://u:p@h/d", "postgresql://u:***@h/d", "application.yaml:2:2")
 ENGINE = {"engine": Engine}
 IN_FUNCTION = {"engine": providers.Singleton(create_engine, "sqlite://")}
 
@@ -117,7 +117,7 @@ IN_FUNCTION = {"engine": providers.Singleton(create_engine, "sqlite://")}
             ),
         ),
         (
-            DatabaseRule(SET_STORE, ref=Said("one", "one", "here")),
+            DatabaseRule(SET_STORE, ref=SettingValue("one", "one", "here")),
             {"one": Engine, "two": Engine},
             "provider one",
             "named",
@@ -138,7 +138,7 @@ def test_the_database_is_the_one_that_is_named_or_the_only_one(rule, providers_,
         (DatabaseRule(OTHER_STORE), {}, "", ""),
         (DatabaseRule(DEFAULT_STORE), ENGINE, "", "engine"),
         (DatabaseRule(SET_STORE, url=URL), ENGINE, URL.value, ""),
-        (DatabaseRule(SET_STORE, ref=Said("engine", "engine", "")), ENGINE, "", "engine"),
+        (DatabaseRule(SET_STORE, ref=SettingValue("engine", "engine", "")), ENGINE, "", "engine"),
     ],
 )
 def test_what_was_chosen_is_a_url_or_a_provider_or_neither(rule, providers_, url, ref):
@@ -157,14 +157,19 @@ def test_what_was_chosen_is_a_url_or_a_provider_or_neither(rule, providers_, url
         ),
         (DatabaseRule(OTHER_STORE), {"one": Engine, "two": Engine}, "OCQ-520", "provider one, provider two"),
         (
-            DatabaseRule(SET_STORE, URL, Said("engine", "engine", "a.yaml:1:1")),
+            DatabaseRule(SET_STORE, URL, SettingValue("engine", "engine", "a.yaml:1:1")),
             ENGINE,
             "OCQ-521",
             "database.url and database.ref are both set",
         ),
-        (DatabaseRule(SET_STORE, ref=Said("engin", "engin", "x")), ENGINE, "OCQ-502", "no provider is called 'engin'"),
         (
-            DatabaseRule(SET_STORE, ref=Said("mailer", "mailer", "x")),
+            DatabaseRule(SET_STORE, ref=SettingValue("engin", "engin", "x")),
+            ENGINE,
+            "OCQ-502",
+            "no provider is called 'engin'",
+        ),
+        (
+            DatabaseRule(SET_STORE, ref=SettingValue("mailer", "mailer", "x")),
             {"mailer": Mailer},
             "OCQ-502",
             "provider 'mailer' makes Mailer, no Engine",
@@ -194,7 +199,7 @@ IN_MEMORY = {
 
 @pytest.mark.parametrize(("url", "refused"), IN_MEMORY.items())
 def test_a_database_in_memory_that_each_thread_has_for_itself_is_refused(url, refused):
-    store, said = DatabaseRule(Said(url, url, "a.yaml:1:1")), Said(url, url, "a.yaml:2:1")
+    store, said = DatabaseRule(SettingValue(url, url, "a.yaml:1:1")), SettingValue(url, url, "a.yaml:2:1")
     found = [
         (decide_event_store(store, registered()).error, "event-store.url names a database in memory", "a.yaml:1:1"),
         (choose_database(store, registered()).decision.error, "event-store.url names a database", "a.yaml:1:1"),
@@ -208,13 +213,13 @@ def test_a_database_in_memory_that_each_thread_has_for_itself_is_refused(url, re
 
 
 def test_two_choices_of_a_database_are_an_error_that_names_both_origins():
-    rule = DatabaseRule(DEFAULT_STORE, URL, Said("engine", "engine", "argument --set database.ref"))
+    rule = DatabaseRule(DEFAULT_STORE, URL, SettingValue("engine", "engine", "argument --set database.ref"))
     error = choose_database(rule, registered()).decision.error
     assert error.where == "application.yaml:2:2 and argument --set database.ref"
 
 
 def test_a_driver_in_the_url_makes_no_other_kind_of_store():
-    store = Said("postgresql+psycopg://h/d", "postgresql+psycopg://h/d", "x")
+    store = SettingValue("postgresql+psycopg://h/d", "postgresql+psycopg://h/d", "x")
     assert choose_database(DatabaseRule(store), registered()).url == store.value
 
 
@@ -468,7 +473,8 @@ def test_several_errors_are_raised_together():
 
 def test_what_a_setting_says_is_shown_as_it_may_be_printed() -> None:
     rule = DatabaseRule(
-        Said("eventsourcingdb://token@h", "eventsourcingdb://***@h", "here"), Said("p://u:pass@h", "", "")
+        SettingValue("eventsourcingdb://token@h", "eventsourcingdb://***@h", "here"),
+        SettingValue("p://u:pass@h", "", ""),
     )
     assert "eventsourcingdb://***@h" in repr(rule)
     assert "token" not in repr(rule)

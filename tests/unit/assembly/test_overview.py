@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from opencqrs_py.assembly.overview import Look
+from opencqrs_py.assembly.overview import Snapshot
 from opencqrs_py.assembly.rows import group_rows
 from opencqrs_py.assembly.status import GroupStatus, NodeLoad
 from opencqrs_py.config import EffectiveGroup
@@ -27,7 +27,7 @@ VIEW = ControlView(
 
 
 def test_nodes_that_live_and_run_the_group_on_spark_are_seen():
-    look = Look(9, {}, view=VIEW)
+    look = Snapshot(9, {}, view=VIEW)
     assert look.on_spark("loans") == (NodeLoad("host:2", LOANS, "2"),)
     assert look.on_spark("other") == ()
 
@@ -35,13 +35,13 @@ def test_nodes_that_live_and_run_the_group_on_spark_are_seen():
 def test_this_process_answers_for_itself():
     now = TaskLoad({"loans": 3}, 8, 2, 60)
     own = NodeLoad("host:2", now, "2")
-    assert Look(9, {}, view=VIEW, own=own).on_spark("loans") == (own,)
+    assert Snapshot(9, {}, view=VIEW, own=own).on_spark("loans") == (own,)
     apart = NodeLoad("host:0", now)
-    assert [each.load for each in Look(9, {}, view=VIEW, own=apart).on_spark("loans")] == [now, LOANS]
+    assert [each.load for each in Snapshot(9, {}, view=VIEW, own=apart).on_spark("loans")] == [now, LOANS]
 
 
 def test_the_json_of_a_group_has_a_row_for_each_of_its_nodes_on_spark():
-    (row,) = group_rows([GroupStatus("loans", 9, (), nodes_on_spark=Look(9, {}, view=VIEW).on_spark("loans"))])
+    (row,) = group_rows([GroupStatus("loans", 9, (), nodes_on_spark=Snapshot(9, {}, view=VIEW).on_spark("loans"))])
     assert row["spark"] == [{"node": "host:2", "tasks": 2, "slots": 8, "executors": 2, "handled_by_driver": 60}]
 
 
@@ -49,7 +49,7 @@ def test_what_waits_in_the_inbox_is_known_from_the_database_only():
     key = GroupPartition("loans", Partition(1, 0))
     own = PartitionStatus(key.group, key.partition, 9, ProcessorState.RUNNING)
     known = replace(own, position=8, parked=((InboxStatus.RETRYING, 1), (InboxStatus.PENDING, 2)))
-    look = Look(9, {key: own}, {key: known})
+    look = Snapshot(9, {key: own}, {key: known})
     (status,) = look.statuses_of(EffectiveGroup("loans")).values()
     assert (status.position, status.parked) == (9, known.parked)
     (row,) = group_rows([GroupStatus("loans", 9, (status,))])
@@ -77,7 +77,7 @@ STARTING, RUNNING, BACKING_OFF, WAITING, FAILED, STOPPED, UNOWNED = (
 def test_a_partition_that_no_node_has_is_not_shown_as_it_was_left(state, node, seen):
     key = GroupPartition("loans", Partition(1, 0))
     known = PartitionStatus(key.group, key.partition, 8, state, next_attempt_at="2026-01-05T00:00:00Z")
-    look = Look(9, {}, {key: known}, view=replace(VIEW, leases=(Lease(key, node),)))
+    look = Snapshot(9, {}, {key: known}, view=replace(VIEW, leases=(Lease(key, node),)))
     (status,) = look.statuses_of(EffectiveGroup("loans")).values()
     assert status.state is seen
     assert (status.next_attempt_at is None) is (seen is STOPPED and state is not STOPPED)

@@ -20,7 +20,13 @@ from opencqrs_py.assembly.conditions import (
     decide_tracking,
     provided,
 )
-from opencqrs_py.assembly.databases import DatabaseRule, Said, choose_database, choose_event_store, decide_event_store
+from opencqrs_py.assembly.databases import (
+    DatabaseRule,
+    SettingValue,
+    choose_database,
+    choose_event_store,
+    decide_event_store,
+)
 from opencqrs_py.assembly.injection import ContainerInjector
 from opencqrs_py.assembly.parts import clock_for, event_store_for
 from opencqrs_py.config import Settings, effective_group
@@ -68,13 +74,15 @@ def group(**sections):
     return effective_group(Settings(event_handling={"groups": {"books": sections}}), "books")
 
 
-DEFAULT = Said("sqlite:////p/opencqrs.db", "sqlite:///opencqrs.db", "built-in default", is_default=True)
-SET = Said("sqlite:////p/events.db", "sqlite:///events.db", "application.yaml:1:1")
+DEFAULT = SettingValue("sqlite:////p/opencqrs.db", "sqlite:///opencqrs.db", "built-in default", is_default=True)
+SET = SettingValue("sqlite:////p/events.db", "sqlite:///events.db", "application.yaml:1:1")
 DATABASE = Decision("", "database", "sqlite:///opencqrs.db", "…")
 
 
 def store(injector, *, ref=None, is_set=False):
-    return decide_event_store(DatabaseRule(SET if is_set else DEFAULT, store_ref=ref and Said(ref, ref, "x")), injector)
+    return decide_event_store(
+        DatabaseRule(SET if is_set else DEFAULT, store_ref=ref and SettingValue(ref, ref, "x")), injector
+    )
 
 
 def clock(injector, *, ref=None, is_set=False):
@@ -253,8 +261,11 @@ def test_a_part_that_nothing_is_wrong_with_is_shown_as_it_was_chosen():
 @pytest.mark.parametrize(
     ("rule", "where"),
     [
-        (DatabaseRule(SET, store_ref=Said("mine", "mine", "a.yaml:2:1")), "application.yaml:1:1 and a.yaml:2:1"),
-        (DatabaseRule(DEFAULT, store_ref=Said("mine", "mine", "a.yaml:2:1"), read_only=True), "a.yaml:2:1"),
+        (
+            DatabaseRule(SET, store_ref=SettingValue("mine", "mine", "a.yaml:2:1")),
+            "application.yaml:1:1 and a.yaml:2:1",
+        ),
+        (DatabaseRule(DEFAULT, store_ref=SettingValue("mine", "mine", "a.yaml:2:1"), read_only=True), "a.yaml:2:1"),
     ],
 )
 def test_two_settings_that_say_what_the_event_store_is_are_an_error_with_their_places(rule, where):
@@ -283,7 +294,7 @@ def test_no_module_is_imported_for_an_event_store_that_settings_name():
         ({"mine": InMemoryEventStore}, DatabaseRule(DEFAULT, url=SET), "sqlite:///events.db", "set"),
         (
             {"mine": InMemoryEventStore},
-            DatabaseRule(Said("foo://x", "foo://x", "", is_default=True)),
+            DatabaseRule(SettingValue("foo://x", "foo://x", "", is_default=True)),
             "none",
             "a provider makes the event store",
         ),

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from opencqrs_py.assembly.status import GroupStatus
 from opencqrs_py.cli import monitor as monitors
-from opencqrs_py.cli.monitor import Look, Monitor, held_up, monitor_for
+from opencqrs_py.cli.monitor import Monitor, SeenPartition, held_up, monitor_for
 from opencqrs_py.model.outcome import Outcome
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, PartitionStatus, ProcessorState
@@ -24,7 +24,7 @@ def screen(monkeypatch):
     return out
 
 
-LOOKS = [Look("books", "0/2", 250, 1_000, 50.0), Look("books", "1/2", 1_000, 1_000, 0.0)]
+LOOKS = [SeenPartition("books", "0/2", 250, 1_000, 50.0), SeenPartition("books", "1/2", 1_000, 1_000, 0.0)]
 
 
 def test_figures_are_events_rate_lag_and_time_left():
@@ -55,7 +55,7 @@ def test_what_holds_a_partition_up_stands_in_the_place_of_its_rate(state, second
     now = datetime(2026, 1, 5, tzinfo=UTC)
     due = None if seconds is None else (now + timedelta(seconds=seconds)).isoformat()
     status = PartitionStatus("books", Partition(1, 0), 5, state, attempt=2, next_attempt_at=due)
-    assert Look("books", "0/1", 5, 5, 1.0, held_up(status, now)).figures == f"5 of 5, lag 0, {says}"
+    assert SeenPartition("books", "0/1", 5, 5, 1.0, held_up(status, now)).figures == f"5 of 5, lag 0, {says}"
 
 
 class _Application:
@@ -92,7 +92,7 @@ def test_only_groups_that_run_here_are_watched(screen):
 def test_a_terminal_gets_a_bar_for_each_partition(screen):
     monitor = monitor_for(None, terminal=True)
     monitor.show(LOOKS)
-    monitor.show([Look("books", "0/2", 300, 1_000, 50.0)])
+    monitor.show([SeenPartition("books", "0/2", 300, 1_000, 50.0)])
     monitor._bars.refresh()
     tasks = [(task.description, task.completed, task.total) for task in monitor._bars.tasks]
     assert tasks == [("books 0/2", 300, 1_000), ("books 1/2", 1_000, 1_000)]

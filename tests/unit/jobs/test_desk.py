@@ -13,10 +13,10 @@ from opencqrs_py.adapters.memory.jobs import InMemoryJobStore
 from opencqrs_py.jobs.desk import Ending, JobDesk, Worker
 from opencqrs_py.jobs.ports import JobBook
 from opencqrs_py.jobs.rules import JobRule, Meeting, Ticking
-from opencqrs_py.jobs.runs import JobRun, Position, RunStatus
+from opencqrs_py.jobs.runs import JobRun, RunPosition, RunStatus
 from opencqrs_py.model.choices import Misfire, Overlap
 from opencqrs_py.model.job import Trigger
-from opencqrs_py.processing.schedules import Cron, FixedDelay, FixedRate
+from opencqrs_py.processing.schedules import CronSchedule, FixedDelay, FixedRate
 from opencqrs_py.testing.clock import FakeClock
 
 DELAY = Ticking(FixedDelay(0, 5), "fixed-delay 5 s", from_end=True)
@@ -39,7 +39,7 @@ class Series:
         in_hand: list[tuple[int, JobRun]] = []
         for second in range(last + 1):
             for end, run in [each for each in in_hand if each[0] == second]:
-                desk.finish(run, Ending(Position(done=True)))
+                desk.finish(run, Ending(RunPosition(done=True)))
                 in_hand.remove((end, run))
             for run in desk.attend(WORKER):
                 self.starts.append(second)
@@ -104,7 +104,7 @@ class SetClock(FakeClock):
     [
         (Ticking(FixedDelay(6, 10), "delay", from_end=True), 10),
         (Ticking(FixedRate(60, 10), "rate"), 10),
-        (Ticking(Cron("*/15 * * * *"), "cron"), 300),
+        (Ticking(CronSchedule("*/15 * * * *"), "cron"), 300),
     ],
     ids=["delay", "rate", "cron"],
 )
@@ -116,7 +116,7 @@ def test_a_clock_that_is_set_back_puts_no_tick_of_a_job_off_for_as_long(ticking,
     desk.attend(WORKER)
     clock.advance(960)
     for run in desk.attend(WORKER):
-        desk.finish(run, Ending(Position(done=True)))
+        desk.finish(run, Ending(RunPosition(done=True)))
     clock.set(right)
     after_restart = JobDesk(store, {"job": JobRule("job", ticking)})
     assert after_restart.attend(WORKER) == []
@@ -129,13 +129,13 @@ def test_a_clock_that_is_set_back_puts_no_tick_of_a_job_off_for_as_long(ticking,
 def test_ticks_that_a_clock_comes_to_again_begin_no_second_run():
     clock = SetClock(datetime(2026, 3, 2, 1, 10, tzinfo=UTC))
     store = InMemoryJobStore(clock)
-    desk = JobDesk(store, {"job": JobRule("job", Ticking(Cron("30 * * * *"), "cron"))})
+    desk = JobDesk(store, {"job": JobRule("job", Ticking(CronSchedule("30 * * * *"), "cron"))})
     begun = []
     for minutes, back in ((0, 0), (20, 0), (60, 100), (20, 0), (60, 0), (60, 0), (60, 0)):
         clock.advance(60 * minutes)
         for run in desk.attend(WORKER):
             begun.append(f"{run.scheduled_at:%H:%M}")
-            desk.finish(run, Ending(Position(done=True)))
+            desk.finish(run, Ending(RunPosition(done=True)))
         clock.set(clock.now() - timedelta(minutes=back))
     assert begun == ["01:30", "02:30", "03:30"]
 
@@ -153,7 +153,7 @@ def test_the_run_that_has_waited_longest_for_room_begins_first_whatever_its_name
         clock.advance(1)
         for run in desk.attend(worker):
             begun.append(run.id)
-            desk.finish(run, Ending(Position(done=True)))
+            desk.finish(run, Ending(RunPosition(done=True)))
     assert begun == ["a0", "a1", "z", "a2", "a4", "a5"]
 
 
@@ -168,7 +168,7 @@ class LateStore(InMemoryJobStore):
             def put_late(run: JobRun) -> JobRun:
                 if run.status is RunStatus.RETRYING and run.id not in seen:
                     seen.add(run.id)
-                    run = replace(run, position=Position(after=7, items=7))
+                    run = replace(run, position=RunPosition(after=7, items=7))
                 return put(run)
 
             book.put = put_late
@@ -180,10 +180,10 @@ def test_a_run_that_is_taken_continues_after_what_its_owner_committed_meanwhile(
     store = LateStore(clock)
     store.request(JobRun("run", "job", Trigger.MANUAL, clock.now(), due_at=clock.now()))
     rules = {"job": JobRule("job")}
-    assert JobDesk(store, rules).attend(WORKER)[0].position == Position()
+    assert JobDesk(store, rules).attend(WORKER)[0].position == RunPosition()
     heir = replace(WORKER, node="heir", alive=frozenset({"heir"}), alive_now=lambda: {"heir"})
     (begun,) = JobDesk(store, rules).attend(heir)
-    assert begun.position == Position(after=7, items=7)
+    assert begun.position == RunPosition(after=7, items=7)
     assert store.find("run") == begun
 
 
@@ -226,7 +226,7 @@ def test_when_a_run_has_succeeded_last_stays_known_while_later_ones_fail():
     ends = []
     for error in ("", "", "broken"):
         (run,) = desk.attend(WORKER)
-        desk.finish(run, Ending(Position(done=True), error=error, permanent=True))
+        desk.finish(run, Ending(RunPosition(done=True), error=error, permanent=True))
         ends.append(clock.now())
         clock.advance(5)
     assert store.look().records["job"].succeeded_at == ends[1]

@@ -17,7 +17,7 @@ from opencqrs_py.adapters.memory.jobs import InMemoryJobStore
 from opencqrs_py.jobs.desk import Ending, JobDesk, Worker
 from opencqrs_py.jobs.ports import JobBook
 from opencqrs_py.jobs.rules import JobRule, Meeting, Ticking
-from opencqrs_py.jobs.runs import JobRun, Position, RunStatus
+from opencqrs_py.jobs.runs import JobRun, RunPosition, RunStatus
 from opencqrs_py.model.choices import Misfire, Overlap, OverlapScope
 from opencqrs_py.model.job import JobId, Trigger
 from opencqrs_py.processing.recovery import FixedBackOff
@@ -41,10 +41,10 @@ T = TypeVar("T")
 ids = st.none() | st.lists(st.sampled_from([1, "1", 2, 3]), min_size=1, max_size=2).map(tuple)
 endings = st.sampled_from(
     [
-        *[Ending(Position(done=True))] * 3,
-        Ending(Position(), error="no"),
-        Ending(Position(), error="never", permanent=True),
-        Ending(Position(failed=(1,), done=True), error="1 of 1"),
+        *[Ending(RunPosition(done=True))] * 3,
+        Ending(RunPosition(), error="no"),
+        Ending(RunPosition(), error="never", permanent=True),
+        Ending(RunPosition(failed=(1,), done=True), error="1 of 1"),
     ]
 )
 
@@ -168,7 +168,7 @@ class DeskMachine(RuleBasedStateMachine):
             process.in_hand.remove(run)
             known = self.store.find(run.id)
             asked = known is not None and known.cancelled_at is not None and self.number % 2
-            process.desk.finish(run, Ending(Position(), cancelled=True, reason="asked") if asked else self.ending)
+            process.desk.finish(run, Ending(RunPosition(), cancelled=True, reason="asked") if asked else self.ending)
 
     def die(self) -> None:
         process = self._process()
@@ -187,7 +187,7 @@ class DeskMachine(RuleBasedStateMachine):
     def end_gracefully(self) -> None:
         process = self._process()
         for run in process.in_hand:
-            process.desk.finish(run, Ending(Position(), reason="its process is ending", released=True))
+            process.desk.finish(run, Ending(RunPosition(), reason="its process is ending", released=True))
         self.processes.remove(process)
         self.start()
 
@@ -288,7 +288,7 @@ class DeskMachine(RuleBasedStateMachine):
                 self._attend(process)
             for process in self.processes:
                 while process.in_hand:
-                    process.desk.finish(process.in_hand.pop(), Ending(Position(done=True)))
+                    process.desk.finish(process.in_hand.pop(), Ending(RunPosition(done=True)))
             self.clock.advance(1)
         left = [run for run in self.store.look().runs if run.id in opened]
         assert not left, left

@@ -13,17 +13,17 @@ import pytest
 from opencqrs_py.adapters.memory.jobs import InMemoryJobStore
 from opencqrs_py.jobs.desk import Ending, JobDesk, Worker
 from opencqrs_py.jobs.rules import JobRule, Meeting, Ticking
-from opencqrs_py.jobs.runs import JobRecord, JobRun, Position, RunStatus
+from opencqrs_py.jobs.runs import JobRecord, JobRun, RunPosition, RunStatus
 from opencqrs_py.model.choices import Misfire, Overlap, OverlapScope
 from opencqrs_py.model.job import Trigger
 from opencqrs_py.processing.recovery import FixedBackOff
-from opencqrs_py.processing.schedules import Cron, FixedDelay, FixedRate
+from opencqrs_py.processing.schedules import CronSchedule, FixedDelay, FixedRate
 from opencqrs_py.testing.clock import FakeClock
 
 RATE = Ticking(FixedRate(0, 10), "every 10 s")
 DELAY = Ticking(FixedDelay(3, 10), "10 s after the end of a run", from_end=True)
-DONE = Ending(Position(done=True))
-FAILED = Ending(Position(), error="no")
+DONE = Ending(RunPosition(done=True))
+FAILED = Ending(RunPosition(), error="no")
 
 
 class World:
@@ -82,7 +82,7 @@ def test_a_run_begins_and_ends():
     assert (run.status, run.attempt, run.owner, run.node, run.token) == (RunStatus.RUNNING, 1, "a", "host a", 1)
     assert (run.started_at, run.actor) == (world.at(0), "ann")
     world.clock.advance(7)
-    ended = world.desk().finish(run, Ending(Position(done=True, items=3), reason="the rest is for the next run"))
+    ended = world.desk().finish(run, Ending(RunPosition(done=True, items=3), reason="the rest is for the next run"))
     assert (ended.status, ended.ended_at, ended.owner, ended.token) == (RunStatus.SUCCEEDED, world.at(7), "", 2)
     assert (ended.position.items, ended.reason) == (3, "the rest is for the next run")
     assert world.attend() == []
@@ -106,7 +106,7 @@ def test_a_run_begins_when_it_is_due():
 def test_j19_a_failed_run_is_attempted_again_and_then_abandoned():
     world = World(JobRule("job", back_off=FixedBackOff(3, 1)))
     world.ask("x")
-    known = world.desk().finish(only(world.attend()), Ending(Position(after=4), error="no\n  line 3"))
+    known = world.desk().finish(only(world.attend()), Ending(RunPosition(after=4), error="no\n  line 3"))
     assert (known.status, known.due_at, known.error, known.owner) == (
         RunStatus.RETRYING,
         world.at(3),
@@ -144,12 +144,14 @@ def test_j19_a_failing_run_does_not_end_the_schedule(ticking):
     ("position", "expected"),
     [
         pytest.param(
-            Position(9, done=True, items=3, failed=(2, 5), error="2: no"),
-            Position(items=3, only=(2, 5)),
+            RunPosition(9, done=True, items=3, failed=(2, 5), error="2: no"),
+            RunPosition(items=3, only=(2, 5)),
             id="all tried",
         ),
         pytest.param(
-            Position(5, items=3, failed=(2,), error="2: no"), Position(5, items=3, failed=(2,), error="2: no"), id="not"
+            RunPosition(5, items=3, failed=(2,), error="2: no"),
+            RunPosition(5, items=3, failed=(2,), error="2: no"),
+            id="not",
         ),
     ],
 )
@@ -163,13 +165,13 @@ def test_a_run_of_a_dead_process_is_taken_up_with_the_next_token():
     world = World(JobRule("job", back_off=FixedBackOff(0, 0)))
     world.ask("x")
     lost = only(world.attend("a"))
-    world.store.advance(lost, Position(after=7, items=7))
+    world.store.advance(lost, RunPosition(after=7, items=7))
     world.alive = {"b"}
     run = only(world.attend("b"))
     assert (run.id, run.owner, run.deaths, run.attempt) == ("x", "b", 1, 2)
     assert run.token > lost.token
-    assert run.position == Position(after=7, items=7)
-    assert not world.store.advance(lost, Position(after=8))
+    assert run.position == RunPosition(after=7, items=7)
+    assert not world.store.advance(lost, RunPosition(after=8))
     assert not world.store.report(lost)
     assert world.desk("a").finish(lost, DONE) is None
     assert world.desk("b").finish(run, DONE).status is RunStatus.SUCCEEDED
@@ -222,8 +224,8 @@ def test_a_run_that_was_released_continues_elsewhere_as_the_same_attempt():
     world = World(JobRule("job", back_off=FixedBackOff(0, 0)))
     world.ask("x")
     first = only(world.attend("a"))
-    assert world.store.advance(first, Position(after=3, items=3))
-    known = world.desk("a").finish(first, Ending(Position(), reason="its process is ending", released=True))
+    assert world.store.advance(first, RunPosition(after=3, items=3))
+    known = world.desk("a").finish(first, Ending(RunPosition(), reason="its process is ending", released=True))
     assert (known.status, known.position.after, known.reason) == (RunStatus.RETRYING, 3, "its process is ending")
     run = only(world.attend("b"))
     assert (run.attempt, run.deaths, run.reason, run.position.after) == (1, 0, "", 3)
@@ -231,13 +233,13 @@ def test_a_run_that_was_released_continues_elsewhere_as_the_same_attempt():
 
 
 @pytest.mark.parametrize(
-    "ending", [FAILED, replace(FAILED, error="", released=True), Ending(Position(), cancelled=True)]
+    "ending", [FAILED, replace(FAILED, error="", released=True), Ending(RunPosition(), cancelled=True)]
 )
 def test_a_run_that_was_asked_to_end_is_not_attempted_again(ending):
     world = World(JobRule("job", back_off=FixedBackOff(0)))
     world.ask("x")
     run = only(world.attend())
-    world.store.advance(run, Position(after=2))
+    world.store.advance(run, RunPosition(after=2))
     asked = world.desk("b").cancel("x", "not needed", "ann")
     assert (asked.status, asked.cancelled_at, asked.actor) == (RunStatus.RUNNING, world.at(0), "ann")
     known = world.desk().finish(run, ending)
@@ -393,7 +395,7 @@ def test_the_newest_run_takes_the_place_of_those_that_wait():
 def test_a_released_run_needs_room():
     world = World()
     world.ask("x")
-    world.desk().finish(only(world.attend()), Ending(Position(), released=True))
+    world.desk().finish(only(world.attend()), Ending(RunPosition(), released=True))
     assert world.attend("b", free=0) == []
     assert only(world.attend("b", free=1)).id == "x"
 
@@ -605,7 +607,7 @@ def test_j14_a_fixed_delay_counts_from_whatever_end_a_run_has(how):
         run = only(world.attend())
     match how:
         case "cancelled":
-            world.desk().finish(run, Ending(Position(), cancelled=True))
+            world.desk().finish(run, Ending(RunPosition(), cancelled=True))
         case "dead":
             for node in "bcd":
                 world.alive = {node}
@@ -616,7 +618,7 @@ def test_j14_a_fixed_delay_counts_from_whatever_end_a_run_has(how):
             assert world.attend() == []
             assert only(world.attend()).id == "x"
         case "by a process that does not know the job":
-            world.desk().finish(run, Ending(Position(), released=True))
+            world.desk().finish(run, Ending(RunPosition(), released=True))
             assert JobDesk(world.store, {}).cancel(run.id, "no").status is RunStatus.CANCELLED
             assert world.store.look().records["job"].next_tick is None
             world.attend()
@@ -714,7 +716,7 @@ def test_j15_more_than_a_thousand_missed_ticks_leave_one_record_for_the_oldest()
 
 
 def test_j7_a_cron_job_has_a_tick_at_each_of_its_times():
-    world = World(JobRule("job", Ticking(Cron("*/5 * * * *"), "cron")))
+    world = World(JobRule("job", Ticking(CronSchedule("*/5 * * * *"), "cron")))
     begun = []
     for minute in range(11):
         for run in world.attend():

@@ -21,7 +21,7 @@ from opencqrs_py.jobs.binding import BoundJob, NoTransaction, bind_job
 from opencqrs_py.jobs.desk import Ending, JobDesk, Worker
 from opencqrs_py.jobs.execution import JobExecution, Surroundings
 from opencqrs_py.jobs.rules import JobRule
-from opencqrs_py.jobs.runs import JobRun, Position, RunStatus
+from opencqrs_py.jobs.runs import JobRun, RunPosition, RunStatus
 from opencqrs_py.model.choices import JobTransaction
 from opencqrs_py.model.job import Job, JobContext, JobId, JobMark, JobPage, RunSignals, Trigger
 from opencqrs_py.processing.after_commit import AfterCommit
@@ -76,7 +76,7 @@ class Store(InMemoryJobStore):
 
     cuts = 0
 
-    def advance(self, run: JobRun, position: Position, unit: Any = None) -> bool:
+    def advance(self, run: JobRun, position: RunPosition, unit: Any = None) -> bool:
         if unit is None:
             return super().advance(run, position)
         known = self.find(run.id)

@@ -12,12 +12,12 @@ from opencqrs_py.jobs import ticks
 from opencqrs_py.jobs.rules import Ticking
 from opencqrs_py.jobs.ticks import MOST_TICKS, Tick, ticks_until
 from opencqrs_py.model.choices import Misfire
-from opencqrs_py.processing.schedules import Cron, FixedDelay, FixedRate, Schedule
+from opencqrs_py.processing.schedules import CronSchedule, FixedDelay, FixedRate, Schedule
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 RATE = FixedRate(0, 60)
-CRON = Cron("* * * * *")
-SECONDLY = Cron("* * * * * *")
+CRON = CronSchedule("* * * * *")
+SECONDLY = CronSchedule("* * * * * *")
 
 
 def after(seconds: float) -> datetime:
@@ -128,15 +128,15 @@ class Counted(Schedule):
 )
 def test_a_long_absence_costs_a_bounded_number_of_ticks(monkeypatch, expression: str, days: int) -> None:
     monkeypatch.setattr(ticks, "MOST_WALKED", 5_000)
-    schedule, now = Counted(Cron(expression)), NOON + timedelta(days=days)
+    schedule, now = Counted(CronSchedule(expression)), NOON + timedelta(days=days)
     found = ticks_until(Ticking(schedule, "text"), NOON, now)
     assert schedule.asked < 20_000
     assert len(found.due) == MOST_TICKS
     assert found.due[0].count > 5_000 - MOST_TICKS
-    assert found.next == Cron(expression).first(now)
+    assert found.next == CronSchedule(expression).first(now)
     last = found.due[-1].at
-    assert last <= now < Cron(expression).first(last)
-    assert all(Cron(expression).first(tick.at) == later.at for tick, later in pairwise(found.due))
+    assert last <= now < CronSchedule(expression).first(last)
+    assert all(CronSchedule(expression).first(tick.at) == later.at for tick, later in pairwise(found.due))
 
 
 def test_the_end_of_a_long_absence_may_have_few_ticks(monkeypatch) -> None:
@@ -153,7 +153,7 @@ def test_a_fixed_rate_is_not_walked_through() -> None:
 
 
 def test_a_night_with_a_change_of_the_clocks_has_each_tick_once() -> None:
-    berlin = Cron("30 2 * * *", ZoneInfo("Europe/Berlin"))
+    berlin = CronSchedule("30 2 * * *", ZoneInfo("Europe/Berlin"))
     begin = datetime.fromisoformat("2026-10-24T02:30+02:00").astimezone(UTC)
     found = ticks_until(Ticking(berlin, "text", misfire=Misfire.CATCH_UP), begin, begin + timedelta(days=3))
     assert [tick.at.isoformat() for tick in found.due] == [

@@ -9,7 +9,7 @@ import pytest
 
 from opencqrs_py.jobs.rules import Ticking
 from opencqrs_py.jobs.upcoming import Upcoming, upcoming
-from opencqrs_py.processing.schedules import Cron, FixedDelay, FixedRate
+from opencqrs_py.processing.schedules import CronSchedule, FixedDelay, FixedRate
 
 FORWARD = "the clocks go forward: "
 BACK = "the clocks go back: "
@@ -84,7 +84,7 @@ def utc(text: str) -> datetime:
     ],
 )
 def test_an_instant_says_what_a_change_of_the_clocks_makes_of_it(zone, expression, now, local, note):
-    (found,) = upcoming(Ticking(Cron(expression, ZoneInfo(zone)), expression), utc(now), 1)
+    (found,) = upcoming(Ticking(CronSchedule(expression, ZoneInfo(zone)), expression), utc(now), 1)
     assert found.local == local
     assert f"{found.at.astimezone(ZoneInfo(zone)):%Y-%m-%d %H:%M:%S %Z}" == local
     assert found.at.utcoffset() == utc(now).utcoffset()

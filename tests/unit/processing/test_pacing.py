@@ -10,7 +10,7 @@ import pytest
 from opencqrs_py.adapters.memory import InMemoryEventStore
 from opencqrs_py.model import Event, Selection
 from opencqrs_py.model.selection import Share
-from opencqrs_py.processing.pacing import STEP_SECONDS, Arrivals, Following, Pace, PacedSource, paced
+from opencqrs_py.processing.pacing import STEP_SECONDS, ArrivalRate, Following, Pace, PacedSource, paced
 from opencqrs_py.processing.ports import LimitedSource, PickingSource
 from opencqrs_py.testing import FakeClock
 
@@ -131,7 +131,7 @@ def test_a_watch_waits_for_the_limit(clock: FakeClock) -> None:
 
 def test_too_many_arrivals_are_reported_once_with_their_number(clock: FakeClock) -> None:
     head = 1_000
-    arrivals = Arrivals(100, lambda: head, clock.monotonic)
+    arrivals = ArrivalRate(100, lambda: head, clock.monotonic)
     seen = []
     for _ in range(60):
         clock.advance(1)
@@ -143,7 +143,7 @@ def test_too_many_arrivals_are_reported_once_with_their_number(clock: FakeClock)
 
 def test_fewer_arrivals_than_the_limit_are_not_reported(clock: FakeClock) -> None:
     head = 1_000
-    arrivals = Arrivals(100, lambda: head, clock.monotonic)
+    arrivals = ArrivalRate(100, lambda: head, clock.monotonic)
     for _ in range(60):
         clock.advance(1)
         head += 99
@@ -152,7 +152,7 @@ def test_fewer_arrivals_than_the_limit_are_not_reported(clock: FakeClock) -> Non
 
 def test_arrivals_that_become_too_many_later_are_reported(clock: FakeClock) -> None:
     head = 0
-    arrivals = Arrivals(100, lambda: head, clock.monotonic)
+    arrivals = ArrivalRate(100, lambda: head, clock.monotonic)
     rates = []
     for second in range(40):
         clock.advance(1)

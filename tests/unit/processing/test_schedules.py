@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from cronsim import CronSim
 
-from opencqrs_py.processing.schedules import Cron, FixedDelay, FixedRate
+from opencqrs_py.processing.schedules import CronSchedule, FixedDelay, FixedRate
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -61,7 +61,7 @@ def test_a_fixed_rate_keeps_its_grid_and_leaves_out_what_has_passed(took: float,
 def test_cron_expressions_mean_what_cron_on_debian_makes_of_them(
     expression: str, start: str, expected: list[str]
 ) -> None:
-    schedule = Cron(expression, BERLIN)
+    schedule = CronSchedule(expression, BERLIN)
     ticks = [schedule.first(datetime.fromisoformat(start).replace(tzinfo=BERLIN).astimezone(UTC))]
     while len(ticks) < len(expected):
         ticks.append(schedule.following(ticks[-1], ticks[-1] + timedelta(seconds=1)))
@@ -89,22 +89,22 @@ def test_changes_of_the_clocks_neither_lose_nor_repeat_a_tick(
     zone: str, expression: str, start: str, expected: str
 ) -> None:
     begin = datetime.fromisoformat(start).astimezone(UTC)
-    assert Cron(expression, ZoneInfo(zone)).following(begin, begin) == datetime.fromisoformat(expected)
+    assert CronSchedule(expression, ZoneInfo(zone)).following(begin, begin) == datetime.fromisoformat(expected)
 
 
 @pytest.mark.parametrize("seconds", [0, 600, 1_800, 3_599])
 def test_a_tick_is_after_its_start_even_while_an_hour_comes_for_the_second_time(seconds: int) -> None:
     second_two_o_clock = datetime(2026, 10, 25, 1, tzinfo=UTC)
     start = second_two_o_clock + timedelta(seconds=seconds)
-    assert Cron("30 2 * * *", BERLIN).first(start) == datetime.fromisoformat("2026-10-26T02:30+01:00")
+    assert CronSchedule("30 2 * * *", BERLIN).first(start) == datetime.fromisoformat("2026-10-26T02:30+01:00")
 
 
 def test_ticks_that_pass_while_others_are_handled_are_left_out() -> None:
-    assert Cron("0 * * * *").following(NOON, NOON + timedelta(hours=3, minutes=5)) == NOON + timedelta(hours=4)
+    assert CronSchedule("0 * * * *").following(NOON, NOON + timedelta(hours=3, minutes=5)) == NOON + timedelta(hours=4)
 
 
 def test_a_cron_expression_is_parsed_once_a_tick(monkeypatch: pytest.MonkeyPatch) -> None:
-    schedule = pickle.loads(pickle.dumps(Cron("@hourly", BERLIN)))
+    schedule = pickle.loads(pickle.dumps(CronSchedule("@hourly", BERLIN)))
     parsed: list[str] = []
     parse = CronSim.__init__
 
@@ -121,4 +121,4 @@ def test_a_cron_expression_is_parsed_once_a_tick(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("wrong", ["", "every day", "0 0 31 2 *", "61 * * * *", "* * * * * * *", "-", "@reboot"])
 def test_what_is_no_cron_expression_is_refused(wrong: str) -> None:
     with pytest.raises(ValueError, match="is no cron expression"):
-        Cron(wrong)
+        CronSchedule(wrong)

@@ -13,7 +13,7 @@ from opencqrs_py.model.choices import OnExhausted
 from opencqrs_py.processing.notices import NO_OBSERVER, Notice, text_of
 from opencqrs_py.processing.ports import BackOff
 from opencqrs_py.processing.recovery import Action, ExponentialBackOff, FixedBackOff, NoRetry
-from opencqrs_py.processing.schedules import Cron, FixedDelay, FixedRate, Schedule
+from opencqrs_py.processing.schedules import CronSchedule, FixedDelay, FixedRate, Schedule
 from opencqrs_py.processing.supervision import SupervisedPartition, Ticking
 from opencqrs_py.testing import FakeClock
 
@@ -392,7 +392,7 @@ class SetClock(FakeClock):
 
 @pytest.mark.parametrize(
     ("schedule", "wait"),
-    [(FixedDelay(6, 10), 6.0), (FixedRate(6, 10), 6.0), (Cron("30 2 * * *"), 5_400.0)],
+    [(FixedDelay(6, 10), 6.0), (FixedRate(6, 10), 6.0), (CronSchedule("30 2 * * *"), 5_400.0)],
     ids=["delay", "rate", "cron"],
 )
 def test_a_clock_that_is_set_back_puts_no_tick_off_for_as_long(schedule: Schedule, wait: float) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from opencqrs_py.control.records import TaskLoad
-from opencqrs_py.jobs.runs import JobRun, Position, RunStatus
+from opencqrs_py.jobs.runs import JobRun, RunPosition, RunStatus
 from opencqrs_py.model.job import Trigger
 from opencqrs_py.web.counting import Counting, RunCounting
 from opencqrs_py.web.job_metrics import JobFigures
@@ -67,7 +67,7 @@ NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
 def ended(job: str, status: RunStatus, seconds: float, items: int) -> JobRun:
     end = NOON + timedelta(seconds=seconds)
     run = JobRun("1", job, Trigger.SCHEDULE, NOON, status=status, started_at=NOON, ended_at=end)
-    return replace(run, position=Position(items=items))
+    return replace(run, position=RunPosition(items=items))
 
 
 def job_samples(jobs: list[JobFigures], runs: RunCounting) -> dict[tuple[str, ...], float]:

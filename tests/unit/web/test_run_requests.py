@@ -7,7 +7,7 @@ from email.message import Message
 
 import pytest
 
-from opencqrs_py.web.run_requests import RefusedError, RunRequest, require_token, run_request
+from opencqrs_py.web.run_requests import RequestRefusedError, RunRequest, require_token, run_request
 from opencqrs_py.web.server import Request
 
 TOKEN = "s3cr3t-t0ken"
@@ -58,7 +58,7 @@ def test_ids_are_texts_and_whole_numbers_and_without_a_body_the_run_is_for_all(b
     ],
 )
 def test_what_is_not_understood_is_refused_in_one_line_and_not_run_for_all(body, says):
-    with pytest.raises(RefusedError) as raised:
+    with pytest.raises(RequestRefusedError) as raised:
         run_request(request(body))
     answer = raised.value.answer
     text = answer.body.decode()
@@ -84,7 +84,7 @@ def test_a_key_is_taken_as_it_is(key):
     ],
 )
 def test_a_key_that_is_none_is_refused(headers):
-    with pytest.raises(RefusedError) as raised:
+    with pytest.raises(RequestRefusedError) as raised:
         run_request(request(b"", *headers))
     assert raised.value.answer.status == 400
     assert raised.value.answer.body.startswith(b"Idempotency-Key takes 1 to 64 printable characters")
@@ -112,7 +112,7 @@ def test_who_sends_the_token_may_ask(value):
     ],
 )
 def test_who_sends_none_or_another_one_may_not(values):
-    with pytest.raises(RefusedError) as raised:
+    with pytest.raises(RequestRefusedError) as raised:
         require_token(request(b"", *(("Authorization", value) for value in values)), TOKEN)
     answer = raised.value.answer
     assert (answer.status, answer.headers["WWW-Authenticate"]) == (401, 'Bearer realm="opencqrs"')
@@ -120,7 +120,7 @@ def test_who_sends_none_or_another_one_may_not(values):
 
 
 def test_while_no_token_is_set_nobody_may_ask_and_the_setting_is_named():
-    with pytest.raises(RefusedError) as raised:
+    with pytest.raises(RequestRefusedError) as raised:
         require_token(request(b"", ("Authorization", "Bearer None")), None)
     assert raised.value.answer.status == 403
     assert "http.token" in raised.value.answer.body.decode()

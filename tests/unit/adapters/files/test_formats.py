@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from opencqrs_py.adapters.files import Compression, FileFormat, Kind, format_of, path_of_url
+from opencqrs_py.adapters.files import Compression, FileFormat, FileKind, format_of, path_of_url
 from opencqrs_py.errors import EventStoreError
 
-PLAIN = FileFormat(Kind.LINES)
+PLAIN = FileFormat(FileKind.LINES)
 
 
 @pytest.mark.parametrize(
@@ -19,10 +19,10 @@ PLAIN = FileFormat(Kind.LINES)
         ("a.jsonl", PLAIN),
         ("A.NDJSON", PLAIN),
         ("2026-01-01.part.ndjson", PLAIN),
-        ("a.ndjson.gz", FileFormat(Kind.LINES, Compression.GZIP)),
-        ("a.jsonl.zst", FileFormat(Kind.LINES, Compression.ZSTD)),
-        ("a.parquet", FileFormat(Kind.ROWS)),
-        ("a.snappy.parquet", FileFormat(Kind.ROWS)),
+        ("a.ndjson.gz", FileFormat(FileKind.LINES, Compression.GZIP)),
+        ("a.jsonl.zst", FileFormat(FileKind.LINES, Compression.ZSTD)),
+        ("a.parquet", FileFormat(FileKind.ROWS)),
+        ("a.snappy.parquet", FileFormat(FileKind.ROWS)),
         ("a.parquet.gz", None),
         ("a.json", None),
         ("a.gz", None),

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from opencqrs_py.adapters.files import Compression, FileFormat, Kind, event_line, whole_files, writer_to
+from opencqrs_py.adapters.files import Compression, FileFormat, FileKind, event_line, whole_files, writer_to
 from opencqrs_py.errors import EventFormatError
 from opencqrs_py.model.cloudevents import parse_event
 from opencqrs_py.model.event import Event
@@ -70,10 +70,10 @@ def test_extensions_never_take_the_place_of_an_attribute() -> None:
     assert json.loads(line) == {**json.loads(event_line(BARE)), "x": 2}
 
 
-@pytest.mark.parametrize("kind", [Kind.LINES, Kind.ROWS])
-def test_data_that_are_no_json_are_refused_in_lines_and_kept_in_rows(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [FileKind.LINES, FileKind.ROWS])
+def test_data_that_are_no_json_are_refused_in_lines_and_kept_in_rows(kind: FileKind) -> None:
     odd = BARE._replace(payload="{no")
-    if kind is Kind.LINES:
+    if kind is FileKind.LINES:
         with pytest.raises(EventFormatError, match="OCQ-210"):
             written(FileFormat(kind), [odd])
     else:
@@ -82,23 +82,23 @@ def test_data_that_are_no_json_are_refused_in_lines_and_kept_in_rows(kind: Kind)
 
 @pytest.mark.parametrize("compression", Compression)
 def test_a_file_of_lines_holds_them_in_their_order(compression: Compression) -> None:
-    content = unpacked(written(FileFormat(Kind.LINES, compression), [EVENT], [], [BARE, EVENT]), compression)
+    content = unpacked(written(FileFormat(FileKind.LINES, compression), [EVENT], [], [BARE, EVENT]), compression)
     assert content == event_line(EVENT) + event_line(BARE) + event_line(EVENT)
 
 
 @pytest.mark.parametrize("compression", Compression)
 def test_no_events_make_a_file_that_can_be_read(compression: Compression) -> None:
-    assert unpacked(written(FileFormat(Kind.LINES, compression)), compression) == b""
+    assert unpacked(written(FileFormat(FileKind.LINES, compression)), compression) == b""
 
 
 def test_the_same_events_make_the_same_gzip_file_at_any_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    once = written(FileFormat(Kind.LINES, Compression.GZIP), [EVENT])
+    once = written(FileFormat(FileKind.LINES, Compression.GZIP), [EVENT])
     monkeypatch.setattr("time.time", lambda: 0.0)
-    assert written(FileFormat(Kind.LINES, Compression.GZIP), [EVENT]) == once
+    assert written(FileFormat(FileKind.LINES, Compression.GZIP), [EVENT]) == once
 
 
 def test_rows_have_the_columns_of_an_event_and_a_time_to_calculate_with() -> None:
-    table = pq.read_table(io.BytesIO(written(FileFormat(Kind.ROWS), [EVENT], [BARE])))
+    table = pq.read_table(io.BytesIO(written(FileFormat(FileKind.ROWS), [EVENT], [BARE])))
     assert table.column_names == [*Event._fields, "timestamp"]
     assert [Event(*row) for row in zip(*(table[name].to_pylist() for name in Event._fields), strict=True)] == [
         EVENT,
@@ -110,6 +110,6 @@ def test_rows_have_the_columns_of_an_event_and_a_time_to_calculate_with() -> Non
 
 def test_rows_come_in_groups_of_a_known_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(whole_files, "_ROWS_PER_GROUP", 10)
-    content = written(FileFormat(Kind.ROWS), [EVENT] * 7, [EVENT] * 18)
+    content = written(FileFormat(FileKind.ROWS), [EVENT] * 7, [EVENT] * 18)
     metadata = pq.ParquetFile(io.BytesIO(content)).metadata
     assert [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)] == [10, 10, 5]

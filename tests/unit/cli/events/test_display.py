@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from opencqrs_py.cli.events import display
-from opencqrs_py.cli.events.display import Progress, rate
+from opencqrs_py.cli.events.display import ProgressReport, rate
 from opencqrs_py.testing import FakeClock
 
 
@@ -19,7 +19,7 @@ def screen(monkeypatch):
 
 def told(screen, total, *steps):
     clock = FakeClock()
-    progress = Progress("read", total, clock.monotonic)
+    progress = ProgressReport("read", total, clock.monotonic)
     for seconds, done in steps:
         clock.advance(seconds)
         progress(done)

@@ -29,7 +29,7 @@ from opencqrs_py.jobs.binding import BoundJob, JobInput
 from opencqrs_py.jobs.desk import Ending, JobDesk
 from opencqrs_py.jobs.execution import Surroundings
 from opencqrs_py.jobs.rules import JobRule
-from opencqrs_py.jobs.runs import JobRun, Position, RunStatus
+from opencqrs_py.jobs.runs import JobRun, RunPosition, RunStatus
 from opencqrs_py.model.choices import JobTransaction
 from opencqrs_py.model.job import Job, JobContext, JobId, JobMark, JobPage, RunSignals, Trigger
 from opencqrs_py.processing.recovery import FixedBackOff
@@ -124,7 +124,7 @@ def test_a_page_is_a_job_of_spark_with_as_many_tasks_as_run_at_once():
     world = World(limit=4)
     ending = world.attempt()
     assert ending is not None
-    assert (ending.error, ending.position) == ("", Position(after=10, done=True, items=10))
+    assert (ending.error, ending.position) == ("", RunPosition(after=10, done=True, items=10))
     assert [context.ids for context in world.called] == [(1, 2), (3, 4), (5, 6), (7, 8), (9,), (10,)]
     assert world.context.groups == world.context.pools == ["job:remind"] * 3
     assert world.context.descriptions == [
@@ -150,7 +150,7 @@ def test_a_run_for_named_ids_handles_those_that_apply_page_by_page():
     world.run = replace(world.run, ids=("3", "99", "5", "7"))
     ending = world.attempt()
     assert ending is not None
-    assert ending.position == Position(after="7", done=True, items=3)
+    assert ending.position == RunPosition(after="7", done=True, items=3)
     assert sorted(map(int, world.handled)) == [3, 5, 7]
     assert len(world.context.groups) == 2
 
@@ -191,7 +191,7 @@ def test_a_part_that_fails_is_all_that_the_next_attempt_repeats():
     failing.clear()
     ending = world.attempt()
     assert ending is not None
-    assert ending.position == Position(after=10, done=True, items=10)
+    assert ending.position == RunPosition(after=10, done=True, items=10)
     assert world.handled == list(IDS)
     assert [context.attempt for context in world.called] == [1, 2]
     assert world.children() == []
@@ -227,7 +227,7 @@ def test_what_was_done_before_a_job_of_spark_was_lost_is_not_repeated():
     world.context.after = [raising(LOST)]
     ending = world.attempt()
     assert ending is not None
-    assert ending.position == Position(after=10, done=True, items=10)
+    assert ending.position == RunPosition(after=10, done=True, items=10)
     assert (sorted(world.handled), len(world.context.groups)) == (list(IDS), 1)
 
 
@@ -261,13 +261,13 @@ def test_an_attempt_takes_over_the_children_of_one_whose_process_was_killed():
         replace(first, id=f"run/{n}", parent="run", ids=ids, owner="tag") for n, ids in enumerate((IDS[:5], IDS[5:]))
     ]
     assert world.store.spread(first, halves)
-    assert world.store.advance(halves[0], Position(after=5, done=True, items=5))
-    assert world.store.advance(halves[1], Position(after=7, items=2))
+    assert world.store.advance(halves[0], RunPosition(after=5, done=True, items=5))
+    assert world.store.advance(halves[1], RunPosition(after=7, items=2))
     ending = world.attempt()
     assert ending is not None
     assert world.handled == [8, 9, 10]
-    assert ending.position == Position(after=10, done=True, items=10)
-    assert not any(world.store.advance(child, Position(after=9)) for child in halves)
+    assert ending.position == RunPosition(after=10, done=True, items=10)
+    assert not any(world.store.advance(child, RunPosition(after=9)) for child in halves)
     assert world.context.descriptions == ["run run, 5 items"]
 
 
@@ -283,7 +283,7 @@ def test_a_run_that_is_cancelled_has_its_job_of_spark_ended():
 
     world.context.before = [wait]
     ending = world.attempt()
-    assert ending == Ending(Position(), reason="too late", cancelled=True)
+    assert ending == Ending(RunPosition(), reason="too late", cancelled=True)
     assert world.context.cancelled == world.context.tags
     assert (world.called, world.children()) == ([], [])
 
@@ -306,7 +306,7 @@ def test_a_run_whose_process_ends_goes_on_elsewhere_after_what_was_done():
     world.signals, world.released = RunSignals(), False
     ending = world.attempt()
     assert ending is not None
-    assert ending.position == Position(after=10, done=True, items=10)
+    assert ending.position == RunPosition(after=10, done=True, items=10)
     assert (world.handled, len(world.context.groups)) == (list(IDS), 1)
 
 
@@ -468,6 +468,6 @@ def test_a_pause_ends_when_the_permit_is_withdrawn(tmp_path):
 @pytest.mark.parametrize("ids", [("1", "b"), (1, 2), None])
 def test_a_task_keeps_the_types_of_ids(ids):
     world = World()
-    run = replace(world.run, ids=ids, position=Position(after=ids and ids[0], failed=ids or (), only=ids))
+    run = replace(world.run, ids=ids, position=RunPosition(after=ids and ids[0], failed=ids or (), only=ids))
     line = write_job_task(JobTask(run, 1.5))
     assert job_tasks._TASK.validate_json(line) == JobTask(run, 1.5)

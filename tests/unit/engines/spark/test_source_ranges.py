@@ -12,7 +12,7 @@ from opencqrs_py.adapters.memory import InMemoryEventStore
 from opencqrs_py.engines.spark.source import admitted, batches
 from opencqrs_py.engines.spark.source_columns import Available
 from opencqrs_py.engines.spark.source_ddl import parse_ddl
-from opencqrs_py.engines.spark.source_ranges import Range, Step, cut, steps_of
+from opencqrs_py.engines.spark.source_ranges import LogPart, Range, cut, steps_of
 from opencqrs_py.engines.spark.source_variants import variant_of
 from opencqrs_py.errors import EngineError
 from opencqrs_py.model.event import Event
@@ -219,7 +219,7 @@ def test_ranges_hold_every_event_once_wherever_it_is(positions, most):
 
 
 def test_parts_of_which_no_event_is_known_belong_to_some_range():
-    spans = cut(0, 100_000, 2, None, [Step(10, 20, 30_000.0), Step(50_000, 90_000, 30_000.0)])
+    spans = cut(0, 100_000, 2, None, [LogPart(10, 20, 30_000.0), LogPart(50_000, 90_000, 30_000.0)])
     assert [(span.after, span.upto) for span in spans] == [(0, 50_000), (50_000, 100_000)]
 
 
