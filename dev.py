@@ -9,14 +9,14 @@ usage: python3 dev.py [-v] COMMAND
     test --all          the same with all that tests know, as before a release: takes hours
     test ARGUMENT...    run pytest with these arguments and nothing else
     check               run all checks and no tests
-    lock [ARGUMENT]...  write requirements/*.lock anew from pyproject.toml; arguments go to uv (--upgrade)
+    lock [ARGUMENT]...  write requirements/*.lock again from pyproject.toml; arguments go to uv (--upgrade)
 
 The first run makes the folder .venv and installs into it, which takes a few minutes; later runs start at
 once. With -v the output of the set-up is shown. Python 3.11 or newer and a network are all that is needed.
 """
 
-# Only the standard library, as nothing else is there yet; and nothing that Python 3.6 cannot read, so that an
-# old Python gets as far as the message about itself.
+# Only the standard library, as nothing else is installed yet; and nothing that Python 3.6 cannot parse, so that an
+# old Python can show the message about its version.
 
 import os
 import signal
@@ -52,7 +52,7 @@ KNOWN = ("python3.14", "python3.13", "python3.12", "python3.11")
 
 
 def python_problem(version: "tuple[int, ...]", find: "Callable[[str], str | None]" = shutil.which) -> str:
-    """Return what to tell somebody whose Python is too old; empty when it is not."""
+    """Return the message for a Python that is too old; empty if it is not."""
     if version[:2] >= OLDEST:
         return ""
     newer = next(filter(find, KNOWN), None)
@@ -114,7 +114,7 @@ HINTS = (
 
 
 class SetUpError(Exception):
-    """Something that the person at the terminal can mend. The message is all that they get to see."""
+    """A failure that the user can fix. Only its message is shown."""
 
     def __init__(self, message: str, code: int = 1) -> None:
         super().__init__(message)
@@ -122,7 +122,7 @@ class SetUpError(Exception):
 
 
 class Request(NamedTuple):
-    """What was typed."""
+    """A parsed command line."""
 
     command: str
     arguments: "list[str]"
@@ -138,7 +138,7 @@ class Ended(NamedTuple):
 
 
 def main(typed: "list[str]") -> int:
-    """Do what was typed and return the exit code."""
+    """Run the command and return the exit code."""
     try:
         request = parse(typed)
         return COMMANDS[request.command](request)
@@ -154,7 +154,7 @@ def main(typed: "list[str]") -> int:
 
 
 def parse(typed: "list[str]") -> Request:
-    """Take the command line apart."""
+    """Parse the command line."""
     verbose = typed[:1] in (["-v"], ["--verbose"])
     command, *arguments = typed[verbose:] or ["help"]
     if command in {"-h", "--help"}:
@@ -199,7 +199,7 @@ def check(request: Request) -> int:
 
 
 def lock(request: Request) -> int:
-    """Write both locks anew, that of `demo` with the versions of that of `test`."""
+    """Write both locks again, that of `demo` with the versions of that of `test`."""
     prepare("dev", verbose=request.verbose)
     for kind, options in LOCKS.items():
         target = ROOT / "requirements" / f"{kind}.lock"
@@ -245,7 +245,7 @@ def run_step(name: str, command: "list[str]") -> Ended:
 
 
 def run(command: "list[str]", cwd: "Path | None" = None) -> Ended:
-    """Run a program in this terminal until it has ended by itself; what Ctrl-C means is its own business."""
+    """Run a program in this terminal until it ends; it handles Ctrl-C itself."""
     begin, interrupted = time.monotonic(), False
     process = subprocess.Popen(command, cwd=cwd, env=environment(dict(os.environ)))
     before = signal.signal(signal.SIGTERM, lambda _signal, _frame: process.terminate())
@@ -260,7 +260,7 @@ def run(command: "list[str]", cwd: "Path | None" = None) -> Ended:
 
 
 def environment(inherited: "dict[str, str]") -> "dict[str, str]":
-    """Return the environment as after activating .venv, without what would mislead or slow Python or Spark."""
+    """Return the environment of an activated .venv, without variables that would mislead or slow Python or Spark."""
     kept = {name: value for name, value in inherited.items() if name not in MISLEADING}
     path = os.pathsep.join(filter(None, [str(BIN), kept.get("PATH", "")]))
     return {**kept, "PATH": path, "VIRTUAL_ENV": str(VENV)}
@@ -270,9 +270,9 @@ def environment(inherited: "dict[str, str]") -> "dict[str, str]":
 
 
 def prepare(kind: str, *, verbose: bool) -> None:
-    """See to it that .venv holds what ``kind`` needs ("run" for the demo, "dev" for the tests).
+    """Make sure that .venv has what ``kind`` needs ("run" for the demo, "dev" for the tests).
 
-    What was done stands in a stamp: a hash of the lock and of what pyproject.toml says about the package, the
+    The result is recorded in a stamp: a hash of the lock and of what pyproject.toml says about the package, the
     Python and the place of the checkout. When it still holds, nothing is started.
     """
     stamp = read_stamp()
@@ -287,7 +287,7 @@ def prepare(kind: str, *, verbose: bool) -> None:
 
 
 def read_stamp() -> "dict[str, str]":
-    """Return what this script noted in its .venv; nothing when there is none or the note is damaged."""
+    """Return the stamp of .venv; empty if there is none or it is damaged."""
     if not VENV.exists():
         return {}
     if not STAMP.exists():
@@ -300,7 +300,7 @@ def read_stamp() -> "dict[str, str]":
 
 
 def made_for(version: "tuple[int, ...]") -> str:
-    """Return what a .venv depends on: the Python, and where it lies, since its scripts hold full paths."""
+    """Return what a .venv depends on: the Python, and its own path, since its scripts contain full paths."""
     return f"Python {version[0]}.{version[1]} in {VENV}"
 
 
@@ -323,12 +323,12 @@ def works(python: Path) -> bool:
 
 
 def make_environment(*, verbose: bool) -> "dict[str, str]":
-    """Make .venv, in place of the one that was there, and return its stamp."""
+    """Make .venv, replacing an existing one, and return its stamp."""
     missing = [name for name in ("venv", "ensurepip") if importlib.util.find_spec(name) is None]
     if missing:
         raise SetUpError(missing_module(missing[0], VERSION))
     if VENV.exists():
-        print("making .venv anew: it is broken, or from another Python or place", flush=True)
+        print("making .venv again: it is broken, or from another Python or place", flush=True)
         shutil.rmtree(VENV)
     VENV.mkdir()
     write_stamp({})
@@ -341,13 +341,13 @@ def make_environment(*, verbose: bool) -> "dict[str, str]":
 
 
 def missing_module(name: str, version: "tuple[int, ...]") -> str:
-    """Return what to type when this Python comes without a part of itself, as on Debian and Ubuntu."""
+    """Return the command that installs a missing part of this Python, as on Debian and Ubuntu."""
     package = f"python{version[0]}.{version[1]}-venv"
     return f"this Python has no module '{name}'\nfix: on Debian and Ubuntu: sudo apt install {package}"
 
 
 def install(kind: str, *, first: bool, verbose: bool) -> None:
-    """Install the packages of a lock and the checkout itself, and note it. What fits already stays."""
+    """Install the packages of a lock and the checkout itself, and write the stamp. Fitting packages stay."""
     lock = ROOT / "requirements" / f"{kind}.lock"
     count = len(packages(lock.read_text(encoding="utf-8")))
     pip = [str(PYTHON), "-I", "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
@@ -366,12 +366,12 @@ def packages(lock: str) -> "list[str]":
 
 
 def write_stamp(stamp: "dict[str, str]") -> None:
-    """Note what .venv holds."""
+    """Record what .venv contains."""
     STAMP.write_text(json.dumps(stamp, indent=1) + "\n", encoding="utf-8")
 
 
 def set_up(label: str, command: "list[str]", *, verbose: bool) -> None:
-    """Run one program of the set-up behind a line that tells what is done and, in the end, how long it took.
+    """Run one program of the set-up after a line that says what is done and, at the end, how long it took.
 
     On a terminal the seconds run meanwhile. With ``verbose`` the program's output is shown below the line.
     """
@@ -387,15 +387,15 @@ def set_up(label: str, command: "list[str]", *, verbose: bool) -> None:
 
 
 def start_quietly(command: "list[str]", output: "BinaryIO | None") -> "subprocess.Popen[bytes]":
-    """Start a program that asks nothing, and installs nothing outside .venv whatever pip's settings say."""
+    """Start a program without prompts that installs nothing outside .venv, whatever pip's settings are."""
     environ = {**os.environ, "PIP_USER": "0"}
-    group = None if os.name == "nt" else 0  # of its own: Ctrl-C reaches only us, who end all of it
+    group = None if os.name == "nt" else 0  # a separate group: Ctrl-C reaches only this script, which ends all of it
     quiet = subprocess.DEVNULL
     return subprocess.Popen(command, stdin=quiet, stdout=output, stderr=output, env=environ, process_group=group)
 
 
 def wait(process: "subprocess.Popen[bytes]", ticker: str) -> int:
-    """Wait for a program, with the seconds running behind ``ticker`` if there is one; end it on Ctrl-C."""
+    """Wait for a program, with a running count of seconds after ``ticker``, if any; end it on Ctrl-C."""
     begin = time.monotonic()
     while True:
         try:
@@ -409,7 +409,7 @@ def wait(process: "subprocess.Popen[bytes]", ticker: str) -> int:
 
 
 def end(process: "subprocess.Popen[bytes]") -> None:
-    """End a program that was started quietly, with the programs that it has started: within a second."""
+    """End a program that was started quietly, and its child processes, within a second."""
     numbers = [signal.SIGTERM] if os.name == "nt" else [signal.SIGTERM, signal.SIGKILL]
     for number in numbers:
         process.send_signal(number) if os.name == "nt" else os.killpg(process.pid, number)
@@ -435,5 +435,5 @@ if __name__ == "__main__":
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     code = main(sys.argv[1:])
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # what is left is to leave
+        signal.signal(number, signal.SIG_IGN)  # only the exit is left
     sys.exit(code)

@@ -192,7 +192,7 @@ class BeginningNeededError(OpenCqrsError):
 
 
 class PreconditionFailedError(EventStoreError, TransientError):
-    """A precondition of an append does not hold (OCQ-320): somebody else was there before. Nothing was added."""
+    """A precondition of an append does not hold (OCQ-320): another writer came first. Nothing was added."""
 
 
 class BulkWriteError(ExplainedError, NonTransientError):

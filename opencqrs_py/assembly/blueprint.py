@@ -236,7 +236,7 @@ def _imported(name: str, roots: Sequence[str]) -> ModuleType:
 
 
 def _raised_at(error: BaseException, roots: Sequence[str]) -> str:
-    """Return the innermost line of the project, else of anybody, that raised ``error``."""
+    """Return the innermost line of the project, else of any code, that raised ``error``."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}"
     trace = error.__traceback__

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def nodes_command(options: ProjectOptions, *, as_json: bool) -> None:
     """Show the nodes that run processors or jobs, and what each has.
 
-    A node that ended without a word is shown for a day.
+    A crashed node is shown for a day.
     """
     nodes = options.application().control.nodes()
     if as_json:

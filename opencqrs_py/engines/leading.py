@@ -96,7 +96,7 @@ class LedPartitions:
                 self._engines[group].assign(group, partitions)
         except BaseException:
             for key in due:
-                self._claims.pop(key, None)  # they were not lost to anybody
+                self._claims.pop(key, None)  # they were not lost to another process
             raise
 
     def release(self, keys: Collection[GroupPartition], patience: float) -> None:

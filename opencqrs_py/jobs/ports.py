@@ -126,8 +126,8 @@ class JobStore(Protocol):
     def spread(self, run: JobRun, children: Sequence[JobRun]) -> bool:
         """Record the children of a run, if its owner still has it under the same token; return whether it has.
 
-        Children are in no list: not in a book, a view, or the history. They are removed when their run ends, whoever
-        ends it; what they have not committed by then is lost.
+        Children are in no list: not in a book, a view, or the history. They are removed when their run ends,
+        in any process; what they have not committed by then is lost.
 
         Args:
             run: The run as its owner has it.

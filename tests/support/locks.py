@@ -17,7 +17,7 @@ class Locks:
         self.mutex = Mutex()
 
     def holder(self, name: str) -> object:
-        """Return who holds a lock now, ``None`` for nobody."""
+        """Return the holder of a lock, ``None`` without one."""
         holder, until = self.holders.get(name, (None, 0.0))
         return holder if self.now() < until else None
 

@@ -15,7 +15,7 @@ LOOK_SECONDS = 0.05
 
 
 class Watching(Observer):
-    """Keeps what it is told, in order.
+    """Records notifications, in order.
 
     Attributes:
         told: All of it, a tuple for each call.
@@ -57,7 +57,7 @@ class Watching(Observer):
         return [failure.message for _, _, outcome in self.steps for failure in outcome.missed]
 
     def wait_for(self, condition: Callable[[], object]) -> None:
-        """Wait for something that an observer is told of, or that is true soon after it was told."""
+        """Wait for a notification, or for a condition that is true soon after one."""
         until = time.monotonic() + SECONDS
         with self._changed:
             while not condition():

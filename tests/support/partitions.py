@@ -16,7 +16,7 @@ from opencqrs_py.processing.notices import Notice, Observer
 
 
 class CrashError(KeyboardInterrupt):
-    """The end of the process: nothing is recorded any more."""
+    """The end of the process: nothing more is recorded."""
 
 
 class Seen(Observer):

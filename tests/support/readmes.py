@@ -38,14 +38,14 @@ class RunningReadme:
         return [[(line, list(map(self.unvaried, shown))) for line, *shown in part] for part in parts]
 
     def run(self, line: str, code: int = 0) -> list[str]:
-        """Run a command that ends by itself; return what it prints."""
+        """Run a command until it ends; return its output."""
         process = self._start(line)
         out, err = process.communicate(timeout=SECONDS)
         assert process.returncode == code, out + err
         return [self.unvaried(one) for one in out.splitlines()]
 
     def run_until(self, line: str, last: str) -> None:
-        """Run a command that does not end by itself until it has printed a line on standard error."""
+        """Run a command that does not end until it has printed a line on standard error."""
         with self._start(line) as process:
             assert process.stderr is not None
             limit = Timer(SECONDS, process.kill)

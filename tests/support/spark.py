@@ -106,7 +106,7 @@ class Context:
             self.described.notify_all()
 
     def descriptions_when(self, jobs: int) -> list[str]:
-        """Wait until so many jobs were started, and return their descriptions."""
+        """Wait until a number of jobs were started, and return their descriptions."""
         with self.described:
             assert self.described.wait_for(lambda: len(self.descriptions) >= jobs, SECONDS)
             return list(self.descriptions)

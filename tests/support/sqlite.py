@@ -1,4 +1,4 @@
-"""Connections of SQLite: which are open, and a warning of those that nobody has closed."""
+"""Connections of SQLite: which are open, and a warning for unclosed ones."""
 
 from __future__ import annotations
 

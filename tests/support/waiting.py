@@ -142,7 +142,7 @@ class WaitingWorld:
         self.store.append(lent(n, subject, named.get(n - first, "")) for n, subject in enumerate(subjects, first))
 
     def claim(self) -> None:
-        """Begin as a process does; what ran before has ended without a word, unless it was released."""
+        """Start like a process; the previous one has crashed, unless it was released."""
         self.drivers = claim(self.run, self.run.partitions, "owner", self.clock, self.seen)
 
     def release(self) -> None:

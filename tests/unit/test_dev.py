@@ -293,7 +293,7 @@ class TestSetUp:
 
         assert recorder.prepare("dev") == [MORE_DEV, ITSELF]
 
-    def test_another_python_makes_the_venv_anew(
+    def test_another_python_makes_the_venv_again(
         self, recorder: Recorder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         recorder.prepare("run")
@@ -302,7 +302,7 @@ class TestSetUp:
 
         assert recorder.prepare("run") == ["making .venv with Python 3.19.0", FIRST_RUN, ITSELF]
         assert not (dev.VENV / "old").exists()
-        assert "making .venv anew: it is broken, or from another Python or place" in capsys.readouterr().out
+        assert "making .venv again: it is broken, or from another Python or place" in capsys.readouterr().out
 
     @pytest.mark.parametrize(
         "damage",
@@ -313,13 +313,13 @@ class TestSetUp:
             lambda: dev.STAMP.write_text(json.dumps({"made": "Python 3.11 in /elsewhere/.venv"})),
         ],
     )
-    def test_a_broken_or_moved_venv_is_made_anew(self, recorder: Recorder, damage: Callable[[], object]) -> None:
+    def test_a_broken_or_moved_venv_is_made_again(self, recorder: Recorder, damage: Callable[[], object]) -> None:
         recorder.prepare("run")
         damage()
 
         assert recorder.prepare("run") == [MADE, FIRST_RUN, ITSELF]
 
-    def test_a_venv_whose_interpreter_fails_is_made_anew_when_something_is_to_be_installed(
+    def test_a_venv_whose_interpreter_fails_is_made_again_when_something_is_to_be_installed(
         self, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         recorder.prepare("run")

@@ -18,12 +18,17 @@ WORDS = {
     r"\bof late\b": "lately",
     r"\bstretch(es)?\b": "range",
     r"\btrouble[sd]?\b": "failure, failing",
-    r'"""Say whether\b': "Return whether",
+    r"\btake in (that|what|how)\b": "note that, read",
+    r"\bis told\b": "is notified, gets an error",
+    r'"""Say\b': "Return whether, report",
 }
 
 TEXTS = sorted(
     file
-    for pattern in ("opencqrs_py/**/*.py", "docs/**/*.md", "README.md", "examples/**/*.md", "examples/**/*.py")
+    for pattern in (
+        *("opencqrs_py/**/*.py", "tests/support/*.py", "dev.py"),
+        *("docs/**/*.md", "README.md", "examples/**/*.md", "examples/**/*.py"),
+    )
     for file in ROOT.glob(pattern)
 )
 

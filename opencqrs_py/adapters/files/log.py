@@ -128,7 +128,7 @@ class FileLog:
         self._unfinished: tuple[Path, int] | None = None  # the file and line that was reported as unread
 
     def look(self, position: int | None = None) -> None:
-        """Take in what was added since the last look; what comes after ``position`` is wanted, and all else can wait.
+        """Read what was added since the last check; only what comes after ``position`` is needed now.
 
         All files are checked when the folder has changed, and every few seconds; otherwise only the newest one.
 

@@ -161,7 +161,7 @@ class _Server(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing: a client that hangs up is no error here."""
+        """Log nothing: a client that hangs up is no error here."""
 
     def break_connections(self) -> None:
         for connection in list(self.open):
@@ -226,7 +226,7 @@ class _Handler(BaseHTTPRequestHandler):
         return f"EventSourcingDB/1.{self.server.stand_in.version + 1}.0"
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
     def do_GET(self) -> None:
         self._answer()
