@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from support.rebuilding import HANDLERS, KINDS, World
+from support.rebuilding import HANDLERS, KINDS, NOT_IN_SQL, World
 
 from opencqrs_py.errors import WaitTimedOutError
 
@@ -42,6 +42,7 @@ def once(count: int) -> Counter[int]:
     return Counter(range(1, count + 1))
 
 
+@NOT_IN_SQL
 def test_a_rebuild_goes_no_further_than_the_group_that_sends_mail(world: World) -> None:
     world.add(7, start=20)
     with world.application() as application:
@@ -72,6 +73,7 @@ def test_a_swap_waits_for_a_partition_that_has_mail_to_send(world: World) -> Non
     assert sum(world.lent().values()) == 34
 
 
+@NOT_IN_SQL
 def test_while_events_come_in_mail_is_sent_once_for_each(world: World) -> None:
     stop, count = Signal(), 20
 
@@ -97,6 +99,7 @@ def test_while_events_come_in_mail_is_sent_once_for_each(world: World) -> None:
     assert sum(world.lent().values()) == count
 
 
+@NOT_IN_SQL
 def test_events_in_the_inbox_of_the_live_group_are_warned_of(world: World, caplog: pytest.LogCaptureFixture) -> None:
     module: Any = world.module
     group = "event-handling.groups.catalog"
@@ -112,6 +115,7 @@ def test_events_in_the_inbox_of_the_live_group_are_warned_of(world: World, caplo
     assert sum(world.lent().values()) == 21
 
 
+@NOT_IN_SQL
 def test_calls_after_commits_are_made_once_for_each_event_not_again_by_a_rebuild(
     request: pytest.FixtureRequest, world: World, make_module: Callable[[str], ModuleType]
 ) -> None:

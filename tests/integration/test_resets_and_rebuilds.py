@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import create_engine
-from support.rebuilding import HANDLERS, KINDS, World
+from support.rebuilding import HANDLERS, KINDS, NOT_IN_SQL, World
 
 from opencqrs_py import Application
 from opencqrs_py.adapters.sql import Database
@@ -76,6 +76,7 @@ def every_book(times: int) -> dict[str, int]:
     return {f"/books/{number}": times for number in range(7)}
 
 
+@NOT_IN_SQL
 def test_mail_is_sent_once_though_the_group_is_rebuilt_in_a_replay(
     world: World, make_module: Callable[[str], ModuleType]
 ) -> None:
@@ -88,6 +89,7 @@ def test_mail_is_sent_once_though_the_group_is_rebuilt_in_a_replay(
     assert module.finished == [1]
 
 
+@NOT_IN_SQL
 def test_the_end_of_a_replay_is_told_though_the_group_is_rebuilt_meanwhile(
     world: World, make_module: Callable[[str], ModuleType]
 ) -> None:
@@ -99,6 +101,7 @@ def test_the_end_of_a_replay_is_told_though_the_group_is_rebuilt_meanwhile(
     assert world.lent() == every_book(14)
 
 
+@NOT_IN_SQL
 def test_a_group_that_was_reset_to_before_its_beginning_is_rebuilt_from_there(
     world: World, make_module: Callable[[str], ModuleType]
 ) -> None:
@@ -129,6 +132,7 @@ def from_head(world: World, make_module: Callable[[str], ModuleType]) -> World:
     return world
 
 
+@NOT_IN_SQL
 def test_an_unfinished_rebuild_begins_again_if_the_group_was_reset_to_before_its_beginning(
     from_head: World, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -157,6 +161,7 @@ def test_a_reset_to_before_the_beginning_during_a_rebuild_keeps_its_tables_from_
     assert from_head.lent() == every_book(2)
 
 
+@NOT_IN_SQL
 @pytest.mark.parametrize("setting", ["head", "-P1D"])
 def test_a_group_of_which_nobody_knows_where_it_began_is_not_rebuilt(
     world: World, make_module: Callable[[str], ModuleType], setting: str

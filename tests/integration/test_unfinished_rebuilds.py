@@ -10,14 +10,13 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from support.rebuilding import HANDLERS, KINDS, RIGHT, World, of
+from support.rebuilding import HANDLERS, KINDS, NOT_IN_SQL, RIGHT, World, of
 
 from opencqrs_py.adapters.sql.shadows import Shadows
 from opencqrs_py.errors import RebuildError
 
 GROUP = "event-handling.groups.catalog"
 SERVERS = KINDS[1:]
-NOT_IN_SQL = pytest.mark.release(world=("postgresql", "mariadb"))  # that something has changed is seen before
 
 
 @pytest.fixture(params=KINDS)

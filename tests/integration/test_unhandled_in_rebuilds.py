@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from support.rebuilding import KINDS, World
+from support.rebuilding import KINDS, NOT_IN_SQL, World
 
 from opencqrs_py.errors import RebuildError
 
@@ -62,6 +62,7 @@ WAYS = {
 }
 
 
+@NOT_IN_SQL
 @pytest.mark.parametrize("way", WAYS)
 def test_a_rebuild_that_lacks_events_of_the_live_tables_is_not_swapped_unless_that_is_accepted(
     world: World, way: str
@@ -78,6 +79,7 @@ def test_a_rebuild_that_lacks_events_of_the_live_tables_is_not_swapped_unless_th
     assert positions(world) == ALL - lacking
 
 
+@NOT_IN_SQL
 @pytest.mark.parametrize(("way", "table"), [("skip", "opencqrs_skipped"), ("park", "opencqrs_inbox")])
 def test_skipped_and_parked_events_belong_to_the_tables_of_their_version(world: World, way: str, table: str) -> None:
     failing(world, way, {3, 7}, {3})
@@ -93,6 +95,7 @@ def test_skipped_and_parked_events_belong_to_the_tables_of_their_version(world: 
     assert positions(world) == ALL - behind[3] - behind[7]
 
 
+@NOT_IN_SQL
 def test_an_event_that_the_live_group_has_not_reached_is_not_missing(world: World) -> None:
     failing(world, "skip", set(), {25})
     world.add(10, start=20)

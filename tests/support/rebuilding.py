@@ -20,6 +20,9 @@ KINDS = [
     pytest.param("postgresql", marks=pytest.mark.postgresql),
     pytest.param("mariadb", marks=pytest.mark.mariadb),
 ]
+NOT_IN_SQL = pytest.mark.release(world=("postgresql", "mariadb"))
+"""Rules of rebuilds that no statement keeps are shown on one database."""
+
 HANDLERS = """
 from opencqrs_py import Event, ProcessingContext, event_handling, on_start
 from sqlalchemy import Connection, text
