@@ -50,10 +50,12 @@ class UnmatchedGroups(Observer):
     @override
     def advanced(self, group: str, partition: Partition, outcome: Outcome) -> None:
         watched = self._groups.get(group)
-        if watched is None or not outcome.cursor.position:
+        if watched is None:
             return
         try:
             found = _has_matched(outcome)
+            if not (found or outcome.cursor.position):
+                return
             over = found or watched.has_caught_up(partition, outcome)
             if over and self._groups.pop(group, None) is not None and not found:  # of several threads one gets it
                 watched.warn()
@@ -65,7 +67,8 @@ def _has_matched(outcome: Outcome) -> bool:
     """Return whether a step has found an event for a handler, or may have."""
     cursor, failure = outcome.cursor, outcome.failure
     failed = failure is not None and failure.position is not None
-    return bool(outcome.handled or outcome.skips or outcome.parked or failed) or cursor.replay is not None
+    waits = cursor.parked is not None and bool(cursor.parked.ids)
+    return bool(outcome.handled or outcome.skips or outcome.parked or failed or waits) or cursor.replay is not None
 
 
 class _Group:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from opencqrs_py import Application, Event
 from opencqrs_py.assembly import unmatched
@@ -178,10 +179,13 @@ def test_a_group_for_which_the_log_has_something_says_nothing(make_log, caplog, 
     assert log.run(handler(mark), caplog) == []
 
 
-def test_an_event_that_fails_is_an_event_of_the_group(make_log, caplog):
-    log = make_log()
-    log.settings["event-handling.groups.books.retry.policy"] = "none"
-    log.add(event(1))
+@pytest.mark.parametrize("engine", [THREAD, SPARK])
+@pytest.mark.parametrize("on_exhausted", ["skip", "stop", "park"])
+@pytest.mark.parametrize("retry", ["{policy: none}", "{policy: fixed, initial-interval: 1ms, max-attempts: 1}"])
+def test_an_event_that_fails_is_an_event_of_the_group(make_log, caplog, engine, on_exhausted, retry):
+    log = make_log(engine=engine)
+    log.settings["event-handling.groups.books.retry"] = yaml.safe_load(retry) | {"on-exhausted": on_exhausted}
+    log.add(event(1), event(2))
     failing = handler("types=['book.purchased']").replace("...", "raise ValueError")
     assert log.run(failing, caplog) == []
 
