@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -17,7 +17,7 @@ from opencqrs_py.assembly.discovery import Discovered, GroupFunction
 from opencqrs_py.assembly.group_names import group_named
 from opencqrs_py.assembly.layouts import partitions_of
 from opencqrs_py.config import EffectiveGroup
-from opencqrs_py.errors import ExplainedError, ResetError
+from opencqrs_py.errors import ExplainedError, ResetError, TransactionEndedError
 from opencqrs_py.model.naming import listed
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor
@@ -159,7 +159,7 @@ class Resets:
         with self._pausing.paused(group.name, timeout) as running:
             never_handled = partial(_never_handled, group.name, parts)
             opening = tracker.resetting(reset, partitions, fingerprint=fingerprint, never_handled=never_handled)
-            with opening as opened:
+            with _whole(functions, group.name), opening as opened:
                 for function, place in functions:
                     _call(function, place, reset, Work(group.name, Partition(1, 0), opened.unit), tracker)
             result = ResetResult(reset, head, opened.replays, running)
@@ -230,6 +230,18 @@ def _call(function: ResetFunction, place: str, reset: Reset, work: Work, tracker
             raise
         what = f"@on_reset of group '{reset.group}' raised {type_name(error)}: {message_of(error)}"
         raise ResetError("OCQ-614", what, place, "nothing was changed; fix the function and reset again") from error
+
+
+@contextmanager
+def _whole(functions: Sequence[tuple[ResetFunction, str]], group: str) -> Iterator[None]:
+    """Explain, with OCQ-614, that one of the functions has ended the transaction of the reset in this block."""
+    try:
+        yield
+    except TransactionEndedError as error:
+        what = f"@on_reset of group '{group}' ended the transaction of the reset: what it wrote may be there, but the "
+        what += "group was not reset"
+        fix = "leave out what commits or rolls back, and reset again; until then its tables may lack rows"
+        raise ResetError("OCQ-614", what, ", ".join(place for _, place in functions), fix) from error
 
 
 def _as_json(context: Any, group: str) -> Any:

@@ -20,7 +20,7 @@ from opencqrs_py.adapters.sql.shadows_mariadb import MariaDbShadows
 from opencqrs_py.adapters.sql.shadows_postgresql import PostgresqlShadows
 from opencqrs_py.adapters.sql.shadows_sqlite import SqliteShadows
 from opencqrs_py.assembly.resets import ResetTarget
-from opencqrs_py.errors import RebuildError, RebuildUnderWayError
+from opencqrs_py.errors import RebuildError, RebuildUnderWayError, ResetError
 
 GROUP = "event-handling.groups.catalog"
 MAIL = '@event_handling("catalog", types=["lent"])\ndef mail'
@@ -99,6 +99,26 @@ def test_the_end_of_a_replay_is_told_though_the_group_is_rebuilt_meanwhile(
     world.run()
     assert module.finished == [1]
     assert world.lent() == every_book(14)
+
+
+COMMITTING = RESETTABLE.replace(
+    'text("DELETE FROM lent"))', 'text("DELETE FROM lent"))\n    connection.exec_driver_sql("COMMIT")'
+)
+
+
+def test_a_function_that_ends_the_transaction_of_a_reset_is_named_and_its_rows_come_back(
+    world: World, make_module: Callable[[str], ModuleType]
+) -> None:
+    world.module = make_module(COMMITTING)
+    world.add(14)
+    world.run()
+    with pytest.raises(ResetError, match=r"(?s)OCQ-614.*@on_reset of group 'catalog'.*made_up_project.*\(clear\)"):
+        reset_to_tail(world)
+    assert world.positions() == {14}
+    world.module = make_module(RESETTABLE)
+    reset_to_tail(world)
+    world.run()
+    assert world.lent() == every_book(2)
 
 
 @NOT_IN_SQL
