@@ -166,7 +166,9 @@ class PostgresqlShadows(Shadows):
                 found.append(ShadowTable(each.name, each.kind, fate if each.number in moved_ones else Fate.LEFT, how))
             there = {(each.kind, each.name) for each in _specials(connection, self._live_place)}
             specials = _specials(connection, shadow)
-            going = _going(connection, specials, [each for each in known if each.number in moved_ones])
+            stays = any(each.fate is Fate.LEFT for each in found)
+            moving = [each for each in known if each.number in moved_ones]
+            going = _going(connection, specials, moving) if stays else {*specials}
             for each in specials:
                 fate = Fate.SWAPPED if (each.kind, each.name) in there else Fate.ADDED
                 found.append(ShadowTable(each.name, each.kind, fate if each in going else Fate.LEFT))
