@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -88,6 +88,7 @@ class PartitionBatches:
         self._failure_of = failure_of
         self._ready: list[Portion] = []
         self._ready_for: tuple[int, str | None] | None = None  # epoch and tick
+        self._without_expired_for: tuple[int, str | None] | None = None  # likewise: whatever had expired is removed
 
     def stored(self, page: Page, events: Chunk, upto: int, cursor: Cursor) -> Portion:
         """Return the portion that moves events of the log into the inbox.
@@ -169,6 +170,8 @@ class PartitionBatches:
         tick = datetime.fromisoformat(cursor.tick or "")
         most = max(1 if cursor.isolate else self._rule.fetch_size, self._rule.size or 1)
         found = self._inbox.due(self._group, self._partition, tick, most, self._rule.fetching)
+        if self._rule.expiring and (expired := _expired(found, self._clock.now())):
+            return self._removed(cursor, expired)
         postponed: list[Remainder] = []
         batches: list[tuple[InboxEntry, ...]] = []
         for entries in found:
@@ -341,16 +344,23 @@ class PartitionBatches:
         return self._apply(cursor, skip, removed=(entry,), remainders=rest)
 
     def _without_expired(self, cursor: Cursor, now: datetime) -> Outcome | None:
-        """Remove some events that have expired; ``None`` if there are none."""
-        entries = self._inbox.expired(self._group, self._partition, now, self._rule.fetch_size)
-        if not entries:
+        """Remove events that have expired, some at a time; ``None`` if there are none.
+
+        They are looked for once a tick, among all that wait; those that expire in it are seen when they are fetched.
+        """
+        if self._without_expired_for == (cursor.epoch, cursor.tick):
             return None
-        done = self._apply(cursor, removed=entries, next_due=cursor.tick)
-        return Outcome(cursor, expired=len(entries) if done else 0)
+        if entries := self._inbox.expired(self._group, self._partition, now, self._rule.fetch_size):
+            return self._removed(cursor, entries)
+        self._without_expired_for = (cursor.epoch, cursor.tick)
+        return None
+
+    def _removed(self, cursor: Cursor, expired: tuple[InboxEntry, ...]) -> Outcome:
+        done = self._apply(cursor, removed=expired, next_due=cursor.tick)
+        return Outcome(cursor, expired=len(expired) if done else 0)
 
     def _is_expired(self, now: datetime) -> bool:
-        waiting = (entry for portion in self._ready[:1] for entry in portion.waiting)
-        return any(entry.status_at(now) is InboxStatus.EXPIRED for entry in waiting)
+        return bool(_expired((portion.waiting for portion in self._ready[:1]), now))
 
     def _in_grace(self, entry: InboxEntry, now: datetime) -> bool:
         return self._grace_end(entry) > now
@@ -385,6 +395,10 @@ class PartitionBatches:
         except InboxChangedError:
             self._ready.clear()
             return False
+
+
+def _expired(batches: Iterable[tuple[InboxEntry, ...]], now: datetime) -> tuple[InboxEntry, ...]:
+    return tuple(one for batch in batches for one in batch if one.status_at(now) is InboxStatus.EXPIRED)
 
 
 def _begins(entry: InboxEntry, before: InboxEntry) -> bool:

@@ -431,6 +431,35 @@ def test_an_event_that_has_expired_is_not_tried_but_removed(rule: ScheduleRule) 
     assert sum(outcome.expired for outcome in world.seen.outcomes) == len(expired)
 
 
+@pytest.mark.parametrize("rule", [RULE, ALL])
+def test_what_has_expired_is_looked_for_once_a_tick_however_much_waits(rule: ScheduleRule) -> None:
+    world = World([f"/{n}" for n in range(20)], rule=replace(rule, expires_seconds=60, fetch_size=1))
+    looks, expired = [], world.tracker.expired
+    world.tracker.expired = lambda *given: (looks.append(given), expired(*given))[1]  # type: ignore[method-assign]
+    world.drain()
+    world.pass_time(11)
+    assert world.positions == list(range(1, 21))
+    assert len(looks) == 1
+
+
+@pytest.mark.parametrize("rule", [RULE, ALL])
+@pytest.mark.parametrize("fetch_size", [1, 2, 1_000])
+def test_an_event_that_expires_during_a_tick_is_removed_in_it_and_not_tried(
+    rule: ScheduleRule, fetch_size: int
+) -> None:
+    world = World(["/a", "/b", "/b", "/c"], rule=replace(rule, expires_seconds=60, fetch_size=fetch_size), batch_size=1)
+
+    class Slow(dict[int, BaseException]):
+        def get(self, position: int, _: Any = None) -> None:
+            world.clock.advance(30 if position < 3 else 0)
+
+    world.errors = Slow()
+    world.drain()
+    world.pass_time(11)
+    assert (world.positions, world.waiting) == ([1, 2], {})
+    assert sum(outcome.expired for outcome in world.seen.outcomes) == 2
+
+
 def test_an_event_that_is_not_in_the_log_any_more_waits_for_a_person(caplog: pytest.LogCaptureFixture) -> None:
     world = World(["/a", "/b"])
     world.drain()
