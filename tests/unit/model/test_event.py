@@ -71,7 +71,8 @@ def test_metadata_are_the_extensions() -> None:
 
 
 @pytest.mark.parametrize(
-    ("extensions", "what"), [("[1]", "are no JSON object"), ('"x"', "are no JSON object"), ("{", "are not JSON (")]
+    ("extensions", "what"),
+    [("[1]", "are not a JSON object"), ('"x"', "are not a JSON object"), ("{", "are not JSON (")],
 )
 def test_metadata_that_are_no_object_are_an_error_that_names_the_event(extensions: str, what: str) -> None:
     with pytest.raises(EventFormatError) as caught:
