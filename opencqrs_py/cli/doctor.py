@@ -20,7 +20,7 @@ from opencqrs_py.processing.exceptions import one_line
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckResult:
     """The result of one check."""
 
     subject: str
@@ -45,8 +45,8 @@ def doctor_command(options: ProjectOptions, *, as_json: bool) -> int:
     return 0 if all(f.fine for f in findings) else 1
 
 
-def _findings(options: ProjectOptions) -> Iterator[Finding]:
-    yield Finding("Python", fine=True, found=f"{platform.python_version()} ({sys.executable})")
+def _findings(options: ProjectOptions) -> Iterator[CheckResult]:
+    yield CheckResult("Python", fine=True, found=f"{platform.python_version()} ({sys.executable})")
     yield from _checked("Java", _java)
     yield from _checked("Spark workers", _spark_workers)
     yield from _checked("settings", lambda: _settings(options))
@@ -55,15 +55,15 @@ def _findings(options: ProjectOptions) -> Iterator[Finding]:
     yield from _checked("handlers", lambda: _handlers(options))
 
 
-def _checked(subject: str, look: Callable[[], str]) -> Iterator[Finding]:
+def _checked(subject: str, look: Callable[[], str]) -> Iterator[CheckResult]:
     try:
-        yield Finding(subject, fine=True, found=look())
+        yield CheckResult(subject, fine=True, found=look())
     except OpenCqrsError as error:
         explained = error if isinstance(error, ExplainedError) else ExplainedError("", str(error))
         where = f", {explained.where}" if explained.where else ""
-        yield Finding(subject, fine=False, found=scrubbed(f"{explained.what}{where}"), fix=explained.fix)
+        yield CheckResult(subject, fine=False, found=scrubbed(f"{explained.what}{where}"), fix=explained.fix)
     except Exception as error:  # a check must not end the examination
-        yield Finding(subject, fine=False, found=one_line(error))
+        yield CheckResult(subject, fine=False, found=one_line(error))
 
 
 def _java() -> str:
@@ -112,7 +112,7 @@ def _handlers(options: ProjectOptions) -> str:
     return f"{count} for {', '.join(groups)}" if groups else "none found"
 
 
-def _print(finding: Finding) -> None:
+def _print(finding: CheckResult) -> None:
     mark, style = ("ok  ", "green") if finding.fine else ("FAIL", "red")
     print_result(f"{mark} {finding.subject}: {finding.found}", style)
     if finding.fix:

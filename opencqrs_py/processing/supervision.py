@@ -33,7 +33,7 @@ _SET_BACK = timedelta(seconds=1)  # a clock that goes back by more was set back
 _REMINDER = 3_600.0  # seconds after which a held partition is reported again
 
 
-class Ticking:
+class TickState:
     """The ticks of a partition of a scheduled group.
 
     Attributes:
@@ -125,7 +125,7 @@ class SupervisedPartition:
         self._clock = clock
         self._since = clock.now()
         self.scheduled = schedule is not None
-        self._ticking = None if schedule is None else Ticking(schedule, clock)
+        self._ticking = None if schedule is None else TickState(schedule, clock)
         self._due = 0.0
         self._attempt = 0
         self._retries = 0  # waits of the event's back-off so far

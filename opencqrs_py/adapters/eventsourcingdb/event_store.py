@@ -22,7 +22,7 @@ from opencqrs_py.adapters.eventsourcingdb.connection import (
     unavailable,
 )
 from opencqrs_py.adapters.eventsourcingdb.reading import (
-    ReadRequest,
+    ServerRead,
     candidate_of,
     head_of,
     newest,
@@ -172,7 +172,7 @@ class EventSourcingDbEventStore(EventStore, FindingSource):
         if head <= after:
             return Slice(after, after)
         last = head if selection.types is None else min(head, after + max(limit, _SIFTED))
-        reading = ReadRequest(selection, limit, _SIFTED, self._chain, self._address.label)
+        reading = ServerRead(selection, limit, _SIFTED, self._chain, self._address.label)
         return self._run(lambda client: reading.read(client, after, last))
 
     @override
@@ -308,6 +308,6 @@ class EventSourcingDbEventStore(EventStore, FindingSource):
         return None if found is None else str(found.position - 1)
 
     def _time_at(self, position: int) -> int:
-        reading = ReadRequest(Selection(), 1, _SIFTED, self._chain, self._address.label)
+        reading = ServerRead(Selection(), 1, _SIFTED, self._chain, self._address.label)
         (event,) = self._run(lambda client: reading.read(client, position - 1, position)).events
         return microseconds(event.time) or 0

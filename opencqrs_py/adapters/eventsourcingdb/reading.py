@@ -196,7 +196,7 @@ async def prove(client: Client, chain: SeenChain, expected: Link, label: str) ->
 
 
 @dataclass(frozen=True, slots=True)
-class ReadRequest:
+class ServerRead:
     """Selected events of a part of the log.
 
     The protocol has bounds but no limit, and what is left over when a stream is broken off was sent in vain, with a

@@ -18,7 +18,7 @@ from py4j.protocol import Py4JError
 from pyspark import SparkContext
 
 from opencqrs_py.engines.spark.job_tasks import (
-    JobRecipe,
+    JobBuilder,
     JobTask,
     JobTaskResult,
     JobTaskRunner,
@@ -88,11 +88,11 @@ class SparkForJobs:
         most_tasks: Most tasks of a job at once; ``None`` for as many as Spark runs at once.
     """
 
-    def __init__(self, sessions: Sessions, recipes: Mapping[str, JobRecipe], most_tasks: int | None = None) -> None:
+    def __init__(self, sessions: Sessions, recipes: Mapping[str, JobBuilder], most_tasks: int | None = None) -> None:
         self._sessions = sessions
         self._recipes = recipes
         self._most_tasks = most_tasks
-        self._handed_over: dict[str, JobRecipe | KeptRecipe] = {}
+        self._handed_over: dict[str, JobBuilder | KeptRecipe] = {}
         self._lock = Lock()
         self._threads = Threads()
 

@@ -42,7 +42,7 @@ class JobOnExecutor:
     around: Surroundings
 
 
-class JobRecipe(Hashable, Protocol):
+class JobBuilder(Hashable, Protocol):
     """Builds a job in another process. Pickled on the driver, called once per Spark worker."""
 
     def __call__(self) -> JobOnExecutor:
@@ -50,7 +50,7 @@ class JobRecipe(Hashable, Protocol):
         ...
 
 
-_built: dict[JobRecipe, JobOnExecutor] = {}
+_built: dict[JobBuilder, JobOnExecutor] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class JobTaskRunner:
         copies: Whether Spark may run a second task beside one that takes long.
     """
 
-    recipe: JobRecipe | KeptRecipe
+    recipe: JobBuilder | KeptRecipe
     permit: Permit = ALWAYS
     copies: bool = False
 
@@ -156,9 +156,9 @@ class JobTaskRunner:
         return ending
 
 
-def job_of(recipe: JobRecipe | KeptRecipe) -> JobOnExecutor:
+def job_of(recipe: JobBuilder | KeptRecipe) -> JobOnExecutor:
     """Return the parts of a job in this process, built on first use. For executors."""
-    made: JobRecipe = recipe.fetch() if isinstance(recipe, KeptRecipe) else recipe
+    made: JobBuilder = recipe.fetch() if isinstance(recipe, KeptRecipe) else recipe
     if made not in _built:
         _built[made] = made()
     return _built[made]

@@ -14,7 +14,7 @@ from opencqrs_py.processing.notices import NO_OBSERVER, Notice, text_of
 from opencqrs_py.processing.ports import BackOff
 from opencqrs_py.processing.recovery import Action, ExponentialBackOff, FixedBackOff, NoRetry
 from opencqrs_py.processing.schedules import CronSchedule, FixedDelay, FixedRate, Schedule
-from opencqrs_py.processing.supervision import SupervisedPartition, Ticking
+from opencqrs_py.processing.supervision import SupervisedPartition, TickState
 from opencqrs_py.testing import FakeClock
 
 PARTITION = Partition(2, 1)
@@ -397,7 +397,7 @@ class SetClock(FakeClock):
 )
 def test_a_clock_that_is_set_back_puts_no_tick_off_for_as_long(schedule: Schedule, wait: float) -> None:
     clock = SetClock()
-    ticking = Ticking(schedule, clock)
+    ticking = TickState(schedule, clock)
     clock.advance(20_000)
     assert ticking.is_due(0)
     ticking.begin(0)
@@ -410,7 +410,7 @@ def test_a_clock_that_is_set_back_puts_no_tick_off_for_as_long(schedule: Schedul
 
 def test_a_clock_that_is_corrected_a_little_changes_no_tick() -> None:
     clock = SetClock()
-    ticking = Ticking(FixedDelay(1, 60), clock)
+    ticking = TickState(FixedDelay(1, 60), clock)
     clock.advance(1)
     ticking.begin(0)
     ticking.end()
