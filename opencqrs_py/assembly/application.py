@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 from opencqrs_py.assembly.blueprint import (
     Blueprint,
-    ProjectResources,
     UserModules,
     modules_in,
     modules_of,
@@ -24,7 +23,6 @@ from opencqrs_py.assembly.decisions import decisions, looked_at
 from opencqrs_py.assembly.group_names import groups_named
 from opencqrs_py.assembly.job_events import event_triggers, events_of, group_of
 from opencqrs_py.assembly.lifecycle import DONE_PATIENCE, STOP_PATIENCE, Lifecycle
-from opencqrs_py.assembly.opened_databases import OpenedDatabases
 from opencqrs_py.assembly.project import Scan, read_project, sources_line
 from opencqrs_py.assembly.reading import events_rule
 from opencqrs_py.assembly.shared_spark import SharedSpark
@@ -104,10 +102,9 @@ class Application:
             job_triggers=event_triggers(loaded),
         )
         self._scan: Scan | None = None
-        self._resources = ProjectResources(self.blueprint, self._forget_parts)
-        self._databases = OpenedDatabases(loaded.settings.database.pool_size)
-        self._spark = SharedSpark(loaded.settings.spark, modules, self.project.name, spark)
-        self._life = Lifecycle(self._resources, self._databases, self._spark)
+        spark_of_all = SharedSpark(loaded.settings.spark, modules, self.project.name, spark)
+        pool_size = loaded.settings.database.pool_size
+        self._life = Lifecycle(self.blueprint, pool_size, spark_of_all, self._forget_parts)
 
     def __enter__(self) -> Self:
         return self
@@ -115,8 +112,7 @@ class Application:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.stop()
-        self._life.close()
+        self._life.end()
 
     @classmethod
     def from_project(
@@ -147,20 +143,20 @@ class Application:
         """The assembly container, still without groups: the event store can be used before any handler is right."""
         from opencqrs_py.assembly.container import assemble  # noqa: PLC0415 loads SQLAlchemy
 
-        return assemble(self.blueprint, self._databases)
+        return assemble(self.blueprint, self._life.databases)
 
     @cached_property
     def _container_without_modules(self) -> ApplicationContainer:
         """The container for a look at progress that imports none of the user's modules."""
         from opencqrs_py.assembly.container import assemble  # noqa: PLC0415 loads SQLAlchemy
 
-        return assemble(replace(self.blueprint, modules=UserModules(())), self._databases)
+        return assemble(replace(self.blueprint, modules=UserModules(())), self._life.databases)
 
     @cached_property
     def _group_containers(self) -> Mapping[str, GroupContainer]:
         from opencqrs_py.assembly.container import group_containers  # noqa: PLC0415 loads SQLAlchemy
 
-        self._resources.use()
+        self._life.resources.use()
         return group_containers(self.container, self.groups)
 
     @cached_property
@@ -189,7 +185,7 @@ class Application:
     @property
     def event_store(self) -> Any:
         """The event store."""
-        self._resources.renew()
+        self._life.resources.renew()
         return self.container.event_store()
 
     def missing_files(self) -> dict[str, str]:
@@ -201,7 +197,7 @@ class Application:
 
         What could not be decided is among them, with its error; a start would raise all such errors together.
         """
-        self._resources.renew()
+        self._life.resources.renew()
         ignored = ignored_variables(self.configuration.ignored)
         try:
             groups = self.groups
@@ -291,7 +287,7 @@ class Application:
     def _launch(self, *, verbose: bool) -> Launch:
         from opencqrs_py.assembly.launch import Launch  # noqa: PLC0415 loads SQLAlchemy
 
-        parts = (self.container, self._group_containers, self._databases, self._spark)
+        parts = (self.container, self._group_containers, self._life.databases, self._life.spark)
         return Launch(self.configuration, self.blueprint, *parts, verbose=verbose)
 
     def _require_event_store(self) -> None:
@@ -509,7 +505,7 @@ class Application:
     @property
     def jobs(self) -> Jobs:
         """What lists, runs, pauses and cancels jobs, whichever process runs them."""
-        self._resources.renew()
+        self._life.resources.renew()
         self._named_in_code()
         return self._job_assembly().jobs(self._runner)
 
@@ -536,14 +532,14 @@ class Application:
             return self.jobs.run_here(runner, name, ids, timeout)
         from opencqrs_py.assembly.job_company import alone  # noqa: PLC0415 loads SQLAlchemy
 
-        is_open = self._spark.in_use  # by groups that run in this process
+        is_open = self._life.spark.in_use  # by groups that run in this process
         jobs, parts = self.jobs, self._job_assembly().parts(only=name)
         try:
             with alone(parts, self.container.control_store(), self.configuration.settings.node) as runner:
                 return jobs.run_here(runner, name, ids, timeout)
         finally:
             if not is_open:
-                self._spark.close(DONE_PATIENCE)
+                self._life.spark.close(DONE_PATIENCE)
 
     def _named_in_code(self) -> None:
         """Bind the settings to the groups and jobs that there are."""
@@ -556,7 +552,7 @@ class Application:
     def _job_assembly(self, *, verbose: bool = False) -> JobAssembly:
         from opencqrs_py.assembly.job_assembly import JobAssembly  # noqa: PLC0415 loads SQLAlchemy
 
-        sessions = partial(self._spark.sessions, verbose=verbose)
+        sessions = partial(self._life.spark.sessions, verbose=verbose)
         return JobAssembly(self.blueprint, self.configuration, self.container, sessions)
 
     @property
@@ -564,7 +560,7 @@ class Application:
         """What moves the progress of groups to another position, whichever process runs them."""
         from opencqrs_py.assembly.resets import Resets  # noqa: PLC0415 loads SQLAlchemy
 
-        self._resources.renew()
+        self._life.resources.renew()
         self._complete_rebuilds(self.groups)
         return Resets(self.groups, self._group_containers, self.container, self.control)
 
@@ -573,7 +569,7 @@ class Application:
         """What changes the partitions of groups, whichever process runs them."""
         from opencqrs_py.assembly.layouts import Layouts  # noqa: PLC0415 loads SQLAlchemy
 
-        self._resources.renew()
+        self._life.resources.renew()
         self._complete_rebuilds(self.groups)
         return Layouts(self.groups, self._group_containers, self.container, self.control)
 
@@ -583,9 +579,9 @@ class Application:
         from opencqrs_py.assembly.rebuilds import Rebuilds  # noqa: PLC0415 loads SQLAlchemy, as the next one
         from opencqrs_py.assembly.shadow_run import ShadowRun  # noqa: PLC0415
 
-        self._resources.renew()
+        self._life.resources.renew()
         groups = {group.name: group for group in self.groups}
-        beside = partial(ShadowRun, self.configuration, self._spark)
+        beside = partial(ShadowRun, self.configuration, self._life.spark)
         return Rebuilds(groups, self._group_containers, self.container, self.blueprint, beside, self.control)
 
     def _complete_rebuilds(self, chosen: Sequence[EffectiveGroup]) -> None:
@@ -599,7 +595,7 @@ class Application:
         from opencqrs_py.assembly.container import group_containers  # noqa: PLC0415 loads SQLAlchemy
         from opencqrs_py.assembly.overview import Overview  # noqa: PLC0415 as above
 
-        self._resources.renew()
+        self._life.resources.renew()
         scan = self._scan
         known = scan is not None and scan.complete and scan.all_named and not self.blueprint.job_triggers
         if scan is None or "groups" in vars(self) or scan.containers or not known:

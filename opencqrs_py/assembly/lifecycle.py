@@ -9,7 +9,7 @@ from collections.abc import Callable
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from opencqrs_py.assembly.blueprint import ProjectResources
+from opencqrs_py.assembly.blueprint import Blueprint, ProjectResources
 from opencqrs_py.assembly.opened_databases import OpenedDatabases
 from opencqrs_py.assembly.shared_spark import SharedSpark
 from opencqrs_py.assembly.status import RunResult
@@ -32,17 +32,20 @@ class Lifecycle:
     """Keeps what one start has made until a stop, in the process that has started it.
 
     Args:
-        resources: The resources of the project's containers.
-        databases: The databases that settings name by URL.
+        blueprint: What the parts are made from; it names the resources of the project.
+        pool_size: How many connections to each server the threads share; ``None``: as many as they need, but few.
         spark: What groups and jobs run on.
+        forget_parts: Has the parts made again when they are used next.
     """
 
-    def __init__(self, resources: ProjectResources, databases: OpenedDatabases, spark: SharedSpark) -> None:
+    def __init__(
+        self, blueprint: Blueprint, pool_size: int | None, spark: SharedSpark, forget_parts: Callable[[], None]
+    ) -> None:
+        self.resources = ProjectResources(blueprint, forget_parts)
+        self.databases = OpenedDatabases(pool_size)
+        self.spark = spark
         self.processors: Processors | None = None
         self.serving: Serving | None = None
-        self._resources = resources
-        self._databases = databases
-        self._spark = spark
         self._starting = Lock()  # held while a thread is in start()
         self._started_in = 0  # the process that has called start()
         self._in_hand: list[SupervisedPartition] = []  # partitions that a stop has not waited for
@@ -71,7 +74,7 @@ class Lifecycle:
     def _start(self, begin: Callable[[], None]) -> None:
         self._started_in = os.getpid()
         try:
-            self._resources.open()
+            self.resources.open()
             begin()
             if self.serving is not None:
                 self.serving.start()
@@ -95,11 +98,11 @@ class Lifecycle:
         partitions = [*self._in_hand, *(processors.partitions() if processors is not None else ())]
         self._in_hand = [each for each in partitions if each.state not in _ENDED]
         self.processors = None
-        self._spark.close(patience)
+        self.spark.close(patience)
         if not self._starting.locked():  # a start in another thread uses what is open until its end
             self._close()
         if processors is not None and (lingering := processors.lingering()):
-            self._databases.disconnect_after(lingering)
+            self.databases.disconnect_after(lingering)
 
     def stay(self, *, until_caught_up: bool) -> RunResult:
         """Wait until the processors are done or have failed, and stop them; return how the run has ended.
@@ -122,10 +125,11 @@ class Lifecycle:
             self.stop(patience)
         return processors.settled(result) if processors is not None else result
 
-    def close(self) -> None:
-        """Close the databases, also those in memory, unless events are in hand or this is a fork."""
+    def end(self) -> None:
+        """Stop, and close the databases, also those in memory, unless events are in hand or this is a fork."""
+        self.stop(STOP_PATIENCE)
         if not self._in_hand and not self.is_forked:
-            self._databases.close()
+            self.databases.close()
 
     @property
     def is_forked(self) -> bool:
@@ -134,6 +138,6 @@ class Lifecycle:
 
     def _close(self) -> None:
         """Close what is open, unless handlers that a stop has not waited for may still use it."""
-        self._resources.close(self._in_hand)
+        self.resources.close(self._in_hand)
         if not self._in_hand:
-            self._databases.disconnect()
+            self.databases.disconnect()

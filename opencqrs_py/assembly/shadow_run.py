@@ -8,13 +8,12 @@ from typing import Self
 
 from dependency_injector import providers
 
-from opencqrs_py.assembly.blueprint import Blueprint, ProjectResources
+from opencqrs_py.assembly.blueprint import Blueprint
 from opencqrs_py.assembly.container import ApplicationContainer, GroupContainer, assemble, group_containers, renew
 from opencqrs_py.assembly.control import control_of
 from opencqrs_py.assembly.launch import Launch
 from opencqrs_py.assembly.layouts import Layouts
 from opencqrs_py.assembly.lifecycle import STOP_PATIENCE, Lifecycle
-from opencqrs_py.assembly.opened_databases import OpenedDatabases
 from opencqrs_py.assembly.running import preparation
 from opencqrs_py.assembly.shared_spark import SharedSpark
 from opencqrs_py.config import Configuration, EffectiveGroup
@@ -40,10 +39,8 @@ class ShadowRun:
         self._configuration = configuration
         self._blueprint = blueprint
         self._group = group
-        self._databases = OpenedDatabases(configuration.settings.database.pool_size)
-        self._spark = spark.another()
-        self._resources = ProjectResources(blueprint, self._forget_parts)
-        self._life = Lifecycle(self._resources, self._databases, self._spark)
+        pool_size = configuration.settings.database.pool_size
+        self._life = Lifecycle(blueprint, pool_size, spark.another(), self._forget_parts)
 
     def __enter__(self) -> Self:
         return self
@@ -51,8 +48,7 @@ class ShadowRun:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.stop()
-        self._life.close()
+        self._life.end()
 
     def prepare(self) -> None:
         """Call the ``@on_start`` functions of the group, in a transaction of their own."""
@@ -93,16 +89,16 @@ class ShadowRun:
 
     @cached_property
     def _container(self) -> ApplicationContainer:
-        return assemble(self._blueprint, self._databases)
+        return assemble(self._blueprint, self._life.databases)
 
     @cached_property
     def _parts(self) -> dict[str, GroupContainer]:
-        self._resources.use()
+        self._life.resources.use()
         return dict(group_containers(self._container, (self._group,)))
 
     def _begin(self) -> None:
         groups, parts, container = (self._group,), self._parts, self._container
-        launch = Launch(self._configuration, self._blueprint, container, parts, self._databases, self._spark)
+        launch = Launch(self._configuration, self._blueprint, container, parts, self._life.databases, self._life.spark)
         launch.check(groups, ())
         layouts = Layouts(groups, parts, container, control_of(groups, parts, container))
         self._life.processors = launch.processors(groups, (), NO_OBSERVER, None, layouts.started)

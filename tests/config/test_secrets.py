@@ -96,7 +96,7 @@ def test_no_object_shows_a_secret(secretive):
     settings = application.configuration.settings
     shown = [application.blueprint, application.configuration, settings, settings.spark, vars(application)]
     shown += [settings.model_dump(), settings.model_dump_json(), settings.spark.model_dump(mode="json")]
-    shown += [application.container.database_choice(), application._spark.sessions(verbose=False)._settings]
+    shown += [application.container.database_choice(), application._life.spark.sessions(verbose=False)._settings]
     assert "CANARY" not in "".join(f"{each!r} {each}" for each in shown)
 
 
