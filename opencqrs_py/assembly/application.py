@@ -102,7 +102,7 @@ class Application:
             job_triggers=event_triggers(loaded),
         )
         self._scan: Scan | None = None
-        spark_of_all = SharedSpark(loaded.settings.spark, modules, self.project.name, spark)
+        spark_of_all = SharedSpark(loaded.settings.spark, self.blueprint, self.project.name, spark)
         pool_size = loaded.settings.database.pool_size
         self._life = Lifecycle(self.blueprint, pool_size, spark_of_all, self._forget_parts)
 

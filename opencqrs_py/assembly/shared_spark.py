@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from opencqrs_py.assembly.blueprint import UserModules
+from opencqrs_py.assembly.blueprint import Blueprint
 
 if TYPE_CHECKING:
     from opencqrs_py.config.settings import SparkSettings
@@ -16,15 +16,15 @@ class SharedSpark:
 
     Args:
         settings: The section ``spark``.
-        modules: The user's modules, which travel to the executors.
+        blueprint: Has the user's modules, which travel to the executors.
         name: How Spark's own pages call the application.
         given: The program's own session, which is used as it is, ignoring settings of master and session.
     """
 
-    def __init__(self, settings: SparkSettings, modules: UserModules, name: str, given: Session | None = None) -> None:
+    def __init__(self, settings: SparkSettings, blueprint: Blueprint, name: str, given: Session | None = None) -> None:
         self._given = given
         self._settings = settings
-        self._modules = modules
+        self._blueprint = blueprint
         self._name = name
         self._sessions: Sessions | None = None
 
@@ -35,7 +35,7 @@ class SharedSpark:
 
     def another(self) -> SharedSpark:
         """Return what opens a session of its own with the same settings; one that was given stays the same."""
-        return SharedSpark(self._settings, self._modules, self._name, self._given)
+        return SharedSpark(self._settings, self._blueprint, self._name, self._given)
 
     def sessions(self, *, verbose: bool) -> Sessions:
         """Return what opens the session, after a check of the master that settings name.
@@ -57,7 +57,7 @@ class SharedSpark:
         from opencqrs_py.engines.spark.masters import require_form  # noqa: PLC0415 as below
         from opencqrs_py.engines.spark.session import Sessions, SessionSettings  # noqa: PLC0415 loads PySpark
 
-        spark, modules = self._settings, self._modules
+        spark, modules = self._settings, self._blueprint.modules
         if self._given is None:
             require_form(spark.master)
         settings = SessionSettings(
@@ -68,6 +68,7 @@ class SharedSpark:
             roots=modules.roots,
             verbose=verbose,
             allow_unauthenticated=spark.allow_unauthenticated,
+            moves_rows=any(handler.mark.in_frames for handler in self._blueprint.discover().handlers),
         )
         sessions = Sessions(settings, self._given)
         sessions.require_authentication()

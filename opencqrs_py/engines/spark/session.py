@@ -87,6 +87,7 @@ class SessionSettings:
         roots: Folders on this machine from which these files are imported.
         verbose: Whether Spark's own log is shown.
         allow_unauthenticated: Whether a Spark may be used that does not authenticate the programs that connect to it.
+        moves_rows: Whether rows travel through the driver's JVM, as those of data frames do.
     """
 
     master: str = "local[*]"
@@ -96,6 +97,7 @@ class SessionSettings:
     roots: Sequence[str] = ()
     verbose: bool = False
     allow_unauthenticated: bool = False
+    moves_rows: bool = True
 
 
 class Sessions:
@@ -329,8 +331,8 @@ class Sessions:
             builder = builder.config(key, value)
         self._launches = SparkContext._gateway is None  # noqa: SLF001 the only way
         archive = self._class_archive(java) if self._launches else None
-        options = () if archive is None else archive.options()
-        with launching(quiet=not self._settings.verbose, java_options=options):
+        of_archive = () if archive is None else archive.options()
+        with launching(quiet=not self._settings.verbose, java_options=(*self._compiler_options(), *of_archive)):
             try:
                 with settings_by_file(conf):  # the context would pass them to a JVM that it launches as arguments
                     SparkContext._ensure_initialized()  # noqa: SLF001 the only way
@@ -340,9 +342,13 @@ class Sessions:
         if not self._settings.verbose:
             session.sparkContext.setLogLevel("OFF")
             _hush(session)
-        if archive is not None and options:
+        if archive is not None and of_archive:
             _look_after(archive, session)
         return session
+
+    def _compiler_options(self) -> tuple[str, ...]:
+        """Return how the JVM compiles: if no rows pass through it, to optimize only takes cores from handlers."""
+        return () if self._settings.moves_rows else ("-XX:TieredStopAtLevel=1",)
 
     def _class_archive(self, java: Java) -> ClassArchive | None:
         spark = _find_spark_home()

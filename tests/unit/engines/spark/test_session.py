@@ -273,3 +273,19 @@ def test_options_of_java_that_are_set_come_after_ours(
     (tmp_path / "spark-defaults.conf").write_text(defaults)
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
     assert Sessions(SessionSettings(conf=conf, verbose=verbose))._conf().get(OPTIONS) == options
+
+
+@pytest.mark.parametrize(("moves_rows", "options"), [(False, ("-XX:TieredStopAtLevel=1",)), (True, ())])
+def test_a_jvm_through_which_no_rows_pass_optimizes_nothing(monkeypatch, moves_rows, options):
+    given = []
+
+    def note(*, quiet, java_options):
+        given.append((quiet, java_options))
+        raise InterruptedError  # nothing is launched
+
+    monkeypatch.setattr("opencqrs_py.engines.spark.session.launching", note)
+    with pytest.raises(InterruptedError):
+        Sessions(SessionSettings(moves_rows=moves_rows))._start()
+    ((quiet, said),) = given
+    assert (quiet, said[: len(options)]) == (True, options)
+    assert ("-XX:TieredStopAtLevel=1" in said) is not moves_rows
