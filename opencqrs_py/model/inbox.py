@@ -198,11 +198,13 @@ class InboxChange:
         added: New events, in the order of their positions. One whose sequence has none in the inbox may be tried
             from ``due_at`` on; others wait after it, unless each is tried on its own.
         done: Events that are handled now.
-        changed: Events before and after the change. One that is the first of its sequence, and is to have no due time
-            though it does not wait for a person, may be tried from ``next_due`` on.
+        changed: Events before and after the change. It is refused if the status, attempts, retries or due time of one
+            differ from what was read; but a due time may be given or taken away as earlier events come and go. One that
+            is the first of its sequence, and is to have no due time though it does not wait for a person, may be tried
+            from ``next_due`` on.
         most_sequences: Sequences of the group that may wait; ``None``: any number.
         most_of_sequence: Events of a sequence that may wait; ``None``: any number.
-        removed: Events that leave unhandled, wherever in their sequences they are.
+        removed: Events that leave unhandled, wherever in their sequences they are; refused likewise, but for due times.
         remainders: The rests of sequences, and when they are tried.
         each: Whether each event is tried on its own, and does not wait for earlier ones.
     """
