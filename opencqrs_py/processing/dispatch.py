@@ -32,7 +32,7 @@ from opencqrs_py.processing.field_names import spelling_of
 from opencqrs_py.processing.interception import Interceptors
 from opencqrs_py.processing.reading import Reading
 from opencqrs_py.processing.roles import Kind
-from opencqrs_py.processing.tables import RowFailedError, TableMaker, table_maker_for
+from opencqrs_py.processing.tables import RowFailedError, TableMaker
 
 
 class ChunkFailedError(Exception):
@@ -134,7 +134,7 @@ class Dispatcher:
                 bound,
                 self._interceptors.around_handler(bound),
                 next(numbers) if bound.signature.many else None,
-                table_maker_for(bound),
+                _table_maker_for(bound),
             )
             for bound in handlers
         ]
@@ -527,3 +527,13 @@ def _sharing(steps: Sequence[_Step], shared: set[Any]) -> _Run:
         return given
 
     return run
+
+
+def _table_maker_for(bound: BoundHandler) -> TableMaker | None:
+    """Return the maker of a handler's tables, ``None`` if it takes none; raises OCQ-238 like ``TableReader``."""
+    if not bound.signature.in_columns:
+        return None
+    from opencqrs_py.processing.columns import TableReader  # noqa: PLC0415 loads pyarrow, only where it is asked for
+
+    classes = bound.signature.event_classes
+    return TableReader(classes[0] if classes else None, bound.handler.place)

@@ -7,7 +7,6 @@ from typing import Any, Protocol
 
 from opencqrs_py.model.chunk import Chunk
 from opencqrs_py.model.event import Event
-from opencqrs_py.processing.binding import BoundHandler
 
 
 class RowFailedError(Exception):
@@ -37,13 +36,3 @@ class TableMaker(Protocol):
             RowFailedError: With the index of an event that cannot become a row, and the reason.
         """
         ...
-
-
-def table_maker_for(bound: BoundHandler) -> TableMaker | None:
-    """Return the maker of a handler's tables, ``None`` if it takes none; raises OCQ-238 like ``TableReader``."""
-    if not bound.signature.in_columns:
-        return None
-    from opencqrs_py.processing.columns import TableReader  # noqa: PLC0415 loads pyarrow, only where it is asked for
-
-    classes = bound.signature.event_classes
-    return TableReader(classes[0] if classes else None, bound.handler.place)

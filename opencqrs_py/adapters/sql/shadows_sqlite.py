@@ -29,7 +29,7 @@ from opencqrs_py.adapters.sql.shadows import (
     seeded_in,
     written_in,
 )
-from opencqrs_py.adapters.sql.sqlite import CONTROL_SUFFIX
+from opencqrs_py.adapters.sql.sqlite_file import CONTROL_SUFFIX
 from opencqrs_py.adapters.sql.swaps import (
     Swap,
     Swapped,

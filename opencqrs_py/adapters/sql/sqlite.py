@@ -24,6 +24,7 @@ from opencqrs_py.adapters.sql.progress_watching import polling_progress
 from opencqrs_py.adapters.sql.shadow_guards import ShadowGuard, SqliteGuard
 from opencqrs_py.adapters.sql.shadow_urls import ShadowOf
 from opencqrs_py.adapters.sql.sqlite_file import (
+    CONTROL_SUFFIX,
     READING,
     SqliteFile,
     begin,
@@ -55,9 +56,6 @@ INSERT INTO {EVENTS.name} ({_NAMES}) SELECT {_MARKS}
 WHERE NOT EXISTS (SELECT 1 FROM {EVENTS.name} WHERE id = ? AND source = ?)
 """  # noqa: S608
 _POSITIONS = "SELECT seq FROM sqlite_sequence WHERE name = ?"
-
-CONTROL_SUFFIX = "-control.db"
-"""What the name of the file with the control tables has after that of the database."""
 
 _AS_TEXT: dict[type, Callable[[Any], str]] = {
     Decimal: lambda value: format(value, "f"),

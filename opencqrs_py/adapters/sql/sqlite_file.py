@@ -19,6 +19,9 @@ from opencqrs_py.adapters.sql.connections import WRITING
 from opencqrs_py.adapters.sql.dialect import DatabaseBusyError, Dialect, FileGuard
 from opencqrs_py.errors import DatabaseFileError, DatabaseFileGoneError, NonTransientError
 
+CONTROL_SUFFIX = "-control.db"
+"""What the name of the file with the control tables has after that of the database."""
+
 READING = "opencqrs_reading"  # execution option: no transaction
 _QUIET_SECONDS = 0.1  # that a reader waits for a writer of the same process
 _PAUSE_SECONDS = 0.005  # between two attempts, where SQLite does not wait
