@@ -17,6 +17,7 @@ from typing_extensions import is_protocol, is_typeddict, override
 
 from opencqrs_py.errors import AssemblyError, HandlerSignatureError, ProjectCodeError
 from opencqrs_py.model.naming import listed, nearest
+from opencqrs_py.processing.annotations import written_annotations
 from opencqrs_py.processing.exceptions import one_line, raise_interrupt
 from opencqrs_py.processing.ports import Injector
 from opencqrs_py.processing.signatures import without_none
@@ -337,7 +338,7 @@ def _returned_by(function: Any, *, yields: bool) -> type | str | None:
     try:
         made = get_type_hints(function).get("return")
     except NameError:  # imported for type checkers only, as SQLAlchemy does it for create_engine
-        text = str(inspect.unwrap(function).__annotations__.get("return", ""))
+        text = str(written_annotations(inspect.unwrap(function)).get("return", ""))
         yielded = _GENERATOR_TEXT.fullmatch(text) if yields else None
         return (yielded[1] if yielded else text).rpartition(".")[2] or None
     if yields and get_origin(made) in _OF_GENERATORS:

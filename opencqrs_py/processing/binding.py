@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -18,6 +17,7 @@ from opencqrs_py.model.handler import Handler
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.replay import Reset
 from opencqrs_py.processing.after_commit import AfterCommit
+from opencqrs_py.processing.annotations import signature_of
 from opencqrs_py.processing.awaiting import complete
 from opencqrs_py.processing.checkpoints import CheckpointTrigger
 from opencqrs_py.processing.decoding import has_fields
@@ -218,7 +218,7 @@ def bind(handler: Handler, injector: Injector) -> BoundHandler:
     """
     signature = _with_events(read_signature(handler.call, handler.place, injector), handler)
     if not handler.mark.types and not signature.arguments:
-        names = ", ".join(f"'{name}'" for name in inspect.signature(handler.call).parameters)
+        names = ", ".join(f"'{name}'" for name in signature_of(handler.call).parameters)
         lack = f"the handler's {names} would keep the default" if names else "the handler has no parameter"
         what = f"{lack}, and it names no types, so it would be called for every event"
         raise HandlerSignatureError("OCQ-227", what, handler.place, _WHICH_EVENTS)

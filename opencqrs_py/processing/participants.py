@@ -10,6 +10,7 @@ from opencqrs_py.errors import HandlerSignatureError
 from opencqrs_py.model.checkpoint import Participant
 from opencqrs_py.model.handler import CHECKPOINTING_ATTRIBUTE
 from opencqrs_py.model.naming import canonical
+from opencqrs_py.processing.annotations import signature_of
 from opencqrs_py.processing.participation import CHECKPOINT, CLAIMED, CLOSED, PARKED, RELEASED, CheckpointParticipant
 
 _PARAMETERS = {
@@ -78,7 +79,7 @@ def _check_callback(callback: Callable[..., Any] | None, name: str, place: str) 
         what = f"{name} must not yield: nothing would run it"
         raise HandlerSignatureError("OCQ-640", what, place, f"write {form_of(name)}")
     try:
-        inspect.signature(callback).bind(*_PARAMETERS[name].split(", "))
+        signature_of(callback).bind(*_PARAMETERS[name].split(", "))
     except TypeError as error:
         what = f"{name} cannot be called with {_PARAMETERS[name]} ({error})"
         raise HandlerSignatureError("OCQ-640", what, place, f"write {form_of(name)}") from None

@@ -12,6 +12,7 @@ from opencqrs_py.errors import AssemblyError, ExplainedError, ProjectCodeError
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.partition import Partition, residue_of
 from opencqrs_py.model.selection import ATTRIBUTES, Share
+from opencqrs_py.processing.annotations import written_annotations
 from opencqrs_py.processing.binding import IsMeant, NothingProvided, with_arguments
 from opencqrs_py.processing.decoding import decoder_for
 from opencqrs_py.processing.event_types import EventTypes
@@ -190,7 +191,7 @@ def sequencing_for(
 
 def _signature(resolver: Callable[..., str], place: str) -> Signature | None:
     function = resolver if hasattr(resolver, "__code__") else type(resolver).__call__
-    if not set(getattr(function, "__annotations__", ())) - {"return"}:
+    if not set(written_annotations(function)) - {"return"}:
         return None
     call = resolver if hasattr(resolver, "__code__") else resolver.__call__  # type: ignore[operator]
     signature = read_signature(call, place, NothingProvided(), RESOLVER)

@@ -18,6 +18,7 @@ from opencqrs_py.model.handler import Invocation
 from opencqrs_py.model.job import JobContext, JobPage
 from opencqrs_py.model.replay import Reset
 from opencqrs_py.processing.after_commit import AfterCommit
+from opencqrs_py.processing.annotations import signature_of, written_annotations
 from opencqrs_py.processing.checkpoints import CheckpointTrigger
 from opencqrs_py.processing.decoding import decodable
 from opencqrs_py.processing.ports import Injector
@@ -228,7 +229,7 @@ def _hints(call: Callable[..., Any], place: str) -> dict[str, Any]:
     except Exception as error:  # an annotation is any expression: whatever it raises is the user's to fix
         raise _unreadable(error, place) from error
     try:
-        return get_type_hints(function, globalns=names)
+        return get_type_hints(types.SimpleNamespace(__annotations__=written_annotations(function)), globalns=names)
     except Exception as error:
         raise _unreadable(error, place) from error
 
@@ -244,7 +245,7 @@ def _arguments(
 ) -> tuple[Argument, ...]:
     found: list[Argument] = []
     by_keyword = False  # parameters after one that keeps its default must be passed by keyword
-    for parameter in inspect.signature(call).parameters.values():
+    for parameter in signature_of(call).parameters.values():
         argument = _argument(parameter, hints, place, injector, role)
         if argument is None or (by_keyword and parameter.kind is parameter.POSITIONAL_ONLY):
             by_keyword = True
