@@ -127,7 +127,7 @@ class World:
 
     def dispatcher(self, group: str) -> Dispatcher:
         """Return what calls the handler of a group in replays."""
-        return self.run(group).processing.processor(layout(1)[0])._dispatcher
+        return self.run(group).processing.processor(layout(1)[0]).calls.dispatcher
 
     def engine(self, *runs: GroupRun, owner: str = "me") -> tuple[Engine, Watching]:
         watching, sessions = Watching(), Sessions(self.context)
@@ -495,7 +495,7 @@ def test_a_second_engine_takes_over_and_the_first_writes_nothing_more(world: Wor
     world.append(FIRST, SECOND)
     old, old_watching = world.started(world.run())
     world.when_done(old, old_watching)
-    new, new_watching = world.started(world.run())
+    new, new_watching = world.started(world.run(), owner="another")
     world.append(*[FIRST, SECOND] * 10)
     world.when_done(new, new_watching)
     old_watching.wait_for(lambda: all(partition.over for partition in old.partitions()))
