@@ -28,7 +28,6 @@ Conversion = Callable[[Any], Any]
 
 _TRANSPARENT = (Annotated, Required, NotRequired, ReadOnly)
 
-
 _ALIASES = (TypeAliasType, getattr(typing, "TypeAliasType", TypeAliasType))
 
 

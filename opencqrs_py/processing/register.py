@@ -9,7 +9,6 @@ from typing import Any
 
 _NAME = "__opencqrs_register__"
 
-
 _MODULE = "<module>"  # how Python calls the code of a module
 
 

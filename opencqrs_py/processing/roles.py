@@ -29,7 +29,6 @@ class Kind(Enum):
 
 IN_TRANSACTION = (Kind.CONNECTION, Kind.SESSION, Kind.DRIVER)
 
-
 OF_AN_EVENT = (Kind.EVENT, Kind.RAW, Kind.METADATA)
 
 

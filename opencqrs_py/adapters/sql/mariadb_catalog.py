@@ -19,7 +19,6 @@ from opencqrs_py.model.rebuild import Difference
 
 _KINDS = {"BASE TABLE": "table", "VIEW": "view", "SEQUENCE": "sequence", "SYSTEM VERSIONED": "table"}
 
-
 _TABLES = "SELECT table_name, table_type FROM information_schema.tables WHERE table_schema = %s ORDER BY table_name"
 
 

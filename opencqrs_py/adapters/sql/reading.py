@@ -32,7 +32,6 @@ _WINDOW = 10_000  # positions to scan before an index is used to find the next s
 _FEW = 10_000  # events that an index may find and that are then sorted to get at the first ones
 _MANY_TYPES = 50  # with more of them, hardly anything is rare
 
-
 # The columns that are read where only these attributes are needed.
 COLUMNS = {
     frozenset[str](): "position, type, payload",
