@@ -46,7 +46,7 @@ class Assignment:
         """Claim the partitions that the engine does not have, or has lost; return their drivers.
 
         The group is prepared before each claim that finds it without partitions here. During an outage the claim is
-        tried again until ``stop``.
+        tried again until ``stop``, after which nothing is claimed: the partitions may be with another node by then.
 
         Raises:
             ValueError: For an unknown group.
@@ -56,7 +56,7 @@ class Assignment:
         with self._claiming:
             held = {driver.partition for driver in self.of(group) if not driver.over}
             missing = [one for one in partitions if one not in held]
-            if not missing:
+            if not missing or self.stopped:
                 return []
             if not held:
                 self._prepared.discard(group)  # its tables may have been dropped since it was released

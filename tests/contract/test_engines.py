@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
-from threading import enumerate as enumerate_threads
 from typing import Any
 
 import pytest
@@ -664,12 +663,20 @@ def test_what_is_assigned_while_the_engine_stops_is_released(world: World, monke
 
     monkeypatch.setattr(type(run.processing.tracker), "claim", stopped_meanwhile)
     engine.assign("orders", run.partitions)
-    monkeypatch.undo()
-    for thread in enumerate_threads():
-        if thread.name == "opencqrs-orders-0/1":
-            thread.join(SECONDS)
     assert world.states() == [ProcessorState.STOPPED]
     engine.check()
+
+
+def test_a_stopped_engine_takes_no_partition_from_its_next_owner(world: World) -> None:
+    world.append(FIRST)
+    old, _ = world.started(world.run(partitions=1))
+    old.stop(SECONDS)
+    new, watching = world.started(world.run(partitions=1), owner="another")
+    old.assign("orders", layout(1))
+    world.append(FIRST)
+    world.when_done(new, watching)
+    assert world.rows() == [0, 1]
+    assert [each.partition for each in new.partitions() if not each.over] == [*layout(1)]
 
 
 def test_a_partition_that_another_process_took_over_can_be_assigned_again(world: World) -> None:

@@ -72,12 +72,14 @@ class ThreadEngine(Engine, StoresSoon):
         for driver in self._assignment.claim(group, partitions):
             follower = self._follower(driver)
             with self._lock:
-                self._followers[driver] = follower
-                started = self._started
-            if self._assignment.stopped:  # meanwhile: the thread releases the partition, and does no more
+                stopped = self._assignment.stopped
+                if not stopped:
+                    self._followers[driver] = follower
+                    if self._started:
+                        follower.thread.start()
+            if stopped:  # meanwhile: only releases the partition, here, as a stop waits for this thread
                 follower.stopping.set()
-            if started or follower.stopping.is_set():
-                follower.thread.start()
+                follower.run()
 
     @override
     def start(self) -> None:

@@ -83,3 +83,10 @@ def test_a_group_is_prepared_again_when_it_comes_back_after_all_of_it_was_releas
         assignment.remove(driver)
     assignment.claim("books", TWO)
     assert run.prepared == 2
+
+
+def test_nothing_is_claimed_after_a_stop_as_another_node_may_have_it(assignment, run):
+    assignment.stop()
+    assert assignment.claim("books", TWO) == []
+    assert assignment.assigned() == []
+    assert run.processing.tracker.statuses() == []
