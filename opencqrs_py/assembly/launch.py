@@ -20,6 +20,7 @@ from opencqrs_py.assembly.unmatched import UnmatchedGroups
 from opencqrs_py.config import Configuration, EffectiveGroup
 from opencqrs_py.config import Engine as EngineName
 from opencqrs_py.engines.job_parts import JobParts
+from opencqrs_py.engines.leading import LostPartitions
 from opencqrs_py.engines.runs import Engine, GroupRun
 from opencqrs_py.errors import ExplainedError
 from opencqrs_py.model.partition import Partition
@@ -86,7 +87,8 @@ class Launch:
         handling = self._groups_in_frames(by_name) if on_spark else None
         meanwhile = None if handling is None else threads_of_driver(self.configuration.settings.spark) + handling
         self.databases.coordinate(meanwhile)
-        engines = self._engines(by_name, observer, lay_out(by_name), partial(self.databases.coordinate, handling))
+        lost, coordinated = LostPartitions(), partial(self.databases.coordinate, handling)
+        engines = self._engines(by_name, (lost, observer), lay_out(by_name), coordinated)
         store, starting = self.container.control_store(), {each.name for each in chosen}
         groups = [
             StartedGroup(
@@ -101,12 +103,15 @@ class Launch:
             for engine, its_runs in engines
             for run in its_runs
         ]
-        return Processors(groups, store, self.container.event_store(), self.configuration.settings.node, jobs)
+        processors = Processors(groups, store, self.container.event_store(), self.configuration.settings.node, jobs)
+        if processors.coordinator is not None and not self.blueprint.rebuilding:
+            lost.then = processors.coordinator.hasten
+        return processors
 
     def _engines(
         self,
         groups: Mapping[str, EffectiveGroup],
-        observer: Observer,
+        observers: Sequence[Observer],
         laid_out: Mapping[str, tuple[Partition, ...]],
         handed_over: Callable[[], None],
     ) -> list[tuple[Engine, list[GroupRun]]]:
@@ -118,13 +123,12 @@ class Launch:
         owner = f"{node_name()}:{uuid.uuid4().hex[:8]}"
         spark = self.configuration.settings.spark
         on_spark = spark_engines(spark, lambda: self.spark.sessions(verbose=self.verbose), handed_over)
-        return engines_for(runs, owner, self._observed(observer, runs), self.container.clock(), on_spark)
+        return engines_for(runs, owner, self._observed(observers, runs), self.container.clock(), on_spark)
 
-    def _observed(self, observer: Observer, runs: Sequence[tuple[EffectiveGroup, GroupRun]]) -> Observer:
-        """Return what sees all that happens: an observer, those of the containers, and what warns of idle groups."""
+    def _observed(self, given: Sequence[Observer], runs: Sequence[tuple[EffectiveGroup, GroupRun]]) -> Observer:
+        """Return what sees all that happens: some observers, those of the containers, and what warns of idle groups."""
         own = [] if self.blueprint.rebuilding else [UnmatchedGroups([run for _, run in runs])]
-        observers = [*own, observer, *self.container.observers()]
-        return observer if len(observers) == 1 else Observers(observers)
+        return Observers([*own, *given, *self.container.observers()])
 
     def _groups_in_frames(self, names: Collection[str]) -> int:
         """Return of how many groups a thread of the driver of Spark calls the handler, with a transaction open."""

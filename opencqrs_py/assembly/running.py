@@ -72,6 +72,7 @@ def group_run(
         record=record_rule(settings, group, container),
         most_at_once=settings.rebuild.max_tasks if blueprint.rebuilding else None,
         hold=settings.checkpointing.hold,
+        rebuilding=blueprint.rebuilding,
     )
 
 

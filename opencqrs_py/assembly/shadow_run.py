@@ -8,6 +8,7 @@ from typing import Self
 
 from dependency_injector import providers
 
+from opencqrs_py.adapters.sql.swaps import ended_elsewhere
 from opencqrs_py.assembly.blueprint import Blueprint
 from opencqrs_py.assembly.container import ApplicationContainer, GroupContainer, assemble, group_containers, renew
 from opencqrs_py.assembly.control import control_of
@@ -17,8 +18,8 @@ from opencqrs_py.assembly.lifecycle import STOP_PATIENCE, Lifecycle
 from opencqrs_py.assembly.running import preparation
 from opencqrs_py.assembly.shared_spark import SharedSpark
 from opencqrs_py.config import Configuration, EffectiveGroup
+from opencqrs_py.engines.leading import LostPartitions
 from opencqrs_py.model.progress import PartitionStatus
-from opencqrs_py.processing.notices import NO_OBSERVER
 from opencqrs_py.processing.pacing import Limit, paced
 from opencqrs_py.processing.ports import ProgressTracker
 
@@ -39,6 +40,7 @@ class ShadowRun:
         self._configuration = configuration
         self._blueprint = blueprint
         self._group = group
+        self._is_lost = False
         pool_size = configuration.settings.database.pool_size
         self._life = Lifecycle(blueprint, pool_size, spark.another(), self._forget_parts)
 
@@ -63,9 +65,15 @@ class ShadowRun:
         self._life.stop(STOP_PATIENCE)
 
     def check(self) -> None:
-        """Raise what has ended an engine since the start; return if nothing has."""
+        """Raise what has ended an engine since the start; return if nothing has.
+
+        Raises:
+            RebuildError: OCQ-630, if another process has taken partitions over: this one has stopped claiming them.
+        """
         if self._life.processors is not None:
             self._life.processors.check()
+        if self._is_lost:
+            raise ended_elsewhere(self._group.name)
 
     def hasten(self) -> None:
         """Have progress be stored without delay."""
@@ -101,7 +109,14 @@ class ShadowRun:
         launch = Launch(self._configuration, self._blueprint, container, parts, self._life.databases, self._life.spark)
         launch.check(groups, ())
         layouts = Layouts(groups, parts, container, control_of(groups, parts, container))
-        self._life.processors = launch.processors(groups, (), NO_OBSERVER, None, layouts.started)
+        self._life.processors = launch.processors(groups, (), LostPartitions(self._retire), None, layouts.started)
+
+    def _retire(self) -> None:
+        """Claim nothing again: the swap, or another process, has taken the partitions."""
+        self._is_lost = True
+        processors = self._life.processors
+        if processors is not None and processors.coordinator is not None:
+            processors.coordinator.retire()
 
     def _forget_parts(self) -> None:
         renew(self._container, self._parts.values())

@@ -129,14 +129,18 @@ class Coordinator:
 
     def end(self) -> None:
         """Stop assigning and releasing. The leases are held until ``leave``, or until their end."""
-        with self._changed:
-            self._stopping = True
-            self._changed.notify_all()
+        self.retire()
         if (notices := self._notices) is not None:
             notices.wake()
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join(END_PATIENCE)
+
+    def retire(self) -> None:
+        """Stop assigning and releasing, but do not wait for the threads that do."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
 
     def leave(self) -> None:
         """Release all leases, after the engines have stopped. If that takes long, it continues in the background."""
@@ -164,6 +168,12 @@ class Coordinator:
             self._away = False
             self._changed.notify_all()
         return view is not None
+
+    def hasten(self) -> None:
+        """Send the next heartbeat at once, as this node may have lost a partition."""
+        with self._changed:
+            self._notified = True
+            self._changed.notify_all()
 
     def reconcile(self) -> None:
         """Update the engines according to the last heartbeat. Without leases they release everything."""
@@ -301,9 +311,7 @@ class Coordinator:
         self._notices = notices
         while not self._stopping:
             if notices.wait(self._timing.heartbeat):
-                with self._changed:
-                    self._notified = True
-                    self._changed.notify_all()
+                self.hasten()
             for group in notices.awaited():
                 hasten(self._engines.get(group), group)
 

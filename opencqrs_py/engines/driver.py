@@ -54,6 +54,7 @@ class PartitionDriver:
         self._seen_uncounted: dict[int | None, None] = {}
         self._tracker = run.processing.tracker
         self._observer = observer
+        self._rebuilding = run.rebuilding
         self.partition = cursor.partition
         self._publish()
         if cursor.replay is not None and not cursor.replayed:
@@ -108,10 +109,17 @@ class PartitionDriver:
             gone = counted(outcome.expired, "event has expired and was", "events have expired and were")
             logger.warning("[%s %s] %s removed from the inbox", supervised.group, self.partition, gone)
         if notice is not None:
-            _report(notice, self._observer)
+            self._report_step(notice)
         if notice is not None or supervised.state is not before:
             self._publish()
         return outcome
+
+    def _report_step(self, notice: Notice) -> None:
+        """Report what a step has come to, but log nothing of the swap that takes a partition of a rebuild."""
+        if self._rebuilding and notice.action is Action.LEAVE:
+            self._observer.noticed(notice)
+        else:
+            _report(notice, self._observer)
 
     def _log_uncounted(self, one: Uncounted) -> None:
         """Log a failure in an event's grace period: the first as INFO, as nothing else shows it, others as DEBUG."""
@@ -147,7 +155,7 @@ class PartitionDriver:
         try:
             holds = self.supervised.failure is None or self._participates
             outcome = self.processor.release(self.cursor) if holds and not self.over else None
-            if outcome is not None:
+            if outcome is not None and not _is_fenced(outcome):  # otherwise another process has it already
                 self.settle(outcome)
         finally:
             self.supervised.stop()
@@ -352,8 +360,8 @@ def log_notice(notice: Notice) -> None:
     """Log what happened to a partition.
 
     The record has ``action`` (``recovered``, ``missed``, ``freed`` or that of the notice), ``group``, ``partition``,
-    ``event``, ``position``, ``attempt`` and ``code``. Its level is INFO for a recovery, WARNING for what is tried again
-    or repeats nothing, and ERROR for what needs a person.
+    ``event``, ``position``, ``attempt`` and ``code``. Its level is INFO for a recovery, WARNING for what is tried
+    again, is with another process or repeats nothing, and ERROR for what needs a person.
     """
     failure = notice.failure
     extra = {
@@ -368,6 +376,10 @@ def log_notice(notice: Notice) -> None:
     logger.log(_level(notice), "%s", text_of(notice), extra=extra)
 
 
+def _is_fenced(outcome: Outcome) -> bool:
+    return outcome.failure is not None and outcome.failure.origin is Origin.FENCED
+
+
 def _passive(notice: Notice) -> str:
     if notice.failure is not None:
         return "missed"
@@ -377,7 +389,7 @@ def _passive(notice: Notice) -> str:
 def _level(notice: Notice) -> int:
     if notice.failure is None:
         return logging.INFO
-    mild: tuple[Action | None, ...] = (Action.RETRY, Action.WAIT, None)
+    mild: tuple[Action | None, ...] = (Action.RETRY, Action.WAIT, Action.LEAVE, None)
     if notice.sequence_id is None:  # parked now: it is retried automatically
         mild += (Action.PARK,)
     return logging.WARNING if notice.action in mild else logging.ERROR

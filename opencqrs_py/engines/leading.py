@@ -9,9 +9,13 @@ from itertools import groupby
 from threading import Thread
 from typing import Protocol
 
+from typing_extensions import override
+
 from opencqrs_py.control.records import GroupPartition
 from opencqrs_py.engines.runs import Engine
 from opencqrs_py.model.partition import Partition
+from opencqrs_py.processing.notices import Notice, Observer
+from opencqrs_py.processing.recovery import Action
 
 logger = logging.getLogger("opencqrs.control")
 
@@ -45,6 +49,22 @@ class Coordination(Protocol):
     def lingering(self) -> Sequence[Thread]:
         """Return the threads for which ``end`` and ``leave`` have not waited. They may still use the database."""
         ...
+
+
+class LostPartitions(Observer):
+    """Calls a function whenever this process has lost a partition to another one.
+
+    Attributes:
+        then: The function, on the thread that drives the partition; it may be set at any time.
+    """
+
+    def __init__(self, then: Callable[[], None] = lambda: None) -> None:
+        self.then = then
+
+    @override
+    def noticed(self, notice: Notice) -> None:
+        if notice.action is Action.LEAVE:
+            self.then()
 
 
 @dataclass(slots=True)
@@ -113,7 +133,7 @@ class LedPartitions:
             elif now < claim.not_before:
                 continue
             else:
-                text = "[%s] was taken over by a process that has no %s of it; it is claimed again"
+                text = "[%s] is claimed again: it was taken over without its %s, or its tables were swapped"
                 logger.warning(text, key, self._held_by)
                 claim.not_before = now + claim.wait
                 claim.wait = min(2 * claim.wait, _LONGEST_RECLAIM)

@@ -44,6 +44,7 @@ class GroupRun:
         most_at_once: Most partitions handled at the same time, on Spark most tasks; ``None``: as many as
             the engine can.
         hold: Seconds for which a Spark task keeps a partition, if the group has participants.
+        rebuilding: Whether it fills the tables of a rebuild: the swap takes its partitions, which is not logged.
     """
 
     processing: GroupProcessing
@@ -57,6 +58,7 @@ class GroupRun:
     record: RecordRule | None = None
     most_at_once: int | None = None
     hold: float = 30.0
+    rebuilding: bool = False
 
     @property
     def group(self) -> str:

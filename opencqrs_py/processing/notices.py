@@ -124,8 +124,8 @@ _NEXT = {
     Action.HOLD: "the partition has failed, and is not tried again before it is restarted",
     Action.WAIT: "no attempt is used; retry {when}",
     Action.CLAIM: "its participants claim it again {when}; events after the stored position are repeated",
-    Action.LEAVE: "this process leaves the partition alone",
 }
+_TAKEN_OVER = "was taken over by another process, or its tables were swapped; it stops here until it is assigned again"
 
 
 def line_of(notice: Notice) -> str:
@@ -136,6 +136,8 @@ def line_of(notice: Notice) -> str:
         return f"{head} sequence {notice.sequence_id!r} has left the inbox; its events are handled as they come"
     if failure is None:
         return f"{head} recovered"
+    if notice.action is Action.LEAVE:
+        return f"{head} {_TAKEN_OVER}"
     if notice.action is None:
         return f"{head} a call after the commit raised {failure}; nothing is repeated"
     what = f"{failure.event} failed on attempt {notice.attempt}" if notice.attempt else "could not continue"

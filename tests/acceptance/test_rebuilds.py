@@ -185,6 +185,8 @@ def test_readers_see_whole_tables_while_a_group_that_runs_is_rebuilt(world: Worl
         world.wait_until(lambda: reader.reads > before)
     assert rebuilding.returncode == 0, world.log(1)
     assert reader.wrong == []
+    assert "taken over" not in world.log(1)  # the swap ends its own run
+    assert "could not continue" not in world.log(0) + world.log(1)
     assert world.lent() == counts(world.count)
     assert world.running[0].poll() is None
     undone = world.rebuild("--undo", "--format", "json")

@@ -51,7 +51,7 @@ AWAY = Failure(Origin.OUTAGE, permanent=False, error="DatabaseAwayError", messag
             AWAY,
             0,
             0,
-            "could not continue (DatabaseAwayError: gone); this process leaves the partition alone",
+            "was taken over by another process, or its tables were swapped; it stops here until it is assigned again",
         ),
     ],
 )

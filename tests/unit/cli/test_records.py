@@ -56,7 +56,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, *, terminal: bool) -> io.StringIO:
         (Action.WAIT, FAILED, logging.WARNING, "wait"),
         (Action.SKIP, FAILED, logging.ERROR, "skip"),
         (Action.STOP, FAILED, logging.ERROR, "stop"),
-        (Action.LEAVE, FAILED, logging.ERROR, "leave"),
+        (Action.LEAVE, FAILED, logging.WARNING, "leave"),
     ],
 )
 def test_each_notice_is_a_record_with_what_happened_where(action, failure, level, named, caplog):

@@ -37,6 +37,7 @@ class Run:
     """A group whose preparations are counted."""
 
     group, partitions, back_off, on_exhausted, on_undecodable, record = "books", TWO, None, None, None, None
+    rebuilding = False
 
     def __init__(self) -> None:
         self.processing = Processing()

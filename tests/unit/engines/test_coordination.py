@@ -17,8 +17,11 @@ from opencqrs_py.adapters.memory import InMemoryControlStore
 from opencqrs_py.control.ports import ControlStore
 from opencqrs_py.control.records import GroupPartition, Node, ProcessIdentity, Runnable, TaskLoad, Wanted
 from opencqrs_py.engines.coordination import Coordinator, LeaseTiming
+from opencqrs_py.engines.leading import LostPartitions
 from opencqrs_py.errors import DatabaseFileError
 from opencqrs_py.model.partition import Partition, layout
+from opencqrs_py.processing.notices import Notice
+from opencqrs_py.processing.recovery import Action
 from opencqrs_py.testing import FakeClock
 
 BOOKS = [GroupPartition("books", partition) for partition in layout(4)]
@@ -357,7 +360,7 @@ def test_a_partition_lost_to_a_process_without_leases_is_claimed_again_after_gro
             claims.append(second)
         world.clock.advance(1)
     assert claims == [0, 3, 9, 21]
-    assert "[books 1/4] was taken over by a process that has no lease of it" in caplog.text
+    assert "[books 1/4] is claimed again: it was taken over without its lease" in caplog.text
 
 
 def test_a_claim_that_an_outage_kept_from_being_made_was_lost_to_nobody(world, caplog, monkeypatch):
@@ -543,6 +546,27 @@ def test_a_change_that_is_heard_of_is_looked_at_before_the_next_heartbeat(world,
     monkeypatch.setattr(world.store, "beat", counted)
     a.start()  # the clock stands still, so no heartbeat is due
     told.news.put(item=True)
+    assert beats.acquire(timeout=60)
+    a.end()
+    a.leave()
+
+
+def test_the_loss_of_a_partition_is_looked_at_before_the_next_heartbeat(world, monkeypatch):
+    a, beats, lost = world.node("a"), Semaphore(0), LostPartitions()
+    beat = world.store.beat
+
+    def counted(node, seconds):
+        beats.release()
+        return beat(node, seconds)
+
+    a.join()
+    heartbeat(a)
+    monkeypatch.setattr(world.store, "beat", counted)
+    a.start()  # the clock stands still, so no heartbeat is due
+    lost.then = a.hasten
+    lost.noticed(Notice("books", BOOKS[1].partition, Action.RETRY))
+    assert not a._notified
+    lost.noticed(Notice("books", BOOKS[1].partition, Action.LEAVE))
     assert beats.acquire(timeout=60)
     a.end()
     a.leave()

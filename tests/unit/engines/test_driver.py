@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from threading import Event as Signal
 from types import SimpleNamespace
 from typing import Any
@@ -382,3 +383,27 @@ def test_what_an_engine_does_not_run_cannot_be_assigned(tracker: Tracker) -> Non
     for refused in (assignment.claim, assignment.of):
         with pytest.raises(ValueError, match="this engine does not run group 'boks'"):
             refused("boks", [Partition(2, 0)])
+
+
+FENCED = Failure(Origin.FENCED, permanent=True, error="FencedError", message="m")
+
+
+@pytest.mark.parametrize("rebuilding", [False, True])
+def test_the_loss_of_a_partition_is_reported_but_for_that_to_the_swap_of_a_rebuild(
+    tracker: Tracker, caplog: pytest.LogCaptureFixture, *, rebuilding: bool
+) -> None:
+    run = replace(run_of(tracker, lambda: None, lambda: 0, 1), rebuilding=rebuilding)
+    driver = PartitionDriver(run, Cursor(Partition(1, 0), 4, 0, 0), FakeClock())
+    driver.settle(Outcome(driver.cursor, failure=FENCED))
+    assert driver.over
+    assert [record.levelname for record in caplog.records] == ([] if rebuilding else ["WARNING"])
+
+
+def test_the_release_of_what_another_process_has_already_is_not_reported(
+    tracker: Tracker, caplog: pytest.LogCaptureFixture
+) -> None:
+    observer = Watching()
+    driver = driver_of(tracker, observer)
+    driver.processor.release = lambda cursor: Outcome(cursor, failure=FENCED)  # type: ignore[method-assign]
+    driver.release()
+    assert (driver.over, caplog.messages, observer.notices) == (True, [], [])

@@ -317,7 +317,7 @@ def test_a_partition_lost_to_a_process_without_locks_is_claimed_again_after_grow
             claims.append(second)
         world.clock.advance(1)
     assert claims == [0, 3, 9, 21]
-    assert "[lent 0/1] was taken over by a process that has no lock of it" in caplog.text
+    assert "[lent 0/1] is claimed again: it was taken over without its lock" in caplog.text
 
 
 # What registries raise

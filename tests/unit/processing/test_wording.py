@@ -31,7 +31,12 @@ AWAY = Failure(Origin.OUTAGE, permanent=False, error="AwayError", message="gone"
             "the next start",
         ),
         (Action.WAIT, AWAY, 0, "could not continue (AwayError: gone); no attempt is used; retry in 4.5 s"),
-        (Action.LEAVE, AWAY, 0, "could not continue (AwayError: gone); this process leaves the partition alone"),
+        (
+            Action.LEAVE,
+            AWAY,
+            0,
+            "was taken over by another process, or its tables were swapped; it stops here until it is assigned again",
+        ),
     ],
 )
 def test_a_line_says_group_partition_what_happened_and_what_happens_next(
