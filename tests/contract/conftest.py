@@ -52,6 +52,13 @@ def long_log(request: pytest.FixtureRequest, fresh_url: Callable[[str], str]) ->
     return filled
 
 
+_PLACES = {  # that tests write to
+    "postgresql": "SELECT 'SCHEMA ' || quote_ident(nspname) || ' CASCADE' FROM pg_namespace "
+    "WHERE nspname !~ '^pg_' AND nspname <> 'information_schema'",
+    "mariadb": "SELECT 'DATABASE test'",
+}
+
+
 @pytest.fixture
 def url(request: pytest.FixtureRequest, kind: str, tmp_path: Path) -> str:
     """The URL of an empty database; that of the long log, if the test asks for it."""
@@ -62,10 +69,11 @@ def url(request: pytest.FixtureRequest, kind: str, tmp_path: Path) -> str:
         return f"sqlite:///{tmp_path / 'test.db'}"
     found: str = request.getfixturevalue(f"{kind}_server")
     database = Database(found)
-    what = "SCHEMA public" if kind == "postgresql" else "DATABASE test"
     with database.reading() as connection:
-        connection.execute(text(f"DROP {what} {'CASCADE' if kind == 'postgresql' else ''}"))
-        connection.execute(text(f"CREATE {what}"))
+        places = connection.scalars(text(_PLACES[kind])).all()
+        for place in places:
+            connection.execute(text(f"DROP {place}"))
+        connection.execute(text("CREATE SCHEMA public" if kind == "postgresql" else "CREATE DATABASE test"))
     database.close()
     return found
 
