@@ -162,8 +162,8 @@ def references_enforced() -> Iterator[None]:
     """As SQLAlchemy documents it for SQLite."""
 
     def enforce(connection: object, _record: object) -> None:
-        if type(connection).__module__.startswith("sqlite3"):
-            connection.execute("PRAGMA foreign_keys = ON")  # type: ignore[attr-defined]
+        if isinstance(connection, sqlite3.Connection):
+            connection.execute("PRAGMA foreign_keys = ON")
 
     event.listen(Engine, "connect", enforce)
     try:
