@@ -824,6 +824,19 @@ def test_lines_are_read_many_at_once_and_none_is_parsed_alone(tmp_path, source, 
     assert (len(read.events), read.upto) == (1_000 if types is None else 0, 1_000)
 
 
+def test_a_read_with_few_events_missing_ends_rather_than_take_a_few_lines_at_a_time(
+    tmp_path, source, monkeypatch
+) -> None:
+    lines_of_four = (line(number, subject="/rest" if number % 4 else "/one") for number in range(2_000))
+    (tmp_path / "a.ndjson").write_bytes(b"".join(lines_of_four))
+    taken: list[int] = []
+    columns_of = lines.columns_of
+    monkeypatch.setattr(lines, "columns_of", lambda some: taken.append(len(some)) or columns_of(some))
+    read = source.read(0, 160, Selection("/one"))
+    assert 150 <= len(read.events) <= 160
+    assert min(taken) > 10
+
+
 def test_lines_that_were_read_are_not_counted_again(tmp_path, source, monkeypatch) -> None:
     put(tmp_path / "a.ndjson", *range(1_000))
     counted: list[int] = []

@@ -22,6 +22,7 @@ from opencqrs_py.model.times import microseconds
 from opencqrs_py.processing.ports import Clock, EventSource, SystemClock, Watch
 
 _MOST_AT_ONCE = 20_000  # events examined by one read, so that other threads can run
+_NEARLY = 16  # a read ends when less than this part of its limit is missing, since few events at once cost more each
 _PATTERN = re.compile(r"[*?\[{]")
 _EVERYTHING = Selection()
 _SOONEST = 0.01  # seconds between two looks, right after something has come
@@ -296,4 +297,5 @@ class _Reading:
                 reader.take(min(self._limit - len(self.selected), self._last - self.upto), self.selected)
             finally:
                 self.upto = before + reader.number
-            self.full = len(self.selected) >= self._limit or self.upto >= self._last
+            missing = self._limit - len(self.selected)
+            self.full = missing <= self._limit // _NEARLY or self.upto >= self._last
