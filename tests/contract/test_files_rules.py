@@ -932,10 +932,25 @@ def test_a_parquet_reader_begins_at_the_row_group_that_it_needs(tmp_path, source
     pq.write_table(pq.read_table(put(tmp_path / "_a.parquet", *range(100))), tmp_path / "a.parquet", row_group_size=10)
     groups: list[int] = []
     go_through = rows._rows
-    noted = lambda file, group, check: groups.append(group) or go_through(file, group, check)  # noqa: E731
+    noted = lambda file, group, *rest: groups.append(group) or go_through(file, group, *rest)  # noqa: E731
     monkeypatch.setattr(rows, "_rows", noted)
     assert [one.id for one in source.read(55, 10, ALL).events] == [str(n) for n in range(55, 65)]
     assert groups == [5]
+
+
+def test_a_wrong_row_before_damage_in_the_same_read_is_the_one_reported(tmp_path, source) -> None:
+    path = tmp_path / "a.parquet"
+    columns = pq.read_table(put(tmp_path / "_a.parquet", *range(4_000))).to_pydict()
+    columns["id"][4] = ""
+    pq.write_table(pa.table(columns), path, row_group_size=2_000)
+    content = bytearray(path.read_bytes())
+    start = pq.read_metadata(path).row_group(1).column(1).dictionary_page_offset
+    content[start : start + 50] = b"\xff" * 50
+    path.write_bytes(content)
+    assert [one.id for one in source.read(0, 4_000, ALL).events] == ["0", "1", "2", "3"]
+    assert refusal(lambda: source.read(4, 4_000, ALL), "OCQ-212").where == f"{path}, row 5"
+    assert source.read(5, 4_000, ALL).upto == 2_000
+    assert refusal(lambda: source.read(2_000, 4_000, ALL), "OCQ-213").where == f"{path}, after row 2000"
 
 
 def test_a_read_that_finds_little_gives_others_their_turn(tmp_path, source, monkeypatch) -> None:
