@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import errno
 import gzip
 import json
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
@@ -527,6 +529,68 @@ def test_a_line_with_a_key_that_stands_twice_is_refused_with_its_place(tmp_path,
     assert source.read(0, 10, ALL).upto == 1
     error = refusal(lambda: source.read(1, 10, ALL), "OCQ-230")
     assert (error.what.partition(";")[0], error.where) == ("the key 'copies' appears twice in data", f"{path}:2")
+
+
+COMPACT = [line(number, time="2026-01-05T09:00:00Z") for number in range(200)]
+LAYOUTS = {
+    "compact": COMPACT,
+    "spaced": [json.dumps(json.loads(each)).encode() + b"\n" for each in COMPACT],
+    "CRLF": [each.replace(b"\n", b"\r\n") for each in COMPACT],
+}
+WRONG = {  # what is put instead of what, and what is said
+    "a byte order mark": (b"{", codecs.BOM_UTF8 + b"{", "OCQ-230", "not JSON"),
+    "NUL": (b'"id"', b'\0"id"', "OCQ-230", "not JSON"),
+    "NUL in a text": (b"contract", b"con\0tract", "OCQ-230", "not JSON"),
+    "an escaped NUL": (b"contract", b"con\\u0000tract", "OCQ-212", "U+0000"),
+    "a tab in a text": (b"contract", b"con\ttract", "OCQ-230", "not JSON"),
+    "Latin-1": (b"contract", b"contr\xe4ct", "OCQ-230", "not UTF-8 (0xe4"),
+    "UTF-16": (b"{", b"{\0", "OCQ-230", "not JSON"),
+    "no JSON": (b"}", b"", "OCQ-230", "not JSON"),
+    "another value": (b"}", b"},7", "OCQ-230", "not JSON"),
+    "no number": (b"100}", b"0100}", "OCQ-230", "not JSON"),
+    "NaN": (b"100}", b"NaN}", "OCQ-230", "not JSON"),
+    "beyond doubles": (b"100}", b"1E400}", "OCQ-230", "infinity"),
+    "a key twice": (b'"id"', b'"type":"x","id"', "OCQ-230", "the key 'type' appears twice"),
+    "a key twice in data": (b'{"n"', b'{"n":1,"n"', "OCQ-230", "the key 'n' appears twice in data"),
+    "a key twice at the end": (b"}}", b'},"id":"x"}', "OCQ-230", "the key"),
+    "deep data": (b'{"n"', b'{"m":' + b"[" * 300 + b"]" * 300 + b',"n"', "OCQ-230", "nested deeper than 254"),
+    "no time": (b"T09:00:00Z", b"T25:00:00Z", "OCQ-212", "time"),
+    "a time without an offset": (b"T09:00:00Z", b"T09:00:00", "OCQ-212", "time"),
+    "an empty source": (b'"contract"', b'""', "OCQ-212", "attribute 'source'"),
+    "no text": (b'"contract"', b"7", "OCQ-212", "attribute 'source'"),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize("types", [None, frozenset({"of no event"})], ids=["all", "others"])
+def test_a_wrong_line_among_many_usual_ones_is_named(tmp_path, source, layout, wrong, types) -> None:
+    part, instead, code, what = wrong
+    path = tmp_path / "a.ndjson"
+    lines_there = [*layout]
+    lines_there[100] = layout[100].replace(part, instead, 1)
+    assert lines_there[100] != layout[100]
+    path.write_bytes(b"".join(lines_there))
+    selection = Selection(types=types, attributes=frozenset())
+    assert source.read(0, 500, selection).upto == 100
+    error = refusal(lambda: source.read(100, 500, selection), code)
+    assert what in error.what
+    assert error.where == f"{path}:101"
+    assert source.read(101, 500, selection).upto == 200
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize(
+    "number", ["18446744073709551616", "0.12345678901234567890", "-0.0", "1E40", "1.10", "9" * 300]
+)
+def test_a_number_among_many_usual_lines_keeps_its_digits(tmp_path, source, layout, number: str) -> None:
+    lines_there = [*layout]
+    lines_there[100] = layout[100].replace(b"100}", number.encode() + b"}")
+    (tmp_path / "a.ndjson").write_bytes(codecs.BOM_UTF8 + b"".join(lines_there)[:-1].rstrip() + b"\n" + layout[0][:50])
+    for selection in (ALL, Selection(attributes=frozenset())):
+        events = source.read(0, 500, selection).events
+        assert len(events) == 200
+        assert Decimal(json.loads(events[100].payload, parse_float=str, parse_int=str)["n"]) == Decimal(number)
 
 
 @pytest.mark.parametrize("suffix", ["gz", "zst"])
