@@ -41,8 +41,9 @@ class FileWatch(Watch):
     """Polls the files: 10 ms after something was added, and then less often, down to every 40 ms.
 
     A look at a folder that has not changed takes two calls of the operating system. Where it takes long, in a folder of
-    thousands of files that has just changed, looks are as far apart as they would take a fifth of the time. ``pause``
-    waits for some seconds; by default until it is woken.
+    thousands of files that has just changed, looks are as far apart as they would take a fifth of the time; one look
+    that takes long alone, as on a busy machine, delays nothing. ``pause`` waits for some seconds; by default until it
+    is woken.
     """
 
     def __init__(self, head: Callable[[], int], clock: Clock, pause: Callable[[float], object] | None = None) -> None:
@@ -51,6 +52,7 @@ class FileWatch(Watch):
         self._woken = Signal()
         self._sleep = pause or self._woken.wait
         self._pause = _SOONEST
+        self._took = 0.0  # seconds, the last look
 
     @override
     def wait(self, after: int, seconds: float) -> int:
@@ -60,7 +62,8 @@ class FileWatch(Watch):
             ended = self._clock.monotonic()
             if until <= ended:
                 return head
-            rest = min((ended - begun) * _REST, _LONGEST_REST)
+            took, self._took = min(self._took, ended - begun), ended - begun
+            rest = min(took * _REST, _LONGEST_REST)
             self._sleep(min(max(self._pause, rest), until - ended))
             if self._woken.is_set():
                 self._woken.clear()
