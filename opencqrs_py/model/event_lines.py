@@ -28,6 +28,8 @@ _BETWEEN = f',"{_MARK}",'
 _BETWEEN_LINES = _BETWEEN.encode()
 _BACKSLASH = ord("\\")
 _SPACE = b" \t\r"
+_ESCAPES = re.compile(r"\\(?:\\|u(?!00[0-7])[0-9A-Fa-f]{4}(?:\\u(?!00[0-7])[0-9A-Fa-f]{4})*)")
+"""Escaped characters beyond ASCII (what ASCII means outside texts no escape does), and escaped backslashes."""
 _SHAPES = 64  # that are remembered; to compile one takes as long as to read some hundred lines
 _load, _dump = orjson.loads, orjson.dumps
 _time_of = datetime.fromisoformat
@@ -36,11 +38,11 @@ _time_of = datetime.fromisoformat
 def columns_of(lines: Sequence[bytes]) -> Columns | None:
     """Return the attributes of the events of a stored log, unless a line has to be parsed individually.
 
-    In most logs all lines have the same attributes in the same order, all of them texts without escaped characters,
-    and the data at the end: then a regular expression splits them, and only data are parsed. Otherwise the lines are.
+    In most logs all lines have the same attributes in the same order, all of them texts, and the data at the end: then
+    a regular expression splits them, and only data are parsed. Otherwise the lines are.
     What was parsed is serialised again, all of it together. If that gives the same text, except for space between the
     parts, then no digit of a number was lost and no key appears twice. The rest is done by columns. Lines for which
-    that does not hold (escaped characters, different sets of attributes, any mistake) are no error: they are left to
+    that does not hold (different sets of attributes, any mistake) are no error: they are left to
     ``parse_event``.
 
     Args:
@@ -49,9 +51,12 @@ def columns_of(lines: Sequence[bytes]) -> Columns | None:
     Returns:
         ``None`` if a line has to be parsed individually.
     """
+    text, number = b"".join(lines), len(lines)
     try:
-        columns = _split(lines)
-        if columns is None and (fields := _fields(lines)):
+        if _BACKSLASH in text and b"\\u" in text:
+            text = _ESCAPES.sub(_unescaped, text.decode()).encode()
+        columns = _split(text, number)
+        if columns is None and (fields := _fields(text, number)):
             columns = _columns(fields)
         return columns if columns and _have_times(columns) else None
     except (ValueError, TypeError, LookupError, OverflowError):  # not JSON, no text, an attribute missing, no such time
@@ -86,18 +91,24 @@ def subjects_of(columns: Columns) -> Iterable[str]:
     return _or(columns.get("subject"), "/")
 
 
-def _split(lines: Sequence[bytes]) -> dict[str, Sequence[Any]] | None:
+def _unescaped(escapes: re.Match[str]) -> str:
+    r"""Return escaped characters as themselves; that of an escaped backslash is no escape for what follows it."""
+    return escapes[0] if escapes[0] == r"\\" else str(_load(f'"{escapes[0]}"'))
+
+
+def _split(text: bytes, number: int) -> dict[str, Sequence[Any]] | None:
     """Return the attributes of lines that have the same shape as the first one, ``None`` if one of them has not.
 
     What stands between two quotation marks is the text that a parser returns if it contains neither a backslash nor a
     control character; without a line feed it cannot extend into the next line.
     """
-    first, text = _load(lines[0]), b"".join(lines)
-    if not _is_plain(first) or (_BACKSLASH in text and b"\\u" in text):
+    line, *_ = text.split(b"\n", 1)
+    first = _load(line)
+    if not _is_plain(first) or _has_zero(text):
         return None
-    shape = _shape(tuple(first), is_spaced=lines[0].partition(b":")[2].startswith(b" "))
+    shape = _shape(tuple(first), is_spaced=line.partition(b":")[2].startswith(b" "))
     found = shape.findall("\n" + text.decode()) if shape else ()
-    if len(found) != len(lines):
+    if len(found) != number:
         return None
     names = [name for name in first if name not in _SAME]
     columns: dict[str, Sequence[Any]] = dict(zip(names, zip(*found, strict=True), strict=True))
@@ -155,12 +166,15 @@ def _differ_in_space(one: bytes, other: bytes) -> bool:
     return one.translate(None, _SPACE) == other.translate(None, _SPACE)
 
 
-def _fields(lines: Sequence[bytes]) -> list[dict[str, Any]] | None:
-    text = b"".join(lines)
-    if _BACKSLASH in text and b"\\u0000" in text:
+def _has_zero(text: bytes) -> bool:
+    return _BACKSLASH in text and b"\\u0000" in text
+
+
+def _fields(text: bytes, number: int) -> list[dict[str, Any]] | None:
+    if _has_zero(text):
         return None
     text = b"[%s]" % text.removesuffix(b"\n").replace(b"\n", _BETWEEN_LINES)
-    every = _parsed(text, len(lines))
+    every = _parsed(text, number)
     if every is None:
         return None
     written = _dump(every)

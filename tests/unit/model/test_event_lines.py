@@ -91,7 +91,24 @@ RAW = st.sampled_from(
         b'{"x":2}]}',
     ]
 )
-PIECES = (b'"', b"\\", b":", b",", b"{", b"}", b"\0", b"\r", b"\t", b" ", b"\xff", b"1E2", b',"id":"2"', b',"data":1')
+PIECES = (
+    b'"',
+    b"\\",
+    b":",
+    b",",
+    b"{",
+    b"}",
+    b"\0",
+    b"\r",
+    b"\t",
+    b" ",
+    b"\xff",
+    b"1E2",
+    rb"\u00e4",
+    rb"\u007D",
+    b',"id":"2"',
+    b',"data":1',
+)
 LAYOUTS = st.sampled_from(
     [
         orjson.dumps,
@@ -183,11 +200,13 @@ SPACED = [line(id=str(number), data={"a": [1, "ü, :"]}).replace(b":", b": ").re
         [line(data=None), line(data={"a": "\n\\"})],
         [line(datacontenttype="application/json", data=1)[:-1]],
         SPACED,
+        [json.dumps({"subject": "/ü😀/\u2028", **json.loads(each)}).encode() + b"\n" for each in SPACED],
+        [line(data="\\").replace(b'"\\\\', b'"\\\\\\\\u00e4\\u00E4\\n\\u001f')],
         [each[:-1] + b" \r\n" for each in SPACED],
     ],
 )
 def test_of_lines_of_one_shape_only_the_data_are_parsed(monkeypatch: pytest.MonkeyPatch, lines: list[bytes]) -> None:
-    monkeypatch.setattr(event_lines, "_fields", lambda _: pytest.fail("whole lines were parsed"))
+    monkeypatch.setattr(event_lines, "_fields", lambda *_: pytest.fail("whole lines were parsed"))
     columns = columns_of(lines)
     assert columns is not None
     assert events_of(columns, count(1)) == one_by_one(lines, 1)
@@ -202,6 +221,9 @@ def test_of_lines_of_one_shape_only_the_data_are_parsed(monkeypatch: pytest.Monk
         [line(id=7)],
         [line(data="\0")],
         [line(data=1).replace(b"1}", b"1.0E5}")],
+        *([line(data="x").replace(b"x", escape)] for escape in (rb"\ud83d", rb"\ud83d\n\ude00", rb"\u0022", rb"\u00")),
+        [line(data=1).replace(b"1}", rb"\u0031}")],
+        [line(data=1).replace(b"{", rb"\u00a0{")],
         [line(time="2026-01-05T09:00:00Z"), line(time="2026-01-05T09:00:00")],
         [line(specversion="0.3")],
         [line(data_base64="AA==")],
