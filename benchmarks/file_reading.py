@@ -22,6 +22,14 @@ from opencqrs_py.model.selection import Selection
 LIMIT = 1_000  # events a read, as a group asks for
 RARE = "bank.opened.v1"
 AIM = 2.0
+PROMISED = (
+    "all events",
+    "one type of four",
+    "all events, with spaces as Python's json writes",
+    "all events, .gz",
+    "all events, .zst",
+    "all events, .parquet",
+)
 
 
 def main() -> None:
@@ -36,8 +44,9 @@ def main() -> None:
     loop = best["loop with orjson"]
     for name, seconds in best.items():
         print(f"{name:44} {options.events / seconds:>10,.0f} events/s {seconds / loop:6.2f}")
-    if options.check and best["all events"] > AIM * loop:
-        raise SystemExit(f"reading takes more than {AIM} times as long as the loop")
+    slow = [name for name in PROMISED if best[name] > AIM * loop]
+    if options.check and slow:
+        raise SystemExit(f"reading takes more than {AIM} times as long as the loop: {'; '.join(slow)}")
 
 
 def ways(folder: Path, number: int) -> dict[str, Callable[[], int]]:

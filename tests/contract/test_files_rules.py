@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import errno
 import gzip
 import json
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
@@ -529,6 +531,68 @@ def test_a_line_with_a_key_that_stands_twice_is_refused_with_its_place(tmp_path,
     assert (error.what.partition(";")[0], error.where) == ("the key 'copies' appears twice in data", f"{path}:2")
 
 
+COMPACT = [line(number, time="2026-01-05T09:00:00Z") for number in range(200)]
+LAYOUTS = {
+    "compact": COMPACT,
+    "spaced": [json.dumps(json.loads(each)).encode() + b"\n" for each in COMPACT],
+    "CRLF": [each.replace(b"\n", b"\r\n") for each in COMPACT],
+}
+WRONG = {  # what is put instead of what, and what is said
+    "a byte order mark": (b"{", codecs.BOM_UTF8 + b"{", "OCQ-230", "not JSON"),
+    "NUL": (b'"id"', b'\0"id"', "OCQ-230", "not JSON"),
+    "NUL in a text": (b"contract", b"con\0tract", "OCQ-230", "not JSON"),
+    "an escaped NUL": (b"contract", b"con\\u0000tract", "OCQ-212", "U+0000"),
+    "a tab in a text": (b"contract", b"con\ttract", "OCQ-230", "not JSON"),
+    "Latin-1": (b"contract", b"contr\xe4ct", "OCQ-230", "not UTF-8 (0xe4"),
+    "UTF-16": (b"{", b"{\0", "OCQ-230", "not JSON"),
+    "no JSON": (b"}", b"", "OCQ-230", "not JSON"),
+    "another value": (b"}", b"},7", "OCQ-230", "not JSON"),
+    "no number": (b"100}", b"0100}", "OCQ-230", "not JSON"),
+    "NaN": (b"100}", b"NaN}", "OCQ-230", "not JSON"),
+    "beyond doubles": (b"100}", b"1E400}", "OCQ-230", "infinity"),
+    "a key twice": (b'"id"', b'"type":"x","id"', "OCQ-230", "the key 'type' appears twice"),
+    "a key twice in data": (b'{"n"', b'{"n":1,"n"', "OCQ-230", "the key 'n' appears twice in data"),
+    "a key twice at the end": (b"}}", b'},"id":"x"}', "OCQ-230", "the key"),
+    "deep data": (b'{"n"', b'{"m":' + b"[" * 300 + b"]" * 300 + b',"n"', "OCQ-230", "nested deeper than 254"),
+    "no time": (b"T09:00:00Z", b"T25:00:00Z", "OCQ-212", "time"),
+    "a time without an offset": (b"T09:00:00Z", b"T09:00:00", "OCQ-212", "time"),
+    "an empty source": (b'"contract"', b'""', "OCQ-212", "attribute 'source'"),
+    "no text": (b'"contract"', b"7", "OCQ-212", "attribute 'source'"),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize("types", [None, frozenset({"of no event"})], ids=["all", "others"])
+def test_a_wrong_line_among_many_usual_ones_is_named(tmp_path, source, layout, wrong, types) -> None:
+    part, instead, code, what = wrong
+    path = tmp_path / "a.ndjson"
+    lines_there = [*layout]
+    lines_there[100] = layout[100].replace(part, instead, 1)
+    assert lines_there[100] != layout[100]
+    path.write_bytes(b"".join(lines_there))
+    selection = Selection(types=types, attributes=frozenset())
+    assert source.read(0, 500, selection).upto == 100
+    error = refusal(lambda: source.read(100, 500, selection), code)
+    assert what in error.what
+    assert error.where == f"{path}:101"
+    assert source.read(101, 500, selection).upto == 200
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize(
+    "number", ["18446744073709551616", "0.12345678901234567890", "-0.0", "1E40", "1.10", "9" * 300]
+)
+def test_a_number_among_many_usual_lines_keeps_its_digits(tmp_path, source, layout, number: str) -> None:
+    lines_there = [*layout]
+    lines_there[100] = layout[100].replace(b"100}", number.encode() + b"}")
+    (tmp_path / "a.ndjson").write_bytes(codecs.BOM_UTF8 + b"".join(lines_there)[:-1].rstrip() + b"\n" + layout[0][:50])
+    for selection in (ALL, Selection(attributes=frozenset())):
+        events = source.read(0, 500, selection).events
+        assert len(events) == 200
+        assert Decimal(json.loads(events[100].payload, parse_float=str, parse_int=str)["n"]) == Decimal(number)
+
+
 @pytest.mark.parametrize("suffix", ["gz", "zst"])
 def test_a_bad_line_of_a_compressed_file_is_named_too(tmp_path, source, suffix: str) -> None:
     path = put(tmp_path / f"a.ndjson.{suffix}", 1, 2)
@@ -824,6 +888,19 @@ def test_lines_are_read_many_at_once_and_none_is_parsed_alone(tmp_path, source, 
     assert (len(read.events), read.upto) == (1_000 if types is None else 0, 1_000)
 
 
+def test_a_read_with_few_events_missing_ends_rather_than_take_a_few_lines_at_a_time(
+    tmp_path, source, monkeypatch
+) -> None:
+    lines_of_four = (line(number, subject="/rest" if number % 4 else "/one") for number in range(2_000))
+    (tmp_path / "a.ndjson").write_bytes(b"".join(lines_of_four))
+    taken: list[int] = []
+    columns_of = lines.columns_of
+    monkeypatch.setattr(lines, "columns_of", lambda some: taken.append(len(some)) or columns_of(some))
+    read = source.read(0, 160, Selection("/one"))
+    assert 150 <= len(read.events) <= 160
+    assert min(taken) > 10
+
+
 def test_lines_that_were_read_are_not_counted_again(tmp_path, source, monkeypatch) -> None:
     put(tmp_path / "a.ndjson", *range(1_000))
     counted: list[int] = []
@@ -919,10 +996,25 @@ def test_a_parquet_reader_begins_at_the_row_group_that_it_needs(tmp_path, source
     pq.write_table(pq.read_table(put(tmp_path / "_a.parquet", *range(100))), tmp_path / "a.parquet", row_group_size=10)
     groups: list[int] = []
     go_through = rows._rows
-    noted = lambda file, group, check: groups.append(group) or go_through(file, group, check)  # noqa: E731
+    noted = lambda file, group, *rest: groups.append(group) or go_through(file, group, *rest)  # noqa: E731
     monkeypatch.setattr(rows, "_rows", noted)
     assert [one.id for one in source.read(55, 10, ALL).events] == [str(n) for n in range(55, 65)]
     assert groups == [5]
+
+
+def test_a_wrong_row_before_damage_in_the_same_read_is_the_one_reported(tmp_path, source) -> None:
+    path = tmp_path / "a.parquet"
+    columns = pq.read_table(put(tmp_path / "_a.parquet", *range(4_000))).to_pydict()
+    columns["id"][4] = ""
+    pq.write_table(pa.table(columns), path, row_group_size=2_000)
+    content = bytearray(path.read_bytes())
+    start = pq.read_metadata(path).row_group(1).column(1).dictionary_page_offset
+    content[start : start + 50] = b"\xff" * 50
+    path.write_bytes(content)
+    assert [one.id for one in source.read(0, 4_000, ALL).events] == ["0", "1", "2", "3"]
+    assert refusal(lambda: source.read(4, 4_000, ALL), "OCQ-212").where == f"{path}, row 5"
+    assert source.read(5, 4_000, ALL).upto == 2_000
+    assert refusal(lambda: source.read(2_000, 4_000, ALL), "OCQ-213").where == f"{path}, after row 2000"
 
 
 def test_a_read_that_finds_little_gives_others_their_turn(tmp_path, source, monkeypatch) -> None:

@@ -15,8 +15,9 @@ from typing import BinaryIO
 
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model.chunk import Chunk, EventRow
-from opencqrs_py.model.cloudevents import Columns, events_of, parse_event, rows_of, subjects_of
+from opencqrs_py.model.cloudevents import parse_event
 from opencqrs_py.model.event import Event
+from opencqrs_py.model.event_lines import Columns, events_of, rows_of, subjects_of
 from opencqrs_py.model.selection import Selection
 
 _SAMPLE = 2048  # bytes

@@ -22,6 +22,7 @@ from opencqrs_py.model.times import microseconds
 from opencqrs_py.processing.ports import Clock, EventSource, SystemClock, Watch
 
 _MOST_AT_ONCE = 20_000  # events examined by one read, so that other threads can run
+_NEARLY = 16  # a read ends when less than this part of its limit is missing, since few events at once cost more each
 _PATTERN = re.compile(r"[*?\[{]")
 _EVERYTHING = Selection()
 _SOONEST = 0.01  # seconds between two looks, right after something has come
@@ -40,8 +41,9 @@ class FileWatch(Watch):
     """Polls the files: 10 ms after something was added, and then less often, down to every 40 ms.
 
     A look at a folder that has not changed takes two calls of the operating system. Where it takes long, in a folder of
-    thousands of files that has just changed, looks are as far apart as they would take a fifth of the time. ``pause``
-    waits for some seconds; by default until it is woken.
+    thousands of files that has just changed, looks are as far apart as they would take a fifth of the time; one look
+    that takes long alone, as on a busy machine, delays nothing. ``pause`` waits for some seconds; by default until it
+    is woken.
     """
 
     def __init__(self, head: Callable[[], int], clock: Clock, pause: Callable[[float], object] | None = None) -> None:
@@ -50,6 +52,7 @@ class FileWatch(Watch):
         self._woken = Signal()
         self._sleep = pause or self._woken.wait
         self._pause = _SOONEST
+        self._took = 0.0  # seconds, the last look
 
     @override
     def wait(self, after: int, seconds: float) -> int:
@@ -59,7 +62,8 @@ class FileWatch(Watch):
             ended = self._clock.monotonic()
             if until <= ended:
                 return head
-            rest = min((ended - begun) * _REST, _LONGEST_REST)
+            took, self._took = min(self._took, ended - begun), ended - begun
+            rest = min(took * _REST, _LONGEST_REST)
             self._sleep(min(max(self._pause, rest), until - ended))
             if self._woken.is_set():
                 self._woken.clear()
@@ -296,4 +300,5 @@ class _Reading:
                 reader.take(min(self._limit - len(self.selected), self._last - self.upto), self.selected)
             finally:
                 self.upto = before + reader.number
-            self.full = len(self.selected) >= self._limit or self.upto >= self._last
+            missing = self._limit - len(self.selected)
+            self.full = missing <= self._limit // _NEARLY or self.upto >= self._last

@@ -19,8 +19,9 @@ from opencqrs_py.adapters.files.doubles import Doubles
 from opencqrs_py.adapters.files.event_file import EventFile, EventReader, Selected, fingerprint
 from opencqrs_py.adapters.files.formats import DAMAGE, REPAIR, REPAIR_WHOLE, Compression, damaged, unpacked
 from opencqrs_py.errors import EventFormatError, EventStoreError, IncompleteLineError
-from opencqrs_py.model.cloudevents import columns_of, parse_event
+from opencqrs_py.model.cloudevents import parse_event
 from opencqrs_py.model.event import Event
+from opencqrs_py.model.event_lines import columns_of
 
 _SKIPPED_AT_ONCE = 1_000  # lines
 _AT_ONCE = 24 * 1024  # bytes that are parsed together; of more the parts would not stay in the processor's caches

@@ -5,9 +5,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import accumulate, islice
+from itertools import accumulate, islice, repeat
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard, cast
 
 import orjson
 from typing_extensions import override
@@ -25,9 +25,6 @@ REQUIRED = ("id", "source", "type")
 _ROWS = 2_000  # that are decoded at once
 _OTHERWISE = {"subject": "/", "content_type": "application/json"}  # instead of what is missing or empty
 _TEXTS = 6  # columns that must not contain U+0000: all but the JSON at the end
-_PAYLOAD = COLUMNS.index("payload")
-
-FileRow = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,26 +60,39 @@ class RowReader(EventReader):
     ) -> None:
         self.path = path
         self.number = number
-        self._before = before
         self._imported = imported
         self._fix = REPAIR if imported else REPAIR_WHOLE
         self._file = file
-        self._rows = _rows(file, group, check_time if imported else microseconds)
+        self._rows = _rows(file, group, before + number + 1, check_time if imported else microseconds)
 
     @override
     def __iter__(self) -> Iterator[Event]:
         while (row := self._next_row()) is not None:
-            if self._imported and not isinstance(row, _Wrong):
-                row = _wrong_json(row[_PAYLOAD], "payload") or row
+            if self._imported and isinstance(row, Event):
+                row = _wrong_json(row.payload, "payload") or row
             if isinstance(row, _Wrong):
-                raise EventFormatError(row.code, row.what, f"{self.path}, row {self.number + 1}", self._fix)
+                raise self._refused(row)
             self.number += 1
-            yield Event(self._before + self.number, *row)
+            yield row
         self.ended = True
 
     @override
     def take(self, most: int, into: Selected) -> None:
-        into.add(islice(self, most))
+        rows: list[Event | _Wrong] = []
+        damage: Exception | None = None
+        try:
+            rows.extend(islice(self._rows, most))
+        except (OSError, ValueError) as error:
+            damage = error  # the rows before it come first
+        wrong = next(filter(_is_wrong, rows)) if _Wrong in set(map(type, rows)) else None
+        events = rows if wrong is None else rows[: rows.index(wrong)]
+        self.number += len(events)
+        into.add(cast("list[Event]", events))
+        if wrong is not None:
+            raise self._refused(wrong)
+        if damage is not None:
+            raise self._damaged(damage) from damage
+        self.ended = len(rows) < most
 
     @override
     def skip_to(self, number: int) -> None:
@@ -93,21 +103,36 @@ class RowReader(EventReader):
     def close(self) -> None:
         self._file.close()
 
-    def _next_row(self) -> FileRow | _Wrong | None:
+    def _next_row(self) -> Event | _Wrong | None:
         try:
             return next(self._rows, None)
         except (OSError, ValueError) as error:  # of pyarrow
-            raise damaged(error, f"{self.path}, after row {self.number}") from error
+            raise self._damaged(error) from error
+
+    def _refused(self, row: _Wrong) -> EventFormatError:
+        return EventFormatError(row.code, row.what, f"{self.path}, row {self.number + 1}", self._fix)
+
+    def _damaged(self, error: Exception) -> EventFormatError:
+        return damaged(error, f"{self.path}, after row {self.number}")
 
 
-def _rows(file: Any, group: int, check_the_time: Callable[[str | None], object]) -> Iterator[FileRow | _Wrong]:
-    """Yield each row, or what is wrong with it."""
+def _is_wrong(row: Event | _Wrong) -> TypeGuard[_Wrong]:
+    return isinstance(row, _Wrong)
+
+
+def _rows(
+    file: Any, group: int, position: int, check_the_time: Callable[[str | None], object]
+) -> Iterator[Event | _Wrong]:
+    """Yield the event of each row, from ``position`` on, or what is wrong with it."""
     groups = range(group, file.metadata.num_row_groups)
     there = [name for name in COLUMNS if name in file.schema_arrow.names]
     for batch in file.iter_batches(_ROWS, row_groups=groups, columns=there, use_threads=False) if groups else ():
         columns = [_values(batch, name) for name in COLUMNS]
-        rows = zip(*columns, strict=True)
-        yield from rows if _are_ordinary(columns) else (_looked_at(row, check_the_time) for row in rows)
+        events = map(
+            tuple.__new__, repeat(Event), zip(range(position, position + batch.num_rows), *columns, strict=True)
+        )
+        yield from events if _are_ordinary(columns) else (_looked_at(event, check_the_time) for event in events)
+        position += batch.num_rows
 
 
 def _values(batch: Any, name: str) -> list[Any]:
@@ -127,20 +152,19 @@ def _are_ordinary(columns: list[list[Any]]) -> bool:
     )
 
 
-def _looked_at(row: FileRow, check_the_time: Callable[[str | None], object]) -> FileRow | _Wrong:
-    """Return the row, or what is wrong with it."""
-    named = dict(zip(COLUMNS, row, strict=True))
+def _looked_at(event: Event, check_the_time: Callable[[str | None], object]) -> Event | _Wrong:
+    """Return the event of a row, or what is wrong with it."""
     for name in REQUIRED:
-        if not named[name]:
+        if not getattr(event, name):
             return _Wrong("OCQ-212", f"the column '{name}' is empty")
     for name in COLUMNS[:_TEXTS]:
-        if "\0" in (named[name] or ""):
+        if "\0" in (getattr(event, name) or ""):
             return _Wrong("OCQ-212", f"the column '{name}' contains the character U+0000")
     try:
-        check_the_time(named["time"])
+        check_the_time(event.time)
     except ValueError as error:
         return _Wrong("OCQ-212", f"the column 'time' holds no RFC 3339 time: {error}")
-    return _wrong_json(named["extensions"], "extensions", "JSON object", dict) or row
+    return _wrong_json(event.extensions, "extensions", "JSON object", dict) or event
 
 
 def _wrong_json(text: str | None, column: str, what: str = "JSON", kind: type = object) -> _Wrong | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from itertools import count
 
 import orjson
@@ -11,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opencqrs_py.errors import EventFormatError
-from opencqrs_py.model import cloudevents
-from opencqrs_py.model.cloudevents import columns_of, events_of, parse_event, rows_of
+from opencqrs_py.model import event_lines
+from opencqrs_py.model.cloudevents import parse_event
 from opencqrs_py.model.event import Event
+from opencqrs_py.model.event_lines import columns_of, events_of, rows_of
 
 TEXT = st.text(max_size=6) | st.sampled_from(["", "a b", "ü", "\0", "data", '"data":', "}\n", ":", "\\", "/", "😀"])
 NUMBERS = (
@@ -89,6 +91,24 @@ RAW = st.sampled_from(
         b'{"x":2}]}',
     ]
 )
+PIECES = (
+    b'"',
+    b"\\",
+    b":",
+    b",",
+    b"{",
+    b"}",
+    b"\0",
+    b"\r",
+    b"\t",
+    b" ",
+    b"\xff",
+    b"1E2",
+    rb"\u00e4",
+    rb"\u007D",
+    b',"id":"2"',
+    b',"data":1',
+)
 LAYOUTS = st.sampled_from(
     [
         orjson.dumps,
@@ -101,11 +121,26 @@ LAYOUTS = st.sampled_from(
 
 
 @st.composite
-def written(draw: st.DrawFn, fields: st.SearchStrategy[dict[str, object]]) -> bytes:
+def written(
+    draw: st.DrawFn,
+    fields: st.SearchStrategy[dict[str, object]],
+    layouts: st.SearchStrategy[Callable[[object], bytes]] = LAYOUTS,
+) -> bytes:
     try:
-        return draw(LAYOUTS)(draw(fields))
+        return draw(layouts)(draw(fields))
     except (TypeError, UnicodeEncodeError):  # what orjson does not write
         return b"nope"
+
+
+@st.composite
+def alike(draw: st.DrawFn) -> list[bytes]:
+    """Return lines of one layout, perhaps with something put over a piece of one of them."""
+    layout, size = draw(LAYOUTS), draw(st.integers(1, 4))
+    lines = [draw(written(USUAL, st.just(layout))) for _ in range(size)]
+    piece = draw(st.just(b"") | st.sampled_from(PIECES) | st.binary(max_size=3).filter(lambda some: b"\n" not in some))
+    at, start, length = draw(st.integers(0, size - 1)), draw(st.integers(0, 200)), draw(st.integers(0, 3))
+    lines[at] = lines[at][:start] + piece + lines[at][start + length if piece else start :]
+    return lines
 
 
 def one_by_one(lines: list[bytes], position: int) -> list[Event] | str:
@@ -116,7 +151,8 @@ def one_by_one(lines: list[bytes], position: int) -> list[Event] | str:
 
 
 @given(
-    st.lists(written(USUAL), min_size=1, max_size=4)
+    alike()
+    | st.lists(written(USUAL), min_size=1, max_size=4)
     | st.lists(written(FIELDS), min_size=1, max_size=3)
     | st.lists(written(USUAL) | written(FIELDS) | RAW, min_size=1, max_size=4),
     st.sampled_from([b"", b"\n"]),
@@ -153,6 +189,29 @@ def test_usual_lines_are_taken_together(lines: list[bytes]) -> None:
     assert events_of(columns, count(1)) == one_by_one(lines, 1)
 
 
+SPACED = [line(id=str(number), data={"a": [1, "ü, :"]}).replace(b":", b": ").replace(b",", b", ") for number in (1, 2)]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [line(id=str(number), data={"n": number}) for number in range(100)],
+        [line(subject="", time="2026-01-05T09:00:00Z", traceparent="00-ab")] * 3,
+        [line(data=None), line(data={"a": "\n\\"})],
+        [line(datacontenttype="application/json", data=1)[:-1]],
+        SPACED,
+        [json.dumps({"subject": "/ü😀/\u2028", **json.loads(each)}).encode() + b"\n" for each in SPACED],
+        [line(data="\\").replace(b'"\\\\', b'"\\\\\\\\u00e4\\u00E4\\n\\u001f')],
+        [each[:-1] + b" \r\n" for each in SPACED],
+    ],
+)
+def test_of_lines_of_one_shape_only_the_data_are_parsed(monkeypatch: pytest.MonkeyPatch, lines: list[bytes]) -> None:
+    monkeypatch.setattr(event_lines, "_fields", lambda *_: pytest.fail("whole lines were parsed"))
+    columns = columns_of(lines)
+    assert columns is not None
+    assert events_of(columns, count(1)) == one_by_one(lines, 1)
+
+
 @pytest.mark.parametrize(
     "lines",
     [
@@ -162,6 +221,9 @@ def test_usual_lines_are_taken_together(lines: list[bytes]) -> None:
         [line(id=7)],
         [line(data="\0")],
         [line(data=1).replace(b"1}", b"1.0E5}")],
+        *([line(data="x").replace(b"x", escape)] for escape in (rb"\ud83d", rb"\ud83d\n\ude00", rb"\u0022", rb"\u00")),
+        [line(data=1).replace(b"1}", rb"\u0031}")],
+        [line(data=1).replace(b"{", rb"\u00a0{")],
         [line(time="2026-01-05T09:00:00Z"), line(time="2026-01-05T09:00:00")],
         [line(specversion="0.3")],
         [line(data_base64="AA==")],
@@ -178,7 +240,7 @@ def test_lines_that_need_a_closer_look_are_left_to_it(lines: list[bytes]) -> Non
 
 
 def test_lines_cannot_reach_into_each_other_as_long_as_the_mark_is_not_known() -> None:
-    mark = cloudevents._MARK.encode()
+    mark = event_lines._MARK.encode()
     assert len(mark) == 32
     lines = [b'{"a":[1', b'2]},"%s",7' % mark, line()]
     assert columns_of([each + b"\n" for each in lines]) is None

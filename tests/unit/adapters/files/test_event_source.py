@@ -73,3 +73,15 @@ def test_looks_that_take_long_are_farther_apart(look: float, most: float) -> Non
 
     FileWatch(slow, folder.clock, folder.pause).wait(0, 10 + 100 * look)
     assert max(folder.pauses) == pytest.approx(most)
+
+
+def test_one_look_that_takes_long_delays_no_new_line() -> None:
+    folder = Folder()
+    looks = iter([0.001, 0.2, *[0.001] * 1_000])
+
+    def held_up_once() -> int:
+        folder.clock.advance(next(looks))
+        return 0
+
+    FileWatch(held_up_once, folder.clock, folder.pause).wait(0, 1)
+    assert max(folder.pauses) == 0.04
