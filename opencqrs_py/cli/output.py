@@ -103,6 +103,8 @@ def explain(error: OpenCqrsError) -> None:
 
 def clean(text: str) -> str:
     """Make text from outside safe to print: control characters but line ends become visible."""
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)
 
 

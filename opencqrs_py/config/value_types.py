@@ -47,14 +47,16 @@ _SECONDS = {unit: seconds for unit, (seconds, _) in _UNITS.items()}
 _WORDS = {word: unit for unit, (_, words) in _UNITS.items() for word in (unit, *words.split())}
 
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
-_BARE = re.compile(rf"[+-]?{_NUMBER}")
-_PART = re.compile(rf"({_NUMBER})\s*([a-zµμ]+)\s*")
-_PARTS = re.compile(rf"(?:{_NUMBER}\s*[a-zµμ]+\s*)+")
-_ISO = re.compile(r"p(?=[0-9]|t)([0-9]+w)?([0-9]+d)?(t(?=[0-9])([0-9]+h)?([0-9]+m)?([0-9]+([.,][0-9]+)?s)?)?", re.ASCII)
-_ISO_CALENDAR = re.compile(r"p[^t]*[ym].*")
+# Compiled when a duration is read: most commands read none.
+_BARE = rf"[+-]?{_NUMBER}"
+_PART = rf"({_NUMBER})\s*([a-zµμ]+)\s*"
+_PARTS = rf"(?:{_NUMBER}\s*[a-zµμ]+\s*)+"
+_ISO = r"p(?=[0-9]|t)([0-9]+w)?([0-9]+d)?(t(?=[0-9])([0-9]+h)?([0-9]+m)?([0-9]+([.,][0-9]+)?s)?)?"
+_ISO_CALENDAR = r"p[^t]*[ym].*"
 
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.*|file:.+", re.DOTALL)
+
 _DURATION_FIX = "write it like 2s, 500ms, 1m30s or PT10S"
 _BIND_FIX = "write a port like 8080, or an address like 127.0.0.1:8080, [::1]:8080 or 0.0.0.0:8080"
 _TOKEN_FIX = "write letters, digits and signs of ASCII without spaces, or null for none"  # noqa: S105 no password
@@ -141,7 +143,7 @@ def parse_duration(text: str, *, infinite: bool = False) -> float:
         if infinite:
             return math.inf
         raise ValueError("it needs an end; write it like 30s, 500ms or PT30S")
-    if _BARE.fullmatch(said):
+    if re.fullmatch(_BARE, said):
         raise ValueError(_unit_is_missing(said))
     parts = _iso_parts(said) if said.startswith("p") else _parts(said)
     return checked_seconds(float(sum(Decimal(number) * seconds for number, seconds in parts)))
@@ -181,19 +183,19 @@ def _unit_is_missing(number: str) -> str:
 
 
 def _iso_parts(said: str) -> list[tuple[str, Decimal]]:
-    if _ISO_CALENDAR.fullmatch(said):
+    if re.fullmatch(_ISO_CALENDAR, said):
         raise ValueError("months and years have no fixed length; write days (P30D), or put a T before minutes (PT1M)")
-    if not _ISO.fullmatch(said):
+    if not re.fullmatch(_ISO, said):
         raise ValueError("it is no ISO-8601 duration; write it like PT10S, PT1M30S or P1DT2H")
     factors = {**_SECONDS, "w": 7 * _SECONDS["d"]}
-    return [(number, factors[unit]) for number, unit in _PART.findall(said.replace(",", ".").replace("t", ""))]
+    return [(number, factors[unit]) for number, unit in re.findall(_PART, said.replace(",", ".").replace("t", ""))]
 
 
 def _parts(said: str) -> list[tuple[str, Decimal]]:
-    if not _PARTS.fullmatch(said):
+    if not re.fullmatch(_PARTS, said):
         reason = "a clock time is not a duration" if ":" in said else "it is no duration"
         raise ValueError(f"{reason}; write it like 2s, 500ms, 1m30s or PT10S")
-    parts = _PART.findall(said)
+    parts = re.findall(_PART, said)
     for _, word in parts:
         if word not in _WORDS:
             raise ValueError(f"{word!r} is no unit of time; use one of {', '.join(_SECONDS)}")
