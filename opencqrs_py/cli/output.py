@@ -109,7 +109,7 @@ def clean(text: str) -> str:
 
 
 def cell(text: str) -> Text:
-    """Return text from outside as a cell of a table, in which brackets are no tags."""
+    """Return text from outside as a cell of a table, in which brackets are not a tags."""
     from rich.text import Text  # noqa: PLC0415 only when a table is printed
 
     return Text(clean(text))

@@ -85,7 +85,7 @@ class Setting:
     key: str  # dotted, in kebab case
     default: Any  # the built-in one; ``None`` when there is none
     nullable: bool  # ``None`` is a value of it, so that ``null`` can reset what lower sources say
-    choices: tuple[str, ...]  # the words that it allows; empty when it is no choice
+    choices: tuple[str, ...]  # the words that it allows; empty when it is not a choice
     secret: bool  # its value must never be shown
     names: tuple[str, ...]  # the fields of a section
 

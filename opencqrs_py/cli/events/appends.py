@@ -137,5 +137,5 @@ def _json(text: str) -> orjson.Fragment:
     try:
         orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        raise click.UsageError(f"--data is no JSON: {error.msg} at character {error.pos + 1}") from None
+        raise click.UsageError(f"--data is not JSON: {error.msg} at character {error.pos + 1}") from None
     return orjson.Fragment(text)
