@@ -94,7 +94,7 @@ class Payments(Projection[Any]):
 
     @singledispatchmethod
     def process_event(self, _domain_event: Any, tracking: Tracking) -> None:
-        """Pass over what is no payment."""
+        """Pass over what is not a payment."""
         self.view.insert_tracking(tracking)
 
     @process_event.register

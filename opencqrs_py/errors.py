@@ -160,7 +160,7 @@ class EventStoreError(ExplainedError):
 
 
 class DatabaseFileError(EventStoreError):
-    """The file of an SQLite database that is in use was replaced (OCQ-326). It is no event's fault."""
+    """The file of an SQLite database that is in use was replaced (OCQ-326). It is not the event's fault."""
 
 
 class DatabaseFileGoneError(DatabaseFileError):
@@ -260,7 +260,7 @@ class LayoutChangedError(ExplainedError):
 
     @classmethod
     def of(cls, group: str, partitions: Iterable[tuple[int, int]], claimed: str) -> LayoutChangedError:
-        """Return the error that ``claimed`` is no partition of a group, which has others."""
+        """Return the error that ``claimed`` is not a partition of a group, which has others."""
         what = f"the partitions of group '{group}' were changed: {claimed} is none of them any more"
         error = cls("OCQ-616", what, f"group {group}", "start this process again")
         error.group, error.partitions = group, tuple(partitions)

@@ -40,7 +40,7 @@ Row = tuple[Any, ...]
 def shown(path: str, width: int) -> Text:
     """Return a path of an event as text that is safe to print.
 
-    What does not print, characters as well as bytes that are no UTF-8, appears as a backslash escape.
+    What does not print, characters as well as bytes that are not UTF-8, appears as a backslash escape.
 
     Args:
         path: The path, with ``%XX`` where the loader wrote so.

@@ -239,7 +239,7 @@ class Application:
 
         Raises:
             AssemblyError: OCQ-501 in a module that discovery imports, OCQ-508 if there is nothing to start, OCQ-509 for
-                a name that is no group, OCQ-511 if it runs or is being started already, AssemblyErrors with all that
+                a name that is not a group, OCQ-511 if it runs or is being started already, AssemblyErrors with all that
                 could not be decided or does not exist yet.
             EngineError: If an engine cannot run on this machine.
             EventStoreError: If a group's progress does not fit its configuration, or a database cannot be used.
@@ -373,7 +373,7 @@ class Application:
             groups: Names of the groups to look at; empty for all.
 
         Raises:
-            AssemblyError: OCQ-509 for a name that is no group.
+            AssemblyError: OCQ-509 for a name that is not a group.
         """
         overview = self._overview()
         chosen = groups_named(groups, overview.groups) if groups else overview.groups
@@ -392,7 +392,7 @@ class Application:
             groups: Names of the groups to look at; empty for all, and all jobs.
 
         Raises:
-            AssemblyError: OCQ-509 for a name that is no group.
+            AssemblyError: OCQ-509 for a name that is not a group.
         """
         from opencqrs_py.assembly.health import Health, HealthRule  # noqa: PLC0415 only for this
         from opencqrs_py.assembly.overview import line_of_outage  # noqa: PLC0415 loads SQLAlchemy
@@ -458,7 +458,7 @@ class Application:
             NotReachedError: OCQ-542 at once, if a partition that is not there yet has failed or is stopped, or no
                 process runs it; OCQ-543, if no event has the id.
             WaitTimedOutError: OCQ-536, if the time is over.
-            AssemblyError: OCQ-509 for a name that is no group, OCQ-544 if events of several sources have the id.
+            AssemblyError: OCQ-509 for a name that is not a group, OCQ-544 if events of several sources have the id.
             ValueError: If the position is less than 0, or there is no group.
         """
         from opencqrs_py.assembly.awaiting import Awaiting  # noqa: PLC0415 loads SQLAlchemy
@@ -520,7 +520,7 @@ class Application:
             timeout: Seconds to wait for runs that exclude it; ``None``: no limit.
 
         Raises:
-            JobError: OCQ-667 for a name that is no job.
+            JobError: OCQ-667 for a name that is not a job.
             WaitTimedOutError: OCQ-664, if others have not ended in time; the run is cancelled then.
             ValueError: If there are no ids; TypeError, if one is neither a whole number nor a text.
 

@@ -106,7 +106,7 @@ class Control:
             Whether a node that lives can run them; without one, the next that starts will.
 
         Raises:
-            AssemblyError: OCQ-509 for a name that is no group, OCQ-535 for a partition that there is not, and for a
+            AssemblyError: OCQ-509 for a name that is not a group, OCQ-535 for a partition that there is not, and for a
                 group that leases do not lead.
             WaitTimedOutError: OCQ-536, naming what was waited for.
         """
@@ -332,4 +332,4 @@ def _listed(group: EffectiveGroup, known: Sequence[Partition]) -> str:
 
 
 def _no_partition(name: str, fix: str) -> AssemblyError:
-    return AssemblyError("OCQ-535", f"'{name}' is no partition", fix=fix)
+    return AssemblyError("OCQ-535", f"'{name}' is not a partition", fix=fix)

@@ -196,7 +196,7 @@ def _only(rule: DatabaseRule, engines: tuple[str, ...], candidates: tuple[str, .
 def _why_not_shared(rule: DatabaseRule, store: Decision) -> str:
     if store.provider:
         return "a provider makes the event store"
-    return "the event store is only read" if rule.read_only else "the event store is no SQL database"
+    return "the event store is only read" if rule.read_only else "the event store is not a SQL database"
 
 
 def _candidates(rule: DatabaseRule, engines: tuple[str, ...]) -> list[str]:

@@ -423,7 +423,7 @@ def _handles(member: Member) -> bool:
 def _alike_handlers(handlers: Sequence[Handler]) -> Iterator[ConfigurationWarning]:
     """Yield a warning for each handler that does the same for the same group as one of that name in another file.
 
-    It is no error, since the two may call different things that have the same names.
+    It is not an error, since the two may call different things that have the same names.
     """
     first: dict[tuple[object, ...], tuple[str, str]] = {}
     for handler in handlers:

@@ -49,7 +49,7 @@ def group_code(
             reader.fingerprint([*members, *_injected_into(members, discovered.injector)], said),
             _sequencing(sequencing, reader),
         )
-    except Exception as error:  # of whatever the project's modules hold: to compare code is no reason to fail
+    except Exception as error:  # of whatever the project's modules hold: to compare code is not a reason to fail
         what = "the code of group '%s' cannot be read (%s): its changes are not noticed"
         _log.warning(what, settings.name, one_line(error))
         return GroupCode()

@@ -161,7 +161,7 @@ class InboxControl:
         """Return the events that wait, by group, sequence and position.
 
         Raises:
-            AssemblyError: OCQ-509 for a name that is no group.
+            AssemblyError: OCQ-509 for a name that is not a group.
             InboxError: OCQ-606, if a group that is named has no inbox that can be seen from here.
         """
         return [entry for name, tracker in self._trackers(which) for entry in self._matching(name, tracker, which)]
@@ -177,7 +177,7 @@ class InboxControl:
         """Return the events that have left unhandled, by group and position; their sequences are not recorded.
 
         Raises:
-            AssemblyError: OCQ-509 for a name that is no group.
+            AssemblyError: OCQ-509 for a name that is not a group.
         """
         names = self._names(which.groups)
         trackers = {id(tracker): tracker for tracker in map(self._tracker_of, names)}
@@ -195,7 +195,7 @@ class InboxControl:
         """Return one event with all that is known of it.
 
         Raises:
-            AssemblyError: OCQ-509 for a name that is no group.
+            AssemblyError: OCQ-509 for a name that is not a group.
             InboxError: OCQ-605, if none matches; OCQ-608, if several do; OCQ-606 as ``entries``.
         """
         found = [
@@ -222,7 +222,7 @@ class InboxControl:
         that match are due at the next tick, each with one attempt and what is left of ``schedule.retry``.
 
         Raises:
-            AssemblyError: OCQ-509 for a name that is no group.
+            AssemblyError: OCQ-509 for a name that is not a group.
             InboxError: OCQ-605, if nothing matches; OCQ-606 as ``entries``; OCQ-607, if processors change the same
                 events again and again.
         """

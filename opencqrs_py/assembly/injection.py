@@ -123,8 +123,8 @@ class ContainerInjector(Injector):
     def close_resources(self, *, was_user: bool = True) -> bool:
         """Close every resource that is open, dependents first, unless other applications use them.
 
-        An error of one is logged and keeps no other from being closed. If the caller was no user, only those are open
-        that a part has opened when it was made.
+        An error of one is logged and keeps no other from being closed. If the caller was not a user, only those are
+        open that a part has opened when it was made.
 
         Returns:
             Whether the containers are closed now, and were not before.
@@ -196,7 +196,7 @@ class ContainerInjector(Injector):
         """Ask the provider of that name.
 
         Raises:
-            AssemblyError: As for ``check``, and OCQ-502 if what it has made is no ``wanted``.
+            AssemblyError: As for ``check``, and OCQ-502 if what it has made is not a ``wanted``.
             ProjectCodeError: OCQ-217, if the provider raises.
         """
         part = self._checked(name, setting, wanted).make(setting)

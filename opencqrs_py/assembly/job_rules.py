@@ -79,7 +79,7 @@ def rules_of(jobs: Sequence[Job], configuration: Configuration) -> dict[str, Job
     """Return how each job runs, by name.
 
     Raises:
-        JobError: OCQ-663, if ``exclusive-with`` names something that is no job.
+        JobError: OCQ-663, if ``exclusive-with`` names something that is not a job.
     """
     return {job.name: rule_for(job, jobs, configuration) for job in jobs}
 
@@ -88,7 +88,7 @@ def rule_for(job: Job, jobs: Sequence[Job], configuration: Configuration) -> Job
     """Return how one of the jobs runs.
 
     Raises:
-        JobError: OCQ-663, if ``exclusive-with`` names something that is no job.
+        JobError: OCQ-663, if ``exclusive-with`` names something that is not a job.
     """
     spelled = {canonical(job.name): job.name for job in jobs}
     settings = configuration.job(job.name)
@@ -98,7 +98,7 @@ def rule_for(job: Job, jobs: Sequence[Job], configuration: Configuration) -> Job
         close = nearest(unknown[0], others)
         fix = f"did you mean {close}?" if close else f"name one of {listed(others)}" if others else "remove it"
         where = str(configuration.origin(f"jobs[{job.name}].exclusive-with"))
-        raise JobError("OCQ-663", f"job '{job.name}' excludes '{unknown[0]}', which is no job", where, fix)
+        raise JobError("OCQ-663", f"job '{job.name}' excludes '{unknown[0]}', which is not a job", where, fix)
     exclusive = frozenset(spelled[canonical(name)] for name in settings.exclusive_with)
     return rule_of(job, settings, exclusive)
 
@@ -150,7 +150,7 @@ def require_visible(jobs: Sequence[Job], rules: Mapping[str, JobRule], *, is_vis
     for job in jobs:
         if rules[job.name].spark and not is_visible:
             what = f"job '{job.name}' is to run on Spark, and its runs are recorded in memory, where executors see none"
-            fix = f"set database.url to a database that is no memory, or jobs.{job.name}.processing.engine: thread"
+            fix = f"set database.url to a database that is not in memory, or jobs.{job.name}.processing.engine: thread"
             yield JobError("OCQ-673", what, job.place, fix)
 
 

@@ -118,7 +118,7 @@ class Jobs:
             limit: How many at most.
 
         Raises:
-            JobError: OCQ-667 for a name that is no job.
+            JobError: OCQ-667 for a name that is not a job.
         """
         return self._parts.store.history(None if name is None else self._named(name).name, limit)
 
@@ -142,7 +142,7 @@ class Jobs:
                 same run, for as long as that is kept. Empty: the run is another one than all others.
 
         Raises:
-            JobError: OCQ-667 for a name that is no job; OCQ-675, if the run of the key is for other ids.
+            JobError: OCQ-667 for a name that is not a job; OCQ-675, if the run of the key is for other ids.
             ValueError: If there are no ids; TypeError, if one is neither a whole number nor a text.
         """
         run = self._asked(name, ids, by, trigger, key)
@@ -190,7 +190,7 @@ class Jobs:
             timeout: Seconds to wait for runs that exclude it; ``None``: no limit.
 
         Raises:
-            JobError: OCQ-667 for a name that is no job.
+            JobError: OCQ-667 for a name that is not a job.
             WaitTimedOutError: OCQ-664, if others have not ended in time; the run is cancelled then.
             ValueError: If there are no ids; TypeError, if one is neither a whole number nor a text.
         """
@@ -213,7 +213,7 @@ class Jobs:
         """Have no trigger start runs of a job until ``resume``. Runs in hand go on, and people can still run it.
 
         Raises:
-            JobError: OCQ-667 for a name that is no job.
+            JobError: OCQ-667 for a name that is not a job.
         """
         job, by = self._named(name).name, by or actor()
         record = self._desk.pause(job, by, reason)
@@ -224,7 +224,7 @@ class Jobs:
         """Let triggers start runs of a job again.
 
         Raises:
-            JobError: OCQ-667 for a name that is no job.
+            JobError: OCQ-667 for a name that is not a job.
         """
         job = self._named(name).name
         record = self._desk.resume(job)
@@ -242,7 +242,7 @@ class Jobs:
             by: The caller's name; ``None``: the user of this process.
 
         Raises:
-            JobError: OCQ-667 for a name that is no job; OCQ-668, if the job has no such run that has not ended.
+            JobError: OCQ-667 for a name that is not a job; OCQ-668, if the job has no such run that has not ended.
         """
         job, by = self._named(name).name, by or actor()
         there = [each.id for each in self._parts.store.look([job]).runs]
@@ -258,7 +258,7 @@ class Jobs:
         """Return the next instants at which a job runs by its schedule, the first one as it is recorded.
 
         Raises:
-            JobError: OCQ-667 for a name that is no job; OCQ-669, if it has no schedule.
+            JobError: OCQ-667 for a name that is not a job; OCQ-669, if it has no schedule.
         """
         job = self._named(name).name
         rule, view = self._parts.rules[job], self._parts.store.look([job])

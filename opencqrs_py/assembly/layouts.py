@@ -115,7 +115,7 @@ class Layouts:
             dry_run: Whether only to return what would happen.
 
         Raises:
-            AssemblyError: OCQ-509 for a name that is no group, OCQ-535 for one without a partition.
+            AssemblyError: OCQ-509 for a name that is not a group, OCQ-535 for one without a partition.
             LayoutError: OCQ-615, if that cannot be, or another process has changed the partitions meanwhile.
             ResetError: OCQ-612, if too much would have to be remembered of a replay.
             WaitTimedOutError: OCQ-536, if a node has not released them in time.
@@ -261,7 +261,7 @@ class Layouts:
         found = next((each for each in known if str(each) == wanted), None)
         if found is None:
             shown = ", ".join(f"{group.name}:{each}" for each in known[:_MOST_SHOWN])
-            raise AssemblyError("OCQ-535", f"'{name}' is no partition", fix=f"use one of {shown}")
+            raise AssemblyError("OCQ-535", f"'{name}' is not a partition", fix=f"use one of {shown}")
         return group, found
 
     def _looks(self, names: Collection[str]) -> Iterator[tuple[EffectiveGroup, _Look]]:

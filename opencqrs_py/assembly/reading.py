@@ -199,5 +199,5 @@ def _imported(event_type: str, path: str) -> type:
         what = f"the event class '{path}' cannot be found ({type(error).__name__}: {error})"
         raise AssemblyError("OCQ-516", what, where, fix) from error
     if not isinstance(found, type):
-        raise AssemblyError("OCQ-516", f"'{path}' is no class", where, fix)
+        raise AssemblyError("OCQ-516", f"'{path}' is not a class", where, fix)
     return found

@@ -135,7 +135,7 @@ class Rebuilds:
         """Return what a rebuild would do. The tables are made, inspected and dropped again; no event is handled.
 
         Raises:
-            AssemblyError: OCQ-509 for a name that is no group.
+            AssemblyError: OCQ-509 for a name that is not a group.
             RebuildError: OCQ-630, if the group cannot be rebuilt at all, or is being rebuilt.
             OnStartError: OCQ-507, if ``@on_start`` fails there.
         """
@@ -178,7 +178,7 @@ class Rebuilds:
             watcher: Is shown how far it is.
 
         Raises:
-            AssemblyError: OCQ-509 for a name that is no group.
+            AssemblyError: OCQ-509 for a name that is not a group.
             RebuildError: OCQ-630, if it cannot be rebuilt beside the live one; OCQ-635, if a handler fails there for
                 good; OCQ-636, if events were skipped, or wait in the inbox, that the live group has handled.
             WaitTimedOutError: OCQ-536, if others held locks on the tables for too long; the shadow stays.
@@ -226,7 +226,7 @@ class Rebuilds:
         """Put the tables back that a swap has kept, with their progress, from which the group then continues.
 
         Raises:
-            AssemblyError: OCQ-509 for a name that is no group.
+            AssemblyError: OCQ-509 for a name that is not a group.
             RebuildError: OCQ-630, if none are kept, or they cannot be put back.
             WaitTimedOutError: OCQ-536, if others held locks on the tables for too long.
         """

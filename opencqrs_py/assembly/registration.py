@@ -116,7 +116,7 @@ class Registered:
 
         Raises:
             ProjectCodeError: OCQ-217, if the registration raises something else than an explained error.
-            AssemblyError: OCQ-502, if it returns something that is no controller.
+            AssemblyError: OCQ-502, if it returns something that is not a controller.
         """
         for key in keys:
             self._handles.append(ProcessorHandle(key, engine))

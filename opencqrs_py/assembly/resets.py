@@ -134,7 +134,7 @@ class Resets:
             dry_run: Whether only to return what would happen; no function is called.
 
         Raises:
-            AssemblyError: OCQ-509 for a name that is no group.
+            AssemblyError: OCQ-509 for a name that is not a group.
             ResetError: OCQ-612, if too many events wait in the inbox; OCQ-613, if the group cannot be reset, or there
                 is no such position; OCQ-614, if an ``@on_reset`` function has raised its cause.
             WaitTimedOutError: OCQ-536, if a node has not released them in time.
@@ -164,7 +164,7 @@ class Resets:
                     _call(function, place, reset, Work(group.name, Partition(1, 0), opened.unit), tracker)
             result = ResetResult(reset, head, opened.replays, running)
             why = f": {reset.reason}" if reset.reason else ""
-            _log.warning("group %s was reset to position %d by %s%s", group.name, position, actor(), why)
+            _log.info("group %s was reset to position %d by %s%s", group.name, position, actor(), why)
         return result
 
     def _position(self, target: ResetTarget, source: EventSource, head: int) -> int:

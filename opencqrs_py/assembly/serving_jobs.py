@@ -51,7 +51,7 @@ class JobsBranch(Branch):
         self._errands.stop(patience)
 
     def methods(self, path: str) -> Sequence[str]:
-        """Return the methods of a path, without ``HEAD``; none if it is no path of jobs."""
+        """Return the methods of a path, without ``HEAD``; none if it is not a path of jobs."""
         match path.split("/"):
             case ["", "jobs"]:
                 return ("GET",)

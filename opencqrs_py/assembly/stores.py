@@ -86,7 +86,7 @@ def mapping_of(settings: MappingSettings, url: str) -> TableMapping | None:
     """Return the table of another system that settings name, ``None`` when they name none.
 
     Raises:
-        EventStoreError: OCQ-313, if a part is missing; OCQ-325, if the store is no SQL database.
+        EventStoreError: OCQ-313, if a part is missing; OCQ-325, if the store is not a SQL database.
     """
     named = {name: value for name, value in settings if value is not None}
     mapping = TableMapping.of(named, "event-store.mapping", "event-store.mapping")
@@ -96,9 +96,9 @@ def mapping_of(settings: MappingSettings, url: str) -> TableMapping | None:
 
 
 def refuse_all_but_sql(url: str, mapping: TableMapping, place: str) -> None:
-    """Refuse with OCQ-325 a table of another system, named in ``place``, in an event store that is no SQL database."""
+    """Refuse a table of another system, named in ``place``, in a store that is not a SQL database, with OCQ-325."""
     if not is_sql(url):
-        what = f"{mapping.said_in} names a table, but the event store is no SQL database"
+        what = f"{mapping.said_in} names a table, but the event store is not a SQL database"
         fix = f"let the store's URL be that of the database that holds the table, or leave {mapping.said_in} out"
         raise EventStoreError("OCQ-325", what, place, fix)
 

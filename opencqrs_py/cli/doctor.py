@@ -17,6 +17,7 @@ from opencqrs_py.errors import ExplainedError, OpenCqrsError
 from opencqrs_py.model.masking import scrubbed
 from opencqrs_py.model.naming import counted
 from opencqrs_py.processing.exceptions import one_line
+from opencqrs_py.processing.ports import CountingSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,7 @@ def _settings(options: ProjectOptions) -> str:
 def _event_store(options: ProjectOptions) -> str:
     application = options.application()
     store = application.event_store
-    count = getattr(store, "count", store.head)()
+    count = store.count() if isinstance(store, CountingSource) else store.head()
     return f"{application.container.event_store_choice().choice}: {counted(count, 'event')}"
 
 

@@ -13,9 +13,10 @@ import click
 from opencqrs_py.cli.options import Integer, ProjectOptions, Seconds, format_option, project_options
 from opencqrs_py.cli.output import cell, print_json, print_line, stdout
 from opencqrs_py.cli.rebuilds import rebuild_command
+from opencqrs_py.cli.records import print_only_warnings
 
 if TYPE_CHECKING:
-    from opencqrs_py.assembly.layouts import LayoutResult
+    from opencqrs_py.assembly.layouts import LayoutResult, Layouts
     from opencqrs_py.assembly.resets import ResetResult
     from opencqrs_py.assembly.status import GroupStatus
 
@@ -130,7 +131,7 @@ def release_command(
 @click.option("--to-time", "time", metavar="TIME", help="With the first event of this ISO 8601 time or a later one.")
 @click.option("--to-event", "event", metavar="ID", help="With the event of this id.")
 @click.option("--source", default="", help="The source of that event, if several have one of the id.")
-@click.option("--reason", default="", help="Why, for the log and for @on_reset functions.")
+@click.option("--reason", default="", help="Why, for opencqrs status and @on_reset functions.")
 @click.option("--context", metavar="JSON", help="What @on_reset functions get besides.")
 @click.option("--timeout", type=Seconds(), default="1m", show_default=True, help="Longest wait for nodes to let go.")
 @click.option("--dry-run", is_flag=True, help="Say what would happen, and change nothing.")
@@ -160,6 +161,7 @@ def reset_command(  # noqa: PLR0913 an argument an option
 
     target = ResetTarget(to, position, None if time is None else _time(time), event, source)
     given = None if context is None else _parsed(context)
+    print_only_warnings()  # what is logged of the reset is printed as the result
     resets = options.application().resets
     result = resets.reset(name, target, reason=reason, context=given, timeout=timeout, dry_run=dry_run)
     if as_json:
@@ -185,7 +187,7 @@ def split_command(options: ProjectOptions, name: str, *, timeout: float, dry_run
 
     Two processors then share its sequences.
     """
-    _tell_layout(options.application().layouts.split(name, timeout=timeout, dry_run=dry_run), as_json=as_json)
+    _tell_layout(_layouts(options).split(name, timeout=timeout, dry_run=dry_run), as_json=as_json)
 
 
 @groups_command.command("merge")
@@ -195,7 +197,7 @@ def split_command(options: ProjectOptions, name: str, *, timeout: float, dry_run
 @format_option
 def merge_command(options: ProjectOptions, name: str, *, timeout: float, dry_run: bool, as_json: bool) -> None:
     """Merge a partition with the other half of what it was split from."""
-    _tell_layout(options.application().layouts.merge(name, timeout=timeout, dry_run=dry_run), as_json=as_json)
+    _tell_layout(_layouts(options).merge(name, timeout=timeout, dry_run=dry_run), as_json=as_json)
 
 
 @groups_command.command("partitions")
@@ -212,8 +214,13 @@ def partitions_command(
     It does not matter how many it had before. Each continues where its sequences were: no event is handled twice,
     and none is left out. That counts until life-cycle.partitions is changed.
     """
-    layouts = options.application().layouts
+    layouts = _layouts(options)
     _tell_layout(layouts.repartition(name, count, timeout=timeout, dry_run=dry_run), as_json=as_json)
+
+
+def _layouts(options: ProjectOptions) -> Layouts:
+    print_only_warnings()  # what is logged of a change is printed as the result
+    return options.application().layouts
 
 
 def _tell_layout(result: LayoutResult, *, as_json: bool) -> None:
@@ -269,7 +276,7 @@ def _parsed(text: str) -> object:
     try:
         found: object = json.loads(text)
     except ValueError as error:
-        what = f"it is no JSON ({error}); a text needs its quotes, too: --context '\"2024\"'"
+        what = f"it is not JSON ({error}); a text needs its quotes, too: --context '\"2024\"'"
         raise click.BadParameter(what, param_hint="'--context'") from None
     return found
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from importlib import import_module
 from typing import NoReturn
 
 import click
+from typing_extensions import override
 
 from opencqrs_py.cli.output import explain, print_line, stderr
 from opencqrs_py.cli.records import records_on_terminal
@@ -15,21 +17,22 @@ from opencqrs_py.cli.signals import INTERRUPTED, signals
 from opencqrs_py.errors import EngineLostError, ExplainedError, NotReachedError, OpenCqrsError, WaitTimedOutError
 
 _COMMANDS = {
-    "await": "opencqrs_py.cli.awaiting",
-    "conditions": "opencqrs_py.cli.config",
-    "config": "opencqrs_py.cli.config",
-    "doctor": "opencqrs_py.cli.doctor",
-    "events": "opencqrs_py.cli.events",
-    "groups": "opencqrs_py.cli.groups",
-    "health": "opencqrs_py.cli.health",
-    "inbox": "opencqrs_py.cli.inbox",
-    "init": "opencqrs_py.cli.init",
-    "jobs": "opencqrs_py.cli.jobs",
-    "nodes": "opencqrs_py.cli.nodes",
-    "run": "opencqrs_py.cli.run",
-    "schema": "opencqrs_py.cli.config",
-    "status": "opencqrs_py.cli.status",
+    "await": ("awaiting", "Wait until groups have stored their progress up to an event."),
+    "conditions": ("config", "Show what was chosen where settings leave a choice, and why."),
+    "config": ("config", "Show the effective settings, each with its origin."),
+    "doctor": ("doctor", "Check Python, Java, Spark, the databases and the handlers."),
+    "events": ("events", "Append, import, export, list, follow and count events."),
+    "groups": ("groups", "Start, stop, reset and rebuild groups; change their partitions."),
+    "health": ("health", "Show whether all is well with groups and jobs, from any process."),
+    "inbox": ("inbox", "Show, try, pause or skip the events that wait in the inbox."),
+    "init": ("init", "Make a small project in DIR."),
+    "jobs": ("jobs", "Show jobs and their runs, and run, pause or cancel them."),
+    "nodes": ("nodes", "Show the nodes that run processors or jobs, and what each has."),
+    "run": ("run", "Run the processors of a project, and its jobs."),
+    "schema": ("config", "Print the JSON Schema of application.yaml, for editors."),
+    "status": ("status", "Show how far every partition is, from any process."),
 }
+"""The commands: the module of each and the first sentence of its help, which ``--help`` shows without loading it."""
 
 WRONG_USE = 2
 WAIT_TIMED_OUT = 4
@@ -37,19 +40,26 @@ _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 class _Commands(click.Group):
-    """Loads a command's module when the command is used, so that ``opencqrs config`` stays quick."""
+    """Loads a command's module when the command is used, so that ``opencqrs config`` and ``--help`` stay quick."""
 
+    @override
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
         return sorted(_COMMANDS)
 
+    @override
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         del ctx
-        module = _COMMANDS.get(cmd_name)
-        if module is None:
+        if cmd_name not in _COMMANDS:
             return None
-        command: click.Command = getattr(__import__(module, fromlist=[cmd_name]), f"{cmd_name}_command")
+        module = import_module(f"opencqrs_py.cli.{_COMMANDS[cmd_name][0]}")
+        command: click.Command = getattr(module, f"{cmd_name}_command")
         return command
+
+    @override
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, _COMMANDS[name][1]) for name in self.list_commands(ctx)])
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})

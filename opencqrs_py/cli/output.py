@@ -103,11 +103,13 @@ def explain(error: OpenCqrsError) -> None:
 
 def clean(text: str) -> str:
     """Make text from outside safe to print: control characters but line ends become visible."""
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)
 
 
 def cell(text: str) -> Text:
-    """Return text from outside as a cell of a table, in which brackets are no tags."""
+    """Return text from outside as a cell of a table, in which brackets are not a tags."""
     from rich.text import Text  # noqa: PLC0415 only when a table is printed
 
     return Text(clean(text))

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
 import orjson
+from typing_extensions import override
 
 from opencqrs_py.assembly.rates import Rates
 from opencqrs_py.assembly.rows import group_rows
@@ -49,8 +50,8 @@ class Display:
 class LineDisplay(Display):
     """The same for programs: one JSON array a line."""
 
+    @override
     def show(self, statuses: Sequence[GroupStatus]) -> None:
-        """Show a look."""
         sys.stdout.write(orjson.dumps(group_rows(statuses), option=orjson.OPT_NON_STR_KEYS).decode() + "\n")
         sys.stdout.flush()
 

@@ -151,7 +151,7 @@ def parsed_json(text: str) -> Value:
     """Return the content of ``text``; numbers stay texts, as they are in all other sources.
 
     Raises:
-        ValueError: ``text`` is no JSON, or names a key twice; the message quotes nothing but that key.
+        ValueError: ``text`` is not JSON, or names a key twice; the message quotes nothing but that key.
     """
     try:
         return json.loads(

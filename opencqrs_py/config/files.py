@@ -133,7 +133,7 @@ class FileReader:
     def _parsed(self, file: Path, text: str) -> list[Document]:
         origin, form = Origin(OriginKind.FILE, self.shown(file)), FORMATS.get(file.suffix.lower())
         if form is None:
-            what, fix = f"{file.suffix or 'no suffix'} is no format of settings", f"use one of {listed(FORMATS)}"
+            what, fix = f"{file.suffix or 'no suffix'} is not a format of settings", f"use one of {listed(FORMATS)}"
             self.findings.error(Code.FILE_UNREADABLE, what, origin, fix)
             return []
         parse = getattr(import_module(f"opencqrs_py.config.{form}_file"), f"{form}_documents")
@@ -268,7 +268,7 @@ def why_no_file(path: Path) -> str:
         mode = path.stat().st_mode
     except OSError as error:
         return _reason(path, error)
-    return "" if stat.S_ISREG(mode) else _KINDS.get(stat.S_IFMT(mode), "it is no file")
+    return "" if stat.S_ISREG(mode) else _KINDS.get(stat.S_IFMT(mode), "it is not a file")
 
 
 def why_no_folder(path: Path) -> str:

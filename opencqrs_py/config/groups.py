@@ -10,8 +10,6 @@ Source:
 
 # ruff: noqa: RUF009 `setting` returns the field of a dataclass
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Annotated
@@ -331,7 +329,7 @@ inherited = GROUP_FAMILY.inherited
 """Each setting of a group with who decided it; see :meth:`Family.inherited`."""
 
 
-def effective_group(settings: Settings, name: str) -> EffectiveGroup:
+def effective_group(settings: "Settings", name: str) -> EffectiveGroup:
     """Return every setting of the group ``name``, in any spelling; it need not be configured itself."""
     chosen = GROUP_FAMILY.inherited(settings, name)
     given = frozenset(leaf for leaf, each in chosen.items() if each.is_given and not each.replaced_by)

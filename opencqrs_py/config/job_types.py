@@ -24,8 +24,8 @@ def _job_cron(value: object) -> str | None:
         return None
     if len(text.split()) == _QUARTZ_FIELDS:
         fix = (
-            "write five fields like 0 3 * * * (each day at three), or six with seconds first like 0 0 3 * * *; there "
-            "is no field for the year"
+            "write five fields like 0 3 * * * (each day at three), or six with seconds first like 0 0 3 * * *; "
+            "there is no field for the year"
         )
         raise refusal("it has seven fields, as only Quartz takes them", fix)
     return read_cron(text)

@@ -6,8 +6,6 @@ These values travel to Spark's workers: they import nothing heavy, pickle, and c
 
 # ruff: noqa: RUF009 `setting` returns the field of a dataclass
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
@@ -133,7 +131,7 @@ JOB_FAMILY = Family(
 """The settings of all jobs, and how each is inherited."""
 
 
-def effective_job(settings: Settings, name: str) -> JobSettings:
+def effective_job(settings: "Settings", name: str) -> JobSettings:
     """Return every setting of the job ``name``, in any spelling; it need not be configured itself."""
     job: JobSettings = JOB_FAMILY.effective(JOB_FAMILY.inherited(settings, name))
     return job

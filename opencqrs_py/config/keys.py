@@ -22,7 +22,7 @@ from pydantic.fields import FieldInfo
 from opencqrs_py.config.groups import GROUP_FAMILY
 from opencqrs_py.config.inheritance import Family
 from opencqrs_py.config.jobs import JOB_FAMILY
-from opencqrs_py.config.value_types import Fact
+from opencqrs_py.config.value_types import NO_FACT, Fact
 from opencqrs_py.model.naming import canonical, letters_and_digits
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Setting:
     key: str  # dotted, in kebab case
     default: Any  # the built-in one; ``None`` when there is none
     nullable: bool  # ``None`` is a value of it, so that ``null`` can reset what lower sources say
-    choices: tuple[str, ...]  # the words that it allows; empty when it is no choice
+    choices: tuple[str, ...]  # the words that it allows; empty when it is not a choice
     secret: bool  # its value must never be shown
     names: tuple[str, ...]  # the fields of a section
 
@@ -168,9 +168,14 @@ class Index:
         """The paths of all settings but maps, by the letters and digits of their keys."""
         return {letters_and_digits("".join(path)): path for path in self.inside(())}
 
-    def _add(self, path: Path, info: FieldInfo, default: Any, forms: list[tuple[Path, str]]) -> None:
-        """Add a setting under each form of its key, which may hold a former name, and everything below it."""
+    def _add(self, path: Path, info: FieldInfo, default: Any, above: list[tuple[Path, str]]) -> None:
+        """Add a setting and everything below it under each form of its key, which may hold a former name.
+
+        ``above`` are the forms of the section it is in, each with the former name that it holds.
+        """
         type_, fact = _unwrapped(info)
+        names = [*((old, old) for old in fact.formerly), *((name, "") for name in path[-1:])]
+        forms = [((*form, canonical(own)), former or old) for form, former in above for own, old in names] or above
         children, is_class = _fields_of(type_), isinstance(type_, type)
         kind = SettingKind.SECTION if _is_section(type_) else _KINDS.get(get_origin(type_), SettingKind.VALUE)
         self.by_path[path] = setting = Setting(
@@ -191,10 +196,7 @@ class Index:
         if (named := get_args(type_)[1] if kind is SettingKind.MAP else _named_in(type_)) is not None:
             self.maps[path] = index_of(named)
         for name, child in children.items():
-            built_in = None if child.is_required() else child.get_default(call_default_factory=True)
-            names = [*((old, old) for old in _unwrapped(child)[1].formerly), (name, "")]
-            below = [((*form, canonical(own)), former or old) for form, former in forms for own, old in names]
-            self._add((*path, name), child, getattr(default, name, built_in), below)
+            self._add((*path, name), child, getattr(default, name, _built_in(child)), forms)
 
     def settings(self) -> Iterator[Setting]:
         """Yield every setting; a map is yielded instead of its contents."""
@@ -294,6 +296,7 @@ def _is_section(type_: Any) -> bool:
     return isinstance(type_, type) and (issubclass(type_, BaseModel) or is_dataclass(type_))
 
 
+@cache
 def _fields_of(type_: Any) -> dict[str, FieldInfo]:
     """Return the fields of a model, or of a dataclass that pydantic validates; of other types none."""
     if not _is_section(type_):
@@ -302,6 +305,13 @@ def _fields_of(type_: Any) -> dict[str, FieldInfo]:
         return dict(type_.model_fields)
     hints = get_type_hints(type_, include_extras=True)
     return {each.name: FieldInfo.from_annotated_attribute(hints[each.name], each) for each in fields(type_)}
+
+
+def _built_in(info: FieldInfo) -> Any:
+    """Return the default of a field, which is shared, not copied; ``None`` if it has none."""
+    if info.default_factory is not None:
+        return info.get_default(call_default_factory=True)
+    return None if info.is_required() else info.default
 
 
 def _named_in(type_: Any) -> Any:
@@ -319,8 +329,11 @@ def _unwrapped(info: FieldInfo) -> tuple[Any, Fact]:
     while get_origin(type_) is Annotated:
         type_, *metadata = get_args(type_)
         found += metadata
+    facts = [each for each in reversed(found) if isinstance(each, Fact)]
+    if len(facts) < 2:
+        return type_, facts[0] if facts else NO_FACT
     said: dict[str, Any] = {}
-    for fact in reversed([each for each in found if isinstance(each, Fact)]):
+    for fact in facts:
         said |= {each.name: value for each in fields(fact) if (value := getattr(fact, each.name)) != each.default}
     return type_, Fact(**said)
 

@@ -164,7 +164,7 @@ class _Found:
         values = {
             path: value
             for path, value in merged.values.items()
-            # of other settings, None is no value: it brings the default back
+            # of other settings, None is not a value: it brings the default back
             if value is not None or path[0] in _INHERITING or merged.index.at(path).nullable
         }
         tree = nested(values)

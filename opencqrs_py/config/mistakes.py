@@ -46,9 +46,9 @@ _NEW_NAME = 0.95
 _VARIABLE_FIX = "write OPENCQRS and the names of a setting with __ between them, like OPENCQRS__SPARK__MASTER"
 _LONGEST_SHOWN = 60
 _NO_BOOL = ("it is neither true nor false", "write true or false")
-_NO_WHOLE = ("it is no whole number", "write digits only, like 4")
-_NO_NUMBER = ("it is no number", "write digits, with a point if need be, like 1.5")
-_NO_SECTION = ("it is no section", "write settings below it")
+_NO_WHOLE = ("it is not a whole number", "write digits only, like 4")
+_NO_NUMBER = ("it is not a number", "write digits, with a point if need be, like 1.5")
+_NO_SECTION = ("it is not a section", "write settings below it")
 _PLAIN = {
     "bool_parsing": _NO_BOOL,
     "bool_type": _NO_BOOL,
@@ -57,12 +57,12 @@ _PLAIN = {
     "int_type": _NO_WHOLE,
     "float_parsing": _NO_NUMBER,
     "float_type": _NO_NUMBER,
-    "finite_number": ("it is no finite number", _NO_NUMBER[1]),
+    "finite_number": ("it is not a finite number", _NO_NUMBER[1]),
     "dataclass_type": _NO_SECTION,
     "model_type": _NO_SECTION,
-    "dict_type": ("it is no section", "write names and values below it"),
-    "list_type": ("it is no list", "write a list of texts"),
-    "string_type": ("it is no text", "write a text"),
+    "dict_type": ("it is not a section", "write names and values below it"),
+    "list_type": ("it is not a list", "write a list of texts"),
+    "string_type": ("it is not text", "write a text"),
     "string_too_short": ("it is empty", "write a text"),
 }
 """Reason and fix for pydantic's own errors."""

@@ -30,7 +30,7 @@ def applies(expressions: Sequence[str], active: Collection[str]) -> bool:
     and ``and`` may be mixed with ``or`` only by means of brackets.
 
     Raises:
-        ValueError: An expression is no expression; the message says why.
+        ValueError: An expression is not an expression; the message says why.
 
     Source:
         Spring Framework, "Profiles.of".
@@ -48,7 +48,7 @@ def mentioned(expressions: Sequence[str]) -> set[str]:
     """Return the names in ``expressions``.
 
     Raises:
-        ValueError: An expression is no expression.
+        ValueError: An expression is not an expression.
     """
     return {token for expression in expressions for token in _tokens(expression) if token not in _SIGNS}
 
@@ -57,7 +57,7 @@ def _tokens(expression: str) -> list[str]:
     tokens: list[str] = _TOKEN.findall(expression)
     for token in tokens:
         if token not in _SIGNS and not re.fullmatch(_NAME, token):
-            raise ValueError(f"{token!r} is no part of an expression")
+            raise ValueError(f"{token!r} is not part of an expression")
     return [_WORDS.get(token.casefold(), token) for token in tokens]
 
 

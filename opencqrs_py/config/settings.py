@@ -1,10 +1,8 @@
 """What a user may set: the validated models of the ``opencqrs`` tree."""
 
-from __future__ import annotations
-
 import warnings
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, ClassVar, Self
 
 from annotated_types import Ge
 from pydantic import (
@@ -28,9 +26,6 @@ from opencqrs_py.config.sources import LayeredSource
 from opencqrs_py.config.value_types import Bind, Duration, Fact, Name, Token, Url, Whole
 from opencqrs_py.model.masking import masked
 from opencqrs_py.model.naming import canonical
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 ColumnName = Annotated[str, Field(min_length=1)]
 

@@ -163,7 +163,7 @@ class DotenvSource(LayeredSource):
             origin = Origin(OriginKind.FILE, file, binding.original.line)
             if binding.error:
                 fix = "write it like NAME=value"
-                self.findings.error(Code.FILE_UNREADABLE, "it is no variable", origin, fix)
+                self.findings.error(Code.FILE_UNREADABLE, "it is not a variable", origin, fix)
             elif binding.key is not None:
                 yield Entry((binding.key,), _text_value(binding.value), origin)
 

@@ -29,7 +29,7 @@ def toml_documents(text: str, file: Origin, findings: Findings) -> list[list[Ent
         place = _PLACE.search(str(error))
         where = replace(file, line=int(place[1]), column=int(place[2])) if place else file
         reason = _PLACE.sub("", str(error)).strip()
-        findings.error(Code.FILE_UNREADABLE, f"it is no TOML: {reason}", where, "check brackets and quotes there")
+        findings.error(Code.FILE_UNREADABLE, f"it is not TOML: {reason}", where, "check brackets and quotes there")
         return []
     except RecursionError:
         places = _places(text, file)

@@ -47,14 +47,16 @@ _SECONDS = {unit: seconds for unit, (seconds, _) in _UNITS.items()}
 _WORDS = {word: unit for unit, (_, words) in _UNITS.items() for word in (unit, *words.split())}
 
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
-_BARE = re.compile(rf"[+-]?{_NUMBER}")
-_PART = re.compile(rf"({_NUMBER})\s*([a-zµμ]+)\s*")
-_PARTS = re.compile(rf"(?:{_NUMBER}\s*[a-zµμ]+\s*)+")
-_ISO = re.compile(r"p(?=[0-9]|t)([0-9]+w)?([0-9]+d)?(t(?=[0-9])([0-9]+h)?([0-9]+m)?([0-9]+([.,][0-9]+)?s)?)?", re.ASCII)
-_ISO_CALENDAR = re.compile(r"p[^t]*[ym].*")
+# Compiled when a duration is read: most commands read none.
+_BARE = rf"[+-]?{_NUMBER}"
+_PART = rf"({_NUMBER})\s*([a-zµμ]+)\s*"
+_PARTS = rf"(?:{_NUMBER}\s*[a-zµμ]+\s*)+"
+_ISO = r"p(?=[0-9]|t)([0-9]+w)?([0-9]+d)?(t(?=[0-9])([0-9]+h)?([0-9]+m)?([0-9]+([.,][0-9]+)?s)?)?"
+_ISO_CALENDAR = r"p[^t]*[ym].*"
 
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.*|file:.+", re.DOTALL)
+
 _DURATION_FIX = "write it like 2s, 500ms, 1m30s or PT10S"
 _BIND_FIX = "write a port like 8080, or an address like 127.0.0.1:8080, [::1]:8080 or 0.0.0.0:8080"
 _TOKEN_FIX = "write letters, digits and signs of ASCII without spaces, or null for none"  # noqa: S105 no password
@@ -131,7 +133,7 @@ def parse_duration(text: str, *, infinite: bool = False) -> float:
     """Return the seconds, 0 or more, that ``text`` says: ``500ms``, ``1m30s``, ``PT10S``, or if it may, ``infinite``.
 
     Raises:
-        ValueError: The text is no duration; the message says what to write instead.
+        ValueError: The text is not a duration; the message says what to write instead.
 
     Source:
         Spring Boot reference, "Converting Durations", without its bare milliseconds and with combinations.
@@ -141,7 +143,7 @@ def parse_duration(text: str, *, infinite: bool = False) -> float:
         if infinite:
             return math.inf
         raise ValueError("it needs an end; write it like 30s, 500ms or PT30S")
-    if _BARE.fullmatch(said):
+    if re.fullmatch(_BARE, said):
         raise ValueError(_unit_is_missing(said))
     parts = _iso_parts(said) if said.startswith("p") else _parts(said)
     return checked_seconds(float(sum(Decimal(number) * seconds for number, seconds in parts)))
@@ -181,22 +183,22 @@ def _unit_is_missing(number: str) -> str:
 
 
 def _iso_parts(said: str) -> list[tuple[str, Decimal]]:
-    if _ISO_CALENDAR.fullmatch(said):
+    if re.fullmatch(_ISO_CALENDAR, said):
         raise ValueError("months and years have no fixed length; write days (P30D), or put a T before minutes (PT1M)")
-    if not _ISO.fullmatch(said):
-        raise ValueError("it is no ISO-8601 duration; write it like PT10S, PT1M30S or P1DT2H")
+    if not re.fullmatch(_ISO, said):
+        raise ValueError("it is not an ISO-8601 duration; write it like PT10S, PT1M30S or P1DT2H")
     factors = {**_SECONDS, "w": 7 * _SECONDS["d"]}
-    return [(number, factors[unit]) for number, unit in _PART.findall(said.replace(",", ".").replace("t", ""))]
+    return [(number, factors[unit]) for number, unit in re.findall(_PART, said.replace(",", ".").replace("t", ""))]
 
 
 def _parts(said: str) -> list[tuple[str, Decimal]]:
-    if not _PARTS.fullmatch(said):
-        reason = "a clock time is not a duration" if ":" in said else "it is no duration"
+    if not re.fullmatch(_PARTS, said):
+        reason = "a clock time is not a duration" if ":" in said else "it is not a duration"
         raise ValueError(f"{reason}; write it like 2s, 500ms, 1m30s or PT10S")
-    parts = _PART.findall(said)
+    parts = re.findall(_PART, said)
     for _, word in parts:
         if word not in _WORDS:
-            raise ValueError(f"{word!r} is no unit of time; use one of {', '.join(_SECONDS)}")
+            raise ValueError(f"{word!r} is not a unit of time; use one of {', '.join(_SECONDS)}")
     units = [_WORDS[word] for _, word in parts]
     if units != sorted(set(units), key=list(_SECONDS).index):
         raise ValueError("each unit may come once, the longest first, like 1h30m")
@@ -205,7 +207,7 @@ def _parts(said: str) -> list[tuple[str, Decimal]]:
 
 def _duration(value: object, *, infinite: bool = False) -> float:
     if isinstance(value, bool) or not isinstance(value, str | timedelta | float | int):
-        raise refusal("it is no duration", _DURATION_FIX, Code.DURATION, _DURATION_FIX)
+        raise refusal("it is not a duration", _DURATION_FIX, Code.DURATION, _DURATION_FIX)
     try:
         if isinstance(value, str):
             return parse_duration(value, infinite=infinite)
@@ -221,7 +223,7 @@ def _whole(value: object) -> object:
         return value
     text = value.strip()
     if not _WHOLE.fullmatch(text):
-        raise refusal("it is no whole number", "write digits only, like 4")
+        raise refusal("it is not a whole number", "write digits only, like 4")
     digits = text.lstrip("+-")
     if len(digits) > 1 and digits.startswith("0"):
         fix = f"write {digits.lstrip('0') or '0'}"
@@ -232,7 +234,7 @@ def _whole(value: object) -> object:
 def _finite(value: float) -> float:
     if math.isfinite(value):
         return value
-    raise refusal("it is no finite number", "write digits, with a point if need be, like 1.5")
+    raise refusal("it is not a finite number", "write digits, with a point if need be, like 1.5")
 
 
 def _attempts(value: object, *, least: int = 0) -> int | None:
@@ -240,7 +242,7 @@ def _attempts(value: object, *, least: int = 0) -> int | None:
         return None
     number = _whole(value)
     if not isinstance(number, int) or isinstance(number, bool):
-        raise refusal("it is no whole number", "write digits only, like 4, or infinite")
+        raise refusal("it is not a whole number", "write digits only, like 4, or infinite")
     if number < least:
         raise refusal(f"it is below {least}", f"write {least} or more, or infinite", Code.RANGE)
     return number
@@ -249,7 +251,7 @@ def _attempts(value: object, *, least: int = 0) -> int | None:
 def text_of(value: object) -> str:
     """Return ``value`` if it is a text, or raise what pydantic takes for a refusal."""
     if not isinstance(value, str):
-        raise refusal("it is no text", "write a text")
+        raise refusal("it is not text", "write a text")
     return value
 
 
@@ -267,7 +269,7 @@ def _url(value: object) -> str:
         raise refusal(*mistake)
     if _URL.fullmatch(text):
         return text
-    raise refusal("it is no URL", "write it like sqlite:///events.db or postgresql://user@host/database")
+    raise refusal("it is not a URL", "write it like sqlite:///events.db or postgresql://user@host/database")
 
 
 def _name(value: object) -> str:
@@ -300,7 +302,7 @@ def _position(value: object) -> str:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise refusal("it is no place in the store", _POSITION_FIX) from None
+        raise refusal("it is not a place in the store", _POSITION_FIX) from None
     if moment.tzinfo is None:
         fix = f"write {moment.isoformat()}Z, if that is the zone"
         raise refusal("a time needs its zone", fix, fix_unseen=_POSITION_FIX)
@@ -319,7 +321,7 @@ def read_cron(value: object) -> str:
         fix = (
             "write five fields like 0 3 * * * (each day at three), six with seconds first, or @hourly, @daily, @weekly"
         )
-        raise refusal(f"it is no cron expression ({reason})", fix) from None
+        raise refusal(f"it is not a cron expression ({reason})", fix) from None
     return text
 
 
@@ -338,7 +340,7 @@ def address_of(bind: str) -> tuple[str, int]:
     """Return host and port of an address to listen on; without a host that of this machine alone.
 
     Raises:
-        ValueError: The text is no address; the message says what to write instead.
+        ValueError: The text is not an address; the message says what to write instead.
     """
     host, colon, port = bind.strip().rpartition(":")
     if "/" in bind:
@@ -348,7 +350,7 @@ def address_of(bind: str) -> tuple[str, int]:
     if host in {"*", "[]"}:
         raise ValueError("there is no such host; write 0.0.0.0:8080 or [::]:8080 for all networks of the machine")
     if not re.fullmatch("[0-9]+", port, re.ASCII):
-        raise ValueError(f"{'the port is no number' if colon else 'the port is missing'}; {_BIND_FIX}")
+        raise ValueError(f"{'the port is not a number' if colon else 'the port is missing'}; {_BIND_FIX}")
     if int(port) > _LAST_PORT:
         raise ValueError(f"a port is at most {_LAST_PORT}; {_BIND_FIX}")
     return host.strip("[]") or _LOOPBACK, int(port)
@@ -356,7 +358,7 @@ def address_of(bind: str) -> tuple[str, int]:
 
 def _bind(value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int):
-        raise refusal("it is no address", _BIND_FIX)
+        raise refusal("it is not an address", _BIND_FIX)
     try:
         host, port = address_of(str(value))
     except ValueError as error:

@@ -1,7 +1,7 @@
 """YAML files: entries with line and column, and every value as its text.
 
-YAML's own guesses about types are switched off: ``no`` is the text ``no``, ``1:30`` is no number and ``2024-01-01`` no
-date; what a text means is decided by the setting that it is for.
+YAML's own guesses about types are switched off: ``no`` is the text ``no``, ``1:30`` is not a number and ``2024-01-01``
+not a date; what a text means is decided by the setting that it is for.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def yaml_documents(text: str, file: Origin, findings: Findings) -> list[list[Ent
         reader.broken(error, text)
     except yaml.reader.ReaderError as error:
         place = replace(file, line=text.count("\n", 0, error.position) + 1)
-        findings.error(Code.FILE_UNREADABLE, f"it is no YAML: {error.reason}", place, "remove the character")
+        findings.error(Code.FILE_UNREADABLE, f"it is not YAML: {error.reason}", place, "remove the character")
     except _TooMuchError as error:
         what, mark = error.args
         findings.error(Code.TOO_MUCH, what, reader.at(mark), "remove aliases, or divide the file")
@@ -81,7 +81,7 @@ class _Reader:
     _nodes: int = 0
 
     def broken(self, error: yaml.MarkedYAMLError, text: str) -> None:
-        """Report that the file is no YAML, with a hint for known traps."""
+        """Report that the file is not YAML, with a hint for known traps."""
         mark = error.problem_mark or error.context_mark
         line = text.splitlines()[mark.line] if mark and mark.line < len(text.splitlines()) else ""
         if "${" in line and "{" in line.replace("${", ""):
@@ -90,7 +90,7 @@ class _Reader:
             fix = "indent with spaces, not with tabs"
         else:
             fix = "check indentation, colons and quotes there"
-        what = f"it is no YAML: {'; '.join(filter(None, (error.problem, error.context)))}"
+        what = f"it is not YAML: {'; '.join(filter(None, (error.problem, error.context)))}"
         self.findings.error(Code.FILE_UNREADABLE, what, self.at(mark) if mark else self.file, fix)
 
     def at(self, mark: Any) -> Origin:

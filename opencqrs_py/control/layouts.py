@@ -58,7 +58,7 @@ def even(count: int) -> tuple[Partition, ...]:
         LayoutError: OCQ-615, if there cannot be that many.
     """
     if not 1 <= count <= MOST_PARTITIONS:
-        what = f"{count:,} is no number of partitions for a group: 1 to {MOST_PARTITIONS:,} are"
+        what = f"{count:,} is not a number of partitions for a group: 1 to {MOST_PARTITIONS:,} are"
         raise LayoutError("OCQ-615", what, fix="give another number")
     return layout(count)
 

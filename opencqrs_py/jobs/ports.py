@@ -187,7 +187,7 @@ class Selector(Protocol):
         Executed again for each page it would select others, as what is done changes what comes first.
 
         Returns:
-            ``None`` if it is no such statement.
+            ``None`` if it is not such a statement.
 
         Raises:
             JobError: OCQ-665, if it selects something else than one column.
@@ -203,7 +203,7 @@ class Selector(Protocol):
             unit: The transaction to read in.
 
         Returns:
-            ``None`` if it is no statement that selects ids.
+            ``None`` if it is not a statement that selects ids.
 
         Raises:
             JobError: OCQ-665, if it selects something else than one column.

@@ -54,14 +54,14 @@ def chosen_ids(ids: Sequence[JobId]) -> tuple[JobId, ...]:
 
     Raises:
         ValueError: If there are none: the job must not run for all then.
-        TypeError: If one is no id.
+        TypeError: If one is not an id.
     """
     if isinstance(ids, str | bytes):
         raise TypeError(f"ids are a list, and {ids!r} is one of them: write [{ids!r}]")
     wanted = tuple(ids)
     for each in wanted:
         if isinstance(each, bool) or not isinstance(each, int | str):
-            raise TypeError(f"{each!r} is no id: ids are whole numbers and texts, such as str() of a UUID")
+            raise TypeError(f"{each!r} is not an id: ids are whole numbers and texts, such as str() of a UUID")
     if not wanted:
         raise ValueError("ids is empty: name some, or leave it out to run the job for all that applies")
     return distinct(wanted)
@@ -105,7 +105,7 @@ class JobRun:
         queued: Whether it was let in to wait for others to end.
         cancelled_at: When it was requested to end.
         ticks: How many ticks the record covers, at least 1.
-        parent: Id of the run whose ids it has a part of; empty: it is no child. A child is in no list, and
+        parent: Id of the run whose ids it has a part of; empty: it is not a child. A child is in no list, and
             counts as no run; its owner is the job of Spark that has it in hand.
     """
 

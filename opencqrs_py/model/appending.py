@@ -60,7 +60,7 @@ class Appended(_Counts):
     ids: tuple[str, ...] | None
 
     def __new__(cls, given: int, added: int, ids: tuple[str, ...] | None = None) -> Self:
-        """Make the tuple; ``ids`` is no part of it."""
+        """Make the tuple; ``ids`` is not part of it."""
         made = super().__new__(cls, given, added)
         made.ids = ids
         return made

@@ -30,8 +30,8 @@ def parse_event(line: bytes | str, position: int = 0, *, stored: bool = False) -
             strict RFC 3339.
 
     Raises:
-        EventFormatError: OCQ-212, naming the wrong attribute and its correct form; OCQ-230, if the line is no
-            unambiguous JSON object; OCQ-231 for binary data.
+        EventFormatError: OCQ-212, naming the wrong attribute and its correct form; OCQ-230, if the line is not
+            an unambiguous JSON object; OCQ-231 for binary data.
 
     Source:
         CloudEvents 1.0, JSON event format.
@@ -179,7 +179,7 @@ def _check(fields: dict[str, Any], check_the_time: Callable[[str | None], object
     try:
         check_the_time(fields.get("time"))
     except ValueError as error:
-        raise EventFormatError("OCQ-212", f"attribute 'time' is no RFC 3339 time: {error}") from None
+        raise EventFormatError("OCQ-212", f"attribute 'time' is not an RFC 3339 time: {error}") from None
 
 
 def _shown(value: Any) -> str:

@@ -24,7 +24,7 @@ def standard_cron(expression: str) -> str:
     of day that does not exist, or that occurs twice.
 
     Raises:
-        ValueError: If it is no cron expression.
+        ValueError: If it is not a cron expression.
     """
     from cronsim import CronSim, CronSimError  # noqa: PLC0415 few settings have one
 
@@ -33,5 +33,5 @@ def standard_cron(expression: str) -> str:
     try:
         CronSim(standard, datetime(2000, 1, 1, tzinfo=UTC))
     except CronSimError as error:
-        raise ValueError(f"'{expression}' is no cron expression: {error}") from None
+        raise ValueError(f"'{expression}' is not a cron expression: {error}") from None
     return standard.removeprefix("0 ") if len(standard.split()) == _WITH_SECONDS else standard

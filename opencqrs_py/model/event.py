@@ -79,7 +79,7 @@ class Event(_Columns):
         """The extension attributes, decoded at each access like ``data``; empty when there are none (K14).
 
         Raises:
-            EventFormatError: OCQ-210, if they are no JSON object, as in a table that another program fills.
+            EventFormatError: OCQ-210, if they are not a JSON object, as in a table that another program fills.
         """
         if not self.extensions:
             return Metadata()
@@ -100,13 +100,13 @@ class Event(_Columns):
         A leap second is the first moment of the next second.
 
         Raises:
-            EventFormatError: OCQ-210, if it is no time, as in a table that another program fills, or
+            EventFormatError: OCQ-210, if it is not a time, as in a table that another program fills, or
                 is in the year 0 or 10,000.
         """
         try:
             return moment_of(self.time) if self.time else None
         except ValueError:
-            what = f"the event's time is {self.time!r}, which is no RFC 3339 time of the years 1 to 9999"
+            what = f"the event's time is {self.time!r}, which is not an RFC 3339 time of the years 1 to 9999"
             fix = "fix it where it is stored, or handle the text that was sent: Event.time"
             raise EventFormatError("OCQ-210", what, self.label, fix) from None
 

@@ -104,7 +104,7 @@ def read_json(text: str) -> Any:
         ``float`` would change digits.
 
     Raises:
-        ValueError: If the text is no JSON, or has a whole number of more than 4,300 digits.
+        ValueError: If the text is not JSON, or has a whole number of more than 4,300 digits.
     """
     value = orjson.loads(text)
     return _read_exactly(text) if loses_digits(text.encode()) else value

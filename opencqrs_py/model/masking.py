@@ -8,7 +8,7 @@ which may repeat them anywhere.
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from functools import cache, lru_cache
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -41,26 +41,21 @@ _OF_URL = (_USER_TOKEN, _USER_PASSWORD, _NO_SCHEME, _ORACLE, _OF_REDIS, _PARAMET
 
 # Written by programs: fields of JSON and of Python, lines of YAML, headers of HTTP, arguments of commands. Before a
 # colon only what names a secret beyond doubt counts, and only a value that ends the phrase: "password: too long" stays.
-_FIELD = re.compile(
-    rf"((?P<quote>[\"'])(?:[\w.-]*(?:{_WORDS})[\w.-]*|auth|authorization|pass)(?P=quote)\s*:\s*)(?:{_QUOTED})",
-    re.IGNORECASE,
-)
+_FIELD = rf"(?i)((?P<quote>[\"'])(?:[\w.-]*(?:{_WORDS})[\w.-]*|auth|authorization|pass)(?P=quote)\s*:\s*)(?:{_QUOTED})"
 _NO_VALUE = r"(?!(?:yes|no|str|bytes|none|null|true|false)\b)"
 _LAST = r"[^\s,;()\[\]{}]+(?=\s*(?:[,;)\]}\n]|\Z))"
-_LINE = re.compile(
-    rf"((?<![\w.-])[\w.-]*(?:{_SURE_WORDS})[\w.-]*:[ \t]+){_NO_VALUE}(?:{_QUOTED}|{_LAST})", re.IGNORECASE
-)
-_HEADER = re.compile(r"(\bAuthorization\s*[:=]\s*(?:(?:Bearer|Basic|Token)\s+)?)[^\s\"',;)]+", re.IGNORECASE)
-_BEARER = re.compile(r"(\bBearer\s+)(?=[^\s\"',;)]*[0-9])[^\s\"',;)]+")
-_ARGUMENT = re.compile(
-    rf"((?<!\S)--(?:[\w.-]*(?:{_SURE_WORDS}|token)|pass|auth)\s+)(?!-|(?:or|and|to|is|in|for|with|was)\b)(?:{_QUOTED}|\S+)",
-    re.IGNORECASE,
+_LINE = rf"(?i)((?<![\w.-])[\w.-]*(?:{_SURE_WORDS})[\w.-]*:[ \t]+){_NO_VALUE}(?:{_QUOTED}|{_LAST})"
+_HEADER = r"(?i)(\bAuthorization\s*[:=]\s*(?:(?:Bearer|Basic|Token)\s+)?)[^\s\"',;)]+"
+_BEARER = r"(\bBearer\s+)(?=[^\s\"',;)]*[0-9])[^\s\"',;)]+"
+_ARGUMENT = (
+    rf"(?i)((?<!\S)--(?:[\w.-]*(?:{_SURE_WORDS}|token)|pass|auth)\s+)"
+    rf"(?!-|(?:or|and|to|is|in|for|with|was)\b)(?:{_QUOTED}|\S+)"
 )
 
 # In a text there may be several URLs, so what is hidden ends with the URL.
 _IN_TEXT = (
-    re.compile(r"\b((?:eventsourcingdb(?:\+https?)?|esdb|https?)://)[^\s/'\"]*(?=@)", re.IGNORECASE),
-    re.compile(r"(://[^:/@\s]*:)[^\s'\"]*(?=@)"),
+    r"(?i)\b((?:eventsourcingdb(?:\+https?)?|esdb|https?)://)[^\s/'\"]*(?=@)",
+    r"(://[^:/@\s]*:)[^\s'\"]*(?=@)",
     _ORACLE,
     _OF_REDIS,
     _PARAMETER,
@@ -122,7 +117,7 @@ def masked(key: str, value: Any) -> Any:
 
 def scrubbed(text: str) -> str:
     """Return another program's text without the secrets that this process uses, and without those in its URLs."""
-    for secret in _IN_TEXT:
+    for secret in _in_text():
         text = secret.sub(rf"\g<1>{MASK}", text)
     return _without_known(text)
 
@@ -152,6 +147,12 @@ def forget() -> None:
     """Forget all secret values; for tests."""
     with _lock:
         _remembered.clear()
+
+
+@cache
+def _in_text() -> list[re.Pattern[str]]:
+    """Return what finds secrets in a text, compiled when the first text is shown: most commands show none."""
+    return [re.compile(each) for each in _IN_TEXT]
 
 
 def _without_known(text: str) -> str:

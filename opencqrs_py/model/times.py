@@ -58,7 +58,7 @@ def is_time(text: str) -> bool:
 
 
 def check_time(text: str | None) -> None:
-    """Refuse a text that is no RFC 3339 time; ``None``, no time, is accepted.
+    """Refuse a text that is not an RFC 3339 time; ``None``, no time, is accepted.
 
     Raises:
         ValueError: With the mistake, and the form of a time.
@@ -78,7 +78,7 @@ def microseconds(time: str | None) -> int | None:
     an offset, such as ``20260102T030405Z``: earlier versions accepted them, so logs contain them.
 
     Raises:
-        ValueError: If it is no time with an offset.
+        ValueError: If it is not a time with an offset.
     """
     if time is None:
         return None
@@ -99,7 +99,7 @@ def moment_of(time: str) -> datetime:
     A time without an offset, which another program may have written into a table, is a datetime without one.
 
     Raises:
-        ValueError: If it is no time, or its year is not one of Python's, 1..9999.
+        ValueError: If it is not a time, or its year is not one of Python's, 1..9999.
     """
     if _NO_FRACTION.search(time):  # which Python takes
         raise ValueError(f"{time!r} has a point without a digit after it")

@@ -264,7 +264,7 @@ class CheckpointedProcessor(PartitionProcessor):
             index = failed.index
             failure = self._diagnosis.failure_of_handler(failed.error, portion.chunk[index or 0])
             if index is None and failure.origin is not Origin.OUTAGE and len(portion.chunk) > 1:
-                return self._by_halves(cursor, portion)
+                return self._narrowing.by_halves(cursor, portion)
             if not index:
                 return Outcome(cursor, failure=failure)
             if self._gathers:
@@ -322,7 +322,7 @@ class CheckpointedProcessor(PartitionProcessor):
         index, chunk = failed.index, portion.chunk
         failure = self._diagnosis.failure_of_handler(failed.error, chunk[index or 0])
         if index is None and failure.origin is not Origin.OUTAGE:
-            return self._by_halves(cursor, portion)
+            return self._narrowing.by_halves(cursor, portion)
         if not index:
             return Outcome(cursor, failure=failure)
         if self._gathers:

@@ -53,10 +53,10 @@ class CheckpointPositions:
         A request after the claim, for a stored position, or for ``LATEST`` before the first event has no effect.
 
         Raises:
-            CheckpointError: OCQ-647, if ``position`` is no position, or beyond the last event given.
+            CheckpointError: OCQ-647, if ``position`` is not a position, or beyond the last event given.
         """
         if position is not LATEST and (isinstance(position, bool) or not isinstance(position, int)):
-            what = f"a checkpoint was requested at {position!r}, which is no position"
+            what = f"a checkpoint was requested at {position!r}, which is not a position"
             raise CheckpointError("OCQ-647", what, fix="request() for everything so far, or the position of an event")
         with self._lock:
             if not self._open:

@@ -55,13 +55,13 @@ class ColumnType:
 
 def _whole(value: Any) -> Any:
     if isinstance(value, float) and not value.is_integer():
-        raise ValueError("it is no whole number")
+        raise ValueError("it is not a whole number")
     return value
 
 
 def _number(value: Any) -> Any:
     if isinstance(value, bool):
-        raise TypeError("bool is no number")
+        raise TypeError("bool is not a number")
     return value
 
 
@@ -70,7 +70,7 @@ def _made(kind: type) -> ToArrow:
 
     def checked(value: Any) -> Any:
         if not isinstance(value, kind):
-            raise TypeError(f"{type(value).__name__} is no {kind.__name__}")
+            raise TypeError(f"{type(value).__name__} is not a {kind.__name__}")
         if isinstance(value, time) and value.tzinfo is not None:
             raise ValueError("its offset would be lost")
         return value
@@ -182,7 +182,7 @@ def _list(member: ColumnType) -> ColumnType:
 
     def converted(values: Any) -> list[Any]:
         if isinstance(values, str | Mapping):
-            raise TypeError(f"{type(values).__name__} is no list")
+            raise TypeError(f"{type(values).__name__} is not a list")
         return list(values) if convert is None else [None if v is None else convert(v) for v in values]
 
     return ColumnType(pa.list_(member.arrow), converted)

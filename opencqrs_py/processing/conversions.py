@@ -41,7 +41,7 @@ def conversion_of_fields(event_class: type) -> Mapping[str, Conversion]:
 
 
 def converted(data: Mapping[str, Any], fields: Mapping[str, Conversion]) -> dict[str, Any]:
-    """Return data with the values of fields converted; raise ``ValueError`` if a text is no ``Decimal``."""
+    """Return data with the values of fields converted; raise ``ValueError`` if a text is not a ``Decimal``."""
     return {name: fields[name](value) if name in fields else value for name, value in data.items()}
 
 
@@ -180,7 +180,7 @@ def _decimal(value: Any) -> Any:
     except InvalidOperation:
         number = Decimal("NaN")
     if not number.is_finite():
-        msg = f"{value!r} is no decimal number"
+        msg = f"{value!r} is not a decimal number"
         raise ValueError(msg)
     return number
 

@@ -38,7 +38,7 @@ QuickDecoder = Callable[[str | None], Any]
 _read = cast("QuickDecoder", read_json)
 
 NO_OBJECTS = frozenset({list, str, int, float, Decimal, bool, type(None)})
-"""The types of JSON values that are no objects."""
+"""The types of JSON values that are not an objects."""
 
 _PROBLEMS_SHOWN = 5
 _OF_ITS_OWN = ("model", "dataclass")  # schemas that make an object of the class itself

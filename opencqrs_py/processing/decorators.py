@@ -247,7 +247,7 @@ def checkpointing(group: str | Enum) -> Callable[[C], C]:
         given: object = cls
         if not isinstance(given, type):
             shown = getattr(given, "__qualname__", repr(given))
-            raise HandlerSignatureError("OCQ-640", f"@checkpointing marks {shown}, which is no class", fix=fix)
+            raise HandlerSignatureError("OCQ-640", f"@checkpointing marks {shown}, which is not a class", fix=fix)
         setattr(cls, CHECKPOINTING_ATTRIBUTE, (*vars(cls).get(CHECKPOINTING_ATTRIBUTE, ()), GroupMark(name.strip())))
         register(cls)
         return cls

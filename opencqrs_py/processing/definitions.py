@@ -112,7 +112,7 @@ def _handlers(definition: Definition) -> Iterable[Handler]:
     if isinstance(definition, EventHandlerDefinition):
         return definition.handlers
     if not inspect.isroutine(definition):
-        what = f"{getattr(definition, '__qualname__', type(definition).__qualname__)} is no function"
+        what = f"{getattr(definition, '__qualname__', type(definition).__qualname__)} is not a function"
         fix = "give functions, or methods bound to an instance, such as Reminders(mailer).remind"
         raise HandlerSignatureError("OCQ-207", what, place_of(definition), fix)
     marks: tuple[HandlerMark, ...] = getattr(definition, HANDLER_ATTRIBUTE, ())

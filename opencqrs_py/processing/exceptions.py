@@ -267,7 +267,7 @@ def _chain(error: BaseException) -> Iterator[_Link]:
         if before is not None and _module(error) == "sqlalchemy.exc" and getattr(error, "orig", None) is before:
             return  # the driver's error, whose text is part of SQLAlchemy's
         if before is None or id(before) in seen or _module(before).startswith(_INNER):
-            return  # the error of the whole chunk, before it was tried in parts, is no cause of this one
+            return  # the error of the whole chunk, before it was tried in parts, is not a cause of this one
         led_by = _CONTEXT if cause is None else _CAUSE
         error = before
         seen.add(id(error))

@@ -42,7 +42,7 @@ class SurroundingCall:
         """
         generator = self._call(*arguments)
         if not isinstance(generator, Generator):
-            raise self._broken(f"returned a {type(generator).__name__}, which is no generator")
+            raise self._broken(f"returned a {type(generator).__name__}, which is not a generator")
         self._enter(generator)
         try:
             inner()

@@ -10,6 +10,8 @@ from threading import Event as Signal
 from threading import Lock
 from typing import Protocol
 
+from typing_extensions import override
+
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.selection import Selection, Share, Slice
 from opencqrs_py.processing.ports import EventSource, LimitedSource, PickingSource, SharingSource, Watch
@@ -241,7 +243,7 @@ class _PacedWatch(Watch):
                 self._woken.clear()
                 return limit
 
+    @override
     def wake(self) -> None:
-        """Make the wait return early."""
         self._woken.set()
         self._watch.wake()

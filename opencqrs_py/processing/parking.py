@@ -288,7 +288,7 @@ class PartitionInbox:
     def _recorded(
         self, cursor: Cursor, entries: Sequence[InboxEntry], done: Outcome, marked: InboxEntry | None = None
     ) -> Outcome:
-        """Record the outcome of an attempt; it is no failure of the partition.
+        """Record the outcome of an attempt; it is not a failure of the partition.
 
         Nothing is recorded if a person has changed or removed the entry since it was read.
         """

@@ -74,7 +74,7 @@ def _check_callback(callback: Callable[..., Any] | None, name: str, place: str) 
     if callback is None:
         return
     if not callable(callback):
-        raise HandlerSignatureError("OCQ-640", f"{name} is no method", place, f"write {form_of(name)}")
+        raise HandlerSignatureError("OCQ-640", f"{name} is not a method", place, f"write {form_of(name)}")
     if inspect.isgeneratorfunction(callback) or inspect.isasyncgenfunction(callback):
         what = f"{name} must not yield: nothing would run it"
         raise HandlerSignatureError("OCQ-640", what, place, f"write {form_of(name)}")

@@ -11,7 +11,6 @@ from opencqrs_py.errors import (
     HandlerCrashError,
     InboxChangedError,
     InboxError,
-    TransactionEndedError,
 )
 from opencqrs_py.model.checkpoint import CheckpointStatus
 from opencqrs_py.model.chunk import NOTHING, Chunk
@@ -32,6 +31,7 @@ from opencqrs_py.processing.exceptions import label_text, raise_interrupt
 from opencqrs_py.processing.feed import Feed, Page, UnsequencedError
 from opencqrs_py.processing.handler_calls import HandlerCalls, note_circumstances
 from opencqrs_py.processing.isolation import OF_PROCESS
+from opencqrs_py.processing.narrowing import Narrowing
 from opencqrs_py.processing.parking import (
     Parking,
     PartitionInbox,
@@ -119,6 +119,7 @@ class PartitionProcessor:
         self._diagnosis = Diagnosis(tracker, feed.source, dispatcher.places)
         self.claim = Claim(group, partition, tracker, feed.source)
         self.calls = HandlerCalls(group, partition, dispatcher, self._replays, self._diagnosis)
+        self._narrowing = Narrowing(self._handle, self._park_at_once, self._diagnosis)
         self._pipelining = pipelining
         self._caution = Caution() if caution is None else caution
         self._inbox: PartitionInbox | None = None
@@ -386,7 +387,7 @@ class PartitionProcessor:
         except PipelineFailedError:  # by which event, and in which line, shows if each answer is waited for
             return self._handle(cursor, portion, pipelined=False)
         except ChunkFailedError as failed:
-            return self._narrow(cursor, portion, failed)
+            return self._narrowing.after_call(cursor, portion, failed)
         except BaseException as error:  # the commit: an outage, a lost claim, or a constraint checked at its end
             raise_interrupt(error)
             return self._not_committed(cursor, portion, error)
@@ -414,24 +415,7 @@ class PartitionProcessor:
         failure = self._failure(error, Origin.HANDLER, portion.chunk[0])
         if len(portion.chunk) == 1 or failure.origin is not Origin.HANDLER:
             return Outcome(cursor, failure=failure)
-        narrower = self._one_by_one if isinstance(error, TransactionEndedError) else self._by_halves
-        return narrower(cursor, portion)
-
-    def _narrow(self, cursor: Cursor, portion: Portion, failed: ChunkFailedError) -> Outcome:
-        """Commit what comes before the event that failed; look for it if it is not known."""
-        index, chunk = failed.index, portion.chunk
-        failure = self._diagnosis.failure_of_handler(failed.error, chunk[index or 0])
-        if index is None and failure.origin is Origin.OUTAGE:
-            failure = replace(failure, event=f"one of {len(chunk)} events, from {failure.event}")
-        if index is not None and (parked := self._park_at_once(cursor, portion, index, failure)) is not None:
-            return parked
-        if index == 0 or failure.origin is Origin.OUTAGE:
-            return Outcome(cursor, failure=failure)
-        if index is None:
-            ended = isinstance(failed.error, TransactionEndedError)
-            return (self._one_by_one if ended else self._by_halves)(cursor, portion)
-        before = self._handle(cursor, portion.first(index))
-        return before if before.failure is not None or before.changed else replace(before, failure=failure)
+        return self._narrowing.search(cursor, portion, error)
 
     def _park_at_once(self, cursor: Cursor, portion: Portion, index: int, failure: Failure) -> Outcome | None:
         """Park an event to which no attempt is left, in the transaction of what comes before it; ``None``: not so."""
@@ -446,25 +430,6 @@ class PartitionProcessor:
             return done
         parked = Parked(failure, entry.sequence_id, entry.attempts, None, new=True)
         return replace(done, cursor=with_entry(done.cursor, entry), parked=(*done.parked, parked))
-
-    def _by_halves(self, cursor: Cursor, portion: Portion) -> Outcome:
-        """Find the event by which a chunk fails: what comes before it is committed, in ever smaller chunks."""
-        middle = len(portion.chunk) // 2
-        half = portion.first(middle)
-        first = self._handle(cursor, half)
-        if first.failure is not None or not _is_done(first, half):
-            return first
-        return first.followed_by(self._handle(first.cursor, portion.after(middle)))
-
-    def _one_by_one(self, cursor: Cursor, portion: Portion) -> Outcome:
-        """Find the event whose handler ended the transaction: each further call of it repeats what it has committed."""
-        done, rest = Outcome(cursor), portion
-        while rest.chunk and done.failure is None:
-            part, rest = rest.first(1), rest.after(1)
-            done = done.followed_by(self._handle(done.cursor, part))
-            if not _is_done(done, part):
-                break
-        return done
 
     def _commit(
         self,
@@ -547,13 +512,6 @@ class PartitionProcessor:
         if type(error) is NotOpenedError:  # the tracker's error, not the event's: it uses no attempt (K1)
             return self._diagnosis.failure(error.error, Origin.FRAMEWORK)
         return self._diagnosis.failure(error, otherwise, in_hand)
-
-
-def _is_done(done: Outcome, portion: Portion) -> bool:
-    """Return whether what follows a portion may be handled: nothing of it waits now, or was changed by a person."""
-    if done.parked or done.changed:
-        return False
-    return bool(portion.waiting) or done.cursor.position >= portion.upto
 
 
 def _alike(replay: Replay, events: Chunk) -> int:

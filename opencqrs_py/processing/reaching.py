@@ -7,6 +7,8 @@ from contextlib import AbstractContextManager, contextmanager
 from threading import Event as Signal
 from typing import Protocol, runtime_checkable
 
+from typing_extensions import override
+
 from opencqrs_py.model.partition import are_all
 from opencqrs_py.processing.ports import ProgressTracker, Watch
 
@@ -78,8 +80,8 @@ class _Looks(Watch):
         self._pause = _SHORTEST_PAUSE
         self._woken = Signal()
 
+    @override
     def wait(self, after: int, seconds: float) -> int:
-        """Return the head as soon as it is beyond ``after``, or unchanged when the time is over."""
         while (head := self._group.head()) <= after and seconds > 0:
             pause = min(self._pause, seconds)
             seconds -= pause
@@ -89,6 +91,6 @@ class _Looks(Watch):
                 break
         return head
 
+    @override
     def wake(self) -> None:
-        """Make the wait return early."""
         self._woken.set()

@@ -32,14 +32,16 @@ def unwrapped(event: Event) -> Event:
     Missing metadata is an empty mapping. The raw event has the extension attributes of the CloudEvent.
 
     Raises:
-        EventFormatError: OCQ-215, if the data are no envelope.
+        EventFormatError: OCQ-215, if the data are not an envelope.
 
     Source:
         OpenCQRS data envelope; decision K14.
     """
     data = event.data
     if not isinstance(data, dict) or data.get("payload") is None:
-        raise EventFormatError("OCQ-215", "the event's data are no envelope with a payload", event.label, _ENVELOPE_FIX)
+        raise EventFormatError(
+            "OCQ-215", "the event's data are not an envelope with a payload", event.label, _ENVELOPE_FIX
+        )
     metadata = data.get("metadata")
     if metadata is not None and not isinstance(metadata, dict):
         what = f"the envelope's metadata are {type(metadata).__name__}, not a JSON object"
@@ -235,7 +237,7 @@ class Reading:
         return not self._enveloped and event_type not in self.upcast_types
 
     def unwrapped(self, event: Event) -> Event:
-        """Return the event without the envelope, not upcast; raise OCQ-215 if the data are no envelope."""
+        """Return the event without the envelope, not upcast; raise OCQ-215 if the data are not an envelope."""
         return unwrapped(event) if self._enveloped else event
 
     def read(self, event: Event) -> Sequence[Event]:

@@ -275,7 +275,7 @@ class PartitionBatches:
             return one_less_isolated(cursor, done)
 
     def _recorded(self, cursor: Cursor, portion: Portion, done: Outcome, marked: InboxEntry | None = None) -> Outcome:
-        """Record the outcome of an attempt; it is no failure of the partition."""
+        """Record the outcome of an attempt; it is not a failure of the partition."""
         failure = done.failure
         of_event = failure is not None and failure.origin in (Origin.HANDLER, Origin.EVENT)
         if marked is not None and not of_event and (failure is not None or done.changed):

@@ -79,7 +79,7 @@ class CronSchedule(Schedule):
         zone: The time zone of the expression.
 
     Raises:
-        ValueError: If it is no cron expression.
+        ValueError: If it is not a cron expression.
     """
 
     expression: str

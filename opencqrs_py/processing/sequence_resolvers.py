@@ -201,7 +201,7 @@ def checked_ids(ask: Callable[[Event], Any], place: str, *, only_subject: bool =
         if not isinstance(found, str):
             if inspect.iscoroutine(found):
                 found.close()
-            raise refused(f"returned {_shown(found)}, which is no text")
+            raise refused(f"returned {_shown(found)}, which is not text")
         if (again := ask(event)) != found:
             what = f"returned {_shown(found)}, and {_shown(again)} when it was asked again for the same event"
             raise refused(what)

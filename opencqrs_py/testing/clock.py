@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+from typing_extensions import override
+
 from opencqrs_py.processing.ports import Clock
 
 
@@ -18,8 +20,8 @@ class FakeClock(Clock):
         """Return the seconds gone by so far."""
         return self._gone
 
+    @override
     def now(self) -> datetime:
-        """Return the time of day in UTC."""
         return self._start + timedelta(seconds=self._gone)
 
     def advance(self, seconds: float) -> None:

@@ -80,7 +80,7 @@ class GivenEvents:
         if name is None:
             shown = "a dict without 'type'" if isinstance(given, dict) else f"a {type(given).__name__}"
             msg = (
-                f'{shown} is no event: write @event_type("…") above its class, or give a dict such as '
+                f'{shown} is not an event: write @event_type("…") above its class, or give a dict such as '
                 '{"type": "library.book-lent.v1", "data": {…}}'
             )
             raise TypeError(msg)

@@ -162,10 +162,10 @@ class HandlerTest:
                 ``type`` must be there.
             subject: Subject of those that bring none.
             time: Time of those that bring none; by default that of ``clock``.
-            metadata: Metadata of those that are no ``Event``.
+            metadata: Metadata of those that are not ``Event``.
 
         Raises:
-            TypeError: If something is no event.
+            TypeError: If something is not an event.
             ValueError: If an event with that source and id was given before: the log would not take it.
         """
         moment = self.clock.now() if time is None else time

@@ -83,11 +83,11 @@ def _ids(body: bytes) -> tuple[JobId, ...]:
     try:
         found: Any = orjson.loads(body)
     except ValueError as error:
-        raise _wrong(f"the body is no JSON: {_shown(str(error), 200)}") from None
+        raise _wrong(f"the body is not JSON: {_shown(str(error), 200)}") from None
     if (duplicate := duplicate_key(body)) is not None:
         raise _wrong(_shown(duplicate, 200))
     if not isinstance(found, dict):
-        raise _wrong(f"the body is no JSON object; write {_FORM}, or send none to run the job for all")
+        raise _wrong(f"the body is not a JSON object; write {_FORM}, or send none to run the job for all")
     unknown = [name for name in found if name != "ids"]
     if unknown:
         raise _wrong(f"the body has an unknown key '{_shown(unknown[0])}'; write {_FORM}")
@@ -95,7 +95,7 @@ def _ids(body: bytes) -> tuple[JobId, ...]:
         return ()
     ids = found["ids"]
     if not isinstance(ids, list):
-        raise _wrong(f"ids is no list; write {_FORM}, or send no body to run the job for all")
+        raise _wrong(f"ids is not a list; write {_FORM}, or send no body to run the job for all")
     if not ids:
         raise _wrong("ids is empty; name some, or send no body to run the job for all")
     for place, each in enumerate(ids):

@@ -92,7 +92,7 @@ class Branch(Protocol):
     """Answers on paths that are not known beforehand, also to ``POST``."""
 
     def methods(self, path: str) -> Sequence[str]:
-        """Return the methods of a path, without ``HEAD``; none if it is no path of the branch."""
+        """Return the methods of a path, without ``HEAD``; none if it is not a path of the branch."""
         ...
 
     def answer(self, request: Request) -> Answer:
@@ -290,7 +290,7 @@ class _Handler(BaseHTTPRequestHandler):
             return text_answer(HTTPStatus.LENGTH_REQUIRED, "send the body as a whole, with its Content-Length")
         length = self._length()
         if length is None:
-            return text_answer(HTTPStatus.BAD_REQUEST, "the Content-Length is no number of bytes")
+            return text_answer(HTTPStatus.BAD_REQUEST, "the Content-Length is not a number of bytes")
         if length > MOST_BODY:
             self._drain()
             what = f"the body has {length:,} bytes, and {MOST_BODY:,} is the most"

@@ -77,16 +77,18 @@ def changed(before: str, after: str, *says: str) -> Mistake:
 
 MISTAKES = {
     # ----------------------------------------------------------------------------------------------------- settings
-    "a tab in YAML": settings("opencqrs:\n\tspark: {}\n", "[OCQ-101] it is no YAML", "yaml:2:1", "not with tabs"),
+    "a tab in YAML": settings("opencqrs:\n\tspark: {}\n", "[OCQ-101] it is not YAML", "yaml:2:1", "not with tabs"),
     "a list for a section": settings("opencqrs: [spark]\n", "[OCQ-107] opencqrs is a section", "yaml:1:11", "below it"),
-    "a text for a number": settings(f"{GROUPS}.life-cycle.partitions: many\n", "[OCQ-111]", "no whole", ":1:57", "4"),
+    "a text for a number": settings(
+        f"{GROUPS}.life-cycle.partitions: many\n", "[OCQ-111]", "not a whole", ":1:57", "4"
+    ),
     "a number out of range": settings(f"{GROUPS}.life-cycle.partitions: -1\n", "[OCQ-114]", "below 1", ":1:57", "1 or"),
     "a misspelt choice": settings(f"{GROUPS}.processing.engine: sparc\n", "[OCQ-112]", "'sparc'", ":1:53", "spark"),
     "a wrong duration": settings(f"{GROUPS}.retry.initial-interval: soon\n", "[OCQ-113]", "'soon'", ":1:58", "500ms"),
     "an unset placeholder": settings("opencqrs.event-store.url: ${NONE}\n", "[OCQ-108]", "${NONE}", ":1:27", "default"),
     "a key twice": settings("opencqrs:\n  spark: {}\n  spark: {}\n", "[OCQ-106] the key spark", ":3:3", "remove one"),
     "no prefix": settings("event-store: {url: 'file:a'}\n", "[OCQ-103]", "outside", ":1:1", "opencqrs.event-store"),
-    "broken TOML": settings("[opencqrs\n", "[OCQ-101] it is no TOML", "toml:1:10", "bracket", name="application.toml"),
+    "broken TOML": settings("[opencqrs\n", "[OCQ-101] it is not TOML", "toml:1:10", "bracket", name="application.toml"),
     "a folder as settings": Mistake("config", ("[OCQ-101]", "a folder", ".yaml", "fix:"), {"application.yaml": None}),
     "unreadable settings": Mistake(
         "config", ("[OCQ-101]", "Permission denied", ".yaml"), prepare=UNPRIVILEGED + "os.chmod('application.yaml', 0)"

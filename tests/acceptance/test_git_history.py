@@ -75,7 +75,7 @@ def origin_of(repository: Path, sha: str) -> tuple[str, str]:
 
 @cache
 def changes_of(repository: Path, sha: str) -> list[tuple[bytes, Sequence[bytes], int, int]]:
-    """Return status, paths and lines of each file of a commit that is no merge."""
+    """Return status, paths and lines of each file of a commit that is not a merge."""
     return list(read_changes(repository, sha))
 
 
@@ -176,7 +176,7 @@ def test_a_repository_that_is_none_ends_the_demo_at_once(example: Path, tmp_path
 
     assert done.returncode == 2
     assert done.stdout == ""
-    assert done.stderr == f"demo.py: error: {tmp_path} is no git repository: name the folder of one\n"
+    assert done.stderr == f"demo.py: error: {tmp_path} is not a git repository: name the folder of one\n"
 
 
 def test_a_step_that_fails_ends_the_demo_with_its_exit_code(example: Path, repository: Path) -> None:

@@ -316,7 +316,7 @@ MISTAKES: dict[str, tuple[str, str, tuple[str, ...], tuple[str, ...]]] = {
         ("jobs", "list"),
         ("[OCQ-123] jobs.clean-up.triggers.fixed-rate and jobs.clean-up.triggers.cron exclude each other", "remove"),
     ),
-    "an input that is no function": (
+    "an input that is not a function": (
         '@job("clean-up", input=[1, 2])\ndef clean_up() -> None: ...',
         "",
         ("run",),
@@ -362,7 +362,7 @@ MISTAKES: dict[str, tuple[str, str, tuple[str, ...], tuple[str, ...]]] = {
         f'{CLEAN}\n@job("close-books")\ndef close() -> None: ...',
         "clean-up: {exclusive-with: [close-book]}",
         ("run",),
-        ("[OCQ-663] job 'clean-up' excludes 'close-book', which is no job", "did you mean close-books?"),
+        ("[OCQ-663] job 'clean-up' excludes 'close-book', which is not a job", "did you mean close-books?"),
     ),
     "a timeout for nothing": (
         CLEAN,

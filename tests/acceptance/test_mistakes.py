@@ -73,7 +73,7 @@ def test_a_broken_line_is_named_and_nothing_of_its_file_is_imported(project, eve
     ("arguments", "says"),
     [
         (("config", "--group", "catalogue"), "there is no group 'catalogue'; did you mean catalog?"),
-        (("run", "--set", "event-store.url=nonsense", *THREAD), "event-store.url cannot be used: it is no URL"),
+        (("run", "--set", "event-store.url=nonsense", *THREAD), "event-store.url cannot be used: it is not a URL"),
         (("run", "--set", "event-handling.standard.retry.on-exhausted=perk", *THREAD), "nearest: park"),
         (
             (
@@ -129,7 +129,7 @@ def test_a_number_of_partitions_that_cannot_be_is_refused_and_nothing_is_changed
     assert project.opencqrs("run", "--until-caught-up", *THREAD, "--set", f"{setting}=2").code == 0
     many = project.opencqrs("groups", "partitions", "catalog", "5000", *THREAD)
     assert many.code == 2
-    assert "[OCQ-615] 5,000 is no number of partitions for a group: 1 to 1,024 are" in many.err
+    assert "[OCQ-615] 5,000 is not a number of partitions for a group: 1 to 1,024 are" in many.err
     unknown = project.opencqrs("groups", "split", "catalog:3/4", *THREAD)
     assert unknown.code == 2
     assert "fix:   use one of catalog:0/2, catalog:1/2" in unknown.err

@@ -169,8 +169,12 @@ def test_a_process_that_is_stopped_gives_its_share_back(processes):
     ("arguments", "code", "says"),
     [
         (("stop", "catalogue"), 2, "no handler belongs to a group 'catalogue'"),
-        (("start", "catalog:9/4"), 2, "'catalog:9/4' is no partition"),
-        (("release", "catalog"), 2, "'catalog' is no partition\n  fix:   name one partition: catalog:0/4, catalog:1/4"),
+        (("start", "catalog:9/4"), 2, "'catalog:9/4' is not a partition"),
+        (
+            ("release", "catalog"),
+            2,
+            "'catalog' is not a partition\n  fix:   name one partition: catalog:0/4, catalog:1/4",
+        ),
         (("stop", "catalog", "--timeout", "soon"), 2, "--timeout"),
         (("stop",), 2, "Missing argument"),
         (

@@ -96,7 +96,7 @@ def test_former_names_are_no_suggestions(project):
         ("{port: 1}", "mail cannot be used: a port needs a host", "1:23"),
         (
             "{receivers: [x, y], labels: {a: b}, timeout: soon}",
-            "mail.timeout cannot be 'soon': it is no duration",
+            "mail.timeout cannot be 'soon': it is not a duration",
             "1:61",
         ),
     ],
@@ -294,7 +294,7 @@ def test_our_sources_are_sources_of_pydantic_settings(project):
     [
         ({"spark": {"mastr": "x"}}, "there is no setting spark.mastr"),
         ({"nothing": 1}, "there is no setting nothing"),
-        ({"spark": {"master": 3.5j}}, "spark.master cannot be '3.5j': it is no text"),
+        ({"spark": {"master": 3.5j}}, "spark.master cannot be '3.5j': it is not text"),
         ({"spark": 3}, "spark is a section, not a single value or a list"),
     ],
 )

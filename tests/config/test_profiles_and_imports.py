@@ -231,7 +231,7 @@ def test_an_import_that_cannot_be_resolved_or_read_is_an_error(project):
     project.yaml("opencqrs.config.import: ['${nothing}', notes.txt]").write("notes.txt", "")
     unreadable, unresolved = project.errors()
     assert unresolved.what == "config.import cannot be resolved: nothing is known of ${nothing}"
-    assert (unreadable.code, unreadable.what) == ("OCQ-101", ".txt is no format of settings")
+    assert (unreadable.code, unreadable.what) == ("OCQ-101", ".txt is not a format of settings")
     assert unreadable.fix == "use one of .yaml, .yml, .toml, .properties"
 
 

@@ -37,6 +37,14 @@ def test_the_command_that_shows_settings_loads_no_console_and_nothing_that_runs(
     assert rooms == {"assembly", "cli", "config", "errors", "model"}
 
 
+def test_the_list_of_commands_loads_none_of_them():
+    modules = modules_after(
+        "from opencqrs_py.cli.main import main\ntry:\n    main(['--help'])\nexcept SystemExit: print()"
+    )
+    assert modules.isdisjoint({*HEAVY, "pydantic", "yaml"} - {"click"})
+    assert {name.split(".")[1] for name in modules if name.startswith("opencqrs_py.")} == {"cli", "errors", "model"}
+
+
 def test_what_travels_to_workers_loads_no_pydantic():
     modules = modules_after("from opencqrs_py.config import EffectiveGroup, Tracking, mask_url")
     assert modules.isdisjoint({*HEAVY, "pydantic", "pydantic_settings", "yaml"})
@@ -128,6 +136,26 @@ def test_jobs_cost_as_little_as_groups(project):
 
     assert calls_of(bind) < 200_000
     assert found == list(range(1, 101))
+
+
+INDEXED = """
+import sys
+from opencqrs_py.config.keys import index_of
+from opencqrs_py.config.settings import Settings
+calls = 0
+def count(_frame, event, _argument):
+    global calls
+    calls += event == "call"
+sys.setprofile(count)
+index_of(Settings)
+sys.setprofile(None)
+print(calls)
+"""
+
+
+def test_the_index_of_all_settings_is_made_with_few_calls():
+    run = subprocess.run([sys.executable, "-c", INDEXED], check=True, capture_output=True, text=True)
+    assert int(run.stdout) < 18_000
 
 
 COUNTED = """

@@ -224,7 +224,7 @@ def test_processes_hear_for_which_group_somebody_waits(
         for group in ("group", long_name):
             with watched(tracker, group) as watch:
                 watch.wait(0, 0)
-        assert not notices.wait(SECONDS)  # it is no change of the control tables
+        assert not notices.wait(SECONDS)  # it is not a change of the control tables
         assert notices.awaited() == {"group"}
         assert notices.awaited() == frozenset()
         assert not notices.wait(0.05)

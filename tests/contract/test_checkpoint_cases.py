@@ -74,7 +74,7 @@ def tracker(kind: str, request: pytest.FixtureRequest) -> Counting:
 
 
 class Ordinary:
-    """A handler that is no participant's; its rows are in the transaction, if there is one."""
+    """A handler that is not a participant's; its rows are in the transaction, if there is one."""
 
     def __init__(self, tracker: Any) -> None:
         self._database = tracker.database

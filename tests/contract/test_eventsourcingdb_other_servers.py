@@ -43,7 +43,7 @@ class Other:
 
 class QuietServer(ThreadingHTTPServer):
     def handle_error(self, request: object, client_address: object) -> None:
-        """Say nothing: a client that hangs up is no error here."""
+        """Say nothing: a client that hangs up is not an error here."""
 
 
 @pytest.fixture

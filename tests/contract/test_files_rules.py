@@ -829,11 +829,11 @@ def test_what_is_passed_over_is_logged_once(tmp_path, source, caplog) -> None:
     source.head()
     source.renew()
     (said,) = caplog.messages
-    assert "2026, b.json, c.csv, d.ndjson are no files of events and are ignored" in said
+    assert "2026, b.json, c.csv, d.ndjson are not files of events and are ignored" in said
     assert str(tmp_path) in said
     (tmp_path / "z.json").write_text("x")
     source.renew()
-    assert "z.json is no file of events and is ignored" in caplog.messages[1]
+    assert "z.json is not a file of events and is ignored" in caplog.messages[1]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")

@@ -154,7 +154,7 @@ def test_a_start_at_a_time_is_refused_where_a_column_holds_other_things(database
         insert(connection, event(1, time="1767261600"))
     source = MappedEventSource(database, MAPPING)
     assert source.read(0, 10, ALL).events[0].time == "1767261600"
-    with pytest.raises(EventStoreError, match=r"OCQ-339.*'happened' of 'Stored Events' holds '1767261600'.*no time"):
+    with pytest.raises(EventStoreError, match=r"OCQ-339.*'happened' of 'Stored Events' holds '1767261600'.*not a time"):
         source.position_before(datetime(2026, 1, 2, tzinfo=UTC))
 
 
@@ -524,7 +524,7 @@ def test_a_column_of_another_kind_is_refused(database: Database, kind: str, part
     create(database)
     columns = dict.fromkeys(("id", "type", "data"), "data") | {"table": "Stored Events", "position": "nr"}
     mapping = TableMapping(**{**columns, part: column})
-    with pytest.raises(EventStoreError, match=f"OCQ-339.*the column '{column}' of 'Stored Events' is .*no {part}"):
+    with pytest.raises(EventStoreError, match=f"OCQ-339.*the column '{column}' of 'Stored Events' is .*not a {part}"):
         MappedEventSource(database, mapping).head()
 
 
@@ -533,7 +533,7 @@ def test_a_view_is_refused(database: Database, kind: str) -> None:
     create(database)
     execute(database, 'CREATE VIEW log AS SELECT nr, data FROM "Stored Events"')
     mapping = TableMapping("log", "nr", "data", "data", "data")
-    with pytest.raises(EventStoreError, match=r"OCQ-338.*'log' is no table but a view"):
+    with pytest.raises(EventStoreError, match=r"OCQ-338.*'log' is not a table but a view"):
         MappedEventSource(database, mapping).head()
 
 

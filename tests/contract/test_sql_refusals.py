@@ -1,4 +1,4 @@
-"""What a database cannot hold: an explained error that is no outage, and nothing is added."""
+"""What a database cannot hold: an explained error that is not an outage, and nothing is added."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ def healthy(raw: Event, connection: Connection, after_commit: AfterCommit) -> No
         after_commit(panic)
 
 
-# What is no event's fault
+# What is not the event's fault
 
 
 class Mailer:
@@ -219,7 +219,7 @@ FRAMEWORK = {  # what is handled before, and what is said
     "provider": (0, "of {file}:"),
     "twice": (BAD - 1, "yielded a second time"),
     "never": (0, "ended without a yield"),
-    "resolver": (BAD - 1, "the sequence resolver returned None, which is no text"),
+    "resolver": (BAD - 1, "the sequence resolver returned None, which is not text"),
 }
 
 _numbers = count()

@@ -247,7 +247,7 @@ def test_the_database_of_a_table_of_others_is_not_taken_for_the_read_models(
         (
             {"event-store.url": "file:log"}
             | {f"event-store.mapping.{n}": n for n in ("table", "position", "id", "type", "data")},
-            "[OCQ-325] event-store.mapping names a table, but the event store is no SQL database",
+            "[OCQ-325] event-store.mapping names a table, but the event store is not a SQL database",
         ),
     ],
 )

@@ -168,9 +168,9 @@ def test_the_format_of_a_file_can_be_said_where_its_name_does_not(tmp_path, even
         (("append",), "give events, or the options"),
         (("append", "{}", "--type", "t"), "give events, or the options"),
         (("append", "--subject", "/a"), "an event needs a --type"),
-        (("append", "--type", "t", "--data", "{"), "--data is no JSON: "),
+        (("append", "--type", "t", "--data", "{"), "--data is not JSON: "),
         (("append", "--type", "t", "--if-on", "/a"), "--if-on is SUBJECT=ID, such as /books/1=4711, got '/a'"),
-        (("append", "--type", "t", "--time", "now"), "[OCQ-212] attribute 'time' is no RFC 3339 time"),
+        (("append", "--type", "t", "--time", "now"), "[OCQ-212] attribute 'time' is not an RFC 3339 time"),
         (("append", "--type", ""), "[OCQ-212] attribute 'type' is ''"),
         (
             ("append", "[]"),
@@ -238,7 +238,7 @@ def test_files_of_a_folder_that_are_not_imported_are_named(tmp_path, events) -> 
     write_lines(tmp_path / "folder" / "events.json", [event(1)])
     ran = events("import", "folder")
     assert (ran.code, ran.out) == (0, "imported 0 events\n")
-    assert "in folder, events.json is no file of events and is ignored; names of files of events end with" in ran.err
+    assert "in folder, events.json is not a file of events and is ignored; names of files of events end with" in ran.err
 
 
 def test_a_folder_that_holds_no_file_of_events_is_named(tmp_path, events) -> None:
@@ -523,7 +523,7 @@ def test_who_finds_nothing_is_told_what_may_be_meant_otherwise(tmp_path, events,
     assert nothing.code == 0
     assert nothing.err.splitlines() == [
         "nothing found: most subjects begin with a slash: did you mean --subject /a/1\\x1b?",
-        "nothing found: types are compared exactly: '*t' is no pattern here",
+        "nothing found: types are compared exactly: '*t' is not a pattern here",
     ]
     if command[0] != "tail" and form == "json":
         assert nothing.json is not None

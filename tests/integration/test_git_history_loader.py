@@ -419,8 +419,8 @@ def no_commits(git: Git) -> Path:
 @pytest.mark.parametrize(
     ("place", "message"),
     [
-        (no_folder, "missing is no folder: name the folder of a git repository"),
-        (no_repository, "plain is no git repository: name the folder of one"),
+        (no_folder, "missing is not a folder: name the folder of a git repository"),
+        (no_repository, "plain is not a git repository: name the folder of one"),
         (no_commits, "repository/.git points to no commit yet: commit something, check out another branch or"),
     ],
 )

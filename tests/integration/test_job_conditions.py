@@ -134,7 +134,7 @@ def test_what_keeps_jobs_from_running_is_undecided_and_raised_together_with_what
         }
         (clean,) = (each for each in undecided if each.job == "clean")
         assert isinstance(clean.error, JobError)
-        assert str(clean) == "job clean: transaction = not decided: job 'clean' excludes 'remnd', which is no job"
+        assert str(clean) == "job clean: transaction = not decided: job 'clean' excludes 'remnd', which is not a job"
         with pytest.raises(AssemblyErrors) as raised:
             made.start()
     assert {error.code for error in raised.value.errors} == {each.error.code for each in undecided if each.error}

@@ -186,10 +186,10 @@ def test_processes_that_start_at_once_with_another_setting_change_the_partitions
 @pytest.mark.parametrize(
     ("change", "code", "what"),
     [
-        (lambda layouts: layouts.split("loans"), "OCQ-535", "'loans' is no partition"),
-        (lambda layouts: layouts.split("loans:7/2"), "OCQ-535", "'loans:7/2' is no partition"),
+        (lambda layouts: layouts.split("loans"), "OCQ-535", "'loans' is not a partition"),
+        (lambda layouts: layouts.split("loans:7/2"), "OCQ-535", "'loans:7/2' is not a partition"),
         (lambda layouts: layouts.repartition("lones", 2), "OCQ-509", "no handler belongs to a group 'lones'"),
-        (lambda layouts: layouts.repartition("loans", 0), "OCQ-615", "0 is no number of partitions for a group"),
+        (lambda layouts: layouts.repartition("loans", 0), "OCQ-615", "0 is not a number of partitions for a group"),
         (lambda layouts: layouts.repartition("loans", 3), "OCQ-615", "group 'loans' has no progress yet"),
     ],
 )

@@ -712,7 +712,7 @@ def lines(caught):
         ({"url": "sqlite:////nowhere/events.db"}, "names the file /nowhere/events.db, which does not exist"),
         ({"url": "sqlite://"}, "[OCQ-409] the option 'url' names a database in memory"),
         ({"url": "sqlite:///x", "mapping.table": "log"}, "[OCQ-313] the mapping of a table lacks position, id, type"),
-        ({"url": "file:/nowhere", **MAPPING}, "[OCQ-325] mapping names a table, but the event store is no SQL"),
+        ({"url": "file:/nowhere", **MAPPING}, "[OCQ-325] mapping names a table, but the event store is not a SQL"),
         ({"url": "mariadb://ada:secret@h/shop", **MAPPING}, "[OCQ-325] tables of others cannot be read on MariaDB"),
     ],
 )

@@ -20,6 +20,7 @@ WORDS = {
     r"\btrouble[sd]?\b": "failure, failing",
     r"\btake in (that|what|how)\b": "note that, read",
     r"\bis told\b": "is notified, gets an error",
+    r"(?<!\bthere )\b(is|are|was|were) no (?!longer\b|more\b|such position\b)[a-z{]": "is not a",
     r'"""Say\b': "Return whether, report",
 }
 

@@ -65,7 +65,7 @@ class Repository:
             RepositoryError: If there is no repository, or git refuses to read it.
         """
         if not self.path.is_dir():
-            what = f"{self.path} is no folder: name the folder of a git repository"
+            what = f"{self.path} is not a folder: name the folder of a git repository"
             raise RepositoryError(what)
         answer = self._ask("rev-parse", "--git-common-dir")
         if answer.returncode != 0:
@@ -145,7 +145,7 @@ class Repository:
             fix = f"git config --global --add safe.directory {self.path.resolve()}"
             return f"{self.path} belongs to another user and git does not trust it; if you do: {fix}"
         if b"not a git repository" in complaint:
-            return f"{self.path} is no git repository: name the folder of one"
+            return f"{self.path} is not a git repository: name the folder of one"
         return f"git cannot read {self.path}: {_last_line(complaint)}"
 
 

@@ -36,7 +36,7 @@ class Address:
     def parse(cls, url: str, place: str = "") -> Self:
         """Read ``eventsourcingdb://host[:port][/path]`` (HTTP) or ``eventsourcingdb+https://…``; the port is 3000.
 
-        Errors name ``place``, where the URL is set; without one, the URL as far as it is no secret, or its setting.
+        Errors name ``place``, where the URL is set; without one, the URL as far as it is not a secret, or its setting.
 
         Raises:
             EventStoreError: OCQ-330, if it is none of these, or has a user, a password, a query or a fragment.

@@ -125,7 +125,7 @@ def _reason(error: BaseException) -> str:
     match error:
         case EventStoreError():
             text = error.what
-        case aiohttp.ClientResponseError():  # of what is no HTTP some lines, with a mark below the last one
+        case aiohttp.ClientResponseError():  # of what is not HTTP some lines, with a mark below the last one
             text = " ".join(error.message.replace("^", " ").split())
         case _:
             text = str(error)

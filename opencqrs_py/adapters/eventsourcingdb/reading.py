@@ -38,7 +38,7 @@ def position_of(event_id: str) -> int:
     """Return the position of an event: its id, which is a number from 0 as text, plus 1.
 
     Raises:
-        ValueError: If the id is no such number.
+        ValueError: If the id is not such a number.
     """
     if not (event_id.isascii() and event_id.isdigit()):
         raise ValueError(f"an event's id must be a number, got {event_id!r}")
@@ -97,7 +97,7 @@ def candidate_of(event: Event, source: str) -> esdb.EventCandidate:
         reason = f"its client would round the number {error}"
         raise _unfit(event, reason, f'put it into the data as text: "{error}"') from None
     if not isinstance(data, dict):
-        raise _unfit(event, "its data are no JSON object", "put the data into an object")
+        raise _unfit(event, "its data are not a JSON object", "put the data into an object")
     if event.content_type != _JSON:
         raise _unfit(event, f"its data are {event.content_type}", f"EventSourcingDB takes {_JSON} only")
     foreign = sorted(event.metadata.keys() - _PASSED_ON.keys() - _MADE_BY_SERVER)
@@ -155,7 +155,7 @@ async def newest_upto(client: Client, position: int, label: str) -> Link | None:
     One request if there is an event at the position, else two.
 
     Raises:
-        EventSourcingDbUnavailableError: OCQ-331, if version 1 sends nothing, which is no evidence of an empty log.
+        EventSourcingDbUnavailableError: OCQ-331, if version 1 sends nothing, which is not evidence of an empty log.
     """
     found = await newest(client, after=position - 1, upto=position) or await newest(client, upto=position)
     if found is None and not await _ends_are_marked(client):

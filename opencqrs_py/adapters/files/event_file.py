@@ -164,7 +164,7 @@ class EventReader(ABC):
 
     Attributes:
         path: The file.
-        number: Number of the next event, from 0; after an error, of what is no event.
+        number: Number of the next event, from 0; after an error, of what is not an event.
         ended: Whether there was no next event.
     """
 
@@ -181,7 +181,7 @@ class EventReader(ABC):
         """Read the next ``most`` events, and collect the selected ones, including those before an error.
 
         Raises:
-            EventFormatError: OCQ-212 for what is no event, OCQ-213 if the file is damaged.
+            EventFormatError: OCQ-212 for what is not an event, OCQ-213 if the file is damaged.
         """
 
     @abstractmethod

@@ -83,7 +83,7 @@ class FileEventSource(EventSource):
 
     The files of a folder are one log, in the order of their names, and an event's position is its running number in it,
     from 1. New files are followed, if their names sort after all others, and so are new lines at the end of the newest
-    file, if it is not compressed. A line without its line end is no event yet, unless a file comes after it.
+    file, if it is not compressed. A line without its line end is not an event yet, unless a file comes after it.
 
     What would change the position of an event is refused, for as long as this object lives. Safe for several threads.
     The path is a folder, or one file; it need not exist before it is used.
@@ -122,7 +122,7 @@ class FileEventSource(EventSource):
 
     @override
     def read(self, after: int, limit: int, selection: Selection, upto: int | None = None) -> Slice:
-        """See ``EventSource``. A slice ends before what is no event; the read that begins with it raises.
+        """See ``EventSource``. A slice ends before what is not an event; the read that begins with it raises.
 
         Raises:
             EventStoreError: As ``head``.
@@ -243,7 +243,7 @@ class FileEventSource(EventSource):
                 raise self._explained(error) from error
 
     def _explained(self, error: OSError) -> EventStoreError:
-        """Return the error to raise for one of the operating system; where nothing ever was, it is no outage."""
+        """Return the error to raise for one of the operating system; where nothing ever was, it is not an outage."""
         if not self._log.was_seen and isinstance(error, FileNotFoundError | NotADirectoryError):
             fix = "create it, or correct event-store.url"
             if _PATTERN.search(self.path.name):
@@ -266,7 +266,7 @@ class FileEventSource(EventSource):
         self._history = History(self._log)
 
     def _read_file(self, index: int, reading: _Reading) -> None:
-        """Read in one file, and stop the reading before what is no event."""
+        """Read in one file, and stop the reading before what is not an event."""
         file = self._log.files[index]
         try:
             before = self._log.before(index)

@@ -58,9 +58,9 @@ class LineReader(EventReader):
         file: The file, opened (and unpacked), at the mark.
         mark: Its current place.
         before: Number of events in the log's files before this one; the first event here has the next position.
-            ``None`` if the lines are no part of a log yet: then the rules for times are the strict ones of imports.
+            ``None`` if the lines are not part of a log yet: then the rules for times are the strict ones of imports.
         size: Bytes to be read at most; ``None`` for all.
-        unfinished: Whether a last line without its end may still be written, and is no event yet.
+        unfinished: Whether a last line without its end may still be written, and is not an event yet.
         compressed: Whether errors of reading mean that the content is damaged.
         at_end: Called at the end of the file with the number of its events.
         at_stop: Called with the current place when the reader is closed before the end; needs ``size``.
@@ -377,7 +377,7 @@ def _holds_event(line: bytes, offset: int) -> bool:
 
 
 def _without_space(file: FileIO, end: int) -> int:
-    """Return where the last byte before ``end`` that is no space ends."""
+    """Return where the last byte before ``end`` that is not a space ends."""
     while end > 0:
         start = max(end - _TAIL, 0)
         file.seek(start)

@@ -34,12 +34,12 @@ def path_of_url(url: str, folder: Path) -> Path:
     """Return the file or folder that ``file:///path``, or ``file:path`` seen from a folder, means; ``%20`` is a space.
 
     Raises:
-        EventStoreError: OCQ-344, if it is no URL of a file on this machine.
+        EventStoreError: OCQ-344, if it is not a URL of a file on this machine.
     """
     fix = "write file:///absolute/path, or file:path that counts from the project's folder"
     scheme, colon, rest = url.partition(":")
     if scheme.lower() != "file" or not colon:
-        raise EventStoreError("OCQ-344", f"{url!r} is no URL of a file or folder", fix=fix)
+        raise EventStoreError("OCQ-344", f"{url!r} is not a URL of a file or folder", fix=fix)
     try:
         host = urlsplit(url).netloc
     except ValueError:
@@ -84,7 +84,7 @@ def warn_of_ignored(folder: Path, names: Sequence[str]) -> None:
     """Log which files of a folder are ignored, if any are: they may be events under a wrong name."""
     if names:
         shown = ", ".join(names[:_MOST_MENTIONED]) + (", …" if len(names) > _MOST_MENTIONED else "")
-        what = "is no file of events and is" if len(names) == 1 else "are no files of events and are"
+        what = "is not a file of events and is" if len(names) == 1 else "are not files of events and are"
         _log.warning("in %s, %s %s ignored; names of files of events end with %s", folder, shown, what, SUFFIXES)
 
 

@@ -44,7 +44,7 @@ class RowReader(EventReader):
         group: Number of the row group, from 0.
         number: Number of rows before it.
         before: Number of events in the files before this one.
-        imported: Whether the events are no part of a log yet. Then data are looked into as well, which takes as long
+        imported: Whether the events are not part of a log yet. Then data are looked into as well, which takes as long
             as all else, and the rules for times are the strict ones of imports.
     """
 
@@ -217,7 +217,7 @@ def open_parquet(path: Path) -> Any:
     """
     from pyarrow.parquet import ParquetFile  # noqa: PLC0415 takes a quarter of a second, and only Parquet needs it
 
-    path.open("rb").close()  # a file that may not be read is no damaged one
+    path.open("rb").close()  # a file that may not be read is not a damaged one
     try:
         file = ParquetFile(path)
     except (OSError, ValueError) as error:

@@ -32,7 +32,7 @@ def events_of_file(path: Path) -> Generator[Event, None, None]:
     A file whose suffix is unknown is taken for lines, uncompressed unless it ends with ``.gz`` or ``.zst``.
 
     Raises:
-        EventFormatError: OCQ-212, 230 or 231, naming file and line (or row) of what is no event, or whose data are
+        EventFormatError: OCQ-212, 230 or 231, naming file and line (or row) of what is not an event, or whose data are
             no JSON; OCQ-213, if the file is damaged.
         EventStoreError: OCQ-235, if the columns of a Parquet file are not those of events.
         OSError: If it cannot be opened.
@@ -51,7 +51,8 @@ def events_of_lines(lines: BinaryIO, name: str) -> Generator[Event, None, None]:
     """Yield the events of an open stream of lines, which messages call ``name``.
 
     Raises:
-        EventFormatError: OCQ-212, 230 or 231, naming the line of what is no event; OCQ-213, if the stream breaks off.
+        EventFormatError: OCQ-212, 230 or 231, naming the line of what is not an event; OCQ-213, if the stream ends
+            too early.
     """
     yield from LineReader(name, lines, compressed=True)
 
@@ -107,7 +108,7 @@ def event_line(event: Event) -> bytes:
         fields["time"] = event.time
     fields["datacontenttype"] = event.content_type
     if event.payload is not None:
-        _ = event.data  # refuses what is no JSON
+        _ = event.data  # refuses what is not JSON
         one_line = "\n" not in event.payload and "\r" not in event.payload
         fields["data"] = orjson.Fragment(event.payload if one_line else without_space(event.payload))
     if event.extensions is not None:

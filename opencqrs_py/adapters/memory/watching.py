@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from threading import Condition
 
+from typing_extensions import override
+
 from opencqrs_py.processing.ports import Watch
 
 
@@ -21,15 +23,15 @@ class ConditionWatch(Watch):
         self._changed = changed
         self._woken = False
 
+    @override
     def wait(self, after: int, seconds: float) -> int:
-        """Return the head as soon as it is beyond ``after``, or, unchanged, when the time is over."""
         with self._changed:
             self._changed.wait_for(lambda: self._head() > after or self._woken, seconds)
             self._woken = False
         return self._head()
 
+    @override
     def wake(self) -> None:
-        """Have the wait return early."""
         with self._changed:
             self._woken = True
             self._changed.notify_all()

@@ -57,7 +57,7 @@ class BulkWrite:
 
     @property
     def others(self) -> list[str]:
-        """The columns that are no keys."""
+        """The columns that are not a keys."""
         return [name for name in self.columns if name not in self.keys]
 
     @property

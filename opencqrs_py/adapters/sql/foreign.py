@@ -95,7 +95,7 @@ def fitted(database: Database, connection: Connection, mapping: TableMapping) ->
 def in_utc(moment: str | None) -> str | None:
     """Return the text of a time; one without a zone, as SQLite's own functions write it, is taken for UTC.
 
-    What is no time at all comes back as it is.
+    What is not a time at all comes back as it is.
     """
     if moment is None or moment.endswith("Z"):
         return moment
@@ -125,7 +125,7 @@ def _check_types(database: Database, mapping: TableMapping, found: dict[str, Any
     for part, kinds in wanted.items():
         column = mapping.columns.get(part)
         if column is not None and not isinstance(found[column], kinds):
-            what = f"the column '{column}' of '{mapping.table}' is {found[column]}, which is no {part}"
+            what = f"the column '{column}' of '{mapping.table}' is {found[column]}, which is not a {part}"
             fix = {
                 "position": "name a column of whole numbers",
                 "time": "name a column of timestamps or RFC 3339 texts",
@@ -184,7 +184,7 @@ class Writers:
         """
         kind = connection.exec_driver_sql(_RELATION, (_plain(table.name),)).scalar_one()
         if kind not in ("r", "p"):
-            what = f"'{mapping.table}' is no table but a view, which does not show who is writing"
+            what = f"'{mapping.table}' is not a table but a view, which does not show who is writing"
             fix = "name the table itself in event-store.mapping.table"
             raise EventStoreError("OCQ-338", what, database.label, fix)
         sequences = connection.exec_driver_sql(_SEQUENCES, (_plain(table.name), mapping.position)).all()

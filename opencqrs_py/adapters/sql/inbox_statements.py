@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from sqlalchemy import Connection
+from typing_extensions import override
 
 from opencqrs_py.adapters.sql.connections import FetchedRows
 from opencqrs_py.adapters.sql.database import Database
@@ -109,8 +110,8 @@ class JsonInboxStatements(InboxStatements):
         asked = f"json_each({mark}) AS asked CROSS JOIN {table}"  # in this order: each is looked up
         self._found = f"FROM {asked} WHERE group_name = {mark} AND {at} AND status <> {mark}"
 
+    @override
     def insert_in_turn(self, connection: Connection, rows: Iterable[InboxRow]) -> None:
-        """Add rows, of which only those keep their time that are the first of their sequence when they are added."""
         asking = [(*row[:_DUE], row[_GROUP], row[_HASH], row[_ID], *row[_DUE:]) for row in rows]
         connection.exec_driver_sql(self._insert_in_turn, asking)
 

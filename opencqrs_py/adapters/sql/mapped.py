@@ -249,9 +249,8 @@ class MappedEventSource(EventSource):
         try:
             return microseconds(event.time)
         except ValueError:
-            what = (
-                f"the column '{self._mapping.time}' of '{self._mapping.table}' holds {event.time!r}, which is no time"
-            )
+            column = f"the column '{self._mapping.time}' of '{self._mapping.table}'"
+            what = f"{column} holds {event.time!r}, which is not a time"
             fix = (
                 f"name a column of timestamps or RFC 3339 texts in {self._mapping.said_in}.time, or start at a position"
             )

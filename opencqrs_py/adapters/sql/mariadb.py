@@ -103,7 +103,7 @@ _STARTS = "CONCAT('opencqrs.starts.', SHA1(COALESCE(%s, DATABASE())))"
 _MOST_ROWS, _MOST_CHARACTERS = 5_000, 1_000_000  # of a statement: servers refuse more than 16 MiB by default
 _ESCAPED = "\0\n\r\x1a\"'\\"  # take two bytes in a statement
 _ROOM = 10_000  # bytes, for the rest of the statement
-_OTHER_VALUE = 20  # characters of a value that is no text, about
+_OTHER_VALUE = 20  # characters of a value that is not text, about
 _SENT: dict[type, Callable[[Any], Any]] = {datetime: lambda value: value.replace(tzinfo=None)}
 _TEXTS = slice(0, -1)  # of a row: all but the time in microseconds
 

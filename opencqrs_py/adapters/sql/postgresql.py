@@ -306,7 +306,7 @@ class PostgresqlDialect(Dialect):
             found = _sent(driver, f"BEGIN; SAVEPOINT {savepoint}; {_execution(lock, values)}")
             if not found.error_message:
                 return int(found.ntuples) == 1
-            driver.pgconn.exec_(b"ROLLBACK")  # not by rollback(), which is watched: it is no handler's doing
+            driver.pgconn.exec_(b"ROLLBACK")  # not by rollback(), which is watched: it is not the handler's doing
         for statement in (lock, *later):
             if known is None:
                 driver.execute(_preparation(statement))

@@ -256,7 +256,7 @@ class SqlProgressTracker(
             move = known.advance_towards if cursor.holds_back(to) else known.advance
             if not unit.complete(move, (to, datetime.now(UTC).isoformat(timespec="milliseconds"), fingerprint, *here)):
                 msg = f"a handler changed the row of its own partition in {PROGRESS.name}: leave that table alone"
-                raise TransactionEndedError(msg)  # the row was locked, so it was no other process
+                raise TransactionEndedError(msg)  # the row was locked, so it was not another process
         if unit.stages:
             drop_stages(self._database, unit.stages)
 

@@ -418,7 +418,7 @@ def written_in(connection: Connection, prefix: str) -> set[str]:
 
 
 def seeded_in(connection: Connection, prefix: str) -> set[str]:
-    """Return the tables of a shadow in which ``@on_start`` has put rows: these are no sign that handlers write there.
+    """Return the tables of a shadow in which ``@on_start`` has put rows: no sign that handlers write there.
 
     A guard may not see each write, as of a routine on MariaDB; so the rows of all other tables are taken for one.
     """

@@ -67,7 +67,7 @@ SELECT relname, CASE
                  AND (to_jsonb(pg_publication_rel) ->> 'prqual' IS NOT NULL
                       OR to_jsonb(pg_publication_rel) ->> 'prattrs' IS NOT NULL)) THEN 'a filter of a publication'
     WHEN relreplident = 'i' THEN 'a replica identity of its own'
-    WHEN NOT pg_has_role(relowner, 'USAGE') THEN 'an owner that this user is no member of'
+    WHEN NOT pg_has_role(relowner, 'USAGE') THEN 'an owner that this user is not a member of'
     END AS reason
 FROM pg_class WHERE oid = ANY(%s) ORDER BY relname
 """
@@ -467,7 +467,7 @@ def _copy_structure(connection: Connection, live: str, shadow: str, tables: Sequ
     """Make tables in the shadow as they are live: columns, defaults, sequences, indexes, keys, triggers; no rows."""
     numbers = {each.name: each.number for each in relations(connection, live) if each.name in tables}
     if unfit := [name for name in tables if not is_table(connection, f"{quoted(live)}.{quoted(name)}")]:
-        what = f"{listed(unfit)} of rebuild.tables is no table"
+        what = f"{listed(unfit)} of rebuild.tables is not a table"
         raise RebuildError("OCQ-630", what, fix="make views in @on_start")
     for name in tables:
         new, of = f"{quoted(shadow)}.{quoted(name)}", f"{quoted(live)}.{quoted(name)}"

@@ -195,7 +195,7 @@ JOB_RUNS = Table(
     Column("position", Text, nullable=False),  # what of it is done, as JSON in ASCII
     Column("done", BigInteger),  # how far it is, as the job itself says
     Column("total", BigInteger),
-    Column("parent", Text, nullable=False),  # the run whose ids it has a part of; empty: it is no child
+    Column("parent", Text, nullable=False),  # the run whose ids it has a part of; empty: it is not a child
     Column("details", Text, nullable=False),  # the rest of the run, as JSON in ASCII
     Index("opencqrs_job_runs_open", "ended_ms", "job"),
     Index("opencqrs_job_runs_newest", "requested_ms"),

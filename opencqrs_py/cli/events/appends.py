@@ -21,7 +21,7 @@ from opencqrs_py.errors import EventFormatError, EventStoreError
 from opencqrs_py.model.appending import Precondition, SubjectIsOnEventId, SubjectIsPopulated, SubjectIsPristine
 from opencqrs_py.model.cloudevents import parse_event
 from opencqrs_py.model.event import Event
-from opencqrs_py.processing.ports import EventStore
+from opencqrs_py.processing.ports import EventStore, gives_ids
 
 
 def writable_store(application: Application) -> EventStore:
@@ -30,8 +30,8 @@ def writable_store(application: Application) -> EventStore:
     Raises:
         EventStoreError: OCQ-343, if it can only be read.
     """
-    store: EventStore = application.event_store
-    if not hasattr(store, "append"):
+    store = application.event_store
+    if not isinstance(store, EventStore):
         fix = (
             "set event-store.url to a SQL database, without event-store.mapping; to add to a folder of files, put a "
             "new file there whose name sorts after all others"
@@ -82,7 +82,7 @@ def append_command(
     wanted = list(_parsed(events)) if events else [_made_up(given)]
     preconditions = _preconditions(if_pristine, if_populated, if_on)
     store = writable_store(options.application())
-    for name in _NOT_KEPT.keys() & given.keys() if getattr(store, "gives_ids", False) else ():
+    for name in _NOT_KEPT.keys() & given.keys() if gives_ids(store) else ():
         raise click.UsageError(f"{_NOT_KEPT[name]} is of no use: this event store gives ids and times of its own")
     appended = store.append(wanted, preconditions)
     if as_json:
@@ -137,5 +137,5 @@ def _json(text: str) -> orjson.Fragment:
     try:
         orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        raise click.UsageError(f"--data is no JSON: {error.msg} at character {error.pos + 1}") from None
+        raise click.UsageError(f"--data is not JSON: {error.msg} at character {error.pos + 1}") from None
     return orjson.Fragment(text)

@@ -18,7 +18,7 @@ from opencqrs_py.cli.options import ProjectOptions, format_option, project_optio
 from opencqrs_py.cli.output import clean, print_json, print_line, stdout
 from opencqrs_py.errors import DamagedFileError, EventFormatError, EventStoreError
 from opencqrs_py.model.event import Event
-from opencqrs_py.processing.ports import EventStore
+from opencqrs_py.processing.ports import EventStore, gives_ids
 
 _STANDARD_INPUT = "-"
 _BAD_EVENT = "fix the {place} and import again; nothing of this file was imported"
@@ -49,7 +49,7 @@ def import_command(files: tuple[str, ...], options: ProjectOptions, *, new_ids: 
     """
     names = _expanded(files)
     store = writable_store(options.application())
-    if getattr(store, "gives_ids", False) and not new_ids:
+    if gives_ids(store) and not new_ids:
         raise _not_asked_for()
     done = []
     for name in names:

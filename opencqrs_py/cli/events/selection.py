@@ -107,7 +107,7 @@ def _of_subject(subject: str) -> list[str]:
 
 
 def _of_types(types: list[str], after: int) -> list[str]:
-    patterns = [f"{_EXACTLY}: '{each}' is no pattern here" for each in types if "*" in each or "?" in each]
+    patterns = [f"{_EXACTLY}: '{each}' is not a pattern here" for each in types if "*" in each or "?" in each]
     lists = [f"{_EXACTLY}: '{each}' is one type; for several repeat --type" for each in types if "," in each]
     ordinary = [f"{_EXACTLY}; 'opencqrs events stats' shows those that there are"] if types and after == 0 else []
     return patterns + lists or ordinary

@@ -37,7 +37,7 @@ _OWN_SECRETS = re.compile(r"yarn|k8s://.*")
 
 
 def require_form(master: str) -> None:
-    """Refuse with OCQ-351 a text that is no URL of a master, before it is used."""
+    """Refuse with OCQ-351 a text that is not a URL of a master, before it is used."""
     _addresses(master)
 
 
@@ -47,7 +47,7 @@ def require_master(master: str) -> None:
     For masters of other kinds only the form is checked.
 
     Raises:
-        EngineError: OCQ-350 with each address and why it cannot be reached, OCQ-351 if it is no URL of a master.
+        EngineError: OCQ-350 with each address and why it cannot be reached, OCQ-351 if it is not a URL of a master.
     """
     reasons = _unreachable(_addresses(master), ANSWER_SECONDS)
     if reasons:
@@ -134,7 +134,7 @@ def _speaks_http(host: str, port: int) -> bool:
 def is_local(master: str) -> bool:
     """Return whether all of Spark runs in one JVM, with Python workers that are its child processes.
 
-    ``local-cluster[...]`` is no local master: its executors are separate JVMs.
+    ``local-cluster[...]`` is not a local master: its executors are separate JVMs.
     """
     return _LOCAL.fullmatch(master) is not None
 

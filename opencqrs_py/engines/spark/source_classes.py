@@ -62,7 +62,7 @@ def read_class(path: str) -> EventClass:
     except (NameError, TypeError) as error:
         raise _refused(path, f"its annotations cannot be read ({error})", _DDL) from None
     if not columns:
-        raise _refused(path, "it is no class with fields", _DDL)
+        raise _refused(path, "it is not a class with fields", _DDL)
     if isinstance(found, type) and issubclass(found, BaseModel):
         _refuse_aliases(path, found)
     fields = StructType([StructField(name, _spark_type(path, name, one.arrow)) for name, one in columns.items()])

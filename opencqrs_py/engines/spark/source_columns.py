@@ -182,7 +182,7 @@ def _times(positions: Sequence[int], values: Sequence[str | None]) -> pa.Array:
     except (ValueError, OverflowError):
         number = next(number for number, text in enumerate(values) if not _is_moment(text))
         fix = "take the text as it was sent, .schema(…) with time STRING, or fix it where it is stored"
-        raise _unfit(positions[number], f"the time is {values[number]!r}, which is no RFC 3339 time", fix) from None
+        raise _unfit(positions[number], f"the time is {values[number]!r}, which is not an RFC 3339 time", fix) from None
 
 
 def _is_moment(text: str | None) -> bool:
@@ -228,7 +228,7 @@ def _pairs(position: int, text: str) -> list[tuple[str, str | None]]:
         found = None
     if not isinstance(found, dict):
         fix = "take them as text, .schema(…) with extensions STRING, or fix them where they are stored"
-        raise _unfit(position, "the other attributes are no JSON object", fix)
+        raise _unfit(position, "the other attributes are not a JSON object", fix)
     return [(name, _as_text(value)) for name, value in found.items()]
 
 

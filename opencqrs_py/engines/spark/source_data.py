@@ -93,7 +93,7 @@ class DataColumns:
         data = (None if payload is None else json_text.read_json(payload) for payload in payloads)
         objects = [{} if each is None else each for each in data]
         if any(type(data) is not dict for data in objects):
-            raise ValueError("a payload is no JSON object")
+            raise ValueError("a payload is not a JSON object")
         return {name: variants([_member(data, name) for data in objects]) for name in self._variants}
 
     def _first_unfit(self, payloads: Sequence[str | None]) -> int:
@@ -121,9 +121,9 @@ class DataColumns:
         try:
             data = json_text.read_json(payload)
         except ValueError as error:
-            return f"they are no JSON ({error})"
+            return f"they are not JSON ({error})"
         if not isinstance(data, dict):
-            return f"they are no JSON object, but {_clipped(data)}"
+            return f"they are not a JSON object, but {_clipped(data)}"
         if twice := json_text.duplicate_key(payload):
             return twice
         fields = (field for field in self._fields if not DataColumns([field])._fit([payload]))  # noqa: SLF001 our own class
@@ -151,7 +151,7 @@ def moments(texts: pa.Array) -> pa.Array:
     """Return times, as RFC 3339 has them, as timestamps; what is less than a microsecond is cut off.
 
     Raises:
-        ValueError: If one is no time with an offset.
+        ValueError: If one is not a time with an offset.
 
     Source:
         ``opencqrs_py.model.times.microseconds``, which this is for many at once; a test holds them together.

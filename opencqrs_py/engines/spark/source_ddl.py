@@ -146,7 +146,7 @@ def _tokens(text: str) -> Iterator[str]:
     """Yield names (quoted ones with a backtick before them), signs, and an empty text at the end."""
     for quoted, name, sign, other in _TOKEN.findall(text):
         if other:
-            raise ValueError(f"{other!r} is no part of columns such as isbn STRING, amount DECIMAL(10,2)")
+            raise ValueError(f"{other!r} is not part of columns such as isbn STRING, amount DECIMAL(10,2)")
         yield f"`{quoted.replace('``', '`')}" if quoted else name or sign
     yield ""
 

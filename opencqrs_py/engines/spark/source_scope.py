@@ -3,7 +3,7 @@
 Runs on the driver, in a Python worker that Spark starts for planning. Scopes are pickled: they hold nothing open.
 
 A filter that is accepted *exactly* is no longer Spark's. One that only leaves out some of what it excludes stays with
-Spark as well. Times are no bounds of positions, since events may be stored in another order than they happened in; and
+Spark as well. Times are not bounds of positions, since events may be stored in another order than they happened in; and
 stores do not look for ids. So filters on time, id, source and the payload are left to Spark alone.
 """
 

@@ -36,7 +36,7 @@ def variant_of(text: str) -> tuple[bytes, bytes]:
     """Return value and metadata of the VARIANT that a JSON text is.
 
     Raises:
-        ValueError: If the text is no JSON, a number has more than 38 digits, or it takes more than 16 MB.
+        ValueError: If the text is not JSON, a number has more than 38 digits, or it takes more than 16 MB.
     """
     ids: _Ids = {}
     value = _written(read_json(text), ids)

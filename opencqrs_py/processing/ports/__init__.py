@@ -1,12 +1,15 @@
 """What the core needs from outside: protocols that adapters implement."""
 
 from opencqrs_py.processing.ports.event_store import (
+    CountingSource,
     EventSource,
     EventStore,
+    IdGivingStore,
     LimitedSource,
     PickingSource,
     SharingSource,
     Watch,
+    gives_ids,
 )
 from opencqrs_py.processing.ports.inbox import (
     Inbox,
@@ -45,9 +48,11 @@ __all__ = [
     "BackOff",
     "Carry",
     "Clock",
+    "CountingSource",
     "EventSource",
     "EventStore",
     "GroupRecords",
+    "IdGivingStore",
     "Inbox",
     "Injector",
     "LimitedSource",
@@ -71,5 +76,6 @@ __all__ = [
     "Transactions",
     "UnitOfWork",
     "Watch",
+    "gives_ids",
     "nothing_ahead",
 ]

@@ -105,12 +105,18 @@ class PickingSource(Protocol):
         ...
 
 
-class EventStore(EventSource, Protocol):
-    """An event log that can be added to.
+@runtime_checkable
+class CountingSource(Protocol):
+    """An event source that knows how many events it has, which may be fewer than positions."""
 
-    A store that assigns its own ids and times to events, and so cannot recognise known ones, has an attribute
-    ``gives_ids`` that is true, and returns the ids of each append.
-    """
+    def count(self) -> int:
+        """Return the number of events."""
+        ...
+
+
+@runtime_checkable
+class EventStore(EventSource, Protocol):
+    """An event log that can be added to."""
 
     def append(
         self,
@@ -124,3 +130,21 @@ class EventStore(EventSource, Protocol):
             PreconditionFailedError: OCQ-320, naming the first precondition that does not hold.
         """
         ...
+
+
+@runtime_checkable
+class IdGivingStore(Protocol):
+    """A store that assigns its own ids and times to events, and so cannot recognise known ones.
+
+    Each append returns the ids.
+
+    Attributes:
+        gives_ids: True.
+    """
+
+    gives_ids: bool
+
+
+def gives_ids(store: EventSource) -> bool:
+    """Return whether a store assigns its own ids and times to events."""
+    return isinstance(store, IdGivingStore) and store.gives_ids

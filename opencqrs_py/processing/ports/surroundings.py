@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, Protocol, runtime_checkable
 
+from typing_extensions import override
+
 from opencqrs_py.model.event import Event
 
 
@@ -25,12 +27,12 @@ class Clock(Protocol):
 class SystemClock(Clock):
     """The machine's time."""
 
+    @override
     def monotonic(self) -> float:
-        """Return seconds on a clock that never goes back."""
         return time.monotonic()
 
+    @override
     def now(self) -> datetime:
-        """Return the time of day in UTC."""
         return datetime.now(UTC)
 
 

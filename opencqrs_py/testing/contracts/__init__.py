@@ -1,4 +1,4 @@
-"""Contracts: what every event source, progress tracker, inbox, job store and lock registry must do, as pytest classes.
+"""Contracts: what every event source, tracker, inbox, job store, lock registry and engine must do, as pytest classes.
 
 Subclass the one of your port in a test module and give its fixtures::
 
@@ -12,6 +12,9 @@ import pytest
 
 _MODULES = (
     "control_store",
+    "engine",
+    "engine_assignment",
+    "engine_project",
     "event_source",
     "event_store",
     "group_records",
@@ -28,6 +31,7 @@ _MODULES = (
 pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in _MODULES))
 
 from opencqrs_py.testing.contracts.control_store import ControlStoreContract  # noqa: E402 as above
+from opencqrs_py.testing.contracts.engine import EngineContract  # noqa: E402 as above
 from opencqrs_py.testing.contracts.event_source import EventSourceContract  # noqa: E402 as above
 from opencqrs_py.testing.contracts.event_store import EventStoreContract  # noqa: E402 as above
 from opencqrs_py.testing.contracts.group_records import GroupRecordsContract  # noqa: E402 as above
@@ -40,6 +44,7 @@ from opencqrs_py.testing.contracts.resettable_tracker import ResettableTrackerCo
 
 __all__ = [
     "ControlStoreContract",
+    "EngineContract",
     "EventSourceContract",
     "EventStoreContract",
     "GroupRecordsContract",

@@ -19,7 +19,7 @@ from opencqrs_py.model.appending import (
     SubjectIsPopulated,
     SubjectIsPristine,
 )
-from opencqrs_py.processing.ports import EventSource, EventStore
+from opencqrs_py.processing.ports import EventSource, EventStore, gives_ids
 from opencqrs_py.testing.contracts.event_source import (
     ALL,
     EventSourceContract,
@@ -96,7 +96,7 @@ class EventStoreContract(EventSourceContract):
         """The ids that the store gives, else those of the events."""
         given = [event(1), event(2)]
         ids = source.append(given).ids
-        assert (ids is not None) is getattr(source, "gives_ids", False)
+        assert (ids is not None) is gives_ids(source)
         assert identities(source) == ([one.id for one in given] if ids is None else list(ids))
 
     @pytest.mark.parametrize("count", [1, 4_999, 5_000, 5_001, 12_000])

@@ -45,7 +45,7 @@ def _bad(text: str, code: str = "") -> RefusedError:
 
 
 def _refuse_constant(name: str) -> None:
-    """Refuse NaN and infinity, which Python's parser takes although they are no JSON."""
+    """Refuse NaN and infinity, which Python's parser takes although they are not a JSON."""
     raise ValueError(name)
 
 
@@ -101,7 +101,7 @@ class Rules(NamedTuple):
     largest_event: int = 65_536
 
     def parsed(self, text: bytes) -> Json:
-        """Return a request's body, an empty one as an empty object; refuse what is no object in JSON."""
+        """Return a request's body, an empty one as an empty object; refuse what is not an object in JSON."""
         try:
             body = json.loads(text or b"{}", parse_constant=_refuse_constant)
         except (ValueError, RecursionError):
@@ -225,7 +225,7 @@ class Rules(NamedTuple):
 
 
 def check_candidate(candidate: Mapping[str, Any]) -> None:
-    """Refuse an event that no log could keep: an attribute is missing, or the data are no object."""
+    """Refuse an event that no log could keep: an attribute is missing, or the data are not an object."""
     for name in ("source", "subject", "type"):
         if not isinstance(candidate.get(name), str) or not candidate[name]:
             code = "event-type-missing" if name == "type" else f"{name}-missing"

@@ -161,7 +161,7 @@ class _Server(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log nothing: a client that hangs up is no error here."""
+        """Log nothing: a client that hangs up is not an error here."""
 
     def break_connections(self) -> None:
         for connection in list(self.open):

@@ -59,7 +59,7 @@ _AFTER_COMMIT = {
     "exits": "after_commit(sys.exit)",
     "panics": "after_commit(lambda: (_ for _ in ()).throw(Panic('mine')))",
     "has no text": "after_commit(lambda: (_ for _ in ()).throw(NoText()))",
-    "is no call": "after_commit(7)",
+    "is not a call": "after_commit(7)",
     "is cancelled": "after_commit(lambda: (_ for _ in ()).throw(asyncio.CancelledError()))",
     "uses the transaction": "after_commit(lambda: connection.execute(insert(MODEL), {'position': 5, 'what': 'late'}))",
     "waits for another call after the commit": "after_commit(lambda: after_commit(lambda: None))",
@@ -83,7 +83,7 @@ _AFTERWARDS = tuple(
         name=f"a call after the commit {name}",
         extra=_MINE,
         before=code,
-        ends=_EITHER if name == "is no call" else _RIGHT,
+        ends=_EITHER if name == "is not a call" else _RIGHT,
     )
     for name, code in _AFTER_COMMIT.items()
 )

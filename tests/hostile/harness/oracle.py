@@ -56,7 +56,7 @@ class Verdict:
     """How a run ended, and what is wrong with that.
 
     Attributes:
-        end: The end, ``None`` if it is no right one.
+        end: The end, ``None`` if it is not the right one.
         faults: What is wrong, each in a few words.
         silent: Whether something is wrong and nobody was told.
     """

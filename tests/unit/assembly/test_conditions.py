@@ -88,7 +88,7 @@ IN_FUNCTION = {"engine": providers.Singleton(create_engine, "sqlite://")}
             DatabaseRule(OTHER_STORE),
             {},
             "none",
-            "the event store is no SQL database, and no other one is configured or registered",
+            "the event store is not a SQL database, and no other one is configured or registered",
             (),
         ),
         (
@@ -102,7 +102,7 @@ IN_FUNCTION = {"engine": providers.Singleton(create_engine, "sqlite://")}
             DatabaseRule(OTHER_STORE),
             ENGINE,
             "provider engine",
-            "the only provider of an engine, and the event store is no SQL database",
+            "the only provider of an engine, and the event store is not a SQL database",
             ("provider engine",),
         ),
         (

@@ -125,7 +125,7 @@ def test_classes_are_marked_mapped_or_resolved(module, found):
         ("{module}", "cannot be found (AttributeError: module '{module}' has no attribute '')"),
         (":Lent", "cannot be found (ValueError: Empty module name)"),
         ("..events:Lent", "cannot be found (TypeError: the 'package' argument is required to perform a relative import for '..events')"),  # noqa: E501
-        ("{module}:no_class", "is no class"),
+        ("{module}:no_class", "is not a class"),
     ],
 )  # fmt: skip
 def test_a_class_that_cannot_be_had_is_refused_with_its_setting(module, found, path, what):

@@ -25,3 +25,11 @@ GROUPS = list(groups(cli, click.Context(cli, info_name="opencqrs", terminal_widt
 @pytest.mark.parametrize("context", GROUPS, ids=lambda context: context.command_path)
 def test_the_line_of_each_command_is_whole(context: click.Context) -> None:
     assert [line for line in context.get_help().splitlines()[1:] if line.endswith("...")] == []
+
+
+@pytest.mark.parametrize("name", cli.list_commands(GROUPS[0]))
+def test_the_list_shows_the_first_sentence_of_each_command(name: str) -> None:
+    command = cli.get_command(GROUPS[0], name)
+    assert command is not None
+    lines = [line.split(maxsplit=1) for line in GROUPS[0].get_help().splitlines()]
+    assert [name, command.get_short_help_str(limit=1_000)] in lines

@@ -72,7 +72,7 @@ def formatted(message, *arguments, **changes):
     vars(record).update(changes)
     line = JsonFormatter().format(record)
     assert "\n" not in line
-    return json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    return json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
 
 
 def test_a_line_has_time_level_logger_and_message_first():

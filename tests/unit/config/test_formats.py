@@ -118,8 +118,8 @@ def test_an_empty_toml_file_has_no_document():
 @pytest.mark.parametrize(
     ("text", "what", "where"),
     [
-        ("a = x", "it is no TOML: Invalid value", "f:1:5"),
-        ('a = "', "it is no TOML: Unterminated string (at end of document)", "f"),
+        ("a = x", "it is not TOML: Invalid value", "f:1:5"),
+        ('a = "', "it is not TOML: Unterminated string (at end of document)", "f"),
     ],
 )
 def test_broken_toml(text, what, where):

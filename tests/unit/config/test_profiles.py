@@ -47,7 +47,7 @@ def test_one_of_several_expressions_is_enough():
         ("(a b)", "a bracket is not closed"),
         ("a)", r"'\)' comes too much"),
         ("a b", "'b' comes too much"),
-        ("a, b", "',' is no part of an expression"),
+        ("a, b", "',' is not part of an expression"),
         ("()", "a name is missing"),
     ],
 )

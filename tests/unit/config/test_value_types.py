@@ -97,12 +97,12 @@ def test_an_address_to_listen_on_is_a_port_with_or_without_a_host(given, address
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        (True, "it is no address"),
-        (8080.0, "it is no address"),
+        (True, "it is not an address"),
+        (8080.0, "it is not an address"),
         ("", "the port is missing"),
         ("localhost", "the port is missing"),
-        ("localhost:", "the port is no number"),
-        ("localhost:http", "the port is no number"),
+        ("localhost:", "the port is not a number"),
+        ("localhost:http", "the port is not a number"),
         ("127.0.0.1:65536", "a port is at most 65535"),
         ("-1", "the port is missing"),
         ("http://localhost:8080", "it is a URL or a path"),

@@ -244,8 +244,8 @@ def test_a_merge_undoes_a_split(known, partition, expected):
         (lambda: merge_of(ps("0/1"), p("0/1")), "partition 0/1 cannot be merged: it is the whole group"),
         (lambda: merge_of(ps("0/3 1/3 2/3"), p("0/3")), "its other half does not exist"),
         (lambda: merge_of(ps("0/2 1/4 3/4"), p("0/2")), "its other half 1/2 is split further"),
-        (lambda: even(0), "0 is no number of partitions for a group: 1 to 1,024 are"),
-        (lambda: even(1_025), "1,025 is no number of partitions for a group"),
+        (lambda: even(0), "0 is not a number of partitions for a group: 1 to 1,024 are"),
+        (lambda: even(1_025), "1,025 is not a number of partitions for a group"),
     ],
 )
 def test_what_cannot_be_done_is_said(change, message):

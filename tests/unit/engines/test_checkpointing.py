@@ -76,7 +76,7 @@ def of_other(self: Any, event: Event) -> None:
         (marked(Plain, groups=("board", "chess")), "marked by @checkpointing for 2 groups"),
         (marked(Plain, other=of_other), "takes part in checkpoints of group 'board', and handles events of 'other'"),
         (marked(Plain, on_checkpoint=lambda self: 0), "on_checkpoint cannot be called with partition, requested"),
-        (marked(Plain, on_partition_closed=7), "on_partition_closed is no method"),
+        (marked(Plain, on_partition_closed=7), "on_partition_closed is not a method"),
         (marked(Plain, on_parked_handled=lambda self, partition: 0), "on_parked_handled cannot be called with"),
         (marked(Plain, on_partition_claimed=lambda self, p: 0), "on_partition_claimed cannot be called with"),
     ],
@@ -121,7 +121,7 @@ def test_the_decorator_needs_a_group(group: Any) -> None:
 
 
 def test_the_decorator_marks_classes_only() -> None:
-    with pytest.raises(HandlerSignatureError, match=r"OCQ-640.*which is no class"):
+    with pytest.raises(HandlerSignatureError, match=r"OCQ-640.*which is not a class"):
         checkpointing("board")(lambda: None)  # type: ignore[type-var]
 
 

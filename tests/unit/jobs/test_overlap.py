@@ -183,8 +183,8 @@ def test_j17_a_job_that_excludes_it_is_in_its_way_and_is_not_asked_to_end(overla
     [
         ((), ValueError, "ids is empty: name some"),
         ("4711", TypeError, r"write \['4711'\]"),
-        ([("a", 1)], TypeError, "is no id"),
-        ([None], TypeError, "is no id"),
+        ([("a", 1)], TypeError, "is not an id"),
+        ([None], TypeError, "is not an id"),
     ],
 )
 def test_a_job_is_not_run_for_others_than_was_meant(ids, error, said):

@@ -109,7 +109,7 @@ def test_a_time_that_is_none_is_an_error_that_names_the_event_and_the_value(time
     with pytest.raises(EventFormatError) as caught:
         _ = event(time=time).timestamp
     assert caught.value.code == "OCQ-210"
-    assert caught.value.what == f"the event's time is '{time}', which is no RFC 3339 time of the years 1 to 9999"
+    assert caught.value.what == f"the event's time is '{time}', which is not an RFC 3339 time of the years 1 to 9999"
     assert caught.value.where == "event 4711 at position 12 (book-lent.v1, /books/1)"
     assert "Event.time" in caught.value.fix
 

@@ -430,17 +430,17 @@ def attrs_class(annotation: Any) -> Any:
 @pytest.mark.parametrize(
     ("annotation", "wrong", "why"),
     [
-        (int, 1.5, "it is no whole number"),
-        (int | None, 1.5, "it is no whole number"),
-        (float, True, "bool is no number"),
-        (datetime, 1_700_000_000, "int is no datetime"),
-        (datetime | None, 1_700_000_000, "int is no datetime"),
-        (date, 19_000, "int is no date"),
-        (clock_time, 43_200, "int is no time"),
-        (timedelta, 1.5, "float is no timedelta"),
-        (list[int], [1, 1.5], "it is no whole number"),
-        (list[str], "ab", "str is no list"),
-        (tuple[str, ...], {"a": 1}, "dict is no list"),
+        (int, 1.5, "it is not a whole number"),
+        (int | None, 1.5, "it is not a whole number"),
+        (float, True, "bool is not a number"),
+        (datetime, 1_700_000_000, "int is not a datetime"),
+        (datetime | None, 1_700_000_000, "int is not a datetime"),
+        (date, 19_000, "int is not a date"),
+        (clock_time, 43_200, "int is not a time"),
+        (timedelta, 1.5, "float is not a timedelta"),
+        (list[int], [1, 1.5], "it is not a whole number"),
+        (list[str], "ab", "str is not a list"),
+        (tuple[str, ...], {"a": 1}, "dict is not a list"),
     ],
 )
 def test_what_arrow_would_read_as_something_else_is_refused(make: Any, annotation: Any, wrong: Any, why: str) -> None:

@@ -78,7 +78,7 @@ def test_handlers_run_in_ascending_order_those_without_one_last() -> None:
         (of_no_group, "the handler names no processing group", 'write @event_handling("catalog")'),
         (
             Reminders,
-            "Reminders is no function",
+            "Reminders is not a function",
             "give functions, or methods bound to an instance, such as Reminders(mailer).remind",
         ),
     ],

@@ -41,11 +41,11 @@ def test_payload_becomes_the_data_and_metadata_the_metadata(payload: str, data: 
 @pytest.mark.parametrize(
     ("payload", "code", "what"),
     [
-        ("[]", "OCQ-215", "the event's data are no envelope with a payload"),
-        ('"text"', "OCQ-215", "the event's data are no envelope with a payload"),
-        ("{}", "OCQ-215", "the event's data are no envelope with a payload"),
-        ('{"isbn": "1"}', "OCQ-215", "the event's data are no envelope with a payload"),
-        ('{"payload": null}', "OCQ-215", "the event's data are no envelope with a payload"),
+        ("[]", "OCQ-215", "the event's data are not an envelope with a payload"),
+        ('"text"', "OCQ-215", "the event's data are not an envelope with a payload"),
+        ("{}", "OCQ-215", "the event's data are not an envelope with a payload"),
+        ('{"isbn": "1"}', "OCQ-215", "the event's data are not an envelope with a payload"),
+        ('{"payload": null}', "OCQ-215", "the event's data are not an envelope with a payload"),
         ('{"payload": {}, "metadata": []}', "OCQ-215", "the envelope's metadata are list, not a JSON object"),
         ('{"payload": {}, "metadata": "by"}', "OCQ-215", "the envelope's metadata are str, not a JSON object"),
         (None, "OCQ-210", "the event has no data"),

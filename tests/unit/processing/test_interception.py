@@ -317,7 +317,7 @@ TWICE = "yielded a second time"
         (twice, "one", TWICE),
         (again_after_an_error, "failing", TWICE),
         (unwilling_to_end, "one", TWICE),
-        (no_generator, "one", "returned a NoneType, which is no generator"),
+        (no_generator, "one", "returned a NoneType, which is not a generator"),
     ],
 )
 def test_an_interceptor_that_yields_not_once_is_named_and_no_fault_of_the_event(

@@ -1,4 +1,4 @@
-"""An event that is alone when its worker is lost: at first that is no failure of the event, and in the end it is."""
+"""An event that is alone when its worker is lost: at first that is not a failure of the event, and in the end it is."""
 
 from __future__ import annotations
 

@@ -204,7 +204,7 @@ class World:
             self.drivers += claim(self.run, coming, "owner", self.clock, self.seen)
 
     def note_skips(self) -> None:
-        """Keep which events were skipped, and which a reset ahead leaves out: they are no first deliveries later."""
+        """Keep which events were skipped, and which a reset ahead leaves out: they are not first deliveries later."""
         self.ever_skipped |= {skip.position for skip in self.tracker.skipped()}
 
     def _note_left_out(self, to: int) -> None:

@@ -120,5 +120,5 @@ def test_a_cron_expression_is_parsed_once_a_tick(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("wrong", ["", "every day", "0 0 31 2 *", "61 * * * *", "* * * * * * *", "-", "@reboot"])
 def test_what_is_no_cron_expression_is_refused(wrong: str) -> None:
-    with pytest.raises(ValueError, match="is no cron expression"):
+    with pytest.raises(ValueError, match="is not a cron expression"):
         CronSchedule(wrong)

@@ -171,11 +171,11 @@ def in_turn() -> Callable[[Event], str]:
 @pytest.mark.parametrize(
     ("answer", "shown"),
     [
-        (None, "None, which is no text"),
-        (7, "7, which is no text"),
-        (7.5, "7.5, which is no text"),
-        (b"a", "b'a', which is no text"),
-        (["a"], "a list, which is no text"),
+        (None, "None, which is not text"),
+        (7, "7, which is not text"),
+        (7.5, "7.5, which is not text"),
+        (b"a", "b'a', which is not text"),
+        (["a"], "a list, which is not text"),
     ],
 )
 def test_an_answer_that_is_no_text_is_refused(answer: Any, shown: str) -> None:
@@ -187,7 +187,7 @@ def test_an_answer_that_is_no_text_is_refused(answer: Any, shown: str) -> None:
 
 
 def test_a_coroutine_that_slipped_through_is_refused_and_closed() -> None:
-    with pytest.raises(ProjectCodeError, match="returned a coroutine, which is no text"):
+    with pytest.raises(ProjectCodeError, match="returned a coroutine, which is not text"):
         SequencingByEvent(partial(asynchronous)).sequence_ids(event())
 
 

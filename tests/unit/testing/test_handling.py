@@ -689,9 +689,9 @@ def test_classes_may_be_named_by_a_map_of_types() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ("lent", "a str is no event"),
-        ({"data": {}}, "a dict without 'type' is no event"),
-        (BookEvent("1"), "a BookEvent is no event: write @event_type"),
+        ("lent", "a str is not an event"),
+        ({"data": {}}, "a dict without 'type' is not an event"),
+        (BookEvent("1"), "a BookEvent is not an event: write @event_type"),
         ({"type": "t", "data": object()}, "a object cannot become JSON"),
     ],
 )

@@ -57,5 +57,5 @@ def test_runs_are_in_the_order_in_which_they_were_asked_for() -> None:
 
 @pytest.mark.parametrize(("ids", "error"), [((None,), TypeError), ((True,), TypeError), ((1.5,), TypeError)])
 def test_what_is_no_id_is_refused(ids: tuple[object, ...], error: type[Exception]) -> None:
-    with pytest.raises(error, match="is no id: ids are whole numbers and texts"):
+    with pytest.raises(error, match="is not an id: ids are whole numbers and texts"):
         JobTest(other).run(*ids)  # type: ignore[arg-type]

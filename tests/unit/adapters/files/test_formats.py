@@ -61,8 +61,8 @@ def test_a_url_names_a_path_seen_from_the_project(url: str, path: str) -> None:
         ("file:", "names no file or folder"),
         ("file://", "names no file or folder"),
         ("file:a%00b", "names no file or folder"),
-        ("sqlite:///a.db", "is no URL of a file"),
-        ("file", "is no URL of a file"),
+        ("sqlite:///a.db", "is not a URL of a file"),
+        ("file", "is not a URL of a file"),
     ],
 )
 def test_other_urls_are_refused_with_what_to_write(url: str, what: str) -> None:

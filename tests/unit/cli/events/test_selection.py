@@ -18,8 +18,8 @@ def selection(*types, subject="/"):
     [
         (selection(), []),
         (selection(subject="/books"), []),
-        (selection("library.*"), [f"{EXACT}: 'library.*' is no pattern here"]),
-        (selection("b?", "a*", "c"), [f"{EXACT}: 'a*' is no pattern here", f"{EXACT}: 'b?' is no pattern here"]),
+        (selection("library.*"), [f"{EXACT}: 'library.*' is not a pattern here"]),
+        (selection("b?", "a*", "c"), [f"{EXACT}: 'a*' is not a pattern here", f"{EXACT}: 'b?' is not a pattern here"]),
         (selection("a,b"), [f"{EXACT}: 'a,b' is one type; for several repeat --type"]),
         (selection("Library.Lent"), [SHOWN]),
         (selection(subject="books"), ["most subjects begin with a slash: did you mean --subject /books?"]),
@@ -42,4 +42,4 @@ def test_what_may_be_meant_otherwise(selected, why):
 
 def test_at_the_end_of_the_log_a_type_is_nothing_to_wonder_about():
     assert reasons(selection("t"), after=9) == []
-    assert reasons(selection("t*"), after=9) == [f"{EXACT}: 't*' is no pattern here"]
+    assert reasons(selection("t*"), after=9) == [f"{EXACT}: 't*' is not a pattern here"]

@@ -78,7 +78,7 @@ def test_only_events_of_the_type_of_the_class_are_read_unless_an_option_says_oth
     ("path", "says"),
     [
         ("Nowhere", "it cannot be imported .AttributeError"),
-        ("NUMBER", "its annotations cannot be read|it is no class with fields"),
+        ("NUMBER", "its annotations cannot be read|it is not a class with fields"),
         ("Loose", "Loose.extra is typing.Any, which has no column"),
         ("Lasting", r"its field 'lasts' is duration\[us\], which is not read from JSON"),
         ("Renamed", "its field 'isbn' has another name in the data"),

@@ -89,9 +89,9 @@ def test_other_columns_are_refused(ddl, says):
         (
             "time TIMESTAMP",
             "yesterday",
-            "the time is 'yesterday', which is no RFC 3339 time, of the event at position 2",
+            "the time is 'yesterday', which is not an RFC 3339 time, of the event at position 2",
         ),
-        ("time TIMESTAMP", "2026-01-05T00:00:00", "which is no RFC 3339 time, of the event at position 2"),
+        ("time TIMESTAMP", "2026-01-05T00:00:00", "which is not an RFC 3339 time, of the event at position 2"),
         ("payload VARIANT", "{", r"the data cannot be a VARIANT \(.*\), of the event at position 2"),
     ],
 )
@@ -104,6 +104,6 @@ def test_what_a_column_cannot_hold_names_its_event(ddl, text, says):
 def test_extensions_that_are_no_object_name_their_event(text):
     columns = Available().chosen(type(parse_ddl("a INT"))([Available().usual()["extensions"]]))
     with pytest.raises(
-        EngineError, match=r"OCQ-419.* the other attributes are no JSON object, of the event at position 2"
+        EngineError, match=r"OCQ-419.* the other attributes are not a JSON object, of the event at position 2"
     ):
         columns.batch([(1, None), (2, text)])

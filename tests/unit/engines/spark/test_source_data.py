@@ -79,13 +79,13 @@ def test_a_variant_holds_a_field_whatever_it_is():
         ('{"s": {"x": 1}}', 's is {"x":1}, which STRING cannot hold'),
         (f'{{"a": "{"x" * 99}"}}', 'a is "x{59}…, which BIGINT'),
         ('{"v": 1234567890123456789012345678901234567890}', "v is 123456789012.*, which VARIANT cannot hold"),
-        ('{"b": 1e400}', r"they are no JSON \(number is infinity"),
+        ('{"b": 1e400}', r"they are not JSON \(number is infinity"),
         ('{"a": 1, "a": 2}', "the key 'a' appears twice"),
-        ("[7]", r"they are no JSON object, but \[7\]"),
-        ("{", "they are no JSON"),
-        ("", "they are no JSON"),
-        ("{} {}", "they are no JSON"),
-        ('{}}\n{"data":{}', "they are no JSON"),
+        ("[7]", r"they are not a JSON object, but \[7\]"),
+        ("{", "they are not JSON"),
+        ("", "they are not JSON"),
+        ("{} {}", "they are not JSON"),
+        ('{}}\n{"data":{}', "they are not JSON"),
     ],
 )
 def test_data_that_do_not_fit_name_their_event_and_field(payload, says):
@@ -98,7 +98,7 @@ def test_data_that_do_not_fit_name_their_event_and_field(payload, says):
 @pytest.mark.parametrize("payload", ["0", '""', "false", "[]", "[1]"])
 @pytest.mark.parametrize("ddl", ["v VARIANT", "v BIGINT"])
 def test_data_that_are_no_object_do_not_fit_whatever_the_type_of_the_field(ddl, payload):
-    with pytest.raises(EngineError, match=r"OCQ-419.*they are no JSON object"):
+    with pytest.raises(EngineError, match=r"OCQ-419.*they are not a JSON object"):
         parsed(ddl, "{}", payload)
     assert parsed(ddl, "null", None) == [[None, None]]
 

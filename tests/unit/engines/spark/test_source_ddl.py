@@ -33,7 +33,7 @@ def test_columns_are_read_as_spark_reads_them(text, columns):
         ("isbn STRNG", "the column 'isbn' has the type 'STRNG', which is none of STRING, BIGINT"),
         ("extra MAP<STRING, STRING>", "the column 'extra' has the type 'MAP', which is none of"),
         ("isbn STRING NOT NULL", "expected the end, got 'NOT'"),
-        ("isbn STRING; n INT", "';' is no part of columns such as isbn STRING"),
+        ("isbn STRING; n INT", "';' is not part of columns such as isbn STRING"),
         ("n INT, n INT", "the column 'n' appears twice"),
         ("l ARRAY<INT", "expected '>', got the end"),
         ("l ARRAY", "expected '<', got the end"),

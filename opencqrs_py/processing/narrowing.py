@@ -1,0 +1,78 @@
+"""Narrowing: from a chunk that fails to the event by which it fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from opencqrs_py.errors import TransactionEndedError
+from opencqrs_py.model.outcome import Failure, Origin, Outcome
+from opencqrs_py.model.progress import Cursor
+from opencqrs_py.processing.dispatch import ChunkFailedError
+from opencqrs_py.processing.portions import Portion
+from opencqrs_py.processing.recovery import Diagnosis
+
+
+class Narrowing:
+    """Commits what comes before the event by which a chunk fails, so that this event comes first.
+
+    Args:
+        handle: Handles a portion in one transaction with the progress.
+        park_at_once: Parks the event at an index of a portion, if no attempt is left to it; else returns ``None``.
+        diagnosis: Classifies errors.
+    """
+
+    def __init__(
+        self,
+        handle: Callable[[Cursor, Portion], Outcome],
+        park_at_once: Callable[[Cursor, Portion, int, Failure], Outcome | None],
+        diagnosis: Diagnosis,
+    ) -> None:
+        self._handle = handle
+        self._park_at_once = park_at_once
+        self._diagnosis = diagnosis
+
+    def after_call(self, cursor: Cursor, portion: Portion, failed: ChunkFailedError) -> Outcome:
+        """Commit what comes before the event whose handler failed; look for it if it is not known."""
+        index, chunk = failed.index, portion.chunk
+        failure = self._diagnosis.failure_of_handler(failed.error, chunk[index or 0])
+        if index is None and failure.origin is Origin.OUTAGE:
+            failure = replace(failure, event=f"one of {len(chunk)} events, from {failure.event}")
+        if index is not None and (parked := self._park_at_once(cursor, portion, index, failure)) is not None:
+            return parked
+        if index == 0 or failure.origin is Origin.OUTAGE:
+            return Outcome(cursor, failure=failure)
+        if index is None:
+            return self.search(cursor, portion, failed.error)
+        before = self._handle(cursor, portion.first(index))
+        return before if before.failure is not None or before.changed else replace(before, failure=failure)
+
+    def search(self, cursor: Cursor, portion: Portion, error: BaseException) -> Outcome:
+        """Find the event to which an error belongs that names none."""
+        return (self._one_by_one if isinstance(error, TransactionEndedError) else self.by_halves)(cursor, portion)
+
+    def by_halves(self, cursor: Cursor, portion: Portion) -> Outcome:
+        """Find the event by which a chunk fails: what comes before it is committed, in ever smaller chunks."""
+        middle = len(portion.chunk) // 2
+        half = portion.first(middle)
+        first = self._handle(cursor, half)
+        if first.failure is not None or not _is_done(first, half):
+            return first
+        return first.followed_by(self._handle(first.cursor, portion.after(middle)))
+
+    def _one_by_one(self, cursor: Cursor, portion: Portion) -> Outcome:
+        """Find the event whose handler ended the transaction: each further call of it repeats what it has committed."""
+        done, rest = Outcome(cursor), portion
+        while rest.chunk and done.failure is None:
+            part, rest = rest.first(1), rest.after(1)
+            done = done.followed_by(self._handle(done.cursor, part))
+            if not _is_done(done, part):
+                break
+        return done
+
+
+def _is_done(done: Outcome, portion: Portion) -> bool:
+    """Return whether what follows a portion may be handled: nothing of it waits now, or was changed by a person."""
+    if done.parked or done.changed:
+        return False
+    return bool(portion.waiting) or done.cursor.position >= portion.upto
