@@ -193,7 +193,7 @@ class Rebuilds:
                 swapped = shadows.swap(swap, timeout)
         shadows.drop_shadow(group.name)
         text = "group %s was rebuilt by %s: its tables are those up to position %d"
-        _log.warning(text, group.name, actor(), swapped.position)
+        _log.info(text, group.name, actor(), swapped.position)
         return RebuildResult(group.name, swapped.position, swapped.tables, swapped.seconds, running)
 
     def compare(
@@ -240,7 +240,7 @@ class Rebuilds:
         with self._renewed(group.name) as running:
             swapped = shadows.undo(group.name, timeout)
         text = "the old tables of group %s were put back by %s: they are those up to position %d"
-        _log.warning(text, group.name, actor(), swapped.position)
+        _log.info(text, group.name, actor(), swapped.position)
         return RebuildResult(group.name, swapped.position, swapped.tables, swapped.seconds, running)
 
     def drop_old(self, name: str) -> bool:
@@ -252,7 +252,7 @@ class Rebuilds:
         if known is None or not known.keeps_old:
             return False
         shadows.drop_old(group.name)
-        _log.warning("the old tables of group %s were dropped by %s", group.name, actor())
+        _log.info("the old tables of group %s were dropped by %s", group.name, actor())
         return True
 
     def abort(self, name: str) -> bool:
@@ -264,7 +264,7 @@ class Rebuilds:
         if not shadows.exists(group.name) and (known is None or not known.has_shadow):
             return False
         shadows.drop_shadow(group.name)
-        _log.warning("the rebuild of group %s was given up by %s", group.name, actor())
+        _log.info("the rebuild of group %s was given up by %s", group.name, actor())
         return True
 
     def complete(self, names: Sequence[str]) -> None:

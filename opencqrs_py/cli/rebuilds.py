@@ -10,6 +10,7 @@ import click
 
 from opencqrs_py.cli.options import ProjectOptions, Seconds, format_option, project_options
 from opencqrs_py.cli.output import print_json, print_line
+from opencqrs_py.cli.records import print_only_warnings
 
 if TYPE_CHECKING:
     from opencqrs_py.adapters.sql.shadows import Comparison
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 _EVERY_SECONDS = 5.0  # between two lines of how far it is
 _WAYS = ("--dry-run", "--compare", "--undo", "--drop-old", "--abort")
+_SHORT = frozenset({"--undo", "--drop-old", "--abort"})
 
 
 @click.command("rebuild")
@@ -53,6 +55,8 @@ def rebuild_command(
         raise click.UsageError(f"{' and '.join(chosen)} exclude each other")
     if accept_unhandled and chosen:
         raise click.UsageError(f"--accept-unhandled is for the swap, which {chosen[0]} does not make")
+    if chosen and chosen[0] in _SHORT:
+        print_only_warnings()  # what is logged of it is printed as the result
     with options.application() as application:
         rebuilds = application.rebuilds
         result, lines = _done(rebuilds, name, chosen[0] if chosen else "", timeout, accept_unhandled=accept_unhandled)
