@@ -76,10 +76,11 @@ class Lifecycle:
         try:
             self.resources.open()
             begin()
-            if self.serving is not None:
-                self.serving.start()
-            if self.processors is not None:
-                self.processors.start()
+            serving, processors = self.serving, self.processors  # a stop in another thread takes them at any moment
+            if serving is not None:
+                serving.start()
+            if processors is not None:
+                processors.start()
         except BaseException:
             self.stop(patience=0)
             self._close()

@@ -134,7 +134,9 @@ class Processors:
         return [each for each in (self.coordinator, self._locks) if each is not None]
 
     def start(self) -> None:
-        """Claim what belongs to this process, then begin."""
+        """Claim what belongs to this process, then begin; nothing after a stop."""
+        if self.stopping:
+            return
         for group in self._groups:
             if group.starts and not group.shared and group.registration is None:
                 group.engine.assign(group.run.group, group.run.partitions)

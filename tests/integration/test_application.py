@@ -335,6 +335,27 @@ def test_a_stop_ends_a_start_that_waits_for_the_store(engine, handlers, tmp_path
         starting.result(60)
 
 
+@pytest.mark.parametrize("engine", ["thread", "spark"])
+def test_a_stop_right_before_the_processors_begin_leaves_nothing_behind(engine, handlers, tmp_path, monkeypatch):
+    settings = {"event-handling.standard.processing.engine": engine}
+    application, begin = Application(settings, [handlers], tmp_path), Processors.start
+    add_events(application, 1)
+
+    def after_a_stop(processors: Processors) -> None:
+        with ThreadPoolExecutor() as threads:
+            threads.submit(application.stop).result(60)
+        begin(processors)
+
+    with monkeypatch.context() as patched, opened_connections() as opened:
+        patched.setattr(Processors, "start", after_a_stop)
+        application.start()
+        assert not any(map(is_open, opened))
+    store = application.container.control_store()
+    assert store is not None
+    assert [record for record in store.view().nodes if record.alive] == []
+    assert list(rows_of(tmp_path / "opencqrs.db", "SELECT group_name FROM opencqrs_progress")) == []
+
+
 @pytest.mark.parametrize("engine", ["thread", pytest.param("spark", marks=pytest.mark.spark)])
 def test_an_observer_is_told_of_each_partition_that_is_claimed_and_released(engine, handlers, tmp_path):
     settings = {
