@@ -42,8 +42,7 @@ def columns_of(lines: Sequence[bytes]) -> Columns | None:
     a regular expression splits them, and only data are parsed. Otherwise the lines are.
     What was parsed is serialised again, all of it together. If that gives the same text, except for space between the
     parts, then no digit of a number was lost and no key appears twice. The rest is done by columns. Lines for which
-    that does not hold (different sets of attributes, any mistake) are no error: they are left to
-    ``parse_event``.
+    that does not hold (different sets of attributes, any mistake) are not errors: they are left to ``parse_event``.
 
     Args:
         lines: At least one, each with its line end, except for the last one.
@@ -92,7 +91,7 @@ def subjects_of(columns: Columns) -> Iterable[str]:
 
 
 def _unescaped(escapes: re.Match[str]) -> str:
-    r"""Return escaped characters as themselves; that of an escaped backslash is no escape for what follows it."""
+    r"""Return escaped characters as themselves; that of an escaped backslash escapes nothing after it."""
     return escapes[0] if escapes[0] == r"\\" else str(_load(f'"{escapes[0]}"'))
 
 
@@ -141,7 +140,7 @@ def _shape(names: Sequence[str], *, is_spaced: bool) -> re.Pattern[str] | None:
 
 
 def _with_data(columns: dict[str, Sequence[Any]], texts: Sequence[str]) -> dict[str, Sequence[Any]] | None:
-    """Return columns and their data, ``None`` if a text is no JSON, or not what its value is written as."""
+    """Return columns and their data, ``None`` if a text is not JSON, or not what its value is written as."""
     text = f"[{_BETWEEN.join(texts)}]".encode()
     values = _parsed(text, len(texts))
     if values is None:
