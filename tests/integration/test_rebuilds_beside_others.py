@@ -382,6 +382,25 @@ def _begun_again(rebuilds: Rebuilds) -> None:
     assert rebuilds.compare("catalog").exact
 
 
+@pytest.mark.parametrize("kind", [SQLITE])
+def test_a_rebuild_whose_partitions_another_process_takes_over_ends_and_can_be_continued(wrong: World) -> None:
+    file, fenced = wrong.folder / f"read.db-{wrong.place('shadow')}.db", []
+
+    def meanwhile(_progress: RebuildProgress) -> None:
+        if not fenced:
+            with closing(sqlite3.connect(file, isolation_level=None, timeout=60)) as shadow:
+                fenced.append(shadow.execute("UPDATE opencqrs_progress SET epoch = epoch + 1").rowcount)
+
+    slowly = {"event-handling.groups.catalog.rebuild.max-events-per-second": 1}
+    with wrong.application(**slowly) as application, pytest.raises(RebuildError, match=r"OCQ-630.*another process"):
+        application.rebuilds.rebuild("catalog", watcher=meanwhile)
+    assert fenced > [0]
+    assert wrong.lent()["/books/3"] == 99
+    with wrong.application() as application:
+        assert application.rebuilds.rebuild("catalog").position == 14
+    assert wrong.lent()["/books/3"] == 2
+
+
 @pytest.mark.release(kind=("postgresql", "mariadb"))  # by rows that are the same on each
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("command", ["rebuild", "compare"])

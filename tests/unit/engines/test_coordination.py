@@ -532,19 +532,25 @@ def test_the_end_of_a_node_is_not_held_up_by_its_wait_for_changes(world, monkeyp
     a.leave()
 
 
-def test_a_change_that_is_heard_of_is_looked_at_before_the_next_heartbeat(world, monkeypatch):
-    a, told, beats = world.node("a"), Told(), Semaphore(0)
-    monkeypatch.setattr(world.store, "notices", lambda: nullcontext(told))
-    beat = world.store.beat
+def started_between_heartbeats(world: World, node: Coordinator, monkeypatch: pytest.MonkeyPatch) -> Semaphore:
+    """Start a node whose clock stands still, so that no heartbeat is due; return what counts those that come."""
+    beats, beat = Semaphore(0), world.store.beat
 
     def counted(node, seconds):
         beats.release()
         return beat(node, seconds)
 
-    a.join()
-    heartbeat(a)
+    node.join()
+    heartbeat(node)
     monkeypatch.setattr(world.store, "beat", counted)
-    a.start()  # the clock stands still, so no heartbeat is due
+    node.start()
+    return beats
+
+
+def test_a_change_that_is_heard_of_is_looked_at_before_the_next_heartbeat(world, monkeypatch):
+    a, told = world.node("a"), Told()
+    monkeypatch.setattr(world.store, "notices", lambda: nullcontext(told))
+    beats = started_between_heartbeats(world, a, monkeypatch)
     told.news.put(item=True)
     assert beats.acquire(timeout=60)
     a.end()
@@ -552,17 +558,8 @@ def test_a_change_that_is_heard_of_is_looked_at_before_the_next_heartbeat(world,
 
 
 def test_the_loss_of_a_partition_is_looked_at_before_the_next_heartbeat(world, monkeypatch):
-    a, beats, lost = world.node("a"), Semaphore(0), LostPartitions()
-    beat = world.store.beat
-
-    def counted(node, seconds):
-        beats.release()
-        return beat(node, seconds)
-
-    a.join()
-    heartbeat(a)
-    monkeypatch.setattr(world.store, "beat", counted)
-    a.start()  # the clock stands still, so no heartbeat is due
+    a, lost = world.node("a"), LostPartitions()
+    beats = started_between_heartbeats(world, a, monkeypatch)
     lost.then = a.hasten
     lost.noticed(Notice("books", BOOKS[1].partition, Action.RETRY))
     assert not a._notified
