@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
-from itertools import repeat
+from itertools import chain, repeat
 from operator import itemgetter
 from secrets import token_hex
 from typing import Any
@@ -23,6 +23,9 @@ _REQUIRED = frozenset({"id", "source", "type"})
 _TEXTS = (*_REQUIRED, "subject", "datacontenttype")
 _SAME = {"specversion": "1.0", "datacontenttype": "application/json"}  # in nearly every event, and if they are missing
 _CORE = frozenset({*_TEXTS, "specversion", "time", "data"})
+_IF_ABSENT = {**_SAME, "subject": "", "time": None, "data": None}
+_ABSENT = object()
+"""The value of an extension that an event does not have, where others beside it do."""
 _MARK = token_hex(16)  # no line can contain it, so no line can extend into the next one
 _BETWEEN = f',"{_MARK}",'
 _BETWEEN_LINES = _BETWEEN.encode()
@@ -42,7 +45,7 @@ def columns_of(lines: Sequence[bytes]) -> Columns | None:
     a regular expression splits them, and only data are parsed. Otherwise the lines are.
     What was parsed is serialised again, all of it together. If that gives the same text, except for space between the
     parts, then no digit of a number was lost and no key appears twice. The rest is done by columns. Lines for which
-    that does not hold (different sets of attributes, any mistake) are not errors: they are left to ``parse_event``.
+    that does not hold are not errors: they are left to ``parse_event``.
 
     Args:
         lines: At least one, each with its line end, except for the last one.
@@ -181,22 +184,36 @@ def _fields(text: bytes, number: int) -> list[dict[str, Any]] | None:
 
 
 def _columns(fields: list[dict[str, Any]]) -> dict[str, Sequence[Any]] | None:
-    """Return the values by attribute if all events have the same attributes."""
-    names = tuple(fields[0])
-    if sum(map(len, fields)) != len(names) * len(fields):
+    """Return the values by attribute; ``None`` if extensions come in an order that not all events share."""
+    shapes = dict.fromkeys(map(tuple, fields))
+    names = tuple(dict.fromkeys(chain.from_iterable(shapes)))
+    extensions = _extensions_in(names)
+    if any(_extensions_in(each) != [name for name in extensions if name in each] for each in shapes):
         return None
-    if not _CORE.issuperset(names) and any(tuple(each) != names for each in fields):  # extensions keep their order
-        return None
-    values = zip(*map(itemgetter(*names), fields), strict=True)
-    columns: dict[str, Sequence[Any]] = dict(zip(names, values, strict=True))
+    columns: dict[str, Sequence[Any]]
+    if len(shapes) == 1:
+        columns = dict(zip(names, zip(*map(itemgetter(*names), fields), strict=True), strict=True))
+    else:
+        columns = {name: _column(fields, name) for name in names}
     if "data" in columns:
         columns["data"] = tuple(None if each is None else _dump(each).decode() for each in columns["data"])
     return columns if _are_right(columns) else None
 
 
+def _extensions_in(names: Iterable[str]) -> list[str]:
+    return [name for name in names if name not in _CORE]
+
+
+def _column(fields: list[dict[str, Any]], name: str) -> list[Any]:
+    if name in _REQUIRED:
+        return [each[name] for each in fields]
+    absent = _IF_ABSENT.get(name, _ABSENT)
+    return [each.get(name, absent) for each in fields]
+
+
 def _are_right(columns: Columns) -> bool:
     for name in _TEXTS:
-        "".join(columns.get(name, ()))  # raises if a value is not a text
+        "".join(each for each in columns.get(name, ()) if each is not None)  # raises if a value is not a text
     return (
         all(all(columns[name]) for name in _REQUIRED)
         and "data_base64" not in columns
@@ -205,7 +222,8 @@ def _are_right(columns: Columns) -> bool:
 
 
 def _have_times(columns: Columns) -> bool:
-    return "time" not in columns or max(map(_time_of, columns["time"])).tzinfo is not None
+    times = [each for each in columns.get("time", ()) if each is not None]
+    return not times or max(map(_time_of, times)).tzinfo is not None
 
 
 def _or(column: Sequence[str] | None, otherwise: str) -> Iterable[str]:
@@ -215,8 +233,9 @@ def _or(column: Sequence[str] | None, otherwise: str) -> Iterable[str]:
 
 
 def _extensions(columns: Columns) -> Iterable[str | None]:
-    names = [name for name in columns if name not in _CORE]
+    names = _extensions_in(columns)
     if not names:
         return repeat(None)
     rows = zip(*map(columns.__getitem__, names), strict=True)
-    return [_dump(dict(zip(names, row, strict=True))).decode() for row in rows]
+    extensions = ({name: each for name, each in zip(names, row, strict=True) if each is not _ABSENT} for row in rows)
+    return [_dump(each).decode() if each else None for each in extensions]
