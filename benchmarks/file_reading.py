@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import orjson
 
@@ -61,6 +62,9 @@ def ways(folder: Path, number: int) -> dict[str, Callable[[], int]]:
     spaced = folder / "spaced.ndjson"
     with files["ndjson"].open("rb") as lines, spaced.open("w") as file:
         file.writelines(json.dumps(orjson.loads(line)) + "\n" for line in lines)
+    varied = folder / "varied.ndjson"
+    with files["ndjson"].open("rb") as lines, varied.open("wb") as file:
+        file.writelines(vary(orjson.loads(line), at) for at, line in enumerate(lines))
     data = frozenset[str]()
     rare = Selection(types=frozenset({RARE}), attributes=data)
     return {
@@ -69,6 +73,7 @@ def ways(folder: Path, number: int) -> dict[str, Callable[[], int]]:
         "all events, with every attribute": lambda: read(files["ndjson"], Selection()),
         "one type of four": lambda: 4 * read(files["ndjson"], rare),
         "all events, with spaces as Python's json writes": lambda: read(spaced, Selection(attributes=data)),
+        "all events, with attributes that vary": lambda: read(varied, Selection(attributes=data)),
         "loop with orjson, .gz": lambda: looped_packed(files["ndjson.gz"]),
         "all events, .gz": lambda: read(files["ndjson.gz"], Selection(attributes=data)),
         "all events, .zst": lambda: read(files["ndjson.zst"], Selection(attributes=data)),
@@ -90,6 +95,15 @@ def made(number: int) -> Event:
         f'{{"account":"{number * 7919 % 1_000}","amount":{number % 10_000 / 100},"note":"for the book"}}',
         None,
     )
+
+
+def vary(fields: dict[str, Any], number: int) -> bytes:
+    """Return the line of an event; every third has no time, and every fifth an extension."""
+    if number % 3 == 0:
+        del fields["time"]
+    if number % 5 == 0:
+        fields["traceparent"] = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    return orjson.dumps(fields) + b"\n"
 
 
 def looped(path: Path) -> int:
