@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import count
@@ -14,14 +15,18 @@ from harness.modules import Target, source_of
 
 __all__ = ["Arena"]
 
+_ON_ONE_DATABASE = 60
+"""After so many targets a server gets another database."""
+
 _numbers = count(1)
 
 
 class Arena:
     """Makes targets on databases of each kind.
 
-    A server's database is shared, as the targets have groups and tables of their own. An SQLite file is not, except by
-    the targets that are made together.
+    A server's database is shared by some targets, as these have groups and tables of their own; each start reads the
+    partitions of all groups, so there is another one after a while. An SQLite file is not shared, except by the targets
+    that are made together.
 
     Args:
         folder: Where files go.
@@ -32,12 +37,14 @@ class Arena:
         self._folder = folder
         self._fresh_url = fresh_url
         self._served: dict[str, str] = {}
-        self._logs: set[tuple[str, str]] = set()  # those written, by kind of server and schema
+        self._logs: set[tuple[str, str]] = set()  # those written, by URL and schema
+        self._targets_on: Counter[str] = Counter()
 
     def targets(self, combinations: Iterable[Combination]) -> list[Target]:
         """Make targets on one database of one kind, each with its module written and its tables made."""
         combinations = list(combinations)
         url = self._url(combinations[0].database, combinations[0].schema)
+        self._targets_on[url] += len(combinations)
         return [self._target(one, url) for one in combinations]
 
     def _target(self, one: Combination, url: str) -> Target:
@@ -60,12 +67,13 @@ class Arena:
             file = self._folder / f"{next(_numbers)}.db"
             shutil.copy(self._template(), file)
             return f"sqlite:///{file}"
-        if kind not in self._served:
+        if kind not in self._served or self._targets_on[self._served[kind]] >= _ON_ONE_DATABASE:
             self._served[kind] = self._fresh_url(kind)
-        if (kind, schema) not in self._logs:
-            self._logs.add((kind, schema))
-            append_log(self._served[kind], schema)
-        return self._served[kind]
+        url = self._served[kind]
+        if (url, schema) not in self._logs:
+            self._logs.add((url, schema))
+            append_log(url, schema)
+        return url
 
     def _template(self) -> Path:
         file = self._folder / "template.db"

@@ -1,0 +1,40 @@
+"""Threads that make calls: reused while there are calls, gone some time after."""
+
+from __future__ import annotations
+
+from queue import SimpleQueue
+from threading import Event, Thread, current_thread
+
+import pytest
+
+from opencqrs_py.engines.threads import Threads
+
+PATIENCE = 60.0
+
+
+def called(threads: Threads, number: int = 0) -> tuple[Thread, int]:
+    answers = SimpleQueue[tuple[Thread, int]]()
+    threads.run(f"call-{number}", lambda: answers.put((current_thread(), number)))
+    return answers.get(timeout=PATIENCE)
+
+
+def test_calls_at_the_same_time_have_threads_of_their_own_with_their_names() -> None:
+    threads, names, go = Threads(), SimpleQueue[str](), Event()
+    for name in ("one", "two"):
+        threads.run(name, lambda: (names.put(current_thread().name), go.wait(PATIENCE)))
+    assert {names.get(timeout=PATIENCE), names.get(timeout=PATIENCE)} == {"one", "two"}
+    go.set()
+
+
+def test_an_idle_thread_ends_and_the_next_call_has_another_one() -> None:
+    threads = Threads(idle_seconds=0.001)
+    thread, _ = called(threads)
+    thread.join(PATIENCE)
+    assert not thread.is_alive()
+    assert called(threads)[0] is not thread
+
+
+@pytest.mark.parametrize("idle_seconds", [0, 0.000_1, 0.001])
+def test_no_call_is_lost_when_its_thread_is_about_to_end(idle_seconds: float) -> None:
+    threads = Threads(idle_seconds)
+    assert [called(threads, number)[1] for number in range(300)] == list(range(300))
