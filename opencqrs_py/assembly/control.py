@@ -30,6 +30,8 @@ _log = logging.getLogger("opencqrs.control")
 _LOOK_SECONDS = 0.1  # between two looks at the control tables while a command waits
 DEFAULT_TIMEOUT = 60.0
 DEFAULT_AVOIDANCE = 60.0
+_RECORDED = "it is recorded and will be done; look at opencqrs status and opencqrs nodes"
+_UNCHANGED = "nothing was changed; look at opencqrs status and opencqrs nodes, and type the command again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,59 +190,53 @@ class Control:
 
     @contextmanager
     def paused(self, group: str, timeout: float) -> Iterator[bool]:
-        """Stop a group until the end of the block, and then want of it what was wanted before.
+        """Have nodes release a group until the end of the block. What a person has stopped meanwhile stays stopped.
 
-        Nothing is stopped if leases do not lead it, or no node has a part of it. Gives whether a node that lives can
+        Nothing is paused if leases do not lead it, or no node has a part of it. Gives whether a node that lives can
         run it and is wanted to.
 
         Raises:
-            WaitTimedOutError: OCQ-536, if a node has not stopped in time.
+            WaitTimedOutError: OCQ-536, if a node has not released it in time.
         """
         view = self.view()
         keys = [lease.key for lease in view.leases if lease.key.group == group]
         runnable = any(node.can_run(key) for node in view.alive.values() for key in keys)
-        wanted = {key: view.wanted_of(key) for key in keys}
-        runs = runnable and Wanted.STARTED in wanted.values()
-        if not any(lease.key in wanted and view.owner_of(lease) is not None for lease in view.leases):
-            yield runs
-            return
-        try:
-            self.stop(group, timeout=timeout)
-            yield runs
-        finally:
-            self._required().want(group, Wanted.STARTED)
-            stopped = [key for key, one in wanted.items() if one is Wanted.STOPPED]
-            if stopped:
-                self._required().want(group, Wanted.STOPPED, stopped)
+        with self._released(view, group, keys, timeout):
+            yield runnable and any(view.wanted_of(key) is not Wanted.STOPPED for key in keys)
 
     @contextmanager
     def let_go(self, group: str, partitions: Collection[Partition], timeout: float) -> Iterator[LetGo]:
         """Have nodes finish the events in hand of partitions, and release them. If the block fails, they continue.
 
-        Nothing is stopped if leases do not lead the group.
+        Nothing is paused if leases do not lead the group.
 
         Raises:
             WaitTimedOutError: OCQ-536, if a node has not released them in time.
         """
         view, keys = self.view(), [GroupPartition(group, each) for each in partitions]
-        wanted = [key for key in keys if view.wanted_of(key) is Wanted.STARTED]
+        wanted = [key for key in keys if view.wanted_of(key) is not Wanted.STOPPED]
         runs = any(node.can_run(key) for node in view.alive.values() for key in wanted)
-        stopped = [key for key in keys if view.wanted_partitions.get(key) is Wanted.STOPPED]
+        stopped = (key.partition for key in keys if view.wanted_partitions.get(key) is Wanted.STOPPED)
+        with self._released(view, group, keys, timeout):
+            yield LetGo(runs, frozenset(stopped))
+
+    @contextmanager
+    def _released(
+        self, view: ControlView, group: str, keys: Sequence[GroupPartition], timeout: float
+    ) -> Iterator[None]:
+        """Pause partitions until the end of the block, with those that a command has left paused that was killed."""
         owned = [lease.key for lease in view.leases if lease.key in keys and view.owner_of(lease) is not None]
-        found = LetGo(runs, frozenset(key.partition for key in stopped))
-        if not owned:
-            yield found
-            return
-        store = self._required()
-        store.want(group, Wanted.STOPPED, owned)
+        pausing = [key for key in keys if view.wanted_of(key) is not Wanted.STOPPED]
         try:
-            self._wait(owned, timeout, "to be let go", lambda view, lease: view.owner_of(lease) is None)
-            yield found
-        except BaseException:
-            again = [key for key in owned if key not in stopped]
-            if again:
-                store.want(group, Wanted.STARTED, again)
-            raise
+            if owned and pausing:
+                self._required().want(group, Wanted.PAUSED, pausing)
+            self._wait(owned, timeout, "to be released", lambda view, lease: view.owner_of(lease) is None, _UNCHANGED)
+            yield
+        finally:
+            said = self.view().wanted_partitions
+            paused = [key for key, one in said.items() if key.group == group and one is Wanted.PAUSED]
+            if paused:
+                self._required().want(group, Wanted.STARTED, paused)
 
     def _forget_crashes(self, keys: Collection[GroupPartition]) -> None:
         """Record that events have ended no process, by a claim of their partitions, which no node has now."""
@@ -289,6 +285,7 @@ class Control:
         timeout: float | None,
         what: str,
         is_so: Callable[[ControlView, Lease], bool],
+        fix: str = _RECORDED,
     ) -> bool:
         """Wait until it is so for all partitions; return whether a node can run any of them."""
         view = self.view()
@@ -301,7 +298,6 @@ class Control:
                 break
             if time.monotonic() >= until:
                 shown = ", ".join(map(str, missing))
-                fix = "it is recorded and will be done; look at opencqrs status and opencqrs nodes"
                 raise WaitTimedOutError("OCQ-536", f"still waiting for {shown} {what}, after {timeout:g} s", fix=fix)
             time.sleep(_LOOK_SECONDS)
             view = self.view()

@@ -310,7 +310,7 @@ class Processors:
 
     def _is_stopped(self, key: GroupPartition) -> bool:
         view = self.coordinator.view if self.coordinator is not None else None
-        return view is not None and view.wanted_of(key) is Wanted.STOPPED
+        return view is not None and view.wanted_of(key) is not Wanted.STARTED
 
     def _known(self, *, shared: bool = True) -> list[PartitionStatus]:
         """Return what is recorded of the partitions of groups that run; of those only that processes share."""

@@ -25,6 +25,7 @@ class Wanted(StrEnum):
 
     STARTED = "started"
     STOPPED = "stopped"
+    PAUSED = "paused"  # for a command that starts it again when it is done
 
 
 @dataclass(frozen=True, slots=True)

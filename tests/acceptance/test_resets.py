@@ -14,12 +14,13 @@ from sqlalchemy import create_engine, text
 pytestmark = pytest.mark.release(world="sqlite")
 
 HANDLERS = """
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from opencqrs_py import ProcessingContext, Reset, event_handling, event_type, on_replay_finished, on_reset, on_start
 from sqlalchemy import Connection, text
 
-FAILING = Path(__file__).with_name("failing")
+FAILING, BLOCKED = Path(__file__).with_name("failing"), Path(__file__).with_name("blocked")
 
 @event_type("library.book-lent.v1")
 @dataclass(frozen=True)
@@ -36,6 +37,8 @@ def tables(connection: Connection) -> None:
 def lend(event: BookLent, context: ProcessingContext, connection: Connection) -> None:
     row = {"isbn": event.isbn, "position": context.position, "replaying": int(context.replaying)}
     connection.execute(text("INSERT INTO lent VALUES (:isbn, :position, :replaying)"), row)
+    while BLOCKED.exists():
+        time.sleep(0.01)
 
 @event_handling("catalog", replay=False)
 def remind(event: BookLent, context: ProcessingContext, connection: Connection) -> None:
@@ -163,6 +166,45 @@ def test_while_nothing_runs_the_next_run_continues_there(world: World) -> None:
     assert positions(world) == positions(world, "mail") == [number + 1 for number in range(40) if number % 3]
     assert sorted(world.rows("SELECT DISTINCT replaying FROM lent WHERE position <= 30")) == [(1,)]
     assert sorted(world.rows("SELECT DISTINCT replaying FROM lent WHERE position > 30")) == [(0,)]
+
+
+def wanted(world: World) -> set[str]:
+    return {one["wanted"] for one in world.statuses()}
+
+
+def test_a_reset_that_is_killed_while_it_waits_and_typed_again_leaves_the_group_running(world: World) -> None:
+    world.start()
+    world.wait_until(lambda: {(one["position"], one["state"]) for one in world.statuses()} == {(30, "running")})
+    (world.project.folder / "blocked").touch()
+    world.project.write("more.ndjson", "".join(f"{line}\n" for line in _lines(30, 33)))
+    world.project.opencqrs("events", "import", "more.ndjson")
+    command = world.project.command("groups", "reset", "catalog", "--to", "tail")
+    with subprocess.Popen(command, cwd=world.project.folder, stdout=subprocess.DEVNULL) as waiting:
+        world.wait_until(lambda: wanted(world) == {"paused"})
+        waiting.kill()
+    (world.project.folder / "blocked").unlink()
+    assert wanted(world) == {"paused"}
+    assert world.project.opencqrs("groups", "reset", "catalog", "--to", "tail").code == 0
+    world.wait_until(lambda: {(one["position"], one["wanted"]) for one in world.statuses()} == {(33, "started")})
+    assert positions(world) == [number + 1 for number in range(33) if number % 3]
+
+
+def test_a_group_that_is_stopped_while_a_reset_waits_stays_stopped(world: World) -> None:
+    world.start()
+    world.wait_until(lambda: {(one["position"], one["state"]) for one in world.statuses()} == {(30, "running")})
+    (world.project.folder / "blocked").touch()
+    world.project.write("more.ndjson", "".join(f"{line}\n" for line in _lines(30, 33)))
+    world.project.opencqrs("events", "import", "more.ndjson")
+    command = world.project.command("groups", "reset", "catalog", "--to", "tail")
+    with subprocess.Popen(
+        command, cwd=world.project.folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    ) as waiting:
+        world.wait_until(lambda: wanted(world) == {"paused"})
+        world.project.opencqrs("groups", "stop", "catalog", "--no-wait")
+        (world.project.folder / "blocked").unlink()
+        assert waiting.wait() == 0
+    assert wanted(world) == {"stopped"}
+    assert {one["position"] for one in world.statuses()} == {0}
 
 
 def _lines(start: int, end: int) -> Iterator[str]:

@@ -143,7 +143,7 @@ def test_a_change_that_nodes_do_not_let_go_for_changes_nothing_and_they_go_on(
     wait_until(world.is_done)
     with monkeypatch.context() as patch:
         patch.setattr(application._life.processors.coordinator, "reconcile", lambda: None)
-        with pytest.raises(WaitTimedOutError, match="still waiting for loans 0/2, loans 1/2 to be let go"):
+        with pytest.raises(WaitTimedOutError, match="still waiting for loans 0/2, loans 1/2 to be released"):
             application.layouts.repartition("loans", 3, timeout=0.0)
     world.append(application)
     wait_until(world.is_done)
