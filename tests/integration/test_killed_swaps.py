@@ -39,9 +39,9 @@ def seen(frame, event, call):
 
 patiently = Shadows._patiently
 
-def watched(self, attempt, timeout):
+def watched(self, group, attempt, timeout):
     sys.setprofile(seen)
-    return patiently(self, attempt, timeout)
+    return patiently(self, group, attempt, timeout)
 
 Shadows._patiently = watched
 with Application(settings, [importlib.import_module(module)], folder) as application:

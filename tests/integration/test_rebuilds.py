@@ -97,6 +97,21 @@ def test_undo_puts_the_old_tables_back_and_they_catch_up(world: World) -> None:
     assert world.lent() == {f"/books/{n}": RIGHT + 1 for n in range(7)}
 
 
+def test_old_tables_that_were_dropped_by_hand_are_not_put_back(world: World) -> None:
+    with world.application() as application:
+        application.rebuilds.rebuild("catalog")
+        if world.kind == "sqlite":
+            (world.folder / f"read.db-{world.place('old')}.db").unlink()
+        else:
+            kind, rest = ("SCHEMA", "CASCADE") if world.kind == "postgresql" else ("DATABASE", "")
+            world.send(f"DROP {kind} {world.place('old')} {rest}")
+        with pytest.raises(RebuildError, match=r"OCQ-630.*the old tables of group 'catalog' are gone"):
+            application.rebuilds.undo("catalog")
+        assert world.lent() == {f"/books/{n}": RIGHT for n in range(7)}
+        assert application.rebuilds.drop_old("catalog")
+        assert application.rebuilds.rebuild("catalog").position == 98
+
+
 def test_kept_tables_are_dropped_before_the_next_rebuild(world: World) -> None:
     with world.application() as application:
         rebuilds = application.rebuilds

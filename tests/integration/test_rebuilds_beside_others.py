@@ -230,6 +230,49 @@ def test_triggers_that_spell_their_table_in_another_way_stay_on_sqlite(
     assert empty.send("SELECT name FROM sqlite_master WHERE type = 'trigger'") == [("by_hand",)]
 
 
+@pytest.mark.parametrize("kind", ["sqlite"])
+def test_a_table_that_is_spelled_in_another_way_than_the_live_one_is_swapped_on_sqlite(
+    empty: World, make_module: Callable[[str], ModuleType]
+) -> None:
+    world = of(
+        empty,
+        make_module,
+        "CREATE TABLE IF NOT EXISTS loan (id INTEGER PRIMARY KEY)",
+        "INSERT INTO loan VALUES (:position)",
+        "CREATE TABLE Loan (id INTEGER PRIMARY KEY)",
+    )
+    world.send("DELETE FROM loan WHERE id > 5")
+    with world.application() as application:
+        (difference,) = application.rebuilds.compare("catalog").differences
+        assert (difference.live, difference.shadow) == (5, 20)
+        (table,) = application.rebuilds.rebuild("catalog").tables
+        assert (table.name, table.fate) == ("loan", Fate.SWAPPED)
+        assert world.send("SELECT count(*) FROM loan") == [(20,)]
+        (table,) = application.rebuilds.undo("catalog").tables
+        assert (table.name, table.fate) == ("Loan", Fate.SWAPPED)
+    assert world.send("SELECT count(*) FROM loan") == [(5,)]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", POSTGRESQL])
+def test_a_swap_that_the_database_refuses_says_why_and_can_be_repeated(
+    empty: World, make_module: Callable[[str], ModuleType]
+) -> None:
+    tables = (
+        "CREATE TABLE IF NOT EXISTS loan (id INTEGER PRIMARY KEY, n INTEGER);"
+        "CREATE INDEX IF NOT EXISTS by_n ON loan (n)"
+    )
+    other = ("CREATE TABLE other (n INTEGER)", "CREATE INDEX by_n ON other (n)")
+    world = of(empty, make_module, tables, "INSERT INTO loan VALUES (:position, 1)", *other)
+    world.send("DELETE FROM loan WHERE id > 5")
+    with world.application() as application:
+        with pytest.raises(RebuildError, match=r"OCQ-630.*cannot be swapped: .*by_n.* already exists"):
+            application.rebuilds.rebuild("catalog")
+        assert world.send("SELECT count(*) FROM loan") == [(5,)]
+        world.send("DROP INDEX by_n")
+        assert application.rebuilds.rebuild("catalog").position == 20
+    assert world.send("SELECT count(*) FROM loan") == [(20,)]
+
+
 FILLED_BY_OTHERS = {
     "by SQL": "    connection.execute(text(\"UPDATE lent SET n = 0 WHERE isbn = '/'\"))",
     "by SQL in lines": '    connection.execute(text("""\n        DELETE FROM\n            "lent"\n    """))',

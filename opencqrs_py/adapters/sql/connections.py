@@ -6,6 +6,7 @@ For a short statement SQLAlchemy takes longer than a database does, above all in
 from __future__ import annotations
 
 import select
+import sqlite3
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -84,9 +85,9 @@ def as_sqlalchemy(dialect: SqlAlchemyDialect, error: Exception, statement: str |
     return cast("DBAPIError", wrapped)
 
 
-def reason_of(error: DBAPIError) -> str:
+def reason_of(error: DBAPIError | sqlite3.Error) -> str:
     """Return the driver's message in one line, without the number that some drivers put before it."""
-    cause = error.orig
+    cause = error.orig if isinstance(error, DBAPIError) else error
     numbered = cause is not None and len(cause.args) > 1 and isinstance(cause.args[0], int)
     said = str(cause.args[1] if cause is not None and numbered else cause).strip()
     return scrubbed((said or type(cause).__name__).splitlines()[0])

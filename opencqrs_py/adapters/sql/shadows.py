@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ from sqlalchemy import table as sql_table
 from sqlalchemy.exc import DBAPIError
 
 from opencqrs_py.adapters.sql.database import Database
+from opencqrs_py.adapters.sql.dialect import driver_error
 from opencqrs_py.adapters.sql.group_records import SqlGroupRecords
 from opencqrs_py.adapters.sql.kept_rows import KEPT
 from opencqrs_py.adapters.sql.progress_rows import held
@@ -21,7 +23,14 @@ from opencqrs_py.adapters.sql.rebuild_rows import found_rebuild, rebuild_row
 from opencqrs_py.adapters.sql.shadow_guards import OURS, SEEDED, WRITTEN, WRITTEN_COLUMNS
 from opencqrs_py.adapters.sql.shadow_urls import place_of
 from opencqrs_py.adapters.sql.structure import parts_of, structure_of
-from opencqrs_py.adapters.sql.swaps import BusyError, Swap, Swapped, changed_meanwhile, ended_elsewhere
+from opencqrs_py.adapters.sql.swaps import (
+    BusyError,
+    Swap,
+    Swapped,
+    changed_meanwhile,
+    ended_elsewhere,
+    refused_by_database,
+)
 from opencqrs_py.adapters.sql.tables import NAMES, PROGRESS, REBUILDS, prepare
 from opencqrs_py.errors import RebuildError, WaitTimedOutError
 from opencqrs_py.model.group_record import GroupRecord
@@ -297,14 +306,14 @@ class Shadows(ABC):
 
         Raises:
             RebuildError: OCQ-630, if the partitions of both differ, or tables have changed so that they cannot be
-                swapped.
+                swapped, or the database refuses it, for example because another table's index has the name.
             WaitTimedOutError: OCQ-536, if others have held locks on the tables for too long.
         """
-        return self._patiently(lambda: self._swap(swap), timeout)
+        return self._patiently(swap.group, lambda: self._swap(swap), timeout)
 
     def undo(self, group: str, timeout: float) -> Swapped:
         """Put the old tables back with their progress, and drop those that were built. Raises as ``swap``."""
-        return self._patiently(lambda: self._undo(group), timeout)
+        return self._patiently(group, lambda: self._undo(group), timeout)
 
     def complete(self, group: str) -> bool:
         """Complete a swap that was broken off half-way; return whether there was one."""
@@ -332,16 +341,18 @@ class Shadows(ABC):
     def _undo(self, group: str) -> Swapped:
         """Likewise."""
 
-    def _patiently(self, attempt: Callable[[], Swapped], timeout: float) -> Swapped:
+    def _patiently(self, group: str, attempt: Callable[[], Swapped], timeout: float) -> Swapped:
         until, pause = time.monotonic() + timeout, _FIRST_PAUSE
         while True:
             try:
                 return attempt()
             except BusyError as error:
                 busy = error
-            except DBAPIError as error:
-                if not self._database.dialect.is_lock_timeout(error.orig):
-                    raise
+            except (DBAPIError, sqlite3.Error) as error:  # SQLite's tables are copied without SQLAlchemy
+                if not self._database.dialect.is_lock_timeout(driver_error(error)):
+                    if self._database.is_outage(error):
+                        raise
+                    raise refused_by_database(group, error) from error
                 busy = BusyError("other programs hold locks on its tables")
             if time.monotonic() + pause >= until:
                 what = f"the tables could not be swapped in {timeout:g} s: {busy.reason}"

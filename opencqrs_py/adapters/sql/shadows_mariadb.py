@@ -47,6 +47,7 @@ from opencqrs_py.adapters.sql.swaps import (
     Swap,
     Swapped,
     built_record,
+    old_gone,
     require_building,
     require_old,
     require_same_layout,
@@ -261,6 +262,8 @@ class MariaDbShadows(Shadows):
     def _undo(self, group: str) -> Swapped:
         shadow, old = self._place("shadow", group), self._place("old", group)
         before = self._required(group)
+        if not self._has_database(old):
+            raise old_gone(group, f"database {old}")
         if refused := self._undo_obstacles(before):
             raise _cannot(group, refused)
         with self._database.reading() as connection:

@@ -23,6 +23,7 @@ from opencqrs_py.adapters.sql.swaps import (
     Swap,
     Swapped,
     built_record,
+    old_gone,
     require_building,
     require_old,
     require_same_layout,
@@ -283,6 +284,8 @@ class PostgresqlShadows(Shadows):
         with self._database.writing(isolation="READ COMMITTED") as connection:
             before = self._locked_record(connection, group)
             require_old(before)
+            if not self._has_schema(old):
+                raise old_gone(group, f"schema {old}")
             rows = KeptRows(connection, group, "%s")
             with self._fenced(connection, group):
                 pass

@@ -34,6 +34,7 @@ from opencqrs_py.adapters.sql.swaps import (
     Swap,
     Swapped,
     built_record,
+    old_gone,
     require_building,
     require_old,
     require_same_layout,
@@ -115,7 +116,7 @@ class SqliteShadows(Shadows):
 
     def _look(self, connection: Connection, named: Collection[str], shared: Collection[str]) -> list[ShadowTable]:
         place = f"{_OTHER}."
-        live = {name for _, name, _ in _objects(connection, "", ("table", "view"))}
+        live = {name.lower() for _, name, _ in _objects(connection, "", ("table", "view"))}
         written, seeded = written_in(connection, place), seeded_in(connection, place)
         found = [ShadowTable(name, "view", Fate.SHARED, "rebuild.shared-tables") for name in shared]
         for kind, name, _ in _objects(connection, place, ("table", "view")):
@@ -123,7 +124,7 @@ class SqliteShadows(Shadows):
             unsure = kind == "table" and name not in seeded
             rows = unsure and connection.exec_driver_sql(asked).first() is not None
             carries = kind == "view" or name in written or rows
-            fate = fate_of(live=name in live, written=carries, named=name in named)
+            fate = fate_of(live=name.lower() in live, written=carries, named=name in named)
             found.append(ShadowTable(name, kind, fate, "rebuild.tables" if name in named else "made by @on_start"))
         return found
 
@@ -197,12 +198,12 @@ class SqliteShadows(Shadows):
     def _undo(self, group: str) -> Swapped:
         old = self._file("old", group)
         if not old.exists():
-            raise RebuildError("OCQ-630", f"the old tables of group '{group}' are gone", str(old))
+            raise old_gone(group, str(old))
         with self._writing() as (connection, enforced):
             before, rows = self._required(connection, group), KeptRows(connection, group, "?")
             require_old(before)
             with _attached(connection, old):
-                live = {name for _, name, _ in _objects(connection, "", ("table", "view"))}
+                live = {name.lower() for _, name, _ in _objects(connection, "", ("table", "view"))}
                 back = _objects(connection, f"{_OTHER}.", ("table", "view"))
                 began = time.monotonic()
                 gone = [name.partition(":")[2] for name in before.relations]
@@ -212,7 +213,9 @@ class SqliteShadows(Shadows):
                 _check_references(connection, group, enforced=enforced)
                 connection.exec_driver_sql("COMMIT")
         _remove(old)
-        tables = [ShadowTable(n, kind, Fate.SWAPPED if n in live else Fate.ADDED, "kept") for kind, n, _ in back]
+        tables = [
+            ShadowTable(n, kind, Fate.SWAPPED if n.lower() in live else Fate.ADDED, "kept") for kind, n, _ in back
+        ]
         return Swapped(position, tuple(tables), time.monotonic() - began)
 
     def _required(self, connection: Connection, group: str) -> RebuildRecord:
@@ -272,7 +275,7 @@ def _quoted(name: str) -> str:
 
 
 def _is_among(table: str, names: Collection[str]) -> bool:
-    """Return whether a table is one of some; of triggers SQLite keeps the spelling of their definition."""
+    """Return whether a table is one of some, as SQLite compares names: each keeps the spelling of its definition."""
     return table.lower() in {name.lower() for name in names}
 
 
@@ -321,7 +324,7 @@ def _exchange(connection: Connection, coming: Sequence[str], leaving: Sequence[s
         if kind == "trigger" and _is_among(table, leaving) and _is_among(table, coming)
     ]
     kinds = {name: kind for kind, name, _ in _objects(driver, "main.", ("table", "view"))}
-    for name in sorted(set(leaving) & kinds.keys(), key=lambda each: kinds[each] != "view"):
+    for name in sorted(filter(lambda each: _is_among(each, leaving), kinds), key=lambda each: kinds[each] != "view"):
         driver.execute(f"DROP {kinds[name].upper()} main.{_quoted(name)}")
     _copy(driver, coming)
     there = {name for kind, name, *_ in driver.execute(_MASTER.format("main.")).fetchall() if kind == "trigger"}

@@ -27,15 +27,24 @@ def parts_of(connection: Connection, tables: Iterable[str]) -> dict[tuple[str, .
     looking, found = inspect(connection), dict[tuple[str, ...], str]()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SAWarning)  # as below
-        for table in filter(looking.has_table, tables):
-            for column in looking.get_columns(table):
+        for table, there in _there(looking, connection, tables).items():
+            for column in looking.get_columns(there):
                 found[table, "column", column["name"].lower()] = f"column {column['name']} of {table}"
-            for index in looking.get_indexes(table):
+            for index in looking.get_indexes(there):
                 identity = _text({k: v for k, v in index.items() if k not in _NAMES})
                 found[table, "index", identity] = f"index {index['name']} of {table}"
-            for check in filter(lambda each: each["name"], looking.get_check_constraints(table)):
+            for check in filter(lambda each: each["name"], looking.get_check_constraints(there)):
                 found[table, "check", str(check["name"])] = f"check {check['name']} of {table}"
     return found
+
+
+def _there(looking: Inspector, connection: Connection, tables: Iterable[str]) -> dict[str, str]:
+    """Return the names of tables that are there, which SQLite may spell in another way, by the given ones."""
+    found = {table: table for table in filter(looking.has_table, tables)}
+    if connection.dialect.name != "sqlite":
+        return found
+    known = {name.lower(): name for name in (*looking.get_table_names(), *looking.get_view_names())}
+    return {table: known[table.lower()] for table in found}
 
 
 def _columns_of(looking: Inspector, connection: Connection, table: str) -> str:

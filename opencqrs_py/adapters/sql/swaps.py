@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+from sqlalchemy.exc import DBAPIError
+
+from opencqrs_py.adapters.sql.connections import reason_of
 from opencqrs_py.errors import RebuildError
 from opencqrs_py.model.group_record import GroupRecord
 from opencqrs_py.model.naming import listed
@@ -97,6 +101,19 @@ def require_old(record: RebuildRecord) -> None:
     if not record.keeps_old:
         what = f"no old tables of group '{record.group}' are kept"
         raise RebuildError("OCQ-630", what, f"group {record.group}", "there is nothing to undo")
+
+
+def refused_by_database(group: str, error: DBAPIError | sqlite3.Error) -> RebuildError:
+    """Return that tables are not swapped because of an error of the database, such as a name that is taken."""
+    what = f"the tables of group '{group}' cannot be swapped: {reason_of(error)}"
+    fix = f"change that, and type the same again; or opencqrs groups rebuild {group} --abort"
+    return RebuildError("OCQ-630", what, f"group {group}", fix)
+
+
+def old_gone(group: str, place: str) -> RebuildError:
+    """Return that the old tables of a group cannot be put back, since they were dropped by other means."""
+    what = f"the old tables of group '{group}' are gone"
+    return RebuildError("OCQ-630", what, place, f"opencqrs groups rebuild {group} --drop-old, and rebuild it")
 
 
 def built_record(known: GroupRecord | None, swap: Swap) -> GroupRecord:
