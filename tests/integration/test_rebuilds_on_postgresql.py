@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from support.rebuilding import HANDLERS, WRONG, World, of
@@ -40,7 +41,7 @@ def role(world: World) -> Iterator[str]:
     world.send("DROP OWNED BY rebuilt_for", "DROP ROLE rebuilt_for")
 
 
-def rebuild(world: World, **settings: str) -> dict[str, Fate]:
+def rebuild(world: World, **settings: Any) -> dict[str, Fate]:
     with world.application(**settings) as application:
         return {one.name: one.fate for one in application.rebuilds.rebuild("catalog").tables}
 
@@ -104,6 +105,48 @@ def test_partitions_go_with_their_table_also_if_they_have_no_rows(
     assert numbers(world, "SELECT count(*) FROM loan") == [20]
     undo(world)
     assert numbers(world, "SELECT count(*) FROM loan") == [19]
+
+
+TABLES = "event-handling.groups.catalog.rebuild.tables"
+MIGRATIONS = (
+    'CREATE SEQUENCE "Invoices" INCREMENT BY 10 START 500',
+    'CREATE TABLE "Loan" (position INTEGER CONSTRAINT pk_loan PRIMARY KEY, n INTEGER CONSTRAINT uq_n UNIQUE DEFERRABLE,'
+    " invoice TEXT DEFAULT 'I-' || nextval('\"Invoices\"'), span INT4RANGE,"
+    " CONSTRAINT apart EXCLUDE USING gist (span WITH &&))",
+    'ALTER SEQUENCE "Invoices" OWNED BY "Loan".invoice',
+    'CREATE INDEX ix_late ON "Loan" (n DESC, lower(invoice)) INCLUDE (span) WHERE n > 3',
+)
+OF_LOAN = (
+    """SELECT pg_get_indexdef(indexrelid) FROM pg_index WHERE indrelid = '"Loan"'::regclass ORDER BY 1""",
+    """SELECT conname, pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = '"Loan"'::regclass
+        AND contype <> 'n' ORDER BY 1""",
+    """SELECT pg_get_expr(adbin, adrelid) FROM pg_attrdef WHERE adrelid = '"Loan"'::regclass""",
+    """SELECT seqstart, seqincrement, seqtypid::int FROM pg_sequence WHERE seqrelid = '"Invoices"'::regclass""",
+)
+
+
+def test_a_table_of_migrations_keeps_its_names_and_defaults(
+    empty: World, make_module: Callable[[str], ModuleType]
+) -> None:
+    world = of(empty, make_module, "", 'INSERT INTO "Loan" VALUES (:position, :position)', *MIGRATIONS)
+    before = [world.send(query) for query in OF_LOAN]
+    assert rebuild(world, **{TABLES: ["Loan"]})["Loan"] is Fate.SWAPPED
+    assert [world.send(query) for query in OF_LOAN] == before
+    numbered = 'SELECT invoice FROM "Loan"'
+    assert {row[0] for row in world.send(numbered)} == {f"I-{n}" for n in range(500, 700, 10)}
+    world.send('ALTER TABLE "Loan" DROP CONSTRAINT uq_n', "DROP INDEX ix_late")  # as a later migration does
+
+
+@pytest.mark.parametrize("of_loan", ["PARTITION BY RANGE (position)", ""])
+def test_a_table_with_parts_is_made_by_on_start_alone(
+    empty: World, make_module: Callable[[str], ModuleType], of_loan: str
+) -> None:
+    part = "PARTITION OF loan FOR VALUES FROM (0) TO (1000)" if of_loan else "() INHERITS (loan)"
+    made = (f"CREATE TABLE loan (position INTEGER) {of_loan}", f"CREATE TABLE early {part}")
+    world = of(empty, make_module, "", "INSERT INTO loan VALUES (:position)", *made)
+    with pytest.raises(RebuildError, match=r"OCQ-630.*early, loan of rebuild.tables has partitions"):
+        rebuild(world, **{TABLES: ["loan", "early"]})
+    assert numbers(world, "SELECT count(*) FROM pg_inherits WHERE inhrelid = 'early'::regclass") == [1]
 
 
 def test_sequences_and_indexes_of_the_group_go_with_its_tables(

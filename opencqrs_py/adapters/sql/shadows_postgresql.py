@@ -16,6 +16,7 @@ from opencqrs_py.adapters.sql.kept_rows import KEPT, KeptRows
 from opencqrs_py.adapters.sql.postgresql_belongings import Special, give, give_special, have_fire, taken_from
 from opencqrs_py.adapters.sql.postgresql_catalog import Relation, has_rows, is_table, quoted, relations, ties
 from opencqrs_py.adapters.sql.postgresql_dependents import users_of, users_of_rest
+from opencqrs_py.adapters.sql.postgresql_structure import copy_structure
 from opencqrs_py.adapters.sql.shadow_guards import WRITTEN, WRITTEN_COLUMNS
 from opencqrs_py.adapters.sql.shadow_urls import ShadowOf, marked
 from opencqrs_py.adapters.sql.shadows import Columns, Comparison, Shadows, seeded_in, written_in
@@ -72,18 +73,6 @@ SELECT relname, CASE
     END AS reason
 FROM pg_class WHERE oid = ANY(%s) ORDER BY relname
 """
-_SERIALS = """
-SELECT attname FROM pg_attribute JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum
-WHERE attrelid = %s AND attidentity = '' AND NOT attisdropped AND pg_get_serial_sequence(%s, attname) IS NOT NULL
-"""
-_KEYS_WITHIN = """
-SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint
-WHERE contype = 'f' AND conparentid = 0 AND conrelid = ANY(%s) AND confrelid = ANY(%s)
-"""
-_OWN_TRIGGERS = """
-SELECT tgname, tgenabled::text, pg_get_triggerdef(oid, true) FROM pg_trigger
-WHERE tgrelid = %s AND NOT tgisinternal ORDER BY tgname
-"""
 
 
 class PostgresqlShadows(Shadows):
@@ -139,7 +128,7 @@ class PostgresqlShadows(Shadows):
                 for table in shared:
                     view, of = f"{quoted(shadow)}.{quoted(table)}", f"{quoted(live)}.{quoted(table)}"
                     run(connection, f"CREATE VIEW {view} AS SELECT * FROM {of}").close()  # noqa: S608 quoted
-                _copy_structure(connection, live, shadow, tables)
+                copy_structure(connection, live, shadow, tables)
                 self._write(connection, begun)
         except DBAPIError as error:
             if self._database.is_outage(error):
@@ -464,35 +453,6 @@ def _move_special(connection: Connection, special: Relation, target: str) -> Non
     if special not in _specials(connection, target):
         one = Special.of(connection, special)
         run(connection, f"ALTER {one.altered} {one.name} SET SCHEMA {quoted(target)}").close()
-
-
-def _copy_structure(connection: Connection, live: str, shadow: str, tables: Sequence[str]) -> None:
-    """Make tables in the shadow as they are live: columns, defaults, sequences, indexes, keys, triggers; no rows."""
-    numbers = {each.name: each.number for each in relations(connection, live) if each.name in tables}
-    if unfit := [name for name in tables if not is_table(connection, f"{quoted(live)}.{quoted(name)}")]:
-        what = f"{listed(unfit)} of rebuild.tables is not a table"
-        raise RebuildError("OCQ-630", what, fix="make views in @on_start")
-    for name in tables:
-        new, of = f"{quoted(shadow)}.{quoted(name)}", f"{quoted(live)}.{quoted(name)}"
-        run(connection, f"CREATE TABLE {new} (LIKE {of} INCLUDING ALL)").close()
-        for column in connection.exec_driver_sql(_SERIALS, (numbers[name], of)).scalars().all():
-            sequence = f"{quoted(shadow)}.{quoted(f'{name}_{column}_seq'[:63])}"
-            run(connection, f"CREATE SEQUENCE {sequence} OWNED BY {new}.{quoted(column)}").close()
-            default = "'" + sequence.replace("'", "''") + "'"
-            run(connection, f"ALTER TABLE {new} ALTER {quoted(column)} SET DEFAULT nextval({default})").close()
-    path = connection.exec_driver_sql("SHOW search_path").scalar_one()
-    known = list(numbers.values())
-    run(connection, f"SET LOCAL search_path = {quoted(live)}").close()
-    keys = connection.exec_driver_sql(_KEYS_WITHIN, (known, known)).all()
-    triggers = {name: connection.exec_driver_sql(_OWN_TRIGGERS, (numbers[name],)).all() for name in numbers}
-    run(connection, f"SET LOCAL search_path = {quoted(shadow)}, {quoted(live)}").close()
-    for table, name, definition in keys:
-        run(connection, f"ALTER TABLE {table} ADD CONSTRAINT {quoted(name)} {definition}").close()
-    for name, found in triggers.items():
-        for _, _, definition in found:
-            run(connection, definition).close()
-        have_fire(connection, f"{quoted(shadow)}.{quoted(name)}", {trigger: fires for trigger, fires, _ in found})
-    run(connection, f"SET LOCAL search_path = {path}").close()
 
 
 def _difference(connection: Connection, name: str, live: str, shadow: str, examples: int) -> Difference:
