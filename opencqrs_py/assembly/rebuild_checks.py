@@ -63,6 +63,11 @@ def shared_tables(group: str, tables: Collection[str], code: Mapping[str, Iterab
     ]
 
 
+def tables_of(group: str, tables: Collection[str], code: Mapping[str, Iterable[str]]) -> list[str]:
+    """Return which of some tables a group fills, as far as its code shows it; see ``shared_tables``."""
+    return [table for table in tables if any(_uses(each, table) for each in code.get(group, ()))]
+
+
 def _uses(code: str, table: str) -> bool:
     return table in code and re.search(_USED.format(name=re.escape(table)), code.replace(r"\n", " ")) is not None
 

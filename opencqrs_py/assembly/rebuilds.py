@@ -15,8 +15,9 @@ from opencqrs_py.adapters.sql.shadows import Comparison, Shadows
 from opencqrs_py.adapters.sql.swaps import Swap
 from opencqrs_py.assembly.actor import actor
 from opencqrs_py.assembly.blueprint import Blueprint
+from opencqrs_py.assembly.group_code import code_texts
 from opencqrs_py.assembly.group_names import group_named
-from opencqrs_py.assembly.rebuild_checks import require_streaming
+from opencqrs_py.assembly.rebuild_checks import require_streaming, tables_of
 from opencqrs_py.assembly.shadow_build import FilledShadow, OnProgress, RebuildProgress, ShadowBuild, old_tables_kept
 from opencqrs_py.config import EffectiveGroup
 from opencqrs_py.errors import RebuildError
@@ -188,7 +189,8 @@ class Rebuilds:
         with build.filled(watcher) as filled:
             reached = partial(_reached, build, filled, accept_unhandled=accept_unhandled)
             named = frozenset(group.rebuild.tables)
-            swap = Swap(filled.record, build.code.handlers, build.code.sequencing, reached, named)
+            code, fills = build.code, self._fills(group, shadows)
+            swap = Swap(filled.record, code.handlers, code.sequencing, reached, named, fills)
             with self._renewed(group.name) as running:
                 swapped = shadows.swap(swap, timeout)
         shadows.drop_shadow(group.name)
@@ -227,7 +229,8 @@ class Rebuilds:
 
         Raises:
             AssemblyError: OCQ-509 for a name that is not a group.
-            RebuildError: OCQ-630, if none are kept, or they cannot be put back.
+            RebuildError: OCQ-630, if none are kept, or they cannot be put back; or if a table that the group fills,
+                and which the swap has left alone, has rows now but had none then.
             WaitTimedOutError: OCQ-536, if others held locks on the tables for too long.
         """
         group, shadows = self._chosen(name)
@@ -238,7 +241,7 @@ class Rebuilds:
             what = f"no old tables of group '{group.name}' are kept"
             raise RebuildError("OCQ-630", what, f"group {group.name}", "there is nothing to undo")
         with self._renewed(group.name) as running:
-            swapped = shadows.undo(group.name, timeout)
+            swapped = shadows.undo(group.name, timeout, self._fills(group, shadows))
         text = "the old tables of group %s were put back by %s: they are those up to position %d"
         _log.info(text, group.name, actor(), swapped.position)
         return RebuildResult(group.name, swapped.position, swapped.tables, swapped.seconds, running)
@@ -277,6 +280,12 @@ class Rebuilds:
             shadows.complete(name)
 
     # Parts
+
+    def _fills(self, group: EffectiveGroup, shadows: Shadows) -> frozenset[str]:
+        """Return the live tables that the group's handlers fill, as far as their code shows it."""
+        live = [name for name in shadows.live_tables() if name not in group.rebuild.shared_tables]
+        code = code_texts(self._blueprint.discover(), self._container.code_reader())
+        return frozenset(tables_of(f"group {group.name}", live, code))
 
     @contextmanager
     def _renewed(self, group: str) -> Iterator[bool]:

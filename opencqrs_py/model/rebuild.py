@@ -30,6 +30,7 @@ class RebuildRecord:
         undoes: Whether the phase ``SWAPPING`` belongs to an undo.
         started_at: ISO 8601 time.
         conditions: Fingerprints, by name, of what else the tables depend on, as of the beginning of the rebuild.
+        filled: Tables with rows, of those that the group fills, which the swap has left alone; ``None``: not known.
     """
 
     group: str
@@ -41,6 +42,7 @@ class RebuildRecord:
     undoes: bool = False
     started_at: str = ""
     conditions: Mapping[str, str] = field(default_factory=dict)
+    filled: tuple[str, ...] | None = None
 
     def changed(self, conditions: Mapping[str, str]) -> list[str]:
         """Return the names of recorded conditions that have changed."""

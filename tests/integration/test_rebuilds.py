@@ -21,6 +21,7 @@ from opencqrs_py.assembly import shadow_build
 from opencqrs_py.engines.at_once import AtOnce
 from opencqrs_py.engines.thread import engine as thread_engine
 from opencqrs_py.errors import EventStoreError, HandlersChangedError, RebuildError
+from opencqrs_py.model.cloudevents import parse_event
 from opencqrs_py.model.rebuild import Fate, RebuildPhase
 from opencqrs_py.processing.notices import NO_OBSERVER
 from opencqrs_py.processing.pacing import ArrivalRate, Pace
@@ -95,6 +96,56 @@ def test_undo_puts_the_old_tables_back_and_they_catch_up(world: World) -> None:
             application.rebuilds.undo("catalog")
         assert application.rebuilds.rebuild("catalog").position == 105
     assert world.lent() == {f"/books/{n}": RIGHT + 1 for n in range(7)}
+
+
+FINES = """
+from opencqrs_py import Event, event_handling, on_start
+from sqlalchemy import Connection, text
+
+@on_start("catalog")
+def tables(connection: Connection) -> None:
+    for name in ("lent", "fines", "later"):
+        connection.execute(text(f"CREATE TABLE IF NOT EXISTS {name} (position INTEGER)"))
+
+@event_handling("catalog", types=["lent"])
+def lend(event: Event, connection: Connection) -> None:
+    connection.execute(text("INSERT INTO lent VALUES (:position)"), {"position": event.position})
+
+@event_handling("catalog", types=["fined"])
+def fine(event: Event, connection: Connection) -> None:
+    connection.execute(text("INSERT INTO fines VALUES (:position)"), {"position": event.position})
+
+@event_handling("other", types=["fined"])
+def note(event: Event, connection: Connection) -> None:
+    connection.execute(text("INSERT INTO later VALUES (:position)"), {"position": event.position})
+"""
+FINED = '{"id": "fined", "source": "s", "type": "fined", "subject": "/books/1", "data": {}}'
+
+
+def test_a_table_that_was_filled_for_the_first_time_after_a_swap_keeps_it_from_being_undone(
+    empty: World, make_module: Callable[[str], ModuleType]
+) -> None:
+    empty.module = make_module(FINES)
+    empty.add(10)
+    empty.run()
+    with empty.application() as application:
+        fates = {one.name: one.fate for one in application.rebuilds.rebuild("catalog").tables}
+        assert fates == {"lent": Fate.SWAPPED, "fines": Fate.LEFT, "later": Fate.LEFT}
+        application.event_store.append([parse_event(FINED)])
+    empty.run()
+    with empty.application() as application:
+        with pytest.raises(RebuildError, match=r"OCQ-630.*fines had no rows when the tables .* were swapped"):
+            application.rebuilds.undo("catalog")
+        empty.send("DELETE FROM fines")
+        application.rebuilds.undo("catalog")
+    empty.run()
+    assert empty.send("SELECT position FROM fines") == empty.send("SELECT position FROM later") == [(11,)]
+    with empty.application() as application:
+        application.rebuilds.rebuild("catalog")
+    empty.run()
+    with empty.application() as application:  # fines was swapped now, with what it had
+        application.rebuilds.undo("catalog")
+    assert empty.send("SELECT position FROM fines") == [(11,)]
 
 
 def test_old_tables_that_were_dropped_by_hand_are_not_put_back(world: World) -> None:

@@ -32,6 +32,7 @@ def rebuild_of(row: Any, prefix: str = "") -> RebuildRecord | None:
         undoes=details["undoes"],
         started_at=row[f"{prefix}started_at"],
         conditions=details.get("conditions", {}),
+        filled=None if details.get("filled") is None else tuple(details["filled"]),
     )
 
 
@@ -43,6 +44,8 @@ def rebuild_row(record: RebuildRecord) -> dict[str, Any]:
         "phase": record.phase.value,
         "handlers": record.handlers,
         "refused": json.dumps(record.refused),
-        "details": json.dumps({name: known[name] for name in ("relations", "shared", "undoes", "conditions")}),
+        "details": json.dumps(
+            {name: known[name] for name in ("relations", "shared", "undoes", "conditions", "filled")}
+        ),
         "started_at": record.started_at,
     }

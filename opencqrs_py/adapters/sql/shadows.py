@@ -29,6 +29,7 @@ from opencqrs_py.adapters.sql.swaps import (
     Swapped,
     changed_meanwhile,
     ended_elsewhere,
+    filled_since,
     refused_by_database,
 )
 from opencqrs_py.adapters.sql.tables import NAMES, PROGRESS, REBUILDS, prepare
@@ -260,9 +261,7 @@ class Shadows(ABC):
 
     def _tables_without(self, names: Collection[str]) -> tuple[str, ...]:
         """Return the live tables that are neither among some nor ours."""
-        with self._database.reading() as connection:
-            live = inspect(connection).get_table_names()
-        return tuple(sorted(each for each in live if each not in names and not each.startswith("opencqrs_")))
+        return tuple(sorted(each for each in self.live_tables() if each not in names))
 
     def _has_rows(self, name: str) -> bool:
         with self._database.reading() as connection:
@@ -311,9 +310,15 @@ class Shadows(ABC):
         """
         return self._patiently(swap.group, lambda: self._swap(swap), timeout)
 
-    def undo(self, group: str, timeout: float) -> Swapped:
-        """Put the old tables back with their progress, and drop those that were built. Raises as ``swap``."""
-        return self._patiently(group, lambda: self._undo(group), timeout)
+    def undo(self, group: str, timeout: float, fills: Collection[str] = ()) -> Swapped:
+        """Put the old tables back with their progress, and drop those that were built. Raises as ``swap``.
+
+        Args:
+            group: Processing group.
+            timeout: Longest time in seconds to get the locks.
+            fills: The live tables that the group fills. What the swap has left alone, and was empty then, must be.
+        """
+        return self._patiently(group, lambda: self._undo(group, fills), timeout)
 
     def complete(self, group: str) -> bool:
         """Complete a swap that was broken off half-way; return whether there was one."""
@@ -338,8 +343,28 @@ class Shadows(ABC):
         """Swap at once; raises ``BusyError`` if it has to be tried again."""
 
     @abstractmethod
-    def _undo(self, group: str) -> Swapped:
+    def _undo(self, group: str, fills: Collection[str]) -> Swapped:
         """Likewise."""
+
+    def live_tables(self) -> list[str]:
+        """Return the names of the live tables, but for our own."""
+        with self._database.reading() as connection:
+            return [name for name in inspect(connection).get_table_names() if not is_ours(name)]
+
+    @staticmethod
+    def _left_filled(connection: Connection, swap: Swap, moved: Iterable[ShadowTable]) -> tuple[str, ...]:
+        """Return the tables with rows, of those that the group fills, which a swap leaves alone."""
+        left = sorted(swap.fills - {each.name for each in moved})
+        return tuple(name for name in left if _has_rows(connection, sql_table(name)))
+
+    @staticmethod
+    def _require_empty(connection: Connection, before: RebuildRecord, fills: Collection[str]) -> None:
+        """Refuse with OCQ-630 to have a group handle events again whose rows in other tables stay."""
+        if before.filled is None:  # by a version without it
+            return
+        known = {*before.filled, *(each.partition(":")[2] for each in before.relations)}
+        if found := [name for name in sorted({*fills} - known) if _has_rows(connection, sql_table(name))]:
+            raise filled_since(before.group, found)
 
     def _patiently(self, group: str, attempt: Callable[[], Swapped], timeout: float) -> Swapped:
         until, pause = time.monotonic() + timeout, _FIRST_PAUSE

@@ -259,7 +259,7 @@ class MariaDbShadows(Shadows):
         return Swapped(position, tuple(tables), seconds)
 
     @override
-    def _undo(self, group: str) -> Swapped:
+    def _undo(self, group: str, fills: Collection[str]) -> Swapped:
         shadow, old = self._place("shadow", group), self._place("old", group)
         before = self._required(group)
         if not self._has_database(old):
@@ -276,6 +276,7 @@ class MariaDbShadows(Shadows):
             with self._database.writing() as connection:
                 rows = KeptRows(connection, group, "%s")
                 self._lock_live(connection, group)
+                self._require_empty(connection, before, fills)
                 rows.fence(self._ours, rows.newest_epoch(self._ours) + 1)
                 self._write(connection, replace(before, phase=RebuildPhase.SWAPPING, undoes=True))
             try:
@@ -352,8 +353,10 @@ class MariaDbShadows(Shadows):
             rows.delete(f"{quoted(old)}.")
             rows.copy(self._ours, f"{quoted(old)}.")
             self._write_code(connection, place, swap)
-            moved = tuple(f"{each.kind}:{each.name}" for each in tables if each.fate in (Fate.SWAPPED, Fate.ADDED))
-            self._write(connection, replace(before, phase=RebuildPhase.SWAPPING, relations=moved))
+            moved = [each for each in tables if each.fate in (Fate.SWAPPED, Fate.ADDED)]
+            filled, names = self._left_filled(connection, swap, moved), (f"{each.kind}:{each.name}" for each in moved)
+            after = replace(before, phase=RebuildPhase.SWAPPING, relations=tuple(names), filled=filled)
+            self._write(connection, after)
         return tables
 
     def _write_code(self, connection: Connection, place: str, swap: Swap) -> None:

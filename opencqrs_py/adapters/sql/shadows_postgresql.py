@@ -257,6 +257,7 @@ class PostgresqlShadows(Shadows):
             self._copy_kept_tables(connection, old)
             began = self._lock(connection, [each.name for each in moved if each.fate is Fate.SWAPPED])
             self._require_same_structure(connection, swap, before)
+            before = replace(before, filled=self._left_filled(connection, swap, moved))
             self._exchange(connection, moved, shadow, old)
             rows.copy(self._ours, f"{quoted(old)}.")
             position = rows.replace(f"{quoted(shadow)}.", self._ours, keep_replays=True)
@@ -268,7 +269,7 @@ class PostgresqlShadows(Shadows):
         return Swapped(position, tuple(tables), time.monotonic() - began)
 
     @override
-    def _undo(self, group: str) -> Swapped:
+    def _undo(self, group: str, fills: Collection[str]) -> Swapped:
         shadow, old = self._place("shadow", group), self._place("old", group)
         with self._database.writing(isolation="READ COMMITTED") as connection:
             before = self._locked_record(connection, group)
@@ -289,6 +290,7 @@ class PostgresqlShadows(Shadows):
             if refused := _obstacles(connection, mine):
                 raise _cannot(group, refused)
             began = self._lock(connection, [name for kind, name in built if name in live and kind == "table"])
+            self._require_empty(connection, before, fills)
             gone = [ShadowTable(name, kind, Fate.SWAPPED) for kind, name in built]
             self._exchange(connection, back, old, shadow, gone)
             position = rows.replace(f"{quoted(old)}.", self._ours)

@@ -183,6 +183,7 @@ class SqliteShadows(Shadows):
                 if refused := _virtual(connection, tables):
                     raise _cannot(group, refused)
                 moved = [each for each in tables if each.fate in (Fate.SWAPPED, Fate.ADDED)]
+                before = replace(before, filled=self._left_filled(connection, swap, moved))
                 self._keep(old, group, [each.name for each in moved if each.fate is Fate.SWAPPED])
                 began = time.monotonic()
                 _exchange(connection, [each.name for each in moved], [each.name for each in moved])
@@ -195,13 +196,14 @@ class SqliteShadows(Shadows):
         return Swapped(position, tuple(tables), time.monotonic() - began)
 
     @override
-    def _undo(self, group: str) -> Swapped:
+    def _undo(self, group: str, fills: Collection[str]) -> Swapped:
         old = self._file("old", group)
         if not old.exists():
             raise old_gone(group, str(old))
         with self._writing() as (connection, enforced):
             before, rows = self._required(connection, group), KeptRows(connection, group, "?")
             require_old(before)
+            self._require_empty(connection, before, fills)
             with _attached(connection, old):
                 live = {name.lower() for _, name, _ in _objects(connection, "", ("table", "view"))}
                 back = _objects(connection, f"{_OTHER}.", ("table", "view"))

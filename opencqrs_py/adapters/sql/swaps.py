@@ -41,6 +41,7 @@ class Swap:
         sequencing: Fingerprint of what sequences its events.
         reached: Waits for the shadow to be where the live partitions are; raises ``BusyError`` if it is not.
         named: Tables that are swapped in any case.
+        fills: Live tables that the group fills, as far as its code shows it.
     """
 
     rebuild: RebuildRecord
@@ -48,6 +49,7 @@ class Swap:
     sequencing: str
     reached: Callable[[Mapping[Partition, int]], None]
     named: frozenset[str] = frozenset()
+    fills: frozenset[str] = frozenset()
 
     @property
     def group(self) -> str:
@@ -108,6 +110,14 @@ def refused_by_database(group: str, error: DBAPIError | sqlite3.Error) -> Rebuil
     what = f"the tables of group '{group}' cannot be swapped: {reason_of(error)}"
     fix = f"change that, and type the same again; or opencqrs groups rebuild {group} --abort"
     return RebuildError("OCQ-630", what, f"group {group}", fix)
+
+
+def filled_since(group: str, tables: Sequence[str]) -> RebuildError:
+    """Return that a swap is not undone, since handlers would write again what they have written to tables that stay."""
+    what = f"{listed(tables)} had no rows when the tables of group '{group}' were swapped, and has some now, which stay"
+    what += ": the events since the swap would be handled again, and their rows there twice"
+    fix = "delete these rows if only this group writes them, and type the same again; if it does not write there, name "
+    return RebuildError("OCQ-630", what, f"group {group}", f"{fix}it in rebuild.shared-tables")
 
 
 def old_gone(group: str, place: str) -> RebuildError:
