@@ -98,6 +98,20 @@ def test_a_view_is_swapped_and_comes_back_whatever_it_shows_beside_the_table(
     assert count(world) == 18
 
 
+def test_names_may_have_percent_signs_and_quotes(empty: World, make_module: Callable[[str], ModuleType]) -> None:
+    table = '`100%``s "Loan"`'
+    tables = (
+        f"CREATE TABLE IF NOT EXISTS {table} (`a%s` INTEGER PRIMARY KEY);"
+        f"CREATE VIEW IF NOT EXISTS `5%d` AS SELECT * FROM {table}"
+    )
+    world = of(empty, make_module, tables, f"INSERT INTO {table} VALUES (:position)")
+    world.send(f"DELETE FROM {table} WHERE `a%s` < 4")
+    rebuild(world)
+    assert count(world, "`5%d`") == 20
+    undo(world)
+    assert count(world, "`5%d`") == 17
+
+
 def test_a_view_keeps_whose_privileges_it_uses_and_what_may_be_written_through_it(
     empty: World, make_module: Callable[[str], ModuleType]
 ) -> None:

@@ -434,7 +434,7 @@ class MariaDbShadows(Shadows):
             copy_views(connection, kept, old, self._live_place)
             for kind, name in map(_kind_and_name, before.relations):
                 if kind == "view" and name not in kept:
-                    connection.exec_driver_sql(f"DROP VIEW IF EXISTS {quoted(self._live_place)}.{quoted(name)}")
+                    run(connection, f"DROP VIEW IF EXISTS {quoted(self._live_place)}.{quoted(name)}").close()
         with self._database.writing() as connection:
             rows = KeptRows(connection, group, "%s")
             position = rows.replace(f"{quoted(old)}.", self._ours)
@@ -458,7 +458,7 @@ class MariaDbShadows(Shadows):
         with self._database.reading() as connection:
             for name, kind in relations(connection, place).items():
                 if kind == "table":
-                    connection.exec_driver_sql(f"ANALYZE TABLE {quoted(place)}.{quoted(name)}").all()
+                    run(connection, f"ANALYZE TABLE {quoted(place)}.{quoted(name)}").close()
 
 
 def _kind_and_name(said: str) -> tuple[str, str]:
