@@ -18,8 +18,8 @@ from opencqrs_py.control.ports import ControlStore
 from opencqrs_py.control.records import ControlView
 from opencqrs_py.errors import AssemblyError, LayoutError
 from opencqrs_py.model.group_record import GroupRecord, RecordedLayout
-from opencqrs_py.model.naming import counted
-from opencqrs_py.model.partition import Partition, layout
+from opencqrs_py.model.naming import counted, listed
+from opencqrs_py.model.partition import Partition, are_all, layout
 from opencqrs_py.model.progress import Cursor, PartitionStatus
 from opencqrs_py.processing.feed import UnsequencedError
 from opencqrs_py.processing.frames import FrameProcessing
@@ -116,7 +116,8 @@ class Layouts:
 
         Raises:
             AssemblyError: OCQ-509 for a name that is not a group, OCQ-535 for one without a partition.
-            LayoutError: OCQ-615, if that cannot be, or another process has changed the partitions meanwhile.
+            LayoutError: OCQ-615, if that cannot be, or another process has changed the partitions meanwhile, or the
+                progress of some is lost.
             ResetError: OCQ-612, if too much would have to be remembered of a replay.
             WaitTimedOutError: OCQ-536, if a node has not released them in time.
         """
@@ -226,6 +227,8 @@ class Layouts:
             raise LayoutError("OCQ-615", what, fix="leave it at one partition")
 
         def carry(known: Cursors) -> Cursors:
+            if not are_all(known):
+                raise _lost(group.name, known)
             carried = carried_over(known, target, Log(processing.hashes_at, processing.positions_of))
             if in_frames and any(cursor.ahead is not None for cursor in carried.values()):
                 what = f"partitions of group '{group.name}' are at different positions"
@@ -300,6 +303,12 @@ def partitions_of(tracker: ProgressTracker, settings: EffectiveGroup) -> tuple[P
 def _standing(status: PartitionStatus) -> Cursor:
     known = {"failure": status.failure, "replay": status.replay, "ahead": status.ahead}
     return Cursor(status.partition, 0, status.position, status.position, **known)  # type: ignore[arg-type]
+
+
+def _lost(group: str, known: Collection[Partition]) -> LayoutError:
+    what = f"of group '{group}' only the progress of partition {listed(map(str, sorted(known)))} is left"
+    fix = f"restore the other rows from a backup; or opencqrs groups reset {group}, and say where it continues"
+    return LayoutError("OCQ-615", what, "table opencqrs_progress", fix)
 
 
 def _result(

@@ -12,6 +12,7 @@ import pytest
 
 from opencqrs_py import Application
 from opencqrs_py.adapters.sql import Database
+from opencqrs_py.assembly.resets import ResetTarget
 from opencqrs_py.control.layouts import Log, carried_over
 from opencqrs_py.errors import AssemblyError, LayoutError, WaitTimedOutError
 from opencqrs_py.model import layout
@@ -166,6 +167,23 @@ def test_what_a_command_sets_before_the_first_run_of_this_version_outlives_it(wo
         "0/4",
         "2/4",
     }
+
+
+@pytest.mark.parametrize("way", ["a command", "the setting"])
+def test_partitions_whose_progress_is_lost_are_not_merged_until_the_group_is_reset(world: World, way: str) -> None:
+    application = world.application()
+    world.append(application)
+    application.run(until_caught_up=True)
+    with world.database.writing() as connection:
+        connection.exec_driver_sql("DELETE FROM opencqrs_progress WHERE residue = 1")
+    setting = {"event-handling.standard.life-cycle.partitions": 1}
+    changed = application if way == "a command" else world.application(**setting)
+    with pytest.raises(LayoutError, match=r"OCQ-615.*of group 'loans' only the progress of partition 0/2 is left"):
+        changed.layouts.repartition("loans", 1) if way == "a command" else changed.run(until_caught_up=True)
+    application.resets.reset("loans", ResetTarget(to="head"))
+    world.append(application)
+    world.application(**setting).run(until_caught_up=True)
+    assert world.handled() == Counter(range(1, world.events + 1))
 
 
 def test_processes_that_start_at_once_with_another_setting_change_the_partitions_once(world: World) -> None:
