@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from math import inf
 from typing import TYPE_CHECKING
 
+from opencqrs_py.adapters.sql import SqlProgressTracker
 from opencqrs_py.adapters.sql.dialect import is_outage
 from opencqrs_py.assembly.conditions import parks
 from opencqrs_py.assembly.control import Control, control_of
@@ -179,17 +180,18 @@ class Overview:
         return [self._status(settings, look, source) for settings in chosen]
 
     def recorded(self, statuses: Sequence[GroupStatus]) -> list[GroupStatus]:
-        """Return the statuses with the records of their groups; without them while a database is unavailable."""
+        """Return the statuses with the records of groups and rebuilds; without while a database is unavailable."""
         names = {status.group for status in statuses}
         found: dict[str, GroupRecord] = {}
         for tracker in self._trackers(names):
             try:
                 records = tracker.records() if isinstance(tracker, GroupRecords) else []
+                rebuilt = tracker.rebuilt(names) if isinstance(tracker, SqlProgressTracker) else []
             except Exception as error:
                 if not (tracker.is_outage(error) or isinstance(error, ExplainedError)):
                     raise
                 continue
-            found |= {record.group: record for record in records}
+            found |= {record.group: record for record in (*records, *rebuilt)}
         return [replace(status, record=found.get(status.group)) for status in statuses]
 
     def health(self, chosen: Sequence[EffectiveGroup], look: Snapshot, source: EventSource, rule: HealthRule) -> Health:

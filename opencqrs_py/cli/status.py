@@ -32,7 +32,9 @@ _SHOWN = ("failed", "overdue")  # of jobs: opencqrs health says more
     metavar="[SECONDS]",
     help="Show it again and again until Ctrl-C, by default every 2 seconds.",
 )
-@click.option("--details", is_flag=True, help="Show also where groups began, and since when handlers have changed.")
+@click.option(
+    "--details", is_flag=True, help="Show also where groups began, since when handlers have changed, and rebuilds."
+)
 @click.option("--check", is_flag=True, help="Exit with 1 unless all is well, as opencqrs health does.")
 def status_command(options: ProjectOptions, every: float | None, *, details: bool, check: bool, as_json: bool) -> int:
     """Show how far every partition is, from any process."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from opencqrs_py.cli.output import cell, clean, stdout
 from opencqrs_py.model.naming import counted
+from opencqrs_py.model.rebuild import RebuildPhase
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -120,6 +121,13 @@ def spark_size(load: TaskLoad) -> str:
     return f"{counted(load.slots, 'slot')}{executors}"
 
 
+_REBUILDS = {
+    RebuildPhase.BUILDING: "is being rebuilt since {began}; opencqrs groups rebuild continues it if it was interrupted",
+    RebuildPhase.SWAPPING: "is being swapped; opencqrs groups rebuild completes it if it was interrupted",
+    RebuildPhase.SWAPPED: "was rebuilt (begun at {began}); the old tables are kept until --drop-old or --undo",
+}
+
+
 def _record_lines(status: GroupStatus) -> Iterator[str]:
     record = status.record
     if record is None:
@@ -130,6 +138,8 @@ def _record_lines(status: GroupStatus) -> Iterator[str]:
         yield f"[{status.group}] began at {record.setting} (position {record.position}) at {record.began_at}"
     if (changed := record.changed) is not None:
         yield f"[{status.group}] handlers changed since position {changed.position}, first seen at {changed.at}"
+    if record.rebuild is not None and (said := _REBUILDS.get(record.rebuild.phase)) is not None:
+        yield f"[{status.group}] {said.format(began=record.rebuild.started_at)}"
 
 
 def _on_spark(statuses: Sequence[GroupStatus]) -> list[NodeLoad]:

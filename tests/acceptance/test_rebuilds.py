@@ -205,8 +205,10 @@ def test_a_rebuild_whose_process_is_killed_continues(world: World) -> None:
     world.wait_until(lambda: _shadow_positions(world) > 0 or rebuilding.poll() is not None)
     rebuilding.kill()
     rebuilding.wait()
+    assert "[catalog] is being rebuilt since" in world.project.opencqrs("status", "--details").out
     done = world.rebuild()
     assert done.code == 0, done.err
+    assert "old tables are kept until --drop-old or --undo" in world.project.opencqrs("status", "--details").out
     assert f"catalog was rebuilt, up to position {world.count}: lent\n" in done.err
     world.wait_for_all()
     assert world.lent() == counts(world.count)
