@@ -36,6 +36,7 @@ from opencqrs_py.config.value_types import (
     Jitter,
     Multiplier,
     Name,
+    PartitionCount,
     Position,
     Subject,
     TotalAttempts,
@@ -80,7 +81,7 @@ class LifeCycleSettings(InheritedSection):
         None, "Name of the provider that makes what starts and stops each partition, in the controller's place."
     )
     lock_registry: Name | None = setting(None, "Name of the provider of leader locks: leader election with it.")
-    partitions: AtLeastOne = setting(1, "How many partitions the group starts with.")
+    partitions: PartitionCount = setting(1, "How many partitions the group starts with.")
     max_partitions_per_node: AtLeastOne | None = setting(
         None, "Most partitions of the group that one process takes. Unset: all."
     )

@@ -19,6 +19,7 @@ from annotated_types import Ge, Le
 
 from opencqrs_py.config.problems import Code
 from opencqrs_py.model.mistaken_urls import url_mistake
+from opencqrs_py.model.partition import MOST_PARTITIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -389,6 +390,8 @@ TotalAttempts = Annotated[
 """A number of attempts, 1 or more; ``None`` for no limit."""
 Whole = Annotated[int, Reads(_whole)]
 """A whole number, without a leading zero."""
+PartitionCount = Annotated[Whole, Ge(1), Le(MOST_PARTITIONS), Fact(unit=f"1 to {MOST_PARTITIONS:,}")]
+"""How many partitions a group has."""
 Number = Annotated[float, Reads(_finite, after=True)]
 """A finite number."""
 Multiplier = Annotated[Number, Ge(1), Fact(unit="factor, 1 or more")]

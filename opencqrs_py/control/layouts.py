@@ -12,13 +12,11 @@ from typing import TypeAlias
 from opencqrs_py.errors import LayoutError
 from opencqrs_py.model.ahead import ahead_of
 from opencqrs_py.model.group_record import RecordedLayout
-from opencqrs_py.model.partition import Partition, layout
+from opencqrs_py.model.partition import MOST_PARTITIONS, Partition, layout
 from opencqrs_py.model.progress import Cursor, FailureRecord
 from opencqrs_py.model.replay import Replay
 
 Cursors: TypeAlias = Mapping[Partition, Cursor]
-
-MOST_PARTITIONS = 1_024
 
 
 def split_of(known: Collection[Partition], partition: Partition) -> tuple[Partition, ...]:

@@ -9,6 +9,9 @@ from itertools import combinations
 from math import gcd
 from zlib import crc32
 
+MOST_PARTITIONS = 1_024
+"""How many partitions a group can have."""
+
 
 def hash_of(sequence_id: str) -> int:
     """Return the hash by which a sequence is assigned: CRC-32 of its UTF-8 bytes, ``0..2**32 - 1``.

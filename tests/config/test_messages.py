@@ -78,6 +78,7 @@ ZONE = "write a name like Europe/Berlin, or UTC"
         ("fetch.recursive", "maybe", 111, "it is neither true nor false", "write true or false"),
         ("fetch.subject", "''", 111, "a subject starts with /", "write / for all subjects"),
         ("life-cycle.partitions", "0", 114, "it is below 1", "write 1 or more"),
+        ("life-cycle.partitions", "1025", 114, "it is above 1024", "write 1024 or less"),
         ("processing.batch-size", "0", 114, "it is below 1", "write 1 or more"),
         ("retry.multiplier", "0.5", 114, "it is below 1", "write 1 or more"),
         ("retry.multiplier", "1,5", 111, "it is not a number", "write digits, with a point if need be, like 1.5"),

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opencqrs_py.control.layouts import (
-    MOST_PARTITIONS,
     Known,
     Log,
     StartLayout,
@@ -20,7 +19,7 @@ from opencqrs_py.control.layouts import (
 from opencqrs_py.errors import LayoutError, ResetError
 from opencqrs_py.model.ahead import Ahead, ahead_of
 from opencqrs_py.model.group_record import RecordedLayout
-from opencqrs_py.model.partition import Partition, is_layout, layout
+from opencqrs_py.model.partition import MOST_PARTITIONS, Partition, is_layout, layout
 from opencqrs_py.model.progress import Cursor, FailureRecord
 from opencqrs_py.model.replay import Replay, Reset
 
