@@ -134,7 +134,7 @@ class Application:
             spark: A Spark session of the program's own.
         """
         found = read_project(Path(path).resolve(), profiles=profiles, overrides=overrides, environ=environ)
-        application = cls(found.configuration, modules_in(found.scan), found.folder, spark)
+        application = cls(found.configuration, modules_in(found.scan, found.named_at), found.folder, spark)
         application._scan = found.scan
         return application
 

@@ -44,6 +44,7 @@ class UserModules:
         only: References of the handlers to take: ``module:name``, from the second of that name on ``module:name#2``,
             and ``module:*`` for all of a module; ``None`` for all. They name the same in every process, since a
             module registers what is decorated in the order in which its lines run.
+        named_at: Place of the setting ``discovery.modules`` that names them; empty if they were found.
     """
 
     names: tuple[str, ...]
@@ -52,6 +53,7 @@ class UserModules:
     only: frozenset[str] | None = None
     places: tuple[str, ...] = ()
     containers: bool = True
+    named_at: str = ""
 
     def shipped(self) -> tuple[tuple[Path, str], ...]:
         """Return each file with its place below the root from which it is imported."""
@@ -116,17 +118,18 @@ _discoveries: dict[UserModules, Discovered] = {}
 def _discovered(modules: UserModules) -> Discovered:
     roots = [path for root in modules.roots if (path := Path(root)).is_dir()]
     expected = dict(zip(modules.names, modules.places, strict=False))
-    return discover(import_modules(modules.names, roots, expected), modules.only)
+    return discover(import_modules(modules.names, roots, expected, modules.named_at), modules.only)
 
 
-def modules_in(scan: Scan) -> UserModules:
-    """Return the modules that were found in a project folder."""
+def modules_in(scan: Scan, named_at: str = "") -> UserModules:
+    """Return the modules of a project folder: those that were found, or that the setting at a place names."""
     return UserModules(
         names=tuple(dict.fromkeys(module.name for module in scan.modules)),
         roots=scan.roots,
         files=tuple(str(module.path) for module in scan.files),
         places=tuple(str(module.path) for module in scan.modules),
         containers=scan.containers or not scan.complete,
+        named_at=named_at,
     )
 
 
@@ -169,12 +172,13 @@ def _root_of(module: ModuleType) -> str:
 
 
 _IMPORT_FIX = "fix the line named, install what it imports, or name the module in discovery.exclude"
+_NAME_FIX = "name modules as an import does, such as shop.handlers for shop/handlers.py, or leave the setting out"
 _UNTANGLE = "let one of the two modules not import the other: put what both need into a third one"
 _OURS = Path(__file__).parents[1]
 
 
 def import_modules(
-    names: Sequence[str], roots: Iterable[Path], expected: Mapping[str, str] | None = None
+    names: Sequence[str], roots: Iterable[Path], expected: Mapping[str, str] | None = None, named_at: str = ""
 ) -> list[ModuleType]:
     """Import the user's modules from some folders; of each the file is expected that is known on this machine.
 
@@ -194,7 +198,7 @@ def import_modules(
     errors: dict[tuple[str, str], ExplainedError] = {}
     for name in names:
         try:
-            modules.append(_imported(name, unique))
+            modules.append(_imported(name, unique, named_at))
             _check_place(modules[-1], unique, (expected or {}).get(name, ""))
         except ExplainedError as error:
             where = error.where
@@ -217,7 +221,7 @@ def refuse_in_import() -> None:
         raise AssemblyError("OCQ-501", f"module '{name}' starts an application when it is imported", fix=_MAIN)
 
 
-def _imported(name: str, roots: Sequence[str]) -> ModuleType:
+def _imported(name: str, roots: Sequence[str], named_at: str) -> ModuleType:
     before = _being_imported.set(name)
     try:
         return importlib.import_module(name)
@@ -228,11 +232,19 @@ def _imported(name: str, roots: Sequence[str]) -> ModuleType:
         raise type(error)(error.code, error.what, error.where or _raised_at(error, roots), error.fix) from error
     except BaseException as error:  # an import runs the user's code; everything but Ctrl-C is that module's error
         raise_interrupt(error)
+        if named_at and _is_missing(name, error):
+            raise AssemblyError("OCQ-501", f"there is no module '{name}'", named_at, _NAME_FIX) from None
         what = f"module '{name}' cannot be imported ({type_name(error)}: {message_of(error)})"
         fix = _UNTANGLE if "circular import" in str(error) else _IMPORT_FIX
         raise AssemblyError("OCQ-501", what, _raised_at(error, roots), fix) from error
     finally:
         _being_imported.reset(before)
+
+
+def _is_missing(name: str, error: BaseException) -> bool:
+    """Return whether a module does not exist, rather than one that it imports."""
+    missing = isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}.")
+    return missing or name.startswith(".")
 
 
 def _raised_at(error: BaseException, roots: Sequence[str]) -> str:

@@ -253,6 +253,12 @@ class Project:
     configuration: Configuration
     scan: Scan
 
+    @property
+    def named_at(self) -> str:
+        """Place of the setting that names the modules; empty if they were found."""
+        key = "discovery.modules"
+        return f"{key} ({self.configuration.origin(key)})" if self.configuration.settings.discovery.modules else ""
+
 
 def read_project(
     folder: Path,

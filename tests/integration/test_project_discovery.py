@@ -144,6 +144,31 @@ def test_settings_choose_the_modules(folder):
     assert "'chosne_b' matches no file" in warning.what
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["chosne", "chosen.py", "./chosen", "chosen/", "chosen.handlers", "nowhere.handlers", "handlers.chosen.nowhere"],
+)
+def test_a_module_that_settings_name_and_that_does_not_exist_is_refused_with_the_place_of_the_setting(folder, name):
+    folder.write("chosen.py", HANDLER.format("'a'", "a"))
+    folder.write("handlers/chosen.py", HANDLER.format("'b'", "b"))
+    folder.write("application.yaml", f"opencqrs:\n  discovery.modules: [{name}]\n")
+    ran = folder.run("run", "--until-caught-up", "--set", "event-handling.standard.processing.engine=thread")
+    assert ran.code == 2
+    assert ran.err.splitlines() == [
+        f"[OCQ-501] there is no module '{name}'",
+        "  where: discovery.modules (application.yaml:2:22)",
+        "  fix:   name modules as an import does, such as shop.handlers for shop/handlers.py, or leave the setting out",
+    ]
+
+
+def test_a_module_that_settings_name_and_whose_own_import_fails_is_refused_with_its_line(folder):
+    folder.write("chosen.py", "import chosne\n")
+    ran = folder.run("run", "--set", "discovery.modules=chosen")
+    assert ran.code == 2
+    assert "module 'chosen' cannot be imported (ModuleNotFoundError: No module named 'chosne')" in ran.err
+    assert f"where: {folder.path}/chosen.py:1\n" in ran.err
+
+
 def test_a_handler_of_a_module_that_is_not_looked_at_is_warned_of(folder, caplog):
     folder.write("left_out.py", HANDLER.format("'a'", "a"))
     folder.write(
