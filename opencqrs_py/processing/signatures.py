@@ -147,6 +147,7 @@ def read_signature(call: Callable[..., Any], place: str, injector: Injector, rol
         AssemblyError: OCQ-503, if several providers make a requested type.
     """
     hints = _hints(call, place)
+    _check_instance(call, hints, place)
     try:
         arguments = _arguments(call, hints, place, injector, role)
     except AssemblyError as error:  # of the container, which does not know the caller
@@ -166,6 +167,16 @@ def _function(call: Callable[..., Any]) -> Any:
     while isinstance(call, partial):
         call = call.func
     return inspect.unwrap(call if inspect.isroutine(call) else getattr(call, "__call__", call))  # noqa: B004
+
+
+def _check_instance(call: Callable[..., Any], hints: dict[str, Any], place: str) -> None:
+    """Refuse a method whose first parameter is meant for something else than the instance."""
+    if inspect.ismethod(call):
+        function = inspect.unwrap(call.__func__)
+        first = next(iter(inspect.signature(function).parameters), "self")
+        if first not in ("self", "cls") and first in hints:
+            what = f"'{first}' would be the instance, as the first parameter of the method {function.__name__}"
+            raise HandlerSignatureError("OCQ-201", what, place, f"write def {function.__name__}(self, {first}: …)")
 
 
 def _layers(call: Any) -> Iterator[Any]:

@@ -214,6 +214,12 @@ class Reminders:
     @staticmethod
     def count(event: BookLent) -> None: ...
 
+    def forget(event: BookLent, connection: Connection) -> None: ...  # noqa: N805 no self
+
+    def typed(self: Reminders, event: BookLent) -> None: ...
+
+    def renamed(me, event: BookLent) -> None: ...  # noqa: N805 shows that the name is free
+
 
 def traced(call: F) -> F:
     @functools.wraps(call)
@@ -259,7 +265,8 @@ def test_a_bound_method_has_no_self(provided: Any) -> None:
         ("event", Kind.EVENT, False),
         ("connection", Kind.CONNECTION, False),
     ]
-    assert kinds(Reminders.count, provided) == [("event", Kind.EVENT, False)]
+    for same in (Reminders.count, Reminders().typed, Reminders().renamed):
+        assert kinds(same, provided) == [("event", Kind.EVENT, False)]
 
 
 def test_a_decorated_function_is_read_through_its_decorator(provided: Any) -> None:
@@ -407,6 +414,12 @@ WRONG = [
         "OCQ-202",
         "the annotations cannot be read (type 'BookLent' is not subscriptable)",
         "import the annotated types at run time, not only under TYPE_CHECKING",
+    ),
+    (
+        Reminders().forget,  # type: ignore[misc]  # as a type checker would say
+        "OCQ-201",
+        "'event' would be the instance, as the first parameter of the method forget",
+        "write def forget(self, event: …)",
     ),
     (
         yielding,
