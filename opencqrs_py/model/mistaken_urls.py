@@ -22,7 +22,11 @@ _DRIVERS = {
     "postgresql": ("psycopg",),
     "sqlite": ("pysqlite",),
 }
+_PORTS = {"mariadb": 3306, "mysql": 3306, "postgresql": 5432}
 _SCHEME = re.compile(r"(?P<kind>[A-Za-z][A-Za-z0-9.-]+)(?:\+(?P<driver>[A-Za-z0-9_]*))?:")
+# As SQLAlchemy reads it: a password ends at the first @, whatever else is in it.
+_PORT = re.compile(r"//(?:[^:/]*(?::[^@]*)?@)?+(?:\[[^]/?]+\]|[^/:?]*):(?P<port>[^/?]*)")
+_MOST_PORTS = 65_535
 _WINDOWS = re.compile(r"[A-Za-z]:[\\/]|\\\\")
 _PATH = re.compile(r"[\w./ ~-]+")
 _SQLITE_FILE = re.compile(r".*\.(?:db|db3|sqlite|sqlite3)", re.IGNORECASE)
@@ -68,7 +72,15 @@ def _of_scheme(kind: str, driver: str | None, rest: str) -> tuple[str, str] | No
         return f"the driver {driver} is not supported", f"write {kind}:// without a driver; {_DRIVERS[kind][0]} is used"
     if kind in _DATABASES and not rest.startswith("//"):
         return f"after {kind}: there is no //", f"write {_DATABASES[kind]}"
-    return None
+    return _of_port(kind, rest)
+
+
+def _of_port(kind: str, rest: str) -> tuple[str, str] | None:
+    port = found["port"] if kind in _PORTS and (found := _PORT.match(rest)) else ""
+    if not port or "@" in port or (port.isdecimal() and 1 <= int(port) <= _MOST_PORTS):
+        return None
+    right = f"write {kind}://host:{_PORTS[kind]}/database, {_WITH_USER}"
+    return f"its port is not a number from 1 to {_MOST_PORTS:,}", right
 
 
 def _of_path(url: str) -> tuple[str, str] | None:

@@ -8,6 +8,11 @@ from opencqrs_py.model.mistaken_urls import url_mistake
 WITH_USER = "with user:password@ in front of the host if it asks for them"
 POSTGRESQL = f"write postgresql://host/database, {WITH_USER}"
 MARIADB = f"write mariadb://host/database, {WITH_USER}"
+PORT = {
+    "postgresql": f"host:5432/database, {WITH_USER}",
+    "mariadb": f"host:3306/database, {WITH_USER}",
+    "mysql": f"host:3306/database, {WITH_USER}",
+}
 SQLITE = "write sqlite:///events.db, or sqlite:////srv/events.db for an absolute path"
 FILES = "for files of events, sqlite:///… for a file of SQLite"
 ANY = f"write it like sqlite:///events.db or postgresql://host/database, {WITH_USER}"
@@ -46,6 +51,18 @@ WINDOWS = "write sqlite:///C:/folder/events.db, or file:///C:/folder for files o
         ),
         ("sqlite:events.db", "after sqlite: there is no //", SQLITE),
         ("postgresql:me:secret@h/db", "after postgresql: there is no //", POSTGRESQL),
+        *(
+            (f"{kind}://{place}", "its port is not a number from 1 to 65,535", f"write {kind}://{PORT[kind]}")
+            for kind in PORT
+            for place in (
+                "h:port/db",
+                "me:secret@h:99999/db",
+                "me@h:0",
+                "[::1]:x/db",
+                "me:a/b?c@h:-1/db?x=1",
+                "h:1,i:2/d",
+            )
+        ),
         ("events.db", "it is a path without a scheme", "write sqlite:///events.db"),
         ("/srv/my log.sqlite3", "it is a path without a scheme", "write sqlite:////srv/my log.sqlite3"),
         ("events.ndjson", "it is a path without a scheme", f"write file:events.ndjson {FILES}"),
@@ -73,6 +90,13 @@ def test_nothing_of_what_to_write_is_hidden_as_a_secret(fix):
         "sqlite:///C:/data/events.db",
         "postgresql://me:secret@h/db",
         "postgresql+psycopg://h/db",
+        "postgresql://me:99999@h/db",
+        "postgresql://me:a/b?c@h:5432/db",
+        "postgresql://[::1]:5432/db?host=a:b",
+        "postgresql:///db?host=/tmp",
+        "postgresql://h:/db",
+        "postgresql://me:sec@ret:x@h/db",
+        "mariadb://me@h:65535",
         "mariadb+pymysql://h/db",
         "mysql+mysqldb://h/db",
         "file:events.ndjson",
