@@ -8,7 +8,7 @@ from __future__ import annotations
 import select
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,6 +18,7 @@ from sqlalchemy import Connection, Engine, event
 from sqlalchemy.engine import Dialect as SqlAlchemyDialect
 from sqlalchemy.exc import DBAPIError, InvalidatePoolError
 
+from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model.masking import scrubbed
 
 FetchedRows = Sequence[tuple[Any, ...]]
@@ -49,6 +50,29 @@ def replace_cut_connections(engine: Engine) -> None:
             engine.dialect.do_ping(connection)
         except engine.dialect.loaded_dbapi.Error as error:
             raise InvalidatePoolError from error
+
+
+def connect_by(engine: Engine, connect: Callable[..., Any], label: str) -> None:
+    """Have an engine open its connections by a function of ``(driver, args, settings)``.
+
+    Parameters of a URL are arguments of the driver, which raises anything for those that it does not know.
+    """
+
+    @event.listens_for(engine, "do_connect")
+    def _connect(driver: Any, _record: Any, args: Sequence[Any], settings: dict[str, Any]) -> Any:
+        try:
+            return connect(driver, args, settings)
+        except driver.loaded_dbapi.Error:
+            raise
+        except Exception as error:
+            raise refused_parameters(error, label) from error
+
+
+def refused_parameters(error: Exception, label: str) -> EventStoreError:
+    """Return why a driver, or SQLAlchemy for it, refuses what a URL has behind its question mark."""
+    what = f"the database cannot be used ({type(error).__name__}: {scrubbed(str(error))})"
+    fix = "fix what follows ? in the URL (settings event-store.url and database.url, option url in Spark)"
+    return EventStoreError("OCQ-304", what, label, fix)
 
 
 def close_pool(engine: Engine) -> None:

@@ -18,14 +18,18 @@ from opencqrs_py.adapters.sql.connections import (
     as_sqlalchemy,
     close_pool,
     close_quietly,
+    connect_by,
     is_sound,
     reason_of,
+    refused_parameters,
 )
 from opencqrs_py.adapters.sql.dialect import (
+    ANOTHER_SERVER,
     FREE_SPACE,
     GRANT,
     REPAIR,
     RESTORE,
+    WRITABLE,
     DatabaseAwayError,
     DatabaseBusyError,
     is_outage,
@@ -167,6 +171,9 @@ class Database:
             what = f"the database driver is missing ({scrubbed(str(error))})"
             fix = f"pip install 'opencqrs-py[{self.dialect.extra}]'"
             raise EventStoreError("OCQ-303", what, self.label, fix) from error
+        except ValueError as error:
+            raise refused_parameters(error, self.label) from error
+        connect_by(engine, self.dialect.connect, self.label)
         if self._slots is not None and isinstance(engine.pool, KeepingPool):
             engine.pool.most = self._slots.most
         if isinstance(self.shadow_guard, SqliteGuard):
@@ -491,6 +498,8 @@ class Database:
             raise EventStoreError("OCQ-304", what, self.label, REPAIR) from None
         if self.dialect.denies(error.orig):
             raise EventStoreError("OCQ-304", what, self.label, GRANT) from None
+        if self.dialect.is_read_only(error.orig):
+            raise EventStoreError("OCQ-304", what, self.label, WRITABLE) from None
 
     @property
     def _own_url(self) -> URL | None:
@@ -517,12 +526,13 @@ class Database:
     def _unreachable(self, error: DBAPIError) -> EventStoreError:
         """Return why no connection can be opened, or no transaction begun."""
         reason = reason_of(error)
+        another = ANOTHER_SERVER if self.dialect.is_another_kind(error.orig) else ""
         if not self.is_outage(error):
             what = f"the database cannot be used ({reason})"
-            return EventStoreError("OCQ-304", what, self.label, self.dialect.fix_refused)
+            return EventStoreError("OCQ-304", what, self.label, another or self.dialect.fix_refused)
         if self.dialect.is_busy(error.orig):
             what = f"another process has been writing for too long ({reason})"
             return DatabaseBusyError("OCQ-305", what, self.label, "let it finish, or end it")
-        fix = FREE_SPACE if self.dialect.is_full(error.orig) else self.dialect.fix_to_reach(self._url)
+        fix = FREE_SPACE if self.dialect.is_full(error.orig) else another or self.dialect.fix_to_reach(self._url)
         what = f"the database cannot be reached ({reason})"
         return DatabaseAwayError("OCQ-304", what, self.label, fix)

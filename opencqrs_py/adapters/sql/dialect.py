@@ -48,6 +48,8 @@ URL_SETTINGS = "the URL (settings event-store.url and database.url, option url i
 RESTORE = f"a table of opencqrs was dropped or changed: restore it from a backup, or fix {URL_SETTINGS}"
 REPAIR = f"the file is damaged: restore it from a backup, or fix {URL_SETTINGS}"
 FREE_SPACE = "free space on its disk, and do the same again"
+WRITABLE = f"name a server, and a user, whose transactions may write in {URL_SETTINGS}: a replica may not"
+ANOTHER_SERVER = f"another kind of server answers there: fix scheme, host or port in {URL_SETTINGS}"
 GRANT = f"let an administrator grant the privilege, or name another user in {URL_SETTINGS}"
 
 
@@ -198,6 +200,10 @@ class Dialect(ABC):
         replace_cut_connections(engine)
         return engine
 
+    def connect(self, driver: Any, args: Sequence[Any], settings: dict[str, Any]) -> Any:
+        """Open a connection of the driver, for an engine of our own."""
+        return driver.connect(*args, **settings)
+
     def connect_args(self, _url: URL) -> dict[str, Any]:
         """Return what an engine of our own hands to the driver besides the URL."""
         return {}
@@ -262,6 +268,14 @@ class Dialect(ABC):
     @abstractmethod
     def denies(self, error: BaseException | None) -> bool:
         """Return whether the database's user lacks a privilege."""
+
+    def is_read_only(self, error: BaseException | None) -> bool:
+        """Return whether the server, or the user, may not write at all."""
+        return False
+
+    def is_another_kind(self, error: BaseException | None) -> bool:
+        """Return whether a server has answered that is none of this kind of database."""
+        return False
 
     def misses_table(self, error: BaseException | None) -> bool:
         """Return whether a table or column is missing that a statement names."""

@@ -19,7 +19,7 @@ from typing_extensions import override
 from opencqrs_py.adapters.sql.bulk_write import BulkWrite, ColumnValues, TableShape
 from opencqrs_py.adapters.sql.connections import WRITING, replace_cut_connections
 from opencqrs_py.adapters.sql.database import Database
-from opencqrs_py.adapters.sql.dialect import Dialect, Row, chunks, driver_error, register
+from opencqrs_py.adapters.sql.dialect import URL_SETTINGS, Dialect, Row, chunks, driver_error, register
 from opencqrs_py.adapters.sql.pool import KeepingPool
 from opencqrs_py.adapters.sql.shadow_guards import MariaDbGuard, ShadowGuard
 from opencqrs_py.adapters.sql.shadow_urls import ShadowOf
@@ -37,6 +37,7 @@ _DUPLICATE, _LOCK_WAIT_TIMEOUT, _DEADLOCK = 1062, 1205, 1213
 _AWAY = {1021, 1037, 1038, 1040, 1041, 1053, 1079, 1152, 1158, 1159, 1160, 1161, 1203, _LOCK_WAIT_TIMEOUT, 1206}
 _AWAY |= {_DEADLOCK, 1226, 1927, 2002, 2003, 2005, 2006, 2013, 2055, 0}
 _DENIES = {1044, 1142, 1143, 1227, 1370}  # a database, table, column, privilege or routine
+_READ_ONLY = {1290, 1792, 1836}  # the server, by an option; the transaction; the storage
 _DENIES_STEP = {1142, 1227, 1419}  # no privilege, or, with a binary log, triggers for administrators only
 _DRIVERS = ("pymysql", "MySQLdb")
 
@@ -100,6 +101,7 @@ END
 _CHANGES = "CONCAT('opencqrs.', SHA1(COALESCE(%s, DATABASE())))"
 _STARTS = "CONCAT('opencqrs.starts.', SHA1(COALESCE(%s, DATABASE())))"
 
+_NAME_IT = f"write it after the host, mariadb://host/database, in {URL_SETTINGS}"
 _MOST_ROWS, _MOST_CHARACTERS = 5_000, 1_000_000  # of a statement: servers refuse more than 16 MiB by default
 _ESCAPED = "\0\n\r\x1a\"'\\"  # take two bytes in a statement
 _ROOM = 10_000  # bytes, for the rest of the statement
@@ -145,10 +147,6 @@ class MariaDbDialect(Dialect):
         """
         engine = create_engine(url, isolation_level="AUTOCOMMIT", poolclass=KeepingPool)
 
-        @event.listens_for(engine, "do_connect")
-        def _connect(driver: Any, _record: Any, args: Sequence[Any], settings: dict[str, Any]) -> Any:
-            return _connection(driver, args, settings, self.connect_seconds) if driver.driver == "pymysql" else None
-
         @event.listens_for(engine, "connect")
         def _configure(connection: Any, _record: Any) -> None:
             with connection.cursor() as cursor:
@@ -161,6 +159,12 @@ class MariaDbDialect(Dialect):
 
         replace_cut_connections(engine)
         return engine
+
+    @override
+    def connect(self, driver: Any, args: Sequence[Any], settings: dict[str, Any]) -> Any:
+        if driver.driver != "pymysql":
+            return super().connect(driver, args, settings)
+        return _connection(driver, args, settings, self.connect_seconds)
 
     @override
     def adopt(self, engine: Engine) -> None:
@@ -209,6 +213,14 @@ class MariaDbDialect(Dialect):
     @override
     def denies(self, error: BaseException | None) -> bool:
         return _number_of(error) in _DENIES
+
+    @override
+    def is_read_only(self, error: BaseException | None) -> bool:
+        return _number_of(error) in _READ_ONLY
+
+    @override
+    def is_another_kind(self, error: BaseException | None) -> bool:
+        return "Packet sequence number wrong" in str(error)
 
     @override
     def misses_table(self, error: BaseException | None) -> bool:
@@ -306,7 +318,10 @@ class MariaDbDialect(Dialect):
         """Hold a lock of the connection: changes of tables end a transaction here."""
         with database.reading() as connection:
             values = (database.schema, self.patience)
-            if connection.exec_driver_sql(f"SELECT GET_LOCK({name}, %s)", values).scalar() != 1:
+            locked = connection.exec_driver_sql(f"SELECT GET_LOCK({name}, %s)", values).scalar()
+            if locked is None and database.schema is None:  # nothing to lock: no database is chosen
+                raise EventStoreError("OCQ-301", "the database URL names no database", database.label, _NAME_IT)
+            if locked != 1:
                 raise self.too_long(database)
             try:
                 yield connection

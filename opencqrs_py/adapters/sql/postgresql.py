@@ -44,6 +44,7 @@ _LOCK_NOT_AVAILABLE, _DEADLOCK = "55P03", "40P01"
 # Not among them: 57014, a statement that was cancelled or took too long, which is the handler's.
 _AWAY = ("08", "40", "53", "57P", _LOCK_NOT_AVAILABLE)
 _DENIES = {"42501", "3F000"}  # a privilege on an object, or on all schemas that are searched (or none is there)
+_READ_ONLY = "25006"  # also what a replica says
 # What the server says when it refuses a user. Before there is a connection libpq hands no SQLSTATE on, so these are
 # texts; in another language they count as an outage.
 _REFUSES = re.compile(
@@ -209,6 +210,14 @@ class PostgresqlDialect(Dialect):
     @override
     def denies(self, error: BaseException | None) -> bool:
         return _state_of(error) in _DENIES
+
+    @override
+    def is_read_only(self, error: BaseException | None) -> bool:
+        return _state_of(error) == _READ_ONLY
+
+    @override
+    def is_another_kind(self, error: BaseException | None) -> bool:
+        return "received invalid response to SSL negotiation" in str(error)
 
     @override
     def misses_table(self, error: BaseException | None) -> bool:
