@@ -45,11 +45,19 @@ def test_the_time_to_connect_is_none_for_statements(monkeypatch, fresh_url: Call
     database.close()
 
 
-def test_a_time_of_the_users_own_for_postgresql_wins(monkeypatch) -> None:
-    seconds = {"connect_timeout": Dialect.connect_seconds}
+def test_a_time_or_encoding_of_the_users_own_for_postgresql_wins(monkeypatch) -> None:
+    seconds, encoding = {"connect_timeout": Dialect.connect_seconds}, {"client_encoding": "utf8"}
     monkeypatch.delenv("PGCONNECT_TIMEOUT", raising=False)
-    for url, expected in {"?connect_timeout=3": {}, "?application_name=a": seconds}.items():
+    monkeypatch.delenv("PGCLIENTENCODING", raising=False)
+    for url, expected in {
+        "?connect_timeout=3": encoding,
+        "?client_encoding=latin1": seconds,
+        "?service=mine": {},
+        "?application_name=a": seconds | encoding,
+    }.items():
         database = Database(f"postgresql://host/d{url}")
         assert database.dialect.connect_args(database.engine.url) == expected
     monkeypatch.setenv("PGCONNECT_TIMEOUT", "3")
+    assert database.dialect.connect_args(database.engine.url) == encoding
+    monkeypatch.setenv("PGCLIENTENCODING", "latin1")
     assert database.dialect.connect_args(database.engine.url) == {}

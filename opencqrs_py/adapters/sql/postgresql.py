@@ -168,9 +168,15 @@ class PostgresqlDialect(Dialect):
 
     @override
     def connect_args(self, url: URL) -> dict[str, Any]:
-        """Return how long to wait for what accepts a connection and says nothing, unless that is set already."""
-        said = "connect_timeout" in url.query or "service" in url.query or "PGCONNECT_TIMEOUT" in os.environ
-        return {} if said else {"connect_timeout": self.connect_seconds}
+        """Return what is not set already: how long to wait for what accepts a connection and says nothing, and UTF-8.
+
+        By itself the driver uses the database's encoding: it raises an error of Python for a character that LATIN1
+        lacks, and makes bytes of all texts of SQL_ASCII.
+        """
+        ours = {"connect_timeout": self.connect_seconds, "client_encoding": "utf8"}
+        unset = {"connect_timeout": "PGCONNECT_TIMEOUT", "client_encoding": "PGCLIENTENCODING"}.items()
+        free = [name for name, variable in unset if name not in url.query and variable not in os.environ]
+        return {} if "service" in url.query else {name: ours[name] for name in free}
 
     @override
     def shadow_guard(self, database: Database, shadow: ShadowOf) -> ShadowGuard:
