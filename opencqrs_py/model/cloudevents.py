@@ -133,7 +133,9 @@ def _unreadable(line: bytes | str, error: orjson.JSONDecodeError) -> str:
             line.decode()
         except UnicodeDecodeError as wrong:
             return f"not UTF-8 (0x{line[wrong.start]:02x} at byte {wrong.start + 1} of the line)"
-    return f"not JSON ({error.msg} at character {error.pos + 1} of the line)"
+    begins = line.strip() in ("{", "[", b"{", b"[")
+    spread = "; each event has to be on a line of its own, as a whole" if begins else ""
+    return f"not JSON ({error.msg} at character {error.pos + 1} of the line){spread}"
 
 
 def _ordinary_colons(fields: dict[str, Any]) -> int | None:

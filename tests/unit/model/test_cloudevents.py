@@ -72,6 +72,8 @@ TOO_DEEP: object = json.loads("[" * 255 + "]" * 255)
 BAD_LINES = [
     ("", "not JSON (…"),
     ('{"id": "1"', "not JSON (…"),
+    ("{", "not JSON (…; each event has to be on a line of its own, as a whole"),
+    (b"[\r\n", "not JSON (…; each event has to be on a line of its own, as a whole"),
     (b"\xff", "not UTF-8 (0xff at byte 1 of the line)"),
     (b'{"id":"gr\xfc\xdfe"}', "not UTF-8 (0xfc at byte 10 of the line)"),
     (line(data="X").replace("X", "\\ud800"), "not JSON (…"),
