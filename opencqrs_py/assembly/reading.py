@@ -184,7 +184,7 @@ def _needed(settings: EffectiveGroup, leaf: str) -> Any:
     if value is None:
         name = f"sequence.{leaf.replace('_', '-')}"
         what = f"group '{settings.name}' has sequence.resolution: {settings.sequence.resolution}, but {name} is not set"
-        raise AssemblyError("OCQ-515", what, "sequence.resolution", f"set {name}")
+        raise AssemblyError("OCQ-515", what, settings.place_of("sequence", "resolution"), f"set {name}")
     return value
 
 

@@ -219,7 +219,7 @@ def starting_position(settings: EffectiveGroup, source: EventSource, tracker: Pr
     if _is_ahead(setting, position, source, clock):
         what = f"group '{settings.name}' is to start at {setting}, and the log ends at position {source.head():,}"
         fix = "write head to start with the events that come from now on, tail for all that there are"
-        raise AssemblyError("OCQ-530", what, f"group {settings.name}: fetch.initial-position", fix)
+        raise AssemblyError("OCQ-530", what, settings.place_of("fetch", "initial_position"), fix)
     return position
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path as FilePath
 from typing import TypeAlias
 
@@ -93,7 +94,8 @@ class Configuration:
         Args:
             name: A group in any spelling, configured or not.
         """
-        return effective_group(self.settings, self._spelled(GROUP_FAMILY, name))
+        spelled = self._spelled(GROUP_FAMILY, name)
+        return effective_group(self.settings, spelled, partial(self._single_origin, GROUP_FAMILY, spelled))
 
     def job(self, name: str) -> JobSettings:
         """Return every setting of the job ``name``: its own, else the standard, else built in.

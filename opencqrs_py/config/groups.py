@@ -11,8 +11,9 @@ Source:
 # ruff: noqa: RUF009 `setting` returns the field of a dataclass
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 from annotated_types import Ge
 
@@ -27,7 +28,7 @@ from opencqrs_py.config.choices import (
     RetryPolicy,
     Tracking,
 )
-from opencqrs_py.config.inheritance import AtLeastOne, Family, InheritedSection, LeafName, setting
+from opencqrs_py.config.inheritance import AtLeastOne, Family, Inherited, InheritedSection, LeafName, setting
 from opencqrs_py.config.value_types import (
     Attempts,
     Cron,
@@ -296,11 +297,18 @@ class EffectiveGroup(GroupSettings):
     """Every setting of the processing group ``name`` as it applies; by default, the built-in ones.
 
     ``set_leaves`` are those that a source sets, for choices that depend on what else there is when they are not set.
-    They make no other group of two that have the same values.
+    ``origins`` are the places of those that are checked when the group starts. Neither makes another group of two that
+    have the same values.
     """
 
     name: str
     set_leaves: frozenset[LeafName] = field(default=frozenset(), compare=False)
+    origins: Mapping[LeafName, object] = field(default_factory=dict, compare=False)
+
+    def place_of(self, *leaf: str) -> str:
+        """Return a setting of the group as messages name it, with its origin if a source sets it."""
+        path, origin = ".".join(leaf).replace("_", "-"), self.origins.get(leaf)
+        return f"{path} ({origin})" if origin else path
 
 
 SECTIONS = tuple(section.name for section in fields(GroupSettings))
@@ -326,13 +334,20 @@ GROUP_FAMILY = Family(
 LEAVES = GROUP_FAMILY.leaves
 """All settings of a group, in their order."""
 
+_CHECKED_LATER = {("sequence", "resolution"), ("fetch", "initial_position")}  # not when settings are read
+OriginOf: TypeAlias = Callable[[LeafName, Mapping[LeafName, Inherited]], object]
+
 inherited = GROUP_FAMILY.inherited
 """Each setting of a group with who decided it; see :meth:`Family.inherited`."""
 
 
-def effective_group(settings: "Settings", name: str) -> EffectiveGroup:
-    """Return every setting of the group ``name``, in any spelling; it need not be configured itself."""
+def effective_group(settings: "Settings", name: str, origin_of: OriginOf | None = None) -> EffectiveGroup:
+    """Return every setting of the group ``name``, in any spelling; it need not be configured itself.
+
+    ``origin_of`` knows where a setting comes from; ``None`` for settings that were made in code.
+    """
     chosen = GROUP_FAMILY.inherited(settings, name)
     given = frozenset(leaf for leaf, each in chosen.items() if each.is_given and not each.replaced_by)
     group = GROUP_FAMILY.effective(chosen)
-    return EffectiveGroup(name, given, **{section: getattr(group, section) for section in SECTIONS})
+    origins = {} if origin_of is None else {leaf: origin_of(leaf, chosen) for leaf in given & _CHECKED_LATER}
+    return EffectiveGroup(name, given, origins, **{section: getattr(group, section) for section in SECTIONS})

@@ -93,6 +93,26 @@ MISTAKES = {
     "unreadable settings": Mistake(
         "config", ("[OCQ-101]", "Permission denied", ".yaml"), prepare=UNPRIVILEGED + "os.chmod('application.yaml', 0)"
     ),
+    "a resolution without its setting": Mistake(
+        RUN,
+        (
+            "[OCQ-515]",
+            "data-field is not set",
+            "sequence.resolution (",
+            "application.yaml:2:",
+            "set sequence.data-field",
+        ),
+        {"application.yaml": f"{SETTINGS}{GROUPS}.sequence.resolution: per_data_field\n"},
+    ),
+    "a place in the log that does not exist yet": Mistake(
+        f"{RUN} --set event-handling.groups.books.fetch.initial-position=9",
+        (
+            "[OCQ-530]",
+            "position 0",
+            "(argument --set event-handling.groups.books.fetch.initial-position)",
+            "write head",
+        ),
+    ),
     "an unknown profile": Mistake(
         f"{RUN} --profile prdo", ("[OCQ-119]", "prdo", "--profile", "prod?"), {"application-prod.yaml": ""}, code=0
     ),

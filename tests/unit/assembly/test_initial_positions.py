@@ -74,7 +74,7 @@ def test_a_position_or_time_that_there_is_not_yet_is_refused(setting: str, posit
         starting_position(*parts)
     assert caught.value.code == "OCQ-530"
     assert caught.value.what == f"group 'books' is to start at {setting}, and the log ends at position 2"
-    assert caught.value.where == "group books: fetch.initial-position"
+    assert caught.value.where == "fetch.initial-position"
 
 
 REFUSED = pytest.raises(AssemblyError, match="OCQ-530")
