@@ -212,7 +212,7 @@ def _warn_of_groups(settings: Settings, groups: Sequence[str], merged: Merged, f
             continue
         path = (*GROUPS, name)
         close = nearest(name, groups)
-        fix = f"did you mean {close}?" if close else f"groups with handlers: {listed(groups)}"
+        fix = f"did you mean {close}?" if close else f"groups with handlers: {listed(groups) or 'none'}"
         what = f"{merged.index.display(path)} is configured, but no handler belongs to that group"
         where = merged.first_origin(path)
         findings.warnings.append(GroupWithoutHandlerWarning(Code.GROUP_WITHOUT_HANDLER.value, what, where, fix))

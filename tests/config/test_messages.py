@@ -359,6 +359,11 @@ def test_a_group_without_a_handler_is_warned_of_with_the_nearest_group(project):
     assert project.load().warnings == ()
 
 
+def test_a_group_without_a_handler_beside_one_without_a_name_names_none(project):
+    (warning,) = project.yaml("opencqrs.event-handling.groups.books: {}").load(groups=[""]).warnings
+    assert (warning.code, warning.fix) == ("OCQ-117", "groups with handlers: none")
+
+
 _RETRY = "event-handling.groups.books.retry"
 _STANDARD_RETRY = "event-handling.standard.retry"
 
