@@ -65,7 +65,12 @@ class ProjectOptions:
         from opencqrs_py.cli.records import write_json_lines  # noqa: PLC0415 as below
         from opencqrs_py.config import LogFormat  # noqa: PLC0415 as below
 
-        application = Application.from_project(self.project, profiles=self.profiles, overrides=self.overrides)
+        try:
+            folder = self.project.resolve()
+        except OSError as error:
+            what = f"the current folder cannot be found ({error.strerror}): it was deleted or replaced; cd to it again"
+            raise click.UsageError(what) from None
+        application = Application.from_project(folder, profiles=self.profiles, overrides=self.overrides)
         click.get_current_context().call_on_close(application.stop)
         if logs and application.configuration.settings.logging.format is LogFormat.JSON:
             write_json_lines()

@@ -250,6 +250,11 @@ MISTAKES = {
     "a missing argument": Mistake("events import", ("Missing argument 'FILE…'",)),
     "an unknown format": Mistake("status --format xml", ("'--format': 'xml' is not one of 'text', 'json'",)),
     "a file as project": Mistake("status --project handlers.py", ("'--project'", "'handlers.py' is a file")),
+    "a deleted folder": Mistake(
+        "status",
+        ("the current folder cannot be found", "deleted or replaced; cd to it again"),
+        prepare="import os; os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone')",
+    ),
     "no such project": Mistake("status --project nowhere", ("'--project'", "'nowhere' does not exist")),
     "a text for a limit": Mistake("events list --limit ten", ("'--limit'", "'ten' is not a valid integer")),
     "no such group": Mistake(f"{RUN} --group bokks", ("[OCQ-509]", "'bokks'", "use one of books")),
