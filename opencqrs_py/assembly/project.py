@@ -171,7 +171,7 @@ class _Look:
     def files(self) -> Iterator[SourceModule]:
         """Yield the Python files to search: those of the project folder, then those of its ``src``."""
         source = self._project / "src"
-        separate = source.is_dir() and not (source / "__init__.py").is_file()
+        separate = source.is_dir() and not _holds(source, "__init__.py")
         yield from self._below(self._project, "", self._project, source if separate else None)
         if separate and not self._is_excluded(source, "src"):
             yield from self._below(source, "", source, None)
@@ -190,9 +190,9 @@ class _Look:
                 yield from self._file(SourceModule(name, path, root))
 
     def _listed(self, folder: Path) -> list[os.DirEntry[str]]:
-        if not folder.is_dir():
-            return []
         try:
+            if not folder.is_dir():
+                return []
             with os.scandir(folder) as entries:
                 found = list(islice(entries, MOST_ENTRIES - self._entries + 1))
         except OSError as error:
@@ -228,10 +228,10 @@ class _Look:
         if (real := os.path.realpath(folder)) in self._seen:
             return "a link to a folder that is looked at"
         self._seen.add(real)
-        if (folder / "pyvenv.cfg").is_file():
+        if _holds(folder, "pyvenv.cfg"):
             return _SKIPPED["venv"]
-        is_project = any((folder / name).is_file() for name in _SETTINGS) and folder.name != "config"
-        if is_project and not (folder / "__init__.py").is_file():
+        is_project = any(_holds(folder, name) for name in _SETTINGS) and folder.name != "config"
+        if is_project and not _holds(folder, "__init__.py"):
             return "a project of its own: it has settings"
         return _SKIPPED.get(folder.name, "")
 
@@ -240,6 +240,14 @@ class _Look:
         found = [p for p in self._exclude if fnmatchcase(below, p.rstrip("/")) or fnmatchcase(name, p)]
         self.matched.update(found)
         return bool(found)
+
+
+def _holds(folder: Path, name: str) -> bool:
+    """Return whether a folder holds a file; not if it may not be looked into, which is reported when it is listed."""
+    try:
+        return (folder / name).is_file()
+    except PermissionError:
+        return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,6 +122,24 @@ def test_ctrl_c_while_a_module_is_imported_is_no_error_of_the_module(folder):
         folder.application().start()
 
 
+@pytest.mark.parametrize("mode", ["0", "0o444", "0o111"])
+def test_a_folder_that_may_not_be_looked_into_is_passed_over(folder, mode):
+    folder.write("handlers.py", HANDLER.format("'a'", "a"))
+    folder.write("data/deeper/x.py", HANDLER.format("'b'", "b"))
+    unprivileged = (  # root may look into every folder, unless a process gives up its capabilities
+        "import ctypes, os;"
+        "ctypes.CDLL(None).capset((ctypes.c_uint32 * 2)(0x20080522), (ctypes.c_uint32 * 6)());"
+        f"os.chmod('data', {mode})"
+    )
+    try:
+        ran = folder.zygote.opencqrs(folder.path, ["conditions"], {}, unprivileged)
+        assert (ran.code, ran.err) == (0, "")
+        (passed_over,) = (line for line in ran.out.splitlines() if "discovery data" in line)
+        assert "it cannot be read (Permission denied)" in passed_over
+    finally:
+        (folder.path / "data").chmod(0o755)
+
+
 def test_a_file_that_a_module_of_the_same_name_hides_is_refused(folder):
     folder.write("hidden_one.py", "print('no handlers')\n")
     folder.write("src/hidden_one.py", HANDLER.format("'a'", "a"))
