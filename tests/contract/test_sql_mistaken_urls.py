@@ -11,6 +11,8 @@ import pytest
 
 from opencqrs_py.adapters.sql import Database, SqlEventStore
 from opencqrs_py.errors import EventStoreError
+from opencqrs_py.model.event import Event
+from opencqrs_py.model.selection import Selection
 
 MARIADB = pytest.mark.parametrize("kind", [pytest.param("mariadb", marks=pytest.mark.mariadb)])
 URL = "the URL (settings event-store.url and database.url, option url in Spark)"
@@ -47,6 +49,21 @@ def test_a_url_of_mariadb_without_a_database_is_refused(url: str) -> None:
     error = refusal_of(url.replace("/test?", "/?"))
     assert (error.code, error.what) == ("OCQ-301", "the database URL names no database")
     assert error.fix == f"write it after the host, mariadb://host/database, in {URL}"
+
+
+@MARIADB
+@pytest.mark.parametrize("charset", ["utf8", "latin1"])
+def test_a_charset_in_which_characters_are_lost_is_refused(url: str, charset: str) -> None:
+    database = Database(url)
+    SqlEventStore(database).append([Event(0, "1", "s", "/😀", "t", None, "application/json", "1", None)])
+    database.close()
+    error = refusal_of(f"{url}&charset={charset}")
+    assert (error.code, error.fix) == ("OCQ-304", "leave charset out of the URL, or write charset=utf8mb4")
+    assert error.what.endswith(", in which characters are lost")
+    assert charset in error.what
+    database = Database(f"{url}&charset=utf8mb4")
+    assert [each.subject for each in SqlEventStore(database).read(0, 9, Selection()).events] == ["/😀"]
+    database.close()
 
 
 @pytest.mark.parametrize(

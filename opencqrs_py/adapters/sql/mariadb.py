@@ -54,7 +54,8 @@ _COMMITS = re.compile(
 )
 
 # Tables with transactions, and texts that are compared character by character, spaces at the end too.
-_OPTIONS = {"engine": "InnoDB", "charset": "utf8mb4", "collate": "utf8mb4_nopad_bin"}
+_CHARSET = "utf8mb4"
+_OPTIONS = {"engine": "InnoDB", "charset": _CHARSET, "collate": "utf8mb4_nopad_bin"}
 # Indexes hold texts of a limited length only.
 _KEY_LENGTHS = {"table_name": 64, "group_name": 500, "node_id": 100, "job": 500, "run_id": 600}
 _LONG_TEXTS = {JOB_RUNS.name: ("position", "details")}  # which hold ids, as many as there are; others up to 64 KiB
@@ -188,6 +189,10 @@ class MariaDbDialect(Dialect):
         if not getattr(connection.dialect, "is_mariadb", False):
             what = "the server is MySQL, which is not supported; MariaDB is"
             raise EventStoreError("OCQ-302", what, label, "use sqlite:///…, postgresql://… or mariadb://…")
+        charset = getattr(connection.connection.dbapi_connection, "charset", _CHARSET)  # of PyMySQL
+        if charset != _CHARSET:  # the server puts a question mark for each character that it lacks
+            what = f"the connection speaks {charset}, in which characters are lost"
+            raise EventStoreError("OCQ-304", what, label, f"leave charset out of the URL, or write charset={_CHARSET}")
 
     @override
     def shadow_guard(self, database: Database, shadow: ShadowOf) -> ShadowGuard:
