@@ -19,7 +19,7 @@ URL = "the URL (settings event-store.url and database.url, option url in Spark)"
 
 
 def refusal_of(url: str) -> EventStoreError:
-    """Return why a store cannot be opened, which is no outage."""
+    """Return why a store cannot be opened, after checking that it is not an outage."""
     database = Database(url)
     with pytest.raises(EventStoreError) as caught:
         SqlEventStore(database).head()
