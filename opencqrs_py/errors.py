@@ -268,7 +268,7 @@ class LayoutChangedError(ExplainedError):
 
 
 class RebuildError(ExplainedError):
-    """A group cannot be rebuilt beside the live one (OCQ-630, OCQ-635, OCQ-636). The live tables are as they were."""
+    """A group cannot be rebuilt beside the live one (OCQ-630, OCQ-634 to OCQ-636). The live tables are as they were."""
 
 
 class RebuildWriteError(ExplainedError, NonTransientError):

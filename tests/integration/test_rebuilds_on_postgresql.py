@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -11,6 +11,8 @@ import pytest
 from support.rebuilding import HANDLERS, WRONG, World, of
 
 from opencqrs_py.adapters.sql.postgresql_catalog import Relation, Ties
+from opencqrs_py.adapters.sql.shadow_urls import ShadowOf, marked
+from opencqrs_py.adapters.sql.shadows_postgresql import PostgresqlShadows
 from opencqrs_py.errors import RebuildError
 from opencqrs_py.model.rebuild import Fate
 
@@ -452,3 +454,17 @@ def test_a_trigger_of_a_table_with_partitions_is_kept_once(
     for change in (rebuild, undo):
         change(world)
         assert world.send(asked) == before
+
+
+def test_a_pooler_that_leads_to_the_live_tables_is_noticed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_options(shadows: PostgresqlShadows, _schema: str, shared: Sequence[str] = ()) -> str:
+        return marked(shadows._database.url, ShadowOf(shadows._live_place, tuple(shared)))
+
+    before = world.send("SELECT * FROM lent ORDER BY 1")
+    monkeypatch.setattr(PostgresqlShadows, "_url", without_options)
+    with (
+        world.application() as application,
+        pytest.raises(RebuildError, match=r"(?s)OCQ-634.*live schema public.*pooler"),
+    ):
+        application.rebuilds.rebuild("catalog")
+    assert world.send("SELECT * FROM lent ORDER BY 1") == before

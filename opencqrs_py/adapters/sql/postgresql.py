@@ -180,7 +180,7 @@ class PostgresqlDialect(Dialect):
 
     @override
     def shadow_guard(self, database: Database, shadow: ShadowOf) -> ShadowGuard:
-        return PostgresqlGuard(database)
+        return PostgresqlGuard(database, shadow.live)
 
     @override
     def shadows(self, database: Database) -> Shadows:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Engine, event
 
-from opencqrs_py.errors import RebuildWriteError
+from opencqrs_py.errors import RebuildError, RebuildWriteError
 from opencqrs_py.model.naming import listed
 
 if TYPE_CHECKING:
@@ -39,6 +39,9 @@ _FIX = (
     "leave the schema or database out of the statement; name tables that migrations make in rebuild.tables, "
     "and put what is not the group's own read model into a group of its own"
 )
+
+
+_FIX_OF_POOLER = "rebuild through a direct connection, as a pooler such as PgBouncer may not pass on that parameter"
 
 
 class ShadowGuard(ABC):
@@ -110,13 +113,18 @@ class PostgresqlGuard(ShadowGuard):
 
     Args:
         database: The shadow.
+        live: Schema of the live tables.
     """
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, live: str) -> None:
         super().__init__()
         self._database = database
+        self._live = live
+        self._is_led = False  # to the schema of the shadow, which was seen once
 
     def _written(self, connection: Connection) -> set[str]:
+        if not self._is_led:
+            self._require_led(connection)
         rows = connection.exec_driver_sql(_LOCKED).all()
         others = [f"{schema}.{name}" for inside, schema, name, _ in rows if schema is not None and not inside]
         gone = [number for _, schema, _, number in rows if schema is None]
@@ -127,6 +135,12 @@ class PostgresqlGuard(ShadowGuard):
         if others:
             raise outside(others)
         return {name for inside, _, name, _ in rows if inside and not name.startswith(OURS)}
+
+    def _require_led(self, connection: Connection) -> None:
+        if connection.exec_driver_sql("SELECT current_schema()").scalar() == self._live:
+            what = f"the connections of the rebuild lead to the live schema {self._live}: their options are ignored"
+            raise RebuildError("OCQ-634", what, fix=_FIX_OF_POOLER)
+        self._is_led = True
 
     def _store(self, connection: Connection, name: str) -> None:
         connection.exec_driver_sql(f"INSERT INTO {WRITTEN} VALUES (%s) ON CONFLICT DO NOTHING", (name,))  # noqa: S608 ours
