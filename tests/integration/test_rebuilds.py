@@ -569,6 +569,15 @@ def test_shared_tables_are_read_as_they_are_and_cannot_be_written(
     assert world.send("SELECT * FROM price") == [(4,)]
 
 
+def test_a_table_is_either_rebuilt_or_shared(world: World) -> None:
+    twice = {f"event-handling.groups.catalog.rebuild.{each}": "lent" for each in ("tables", "shared-tables")}
+    with (
+        world.application(**twice) as application,
+        pytest.raises(RebuildError, match=r"lent is in rebuild\.tables and"),
+    ):
+        application.rebuilds.rebuild("catalog")
+
+
 def test_a_write_to_a_shared_table_fails_the_rebuild(empty: World, make_module: Callable[[str], ModuleType]) -> None:
     tables = "CREATE TABLE IF NOT EXISTS lent (position INTEGER)"
     writing = "INSERT INTO lent VALUES (:position);UPDATE price SET price = price + 1"
