@@ -27,7 +27,7 @@ def parts_of(connection: Connection, tables: Iterable[str]) -> dict[tuple[str, .
     looking, found = inspect(connection), dict[tuple[str, ...], str]()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SAWarning)  # as below
-        for table, there in _there(looking, connection, tables).items():
+        for table, there in _there(looking, tables).items():
             for column in looking.get_columns(there):
                 found[table, "column", column["name"].lower()] = f"column {column['name']} of {table}"
             for index in looking.get_indexes(there):
@@ -38,13 +38,11 @@ def parts_of(connection: Connection, tables: Iterable[str]) -> dict[tuple[str, .
     return found
 
 
-def _there(looking: Inspector, connection: Connection, tables: Iterable[str]) -> dict[str, str]:
-    """Return the names of tables that are there, which SQLite may spell in another way, by the given ones."""
-    found = {table: table for table in filter(looking.has_table, tables)}
-    if connection.dialect.name != "sqlite":
-        return found
-    known = {name.lower(): name for name in (*looking.get_table_names(), *looking.get_view_names())}
-    return {table: known[table.lower()] for table in found}
+def _there(looking: Inspector, tables: Iterable[str]) -> dict[str, str]:
+    """Return the names of tables that are there, which some databases may spell in another way, by the given ones."""
+    known = [*looking.get_table_names(), *looking.get_view_names()]
+    spelled = {name.lower(): name for name in known} | {name: name for name in known}
+    return {table: spelled.get(table, spelled.get(table.lower(), table)) for table in filter(looking.has_table, tables)}
 
 
 def _columns_of(looking: Inspector, connection: Connection, table: str) -> str:
