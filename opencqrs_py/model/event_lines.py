@@ -207,8 +207,8 @@ def _extensions_in(names: Iterable[str]) -> list[str]:
 def _column(fields: list[dict[str, Any]], name: str) -> list[Any]:
     if name in _REQUIRED:
         return [each[name] for each in fields]
-    absent = _IF_ABSENT.get(name, _ABSENT)
-    return [each.get(name, absent) for each in fields]
+    absent, value_in = _IF_ABSENT.get(name, _ABSENT), dict.get  # which raises for what is not an object
+    return [value_in(each, name, absent) for each in fields]
 
 
 def _are_right(columns: Columns) -> bool:

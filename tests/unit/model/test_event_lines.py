@@ -254,6 +254,10 @@ def test_of_lines_of_one_shape_only_the_data_are_parsed(monkeypatch: pytest.Monk
         [b'{"id":"1","id":"1","source":"s","type":"t"}\n'],
         [b'{"id":"1","source":"s","type":"t","data":{"a":[1\n', b'2]}},{"id":"1","source":"s","type":"t","data":1}\n'],
         [b"[]\n"],
+        *(
+            [b'{"subject":"/a","id":"1","source":"s","type":"t"}\n', other]
+            for other in (b"[]\n", b'""\n', b"7\n", b"null\n")
+        ),
         [b"[1]\n"],
         [b"[18446744073709551615]\n"],
         [b"{}\n"],
