@@ -186,7 +186,7 @@ class Overview:
         for tracker in self._trackers(names):
             try:
                 records = tracker.records() if isinstance(tracker, GroupRecords) else []
-                rebuilt = tracker.rebuilt(names) if isinstance(tracker, SqlProgressTracker) else []
+                rebuilt = tracker.rebuilt(names) if records and isinstance(tracker, SqlProgressTracker) else []
             except Exception as error:
                 if not (tracker.is_outage(error) or isinstance(error, ExplainedError)):
                     raise
