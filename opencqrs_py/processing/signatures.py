@@ -174,7 +174,7 @@ def _check_instance(call: Callable[..., Any], hints: dict[str, Any], place: str)
     if inspect.ismethod(call):
         function = inspect.unwrap(call.__func__)
         first = next(iter(inspect.signature(function).parameters), "self")
-        if first not in ("self", "cls") and first in hints:
+        if first.strip("_") not in ("self", "cls") and first in hints:
             what = f"'{first}' would be the instance, as the first parameter of the method {function.__name__}"
             raise HandlerSignatureError("OCQ-201", what, place, f"write def {function.__name__}(self, {first}: …)")
 
