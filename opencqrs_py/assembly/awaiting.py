@@ -6,21 +6,25 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import inf
 from threading import Lock
 from typing import Protocol
 
 from opencqrs_py.adapters.memory import InMemoryProgressTracker
-from opencqrs_py.assembly.health import Standing, obstacle
+from opencqrs_py.adapters.sql import SqlProgressTracker
+from opencqrs_py.assembly.health import Standing, is_unowned, obstacle
 from opencqrs_py.assembly.overview import Overview, Running
 from opencqrs_py.config import EffectiveGroup
 from opencqrs_py.engines.watching import HeadWatcher
 from opencqrs_py.errors import AssemblyError, NotReachedError, WaitTimedOutError
+from opencqrs_py.model.rebuild import RebuildPhase
 from opencqrs_py.processing.finding import find_event
 from opencqrs_py.processing.ports import EventSource, ProgressTracker
 from opencqrs_py.processing.reaching import WatchedGroup, reached
 
 _FIRST_LOOK_SECONDS = 0.05  # until the first check whether it may take for ever: most waits are over by then
 _LOOK_SECONDS = 0.5  # between two such looks
+_SWAP_SECONDS = 10.0  # for which no process may run a group whose tables are swapped, or just were
 
 
 class SeenProgress(Protocol):
@@ -39,6 +43,10 @@ class SeenProgress(Protocol):
     def wait_beyond(self, position: int, seconds: float) -> None:
         """Wait until there are more, or the time is over."""
         ...
+
+
+class _UnownedError(NotReachedError):
+    """No process runs the group."""
 
 
 @dataclass(slots=True)
@@ -162,11 +170,17 @@ class Awaiting:
         self, settings: EffectiveGroup, tracker: ProgressTracker, position: int, end: float, progress: SeenProgress
     ) -> list[str]:
         """Watch progress until then; return as above."""
-        look_at = self.now() + _FIRST_LOOK_SECONDS
+        look_at, unable_since = self.now() + _FIRST_LOOK_SECONDS, inf
         while progress.head <= position:
             now = self.now()
             if now >= min(end, look_at):
-                waiting = self._look(settings, tracker, position)
+                try:
+                    waiting, unable_since = self._look(settings, tracker, position), inf
+                except _UnownedError as error:
+                    unable_since = min(unable_since, now)
+                    if now >= unable_since + _SWAP_SECONDS or not _may_be_swapped(settings.name, tracker):
+                        raise
+                    waiting = [error.what]
                 if not waiting or now >= end:
                     return waiting
                 look_at = self.now() + _LOOK_SECONDS
@@ -193,12 +207,20 @@ class Awaiting:
             if why is not None:
                 where = f"group {settings.name}"
                 what = f"group '{settings.name}' does not reach position {position}: {_place(each)}{why[0]}"
-                raise NotReachedError("OCQ-542", what, where, why[1])
+                raised = _UnownedError if each.wanted and is_unowned(each) else NotReachedError
+                raise raised("OCQ-542", what, where, why[1])
         return [_state(each) for each in behind] or [f"it has other partitions than {len(standings)}"]
 
     @property
     def _store(self) -> str:
         return str(self.overview.container.event_store_choice().choice)
+
+
+def _may_be_swapped(group: str, tracker: ProgressTracker) -> bool:
+    """Return whether tables of a group are being swapped, or old ones are kept: the swap may just be over."""
+    records = tracker.rebuilt([group]) if isinstance(tracker, SqlProgressTracker) else []
+    phases = (RebuildPhase.SWAPPING, RebuildPhase.SWAPPED)
+    return any(record.rebuild is not None and record.rebuild.phase in phases for record in records)
 
 
 def _unseen(standing: Standing, tracker: ProgressTracker) -> tuple[str, str] | None:

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from opencqrs_py.assembly.job_health import JobHealth
+from opencqrs_py.control.records import Wanted
 from opencqrs_py.model.naming import listed
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import PartitionStatus, ProcessorState
@@ -169,12 +170,15 @@ def judged(group: str, standings: Sequence[Standing], rule: HealthRule) -> Group
 def obstacle(standing: Standing) -> tuple[str, str] | None:
     """Return why a partition makes no progress unless a person does something, and what; ``None`` if it may.
 
-    One that a process can still take, that backs off, or that waits for a database may continue without action.
+    One that a process can still take, that backs off, that waits for a database, or that a command has paused while
+    it works, may continue without action.
     """
     place, status = f"{standing.group}:{standing.partition}", standing.status
     if not standing.wanted:
+        if status is not None and status.wanted == Wanted.PAUSED:
+            return None
         return "it is stopped", f"opencqrs groups start {place}"
-    if _is_unowned(standing):
+    if is_unowned(standing):
         return None if standing.able else _unowned(standing)
     if status is not None and status.state is ProcessorState.FAILED:
         return f"it has failed{_error(status)}", f"fix its cause, then opencqrs groups restart {place}"
@@ -206,7 +210,7 @@ def _finding(standing: Standing, rule: HealthRule) -> Finding | None:
 
 def _problems(standing: Standing, rule: HealthRule) -> Iterator[tuple[Problem, str, str]]:
     status = standing.status
-    if _is_unowned(standing):
+    if is_unowned(standing):
         yield Problem.UNOWNED, *_unowned(standing)
     if status is None:
         return
@@ -221,7 +225,8 @@ def _problems(standing: Standing, rule: HealthRule) -> Iterator[tuple[Problem, s
         yield Problem.LAGGING, why, "see with opencqrs status --watch whether it catches up"
 
 
-def _is_unowned(standing: Standing) -> bool:
+def is_unowned(standing: Standing) -> bool:
+    """Return whether no process has a partition."""
     status = standing.status
     if standing.led:
         return not standing.owner

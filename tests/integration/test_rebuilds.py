@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partialmethod
 from pathlib import Path
+from threading import Event as Signal
+from threading import Thread
 from types import ModuleType
 from typing import Any
 
@@ -17,10 +19,11 @@ from support.rebuilding import HANDLERS, KINDS, RIGHT, WRONG, World, of
 from opencqrs_py import Application
 from opencqrs_py.adapters.sql import Database, shadows_sqlite
 from opencqrs_py.adapters.sql.shadows_mariadb import MariaDbShadows
-from opencqrs_py.assembly import shadow_build
+from opencqrs_py.assembly import awaiting, shadow_build
+from opencqrs_py.assembly.awaiting import Awaiting
 from opencqrs_py.engines.at_once import AtOnce
 from opencqrs_py.engines.thread import engine as thread_engine
-from opencqrs_py.errors import EventStoreError, HandlersChangedError, RebuildError
+from opencqrs_py.errors import EventStoreError, HandlersChangedError, NotReachedError, RebuildError
 from opencqrs_py.model.cloudevents import parse_event
 from opencqrs_py.model.rebuild import Fate, RebuildPhase
 from opencqrs_py.processing.notices import NO_OBSERVER
@@ -974,3 +977,39 @@ def test_on_spark_tasks_read_no_further_than_the_limit(world: World, monkeypatch
 def test_another_program_that_names_a_shadow_by_hand_is_told(tmp_path: Path) -> None:
     with pytest.raises(EventStoreError, match=r"OCQ-301.*opencqrs_shadow"):
         Database(f"sqlite:///{tmp_path}/x.db?opencqrs_shadow=no")
+
+
+def test_whoever_waits_for_a_group_waits_while_its_tables_are_swapped(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked, reached = Signal(), list[int]()
+    look = Awaiting._look
+
+    def looking(self: Awaiting, *arguments: Any) -> list[str]:
+        try:
+            return look(self, *arguments)
+        finally:
+            looked.set()
+
+    monkeypatch.setattr(Awaiting, "_look", looking)
+    with world.application() as application:
+        application.rebuilds.rebuild("catalog")
+    world.add(1, start=500)
+    with world.application() as application:
+        waiting = Thread(target=lambda: reached.append(application.await_position("catalog")))
+        waiting.start()
+        assert looked.wait(60)  # while no process runs it
+        world.run()
+        waiting.join(60)
+    assert reached
+
+
+def test_a_group_that_no_process_runs_for_long_after_a_swap_ends_the_wait(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(awaiting, "_SWAP_SECONDS", 0.0)
+    with world.application() as application:
+        application.rebuilds.rebuild("catalog")
+    world.add(1, start=500)
+    with world.application() as application, pytest.raises(NotReachedError, match="no process runs it"):
+        application.await_position("catalog")
