@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -172,15 +173,23 @@ def wanted(world: World) -> set[str]:
     return {one["wanted"] for one in world.statuses()}
 
 
-def test_a_reset_that_is_killed_while_it_waits_and_typed_again_leaves_the_group_running(world: World) -> None:
+@contextmanager
+def waiting_reset(world: World) -> Iterator[subprocess.Popen[bytes]]:
+    """Begin a reset that waits for handlers, which do not return while there is a file ``blocked``."""
     world.start()
     world.wait_until(lambda: {(one["position"], one["state"]) for one in world.statuses()} == {(30, "running")})
     (world.project.folder / "blocked").touch()
     world.project.write("more.ndjson", "".join(f"{line}\n" for line in _lines(30, 33)))
     world.project.opencqrs("events", "import", "more.ndjson")
     command = world.project.command("groups", "reset", "catalog", "--to", "tail")
-    with subprocess.Popen(command, cwd=world.project.folder, stdout=subprocess.DEVNULL) as waiting:
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, cwd=world.project.folder, **quiet) as waiting:
         world.wait_until(lambda: wanted(world) == {"paused"})
+        yield waiting
+
+
+def test_a_reset_that_is_killed_while_it_waits_and_typed_again_leaves_the_group_running(world: World) -> None:
+    with waiting_reset(world) as waiting:
         waiting.kill()
     (world.project.folder / "blocked").unlink()
     assert wanted(world) == {"paused"}
@@ -190,16 +199,7 @@ def test_a_reset_that_is_killed_while_it_waits_and_typed_again_leaves_the_group_
 
 
 def test_a_group_that_is_stopped_while_a_reset_waits_stays_stopped(world: World) -> None:
-    world.start()
-    world.wait_until(lambda: {(one["position"], one["state"]) for one in world.statuses()} == {(30, "running")})
-    (world.project.folder / "blocked").touch()
-    world.project.write("more.ndjson", "".join(f"{line}\n" for line in _lines(30, 33)))
-    world.project.opencqrs("events", "import", "more.ndjson")
-    command = world.project.command("groups", "reset", "catalog", "--to", "tail")
-    with subprocess.Popen(
-        command, cwd=world.project.folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-    ) as waiting:
-        world.wait_until(lambda: wanted(world) == {"paused"})
+    with waiting_reset(world) as waiting:
         world.project.opencqrs("groups", "stop", "catalog", "--no-wait")
         (world.project.folder / "blocked").unlink()
         assert waiting.wait() == 0
