@@ -640,8 +640,12 @@ def test_columns_that_are_missing_have_the_defaults_of_attributes(tmp_path, sour
 
 def test_columns_of_other_names_are_passed_over_and_positions_counted(tmp_path, source) -> None:
     columns = {"position": [70, 80], "id": ["1", "2"], "source": ["s"] * 2, "type": ["t"] * 2, "region": [1, 2]}
-    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
-    assert [one.position for one in source.read(0, 9, ALL).events] == [1, 2]
+    both = {"payload": ["3", "4"], "data": ["5", "6"]}
+    pq.write_table(pa.table(columns | both), tmp_path / "a.parquet")
+    assert [(one.position, one.payload) for one in source.read(0, 9, ALL).events] == [(1, "3"), (2, "4")]
+
+
+ATTRIBUTES = {"id": ["1"], "source": ["s"], "type": ["t"]}
 
 
 @pytest.mark.parametrize(
@@ -653,6 +657,9 @@ def test_columns_of_other_names_are_passed_over_and_positions_counted(tmp_path, 
             {"id": ["1"], "source": ["s"], "type": ["t"], "time": [datetime(2026, 1, 1, tzinfo=UTC)]},
             "the column 'time' is timestamp",
         ),
+        (ATTRIBUTES | {"data": ["{}"]}, "the column 'data' must be called 'payload'"),
+        (ATTRIBUTES | {"datacontenttype": ["text/plain"]}, "the column 'datacontenttype' must be called 'content_type'"),
+        (ATTRIBUTES | {"Subject": ["/a"]}, "the column 'Subject' must be called 'subject'"),
     ],
 )
 def test_columns_that_are_not_of_events_are_refused(tmp_path, source, columns, what: str) -> None:

@@ -21,6 +21,7 @@ from opencqrs_py.model.times import check_time, is_time, microseconds, surely_a_
 
 COLUMNS = Event._fields[1:]  # positions are counted, whatever the file holds
 REQUIRED = ("id", "source", "type")
+_CLOUD_EVENTS = {"data": "payload", "datacontenttype": "content_type"}  # names of attributes that have others here
 
 _ROWS = 2_000  # that are decoded at once
 _OTHERWISE = {"subject": "/", "content_type": "application/json"}  # instead of what is missing or empty
@@ -234,7 +235,14 @@ def _wrong_columns(schema: Any) -> str:
     missing = [f"there is no column '{name}'" for name in REQUIRED if name not in schema.names]
     fields = [schema.field(name) for name in COLUMNS if name in schema.names]
     other = [f"the column '{field.name}' is {field.type}" for field in fields if not _is_text(field.type)]
-    return "; ".join(missing + other)
+    return "; ".join(missing + _misspelt(schema.names) + other)
+
+
+def _misspelt(names: list[str]) -> list[str]:
+    """Return which columns hold an optional attribute under another name, and would be ignored in silence."""
+    meant = {name: _CLOUD_EVENTS.get(name.lower(), name.lower()) for name in names}
+    absent = set(COLUMNS).difference(REQUIRED, names)
+    return [f"the column '{name}' must be called '{column}'" for name, column in meant.items() if column in absent]
 
 
 def _is_text(kind: Any) -> bool:
