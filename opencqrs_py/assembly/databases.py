@@ -101,8 +101,8 @@ def database_rule(configuration: Configuration, project: Path) -> DatabaseRule:
     url, ref, schema = settings.database.url, settings.database.ref, settings.database.schema
     store_ref = settings.event_store.ref
     return DatabaseRule(
-        event_store=said("event-store.url", located(settings.event_store.url, project)),
-        url=said("database.url", located(url, project)) if url else None,
+        event_store=said("event-store.url", located(settings.event_store.url, project, "event-store.url")),
+        url=said("database.url", located(url, project, "database.url")) if url else None,
         ref=said("database.ref", ref) if ref else None,
         read_only=settings.event_store.mapping.table is not None,
         schema=said("database.schema", schema) if schema else None,

@@ -37,6 +37,7 @@ _REGISTRY = Registry(
     error=EventStoreError,
     code="OCQ-531",
 )
+_OF_URLS = re.compile(r"\?|%[0-9A-Fa-f]{2}")
 _SCHEME = re.compile(r"([a-z][a-z0-9.-]*)(?:\+[^:/]*)?:", re.IGNORECASE)
 
 
@@ -52,8 +53,12 @@ def _is_registered(name: str) -> bool:
     return bool(entry_points(group="opencqrs.databases", name=name))
 
 
-def located(url: str, project: Path) -> str:
-    """Return a URL with a relative path made absolute, seen from the project folder: SQLite's and those of files."""
+def located(url: str, project: Path, place: str = _PLACE) -> str:
+    """Return a URL with a relative path made absolute, seen from the project folder: SQLite's and those of files.
+
+    Raises:
+        EventStoreError: OCQ-301, if the folder's own path would be read as another one in a URL of SQLite.
+    """
     if url.startswith("file:"):
         from opencqrs_py.adapters.files.log import path_of_url  # noqa: PLC0415 only for files
 
@@ -62,7 +67,14 @@ def located(url: str, project: Path) -> str:
     path = url.removeprefix(prefix)
     if not url.startswith(prefix) or not path or path.startswith((":memory:", "file:")) or Path(path).is_absolute():
         return url
-    return prefix + (project.resolve() / path).as_posix()
+    folder = project.resolve().as_posix()
+    if (found := _OF_URLS.search(folder)) is not None:
+        what = (
+            f"the path of the project folder, {folder}, contains '{found[0]}', which has a meaning of its own in a URL"
+        )
+        fix = "rename the folder, or write the full path of a file elsewhere: sqlite:////srv/events.db"
+        raise EventStoreError("OCQ-301", what, place, fix)
+    return f"{prefix}{folder}/{path}"
 
 
 def sqlite_file(url: str) -> Path | None:

@@ -658,7 +658,10 @@ ATTRIBUTES = {"id": ["1"], "source": ["s"], "type": ["t"]}
             "the column 'time' is timestamp",
         ),
         (ATTRIBUTES | {"data": ["{}"]}, "the column 'data' must be called 'payload'"),
-        (ATTRIBUTES | {"datacontenttype": ["text/plain"]}, "the column 'datacontenttype' must be called 'content_type'"),
+        (
+            ATTRIBUTES | {"datacontenttype": ["text/plain"]},
+            "the column 'datacontenttype' must be called 'content_type'",
+        ),
         (ATTRIBUTES | {"Subject": ["/a"]}, "the column 'Subject' must be called 'subject'"),
     ],
 )

@@ -22,7 +22,7 @@ from opencqrs_py.assembly.injection import ContainerInjector
 from opencqrs_py.assembly.stores import located
 from opencqrs_py.config import Engine as EngineName
 from opencqrs_py.config import Settings, effective_group
-from opencqrs_py.errors import AssemblyError, AssemblyErrors, HandlerSignatureError
+from opencqrs_py.errors import AssemblyError, AssemblyErrors, EventStoreError, HandlerSignatureError
 from opencqrs_py.processing.ports import LockRegistry
 
 
@@ -237,6 +237,14 @@ def test_a_driver_in_the_url_makes_no_other_kind_of_store():
 )
 def test_a_relative_path_of_sqlite_is_seen_from_the_project(url, expected):
     assert located(url, Path("/project")) == expected
+
+
+@pytest.mark.parametrize("folder", ["/what?", "/what?x=1", "/50%25"])
+def test_a_project_folder_that_means_something_else_in_a_url_is_refused(folder: str) -> None:
+    assert located("sqlite:////srv/events.db", Path(folder)) == "sqlite:////srv/events.db"
+    assert located("file:events/", Path(folder)).startswith("file:///")
+    with pytest.raises(EventStoreError, match=r"(?s)OCQ-301.*project folder, /.*database\.url.*rename the folder"):
+        located("sqlite:///events.db", Path(folder), "database.url")
 
 
 # ------------------------------------------------------------------------------------------------------ tracking
