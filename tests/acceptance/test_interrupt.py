@@ -116,10 +116,10 @@ def test_a_second_sigterm_ends_at_once_what_never_returns(project, setting, code
             while not (line := process.stderr.readline()).startswith("waiting for catalog 0/1"):
                 assert line
             process.send_signal(signal.SIGTERM)
-            out, err = process.communicate(timeout=300)
+            _, err = process.communicate(timeout=300)
         finally:
             process.kill()
-    assert (process.returncode, out, err) == (code, "", "interrupted\n")
+    assert (process.returncode, err) == (code, "interrupted\n")  # the table may have been shown before
 
 
 def wait_for_progress(project) -> None:
