@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from threading import Thread, current_thread, main_thread
+from threading import Lock, Thread, current_thread, main_thread
 from typing import Any
 
 import pyspark.java_gateway
@@ -38,6 +38,8 @@ _START_NOISE = (
     "NOTE: Picked up JDK_JAVA_OPTIONS",
     "Picked up JAVA_TOOL_OPTIONS",
 )
+# What it says besides the reason, if it cannot begin.
+_REFUSALS = ("Error occurred during initialization of VM", "Error: Could not create", "Error: A fatal exception")
 _LONGEST_FOLDER = 60  # characters; the path of a socket has room for about 100
 _TRACEBACK = b"Traceback (most recent call last):"
 _CUT = (b"BrokenPipeError", b"ConnectionResetError")
@@ -52,40 +54,96 @@ _ESCAPED = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
 _jvms: list[subprocess.Popen[bytes]] = []
 
 
+class Launch:
+    """What a JVM writes to standard output and error. Held while it is launched: it is why one cannot begin.
+
+    Args:
+        quiet: Whether to hold it, and to leave out what every JVM says at its start.
+    """
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._noise = _START_NOISE if quiet else ()
+        self._held: list[bytes] | None = [] if quiet else None
+        self._lock = Lock()
+        self._reader: Thread | None = None
+
+    def forward(self, reading: int) -> None:
+        """Show from now on what arrives at a file descriptor, or hold it."""
+        self._reader = Thread(target=self._forward, args=(reading,), name="opencqrs-jvm", daemon=True)
+        self._reader.start()
+
+    def refusal(self) -> str:
+        """Return why the JVM has ended by itself, and show that no more; empty if it has not, or did not say why."""
+        if not _jvms or self._reader is None or self._held is None:
+            return ""
+        with suppress(subprocess.TimeoutExpired):
+            _jvms[-1].wait(_END_SECONDS)
+            self._reader.join(_END_SECONDS)
+            with self._lock:
+                said = b"".join(self._held).decode(errors="replace").splitlines()
+                self._held.clear()
+            return "; ".join(line.strip() for line in said if not line.startswith(_REFUSALS))
+        return ""
+
+    def show(self) -> None:
+        """Show what was held, and all that follows."""
+        with self._lock:
+            held, self._held = self._held, None
+            _write(b"".join(held or ()))
+
+    def _forward(self, reading: int) -> None:
+        shown = _Shown(self._noise)
+        with os.fdopen(reading, "rb", buffering=0) as lines:
+            rest = b""
+            while part := lines.read(65_536):
+                *whole, rest = (rest + part).split(b"\n")
+                self._put(b"".join(line + b"\n" for line in shown.of(whole)))
+            self._put(b"".join(line + b"\n" for line in shown.held) + rest)
+
+    def _put(self, text: bytes) -> None:
+        with self._lock:
+            if self._held is None:
+                _write(text)
+            else:
+                self._held.append(text)
+
+
 @contextmanager
-def launching(*, quiet: bool, java_options: Sequence[str] = ()) -> Iterator[None]:
+def launching(*, quiet: bool, java_options: Sequence[str] = ()) -> Iterator[Launch]:
     """Make PySpark launch its JVM in a separate process group; if the block fails, end it.
 
     Ctrl-C and whatever else a terminal or a supervisor sends to the whole group is ours to obey. The JVM ends with this
     process in any case, whose end of its standard input it reads.
 
-    ``quiet`` leaves out what every JVM says at its start. All else that it writes to standard error, such as what
-    handlers print on executors of a local master, is shown for as long as we show messages ourselves.
+    ``quiet`` leaves out what every JVM says at its start, and holds all else until it runs. What it writes then, such
+    as what handlers print on executors of a local master, is shown on standard error for as long as we show messages.
 
     ``java_options`` are for this JVM alone, and come before all that the user sets.
     """
-    before, launched = signal.getsignal(signal.SIGINT), len(_jvms)
+    before, launched, started = signal.getsignal(signal.SIGINT), len(_jvms), Launch(quiet=quiet)
 
     def launch(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
         reading, writing = os.pipe()
         options["env"] = environment_of_launch(options.get("env") or os.environ, java_options)
-        options |= {"stderr": writing, "preexec_fn": None} | ({"process_group": 0} if os.name == "posix" else {})
+        options |= {"stdout": writing, "stderr": writing, "preexec_fn": None}
+        options |= {"process_group": 0} if os.name == "posix" else {}
         with _interrupts_deferred():
             _jvms.append(subprocess.Popen(command, **options))  # noqa: S603 PySpark's command
         os.close(writing)
-        Thread(target=_forward, args=(reading, _START_NOISE if quiet else ()), name="opencqrs-jvm", daemon=True).start()
+        started.forward(reading)
         return _jvms[-1]
 
     gateway: Any = pyspark.java_gateway
     popen, gateway.Popen = gateway.Popen, launch
     try:
-        yield
+        yield started
     except BaseException:
         if len(_jvms) > launched:
             _forget_jvm()
             end_jvms()
         raise
     finally:
+        started.show()
         gateway.Popen = popen
         if current_thread() is main_thread():
             signal.signal(signal.SIGINT, before)  # PySpark sets its own handler
@@ -174,16 +232,6 @@ def _interrupts_deferred() -> Iterator[None]:
             signal.signal(number, handler)
     for number in seen:
         signal.raise_signal(number)
-
-
-def _forward(reading: int, noise: tuple[str, ...]) -> None:
-    shown = _Shown(noise)
-    with os.fdopen(reading, "rb", buffering=0) as lines:
-        rest = b""
-        while part := lines.read(65_536):
-            *whole, rest = (rest + part).split(b"\n")
-            _write(b"".join(line + b"\n" for line in shown.of(whole)))
-        _write(b"".join(line + b"\n" for line in shown.held) + rest)
 
 
 class _Shown:

@@ -51,6 +51,7 @@ from opencqrs_py.engines.spark.masters import (
 )
 from opencqrs_py.engines.spark.tasks import ALWAYS, KeptRecipe, KeptRecipes, Permit
 from opencqrs_py.errors import EngineError
+from opencqrs_py.model.masking import scrubbed
 
 Session: TypeAlias = SparkSession
 Made = TypeVar("Made", bound=Hashable)
@@ -332,13 +333,14 @@ class Sessions:
         self._launches = SparkContext._gateway is None  # noqa: SLF001 the only way
         archive = self._class_archive(java) if self._launches else None
         of_archive = () if archive is None else archive.options()
-        with launching(quiet=not self._settings.verbose, java_options=(*self._compiler_options(), *of_archive)):
+        options = (*self._compiler_options(), *of_archive)
+        with launching(quiet=not self._settings.verbose, java_options=options) as launch:
             try:
                 with settings_by_file(conf):  # the context would pass them to a JVM that it launches as arguments
                     SparkContext._ensure_initialized()  # noqa: SLF001 the only way
                 self._session = session = builder.getOrCreate()
             except Exception as error:
-                raise _not_started(error, self._master, str(java.home)) from error
+                raise _not_started(error, self._master, str(java.home), launch.refusal()) from error
         if not self._settings.verbose:
             session.sparkContext.setLogLevel("OFF")
             _hush(session)
@@ -499,9 +501,11 @@ def _look_after(archive: ClassArchive, session: SparkSession) -> None:
             archive.after_launch(system.getProperty("java.vm.info"), system.getProperty("java.class.path"), process)
 
 
-def _not_started(error: Exception, master: str, java: str) -> EngineError:
-    reason = _reason(error)[:300]
+def _not_started(error: Exception, master: str, java: str, refusal: str) -> EngineError:
+    reason = scrubbed(refusal or _reason(error))[:300]
     fix = "run 'opencqrs doctor', or 'opencqrs run --verbose' to see Spark's own log"
+    if refusal:
+        fix = "correct it where Java's options are set: in spark.conf, SPARK_SUBMIT_OPTS or JAVA_TOOL_OPTIONS"
     return not_registered(master, reason) or EngineError(
         "OCQ-402", f"Spark did not start ({reason})", f"spark.master {master}, Java {java}", fix
     )

@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import shlex
 import stat
+import subprocess
 from pathlib import Path
+from typing import Any
 
+import pyspark.java_gateway
 import pytest
 from pyspark import SparkContext
 
@@ -20,6 +23,7 @@ from opencqrs_py.engines.spark.launching import (
     value_before_launch,
 )
 
+gateway: Any = pyspark.java_gateway
 ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
 
 
@@ -198,3 +202,23 @@ def test_a_value_of_several_words_is_known_before_the_launch(tmp_path):
     (tmp_path / "spark-defaults.conf").write_text("spark.driver.extraJavaOptions  -Da=b -Xshare:off \nspark.c d\n")
     said = value_before_launch("spark.driver.extraJavaOptions", {}, {"SPARK_CONF_DIR": str(tmp_path)}, "/nowhere")
     assert said == "-Da=b -Xshare:off"
+
+
+def test_why_a_jvm_cannot_begin_is_a_reason_and_is_not_printed(capfd):
+    words = ["Error occurred during initialization of VM", "Too small maximum heap", "NOTE: Picked up JDK_JAVA_OPTIONS"]
+    with launching.launching(quiet=True) as launch:
+        said = "; ".join(f"echo '{each}' >&{1 + number % 2}" for number, each in enumerate(words))
+        gateway.Popen(["/bin/sh", "-c", said])
+        assert launch.refusal() == "Too small maximum heap"
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+def test_what_a_jvm_writes_that_runs_is_printed_and_no_reason(capfd, quiet):
+    with launching.launching(quiet=quiet) as launch:
+        jvm = gateway.Popen(["/bin/sh", "-c", "echo mine >&2; read line"], stdin=subprocess.PIPE)
+        assert launch.refusal() == ""
+    jvm.communicate(b"\n")
+    reader: Any = launch._reader
+    reader.join()
+    assert capfd.readouterr() == ("", "mine\n")
