@@ -11,6 +11,7 @@ from opencqrs_py.assembly.status import GroupStatus, NodeLoad, ReplayProgress
 from opencqrs_py.control.records import TaskLoad
 from opencqrs_py.model.group_record import GroupRecord
 from opencqrs_py.model.progress import PartitionStatus
+from opencqrs_py.model.rebuild import RebuildPhase
 
 
 def group_rows(statuses: Sequence[GroupStatus]) -> list[dict[str, Any]]:
@@ -22,6 +23,7 @@ def group_rows(statuses: Sequence[GroupStatus]) -> list[dict[str, Any]]:
             "lag": status.lag,
             "began": _began(status.record),
             "handlers_changed": _changed(status.record),
+            "rebuild": _rebuild(status.record),
             "spark": [_of_node(status.group, each) for each in status.nodes_on_spark],
             "partitions": [_row(status, each) for each in status.partitions],
         }
@@ -39,6 +41,14 @@ def _began(record: GroupRecord | None) -> dict[str, Any] | None:
 def _changed(record: GroupRecord | None) -> dict[str, Any] | None:
     changed = record.changed if record is not None else None
     return None if changed is None else {"position": changed.position, "at": changed.at}
+
+
+def _rebuild(record: GroupRecord | None) -> dict[str, Any] | None:
+    """Return the rebuild that is unfinished, or of which the old tables are kept."""
+    found = record.rebuild if record is not None else None
+    if found is None or found.phase is RebuildPhase.ENDED:
+        return None
+    return {"phase": found.phase.value, "began": found.started_at}
 
 
 def load_row(load: TaskLoad) -> dict[str, Any]:

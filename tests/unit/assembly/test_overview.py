@@ -11,9 +11,11 @@ from opencqrs_py.assembly.rows import group_rows
 from opencqrs_py.assembly.status import GroupStatus, NodeLoad
 from opencqrs_py.config import EffectiveGroup
 from opencqrs_py.control.records import ControlView, GroupPartition, Lease, Node, NodeRecord, ProcessIdentity, TaskLoad
+from opencqrs_py.model.group_record import GroupRecord
 from opencqrs_py.model.inbox import InboxStatus
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import PartitionStatus, ProcessorState
+from opencqrs_py.model.rebuild import RebuildPhase, RebuildRecord
 
 
 def record(id_: str, load: TaskLoad | None, *, alive: bool = True) -> NodeRecord:
@@ -43,6 +45,14 @@ def test_this_process_answers_for_itself():
 def test_the_json_of_a_group_has_a_row_for_each_of_its_nodes_on_spark():
     (row,) = group_rows([GroupStatus("loans", 9, (), nodes_on_spark=Snapshot(9, {}, view=VIEW).on_spark("loans"))])
     assert row["spark"] == [{"node": "host:2", "tasks": 2, "slots": 8, "executors": 2, "handled_by_driver": 60}]
+
+
+@pytest.mark.parametrize("phase", RebuildPhase)
+def test_the_json_of_a_group_says_which_rebuild_is_open_or_can_be_undone(phase):
+    of_group = GroupRecord("loans", rebuild=RebuildRecord("loans", phase, started_at="2026-01-07T10:14:58+00:00"))
+    (row,) = group_rows([GroupStatus("loans", 9, (), record=of_group)])
+    open_one = {"phase": phase.value, "began": "2026-01-07T10:14:58+00:00"}
+    assert row["rebuild"] == (None if phase is RebuildPhase.ENDED else open_one)
 
 
 def test_what_waits_in_the_inbox_is_known_from_the_database_only():
