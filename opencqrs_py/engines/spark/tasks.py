@@ -284,7 +284,7 @@ def run_task(processing: GroupProcessing, task: Task, permit: Permission = ALWAY
 def run_copy(processing: GroupProcessing, task: Task, permit: Permission = ALWAYS) -> TaskResult:
     """Run a task that another worker runs already, or has run until it was taken for lost.
 
-    Either could commit the next chunk, and both would make the calls that cannot be rolled back. So this one takes an
+    Either could commit the next chunk, and both would make the calls that cannot be rolled back. So this one takes a
     new epoch before its first event. That waits for the chunk that the other has in hand, which is its last.
 
     Raises:
