@@ -13,9 +13,16 @@ from typing_extensions import override
 
 from opencqrs_py.adapters.sql.connections import reason_of, run
 from opencqrs_py.adapters.sql.kept_rows import KEPT, KeptRows
-from opencqrs_py.adapters.sql.postgresql_belongings import Special, give, give_special, have_fire, taken_from
 from opencqrs_py.adapters.sql.postgresql_catalog import Relation, has_rows, is_table, quoted, relations, ties
-from opencqrs_py.adapters.sql.postgresql_dependents import users_of, users_of_rest
+from opencqrs_py.adapters.sql.postgresql_dependents import users_of_rest
+from opencqrs_py.adapters.sql.postgresql_moves import (
+    exchange,
+    objects_of,
+    obstacles,
+    space_of,
+    specials_of,
+    specials_that_go,
+)
 from opencqrs_py.adapters.sql.postgresql_structure import copy_structure
 from opencqrs_py.adapters.sql.shadow_guards import WRITTEN, WRITTEN_COLUMNS
 from opencqrs_py.adapters.sql.shadow_urls import ShadowOf, marked
@@ -37,41 +44,8 @@ from opencqrs_py.model.rebuild import Difference, Fate, RebuildPhase, RebuildRec
 _PATIENCE_MS = 50  # that readers wait behind a swap that cannot get its locks
 _WITH_ROWS = ("table", "materialized view")
 
-# What is swapped besides relations.
-_SPECIALS = {
-    "type": """
-        SELECT typname, pg_type.oid FROM pg_type LEFT JOIN pg_class ON pg_class.oid = typrelid
-        WHERE typnamespace = to_regnamespace(%s) AND (typtype::text IN ('e', 'd', 'r', 'm') OR relkind = 'c') ORDER BY 1
-    """,
-    "collation": "SELECT collname, oid FROM pg_collation WHERE collnamespace = to_regnamespace(%s) ORDER BY 1",
-    "function": """
-        SELECT proname || '(' || pg_get_function_identity_arguments(oid) || ')', oid FROM pg_proc
-        WHERE pronamespace = to_regnamespace(%s) ORDER BY 1
-    """,
-}
 _COLUMNS = """
 SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped ORDER BY attnum
-"""
-_STATISTICS = "SELECT stxname FROM pg_statistic_ext WHERE stxrelid = to_regclass(%s)"
-_KEYS_TO_OTHERS = """
-SELECT conname, conrelid::regclass::text, confrelid::regclass::text FROM pg_constraint
-WHERE contype = 'f' AND conparentid = 0 AND conrelid = ANY(%s) AND confrelid <> ALL(%s)
-"""
-_UNUSUAL = """
-SELECT relname, CASE
-    WHEN relrowsecurity OR EXISTS (SELECT FROM pg_policy WHERE polrelid = pg_class.oid) THEN 'row level security'
-    WHEN relkind IN ('r', 'p') AND EXISTS (SELECT FROM pg_rewrite WHERE ev_class = pg_class.oid AND ev_type <> '1')
-        THEN 'a rule'
-    WHEN relkind = 'f' THEN 'a server of others behind it'
-    WHEN EXISTS (SELECT FROM pg_inherits WHERE inhrelid = pg_class.oid AND inhparent <> ALL(%s)) THEN 'a parent outside'
-    WHEN EXISTS (SELECT FROM pg_inherits WHERE inhparent = pg_class.oid AND inhrelid <> ALL(%s)) THEN 'a child outside'
-    WHEN EXISTS (SELECT FROM pg_publication_rel WHERE prrelid = pg_class.oid
-                 AND (to_jsonb(pg_publication_rel) ->> 'prqual' IS NOT NULL
-                      OR to_jsonb(pg_publication_rel) ->> 'prattrs' IS NOT NULL)) THEN 'a filter of a publication'
-    WHEN relreplident = 'i' THEN 'a replica identity of its own'
-    WHEN NOT pg_has_role(relowner, 'USAGE') THEN 'an owner that this user is not a member of'
-    END AS reason
-FROM pg_class WHERE oid = ANY(%s) ORDER BY relname
 """
 
 
@@ -154,11 +128,11 @@ class PostgresqlShadows(Shadows):
                 fate = Fate.SWAPPED if each.name in live else Fate.ADDED
                 how = "rebuild.tables" if each.name in named else "made by @on_start"
                 found.append(ShadowTable(each.name, each.kind, fate if each.number in moved_ones else Fate.LEFT, how))
-            there = {(each.kind, each.name) for each in _specials(connection, self._live_place)}
-            specials = _specials(connection, shadow)
+            there = {(each.kind, each.name) for each in specials_of(connection, self._live_place)}
+            specials = specials_of(connection, shadow)
             stays = any(each.fate is Fate.LEFT for each in found)
             moving = [each for each in known if each.number in moved_ones]
-            going = _going(connection, specials, moving) if stays else {*specials}
+            going = specials_that_go(connection, specials, moving) if stays else {*specials}
             for each in specials:
                 fate = Fate.SWAPPED if (each.kind, each.name) in there else Fate.ADDED
                 found.append(ShadowTable(each.name, each.kind, fate if each in going else Fate.LEFT))
@@ -183,12 +157,12 @@ class PostgresqlShadows(Shadows):
 
     def _refusals(self, connection: Connection, group: str, tables: Sequence[ShadowTable]) -> list[str]:
         place = self._place("shadow", group)
-        moved = {(_space_of(each.kind), each.name) for each in tables if each.fate in (Fate.SWAPPED, Fate.ADDED)}
+        moved = {(space_of(each.kind), each.name) for each in tables if each.fate in (Fate.SWAPPED, Fate.ADDED)}
         live, shadow = (
-            [each for each in _objects(connection, one) if (_space_of(each.kind), each.name) in moved]
+            [each for each in objects_of(connection, one) if (space_of(each.kind), each.name) in moved]
             for one in (self._live_place, place)
         )
-        found = _obstacles(connection, live)
+        found = obstacles(connection, live)
         for user in users_of_rest(connection, place, shadow):
             used = user.used.replace(f"{place}.", "")
             found.append(f"the {user.name} needs the {used}, which stays as it is".replace(f"{place}.", ""))
@@ -258,7 +232,7 @@ class PostgresqlShadows(Shadows):
             began = self._lock(connection, [each.name for each in moved if each.fate is Fate.SWAPPED])
             self._require_same_structure(connection, swap, before)
             before = replace(before, filled=self._left_filled(connection, swap, moved))
-            self._exchange(connection, moved, shadow, old)
+            exchange(connection, self._live_place, moved, shadow, old)
             rows.copy(self._ours, f"{quoted(old)}.")
             position = rows.replace(f"{quoted(shadow)}.", self._ours, keep_replays=True)
             rows.fence(f"{quoted(shadow)}.", rows.newest_epoch(f"{quoted(shadow)}.") + 1)
@@ -284,15 +258,15 @@ class PostgresqlShadows(Shadows):
             built = [_kind_and_name(each) for each in before.relations]
             connection.exec_driver_sql(f"CREATE SCHEMA {quoted(shadow)}")
             back = [ShadowTable(e.name, e.kind, Fate.SWAPPED if e.name in live else Fate.ADDED) for e in kept]
-            back += [ShadowTable(each.name, each.kind, Fate.SWAPPED) for each in _specials(connection, old)]
-            leaving = {(_space_of(kind), name) for kind, name in built}
-            mine = [e for e in _objects(connection, self._live_place) if (_space_of(e.kind), e.name) in leaving]
-            if refused := _obstacles(connection, mine):
+            back += [ShadowTable(each.name, each.kind, Fate.SWAPPED) for each in specials_of(connection, old)]
+            leaving = {(space_of(kind), name) for kind, name in built}
+            mine = [e for e in objects_of(connection, self._live_place) if (space_of(e.kind), e.name) in leaving]
+            if refused := obstacles(connection, mine):
                 raise _cannot(group, refused)
             began = self._lock(connection, [name for kind, name in built if name in live and kind == "table"])
             self._require_empty(connection, before, fills)
             gone = [ShadowTable(name, kind, Fate.SWAPPED) for kind, name in built]
-            self._exchange(connection, back, old, shadow, gone)
+            exchange(connection, self._live_place, back, old, shadow, gone)
             position = rows.replace(f"{quoted(old)}.", self._ours)
             self._write(connection, self._undone_record(before, self._records.find(connection, group)))
             self._notify(connection)
@@ -319,42 +293,6 @@ class PostgresqlShadows(Shadows):
         if tables:
             run(connection, f"LOCK TABLE {', '.join(tables)} IN ACCESS EXCLUSIVE MODE").close()
         return began
-
-    def _exchange(
-        self,
-        connection: Connection,
-        moved: Sequence[ShadowTable],
-        source: str,
-        target: str,
-        gone: Sequence[ShadowTable] = (),
-    ) -> None:
-        """Move live relations to ``target``, those of ``source`` to live; the new ones take over what was granted."""
-        live = self._live_place
-        numbers = {each.name: each for each in relations(connection, live)}
-        specials = [{(e.kind, e.name): e for e in _specials(connection, place)} for place in (live, source)]
-        taken, given = {}, dict[tuple[str, str], Special]()
-        leaving = {(_space_of(each.kind), each.name): each for each in (*moved, *gone)}  # a table may become a view
-        for each in leaving.values():
-            if (special := specials[0].get((each.kind, each.name))) is not None:
-                given[each.kind, each.name] = Special.of(connection, special)
-                _move_special(connection, special, target)
-            elif each.kind not in _SPECIALS and each.name in numbers:
-                there = numbers[each.name]
-                taken[each.name] = taken_from(connection, there)
-                _move(connection, there.kind, each.name, live, target)
-        for each in moved:
-            if (special := specials[1].get((each.kind, each.name))) is not None:
-                _move_special(connection, special, live)
-            else:
-                _move(connection, each.kind, each.name, source, live)
-        for key, kept in given.items():
-            if key in specials[1]:
-                give_special(connection, specials[1][key], kept)
-        replaced = [each for each in moved if each.name in taken and each.kind not in _SPECIALS]
-        for each in replaced:
-            give(connection, live, target, each, taken[each.name])
-        for each in replaced:
-            have_fire(connection, f"{quoted(live)}.{quoted(each.name)}", taken[each.name].firing)
 
     def _copy_kept_tables(self, connection: Connection, schema: str) -> None:
         for table in KEPT:
@@ -390,51 +328,6 @@ def _cannot(group: str, refused: Sequence[str]) -> RebuildError:
     return RebuildError("OCQ-630", what, f"group {group}", fix)
 
 
-def _specials(connection: Connection, schema: str) -> list[Relation]:
-    """Return the types, collations and functions of a schema; their names do not say that arguments are of it, too."""
-    return [
-        Relation(name.replace(f"{schema}.", ""), kind, number)
-        for kind, query in _SPECIALS.items()
-        for name, number in connection.exec_driver_sql(query, (quoted(schema),))
-    ]
-
-
-def _objects(connection: Connection, schema: str) -> list[Relation]:
-    return [*relations(connection, schema), *_specials(connection, schema)]
-
-
-def _going(connection: Connection, specials: Sequence[Relation], moved: Sequence[Relation]) -> set[Relation]:
-    """Return the types, functions and collations that go with what is moved: all but those that only others need."""
-    going = set[Relation]()
-    while moved and (
-        found := [each for each in specials if each not in going and _is_needed(connection, each, [*moved, *going])]
-    ):
-        going.update(found)
-    return going
-
-
-def _is_needed(connection: Connection, special: Relation, moved: Sequence[Relation]) -> bool:
-    users = users_of(connection, [special])
-    return not users or len(users_of(connection, [special], but=moved)) < len(users)
-
-
-def _obstacles(connection: Connection, live: Sequence[Relation]) -> list[str]:
-    """Return what depends on live objects, or stands in the way of new ones in their place."""
-    found = [f"the {user.name} would keep using the old {user.used}" for user in users_of(connection, live)]
-    numbers = [each.number for each in live if each.kind not in _SPECIALS]
-    for name, table, other in connection.exec_driver_sql(_KEYS_TO_OTHERS, (numbers, numbers)):
-        found.append(f"the foreign key {name} of {table} leads to {other}, which is not swapped")
-    for name, reason in connection.exec_driver_sql(_UNUSUAL, (numbers, numbers, numbers)):
-        if reason is not None:
-            found.append(f"{name} has {reason}")
-    return found
-
-
-def _space_of(kind: str) -> str:
-    """Return among what a name is unique: all relations share their names."""
-    return kind if kind in _SPECIALS else "relation"
-
-
 def _relations_of(moved: Iterable[ShadowTable]) -> tuple[str, ...]:
     return tuple(f"{each.kind}:{each.name}" for each in moved)
 
@@ -442,19 +335,6 @@ def _relations_of(moved: Iterable[ShadowTable]) -> tuple[str, ...]:
 def _kind_and_name(said: str) -> tuple[str, str]:
     kind, _, name = said.partition(":")
     return kind, name
-
-
-def _move(connection: Connection, kind: str, name: str, source: str, target: str) -> None:
-    for statistics in connection.exec_driver_sql(_STATISTICS, (f"{quoted(source)}.{quoted(name)}",)).scalars().all():
-        _move(connection, "statistics", statistics, source, target)  # which stay where they are when their table moves
-    run(connection, f"ALTER {kind.upper()} {quoted(source)}.{quoted(name)} SET SCHEMA {quoted(target)}").close()
-
-
-def _move_special(connection: Connection, special: Relation, target: str) -> None:
-    """Move a type, collation or function, unless it has come with another one, as PostgreSQL 17 does it with types."""
-    if special not in _specials(connection, target):
-        one = Special.of(connection, special)
-        run(connection, f"ALTER {one.altered} {one.name} SET SCHEMA {quoted(target)}").close()
 
 
 def _difference(connection: Connection, name: str, live: str, shadow: str, examples: int) -> Difference:
