@@ -37,8 +37,7 @@ from opencqrs_py.processing.recovery import Action
 __all__ = ["append_log", "engine_settings", "found_of", "make_tables", "run_application", "run_by_hand", "written"]
 
 _WAITS = 3  # looks in vain after which a partition keeps waiting
-_PATIENCE = 45.0  # seconds that a run gets, and again for every few groups
-_FEW = 4
+_PATIENCE = 1_200.0  # seconds after which a run is taken to hang; a busy machine needs minutes for some groups on Spark
 _SETTINGS = {
     "event-handling.standard.retry.initial-interval": "1ms",
     "event-handling.standard.retry.max-attempts": 2,
@@ -144,9 +143,7 @@ def run_application(targets: Sequence[Target], engine: str) -> dict[str, Found]:
     raised: BaseException | None = None
     failed = False
     application = None
-    hung = Timer(
-        _PATIENCE * (1 + len(targets) // _FEW), lambda: application.stop() if application is not None else None
-    )
+    hung = Timer(_PATIENCE, lambda: application.stop() if application is not None else None)
     hung.start()
     try:
         application = Application(settings, [_imported(target) for target in targets], targets[0].folder)
