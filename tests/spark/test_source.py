@@ -446,8 +446,20 @@ class Log:
 
         stream = self.spark.readStream.format("opencqrs").option("url", self.url).options(**options).load()
         places = stream.writeStream.option("checkpointLocation", f"{self.folder}/checkpoint")
-        query = places.foreachBatch(write).trigger(availableNow=True).start()
-        assert query.awaitTermination(120)
+        begun = places.foreachBatch(write).trigger(availableNow=True)
+        while not self._has_ended(begun.start()):
+            pass
+
+    @staticmethod
+    def _has_ended(query):
+        """Return whether a query has reached its end; Spark gives its worker ten seconds to start, whatever is set."""
+        try:
+            assert query.awaitTermination(600)
+        except StreamingQueryException as error:
+            if "Python worker failed to connect back" not in str(error):
+                raise
+            return False
+        return True
 
     def batches(self):
         files = sorted(self.folder.glob("batch-*.json"), key=lambda file: int(file.stem.partition("-")[2]))
