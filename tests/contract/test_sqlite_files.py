@@ -398,6 +398,12 @@ def damage(path: Path) -> None:
     path.write_bytes(content[:4096] + b"Dear diary. " * (len(content) // 12))
 
 
+def cut(path: Path) -> None:
+    """Keep only half of a file, as a copy that was broken off."""
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+@pytest.mark.parametrize("harm", [damage, cut])
 @pytest.mark.parametrize(
     "call",
     [
@@ -408,16 +414,18 @@ def damage(path: Path) -> None:
     ],
     ids=["head", "read", "append", "find"],
 )
-def test_a_damaged_file_is_reported_with_its_place(path: Path, call: Callable[[SqlEventStore], object]) -> None:
+def test_a_damaged_file_is_reported_with_its_place(
+    path: Path, call: Callable[[SqlEventStore], object], harm: Callable[[Path], None]
+) -> None:
     before = ours(path)
     SqlEventStore(before).append([event(n) for n in range(50)])
     before.close()
-    damage(path)
+    harm(path)
     with closing(ours(path)) as database, pytest.raises(EventStoreError) as caught:
         call(SqlEventStore(database))
     assert str(caught.value).splitlines() == [
         "[OCQ-304] the database cannot be used (database disk image is malformed)",
         f"  where: {database.label}",
-        "  fix:   the file is damaged: restore it from a backup, or fix the URL (settings event-store.url and "
-        "database.url, option url in Spark)",
+        "  fix:   it must be an undamaged SQLite file: restore it from a backup, or fix the URL "
+        "(settings event-store.url and database.url, option url in Spark)",
     ]

@@ -529,7 +529,8 @@ class Database:
         another = ANOTHER_SERVER if self.dialect.is_another_kind(error.orig) else ""
         if not self.is_outage(error):
             what = f"the database cannot be used ({reason})"
-            return EventStoreError("OCQ-304", what, self.label, another or self.dialect.fix_refused)
+            refused = REPAIR if self.dialect.is_damaged(error.orig) else self.dialect.fix_refused
+            return EventStoreError("OCQ-304", what, self.label, another or refused)
         if self.dialect.is_busy(error.orig):
             what = f"another process has been writing for too long ({reason})"
             return DatabaseBusyError("OCQ-305", what, self.label, "let it finish, or end it")

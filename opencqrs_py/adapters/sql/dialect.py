@@ -46,7 +46,7 @@ Values = tuple[str | int, ...]
 
 URL_SETTINGS = "the URL (settings event-store.url and database.url, option url in Spark)"
 RESTORE = f"a table of opencqrs was dropped or changed: restore it from a backup, or fix {URL_SETTINGS}"
-REPAIR = f"the file is damaged: restore it from a backup, or fix {URL_SETTINGS}"
+REPAIR = f"it must be an undamaged SQLite file: restore it from a backup, or fix {URL_SETTINGS}"
 FREE_SPACE = "free space on its disk, and do the same again"
 WRITABLE = f"name a server, and a user, whose transactions may write in {URL_SETTINGS}: a replica may not"
 ANOTHER_SERVER = f"another kind of server answers there: fix scheme, host or port in {URL_SETTINGS}"
