@@ -367,8 +367,8 @@ def test_a_file_that_is_no_database_is_no_outage(database: Database, tmp_path: P
     assert str(error) == (
         "[OCQ-304] the database cannot be used (file is not a database)\n"
         f"  where: sqlite:///{tmp_path / 'test.db'}\n"
-        "  fix:   it must be an undamaged SQLite file: restore it from a backup, or fix the URL (settings event-store.url "
-        "and database.url, option url in Spark)"
+        "  fix:   it must be an undamaged SQLite file: restore it from a backup, or fix the URL "
+        "(settings event-store.url and database.url, option url in Spark)"
     )
 
 
