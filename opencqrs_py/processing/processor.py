@@ -284,7 +284,8 @@ class PartitionProcessor:
         behind: tuple[InboxEntry, ...] = ()
         try:
             ahead = cursor.ahead if cursor.ahead is not None and cursor.position < cursor.ahead.until else None
-            feed = self._feed if ahead is None else self._feed.sequenced
+            waits = cursor.parked is not None and bool(cursor.parked.ids)
+            feed = self._feed.sequenced if waits or ahead is not None else self._feed
             page = feed.read(cursor.position, self.partition)
             if page is None:
                 return self.flush(cursor)
@@ -293,7 +294,7 @@ class PartitionProcessor:
                 events, upto = page.unhandled(self.partition, events, upto, ahead)
             if self._batches is not None:
                 return self._moved(cursor, self._batches.stored(page, events, upto, cursor))
-            if self._inbox is not None and cursor.parked is not None and cursor.parked.ids:
+            if self._inbox is not None and waits:
                 events, upto, behind = self._inbox.parted(page, events, upto, cursor)
         except UnsequencedError as failed:
             failure, event = self._failure(failed.error, Origin.FRAMEWORK), failed.event

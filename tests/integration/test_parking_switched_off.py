@@ -1,0 +1,98 @@
+"""Events that wait in the inbox of a group that parks none any more, and is not scheduled any more."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from opencqrs_py import Application, InboxFilter
+from opencqrs_py.adapters.sql import Database
+from opencqrs_py.adapters.sql.reading import LIVE
+from opencqrs_py.model.cloudevents import parse_event
+
+MORE = 3 * LIVE  # events, of which a store reads only what the group needs
+BOOKS = "event-handling.groups.books"
+PARKING = {f"{BOOKS}.retry.policy": "none", f"{BOOKS}.retry.on-exhausted": "park"}
+SCHEDULED = {f"{BOOKS}.processing.mode": "scheduled", f"{BOOKS}.schedule.on-exhausted": "block"}
+STREAMING = {f"{BOOKS}.retry.policy": "none", f"{BOOKS}.retry.on-exhausted": "stop"}
+HANDLERS = """
+from dependency_injector import containers, providers
+from opencqrs_py import event_handling, on_start
+from opencqrs_py.testing import FakeClock
+from sqlalchemy import Connection, text
+
+FAILING = set()
+CLOCK = FakeClock()
+
+@on_start("books")
+def tables(connection: Connection) -> None:
+    connection.execute(text("CREATE TABLE IF NOT EXISTS handled (n INTEGER PRIMARY KEY, number INTEGER)"))
+
+@event_handling("books", types=["*"])
+def handle(data: dict, connection: Connection) -> None:
+    if data["number"] in FAILING:
+        raise ValueError("no")
+    connection.execute(text("INSERT INTO handled (number) VALUES (:number)"), data)
+
+class Parts(containers.DeclarativeContainer):
+    clock = providers.Object(CLOCK)
+"""
+
+
+class Books:
+    """A project whose handlers ask for the data of events only."""
+
+    def __init__(self, module: ModuleType, url: str, folder: Path) -> None:
+        self.module: Any = module
+        self.url = url
+        self.folder = folder
+
+    def run(self, settings: dict[str, str], *subjects: str) -> Any:
+        """Append events, numbered as their positions, and handle what can be; return the result."""
+        known = {"event-store.url": self.url, "event-handling.standard.processing.engine": "thread", **settings}
+        with Application(known, [self.module], self.folder) as application:
+            first = application.event_store.head() + 1
+            known = {"source": "s", "type": "lent"}
+            application.event_store.append(
+                parse_event(json.dumps({**known, "id": str(n), "subject": subject, "data": {"number": n}}))
+                for n, subject in enumerate(subjects, first)
+            )
+            return application.run(until_caught_up=True)
+
+    @property
+    def handled(self) -> list[int]:
+        database = Database(self.url)
+        with database.reading() as connection:
+            found = connection.execute(text("SELECT number FROM handled ORDER BY n")).scalars().all()
+        database.close()
+        return list(found)
+
+    def waiting(self) -> list[tuple[int, str]]:
+        settings = {"event-store.url": self.url}
+        with Application(settings, [self.module], self.folder) as application:
+            return [(entry.position, entry.status.value) for entry in application.inbox.entries(InboxFilter())]
+
+
+@pytest.fixture
+def books(make_module: Callable[[str], ModuleType], sqlite_url: str, tmp_path: Path) -> Iterator[Books]:
+    return Books(make_module(HANDLERS), sqlite_url, tmp_path)
+
+
+@pytest.mark.parametrize("before", [PARKING, SCHEDULED], ids=["parking", "scheduled"])
+def test_later_events_of_a_waiting_sequence_wait_after_it(books: Books, before: dict[str, str]) -> None:
+    books.module.FAILING.add(2)
+    books.run(before, "/1", "/2")
+    result = books.run(STREAMING, "/2", *["/1"] * MORE)
+    assert not result.failed
+    assert books.handled == [1, *range(4, 4 + MORE)]
+    assert [position for position, _ in books.waiting()] == [2, 3]
+    books.module.FAILING.clear()
+    books.module.CLOCK.advance(3_600)
+    assert books.run(STREAMING).parked == 0
+    assert books.handled[-2:] == [2, 3]
