@@ -7,7 +7,6 @@ from collections.abc import Callable
 from opencqrs_py.assembly.conditions import (
     BACK_OFF,
     Decision,
-    parks,
     provided,
 )
 from opencqrs_py.assembly.injection import ContainerInjector
@@ -49,10 +48,8 @@ def back_off_of(rule: RetrySettings | JobRetrySettings) -> BackOff:
             )
 
 
-def parking_of(settings: EffectiveGroup, retry: Callable[[], BackOff]) -> ParkingRule | None:
-    """Return how a group parks events, ``None`` if it parks none."""
-    if not parks(settings):
-        return None
+def parking_of(settings: EffectiveGroup, retry: Callable[[], BackOff]) -> ParkingRule:
+    """Return how a group parks events, and handles those that wait, even if it parks none any more."""
     rule = settings.park.retry
     return ParkingRule(
         exponential(rule, rule.max_attempts),

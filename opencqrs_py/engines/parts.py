@@ -236,7 +236,11 @@ def make_processing(
         sequencing=sequencing,
         partitions=partition_resolver.partitions,
         batch_size=options.batch_size,
-        parking=(options.parking or ParkingRule()) if options.parks else None,
+        parking=replace(
+            options.parking or ParkingRule(),
+            on_exhausted=options.on_exhausted,
+            on_undecodable=options.on_undecodable,
+        ),
         schedule=options.schedule,
         replays=make_replay_rule(*parts, dispatcher, ends),
         checkpointing=checkpointing,

@@ -56,8 +56,8 @@ class GroupProcessing:
             a table, with more than four partitions fewer; else 1, so that a crash repeats at most one event.
         clock: Time, for processors that are given no other clock; ``None`` for the machine's.
         limits: How long a call of a handler may take.
-        parking: How events are parked, where the tracker has an inbox; ``None``: none are, but what waits there is
-            handled.
+        parking: How events are parked, and what waits is handled, where the tracker has an inbox; ``None``: as by
+            default.
         schedule: How a scheduled group handles its events; ``None`` for any other. Requires an inbox.
         replays: How events are handled again after a reset; ``None``: like others.
         checkpointing: The participants of the group; ``None`` if it has none. Their events do not wait in an inbox.
@@ -98,7 +98,7 @@ class GroupProcessing:
         self._clock = clock
         self.schedule = schedule
         self.replays = replays
-        sequenced = partitions > 1 or parking is not None or schedule is not None
+        sequenced = partitions > 1 or schedule is not None or (parking is not None and parking.parks)
         of_sequences = sequencing.attributes if sequenced else frozenset[str]()
         self._parking = self._parking_by(parking or ParkingRule())
         whole = self.batch_size == 1 or schedule is not None  # each commit stores the identity of its event

@@ -133,6 +133,11 @@ class ParkingRule:
     on_exhausted: OnExhausted = OnExhausted.STOP
     on_undecodable: OnExhausted = OnExhausted.STOP
 
+    @property
+    def parks(self) -> bool:
+        """Whether events may be parked; if not, only what waits already is handled."""
+        return OnExhausted.PARK in (self.on_exhausted, self.on_undecodable)
+
     def parks_at_once(self, failure: Failure) -> bool:
         """Return whether an event is parked after such a failure of its first attempt."""
         if self.retry is None or failure.position is None:

@@ -96,3 +96,23 @@ def test_later_events_of_a_waiting_sequence_wait_after_it(books: Books, before: 
     books.module.CLOCK.advance(3_600)
     assert books.run(STREAMING).parked == 0
     assert books.handled[-2:] == [2, 3]
+
+
+def test_the_limits_of_the_settings_apply(books: Books) -> None:
+    books.module.FAILING.add(1)
+    limit = {f"{BOOKS}.park.max-sequence-size": "3"}
+    books.run({**PARKING, **limit}, "/1", "/1")
+    assert not books.run({**STREAMING, **limit}, "/1").failed
+    assert books.run({**STREAMING, **limit}, "/1").failed
+
+
+def test_the_attempts_of_the_settings_apply(books: Books) -> None:
+    books.module.FAILING.add(1)
+    attempts = {f"{BOOKS}.park.retry.initial-interval": "10m", f"{BOOKS}.park.retry.max-attempts": "1"}
+    books.run({**PARKING, **attempts}, "/1")
+    books.module.CLOCK.advance(599)
+    books.run({**STREAMING, **attempts})
+    assert books.waiting() == [(1, "retrying")]
+    books.module.CLOCK.advance(1)
+    books.run({**STREAMING, **attempts})
+    assert books.waiting() == [(1, "exhausted")]
