@@ -29,7 +29,6 @@ from opencqrs_py.adapters.sql.dialect import (
     GRANT,
     REPAIR,
     RESTORE,
-    WRITABLE,
     DatabaseAwayError,
     DatabaseBusyError,
     is_outage,
@@ -499,7 +498,7 @@ class Database:
         if self.dialect.denies(error.orig):
             raise EventStoreError("OCQ-304", what, self.label, GRANT) from None
         if self.dialect.is_read_only(error.orig):
-            raise EventStoreError("OCQ-304", what, self.label, WRITABLE) from None
+            raise EventStoreError("OCQ-304", what, self.label, self.dialect.fix_read_only) from None
 
     @property
     def _own_url(self) -> URL | None:

@@ -171,6 +171,7 @@ class Dialect(ABC):
     # What to do when the database refuses the connection.
     fix_refused: ClassVar[str] = f"fix user, password or database in {URL_SETTINGS}; the user must have a right to it"
     connect_seconds: ClassVar[int] = 10  # that a server has to let a user in
+    fix_read_only: ClassVar[str] = WRITABLE
     fix_unreachable: ClassVar[str] = f"start it, or fix {URL_SETTINGS}"  # what to do when it cannot be reached
 
     def hash_of(self, column: str, level: int | None) -> str:

@@ -332,23 +332,24 @@ class SqlProgressTracker(
         self._prepare()
         columns, dialect = self._progress.c, self._database.dialect
         rows = (f"{self._database.prefix}{PROGRESS.name}", f"group_name = {dialect.mark}", "modulus, residue")
-        try:
-            with self._database.writing() as connection:
-                # What a partition has in hand is finished first.
-                connection.exec_driver_sql(dialect.held("epoch", *rows, dialect.patience), (group,)).all()
-                # A server that is stricter than READ COMMITTED would show who waits for the rows the inbox as it was
-                # before, unless they have changed.
-                same = update(self._progress).where(columns.group_name == group).values(epoch=columns.epoch)
-                connection.execute(same)
-                self._inbox.apply(connection, group, change)
-                for skip in skips:
-                    self._record(connection, skip)
-        except InboxChangedError:
-            return False
-        except DBAPIError as error:
-            if not self._timed_out(error):
-                raise
-            raise dialect.too_long(self._database, "the process that handles the group") from error
+        with self._database.explained():
+            try:
+                with self._database.writing() as connection:
+                    # What a partition has in hand is finished first.
+                    connection.exec_driver_sql(dialect.held("epoch", *rows, dialect.patience), (group,)).all()
+                    # A server that is stricter than READ COMMITTED would show who waits for the rows the inbox as it
+                    # was before, unless they have changed.
+                    same = update(self._progress).where(columns.group_name == group).values(epoch=columns.epoch)
+                    connection.execute(same)
+                    self._inbox.apply(connection, group, change)
+                    for skip in skips:
+                        self._record(connection, skip)
+            except InboxChangedError:
+                return False
+            except DBAPIError as error:
+                if not self._timed_out(error):
+                    raise
+                raise dialect.too_long(self._database, "the process that handles the group") from error
         return True
 
     @override
@@ -463,9 +464,9 @@ class SqlProgressTracker(
         keep: Callable[[FoundGroup], GroupRecord] | None,
     ) -> tuple[Cursor, ...]:
         """Claim in one transaction; progress of the whole layout is written, so that another one is noticed at once."""
-        dialect = self._database.dialect
-        with self._database.writing(patience=dialect.take_over_seconds) as connection:
-            dialect.lock_claim(self._database, connection, group, partitions)
+        database, dialect = self._database, self._database.dialect
+        with database.explained(), database.writing(patience=dialect.take_over_seconds) as connection:
+            dialect.lock_claim(database, connection, group, partitions)
             known = held(connection, self._progress, group)
             record = None if keep is None else self._records.find(connection, group)
             if known and record is not None and record.layout is not None:

@@ -96,7 +96,7 @@ class SqliteDialect(Dialect):
     unstorable = frozenset({"nan"})  # it takes NaN for NULL
     loses_transactions = False
     reads_foreign_tables = True
-    fix_refused = f"fix {URL_SETTINGS}: it must name an SQLite file, which this user may write"
+    fix_refused = fix_read_only = f"fix {URL_SETTINGS}: it must name an SQLite file, which this user may write"
 
     @override
     def fix_to_reach(self, url: URL) -> str:
@@ -184,6 +184,10 @@ class SqliteDialect(Dialect):
     @override
     def is_full(self, error: BaseException | None) -> bool:
         return result_code(error) == sqlite3.SQLITE_FULL
+
+    @override
+    def is_read_only(self, error: BaseException | None) -> bool:
+        return result_code(error) == sqlite3.SQLITE_READONLY
 
     @override
     def is_busy(self, error: BaseException | None) -> bool:
