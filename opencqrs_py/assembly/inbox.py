@@ -293,7 +293,7 @@ class InboxControl:
 
         Raises:
             AssemblyError, InboxError: As ``retry``.
-            ValueError: If the number is not 0 to 2,147,483,647.
+            ValueError: If the number is not 0 to 100,000.
         """
         if not 0 <= attempts <= MOST_ATTEMPTS:
             raise ValueError(f"attempts must be 0 to {MOST_ATTEMPTS:,}, got {attempts}")

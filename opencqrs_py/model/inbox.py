@@ -13,8 +13,8 @@ from opencqrs_py.model.event import Event
 from opencqrs_py.model.naming import counted, storable
 from opencqrs_py.model.times import in_milliseconds
 
-MOST_ATTEMPTS = 2**31 - 1
-"""Most attempts that a person may set, as databases can store them."""
+MOST_ATTEMPTS = 100_000
+"""Most attempts that a person may set: a back-off without end goes through as many waits before each attempt."""
 
 _ERRORS_KEPT = 10  # the first one, and the newest
 
