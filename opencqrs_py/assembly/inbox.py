@@ -106,11 +106,13 @@ class ShownEntry:
         entry: The event as it waits.
         first: The first event of its sequence, which is tried before all others.
         event: The stored event; ``None`` if it no longer exists.
+        shares_id: Whether other events of the group that wait have the same id, as of other sources.
     """
 
     entry: InboxEntry
     first: InboxEntry
     event: Event | None
+    shares_id: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +215,8 @@ class InboxControl:
         those = tracker.entries(entry.group, most=1, selection=InboxSelection(entry.sequence_id))
         first = _as_of(those[0], self._now()) if those else entry  # which may have left meanwhile
         events = events_of(self._source(), (entry,))
-        return ShownEntry(entry, first, events[0] if events else None)
+        alike = [one for one in self._matching(entry.group, tracker, InboxFilter(event=entry.event_id)) if one != entry]
+        return ShownEntry(entry, first, events[0] if events else None, shares_id=bool(alike))
 
     def retry(self, which: InboxFilter, *, dry_run: bool = False) -> list[InboxStep]:
         """Have the first event of each sequence with an event that matches tried at once, whatever it waits for.

@@ -297,7 +297,7 @@ def _print_entry(shown: ShownEntry, project: str) -> None:
         _print(f"attempt {number}, {error.at}: {error.error}")
         if error.lines:
             stdout().print(clean(scrubbed(error.lines.rstrip("\n"))), markup=False, soft_wrap=True)
-    for what, command in _next(entry, project):
+    for what, command in _next(shown, project):
         print_result(f"{what + ':':<26}{command}")
 
 
@@ -317,12 +317,17 @@ def _numbered(entry: InboxEntry) -> Iterator[tuple[int, AttemptError]]:
         yield (1 if index == 0 and count > 1 else entry.attempts - (count - 1 - index)), error
 
 
-def _next(entry: InboxEntry, project: str) -> Iterator[tuple[str, str]]:
+def _next(shown: ShownEntry, project: str) -> Iterator[tuple[str, str]]:
     """Yield what can be done with an event, and what to type for it, with the options that say which project it is."""
-    which = f"--group {shlex.quote(entry.group)} --event {shlex.quote(entry.event_id)}{project}"
+    entry = shown.entry
+    sequence = f" --sequence {shlex.quote(entry.sequence_id)}" if shown.shares_id else ""
+    which = f"--group {shlex.quote(entry.group)}{sequence} --event {shlex.quote(entry.event_id)}{project}"
     if entry.status is InboxStatus.PAUSED:
         yield "to let it continue", f"opencqrs inbox resume {which}"
-    yield "to try it at once", f"opencqrs inbox retry {which}"
+    if entry.status is InboxStatus.EXPIRED:
+        yield "to remove it", f"opencqrs inbox purge {which}"
+    else:
+        yield "to try it at once", f"opencqrs inbox retry {which}"
     if entry.status.moves:
         yield "to let it wait for you", f"opencqrs inbox pause {which}"
     if entry.status is InboxStatus.EXHAUSTED:

@@ -204,7 +204,12 @@ def test_a_person_purges_what_has_expired_in_a_scheduled_group(parking):
     first, second = said(parking, "list", "--status", "expired")
     assert first.startswith("[late-fines /books/isbn-2] event 2 at position 2 (library.book-lent.v1) expired")
     assert second.startswith("[late-fines /books/isbn-2] event 2b at position 3 (library.book-lent.v1) expired")
-    assert said(parking, "show", "--event", "2")[1].endswith("; expires T")
+    shown = said(parking, "show", "--event", "2")
+    assert shown[1].endswith("; expires T")
+    assert shown[-2:] == [
+        "to remove it:             opencqrs inbox purge --group late-fines --event 2",
+        "to leave it unhandled:    opencqrs inbox skip --group late-fines --event 2 --reason TEXT",
+    ]
     gone = "[late-fines /books/isbn-2] event 2 at position 2, retrying"
     assert said(parking, "purge", "--event", "2", "--dry-run") == [f"{gone}: would be removed"]
     assert said(parking, "purge", "--event", "2") == [f"{gone}: removed"]
@@ -212,6 +217,18 @@ def test_a_person_purges_what_has_expired_in_a_scheduled_group(parking):
     assert (purged["position"], purged["was"], purged["status"]) == (3, "retrying", "removed")
     assert [row["event_id"] for row in parking.opencqrs("inbox", "list", "--format", "json").json] == ["4"]
     assert parking.opencqrs("events", "skipped", "--format", "json").json == []
+
+
+def test_the_commands_that_are_shown_mean_no_other_event_with_the_same_id(parking, event_line):
+    parking.write("more.ndjson", event_line(2, id="4", source="urn:another"))
+    parking.opencqrs("events", "import", "more.ndjson")
+    parking.opencqrs("run", "--until-caught-up")
+    shown = said(parking, "show", "5", "--group", "late-fines")
+    commands = [line.partition(":")[2].strip().removesuffix("TEXT") for line in shown if line.startswith("to ")]
+    assert all("--sequence /books/isbn-2 --event 4" in command for command in commands)
+    parking.opencqrs(*shlex.split(commands[-1])[1:], "why")
+    left = parking.opencqrs("inbox", "list", "--format", "json").json
+    assert [row["position"] for row in left] == [2, 3, 4]
 
 
 def test_a_run_of_a_scheduled_group_exits_with_3_while_events_wait(parking):
