@@ -93,7 +93,7 @@ class Replay:
         if len(self.text) > _LONGEST:
             new = counted(len(self.unhandled), "event", "events")
             what = f"the context and {new} never handled among others are too much to keep"
-            fix = "let the group handle them first, or opencqrs inbox purge those that wait; and shorten --context"
+            fix = "let the group handle them first, or opencqrs inbox skip those that wait; and shorten --context"
             raise ResetError("OCQ-612", what, f"group {self.reset.group}", fix)
 
     @classmethod
