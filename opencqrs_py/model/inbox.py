@@ -228,11 +228,13 @@ class ParkedSequences:
         ids: Their ids; empty for a scheduled group, since all of its events wait there.
         due_at: ISO 8601 time, in UTC, from which the first of them may be tried; ``None``: all wait for a person.
         seen_at: When that was read, likewise.
+        log_first: Whether the log has the next step, since the last one was an attempt here that failed.
     """
 
     ids: frozenset[str] = frozenset()
     due_at: str | None = None
     seen_at: str = ""
+    log_first: bool = False
 
 
 NOTHING_PARKED = ParkedSequences()

@@ -57,7 +57,13 @@ class Parking:
     def look(self, group: str, cursors: Sequence[Cursor], now: datetime) -> list[Cursor]:
         """Return cursors of partitions of the group with what waits there."""
         found = self.inbox.parked(group, [cursor.partition for cursor in cursors])
-        return [replace(one, parked=replace(found[one.partition], seen_at=in_milliseconds(now))) for one in cursors]
+        seen_at = in_milliseconds(now)
+
+        def seen(cursor: Cursor) -> ParkedSequences:
+            log_first = cursor.parked is not None and cursor.parked.log_first
+            return replace(found[cursor.partition], seen_at=seen_at, log_first=log_first)
+
+        return [replace(one, parked=seen(one)) for one in cursors]
 
     def look_ahead(self, group: str, cursors: Sequence[Cursor], now: datetime, *, expiring: bool) -> list[Cursor]:
         """Return cursors of partitions of a scheduled group with the time at which the first event of each is due."""
@@ -309,7 +315,7 @@ class PartitionInbox:
             return replace(done, cursor=unseen(done.cursor), failure=None)
         wait = self._rule.wait_after(entry, entry.retries) if after.status is InboxStatus.RETRYING else None
         parked = Parked(failure, entry.sequence_id, after.attempts, wait)
-        return replace(done, cursor=unseen(done.cursor), failure=None, parked=(parked,))
+        return replace(done, cursor=unseen(done.cursor, log_first=True), failure=None, parked=(parked,))
 
     def _uncounted(
         self, cursor: Cursor, entries: Sequence[InboxEntry], failure: Failure, marked: InboxEntry | None
@@ -341,9 +347,10 @@ def _alike(entries: Sequence[InboxEntry]) -> tuple[InboxEntry, ...]:
     return tuple(takewhile(lambda entry: entry.status.moves and entry.replaying is first, entries))
 
 
-def unseen(cursor: Cursor) -> Cursor:
-    """Return the cursor, set to check the inbox before its next step."""
-    return cursor if cursor.parked is None else replace(cursor, parked=replace(cursor.parked, seen_at=""))
+def unseen(cursor: Cursor, *, log_first: bool = False) -> Cursor:
+    """Return the cursor, set to check the inbox before its next step, or to take that with the log first."""
+    known = cursor.parked
+    return cursor if known is None else replace(cursor, parked=replace(known, seen_at="", log_first=log_first))
 
 
 def with_sequence(cursor: Cursor, sequence_id: str) -> Cursor:

@@ -237,10 +237,19 @@ class PartitionProcessor:
         return cursor.replayed
 
     def _from_inbox(self, cursor: Cursor, inbox: PartitionInbox) -> Outcome:
-        """Take the next step with events that are due in the inbox; with those of the log if none are."""
+        """Take the next step with events that are due in the inbox; with those of the log if none are.
+
+        After an attempt in the inbox that has failed, events of the log come first: attempts may take so long that
+        others are due all the time.
+        """
         try:
             seen = inbox.look(cursor)
-            outcome = inbox.step(seen) or self._from_log(seen)
+            if seen.parked is not None and seen.parked.log_first:
+                outcome = self._from_log(replace(seen, parked=replace(seen.parked, log_first=False)))
+                if outcome.idle:
+                    outcome = inbox.step(outcome.cursor) or outcome
+            else:
+                outcome = inbox.step(seen) or self._from_log(seen)
         except BaseException as error:
             raise_interrupt(error)
             return Outcome(cursor, failure=self._failure(error, Origin.FRAMEWORK))

@@ -212,6 +212,39 @@ def test_the_waits_of_a_parked_event_grow_and_then_it_waits_for_a_person() -> No
     ]
 
 
+@pytest.mark.parametrize("alone", [True, False])
+def test_attempts_that_keep_failing_leave_every_other_step_to_the_log(*, alone: bool) -> None:
+    world = World(["/a"] if alone else ["/a", "/b", "/c"], rule=ParkingRule(ExponentialBackOff(0.0)))
+    world.errors = dict.fromkeys(
+        range(1, world.store.head() + 1), NO
+    )  # which are due again at once, as they would be if an attempt took long
+    world.claim()
+    (driver,) = world.drivers
+    for _ in range(9):
+        driver.step()
+    assert len(world.tracker.entries("group")) == world.store.head()
+    new = range(world.store.head() + 1, world.store.head() + 9)
+    world.append(["/d"] * len(new))
+    before = len(world.calls)
+    for _ in range(4):
+        driver.step()
+    assert world.positions == [*new]
+    assert [call.parked for call in world.calls[before:]].count(True) == 2
+
+
+def test_progress_that_is_stored_in_the_turn_of_the_log_is_not_forgotten() -> None:
+    world = World(["/a"], partitions=2, rule=ParkingRule(ExponentialBackOff(0.0)))
+    world.errors = {1: NO}
+    world.claim()
+    owner = next(driver for driver in world.drivers if driver.partition.owns("/a"))
+    for _ in range(3):
+        owner.step()
+    world.append([name for name in map("/{}".format, range(99)) if not owner.partition.owns(name)])
+    for _ in range(6):
+        assert owner.step().failure is None
+    assert (owner.cursor.stored, owner.over) == (world.store.head(), False)
+
+
 def test_the_longest_wait_that_can_be_set_has_an_end() -> None:
     longest = parse_duration("365000d")
     world = World(["/a"], rule=ParkingRule(FixedBackOff(longest)), retry=FixedBackOff(longest, max_attempts=1))
