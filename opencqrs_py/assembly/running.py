@@ -211,7 +211,7 @@ def starting_position(settings: EffectiveGroup, source: EventSource, tracker: Pr
     alike = [name for name in known if canonical(name) == canonical(settings.name)]
     if alike and settings.name not in alike:
         what = f"group '{settings.name}' has no progress, but '{alike[0]}' has: the same name in another spelling"
-        rows = "its rows in opencqrs_progress and opencqrs_groups"
+        rows = "its rows in opencqrs_progress, opencqrs_groups and opencqrs_inbox"
         fix = f"write '{alike[0]}' in the handlers; or rename {rows}, or delete them to start again"
         raise AssemblyError("OCQ-528", what, f"group {settings.name}", fix)
     setting = settings.fetch.initial_position

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -136,6 +137,8 @@ def test_a_group_whose_spelling_has_changed_does_not_start_again(make, tmp_path)
         second.run(until_caught_up=True)
     assert caught.value.code == "OCQ-528"
     assert "'bookCatalog' has no progress, but 'book-catalog' has" in caught.value.what
+    # What waits under the old name would else be lost: the progress is beyond it.
+    assert re.findall(r"opencqrs_\w+", caught.value.fix) == ["opencqrs_progress", "opencqrs_groups", "opencqrs_inbox"]
     assert seen(tmp_path) == 20
 
 
