@@ -191,10 +191,10 @@ class _Look:
 
     def _listed(self, folder: Path) -> list[os.DirEntry[str]]:
         try:
-            if not folder.is_dir():
-                return []
             with os.scandir(folder) as entries:
                 found = list(islice(entries, MOST_ENTRIES - self._entries + 1))
+        except (FileNotFoundError, NotADirectoryError):  # which Path.is_dir() says of more since Python 3.14
+            return []
         except OSError as error:
             self.passed_over.append(PassedOver(folder, f"it cannot be read ({error.strerror})"))
             return []

@@ -464,6 +464,26 @@ def test_a_rebuild_that_another_process_ends_meanwhile_says_so_and_changes_nothi
         assert wrong.positions() == {14}
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("by_another", [_given_up, _completed])
+def test_a_rebuild_that_another_process_ends_right_before_the_swap_says_so(
+    wrong: World, by_another: Callable[[Rebuilds], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swap: Callable[..., object] = Shadows.swap
+    with wrong.application() as application, wrong.application() as other:
+        todo = [by_another]
+
+        def late(shadows: Shadows, *arguments: object) -> object:
+            while todo:
+                todo.pop()(other.rebuilds)
+            return swap(shadows, *arguments)
+
+        monkeypatch.setattr(Shadows, "swap", late)
+        with pytest.raises(RebuildError, match=r"OCQ-630.*another process has ended the rebuild of group 'catalog'"):
+            application.rebuilds.rebuild("catalog")
+        assert wrong.lent()["/books/3"] == (2 if by_another is _completed else 99)
+
+
 @pytest.mark.parametrize("kind", [SQLITE])
 @pytest.mark.parametrize("lets_go", [True, False], ids=["who fills it lets go", "who fills it is stuck"])
 def test_an_abort_takes_no_file_away_from_who_fills_it_unless_that_one_is_stuck(

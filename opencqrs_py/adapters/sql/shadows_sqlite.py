@@ -34,6 +34,7 @@ from opencqrs_py.adapters.sql.swaps import (
     Swap,
     Swapped,
     built_record,
+    ended_elsewhere,
     old_gone,
     require_building,
     require_old,
@@ -165,7 +166,10 @@ class SqliteShadows(Shadows):
     def _swap(self, swap: Swap) -> Swapped:
         group = swap.group
         shadow, old = self._file("shadow", group), self._file("old", group)
-        size = shadow.stat().st_size
+        try:
+            size = shadow.stat().st_size
+        except FileNotFoundError:
+            raise ended_elsewhere(group) from None
         wait = max(1, round(2 * size / _BYTES_A_SECOND))  # the old tables are copied as well
         text = "the tables of group %s are copied into the live file (%s bytes): other writers wait for about %d s"
         _log.warning(text, group, f"{size:,}", wait)
