@@ -138,13 +138,22 @@ def as_type(column: pa.Array, wanted: pa.DataType) -> pa.Array:
     Raises:
         ValueError: If it cannot hold a value.
     """
-    if pa.types.is_floating(wanted) and column.type == wanted and pc.any(pc.is_inf(column)).as_py():
+    if _has_infinity(column):
         raise ValueError("a number is too large")  # JSON knows no infinity
     if column.type == wanted:
         return column
     if wanted == MOMENT:
         return moments(column)
     return pc.cast(column, wanted)
+
+
+def _has_infinity(column: pa.Array) -> bool:
+    """Return whether there is an infinity in a column, however deep."""
+    if pa.types.is_floating(column.type):
+        return pc.any(pc.is_inf(column)).as_py() is True
+    if pa.types.is_list(column.type):
+        return _has_infinity(column.flatten())
+    return pa.types.is_struct(column.type) and any(map(_has_infinity, column.flatten()))
 
 
 def moments(texts: pa.Array) -> pa.Array:

@@ -109,6 +109,20 @@ def test_a_number_that_is_too_large_for_its_column_does_not_become_infinite():
         parsed("f FLOAT", '{"f": 1e39}')
 
 
+@pytest.mark.parametrize(
+    ("fields", "payload"),
+    [
+        ("f ARRAY<FLOAT>", '{"f": [0.5, -1e39]}'),
+        ("f STRUCT<g: FLOAT>", '{"f": {"g": 1e39}}'),
+        ("f ARRAY<STRUCT<g: ARRAY<FLOAT>>>", '{"f": [{"g": []}, {"g": [1e39]}]}'),
+    ],
+)
+def test_a_number_too_large_for_a_float_is_an_error_however_deep_it_is(fields: str, payload: str) -> None:
+    assert parsed(fields, payload.replace("e39", "e0"))
+    with pytest.raises(EngineError, match=r"OCQ-419.*FLOAT.* cannot hold"):
+        parsed(fields, payload)
+
+
 @given(
     st.datetimes(), st.sampled_from(["Z", "+01:00", "-11:30", "z"]), st.sampled_from(["", ".5", ".1234567", ".000001"])
 )
