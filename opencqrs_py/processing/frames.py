@@ -255,7 +255,9 @@ class FrameDispatcher(EventTables):
     def _failed(self, chunk: PositionRange, found: BaseException) -> ChunkFailedError:
         alone = len(chunk) == 1
         if isinstance(found, EventOfRangeError):
-            return ChunkFailedError(chunk.index_of(found.position), found.error)
+            if 0 <= (index := chunk.index_of(found.position)) < len(chunk):
+                return ChunkFailedError(index, found.error)
+            found = found.error  # the handler has kept a data frame of an earlier range
         if isinstance(found, HandlerSignatureError):  # the handler's request is wrong, not an event
             found = ProjectCodeError(found.code, found.what, found.where, found.fix)
         elif isinstance(found, WorkerLostError) and alone:

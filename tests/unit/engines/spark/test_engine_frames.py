@@ -24,7 +24,7 @@ from opencqrs_py.model.partition import layout
 from opencqrs_py.processing.binding import bind
 from opencqrs_py.processing.calls import CallLimits
 from opencqrs_py.processing.event_types import EventTypes
-from opencqrs_py.processing.frames import FrameDispatcher, OpenedFrames
+from opencqrs_py.processing.frames import EventOfRangeError, FrameDispatcher, OpenedFrames
 from opencqrs_py.processing.notices import Observer
 from opencqrs_py.processing.reading import Reading
 from opencqrs_py.processing.recovery import ExponentialBackOff
@@ -155,6 +155,20 @@ def test_the_frames_of_each_range_are_closed_when_its_handler_has_ended(
     engine.open()
     engine.seen.wait_for(EVENTS)
     assert Frames.closed == len(engine.ranges)
+
+
+def test_an_event_of_an_earlier_range_is_the_error_of_the_handler(engine: Engine) -> None:
+    def read_what_was_kept() -> None:
+        first, _ = engine.ranges[-1]
+        if first > 10:
+            raise EventOfRangeError(3, ValueError("isbn: not a text"))
+
+    engine.during = read_what_was_kept
+    engine.start()
+    engine.open()
+    failure = engine.seen.wait_for_failure()
+    assert "isbn: not a text" in failure
+    assert engine.ranges == [(1, 10), (11, 20), (11, 15), (11, 12), (11, 11)]
 
 
 def test_jobs_of_the_handler_bear_the_name_of_the_group_and_a_tag(engine: Engine) -> None:
