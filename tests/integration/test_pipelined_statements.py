@@ -147,6 +147,13 @@ connection.execute("SELECT 1")
 with connection.pipeline():
     cursor = connection.execute("SELECT 7")
 note = cursor.fetchone()""",
+    "a row factory that reads the description": """
+def named(cursor):
+    names = [column.name for column in cursor.description or ()]
+    return lambda values: dict(zip(names, values))
+cursors = [connection.cursor(row_factory=named).execute("SELECT repeat('x', 9000) AS text") for _ in range(8)]
+if event.number == 39:
+    note = [{name: len(value) for name, value in cursor.fetchone().items()} for cursor in cursors]""",
     "a setting of the transaction": """
 connection.execute("SET LOCAL work_mem = '1MB'")
 note = connection.execute("SHOW work_mem").fetchone()""",

@@ -52,7 +52,7 @@ class PsycopgPipeline(Pipeline):
         self._connection = connection
         self._pipeline = psycopg.Pipeline(connection)
         self._wait = connection.wait
-        self._thread = get_ident()
+        self._thread = self._reader = get_ident()
         self._is_on = self._failed = self._closed = False
         connection.cursor_factory = PipelinedCursor
         connection.server_cursor_factory = _ServerCursor
@@ -69,6 +69,7 @@ class PsycopgPipeline(Pipeline):
         """Send a statement with others, and read the answers that have arrived."""
         connection = self._connection
         with connection.lock:
+            self._reader = get_ident()
             try:
                 if not self._is_on:
                     self._wait(self._pipeline._enter_gen())  # noqa: SLF001
@@ -83,6 +84,11 @@ class PsycopgPipeline(Pipeline):
                 raise
             finally:
                 connection._pipeline = None  # noqa: SLF001
+
+    def is_read(self) -> bool:
+        """Return whether psycopg, or a row factory that it calls, looks at answers now: they need no wait."""
+        pipeline = self._connection._pipeline  # noqa: SLF001
+        return pipeline is not None and (pipeline is not self._pipeline or self._reader == get_ident())
 
     def arrive(self) -> None:
         """Wait for the answers to everything that was sent, since one of them is needed."""
@@ -126,7 +132,7 @@ class PsycopgPipeline(Pipeline):
         """Wait for all answers and leave the mode; raises the first error that has come."""
         if not self._is_on:
             return
-        self._is_on = False
+        self._is_on, self._reader = False, get_ident()
         error: BaseException | None = None
         try:
             self._connection._pipeline = self._pipeline  # noqa: SLF001
@@ -221,6 +227,8 @@ class PipelinedCursor(psycopg.Cursor[Any]):
 
     def _arrive(self) -> None:
         pipeline = vars(self._conn).get(_NAME)
+        if pipeline is not None and pipeline.is_read():
+            return
         if self._closed:
             self._reset(reset_query=False)  # as psycopg does at the end, before what comes now
         elif pipeline is not None:
