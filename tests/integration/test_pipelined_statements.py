@@ -147,6 +147,9 @@ connection.execute("SELECT 1")
 with connection.pipeline():
     cursor = connection.execute("SELECT 7")
 note = cursor.fetchone()""",
+    "many rows at once after a statement": """
+connection.execute("SELECT 1")
+connection.cursor().executemany("INSERT INTO keys VALUES (%s, 1)", [(event.number * 10 + n,) for n in range(3)])""",
     "a row factory that reads the description": """
 def named(cursor):
     names = [column.name for column in cursor.description or ()]
@@ -168,6 +171,11 @@ note = found""",
     "the state of the transaction": """
 connection.execute("SELECT 1").fetchone()
 note = connection.info.transaction_status.name""",
+}
+HANDLED_AGAIN = {
+    "a savepoint for a statement that may fail",
+    "a savepoint as SQL",
+    "a statement that fails once",
 }
 FAILS = {
     "a statement fails": f"""connection.execute("{INSERT}", (event.key,))""",
@@ -270,15 +278,30 @@ def both(
         return with_pipeline, ran(url, module, folder)
 
 
+@pytest.fixture
+def again(monkeypatch: pytest.MonkeyPatch) -> list[Pipelining]:
+    """Those of the chunks that were handled again without a pipeline."""
+    found: list[Pipelining] = []
+    failed = Pipelining.failed
+
+    def noted(pipelining: Pipelining) -> None:
+        found.append(pipelining)
+        failed(pipelining)
+
+    monkeypatch.setattr(Pipelining, "failed", noted)
+    return found
+
+
 @pytest.mark.postgresql
-@pytest.mark.parametrize("body", RIGHT.values(), ids=RIGHT)
+@pytest.mark.parametrize("what", RIGHT)
 def test_what_handlers_may_do_has_the_same_result(
-    body: str, make_module, postgresql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent
+    what: str, make_module, postgresql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent, again
 ) -> None:
-    with_pipeline, without = both(body, make_module, postgresql_url, tmp_path, monkeypatch)
+    with_pipeline, without = both(RIGHT[what], make_module, postgresql_url, tmp_path, monkeypatch)
     assert with_pipeline == without
     assert [number for number, _ in without.tables["log"]] == list(range(EVENTS))
     assert sum(one.statements for one in sent) > 0
+    assert bool(again) == (what in HANDLED_AGAIN)
 
 
 @pytest.mark.postgresql

@@ -134,6 +134,7 @@ class PsycopgPipeline(Pipeline):
             return
         self._is_on, self._reader = False, get_ident()
         error: BaseException | None = None
+        other = self._connection._pipeline  # noqa: SLF001 one that begins now: a handler's own, or of many rows at once
         try:
             self._connection._pipeline = self._pipeline  # noqa: SLF001
             self._wait(self._pipeline._exit_gen())  # noqa: SLF001
@@ -142,7 +143,7 @@ class PsycopgPipeline(Pipeline):
             raise
         finally:
             self._failed = self._failed or error is not None
-            self._connection._pipeline = None  # noqa: SLF001
+            self._connection._pipeline = other  # noqa: SLF001
             self._pipeline._exit(error)  # noqa: SLF001
 
 
@@ -249,4 +250,5 @@ class _ServerCursor(psycopg.ServerCursor[Any]):
 
 @lru_cache(maxsize=1_000)
 def _is_plain(query: str) -> bool:
-    return _PLAIN.match(query) is not None
+    """Return whether a text is one plain statement; the server takes several only if they are not pipelined."""
+    return _PLAIN.match(query) is not None and ";" not in query.rstrip("; \n")
