@@ -390,6 +390,28 @@ def test_a_row_of_another_unique_key_is_never_changed(connection: Connection, ki
             bulk.upsert(connection, "loans", rows, keys="isbn")
 
 
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("mariadb", marks=pytest.mark.mariadb)])
+@pytest.mark.parametrize("other", ["A", "a ", "à"])
+def test_keys_that_the_database_takes_for_the_same_are_refused(connection: Connection, kind: str, other: str) -> None:
+    if kind == "sqlite" and other != "A":
+        pytest.skip("SQLite ignores case only")
+    collation = "NOCASE" if kind == "sqlite" else "utf8mb4_general_ci"
+    connection.execute(
+        text(f"CREATE TABLE alike (isbn VARCHAR(40) COLLATE {collation} PRIMARY KEY, reader VARCHAR(9))")
+    )
+    rows = [{"isbn": "a", "reader": "ada"}, {"isbn": "b", "reader": "bob"}, {"isbn": other, "reader": "eve"}]
+    with refused("OCQ-362", "for the same isbn"):
+        bulk.upsert(connection, "alike", rows, keys="isbn")
+
+
+def test_keys_that_differ_in_case_are_others_where_the_table_says_so(connection: Connection, kind: str) -> None:
+    binary = {"sqlite": "BINARY", "postgresql": '"C"', "mariadb": "utf8mb4_bin"}[kind]
+    connection.execute(text(f"CREATE TABLE exact (isbn VARCHAR(40) COLLATE {binary} PRIMARY KEY, reader VARCHAR(9))"))
+    rows = [{"isbn": isbn, "reader": isbn} for isbn in ("a", "A", "à")]
+    assert bulk.upsert(connection, "exact", rows, keys="isbn") == 3
+    assert connection.execute(text("SELECT COUNT(*) FROM exact WHERE isbn = reader")).scalar() == 3
+
+
 # Side by side
 
 

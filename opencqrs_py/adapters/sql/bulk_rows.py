@@ -10,6 +10,7 @@ from itertools import groupby
 from math import isfinite
 from operator import add as plus
 from typing import Any
+from unicodedata import combining, normalize
 from uuid import UUID
 
 from opencqrs_py.adapters.sql.bulk_write import ColumnValues, TableShape
@@ -159,12 +160,20 @@ class UpsertRequest:
         if len(set(keys)) == len(keys):
             return {name: [column[index] for index in order] for name, column in self.columns.items()}
         same = [list(group) for _, group in groupby(order, keys.__getitem__)]
-        if others := [name for name in self.columns if name not in (*self.keys, *self.add)]:
+        if self.others:
             doubled = next(group for group in same if len(group) > 1)
-            what = f"{len(doubled)} rows have the same {', '.join(self.keys)} ({keys[doubled[0]]!r})"
-            fix = f"keep one of them, or let {', '.join(others)} be added too"
-            raise BulkWriteError("OCQ-362", what, f"bulk.upsert into {self.table}", fix)
+            raise self.doubled(f"{len(doubled)} rows have the same {', '.join(self.keys)} ({keys[doubled[0]]!r})")
         return {name: self._summed(name, same) for name in self.columns}
+
+    @property
+    def others(self) -> list[str]:
+        """The columns that are set, so that of rows with the same keys one would be lost."""
+        return [name for name in self.columns if name not in (*self.keys, *self.add)]
+
+    def doubled(self, what: str) -> BulkWriteError:
+        """Return the error that rows have the same keys."""
+        fix = f"keep one of them, or let {', '.join(self.others)} be added too"
+        return BulkWriteError("OCQ-362", what, f"bulk.upsert into {self.table}", fix)
 
     def _summed(self, name: str, same: Iterable[Sequence[int]]) -> list[Any]:
         column = self.columns[name]
@@ -172,6 +181,22 @@ class UpsertRequest:
             return [column[group[0]] for group in same]
         total = _total_of(column)
         return [total([column[index] for index in group]) for group in same]
+
+
+def alike(rows: Iterable[tuple[Any, ...]]) -> list[list[tuple[Any, ...]]]:
+    """Return the keys, of some that differ, that databases may take for the same: by case, accents, or spaces after."""
+    found: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {}
+    for row in rows:
+        found.setdefault(tuple(map(_folded, row)), []).append(row)
+    return [same for same in found.values() if len(same) > 1]
+
+
+def _folded(value: Any) -> Any:
+    if type(value) is not str:
+        return value
+    if not value.isascii():
+        value = "".join(each for each in normalize("NFKD", value) if not combining(each))
+    return value.casefold().rstrip()
 
 
 def _total_of(column: ColumnValues) -> Callable[[list[Any]], Any]:

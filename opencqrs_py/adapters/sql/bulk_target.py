@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from opencqrs_py.adapters.sql.bulk_rows import UpsertRequest, check_floats
+from opencqrs_py.adapters.sql.bulk_rows import UpsertRequest, alike, check_floats
 from opencqrs_py.adapters.sql.bulk_tables import fitting_shape, forget_shape
 from opencqrs_py.adapters.sql.bulk_write import BulkWrite, ColumnValues, TableShape
 from opencqrs_py.adapters.sql.dialect import Dialect
@@ -54,4 +54,18 @@ class Target:
         except DBAPIError:
             self.forget_shape()
             raise
+        if wanted.others:
+            self._require_all(write, wanted)
         return len(write)
+
+    def _require_all(self, write: BulkWrite, wanted: UpsertRequest) -> None:
+        """Refuse keys that the table's collation takes for the same: only the last of their rows would be there."""
+        where = " AND ".join(f"{write.quoted(name)} = {self.dialect.mark}" for name in self.keys)
+        for same in alike(zip(*(write.columns[name] for name in self.keys), strict=True)):
+            text = f"SELECT COUNT(*) FROM {write.table} WHERE {' OR '.join([f'({where})'] * len(same))}"  # noqa: S608
+            values = tuple(value for row in same for value in row)
+            if not {str, int}.issuperset(map(type, values)):  # drivers take moments and decimals differently
+                continue
+            if (self.connection.exec_driver_sql(text, values).scalar() or 0) < len(same):
+                named = ", ".join(repr(row[0] if len(row) == 1 else row) for row in same)
+                raise wanted.doubled(f"the table takes {named} for the same {', '.join(self.keys)}")
