@@ -282,6 +282,13 @@ def test_maps_of_arrow_are_written_as_objects_however_deep_they_are(connection: 
     assert document == {"of": {"a": 1}, "each": [{"b": 2}, None, {}], "by number": {"7": {"c": 3}}}
 
 
+def test_moments_within_lists_and_objects_are_written_in_utc(connection: Connection) -> None:
+    moment = pa.struct([("at", pa.list_(pa.timestamp("us", "Europe/Berlin")))])
+    rows = pa.table({"number": [1], "text": pa.array([{"at": [datetime(2026, 1, 1, tzinfo=UTC)]}], moment)})
+    bulk.upsert(connection, "kinds", rows, keys="number")
+    assert connection.execute(select(VALUES.c.text)).scalar() == '{"at":["2026-01-01T00:00:00+00:00"]}'
+
+
 def test_decimals_are_added_exactly_or_not_at_all(connection: Connection, kind: str) -> None:
     rows = pa.table({"isbn": ["a", "a"], "paid": pa.array([Decimal("1e20"), Decimal("0.0001")], pa.decimal128(38, 4))})
     if kind == "sqlite":
