@@ -353,6 +353,7 @@ def test_a_stop_right_before_the_processors_begin_leaves_nothing_behind(engine, 
     store = application.container.control_store()
     assert store is not None
     assert [record for record in store.view().nodes if record.alive] == []
+    application.stop()  # closes what was opened for that question
     assert list(rows_of(tmp_path / "opencqrs.db", "SELECT group_name FROM opencqrs_progress")) == []
 
 
