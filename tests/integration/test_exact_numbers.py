@@ -102,3 +102,4 @@ def test_an_upcaster_that_returns_what_is_no_number_of_json_stops_the_partition(
     (partition,) = status.partitions
     assert partition.position == 0
     assert f"JSON has no {discount}" in partition.error
+    application.stop()  # closes what was opened to look

@@ -105,3 +105,4 @@ def test_what_waits_in_the_inbox_is_seen_by_the_process_that_runs_the_group_and_
     for seen in (running, made.status()):
         assert sum(count for partition in seen[0].partitions for _, count in partition.parked) == 2
     assert [one.position for one in made.inbox.entries(InboxFilter())] == [8, 9]
+    made.stop()  # closes what was opened to look
