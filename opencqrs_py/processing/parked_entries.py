@@ -140,7 +140,7 @@ class ParkingRule:
 
     def parks_at_once(self, failure: Failure) -> bool:
         """Return whether an event is parked after such a failure of its first attempt."""
-        if self.retry is None or failure.position is None:
+        if not self.parks or self.retry is None or failure.position is None:
             return False
         wanted = {"on_exhausted": self.on_exhausted, "on_undecodable": self.on_undecodable}
         exhausted = next(self.retry.waits(), None) is None
