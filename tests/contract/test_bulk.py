@@ -34,6 +34,7 @@ from sqlalchemy import (
     select,
     text,
 )
+from sqlalchemy.event import listen, remove
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, registry
 
@@ -417,6 +418,36 @@ def test_keys_that_differ_in_case_are_others_where_the_table_says_so(connection:
     rows = [{"isbn": isbn, "reader": isbn} for isbn in ("a", "A", "à")]
     assert bulk.upsert(connection, "exact", rows, keys="isbn") == 3
     assert connection.execute(text("SELECT COUNT(*) FROM exact WHERE isbn = reader")).scalar() == 3
+
+
+def test_many_keys_that_differ_in_case_are_counted_by_few_statements(connection: Connection, kind: str) -> None:
+    binary = {"sqlite": "BINARY", "postgresql": '"C"', "mariadb": "utf8mb4_bin"}[kind]
+    columns = f"isbn VARCHAR(40) COLLATE {binary}, number INTEGER, reader VARCHAR(9), PRIMARY KEY (isbn, number)"
+    connection.execute(text(f"CREATE TABLE exact ({columns})"))
+    rows = [{"isbn": isbn, "number": n, "reader": isbn} for n in range(600) for isbn in ("a", "A")]
+    sent: list[str] = []
+
+    def note(_connection: object, _cursor: object, statement: str, *_others: object) -> None:
+        sent.append(statement)
+
+    listen(connection, "before_cursor_execute", note)
+    try:
+        assert bulk.upsert(connection, "exact", rows, keys=["isbn", "number"]) == 1_200
+    finally:
+        remove(connection, "before_cursor_execute", note)
+    assert sum("SELECT COUNT(*)" in statement for statement in sent) == 3
+
+
+def test_the_one_key_of_many_that_the_database_takes_for_another_is_named(connection: Connection, kind: str) -> None:
+    if kind == "postgresql":
+        pytest.skip("PostgreSQL refuses the statement itself")
+    collation = "NOCASE" if kind == "sqlite" else "utf8mb4_general_ci"
+    columns = f"isbn VARCHAR(40) COLLATE {collation}, number INTEGER, reader VARCHAR(9), PRIMARY KEY (isbn, number)"
+    connection.execute(text(f"CREATE TABLE alike ({columns})"))
+    rows = [{"isbn": f"a{n}", "number": n, "reader": "ada"} for n in range(700)]
+    rows.append({"isbn": "A650", "number": 650, "reader": "eve"})
+    with refused("OCQ-362", "takes ('A650', 650), ('a650', 650) for the same isbn, number"):
+        bulk.upsert(connection, "alike", rows, keys=["isbn", "number"])
 
 
 # Side by side

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from typing import Any
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
@@ -12,6 +14,10 @@ from opencqrs_py.adapters.sql.bulk_rows import UpsertRequest, alike, check_float
 from opencqrs_py.adapters.sql.bulk_tables import fitting_shape, forget_shape
 from opencqrs_py.adapters.sql.bulk_write import BulkWrite, ColumnValues, TableShape
 from opencqrs_py.adapters.sql.dialect import Dialect
+
+Keys = Sequence[tuple[Any, ...]]
+
+_MOST_NAMED = 500  # keys in a statement, or a few more
 
 
 @dataclass(frozen=True)
@@ -60,12 +66,36 @@ class Target:
 
     def _require_all(self, write: BulkWrite, wanted: UpsertRequest) -> None:
         """Refuse keys that the table's collation takes for the same: only the last of their rows would be there."""
-        where = " AND ".join(f"{write.quoted(name)} = {self.dialect.mark}" for name in self.keys)
-        for same in alike(zip(*(write.columns[name] for name in self.keys), strict=True)):
-            text = f"SELECT COUNT(*) FROM {write.table} WHERE {' OR '.join([f'({where})'] * len(same))}"  # noqa: S608
-            values = tuple(value for row in same for value in row)
-            if not {str, int}.issuperset(map(type, values)):  # drivers take moments and decimals differently
+        keys = zip(*(write.columns[name] for name in self.keys), strict=True)
+        # Drivers take moments and decimals differently.
+        those = [same for same in alike(keys) if {str, int}.issuperset(map(type, chain(*same)))]
+        for part in _in_parts(those):
+            if self._has_all(write, list(chain(*part))):
                 continue
-            if (self.connection.exec_driver_sql(text, values).scalar() or 0) < len(same):
-                named = ", ".join(repr(row[0] if len(row) == 1 else row) for row in same)
-                raise wanted.doubled(f"the table takes {named} for the same {', '.join(self.keys)}")
+            for same in part:
+                if not self._has_all(write, same):
+                    named = ", ".join(repr(row[0] if len(row) == 1 else row) for row in same)
+                    raise wanted.doubled(f"the table takes {named} for the same {', '.join(self.keys)}")
+
+    def _has_all(self, write: BulkWrite, keys: Keys) -> bool:
+        """Return whether the table has a row for each of these keys."""
+        names = ", ".join(map(write.quoted, self.keys))
+        row = f"({', '.join([self.dialect.mark] * len(self.keys))})"
+        among = self.dialect.pairs.format(", ".join([row] * len(keys)))
+        text = f"SELECT COUNT(*) FROM {write.table} WHERE ({names}) IN {among}"  # noqa: S608 quoted
+        found: int = self.connection.exec_driver_sql(text, tuple(chain(*keys))).scalar_one()
+        return found >= len(keys)
+
+
+def _in_parts(groups: Sequence[Keys]) -> Iterator[Sequence[Keys]]:
+    """Yield some groups of keys at a time, as many as a statement may name."""
+    part: list[Keys] = []
+    named = 0
+    for same in groups:
+        part.append(same)
+        named += len(same)
+        if named >= _MOST_NAMED:
+            yield part
+            part, named = [], 0
+    if part:
+        yield part
