@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import is_dataclass
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from enum import Enum
 from math import isfinite
@@ -110,20 +111,22 @@ def read_json(text: str) -> Any:
     return _read_exactly(text) if loses_digits(text.encode()) else value
 
 
-def write_json(value: Any) -> str:
+def write_json(value: Any, *, in_utc: bool = False) -> str:
     """Return a value as JSON; all digits of ``int`` and ``Decimal`` are kept.
 
     Args:
         value: What ``orjson`` takes, with ``Decimal`` and ``int`` of any size.
+        in_utc: Whether moments with an offset are written as those of UTC.
 
     Raises:
         TypeError: If it cannot become JSON.
         ValueError: If a number is infinite or no number, or has more than 4,000 digits.
     """
+    option, default = (orjson.OPT_PASSTHROUGH_DATETIME, _moment_or_digits) if in_utc else (0, _digits)
     try:
-        text = orjson.dumps(value, default=_digits)
+        text = orjson.dumps(value, default=default, option=option)
     except orjson.JSONEncodeError:  # a whole number beyond 64 bits; other mistakes are reported below
-        return orjson.dumps(_writable(value), default=_digits).decode()
+        return orjson.dumps(_writable(value), default=default, option=option).decode()
     if b"null" in text:  # orjson writes infinity as null, too
         _writable(value)
     return text.decode()
@@ -186,6 +189,12 @@ def _number(text: str) -> float | Decimal:
 
 
 _read_exactly = json.JSONDecoder(parse_float=_number).decode
+
+
+def _moment_or_digits(value: Any) -> Any:
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return value.astimezone(UTC).isoformat()
+    return value.isoformat() if isinstance(value, date | time) else _digits(value)
 
 
 def _digits(value: Any) -> orjson.Fragment:

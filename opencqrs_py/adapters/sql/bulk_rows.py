@@ -83,19 +83,7 @@ def _sent_value(value: Any) -> Any:
         case UUID():
             return str(value)
         case dict() | list() | tuple():
-            return write_json(_in_utc(value))
-    return value
-
-
-def _in_utc(value: Any) -> Any:
-    """Return a value of JSON with its moments in UTC: Spark's have the offset of its session."""
-    match value:
-        case datetime() if value.tzinfo is not None:
-            return value.astimezone(UTC)
-        case dict():
-            return {name: _in_utc(each) for name, each in value.items()}
-        case list() | tuple():
-            return list(map(_in_utc, value))
+            return write_json(value, in_utc=True)  # moments of Spark have the offset of its session
     return value
 
 
