@@ -14,7 +14,7 @@ from opencqrs_py.model.naming import counted, storable
 from opencqrs_py.model.times import in_milliseconds
 
 MOST_ATTEMPTS = 100_000
-"""Most attempts that a person may set: a back-off without end goes through as many waits before each attempt."""
+"""Most attempts that a person may set: a back-off without end goes through as many waits after each one that fails."""
 
 _ERRORS_KEPT = 10  # the first one, and the newest
 
