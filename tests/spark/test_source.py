@@ -7,6 +7,7 @@ import random
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import cache, reduce
+from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
@@ -413,7 +414,10 @@ def test_a_condition_on_the_type_is_not_left_to_spark(spark, url, pushing):
 @pytest.fixture
 def log(tmp_path, spark, fresh_url, kind):
     register_data_source(spark)
-    log = Log(spark, tmp_path, f"sqlite:///{tmp_path}/events.db" if kind == "sqlite" else fresh_url(kind))
+    counter = count(1)
+    log = Log(
+        spark, tmp_path, lambda: f"sqlite:///{tmp_path}/{next(counter)}.db" if kind == "sqlite" else fresh_url(kind)
+    )
     yield log
     log.database.close()
 
@@ -433,21 +437,26 @@ def run_to_its_end(start):
 class Log:
     """A log of its own, and a query that follows it with a checkpoint and writes each micro-batch to a folder."""
 
-    def __init__(self, spark, folder, url):
+    def __init__(self, spark, folder, fresh):
         self.spark = spark
         self.folder = folder
-        self.url = url
-        self.database = Database(url)
-        self.store = SqlEventStore(self.database)
-        self.count = 0
+        self.fresh = fresh
+        self.open()
 
-    def reopen(self):
-        self.database.close()
+    def open(self, source="urn:s"):
+        self.url = self.fresh()
         self.database = Database(self.url)
         self.store = SqlEventStore(self.database)
+        self.source = source
+        self.count = 0
+
+    def replace(self, source):
+        self.database.close()
+        self.open(source)
 
     def grow(self, number):
-        self.store.append(made_up(n) for n in range(self.count + 1, self.count + number + 1))
+        numbers = range(self.count + 1, self.count + number + 1)
+        self.store.append(made_up(n)._replace(source=self.source) for n in numbers)
         self.count += number
 
     def follow(self, take=lambda number, seen: None, **options):
@@ -478,7 +487,7 @@ def test_a_stream_follows_the_log_from_where_it_was(log):
     log.follow()
     log.follow()
     assert log.batches() == [[1, 2, 3, 4, 5], [6, 7, 8]]
-    assert log.offsets() == ['{"position": 5}', '{"position": 8}']
+    assert [json.loads(offset)["position"] for offset in log.offsets()] == [5, 8]
 
 
 @ON_ONE
@@ -518,16 +527,30 @@ def test_a_stream_has_bounds_like_a_batch(log):
     assert log.batches() == [[4, 5, 6]]
 
 
+@ON_ONE
+@ON_ALL
 def test_a_checkpoint_of_another_log_is_refused(log):
     log.grow(5)
+    log.follow(maxEventsPerTrigger="3")
+    for number, found in ((2, "there is none: the log ends at position 2"), (6, "it holds event 5 of urn:other")):
+        log.replace("urn:other")
+        log.grow(number)
+        with pytest.raises(StreamingQueryException, match=rf"OCQ-411.* at position 5, but {found}"):
+            log.follow()
+    assert log.batches() == [[1, 2, 3], [4, 5]]
+
+
+def test_a_checkpoint_of_an_older_version_is_continued(log):
+    log.grow(5)
     log.follow()
-    for file in log.folder.glob("events.db*"):
-        file.unlink()
-    log.reopen()
-    log.count = 0
+    (offset,) = (log.folder / "checkpoint" / "offsets").glob("[0-9]*")
+    *before, _ = offset.read_text().splitlines()
+    offset.write_text("\n".join([*before, '{"position": 5}']))
+    (offset.parent / f".{offset.name}.crc").unlink(missing_ok=True)
+    log.follow()
     log.grow(2)
-    with pytest.raises(StreamingQueryException, match=r"OCQ-411.* the log ends at position 2, but 5 was there before"):
-        log.follow()
+    log.follow()
+    assert log.batches() == [[1, 2, 3, 4, 5], [6, 7]]
 
 
 # ----------------------------------------------------------------------------------------------- files replaced
@@ -571,6 +594,8 @@ def test_a_stream_refuses_files_that_are_replaced_while_it_runs_and_a_new_one_re
     log.url = export(1, 2, 3, 4)
     with pytest.raises(StreamingQueryException, match="OCQ-342"):
         log.follow(lambda _number, _seen: export(7, 8, 9), maxEventsPerTrigger="2")
+    with pytest.raises(StreamingQueryException, match=r"OCQ-411.* 1.ndjson no longer begins with the \d+ bytes"):
+        log.follow()
     (log.folder / "checkpoint").rename(log.folder / "old")
     log.follow(maxEventsPerTrigger="2")
     assert log.batches() == [[1, 2], [3]]
@@ -766,6 +791,7 @@ def hidden_source(address):
     class Breaking:
         def __init__(self, store):
             self.head = store.head
+            self.fingerprint, self.verify = store.fingerprint, store.verify
             self.store = store
 
         def read(self, after, limit, selection, upto=None):

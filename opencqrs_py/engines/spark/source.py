@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 from opencqrs_py.engines.spark.source_columns import Available, ReadColumns
 from opencqrs_py.engines.spark.source_ranges import Range, cut, steps_of
 from opencqrs_py.engines.spark.source_scope import Scope, narrowed, scope_of
-from opencqrs_py.errors import EngineError, ExplainedError
+from opencqrs_py.errors import EngineError, ExplainedError, OtherLogError
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.mapping import TableMapping
 from opencqrs_py.model.selection import Selection, Slice
@@ -31,6 +31,11 @@ from opencqrs_py.processing.ports import EventSource
 _FIRST_ROWS = 500  # events of the first batch, which shows how large they are
 _MOST_ROWS = 10_000
 _BATCH_BYTES = 16_000_000  # approximate size of a batch in memory
+_FORMAT = 'format("opencqrs")'
+_OTHER_LOG = (
+    "name the event store that the checkpoint belongs to; or read this one from its beginning, "
+    "with a new checkpoint folder"
+)
 _HIDE_TRACEBACK = "SPARK_HIDE_TRACEBACK"  # PySpark reads it when it sends an error to the JVM; the worker ends then
 
 Opener: TypeAlias = Callable[[str, TableMapping | None], EventSource]
@@ -38,6 +43,9 @@ Opener: TypeAlias = Callable[[str, TableMapping | None], EventSource]
 
 Called on the driver and on executors, once per use of the store.
 """
+
+StreamOffset: TypeAlias = dict[str, Any]
+"""How far a stream has read, as its checkpoint stores it in JSON; see ``StreamReader``."""
 
 Session = SparkSession  # so that the assembly can name it without importing PySpark
 
@@ -115,7 +123,7 @@ class EventLogSource(DataSource):
 def _refuse_writing() -> NoReturn:
     with told_plainly():
         fix = "write Parquet files with Spark, and add them with opencqrs events import"
-        raise EngineError("OCQ-413", "Spark cannot add events to an event store", 'format("opencqrs")', fix)
+        raise EngineError("OCQ-413", "Spark cannot add events to an event store", _FORMAT, fix)
 
 
 @runtime_checkable
@@ -171,8 +179,7 @@ def told_plainly(source: EventSource | None = None) -> Iterator[None]:
         os.environ[_HIDE_TRACEBACK] = "1"
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         fix = "read again when it answers; a stream continues from its checkpoint"
-        where = 'format("opencqrs")'
-        raise EngineError("OCQ-412", f"the event store does not answer ({reason})", where, fix) from error
+        raise EngineError("OCQ-412", f"the event store does not answer ({reason})", _FORMAT, fix) from error
 
 
 class _Reader:
@@ -237,9 +244,11 @@ class FilteringReader(BatchReader):
 
 
 class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Follows the head. An offset is ``{"position": n}``: everything up to ``n`` has been read.
+    """Follows the head. An offset is ``{"position": n, "log": mark}``: everything up to ``n`` has been read.
 
-    Stores show events in the order of their positions, so none is missed when its transaction commits late.
+    Stores show events in the order of their positions, so none is missed when its transaction commits late. The mark is
+    the store's fingerprint of the log up to ``n``; with it a query that is started again recognizes another log, or one
+    that was restored. Offsets of older versions have none, nor has a start that the log has not reached yet.
     """
 
     def __init__(self, open_source: Opener, scope: Scope, columns: ReadColumns) -> None:
@@ -247,11 +256,13 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._head = 0  # as it was seen last
         self._target: int | None = None  # where a query with Trigger.AvailableNow ends
         self._begun = False
+        self._verified = False
 
-    def initialOffset(self) -> dict[str, int]:  # noqa: N802 Spark's name
+    def initialOffset(self) -> StreamOffset:  # noqa: N802 Spark's name
         """Return where a new query starts."""
         with self._log() as source:
-            return {"position": self._scope.start(source)}
+            start = self._scope.start(source)
+            return _offset(source, start) if start <= source.head() else {"position": start}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 Spark's name
         """Return how much a micro-batch may hold."""
@@ -263,34 +274,55 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         with self._log() as source:
             self._target = source.head()
 
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802 Spark's name
+    def latestOffset(self, start: StreamOffset, limit: ReadLimit) -> StreamOffset:  # noqa: N802 Spark's name
         """Return where the next micro-batch ends; ``start`` when there is nothing to read.
 
         Raises:
-            EngineError: OCQ-411, if the log ends before ``start``.
+            EngineError: OCQ-411, if the log is not the one to which ``start`` belongs, or ends before it.
         """
         position = start["position"]
         with self._log() as source:
+            self._verify(source, start)
             self._head = head = source.head()
             if head < position and position > self._scope.start(source):
                 raise shorter(position, head)
             end = max(position, self._scope.end(source, head if self._target is None else min(head, self._target)))
             if isinstance(limit, ReadMaxRows):
                 end = admitted(source, self._scope.selection, Range(position, end), limit.max_rows)
-        return {"position": end}
+            return start if end == position else _offset(source, end)
 
-    def reportLatestOffset(self) -> dict[str, int] | None:  # noqa: N802 Spark's name
+    def reportLatestOffset(self) -> StreamOffset | None:  # noqa: N802 Spark's name
         """Return the head as it was seen last; with it, the query's progress shows how far behind it is."""
         return {"position": self._head} if self._head else None
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[Range]:
-        """Return the ranges between two offsets."""
+    def partitions(self, start: StreamOffset, end: StreamOffset) -> Sequence[Range]:
+        """Return the ranges between two offsets.
+
+        Raises:
+            EngineError: OCQ-411, as by ``latestOffset``: a query that is started again plans its last one first.
+        """
         with self._log() as source:
+            self._verify(source, end)
             return self._ranges(source, start["position"], end["position"])
+
+    def _verify(self, source: EventSource, offset: StreamOffset) -> None:
+        """Compare the log with the first offset that says to which log it belongs: a checkpoint's."""
+        mark = offset.get("log")
+        if mark is None or self._verified:
+            return
+        try:
+            source.verify(offset["position"], mark)
+        except OtherLogError as error:
+            raise EngineError("OCQ-411", error.what, _FORMAT, _OTHER_LOG) from error
+        self._verified = True
 
     def _log(self) -> AbstractContextManager[EventSource]:
         renewed, self._begun = not self._begun, True
         return self._opened(renewed=renewed)
+
+
+def _offset(source: EventSource, position: int) -> StreamOffset:
+    return {"position": position, "log": source.fingerprint(position)}
 
 
 def _state(source: EventSource) -> object:
@@ -347,7 +379,7 @@ def shorter(position: int, end: int) -> EngineError:
     """Return the error that the log ends at ``end``, although ``position`` was read before."""
     what = f"the log ends at position {end}, but {position} was there before: it is another log, or was restored"
     fix = "read the whole log again; a stream needs a new checkpoint folder for it"
-    return EngineError("OCQ-411", what, 'format("opencqrs")', fix)
+    return EngineError("OCQ-411", what, _FORMAT, fix)
 
 
 def _following(source: EventSource, after: int, limit: int, selection: Selection, upto: int) -> Slice:

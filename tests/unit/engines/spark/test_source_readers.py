@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 from functools import cache
@@ -51,6 +52,11 @@ def batch_reader(opened=open_store, **options):
 
 def stream_reader(opened=open_store, **options):
     return StreamReader(opened, scope_of({"url": "memory", **options}, ranges=8), COLUMNS)
+
+
+def offset(position):
+    """Return the offset of a stream at an event that ``made`` has made."""
+    return {"position": position, "log": json.dumps([position, "s", str(position)]) if position else "[0]"}
 
 
 def positions(reader, ranges):
@@ -112,7 +118,7 @@ def test_a_stream_goes_from_one_head_to_the_next():
     reader = stream_reader(**{"from": "49999"})
     start = reader.initialOffset()
     end = reader.latestOffset(start, ALL)
-    assert (start, end) == ({"position": 49_998}, {"position": COUNT})
+    assert (start, end) == (offset(49_998), offset(COUNT))
     assert positions(reader, reader.partitions(start, end)) == [49_999, 50_000]
     assert reader.latestOffset(end, ALL) == end
     assert reader.partitions(end, end) == []
@@ -126,7 +132,7 @@ def test_the_progress_of_a_stream_shows_the_head_that_was_seen_last():
 
 
 def test_a_stream_can_begin_at_a_time_and_behind_the_head():
-    assert stream_reader(**{"from": "2026-01-02T00:00:00Z"}).initialOffset() == {"position": 9}
+    assert stream_reader(**{"from": "2026-01-02T00:00:00Z"}).initialOffset() == offset(9)
     later = stream_reader(**{"from": "60000"})
     assert later.latestOffset(later.initialOffset(), ALL) == later.initialOffset() == {"position": 59_999}
 
@@ -134,8 +140,8 @@ def test_a_stream_can_begin_at_a_time_and_behind_the_head():
 @pytest.mark.parametrize(("last", "end"), [("7", 7), ("2026-01-02T00:00:00Z", 9), ("60000", COUNT)])
 def test_a_stream_ends_where_the_option_says(last, end):
     reader = stream_reader(to=last)
-    assert reader.latestOffset({"position": 0}, ALL) == {"position": end}
-    assert reader.latestOffset({"position": end}, ALL) == {"position": end}
+    assert reader.latestOffset({"position": 0}, ALL) == offset(end)
+    assert reader.latestOffset(offset(end), ALL) == offset(end)
 
 
 def test_micro_batches_hold_as_many_events_as_the_option_says():
@@ -159,14 +165,54 @@ def test_what_comes_after_the_start_of_an_available_now_query_is_left_to_the_nex
     reader = stream_reader(lambda _url, _mapping: store)
     reader.prepareForTriggerAvailableNow()
     store.append([made(6)])
-    assert reader.latestOffset({"position": 0}, ReadMaxRows(3)) == {"position": 3}
-    assert reader.latestOffset({"position": 3}, ReadMaxRows(3)) == {"position": 5}
-    assert reader.latestOffset({"position": 5}, ReadMaxRows(3)) == {"position": 5}
+    assert reader.latestOffset({"position": 0}, ReadMaxRows(3)) == offset(3)
+    assert reader.latestOffset(offset(3), ReadMaxRows(3)) == offset(5)
+    assert reader.latestOffset(offset(5), ReadMaxRows(3)) == offset(5)
 
 
-def test_a_checkpoint_of_another_log_is_refused():
+OTHER = InMemoryEventStore(made(n)._replace(id=f"other {n}") for n in range(1, 10))
+SHORT = InMemoryEventStore(made(n) for n in range(1, 4))
+
+
+@pytest.mark.parametrize(
+    ("there", "found"),
+    [(OTHER, "it holds event other 5 of s at position 5"), (SHORT, "there is none: the log ends at position 3")],
+)
+@pytest.mark.parametrize(
+    "go_on",
+    [
+        lambda reader: reader.latestOffset(offset(5), ALL),
+        lambda reader: reader.partitions(offset(2), offset(5)),  # a micro-batch that was planned and not finished
+    ],
+)
+def test_a_checkpoint_of_another_log_is_refused(there, found, go_on):
+    with pytest.raises(EngineError) as caught:
+        go_on(stream_reader(lambda _url, _mapping: there))
+    assert caught.value.code == "OCQ-411"
+    assert caught.value.what.endswith(f"belongs to: it should hold event 5 of s at position 5, but {found}")
+    assert "name the event store that the checkpoint belongs to" in caught.value.fix
+
+
+def test_a_checkpoint_is_compared_with_the_log_once_and_one_without_a_mark_by_its_position_only():
+    class Counted(InMemoryEventStore):
+        compared = 0
+
+        def verify(self, position, fingerprint):
+            self.compared += 1
+            super().verify(position, fingerprint)
+
+    log = Counted(made(n) for n in range(1, 10))
+    reader = stream_reader(lambda _url, _mapping: log)
+    assert reader.latestOffset({"position": 2}, ReadMaxRows(3)) == offset(5)
+    assert log.compared == 0
+    assert reader.partitions({"position": 2}, offset(5))
+    assert reader.latestOffset(offset(5), ALL) == offset(9)
+    assert reader.partitions(offset(5), offset(9))
+    assert log.compared == 1
+    old = {"position": 50_007}
     with pytest.raises(EngineError, match=r"OCQ-411.* the log ends at position 50000, but 50007 was there before"):
-        stream_reader().latestOffset({"position": 50_007}, ALL)
+        stream_reader().latestOffset(old, ALL)
+    assert stream_reader().latestOffset({"position": COUNT}, ALL) == {"position": COUNT}
 
 
 # --------------------------------------------------------------------------------------- logs that are replaced
