@@ -227,6 +227,16 @@ def test_values_come_out_as_they_went_in(connection: Connection) -> None:
     assert "12345678901234567890.5" in document if isinstance(document, str) else document["a"][0] == 1
 
 
+@pytest.mark.parametrize("number", [2**63 - 1, -(2**63)])
+def test_a_sum_beyond_64_bits_is_an_error_and_never_a_rounded_number(connection: Connection, number: int) -> None:
+    bulk.upsert(connection, "loans", [{"isbn": "a", "loans": number}], keys="isbn", add="loans")
+    with pytest.raises(DBAPIError, match=r"overflow|out of range"), connection.begin_nested():
+        bulk.upsert(connection, "loans", [{"isbn": "a", "loans": 1 if number > 0 else -1}], keys="isbn", add="loans")
+    assert [row[2] for row in rows_of(connection, LOANS)] == [number]
+    bulk.upsert(connection, "loans", [{"isbn": "a", "loans": -1 if number > 0 else 1}], keys="isbn", add="loans")
+    assert [row[2] for row in rows_of(connection, LOANS)] == [number - 1 if number > 0 else number + 1]
+
+
 FLOATS = {"nan": ("sqlite", "mariadb"), "inf": ("mariadb",), "-inf": ("mariadb",), "1e308": ()}
 
 

@@ -54,7 +54,7 @@ class Target:
         preparer = self.connection.dialect.identifier_preparer
         merged = wanted.merged()
         check_floats(merged, self.name, self.dialect)
-        write = BulkWrite(shape, merged, self.keys, self.add, preparer)
+        write = BulkWrite(shape, merged, self.keys, self.add, preparer, self.dialect.sum_of)
         try:
             self.dialect.upsert(self.connection, write)
         except DBAPIError:

@@ -44,6 +44,7 @@ class BulkWrite:
         keys: The columns by which a row is found; none: rows are inserted only, as into a stage.
         add: The columns whose values are added to what is there; all others are set.
         preparer: Quotes identifiers: SQLAlchemy's of the connection's dialect.
+        sum_of: The sum of two expressions in SQL, where ``ON CONFLICT`` is known.
     """
 
     shape: TableShape
@@ -51,6 +52,7 @@ class BulkWrite:
     keys: Sequence[str]
     add: Sequence[str]
     preparer: Any
+    sum_of: str = "{0} + {1}"
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
@@ -98,7 +100,8 @@ class BulkWrite:
         column = self.quoted(name)
         if name not in self.add:
             return f"{column} = excluded.{column}"
-        return f"{column} = COALESCE(opencqrs_there.{column}, 0) + COALESCE(excluded.{column}, 0)"
+        total = self.sum_of.format(f"COALESCE(opencqrs_there.{column}, 0)", f"COALESCE(excluded.{column}, 0)")
+        return f"{column} = {total}"
 
     def in_groups(self, most_values: int) -> Iterator[tuple[int, list[tuple[Any, ...]]]]:
         """Yield a number of rows and the values of as many rows each, one row after the other.

@@ -65,6 +65,12 @@ _AS_TEXT: dict[type, Callable[[Any], str]] = {
 }
 
 
+_SUM = (  # a sum beyond 64 bits would become a floating-point number; abs() of the least whole number raises
+    "CASE WHEN typeof({0} + {1}) = 'real' AND typeof({0}) = 'integer' AND typeof({1}) = 'integer' "
+    "THEN abs(-9223372036854775807 - 1) ELSE {0} + {1} END"
+)
+
+
 class SqliteDialect(Dialect):
     """SQLite through Python's own driver, with a write-ahead log.
 
@@ -85,6 +91,7 @@ class SqliteDialect(Dialect):
     quote = ""
     search_hint = " INDEXED BY {}"
     pairs = "(VALUES {})"
+    sum_of = _SUM
     unpacks_json = True
     unindexed = "+{}"
     row_lock = "SELECT 1 FROM {} {}"  # the transaction holds the write lock

@@ -177,7 +177,8 @@ class StagedMerge:
         others = [name for name in self.stage.columns if name not in (*target.keys, *target.add)]
         if different < total and others:
             raise self._doubled(others)
-        write = BulkWrite(self.shape, dict.fromkeys(self.stage.columns, ()), target.keys, target.add, self._preparer)
+        columns, sum_of = dict.fromkeys(self.stage.columns, ()), target.dialect.sum_of
+        write = BulkWrite(self.shape, columns, target.keys, target.add, self._preparer, sum_of)
         try:
             target.dialect.upsert_selected(target.connection, write, self._select(summed=different < total), self._runs)
         except DBAPIError:
