@@ -91,8 +91,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Try few or many examples; ``--hypothesis-profile`` comes later and wins."""
     settings.load_profile("all" if config.getoption("--all") else "quick")
-    if config.getoption("--all"):  # from Python 3.13 on the driver warns by itself
-        warn_of_unclosed_connections()
+    warn_of_unclosed_connections()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
