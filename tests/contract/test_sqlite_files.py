@@ -297,6 +297,25 @@ def test_a_connection_in_use_is_closed_when_it_is_given_back(path: Path, close: 
     assert not any(map(is_open, opened))
 
 
+@pytest.mark.parametrize("close", [Database.close, Database.disconnect], ids=lambda close: close.__name__)
+def test_a_connection_of_a_short_read_is_closed_after_it_if_the_others_were_closed_meanwhile(
+    path: Path, close: Callable[[Database], None]
+) -> None:
+    database = ours(path)
+    with opened_connections() as opened:
+        with database.reading():  # finds out which file it is
+            pass
+        database.fetch("SELECT 1")
+        (kept,) = opened
+        kept.create_function("closes", 0, lambda: close(database))
+        database.fetch("SELECT closes()")
+        assert not is_open(kept)
+        database.fetch("SELECT 1")  # by another connection, to the file that is there now
+        assert [is_open(each) for each in opened] == [False, True]
+        database.close()
+    assert not any(map(is_open, opened))
+
+
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "sqlite:///file:/shared?vfs=memdb&uri=true"])
 def test_a_database_in_memory_has_no_file_and_stays_open_when_others_are_disconnected(url: str) -> None:
     database = Database(url)

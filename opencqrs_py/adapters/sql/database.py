@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cached_property
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self, TypeAlias, TypeVar, cast
 
 from sqlalchemy import URL, Connection, Engine, RootTransaction, Table
 from sqlalchemy.exc import DBAPIError, NoSuchModuleError
@@ -44,6 +44,8 @@ from opencqrs_py.model.masking import mask_url, remember, scrubbed, secrets_in
 
 T = TypeVar("T")
 
+_KeptConnections: TypeAlias = list[tuple[Any, float]]
+"""Connections of the driver for short reads, each with its last use in monotonic seconds."""
 
 _MOST_KEPT = 5  # connections for short reads, as many as SQLAlchemy's pool keeps
 # Connections: one for the heartbeat, which must wait neither for a change of leases nor for one that a command makes,
@@ -96,7 +98,7 @@ class Database:
         self._of_others = False
         self.guard = self.dialect.file(parsed)
         self._follows = False  # whether the guard knows the file
-        self._kept: list[tuple[Any, float]] = []  # connections of the driver for short reads, each with its last use
+        self._kept: _KeptConnections = []
         self._slots = Slots(connections, self.label) if self.dialect.remote else None
         self.shadow_guard: ShadowGuard | None = None
         if self.shadow is not None:
@@ -238,7 +240,8 @@ class Database:
             with self.reading() as of_pool:
                 result = of_pool.exec_driver_sql(statement, values)
                 return result.cursor.fetchall() if result.cursor is not None else ()
-        connection = self._taken()
+        kept = self._kept
+        connection = self._taken(kept)
         try:
             cursor = connection.cursor()
             cursor.execute(statement, values)
@@ -246,8 +249,10 @@ class Database:
         except BaseException as error:
             self._explain_fetch(error, statement, connection)
             raise
-        if len(self._kept) < _MOST_KEPT:
-            self._kept.append((connection, time.monotonic()))
+        if len(kept) < _MOST_KEPT:
+            kept.append((connection, time.monotonic()))
+            if self._kept is not kept:
+                _close_all(kept)
         else:
             close_quietly(connection)
         return rows
@@ -376,8 +381,8 @@ class Database:
             self._close_connections()
 
     def _close_connections(self) -> None:
-        while self._kept:
-            close_quietly(self._kept.pop()[0])
+        kept, self._kept = self._kept, []  # one in use is closed by its user, who finds others here
+        _close_all(kept)
         for name in ("engine", "_reading_engine"):
             if name in self.__dict__:
                 close_pool(getattr(self, name))
@@ -445,11 +450,11 @@ class Database:
         except DBAPIError as error:  # of a listener of ours
             raise self._unreachable(error) from None
 
-    def _taken(self) -> Any:
+    def _taken(self, kept: _KeptConnections) -> Any:
         """Return a connection of the driver for a short read, on which nothing has arrived since its last use."""
         while True:
             try:
-                connection, used = self._kept.pop()
+                connection, used = kept.pop()
             except IndexError:  # the last one may go to another thread
                 return self._opened()
             if not self.dialect.remote or is_sound(connection, used):
@@ -536,3 +541,9 @@ class Database:
         fix = FREE_SPACE if self.dialect.is_full(error.orig) else another or self.dialect.fix_to_reach(self._url)
         what = f"the database cannot be reached ({reason})"
         return DatabaseAwayError("OCQ-304", what, self.label, fix)
+
+
+def _close_all(kept: _KeptConnections) -> None:
+    while kept:
+        with suppress(IndexError):  # another thread has closed it
+            close_quietly(kept.pop()[0])
