@@ -33,6 +33,7 @@ SERVERS = Path(__file__).parents[1] / "benchmarks" / "servers.py"
 WITHOUT_WAITING = {
     "postgresql": [
         *(f"ALTER SYSTEM SET {name} = off" for name in ("fsync", "synchronous_commit", "full_page_writes")),
+        "ALTER SYSTEM SET max_wal_size = '128MB'",  # its log may lie in memory
         "SELECT pg_reload_conf()",
     ],
     "mariadb": ["SET GLOBAL innodb_flush_log_at_trx_commit = 0"],
