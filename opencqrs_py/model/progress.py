@@ -308,7 +308,9 @@ def check_mark(
     if found is not None and found.text == fingerprint:
         return
     expected = _described(fingerprint)
-    there = f"it holds {found}" if found is not None else f"there is none: the log ends at position {head()}"
+    there = f"it holds {found}" if found is not None else "there is none"
+    if found is None and (newest := head()) < marked:
+        there += f": the log ends at position {newest}"
     raise another_log(f"it should hold {expected}, but {there}", where)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any, ClassVar, NoReturn, Protocol, TypeAlias, runtime_checkable
 
 import pyarrow as pa
@@ -310,15 +310,18 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         mark = offset.get("log")
         if mark is None or self._verified:
             return
-        try:
-            source.verify(offset["position"], mark)
-        except OtherLogError as error:
-            raise EngineError("OCQ-411", error.what, _FORMAT, _OTHER_LOG) from error
+        source.verify(offset["position"], mark)
         self._verified = True
 
-    def _log(self) -> AbstractContextManager[EventSource]:
+    @contextmanager
+    def _log(self) -> Iterator[EventSource]:
+        """Open the log; whatever finds that it is another one, the store or ``_verify``, advises about the query."""
         renewed, self._begun = not self._begun, True
-        return self._opened(renewed=renewed)
+        try:
+            with self._opened(renewed=renewed) as source:
+                yield source
+        except OtherLogError as error:
+            raise EngineError("OCQ-411", error.what, _FORMAT, _OTHER_LOG) from error
 
 
 def _offset(source: EventSource, position: int) -> StreamOffset:

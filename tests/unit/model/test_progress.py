@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from opencqrs_py.errors import OtherLogError
 from opencqrs_py.model import Cursor, Partition
+from opencqrs_py.model.progress import LogMark, check_mark
 
 CURSOR = Cursor(Partition(2, 1), epoch=7, stored=10, position=15)
 
@@ -41,3 +43,14 @@ def test_progress_may_be_stored_again_but_not_before_what_is_stored() -> None:
         CURSOR.check_forward(to)
     with pytest.raises(ValueError, match="progress of partition 1/2 must not go back from 10 to 9"):
         CURSOR.check_forward(9)
+
+
+@pytest.mark.parametrize(
+    ("head", "found"),
+    [(3, "there is none: the log ends at position 3"), (5, "there is none"), (9, "there is none")],
+)
+def test_the_end_of_a_log_is_told_where_it_explains_that_an_event_is_missing(head: int, found: str) -> None:
+    mark = LogMark(5, "s", "5")
+    with pytest.raises(OtherLogError) as caught:
+        check_mark(7, mark.text, lambda: head, lambda _position: None, "here")
+    assert caught.value.what.endswith(f"it should hold {mark}, but {found}")

@@ -17,7 +17,7 @@ from opencqrs_py.engines.spark.source_columns import Available
 from opencqrs_py.engines.spark.source_ddl import parse_ddl
 from opencqrs_py.engines.spark.source_ranges import Range
 from opencqrs_py.engines.spark.source_scope import scope_of
-from opencqrs_py.errors import EngineError, EventStoreError
+from opencqrs_py.errors import EngineError, EventStoreError, OtherLogError
 from opencqrs_py.model.event import Event
 
 COUNT = 50_000
@@ -190,6 +190,23 @@ def test_a_checkpoint_of_another_log_is_refused(there, found, go_on):
         go_on(stream_reader(lambda _url, _mapping: there))
     assert caught.value.code == "OCQ-411"
     assert caught.value.what.endswith(f"belongs to: it should hold event 5 of s at position 5, but {found}")
+    assert "name the event store that the checkpoint belongs to" in caught.value.fix
+
+
+class Exchanged(InMemoryEventStore):
+    """A store that remembers what it has read, and finds that its log was exchanged."""
+
+    def fingerprint(self, position):
+        raise OtherLogError("OCQ-316", "the file no longer begins with what was read", "events.ndjson", "progress!")
+
+
+@pytest.mark.parametrize(
+    "go_on", [lambda reader: reader.initialOffset(), lambda reader: reader.latestOffset({"position": 0}, ALL)]
+)
+def test_a_log_that_is_exchanged_while_it_is_read_is_told_with_advice_for_a_query(go_on):
+    log = Exchanged([made(1)])
+    with pytest.raises(EngineError, match=r"OCQ-411.* no longer begins with what was read") as caught:
+        go_on(stream_reader(lambda _url, _mapping: log))
     assert "name the event store that the checkpoint belongs to" in caught.value.fix
 
 
