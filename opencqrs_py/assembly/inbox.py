@@ -137,8 +137,8 @@ class _Command:
 class InboxControl:
     """Shows and changes what waits in the inboxes of groups, from any process.
 
-    A running processor notices changes within seconds. Each change is logged, with the person who made it, by the
-    logger ``opencqrs.inbox``. With ``dry_run`` nothing is changed.
+    A running processor notices changes within seconds, one that backs off after its pause. Each change is logged, with
+    the person who made it, by the logger ``opencqrs.inbox``. With ``dry_run`` nothing is changed.
 
     Args:
         groups: The groups, by name.

@@ -27,8 +27,8 @@ _LEFT = {"skip": _SKIPPED, "purge": "removed"}
 
 _STATUSES = [status.value for status in InboxStatus]
 _TAKEN_UP = (
-    "a node that runs the group takes it up within seconds, if the group is scheduled at its next tick; "
-    "without one, the next opencqrs run does"
+    "a node that runs the group takes it up within seconds (a scheduled group at its next tick, a partition that backs "
+    "off after its pause); without one, the next opencqrs run does"
 )
 
 

@@ -43,8 +43,8 @@ TIME = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+\+00:00")
 WHO = f"{getpass.getuser()}@{socket.gethostname()}"
 UNREADABLE = "[OCQ-211] EventFormatError: the event's data do not fit BookLent (isbn: Field required)"
 TAKEN_UP = (
-    "a node that runs the group takes it up within seconds, if the group is scheduled at its next tick; "
-    "without one, the next opencqrs run does"
+    "a node that runs the group takes it up within seconds (a scheduled group at its next tick, a partition that backs "
+    "off after its pause); without one, the next opencqrs run does"
 )
 
 
