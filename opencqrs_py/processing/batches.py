@@ -17,7 +17,7 @@ from typing import Any
 from opencqrs_py.errors import OrderingError
 from opencqrs_py.model.choices import BatchMode, BatchOrder, OnBatchExhausted
 from opencqrs_py.model.event import Event
-from opencqrs_py.model.inbox import Fetching, InboxEntry
+from opencqrs_py.model.inbox import MOVING, Fetching, InboxEntry
 from opencqrs_py.model.times import in_milliseconds, microseconds
 from opencqrs_py.processing.exceptions import one_line, raise_interrupt
 from opencqrs_py.processing.ports import BackOff
@@ -179,7 +179,7 @@ def eligible(entries: Sequence[InboxEntry], tick: datetime, mode: BatchMode) -> 
         mode: The mode of the group.
     """
     until = in_milliseconds(tick)
-    free = tuple(one for one in entries if one.status.moves and (one.due_at is None or one.due_at <= until))
+    free = tuple(one for one in entries if one.status in MOVING and (one.due_at is None or one.due_at <= until))
     if mode is BatchMode.ALL:
         return free
     return free if len(free) == len(entries) else ()

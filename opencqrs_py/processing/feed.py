@@ -86,6 +86,8 @@ class Page:
         They are cached where the subject decides. Other resolvers are called again: keeping an id for each event would
         double the cost of assigning it, and ids are needed for few events.
         """
+        if (id_of := self._sequencing.id_of_subject) is not None:  # one of our own resolvers, which cannot fail
+            return (id_of(event.subject),)
         with self._lock:
             return self._certain_ids(event)
 

@@ -37,6 +37,7 @@ _PAGES_KEPT = 4  # of the log, for partitions that lag a little
 _FEEDS_KEPT = 4  # for some partitions only
 CHECKED = 20  # events of the inbox whose sequences are compared
 _LEAST_READ = 1_000  # events fetched at once, even when each is committed alone
+_ENTERING = 5_000  # events that enter the inbox at once: their sequences lie apart, and a transaction writes all pages
 
 
 class GroupProcessing:
@@ -105,7 +106,7 @@ class GroupProcessing:
         attributes = ATTRIBUTES if whole else of_sequences | dispatcher.attributes
         self.selection = selection = Selection(subject, recursive, dispatcher.wanted_types, attributes)
         wanted = dispatcher.wants if selection.types is None else None
-        size = read_size(self.batch_size, partitions)
+        size = self._read_size(partitions)
         memory = 1 if partitions == 1 else _PAGES_KEPT
         self.feed = Feed(source, selection, sequencing, size, memory, wanted)
         self._narrowed: dict[tuple[Share, int], GroupProcessing] = {}
@@ -121,7 +122,7 @@ class GroupProcessing:
         share = self._sequencing.share_of(partitions)
         if share is None or not isinstance(self.source, SharingSource) or not self.source.selects(share):
             return self
-        size = read_size(self.batch_size, len(partitions))
+        size = self._read_size(len(partitions))
         key = share, size if most is None else min(size, most)
         with self._lock:
             found = self._narrowed.pop(key, None)
@@ -132,6 +133,10 @@ class GroupProcessing:
             for old in list(self._narrowed)[:-_FEEDS_KEPT]:
                 del self._narrowed[old]
         return found
+
+    def _read_size(self, partitions: int) -> int:
+        size = read_size(self.batch_size, partitions)
+        return size if self.schedule is None else max(size, _ENTERING)
 
     def bounded(self, upto: int) -> GroupProcessing:
         """Return the same, limited to the log up to a final position."""

@@ -8,12 +8,7 @@ from datetime import datetime, timedelta
 
 from opencqrs_py.model.choices import OnExhausted
 from opencqrs_py.model.event import Event
-from opencqrs_py.model.inbox import (
-    AttemptError,
-    GivenUp,
-    InboxEntry,
-    InboxStatus,
-)
+from opencqrs_py.model.inbox import AttemptError, GivenUp, InboxEntry, InboxStatus, as_entry
 from opencqrs_py.model.outcome import Failure, Origin
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, FailureRecord
@@ -69,7 +64,7 @@ def waiting_entry(group: str, sequence_id: str, event: Event, since: str, replay
     """Return the entry of an event that waits unhandled since an ISO 8601 time, possibly in a replay."""
     known = (event.position, event.id, event.source, event.subject, event.type)
     replaying = replay is not None and replay.covers(event.position)
-    return InboxEntry(group, sequence_id, *known, InboxStatus.PENDING, since, replaying=replaying)
+    return as_entry((group, sequence_id, *known, InboxStatus.PENDING, since, 0, 0, None, (), None, replaying))
 
 
 def after_failure(entry: InboxEntry, how: GivenUp, back_off: BackOff, now: datetime) -> InboxEntry:

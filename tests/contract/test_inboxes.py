@@ -10,13 +10,13 @@ from time import monotonic
 from typing import Any
 
 import pytest
-from sqlalchemy import delete, text, update
+from sqlalchemy import delete, inspect, text, update
 
 from opencqrs_py.adapters.memory import InMemoryProgressTracker
 from opencqrs_py.adapters.sql import Database, SqlProgressTracker
 from opencqrs_py.adapters.sql.dialect import DatabaseBusyError
 from opencqrs_py.adapters.sql.inbox import SqlInbox
-from opencqrs_py.adapters.sql.tables import PROGRESS
+from opencqrs_py.adapters.sql.tables import INBOX, PROGRESS
 from opencqrs_py.model import Cursor, layout
 from opencqrs_py.model.ahead import Ahead
 from opencqrs_py.model.inbox import Fetching, InboxChange, InboxEntry
@@ -238,3 +238,22 @@ def test_a_command_waits_for_a_handler_that_does_not_return_for_some_time_only(
 def put(tracker: SqlProgressTracker, cursor: Cursor, *entries: InboxEntry) -> None:
     with tracker.unit("group", cursor, entries[-1].position, change=brought_in(*entries)):
         pass
+
+
+class TestInboxOfAnOlderVersion(TestSqlInbox):
+    """A table that was made before SQLite had keys of its own stays as it is."""
+
+    @pytest.fixture
+    def kind(self) -> str:
+        return "sqlite"
+
+    @pytest.fixture
+    def tracker(self, database: Database) -> SqlProgressTracker:
+        tracker = SqlProgressTracker(database)
+        tracker.statuses()
+        with database.writing() as connection:
+            INBOX.drop(connection)
+            INBOX.create(connection)
+            keys = inspect(connection).get_pk_constraint(INBOX.name)
+        assert keys["constrained_columns"] == ["group_name", "position", "sequence_hash"]
+        return tracker

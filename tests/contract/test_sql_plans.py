@@ -161,7 +161,7 @@ def test_what_leaves_the_inbox_is_looked_up_once_for_each_event(database: Databa
     (taken_out,) = [one for one in sent if one[0].startswith("DELETE FROM")]
     assert "opencqrs_inbox" in taken_out[0]
     found = plan(database, *taken_out)
-    on_sqlite = r"sqlite_autoindex_opencqrs_inbox_1 \(group_name=\? AND position=\? AND sequence_hash=\?\)"
+    on_sqlite = r"sqlite_autoindex_opencqrs_inbox_1 \(group_name=\? AND sequence_hash=\? AND position=\?\)"
     by_position = on_sqlite + r'|Index Cond: .* AND \("position"|range opencqrs_inbox PRIMARY'
     assert re.search(by_position, found), found
     assert not re.search(r"Index Cond: .*sequence_hash|opencqrs_inbox_sequence|SCAN opencqrs_inbox", found), found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from datetime import datetime
 from operator import itemgetter
 from typing import Any, TypeVar
@@ -55,7 +56,8 @@ from opencqrs_py.model.inbox import (
 from opencqrs_py.model.naming import storable
 from opencqrs_py.model.partition import Partition
 
-_POSITION, _HASH, _ID = (COLUMNS.index(name) for name in ("position", "sequence_hash", "sequence_id"))
+_POSITION, _ID = COLUMNS.index("position"), COLUMNS.index("sequence_id")
+_FEW = 1_000  # events that come in without a larger cache
 _MOST_NAMED = 5_000  # events or sequences in a statement: some databases take no more than 32,767 values
 _MOVING = [status.value for status in InboxStatus if status.moves]
 
@@ -97,7 +99,7 @@ class SqlInbox:
         times = (columns.due_ms, columns.expires_ms) if expiring else (columns.due_ms,)
         for partition in partitions:
             mine = self._of(group, partition)
-            firsts = [select(func.min(each)).where(mine) for each in times]
+            firsts = [select(func.min(each)).where(mine & each.is_not(None)) for each in times]
             row = connection.execute(select(*(first.scalar_subquery() for first in firsts))).one()
             found[partition] = time_of(min((ms for ms in row if ms is not None), default=None))
         return found
@@ -123,10 +125,10 @@ class SqlInbox:
                 row for part in _hashes_of(firsts) for row in self._statements.rows(connection, group, part, due_ms)
             ]
         # Sorted here: a database may walk through all positions to find the rows of a few sequences in order.
-        found: dict[SequenceKey, list[InboxEntry]] = {sequence: [] for sequence in firsts}
+        found: dict[str, list[InboxEntry]] = {id_: [] for _, id_ in firsts}
         for row in sorted(rows, key=itemgetter(_POSITION)):
-            if (sequence := (row[_HASH], row[_ID])) in found:
-                found[sequence].append(entry_of(row))
+            if (sequence := found.get(row[_ID])) is not None:  # else another one with the same hash
+                sequence.append(entry_of(row))
         return [tuple(entries) for entries in found.values() if entries]  # a person may have taken some out just now
 
     def _fitting(
@@ -390,7 +392,9 @@ class SqlInbox:
             self._statements.insert(connection, self._rows_in(connection, group, change))
             return
         rows = [row_of(entry, key_of(entry.sequence_id), first=True) for entry in change.added]
-        (self._statements.insert if change.each else self._statements.insert_in_turn)(connection, rows)
+        insert = self._statements.insert if change.each else self._statements.insert_in_turn
+        with self._database.dialect.bulk_loading(connection) if len(rows) > _FEW else nullcontext():
+            insert(connection, rows)
 
     def _rows_in(self, connection: Connection, group: str, change: InboxChange) -> list[tuple[Any, ...]]:
         """Return the rows of events that come in; raises OCQ-601, if more would wait than may."""
@@ -482,6 +486,8 @@ class SqlInbox:
         The index is queried for each position only: a database might else search each hash at each position.
         """
         columns, pairs = self._table.c, [(position, hash_) for (hash_, _), position in rows]
+        if self._statements.finds_pairs:
+            return (columns.group_name == group) & tuple_(columns.position, columns.sequence_hash).in_(pairs)
         here = (columns.group_name == group) & columns.position.in_([position for position, _ in pairs])
         return here & tuple_(columns.position, columns.sequence_hash + 0).in_(pairs)
 

@@ -27,6 +27,7 @@ class InboxStatements:
     """Statements about as many rows as their caller names, on any database."""
 
     times_firsts = False  # whether ``insert_in_turn`` is there
+    finds_pairs = False  # whether a list of pairs of values is looked up in an index, pair by pair
 
     def __init__(self, database: Database) -> None:
         self._mark, self._table = database.dialect.mark, f"{database.prefix}{INBOX.name}"
@@ -98,6 +99,7 @@ class JsonInboxStatements(InboxStatements):
     """
 
     times_firsts = True
+    finds_pairs = True
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)

@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import URL, Connection, Engine, Integer, Table, create_engine, event
+from sqlalchemy import URL, Connection, Engine, Index, Integer, PrimaryKeyConstraint, Table, create_engine, event
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from typing_extensions import override
 
@@ -33,7 +33,7 @@ from opencqrs_py.adapters.sql.sqlite_file import (
     result_code,
     use_write_ahead_log,
 )
-from opencqrs_py.adapters.sql.tables import EVENTS, WRITTEN
+from opencqrs_py.adapters.sql.tables import EVENTS, INBOX, INBOX_DUE, WRITTEN
 from opencqrs_py.adapters.sql.watching import ReadHead, polling
 from opencqrs_py.model.partition import Partition, hash_of
 from opencqrs_py.processing.ports import Watch
@@ -205,6 +205,13 @@ class SqliteDialect(Dialect):
         if table.name == EVENTS.name:
             table.c.position.type = Integer()
             table.kwargs["sqlite_autoincrement"] = True  # no position twice, even after the newest event was deleted
+        if table.name == INBOX.name:  # one index for its sequences and as the key: each costs as much as the row itself
+            columns = table.c
+            key = PrimaryKeyConstraint(columns.group_name, columns.sequence_hash, columns.position)
+            table.append_constraint(key)
+            table.indexes.clear()
+            due = (columns.group_name, columns.due_ms, columns.position)
+            Index(INBOX_DUE, *due, sqlite_where=columns.due_ms.is_not(None))
 
     @override
     def append_lock(self, database: Database) -> AbstractContextManager[Connection]:

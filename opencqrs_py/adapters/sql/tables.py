@@ -119,7 +119,9 @@ REBUILDS = Table(
     Column("started_at", Text, nullable=False),
 )
 
-INBOX = Table(
+INBOX_DUE = "opencqrs_inbox_due"
+
+INBOX = Table(  # on SQLite with other keys
     "opencqrs_inbox",
     _metadata,
     Column("group_name", Text, primary_key=True),
@@ -138,7 +140,7 @@ INBOX = Table(
     Column("errors", Text, nullable=False),  # how attempts have ended, as JSON in ASCII
     Column("expires_ms", BigInteger),  # since 1970; NULL: never
     Column("replaying", Integer),  # 1: it was handled before a reset, and is handled again
-    Index("opencqrs_inbox_due", "group_name", "due_ms", "position"),
+    Index(INBOX_DUE, "group_name", "due_ms", "position"),
     Index("opencqrs_inbox_sequence", "group_name", "sequence_hash", "position"),
 )
 

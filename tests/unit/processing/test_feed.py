@@ -484,6 +484,7 @@ class Sequences:
     """Sequences as a table has them: by subject, or by position."""
 
     attributes = frozenset({"subject"})
+    id_of_subject = None
 
     def __init__(self, ids: dict[str | int, tuple[str, ...]], *, by_subject: bool) -> None:
         self.ids, self.by_subject = ids, by_subject

@@ -13,6 +13,7 @@ from opencqrs_py import AfterCommit, Event, Metadata
 from opencqrs_py.adapters.memory import InMemoryEventStore, InMemoryProgressTracker
 from opencqrs_py.model import Handler, HandlerMark, Partition, Selection, Slice
 from opencqrs_py.model.selection import ATTRIBUTES
+from opencqrs_py.processing.batches import ScheduleRule
 from opencqrs_py.processing.binding import bind
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.groups import GroupProcessing, read_size
@@ -69,10 +70,10 @@ def with_object_and_metadata(event: dict, metadata: Metadata) -> None: ...  # ty
 
 
 class Asked(InMemoryEventStore):
-    """A store that notes which attributes are asked for."""
+    """A store that notes which attributes are asked for, and how many events."""
 
     def read(self, after: int, limit: int, selection: Selection, upto: int | None = None) -> Slice:
-        self.attributes = selection.attributes
+        self.attributes, self.limit = selection.attributes, limit
         return super().read(after, limit, selection, upto)
 
 
@@ -129,6 +130,28 @@ def test_events_that_are_committed_one_by_one_are_read_whole_as_each_commit_stor
         batch_size=None,
     ).feed.read(0)
     assert store.attributes == ATTRIBUTES
+
+
+@pytest.mark.parametrize(("schedule", "limit"), [(None, 1_000), (ScheduleRule(), 5_000)])
+def test_more_events_enter_the_inbox_at_once_than_are_handled_at_once(
+    schedule: ScheduleRule | None, limit: int, database: Any, injector: Any
+) -> None:
+    store = Asked()
+    group = GroupProcessing(
+        "group",
+        store,
+        InMemoryProgressTracker(database),
+        Dispatcher([bind(Handler(HandlerMark("group"), with_object, "here"), injector)], []),
+        subject="/",
+        recursive=True,
+        sequencing=SequencingByEvent(PerSubject()),
+        partitions=1,
+        batch_size=None,
+        schedule=schedule,
+    )
+    assert group.batch_size < 1_000
+    group.feed.read(0)
+    assert store.limit == limit
 
 
 @pytest.mark.parametrize(
