@@ -12,6 +12,7 @@ import getpass
 import os
 import platform
 import shutil
+import socket
 import subprocess
 import tempfile
 import time
@@ -188,7 +189,16 @@ def mariadb_server() -> Iterator[str]:
                 _create_database(f"{folder}/socket", "test")
                 yield f"mariadb://root@localhost/test?unix_socket={folder}/socket"
             finally:
-                process.terminate()
+                _end(process)
+
+
+def _end(server: subprocess.Popen[bytes]) -> None:
+    """Have a server end; one that is asked while it starts may never do so by itself."""
+    server.terminate()
+    try:
+        server.wait(PATIENCE)
+    except subprocess.TimeoutExpired:
+        server.kill()
 
 
 @contextmanager
@@ -204,14 +214,23 @@ def _mariadb() -> Iterator[FreshUrl]:
         yield fresh
 
 
-def _create_database(socket: str, name: str) -> None:
+def _create_database(path: str, name: str) -> None:
     import pymysql  # noqa: PLC0415 not needed for the others
 
-    until = time.monotonic() + PATIENCE
-    while not Path(socket).exists():  # which is there when the server listens
-        if time.monotonic() >= until:
-            msg = f"the server did not start within {PATIENCE:g} seconds"
-            raise TimeoutError(msg)
-        time.sleep(0.05)
-    with pymysql.connect(unix_socket=socket, user="root") as connection:
+    _wait_for(path)
+    with pymysql.connect(unix_socket=path, user="root") as connection:
         connection.cursor().execute(f"CREATE DATABASE {name} CHARACTER SET utf8mb4")
+
+
+def _wait_for(path: str) -> None:
+    """Wait until a server listens on a socket, whose file is there before."""
+    until = time.monotonic() + PATIENCE
+    while True:
+        with socket.socket(socket.AF_UNIX) as probe:
+            try:
+                return probe.connect(path)
+            except OSError as error:
+                if time.monotonic() >= until:
+                    msg = f"the server did not start within {PATIENCE:g} seconds"
+                    raise TimeoutError(msg) from error
+        time.sleep(0.05)
