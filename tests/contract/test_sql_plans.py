@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -13,9 +14,11 @@ from sqlalchemy import text
 
 from opencqrs_py.adapters.sql import Database, SqlEventStore, SqlProgressTracker
 from opencqrs_py.adapters.sql.postgresql import statements_in
+from opencqrs_py.adapters.sql.tables import INBOX
 from opencqrs_py.model import Event, Selection, layout
 from opencqrs_py.model.appending import SubjectIsOnEventId
 from opencqrs_py.model.inbox import InboxChange, InboxEntry, InboxStatus
+from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.selection import Share
 
 Noted = Callable[[Callable[[str, Any], None]], AbstractContextManager[None]]
@@ -165,6 +168,34 @@ def test_what_leaves_the_inbox_is_looked_up_once_for_each_event(database: Databa
     by_position = on_sqlite + r'|Index Cond: .* AND \("position"|range opencqrs_inbox PRIMARY'
     assert re.search(by_position, found), found
     assert not re.search(r"Index Cond: .*sequence_hash|opencqrs_inbox_sequence|SCAN opencqrs_inbox", found), found
+
+
+@pytest.mark.parametrize("kind", ["sqlite"])
+@pytest.mark.parametrize("older", [False, True], ids=["keys of sqlite", "keys of older versions"])
+def test_what_is_due_in_the_inbox_is_a_range_of_an_index_in_its_order(
+    database: Database, noted_statements: Noted, *, older: bool
+) -> None:
+    tracker = SqlProgressTracker(database)
+    (cursor,) = tracker.claim("loans", layout(1), 0, "owner")
+    if older:
+        with database.writing() as connection:
+            INBOX.drop(connection)
+            INBOX.create(connection)
+    entries = [
+        InboxEntry("loans", f"/books/{n % 50}", n, str(n), "s", "/", "t", InboxStatus.PENDING, NOW)
+        for n in range(1, 501)
+    ]
+    with tracker.unit("loans", cursor, 500, change=InboxChange(NOW, tuple(entries))):
+        pass
+    sent: list[tuple[str, Any]] = []
+    with noted_statements(lambda *one: sent.append(one)):
+        assert len(tracker.due("loans", Partition(1, 0), datetime.fromisoformat(NOW), 1_000)) == 50
+        tracker.next_due("loans", layout(1), expiring=False)
+    first, counts, rows, next_due = [plan(database, *one) for one in sent if "opencqrs_inbox" in one[0]]
+    assert first == "SEARCH opencqrs_inbox USING INDEX opencqrs_inbox_due (group_name=? AND due_ms<?)"
+    for found in (counts, rows):
+        assert found.endswith("(group_name=? AND sequence_hash=?)"), found
+    assert next_due.endswith("COVERING INDEX opencqrs_inbox_due (group_name=? AND due_ms>?)"), next_due
 
 
 def test_nobody_asks_when_events_expire_if_none_does(database: Database, noted_statements: Noted) -> None:
