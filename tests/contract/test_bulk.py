@@ -422,6 +422,52 @@ def test_keys_that_the_database_takes_for_the_same_are_refused(connection: Conne
         bulk.upsert(connection, "alike", rows, keys="isbn")
 
 
+MOMENT = datetime(2026, 1, 2, 3, 4, 5, 300_000, UTC).replace(tzinfo=None)
+TENTHS = [Decimal("1.1"), Decimal("1.2")]
+HUNDREDTHS = [Decimal("1.11"), Decimal("1.12")]
+LATER = [MOMENT, MOMENT.replace(microsecond=600_000)]
+
+
+@pytest.mark.parametrize("kind", [pytest.param("mariadb", marks=pytest.mark.mariadb)])
+@pytest.mark.parametrize(
+    ("column", "keys"),
+    [
+        ("DATETIME", LATER),
+        ("DATETIME", [one.replace(tzinfo=UTC) for one in LATER]),
+        ("DATE", [MOMENT, MOMENT.replace(hour=23)]),
+        ("TIME", [one.time() for one in LATER]),
+        ("DECIMAL(9, 1)", HUNDREDTHS),
+    ],
+)
+def test_keys_whose_digits_the_column_cuts_off_are_refused(
+    connection: Connection, column: str, keys: list[Any]
+) -> None:
+    connection.execute(
+        text(f"CREATE TABLE rough (number INTEGER, moment {column}, n INTEGER, PRIMARY KEY (number, moment))")
+    )
+    rows = [{"number": 7, "moment": key, "n": n} for n, key in enumerate(keys)]
+    with refused("OCQ-362", "for the same number, moment"):
+        bulk.upsert(connection, "rough", rows, keys=["number", "moment"])
+
+
+@pytest.mark.parametrize(
+    ("columns", "keys"),
+    [
+        ({"sqlite": "DATETIME", "postgresql": "TIMESTAMP", "mariadb": "DATETIME(6)"}, LATER),
+        ({"sqlite": "TIME", "postgresql": "TIME", "mariadb": "TIME(6)"}, [one.time() for one in LATER]),
+        (dict.fromkeys(("sqlite", "postgresql", "mariadb"), "DECIMAL(9, 1)"), TENTHS),
+        (dict.fromkeys(("sqlite", "postgresql", "mariadb"), "DECIMAL(9, 2)"), HUNDREDTHS),
+    ],
+)
+def test_keys_of_which_the_column_keeps_all_digits_are_others(
+    connection: Connection, kind: str, columns: dict[str, str], keys: list[Any]
+) -> None:
+    connection.execute(text(f"CREATE TABLE fine (moment {columns[kind]} PRIMARY KEY, n INTEGER)"))
+    rows = [{"moment": key, "n": n} for n, key in enumerate(keys)]
+    assert bulk.upsert(connection, "fine", rows, keys="moment") == len(keys)
+    assert connection.execute(text("SELECT COUNT(*) FROM fine")).scalar() == len(keys)
+
+
 def test_keys_that_differ_in_case_are_others_where_the_table_says_so(connection: Connection, kind: str) -> None:
     binary = {"sqlite": "BINARY", "postgresql": '"C"', "mariadb": "utf8mb4_bin"}[kind]
     connection.execute(text(f"CREATE TABLE exact (isbn VARCHAR(40) COLLATE {binary} PRIMARY KEY, reader VARCHAR(9))"))

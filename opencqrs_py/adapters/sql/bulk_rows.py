@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, time
 from decimal import Context, Decimal, Inexact
 from functools import reduce
 from itertools import groupby
@@ -183,20 +183,35 @@ class UpsertRequest:
         return [total([column[index] for index in group]) for group in same]
 
 
-def alike(rows: Iterable[tuple[Any, ...]]) -> list[list[tuple[Any, ...]]]:
-    """Return the keys, of some that differ, that databases may take for the same: by case, accents, or spaces after."""
+def alike(rows: Iterable[tuple[Any, ...]], kinds: Container[type]) -> list[list[tuple[Any, ...]]]:
+    """Return the keys, of some that differ, that a database may take for the same.
+
+    It does so by case, accents, or spaces after a text, and by digits that a column of moments or decimals cuts off.
+
+    Args:
+        rows: The keys.
+        kinds: The types of values that the database may take for others.
+    """
+    folds = {kind: fold for kind, fold in _FOLDS.items() if kind in kinds}
     found: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {}
     for row in rows:
-        found.setdefault(tuple(map(_folded, row)), []).append(row)
+        folded = tuple([folds[type(value)](value) if type(value) in folds else value for value in row])
+        found.setdefault(folded, []).append(row)
     return [same for same in found.values() if len(same) > 1]
 
 
-def _folded(value: Any) -> Any:
-    if type(value) is not str:
-        return value
+def _folded(value: str) -> str:
     if not value.isascii():
         value = "".join(each for each in normalize("NFKD", value) if not combining(each))
     return value.casefold().rstrip()
+
+
+_FOLDS: Mapping[type, Callable[[Any], Any]] = {
+    str: _folded,
+    datetime: datetime.date,  # as a column of dates does
+    time: lambda value: value.replace(microsecond=0),
+    Decimal: int,
+}
 
 
 def _total_of(column: ColumnValues) -> Callable[[list[Any]], Any]:

@@ -65,10 +65,9 @@ class Target:
         return len(write)
 
     def _require_all(self, write: BulkWrite, wanted: UpsertRequest) -> None:
-        """Refuse keys that the table's collation takes for the same: only the last of their rows would be there."""
-        keys = zip(*(write.columns[name] for name in self.keys), strict=True)
-        # Drivers take moments and decimals differently.
-        those = [same for same in alike(keys) if {str, int}.issuperset(map(type, chain(*same)))]
+        """Refuse keys that the table takes for the same: only the last of their rows would be there."""
+        keys, kinds = zip(*(write.columns[name] for name in self.keys), strict=True), self.dialect.confounded
+        those = [same for same in alike(keys, kinds) if kinds.issuperset(map(type, chain(*same)))]
         for part in _in_parts(those):
             if self._has_all(write, list(chain(*part))):
                 continue

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from datetime import datetime
+from datetime import datetime, time
+from decimal import Decimal
 from hashlib import sha256
 from math import ceil
 from typing import TYPE_CHECKING, Any
@@ -125,6 +126,7 @@ class MariaDbDialect(Dialect):
     create_schema = "CREATE DATABASE IF NOT EXISTS"
     walk_hint = " FORCE INDEX (PRIMARY)"
     unstorable = frozenset({"nan", "inf", "-inf"})
+    confounded = frozenset({str, int, datetime, time, Decimal})  # columns cut digits off without an error
     create_index = "CREATE INDEX IF NOT EXISTS"  # each statement counts at once, and may be sent again
     index_key = f"{{}}({_INDEXED_LENGTH}), position"
     search_hint = " FORCE INDEX ({})"
