@@ -107,6 +107,12 @@ class Chunk(Sequence[Event]):
         return event
 
     @property
+    def characters(self) -> int:
+        """How many characters the events' data have."""
+        payload = self._columns.payload
+        return sum(len(row[payload] or "") for row in self._rows)
+
+    @property
     def types(self) -> list[str]:
         """The type of each event."""
         return list(map(itemgetter(self._columns.type), self._rows))

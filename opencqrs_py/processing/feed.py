@@ -19,6 +19,7 @@ from opencqrs_py.processing.ports import EventSource, SharingSource
 from opencqrs_py.processing.sequencing import Sequencing
 
 _FEW_PAGES = 2
+_MOST_CHARACTERS = 16_000_000  # of the data of a page that has more events than the limit
 
 
 class UnsequencedError(Exception):
@@ -209,10 +210,11 @@ class Feed:
         source: The event store.
         selection: Which events the group looks at.
         sequencing: Maps events to sequences, and sequences to partitions.
-        limit: Most events per page.
+        limit: Most events per page, as far as ``largest`` allows no more.
         memory: Number of pages kept for partitions that lag a little, and for those that lag more.
         wanted: Returns whether events of a type may lead to a handler; ``None`` for all.
         upto: The last position that is read, one that is final; ``None`` for the whole log.
+        largest: Most events per page while events are small, so that a page has about 16 million characters of data.
     """
 
     def __init__(
@@ -224,9 +226,12 @@ class Feed:
         memory: int = 4,
         wanted: Callable[[str], bool] | None = None,
         upto: int | None = None,
+        largest: int = 0,
     ) -> None:
         self.source = source
         self._upto = upto
+        self._largest = largest
+        self._average: float | None = None  # characters of an event's data in the last page
         self._limit = limit
         self._memory = memory
         self._selection = selection
@@ -244,7 +249,8 @@ class Feed:
         if looked_at == self._selection.attributes:
             return self
         selection = replace(self._selection, attributes=looked_at)
-        return Feed(self.source, selection, self._sequencing, self._limit, self._memory, self._wanted, self._upto)
+        sizes = (self._limit, self._memory)
+        return Feed(self.source, selection, self._sequencing, *sizes, self._wanted, self._upto, self._largest)
 
     def read(self, after: int, partition: Partition | None = None) -> Page | None:
         """Return a page that continues after ``after``, or ``None`` at the head of the log.
@@ -262,12 +268,20 @@ class Feed:
                 return own
             if self._upto is not None and after >= self._upto:
                 return None
-            part = self.source.read(after, self._limit, self._selection, self._upto)
+            part = self.source.read(after, self._next_size(), self._selection, self._upto)
             if part.upto <= after:
                 return None
             page = Page(part, self._sequencing, self._wanted)
             (self._behind if lags else self._recent).append(page)
+            if self._largest > self._limit and part.events:
+                self._average = Chunk.of(part.events).characters / len(part.events)
             return page
+
+    def _next_size(self) -> int:
+        """Return how many events to read at once, by the size of those that were read last."""
+        if self._average is None:
+            return self._limit
+        return max(self._limit, min(self._largest, int(_MOST_CHARACTERS / max(1, self._average))))
 
     def _read_own(self, after: int, partition: Partition) -> Page | None:
         """Return a page with a laggard's events only, up to the shared pages; ``None`` if there is none.
@@ -288,11 +302,12 @@ class Feed:
         self._own[partition] = page
         return page if part.upto > after else None
 
-    def narrowed(self, share: Share, limit: int) -> Feed:
-        """Return a feed for some partitions only, with another limit."""
+    def narrowed(self, share: Share, limit: int, largest: int = 0) -> Feed:
+        """Return a feed for some partitions only, with other limits."""
         selection = replace(self._selection, share=share)
-        return Feed(self.source, selection, self._sequencing, limit, _FEW_PAGES, self._wanted, self._upto)
+        return Feed(self.source, selection, self._sequencing, limit, _FEW_PAGES, self._wanted, self._upto, largest)
 
     def bounded(self, upto: int) -> Feed:
         """Return a feed that ends at a position, one that is final."""
-        return Feed(self.source, self._selection, self._sequencing, self._limit, self._memory, self._wanted, upto)
+        sizes = (self._limit, self._memory)
+        return Feed(self.source, self._selection, self._sequencing, *sizes, self._wanted, upto, self._largest)

@@ -37,7 +37,7 @@ _PAGES_KEPT = 4  # of the log, for partitions that lag a little
 _FEEDS_KEPT = 4  # for some partitions only
 CHECKED = 20  # events of the inbox whose sequences are compared
 _LEAST_READ = 1_000  # events fetched at once, even when each is committed alone
-_ENTERING = 5_000  # events that enter the inbox at once: their sequences lie apart, and a transaction writes all pages
+_ENTERING = 5_000  # small events that enter the inbox at once: with more of them, fewer pages of it change for each
 
 
 class GroupProcessing:
@@ -106,10 +106,10 @@ class GroupProcessing:
         attributes = ATTRIBUTES if whole else of_sequences | dispatcher.attributes
         self.selection = selection = Selection(subject, recursive, dispatcher.wanted_types, attributes)
         wanted = dispatcher.wants if selection.types is None else None
-        size = self._read_size(partitions)
+        size = read_size(self.batch_size, partitions)
         memory = 1 if partitions == 1 else _PAGES_KEPT
-        self.feed = Feed(source, selection, sequencing, size, memory, wanted)
-        self._narrowed: dict[tuple[Share, int], GroupProcessing] = {}
+        self.feed = Feed(source, selection, sequencing, size, memory, wanted, largest=self._largest)
+        self._narrowed: dict[tuple[Share, int, int], GroupProcessing] = {}
         self._lock = Lock()
 
     def narrowed(self, partitions: Collection[Partition], most: int | None = None) -> GroupProcessing:
@@ -122,8 +122,8 @@ class GroupProcessing:
         share = self._sequencing.share_of(partitions)
         if share is None or not isinstance(self.source, SharingSource) or not self.source.selects(share):
             return self
-        size = self._read_size(len(partitions))
-        key = share, size if most is None else min(size, most)
+        size, largest = read_size(self.batch_size, len(partitions)), self._largest
+        key = share, *((size, largest) if most is None else (min(size, most), min(largest, most)))
         with self._lock:
             found = self._narrowed.pop(key, None)
             if found is None:
@@ -134,9 +134,9 @@ class GroupProcessing:
                 del self._narrowed[old]
         return found
 
-    def _read_size(self, partitions: int) -> int:
-        size = read_size(self.batch_size, partitions)
-        return size if self.schedule is None else max(size, _ENTERING)
+    @property
+    def _largest(self) -> int:
+        return 0 if self.schedule is None else _ENTERING
 
     def bounded(self, upto: int) -> GroupProcessing:
         """Return the same, limited to the log up to a final position."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from opencqrs_py import AfterCommit, Event, Metadata
 from opencqrs_py.adapters.memory import InMemoryEventStore, InMemoryProgressTracker
 from opencqrs_py.model import Handler, HandlerMark, Partition, Selection, Slice
-from opencqrs_py.model.selection import ATTRIBUTES
+from opencqrs_py.model.selection import ATTRIBUTES, Share
 from opencqrs_py.processing.batches import ScheduleRule
 from opencqrs_py.processing.binding import bind
 from opencqrs_py.processing.dispatch import Dispatcher
@@ -73,8 +73,15 @@ class Asked(InMemoryEventStore):
     """A store that notes which attributes are asked for, and how many events."""
 
     def read(self, after: int, limit: int, selection: Selection, upto: int | None = None) -> Slice:
-        self.attributes, self.limit = selection.attributes, limit
+        self.attributes, self.most = selection.attributes, limit
         return super().read(after, limit, selection, upto)
+
+
+class Sharing(Asked):
+    """One that knows shares."""
+
+    def selects(self, _share: Share) -> bool:
+        return True
 
 
 @pytest.mark.parametrize(
@@ -132,11 +139,26 @@ def test_events_that_are_committed_one_by_one_are_read_whole_as_each_commit_stor
     assert store.attributes == ATTRIBUTES
 
 
-@pytest.mark.parametrize(("schedule", "limit"), [(None, 1_000), (ScheduleRule(), 5_000)])
-def test_more_events_enter_the_inbox_at_once_than_are_handled_at_once(
-    schedule: ScheduleRule | None, limit: int, database: Any, injector: Any
+@pytest.mark.parametrize(
+    ("schedule", "characters", "limits"),
+    [
+        (None, 100, [1_000, 1_000]),
+        (ScheduleRule(), 100, [1_000, 5_000]),
+        (ScheduleRule(), 0, [1_000, 5_000]),
+        (ScheduleRule(), 8_000, [1_000, 2_000]),
+        (ScheduleRule(), 100_000, [1_000, 1_000]),
+    ],
+)
+@pytest.mark.parametrize("of_partition", [False, True])
+def test_more_small_events_enter_the_inbox_at_once_than_are_handled_at_once(
+    schedule: ScheduleRule | None,
+    characters: int,
+    limits: list[int],
+    of_partition: bool,  # noqa: FBT001
+    database: Any,
+    injector: Any,
 ) -> None:
-    store = Asked()
+    store = Sharing(Event(0, str(n), "s", "/", "lent", None, "", "x" * characters or None, None) for n in range(3))
     group = GroupProcessing(
         "group",
         store,
@@ -145,13 +167,17 @@ def test_more_events_enter_the_inbox_at_once_than_are_handled_at_once(
         subject="/",
         recursive=True,
         sequencing=SequencingByEvent(PerSubject()),
-        partitions=1,
+        partitions=2,
         batch_size=None,
         schedule=schedule,
     )
-    assert group.batch_size < 1_000
-    group.feed.read(0)
-    assert store.limit == limit
+    feed = group.narrowed([Partition(2, 0)]).feed if of_partition else group.feed
+    assert (feed is group.feed) is not of_partition
+    feed.read(0)
+    first = store.most
+    store.append([Event(0, "3", "s", "/", "lent", None, "", None, None)])
+    feed.read(3)
+    assert [first, store.most] == limits
 
 
 @pytest.mark.parametrize(
