@@ -437,6 +437,9 @@ LATER = [MOMENT, MOMENT.replace(microsecond=600_000)]
         ("DATE", [MOMENT, MOMENT.replace(hour=23)]),
         ("TIME", [one.time() for one in LATER]),
         ("DECIMAL(9, 1)", HUNDREDTHS),
+        ("DECIMAL(9, 1)", [Decimal("1.96"), Decimal("2.04")]),
+        ("DECIMAL(9, 1)", [Decimal("-1.49"), Decimal("-1.51")]),
+        ("DECIMAL(9, 0)", [Decimal("1.6"), Decimal("2.4")]),
     ],
 )
 def test_keys_whose_digits_the_column_cuts_off_are_refused(
@@ -448,6 +451,16 @@ def test_keys_whose_digits_the_column_cuts_off_are_refused(
     rows = [{"number": 7, "moment": key, "n": n} for n, key in enumerate(keys)]
     with refused("OCQ-362", "for the same number, moment"):
         bulk.upsert(connection, "rough", rows, keys=["number", "moment"])
+
+
+@pytest.mark.parametrize("kind", [pytest.param("mariadb", marks=pytest.mark.mariadb)])
+def test_the_two_moments_of_many_that_the_column_takes_for_the_same_are_named(connection: Connection) -> None:
+    connection.execute(text("CREATE TABLE rough (moment DATETIME PRIMARY KEY, n INTEGER)"))
+    moments = [MOMENT.replace(second=second, microsecond=0) for second in range(60)] + [MOMENT]
+    rows = [{"moment": moment, "n": n} for n, moment in enumerate(moments)]
+    two = "takes 2026-01-02 03:04:05, 2026-01-02 03:04:05.300000 for the same moment"
+    with refused("OCQ-362", two):
+        bulk.upsert(connection, "rough", rows, keys="moment")
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, time
-from decimal import Context, Decimal, Inexact
+from decimal import ROUND_HALF_UP, Context, Decimal, Inexact
 from functools import reduce
 from itertools import groupby
 from math import isfinite
@@ -162,7 +162,8 @@ class UpsertRequest:
         same = [list(group) for _, group in groupby(order, keys.__getitem__)]
         if self.others:
             doubled = next(group for group in same if len(group) > 1)
-            raise self.doubled(f"{len(doubled)} rows have the same {', '.join(self.keys)} ({keys[doubled[0]]!r})")
+            key = shown([column[doubled[0]] for column in of_keys])
+            raise self.doubled(f"{len(doubled)} rows have the same {', '.join(self.keys)} ({key})")
         return {name: self._summed(name, same) for name in self.columns}
 
     @property
@@ -183,6 +184,12 @@ class UpsertRequest:
         return [total([column[index] for index in group]) for group in same]
 
 
+def shown(key: Sequence[Any]) -> str:
+    """Return a key as messages show it."""
+    texts = [repr(value) if isinstance(value, str | bytes) else str(value) for value in key]
+    return texts[0] if len(texts) == 1 else f"({', '.join(texts)})"
+
+
 def alike(rows: Iterable[tuple[Any, ...]], kinds: Container[type]) -> list[list[tuple[Any, ...]]]:
     """Return the keys, of some that differ, that a database may take for the same.
 
@@ -193,6 +200,16 @@ def alike(rows: Iterable[tuple[Any, ...]], kinds: Container[type]) -> list[list[
         kinds: The types of values that the database may take for others.
     """
     folds = {kind: fold for kind, fold in _FOLDS.items() if kind in kinds}
+    rows = list(rows)
+    found = _grouped(rows, folds)
+    if Decimal in folds and any(type(value) is Decimal for row in rows for value in row):
+        found += _grouped(rows, {**folds, Decimal: _nearest})  # of two that are rounded to one
+    return found
+
+
+def _grouped(
+    rows: Iterable[tuple[Any, ...]], folds: Mapping[type, Callable[[Any], Any]]
+) -> list[list[tuple[Any, ...]]]:
     found: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {}
     for row in rows:
         folded = tuple([folds[type(value)](value) if type(value) in folds else value for value in row])
@@ -206,10 +223,14 @@ def _folded(value: str) -> str:
     return value.casefold().rstrip()
 
 
+def _nearest(value: Decimal) -> int:
+    return int(value.to_integral_value(ROUND_HALF_UP))
+
+
 _FOLDS: Mapping[type, Callable[[Any], Any]] = {
     str: _folded,
     datetime: datetime.date,  # as a column of dates does
-    time: lambda value: value.replace(microsecond=0),
+    time: lambda value: (value.hour, value.minute),
     Decimal: int,
 }
 

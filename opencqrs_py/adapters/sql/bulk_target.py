@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from opencqrs_py.adapters.sql.bulk_rows import UpsertRequest, alike, check_floats
+from opencqrs_py.adapters.sql.bulk_rows import UpsertRequest, alike, check_floats, shown
 from opencqrs_py.adapters.sql.bulk_tables import fitting_shape, forget_shape
 from opencqrs_py.adapters.sql.bulk_write import BulkWrite, ColumnValues, TableShape
 from opencqrs_py.adapters.sql.dialect import Dialect
@@ -73,8 +73,17 @@ class Target:
                 continue
             for same in part:
                 if not self._has_all(write, same):
-                    named = ", ".join(repr(row[0] if len(row) == 1 else row) for row in same)
+                    named = ", ".join(map(shown, self._confounded(write, same)))
                     raise wanted.doubled(f"the table takes {named} for the same {', '.join(self.keys)}")
+
+    def _confounded(self, write: BulkWrite, same: Keys) -> Keys:
+        """Return two of some keys that the table takes for the same: neighbours in their order."""
+        same = sorted(same)
+        while len(same) > 2:
+            middle = len(same) // 2
+            first = same[: middle + 1]
+            same = same[middle:] if self._has_all(write, first) else first
+        return same
 
     def _has_all(self, write: BulkWrite, keys: Keys) -> bool:
         """Return whether the table has a row for each of these keys."""

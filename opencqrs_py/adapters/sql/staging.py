@@ -24,7 +24,7 @@ from typing import Any
 from sqlalchemy import Connection, types
 from sqlalchemy.exc import DBAPIError
 
-from opencqrs_py.adapters.sql.bulk_rows import check_floats, columns_of, misfit
+from opencqrs_py.adapters.sql.bulk_rows import check_floats, columns_of, misfit, shown
 from opencqrs_py.adapters.sql.bulk_target import Target
 from opencqrs_py.adapters.sql.bulk_write import BulkWrite, ColumnValues, TableShape
 from opencqrs_py.adapters.sql.connections import reason_of
@@ -217,8 +217,7 @@ class StagedMerge:
         keys = self.target.keys
         text = f"SELECT {self._keys}, COUNT(*) {self._from} GROUP BY {self._keys} HAVING COUNT(*) > 1 LIMIT 1"
         *found, count = self.target.connection.exec_driver_sql(text, self._runs).one()
-        example = found[0] if len(keys) == 1 else tuple(found)
-        what = f"{count} rows have the same {', '.join(keys)} ({example!r})"
+        what = f"{count} rows have the same {', '.join(keys)} ({shown(found)})"
         fix = f"keep one of them, or let {', '.join(others)} be added too"
         return BulkWriteError("OCQ-362", what, f"bulk.upsert into {self.target.name}", fix)
 
