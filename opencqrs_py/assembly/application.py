@@ -31,6 +31,7 @@ from opencqrs_py.assembly.stores import mapping_of
 from opencqrs_py.config import Configuration, EffectiveGroup, load
 from opencqrs_py.errors import AssemblyError, ExplainedError
 from opencqrs_py.model.progress import PartitionStatus, Skip
+from opencqrs_py.model.properties import locked_cached_property
 from opencqrs_py.processing.notices import NO_OBSERVER, Observer, Observers
 
 if TYPE_CHECKING:
@@ -138,28 +139,28 @@ class Application:
         application._scan = found.scan
         return application
 
-    @cached_property
+    @locked_cached_property
     def container(self) -> ApplicationContainer:
         """The assembly container, still without groups: the event store can be used before any handler is right."""
         from opencqrs_py.assembly.container import assemble  # noqa: PLC0415 loads SQLAlchemy
 
         return assemble(self.blueprint, self._life.databases)
 
-    @cached_property
+    @locked_cached_property
     def _container_without_modules(self) -> ApplicationContainer:
         """The container for a look at progress that imports none of the user's modules."""
         from opencqrs_py.assembly.container import assemble  # noqa: PLC0415 loads SQLAlchemy
 
         return assemble(replace(self.blueprint, modules=UserModules(())), self._life.databases)
 
-    @cached_property
+    @locked_cached_property
     def _group_containers(self) -> Mapping[str, GroupContainer]:
         from opencqrs_py.assembly.container import group_containers  # noqa: PLC0415 loads SQLAlchemy
 
         self._life.resources.use()
         return group_containers(self.container, self.groups)
 
-    @cached_property
+    @locked_cached_property
     def groups(self) -> tuple[EffectiveGroup, ...]:
         """The effective settings of every group that has a handler, under the name that its handlers give it.
 

@@ -41,6 +41,7 @@ from opencqrs_py.adapters.sql.tables import TableMissingError, adapted
 from opencqrs_py.adapters.sql.urls import dialect_of, parsed_url, schema_prefix, without_schema
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model.masking import mask_url, remember, scrubbed, secrets_in
+from opencqrs_py.model.properties import locked_cached_property
 
 T = TypeVar("T")
 
@@ -163,7 +164,7 @@ class Database:
         """Return one of our tables, in the schema that it has here."""
         return adapted(table, self.dialect, self.schema)
 
-    @cached_property
+    @locked_cached_property
     def engine(self) -> Engine:
         """The SQLAlchemy engine; raises OCQ-303 if the database's driver is not installed."""
         try:
@@ -509,11 +510,11 @@ class Database:
     def _own_url(self) -> URL | None:
         return None if self._of_others else self._url
 
-    @cached_property
+    @locked_cached_property
     def _writing_engine(self) -> Engine:
         return self.dialect.writing_engine(self.engine, self._own_url)
 
-    @cached_property
+    @locked_cached_property
     def _reading_engine(self) -> Engine:
         return self.dialect.reading_engine(self.engine, self._own_url)
 
