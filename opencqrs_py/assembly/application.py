@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -473,7 +473,7 @@ class Application:
         awaiting.wait(groups, target, timeout)
         return target
 
-    @cached_property
+    @locked_cached_property
     def _watched(self) -> Watched:
         from opencqrs_py.assembly.awaiting import Watched  # noqa: PLC0415 loads SQLAlchemy
 

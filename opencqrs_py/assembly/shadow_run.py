@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from types import TracebackType
 from typing import Self
 
@@ -20,6 +19,7 @@ from opencqrs_py.assembly.shared_spark import SharedSpark
 from opencqrs_py.config import Configuration, EffectiveGroup
 from opencqrs_py.engines.leading import LostPartitions
 from opencqrs_py.model.progress import PartitionStatus
+from opencqrs_py.model.properties import locked_cached_property
 from opencqrs_py.processing.pacing import Limit, paced
 from opencqrs_py.processing.ports import ProgressTracker
 
@@ -95,11 +95,11 @@ class ShadowRun:
         """Return how far each partition is; none before the first event."""
         return [one for one in self.tracker.statuses() if one.group == self._group.name]
 
-    @cached_property
+    @locked_cached_property
     def _container(self) -> ApplicationContainer:
         return assemble(self._blueprint, self._life.databases)
 
-    @cached_property
+    @locked_cached_property
     def _parts(self) -> dict[str, GroupContainer]:
         self._life.resources.use()
         return dict(group_containers(self._container, (self._group,)))
