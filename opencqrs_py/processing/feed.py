@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from threading import Lock
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from opencqrs_py.model.ahead import Ahead
 from opencqrs_py.model.chunk import NOTHING, Chunk
@@ -231,8 +231,7 @@ class Feed:
         self.source = source
         self._upto = upto
         self._largest = largest
-        self._average: float | None = None  # characters of an event's data in the last page
-        self._limit = limit
+        self._limit = self._at_once = limit  # the size of the next page, by the events of the last one
         self._memory = memory
         self._selection = selection
         self._sequencing = sequencing
@@ -249,8 +248,12 @@ class Feed:
         if looked_at == self._selection.attributes:
             return self
         selection = replace(self._selection, attributes=looked_at)
-        sizes = (self._limit, self._memory)
-        return Feed(self.source, selection, self._sequencing, *sizes, self._wanted, self._upto, self._largest)
+        return self._like(selection)
+
+    def _like(self, selection: Selection, **others: Any) -> Feed:
+        """Return a feed with another selection, and perhaps other arguments, that has read nothing yet."""
+        same = {"limit": self._limit, "memory": self._memory, "upto": self._upto, "largest": self._largest}
+        return Feed(self.source, selection, self._sequencing, wanted=self._wanted, **{**same, **others})
 
     def read(self, after: int, partition: Partition | None = None) -> Page | None:
         """Return a page that continues after ``after``, or ``None`` at the head of the log.
@@ -268,20 +271,15 @@ class Feed:
                 return own
             if self._upto is not None and after >= self._upto:
                 return None
-            part = self.source.read(after, self._next_size(), self._selection, self._upto)
+            part = self.source.read(after, self._at_once, self._selection, self._upto)
             if part.upto <= after:
                 return None
             page = Page(part, self._sequencing, self._wanted)
             (self._behind if lags else self._recent).append(page)
             if self._largest > self._limit and part.events:
-                self._average = Chunk.of(part.events).characters / len(part.events)
+                fitting = _MOST_CHARACTERS * len(part.events) // max(1, Chunk.of(part.events).characters)
+                self._at_once = max(self._limit, min(self._largest, fitting))
             return page
-
-    def _next_size(self) -> int:
-        """Return how many events to read at once, by the size of those that were read last."""
-        if self._average is None:
-            return self._limit
-        return max(self._limit, min(self._largest, int(_MOST_CHARACTERS / max(1, self._average))))
 
     def _read_own(self, after: int, partition: Partition) -> Page | None:
         """Return a page with a laggard's events only, up to the shared pages; ``None`` if there is none.
@@ -305,9 +303,8 @@ class Feed:
     def narrowed(self, share: Share, limit: int, largest: int = 0) -> Feed:
         """Return a feed for some partitions only, with other limits."""
         selection = replace(self._selection, share=share)
-        return Feed(self.source, selection, self._sequencing, limit, _FEW_PAGES, self._wanted, self._upto, largest)
+        return self._like(selection, limit=limit, memory=_FEW_PAGES, largest=largest)
 
     def bounded(self, upto: int) -> Feed:
         """Return a feed that ends at a position, one that is final."""
-        sizes = (self._limit, self._memory)
-        return Feed(self.source, self._selection, self._sequencing, *sizes, self._wanted, upto, self._largest)
+        return self._like(self._selection, upto=upto)

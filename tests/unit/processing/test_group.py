@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,22 @@ def with_list_and_connection(raws: list[Event], connection: Connection) -> None:
 def with_after_commit(raw: Event, after_commit: AfterCommit) -> None: ...
 
 
+Make = Callable[..., GroupProcessing]
+
+
+@pytest.fixture
+def make(database: Any, injector: Any) -> Make:
+    """Makes a group of one handler; others than the usual arguments are given by their names."""
+
+    def made(handler: Any, store: InMemoryEventStore, **others: Any) -> GroupProcessing:
+        dispatcher = Dispatcher([bind(Handler(HandlerMark("group"), handler, "here"), injector)], [])
+        usual = {"sequencing": SequencingByEvent(PerSubject()), "partitions": 1, "batch_size": None}
+        parts = ("group", store, InMemoryProgressTracker(database), dispatcher)
+        return GroupProcessing(*parts, subject="/", recursive=True, **{**usual, **others})
+
+    return made
+
+
 @pytest.mark.parametrize(
     ("handler", "asked_for", "batch_size"),
     [
@@ -47,19 +64,9 @@ def with_after_commit(raw: Event, after_commit: AfterCommit) -> None: ...
     ],
 )
 def test_events_are_committed_together_only_where_a_repeated_one_changes_nothing(
-    handler: Any, asked_for: int | None, batch_size: int, database: Any, injector: Any
+    handler: Any, asked_for: int | None, batch_size: int, make: Make
 ) -> None:
-    group = GroupProcessing(
-        "group",
-        InMemoryEventStore(),
-        InMemoryProgressTracker(database),
-        Dispatcher([bind(Handler(HandlerMark("group"), handler, "here"), injector)], []),
-        subject="/",
-        recursive=True,
-        sequencing=SequencingByEvent(PerSubject()),
-        partitions=1,
-        batch_size=asked_for,
-    )
+    group = make(handler, InMemoryEventStore(), batch_size=asked_for)
     assert group.batch_size == batch_size
     processor = group.processor(Partition(2, 1))
     assert (processor.group, processor.partition) == ("group", Partition(2, 1))
@@ -102,40 +109,18 @@ def test_a_store_is_asked_for_what_somebody_looks_at(
     resolver: SequenceResolver,
     partitions: int,
     attributes: AbstractSet[str],
-    database: Any,
-    injector: Any,
+    make: Make,
 ) -> None:
     store = Asked()
-    GroupProcessing(
-        "group",
-        store,
-        InMemoryProgressTracker(database),
-        Dispatcher([bind(Handler(HandlerMark("group"), handler, "here"), injector)], []),
-        subject="/",
-        recursive=True,
-        sequencing=SequencingByEvent(resolver),
-        partitions=partitions,
-        batch_size=10,
-    ).feed.read(0)
+    make(handler, store, sequencing=SequencingByEvent(resolver), partitions=partitions, batch_size=10).feed.read(0)
     assert store.attributes == attributes
 
 
 def test_events_that_are_committed_one_by_one_are_read_whole_as_each_commit_stores_the_identity(
-    database: Any, injector: Any
+    make: Make,
 ) -> None:
     store = Asked()
-    dispatcher = Dispatcher([bind(Handler(HandlerMark("group"), with_object, "here"), injector)], [])
-    GroupProcessing(
-        "group",
-        store,
-        InMemoryProgressTracker(database),
-        dispatcher,
-        subject="/",
-        recursive=True,
-        sequencing=SequencingByEvent(PerSubject()),
-        partitions=1,
-        batch_size=None,
-    ).feed.read(0)
+    make(with_object, store).feed.read(0)
     assert store.attributes == ATTRIBUTES
 
 
@@ -155,22 +140,10 @@ def test_more_small_events_enter_the_inbox_at_once_than_are_handled_at_once(
     characters: int,
     limits: list[int],
     of_partition: bool,  # noqa: FBT001
-    database: Any,
-    injector: Any,
+    make: Make,
 ) -> None:
     store = Sharing(Event(0, str(n), "s", "/", "lent", None, "", "x" * characters or None, None) for n in range(3))
-    group = GroupProcessing(
-        "group",
-        store,
-        InMemoryProgressTracker(database),
-        Dispatcher([bind(Handler(HandlerMark("group"), with_object, "here"), injector)], []),
-        subject="/",
-        recursive=True,
-        sequencing=SequencingByEvent(PerSubject()),
-        partitions=2,
-        batch_size=None,
-        schedule=schedule,
-    )
+    group = make(with_object, store, partitions=2, schedule=schedule)
     feed = group.narrowed([Partition(2, 0)]).feed if of_partition else group.feed
     assert (feed is group.feed) is not of_partition
     feed.read(0)
