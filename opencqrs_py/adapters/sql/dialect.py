@@ -139,7 +139,7 @@ class Dialect(ABC):
     search_hint: ClassVar[str] = ""  # after the table's name, holds it to the index in the braces
     pairs: ClassVar[str] = "({})"  # a list of pairs of values, in the braces, among which a pair of columns may be
     unpacks_json: ClassVar[bool] = False  # whether ``json_each`` makes rows of a list that is given as one value
-    # Types of keys that a column may take for others in silence, and that a statement finds as a driver sends them.
+    # Types of keys of which a column may take two for the same in silence; and integers, which stand beside them.
     confounded: ClassVar[frozenset[type]] = frozenset({str, int})
     unindexed: ClassVar[str] = "{}"  # a column, in the braces, for which no index is used
     indexed: ClassVar[str] = "{}"  # a column as its index holds it

@@ -43,6 +43,7 @@ from opencqrs_py.adapters.sql.inbox_statements import Place, statements_of
 from opencqrs_py.adapters.sql.tables import INBOX, prepare
 from opencqrs_py.errors import InboxChangedError
 from opencqrs_py.model.inbox import (
+    MOVING,
     Fetching,
     InboxChange,
     InboxEntry,
@@ -59,7 +60,7 @@ from opencqrs_py.model.partition import Partition
 _POSITION, _ID = COLUMNS.index("position"), COLUMNS.index("sequence_id")
 _FEW = 1_000  # events that come in without a larger cache
 _MOST_NAMED = 5_000  # events or sequences in a statement: some databases take no more than 32,767 values
-_MOVING = [status.value for status in InboxStatus if status.moves]
+_MOVING = sorted(status.value for status in MOVING)
 
 
 T = TypeVar("T")
