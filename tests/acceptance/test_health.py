@@ -82,6 +82,8 @@ def test_what_a_process_runs_is_well_and_after_its_death_unowned(library, start)
     assert any(library.opencqrs("health", *THREAD).code == 0 for _ in range(LOOKS))
     checked = library.opencqrs("status", "--check", *THREAD)
     assert (checked.code, checked.err) == (0, "")
+    looks = (library.opencqrs("status", "--format", "json", *THREAD).json for _ in range(LOOKS))
+    assert any(all(group["lag"] == 0 for group in look) for look in looks)  # else it may not have begun
     process.kill()
     process.wait()
     assert library.opencqrs("health", "catalog", *THREAD).code == 1
