@@ -98,7 +98,7 @@ class Launch:
             while part := lines.read(65_536):
                 *whole, rest = (rest + part).split(b"\n")
                 self._put(b"".join(line + b"\n" for line in shown.of(whole)))
-            self._put(b"".join(line + b"\n" for line in shown.held) + rest)
+            self._put(shown.at_end(rest))
 
     def _put(self, text: bytes) -> None:
         with self._lock:
@@ -262,11 +262,28 @@ class _Shown:
             elif not line.decode(errors="replace").startswith(self._noise):
                 yield line
 
+    def at_end(self, rest: bytes) -> bytes:
+        """Return what is shown when no more comes after the lines, and after the beginning of one.
+
+        A worker that is ended while it writes its traceback leaves a part of it, perhaps the first line alone.
+        """
+        if self._noise and self._open and _may_be_of_daemon(self.held):
+            return b""
+        return b"".join(line + b"\n" for line in self.held) + rest
+
 
 def _is_of_daemon(tracebacks: list[bytes]) -> bool:
-    files = [line for line in tracebacks if line.startswith(b"  File ")]
+    return any(map(_is_frame, tracebacks)) and _may_be_of_daemon(tracebacks)
+
+
+def _may_be_of_daemon(tracebacks: list[bytes]) -> bool:
+    files = filter(_is_frame, tracebacks)
     ends = [line for line in tracebacks if not line.startswith((_TRACEBACK, b" "))]
-    return bool(files) and all(b"pyspark/daemon.py" in file for file in files) and all(e.startswith(_CUT) for e in ends)
+    return all(b"pyspark/daemon.py" in file for file in files) and all(end.startswith(_CUT) for end in ends)
+
+
+def _is_frame(line: bytes) -> bool:
+    return line.startswith(b"  File ")
 
 
 def _write(text: bytes) -> None:

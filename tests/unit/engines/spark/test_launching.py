@@ -188,6 +188,31 @@ def test_a_traceback_of_the_daemon_that_was_cut_off_is_not_shown_and_all_else_is
     assert everything.held == []
 
 
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        (b"a\n" + OF_DAEMON[0] + b"\n", b"a\n"),
+        (b"a\n" + OF_DAEMON[0] + b"\n" + OF_DAEMON[1] + b'\n  File "/x/py', b"a\n"),
+        (b"\n".join(AT_ONCE[:-1]), b""),
+        (b"\n".join(OF_DAEMON) + b"\nb", b"b"),
+        (b"a\n" + b"\n".join(OF_HANDLER[:3]) + b"\n    b", b"a\n" + b"\n".join(OF_HANDLER[:3]) + b"\n    b"),
+        (b"\n".join([OF_DAEMON[0], *OF_HANDLER]), b"\n".join([OF_DAEMON[0], *OF_HANDLER])),
+        (b"\n".join([*AT_ONCE[:-1], b"ValueError", b""]), b"\n".join([*AT_ONCE[:-1], b"ValueError", b""])),
+    ],
+)
+def test_what_a_worker_leaves_of_its_traceback_when_it_is_ended_is_not_shown_and_all_else_is(capfd, written, shown):
+    for quiet, expected in ((True, shown), (False, written)):
+        reading, writing = os.pipe()
+        os.write(writing, written)
+        os.close(writing)
+        launch = launching.Launch(quiet=quiet)
+        launch.show()
+        launch.forward(reading)
+        reader: Any = launch._reader
+        reader.join()
+        assert capfd.readouterr() == ("", expected.decode())
+
+
 def test_options_of_the_jvm_come_before_the_users_and_the_launchers_are_the_users_if_there_are_any():
     quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
     assert environment_of_launch({}, ()) == {"SPARK_LAUNCHER_OPTS": quick}
