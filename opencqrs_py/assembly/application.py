@@ -144,14 +144,14 @@ class Application:
         """The assembly container, still without groups: the event store can be used before any handler is right."""
         from opencqrs_py.assembly.container import assemble  # noqa: PLC0415 loads SQLAlchemy
 
-        return assemble(self.blueprint, self._life.databases)
+        return assemble(self.blueprint, self._life.stores)
 
     @locked_cached_property
     def _container_without_modules(self) -> ApplicationContainer:
         """The container for a look at progress that imports none of the user's modules."""
         from opencqrs_py.assembly.container import assemble  # noqa: PLC0415 loads SQLAlchemy
 
-        return assemble(replace(self.blueprint, modules=UserModules(())), self._life.databases)
+        return assemble(replace(self.blueprint, modules=UserModules(())), self._life.stores)
 
     @locked_cached_property
     def _group_containers(self) -> Mapping[str, GroupContainer]:
@@ -288,7 +288,7 @@ class Application:
     def _launch(self, *, verbose: bool) -> Launch:
         from opencqrs_py.assembly.launch import Launch  # noqa: PLC0415 loads SQLAlchemy
 
-        parts = (self.container, self._group_containers, self._life.databases, self._life.spark)
+        parts = (self.container, self._group_containers, self._life.stores, self._life.spark)
         return Launch(self.configuration, self.blueprint, *parts, verbose=verbose)
 
     def _require_event_store(self) -> None:
@@ -323,9 +323,9 @@ class Application:
     def stop(self, patience: float = STOP_PATIENCE) -> None:
         """Finish the events in hand, for at most ``patience`` seconds per engine, and release everything.
 
-        Also closes what parts have opened outside of a run, and the connections to databases that settings name; the
-        next use makes or opens them again. A database in memory, which would end, stays open. May be called from any
-        thread, from ``atexit``, and again.
+        Also closes what parts have opened outside of a run, and the connections to databases and to the event store
+        that settings name; the next use makes or opens them again. A database in memory, which would end, stays open.
+        May be called from any thread, from ``atexit``, and again.
 
         In a fork of the process that has called ``start`` nothing happens: what runs is not the fork's.
         """

@@ -32,7 +32,7 @@ from opencqrs_py.assembly.group_code import code_reader_for, group_code
 from opencqrs_py.assembly.injection import ContainerInjector
 from opencqrs_py.assembly.job_events import Bell, with_job_events
 from opencqrs_py.assembly.loaded_code import NO_CODE, LoadedCode
-from opencqrs_py.assembly.opened_databases import OpenedDatabases
+from opencqrs_py.assembly.opened_stores import OpenedStores
 from opencqrs_py.assembly.parts import (
     bound_handlers,
     clock_for,
@@ -178,17 +178,21 @@ class ApplicationContainer(containers.DeclarativeContainer):
     found: providers.Provider[Discovered] = said.discover.call()
     injector: providers.Provider[ContainerInjector] = said.injector.call()
 
-    opened: providers.Dependency[OpenedDatabases] = providers.Dependency()
+    opened: providers.Dependency[OpenedStores] = providers.Dependency()
     event_database = providers.ThreadSafeSingleton(
-        OpenedDatabases.open, opened, said.event_store_url, said.database.event_schema
+        OpenedStores.open, opened, said.event_store_url, said.database.event_schema
     )
     event_store_of_url = providers.Callable(
-        open_event_store,
-        said.event_store_url,
-        said.api_token,
-        event_database.provider,
-        said.mapping,
-        said.database.event_store.origin,
+        OpenedStores.add_source,
+        opened,
+        providers.Callable(
+            open_event_store,
+            said.event_store_url,
+            said.api_token,
+            event_database.provider,
+            said.mapping,
+            said.database.event_store.origin,
+        ),
     )
     event_store_choice = providers.ThreadSafeSingleton(choose_event_store, database_rule, injector.provider)
     event_store = providers.ThreadSafeSingleton(
@@ -212,16 +216,16 @@ class ApplicationContainer(containers.DeclarativeContainer):
     control_store = providers.ThreadSafeSingleton(control_store_on, database, opened)
 
 
-def assemble(blueprint: Blueprint, opened: OpenedDatabases | None = None) -> ApplicationContainer:
+def assemble(blueprint: Blueprint, opened: OpenedStores | None = None) -> ApplicationContainer:
     """Return the parts that groups share. Nothing is opened or imported before it is used.
 
     Args:
         blueprint: What the application is made from.
-        opened: Gets the databases that are opened by their URLs; ``None`` if they stay open until the process ends.
+        opened: Gets what is opened by its URL; ``None`` if that stays open until the process ends.
     """
     return ApplicationContainer(
         blueprint=providers.Object(blueprint),
-        opened=providers.Object(OpenedDatabases() if opened is None else opened),
+        opened=providers.Object(OpenedStores() if opened is None else opened),
     )
 
 
@@ -314,4 +318,4 @@ class GroupRecipe:
 @cache
 def assembled(blueprint: Blueprint) -> ApplicationContainer:
     """Return the container of an application in this process: its groups and jobs share one pool of connections."""
-    return assemble(blueprint, OpenedDatabases(blueprint.database.pool_size))
+    return assemble(blueprint, OpenedStores(blueprint.database.pool_size))

@@ -12,7 +12,7 @@ from opencqrs_py.assembly.conditions import raise_together, unfit_for_parking
 from opencqrs_py.assembly.container import ApplicationContainer, GroupContainer
 from opencqrs_py.assembly.decisions import decisions
 from opencqrs_py.assembly.nodes import is_led, node_name
-from opencqrs_py.assembly.opened_databases import OpenedDatabases
+from opencqrs_py.assembly.opened_stores import OpenedStores
 from opencqrs_py.assembly.processors import Processors, StartedGroup
 from opencqrs_py.assembly.running import engines_for, group_run, spark_engines, threads_of_driver
 from opencqrs_py.assembly.shared_spark import SharedSpark
@@ -39,7 +39,7 @@ class Launch:
         blueprint: What the application is made from.
         container: The parts that groups share.
         parts: Those of each group, by name.
-        databases: The databases that settings name by URL.
+        stores: Databases and event store that settings name by URL.
         spark: What groups and jobs run on.
         verbose: Whether Spark's own log is shown.
     """
@@ -48,7 +48,7 @@ class Launch:
     blueprint: Blueprint
     container: ApplicationContainer
     parts: Mapping[str, GroupContainer]
-    databases: OpenedDatabases
+    stores: OpenedStores
     spark: SharedSpark
     verbose: bool = False
 
@@ -86,8 +86,8 @@ class Launch:
         on_spark = all(each.processing.engine == EngineName.SPARK for each in by_name.values())
         handling = self._groups_in_frames(by_name) if on_spark else None
         meanwhile = None if handling is None else threads_of_driver(self.configuration.settings.spark) + handling
-        self.databases.coordinate(meanwhile)
-        lost, coordinated = LostPartitions(), partial(self.databases.coordinate, handling)
+        self.stores.coordinate(meanwhile)
+        lost, coordinated = LostPartitions(), partial(self.stores.coordinate, handling)
         engines = self._engines(by_name, (lost, observer), lay_out(by_name), coordinated)
         store, starting = self.container.control_store(), {each.name for each in chosen}
         groups = [

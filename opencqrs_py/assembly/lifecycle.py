@@ -5,12 +5,12 @@ from __future__ import annotations
 import gc
 import os
 import time
-from collections.abc import Callable
-from threading import Lock
+from collections.abc import Callable, Sequence
+from threading import Lock, Thread
 from typing import TYPE_CHECKING
 
 from opencqrs_py.assembly.blueprint import Blueprint, ProjectResources
-from opencqrs_py.assembly.opened_databases import OpenedDatabases
+from opencqrs_py.assembly.opened_stores import OpenedStores
 from opencqrs_py.assembly.shared_spark import SharedSpark
 from opencqrs_py.assembly.status import RunResult
 from opencqrs_py.errors import AssemblyError
@@ -42,7 +42,7 @@ class Lifecycle:
         self, blueprint: Blueprint, pool_size: int | None, spark: SharedSpark, forget_parts: Callable[[], None]
     ) -> None:
         self.resources = ProjectResources(blueprint, forget_parts)
-        self.databases = OpenedDatabases(pool_size)
+        self.stores = OpenedStores(pool_size)
         self.spark = spark
         self.processors: Processors | None = None
         self.serving: Serving | None = None
@@ -100,10 +100,11 @@ class Lifecycle:
         self._in_hand = [each for each in partitions if each.state not in _ENDED]
         self.processors = None
         self.spark.close(patience)
+        lingering = processors.lingering() if processors is not None else ()
         if not self._starting.locked():  # a start in another thread uses what is open until its end
-            self._close()
-        if processors is not None and (lingering := processors.lingering()):
-            self.databases.disconnect_after(lingering)
+            self._close(lingering)
+        if lingering:
+            self.stores.disconnect_after(lingering)
 
     def stay(self, *, until_caught_up: bool) -> RunResult:
         """Wait until the processors are done or have failed, and stop them; return how the run has ended.
@@ -130,15 +131,15 @@ class Lifecycle:
         """Stop, and close the databases, also those in memory, unless events are in hand or this is a fork."""
         self.stop(STOP_PATIENCE)
         if not self._in_hand and not self.is_forked:
-            self.databases.close()
+            self.stores.close()
 
     @property
     def is_forked(self) -> bool:
         """Whether this process is a fork of the one that runs the processors."""
         return self.processors is not None and self._started_in != os.getpid()
 
-    def _close(self) -> None:
-        """Close what is open, unless handlers that a stop has not waited for may still use it."""
+    def _close(self, lingering: Sequence[Thread] = ()) -> None:
+        """Close what is open, unless handlers that a stop has not waited for, or threads, may still use it."""
         self.resources.close(self._in_hand)
         if not self._in_hand:
-            self.databases.disconnect()
+            self.stores.disconnect(sources=not lingering)

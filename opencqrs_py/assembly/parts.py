@@ -30,7 +30,7 @@ from opencqrs_py.assembly.conditions import (
 from opencqrs_py.assembly.databases import DatabaseChoice, DatabaseRule
 from opencqrs_py.assembly.discovery import Discovered
 from opencqrs_py.assembly.injection import ContainerInjector
-from opencqrs_py.assembly.opened_databases import OpenedDatabases
+from opencqrs_py.assembly.opened_stores import OpenedStores
 from opencqrs_py.assembly.registration import ControllerRegistration
 from opencqrs_py.config import EffectiveGroup, Tracking
 from opencqrs_py.control.ports import ControlStore
@@ -57,7 +57,7 @@ def open_database(
     injector: ContainerInjector,
     rule: DatabaseRule,
     event_database: Callable[[], Database],
-    opened: OpenedDatabases,
+    opened: OpenedStores,
 ) -> Database | None:
     """Return the read models' database, the event store's own when it is the same; ``None`` when there is none.
 
@@ -119,7 +119,7 @@ def clock_for(choice: Decision, injector: ContainerInjector) -> Clock:
     return SystemClock() if clock is None else clock
 
 
-def control_store_on(database: Database | None, opened: OpenedDatabases) -> ControlStore | None:
+def control_store_on(database: Database | None, opened: OpenedStores) -> ControlStore | None:
     """Return the control tables of the progress' database, ``None`` if no other process can see it."""
     control = database.for_control() if database is not None else None
     if control is None:

@@ -97,7 +97,7 @@ class ShadowRun:
 
     @locked_cached_property
     def _container(self) -> ApplicationContainer:
-        return assemble(self._blueprint, self._life.databases)
+        return assemble(self._blueprint, self._life.stores)
 
     @locked_cached_property
     def _parts(self) -> dict[str, GroupContainer]:
@@ -106,7 +106,7 @@ class ShadowRun:
 
     def _begin(self) -> None:
         groups, parts, container = (self._group,), self._parts, self._container
-        launch = Launch(self._configuration, self._blueprint, container, parts, self._life.databases, self._life.spark)
+        launch = Launch(self._configuration, self._blueprint, container, parts, self._life.stores, self._life.spark)
         launch.check(groups, ())
         layouts = Layouts(groups, parts, container, control_of(groups, parts, container))
         self._life.processors = launch.processors(groups, (), LostPartitions(self._retire), None, layouts.started)

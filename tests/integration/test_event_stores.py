@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pickle
 import re
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import orjson
 import pytest
@@ -21,6 +23,7 @@ from opencqrs_py.adapters.files import format_of, writer_to, written_whole
 from opencqrs_py.adapters.sql import Database, SqlEventStore
 from opencqrs_py.assembly import stores
 from opencqrs_py.errors import AssemblyError, EventStoreError
+from opencqrs_py.model import Selection
 from opencqrs_py.model.cloudevents import write_event
 from opencqrs_py.testing.eventsourcingdb import EventSourcingDbStandIn
 
@@ -140,6 +143,16 @@ def open_shelf(url: str, api_token: str) -> SqlEventStore:
     assert api_token == "a-secret-token"
     return SqlEventStore(Database("sqlite:///" + url.removeprefix("shelf://")))
 
+class Closing(SqlEventStore):
+    closed = 0
+
+    def close(self):
+        self.closed += 1
+        raise OSError("busy")
+
+def open_closing(url: str, api_token: str) -> SqlEventStore:
+    return Closing(Database("sqlite:///" + url.removeprefix("closing://")))
+
 def raises(url: str, api_token: str) -> None:
     raise OSError("no shelf here")
 
@@ -214,6 +227,43 @@ def test_each_event_is_handled_once_and_a_second_run_has_nothing_to_do(
         assert [(s.head, s.lag) for s in application.status()] == [(COUNT, 0)]
     numbers = rows_of(tmp_path / "sums.db", "SELECT number FROM sums ORDER BY number")
     assert numbers == [(n,) for n in range(COUNT) if n % 3]
+
+
+def held(folder: Path) -> list[str]:
+    """Return which files of a folder this process has open, and which of its threads talk to EventSourcingDB."""
+    files = [str(each.readlink()) for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
+    threads = [each.name for each in threading.enumerate() if each.name == "opencqrs-eventsourcingdb"]
+    return [*(each for each in files if each.startswith(f"{folder}/log")), *threads]
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="what is open is asked of Linux")
+@pytest.mark.parametrize("kind", ["gzipped", "zstandard", "parquet", "eventsourcingdb"])
+def test_a_stop_closes_the_event_store_and_the_next_use_opens_it_again(
+    kind: str, handlers: ModuleType, make: Make, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    application = make({**request.getfixturevalue(kind), "database.url": "sqlite:///sums.db"}, handlers)
+    before = held(tmp_path)
+    for _ in range(2):
+        source = application.event_store
+        assert [len(source.read(after, 10, Selection()).events) for after in (0, 10)] == [10, 10]
+        assert len(held(tmp_path)) > len(before)
+        application.stop()
+        assert held(tmp_path) == before
+
+
+def test_a_stop_closes_the_event_store_of_a_package_and_goes_on_if_that_fails(
+    handlers: ModuleType, make: Make, install: Callable[..., None], databases_closed: None, tmp_path: Path, caplog: Any
+) -> None:
+    install("shelf", closing="open_closing")
+    SqlEventStore(Database(f"sqlite:///{tmp_path}/shelf.db")).append(events())
+    store = {"event-store.url": f"closing://{tmp_path}/shelf.db", "event-store.api-token": TOKEN}
+    thread = {"event-handling.standard.processing.engine": "thread", "database.url": "sqlite:///sums.db"}
+    application = make({**store, **thread}, handlers)
+    for number in (1, 2):
+        assert not application.run(until_caught_up=True).failed
+        assert application.event_store.closed == number
+    assert caplog.text.count("the event store Closing could not be closed: OSError: busy") == 2
+    assert rows_of(tmp_path / "sums.db", "SELECT count(*) FROM sums") == [(200,)]
 
 
 @pytest.mark.parametrize("kind", ["files", "eventsourcingdb", "mapped"])

@@ -1,6 +1,7 @@
 """What the core needs from outside: protocols that adapters implement."""
 
 from opencqrs_py.processing.ports.event_store import (
+    ClosableSource,
     CountingSource,
     EventSource,
     EventStore,
@@ -48,6 +49,7 @@ __all__ = [
     "BackOff",
     "Carry",
     "Clock",
+    "ClosableSource",
     "CountingSource",
     "EventSource",
     "EventStore",

@@ -88,6 +88,15 @@ class SharingSource(Protocol):
 
 
 @runtime_checkable
+class ClosableSource(Protocol):
+    """An event source that keeps connections or files open. An application that stops closes what it has opened."""
+
+    def close(self) -> None:
+        """Close what is open; the next use opens it again."""
+        ...
+
+
+@runtime_checkable
 class LimitedSource(Protocol):
     """An event source that must not be read to its end for now."""
 

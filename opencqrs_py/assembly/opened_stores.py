@@ -1,22 +1,29 @@
-"""The databases that an application opens by their URLs, and closes."""
+"""The databases and the event store that an application opens by their URLs, and closes."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from threading import Thread
 from typing import TYPE_CHECKING
 
+from opencqrs_py.processing.exceptions import one_line
+from opencqrs_py.processing.ports import ClosableSource, EventSource
+
 if TYPE_CHECKING:
     from opencqrs_py.adapters.sql import Database
+
+_log = logging.getLogger(__name__)
 
 _OF_COORDINATION = 1  # connections of a process whose threads send short statements only, each waiting for the other
 
 
-class OpenedDatabases:
-    """The databases of an application that settings name by URL. An engine of a provider is its maker's to close.
+class OpenedStores:
+    """The databases and the event store of an application that settings name by URL.
 
-    All parts of a process that name the same database share one, and its connections.
+    What a provider makes is its maker's to close. All parts of a process that name the same database share one, and its
+    connections.
 
     Args:
         pool_size: How many connections to each server its threads share; ``None``: as many as they need, but few.
@@ -27,6 +34,7 @@ class OpenedDatabases:
         self._coordinated: int | None = None
         self._opened: list[Database] = []
         self._shared: dict[tuple[str, str | None], Database] = {}
+        self._sources: list[ClosableSource] = []
 
     def open(self, url: str, schema: str | None) -> Database:
         """Return a database, which is reached when it is used first; one in memory is another one each time.
@@ -49,30 +57,44 @@ class OpenedDatabases:
         """Have another one closed with these."""
         self._opened.append(database)
 
+    def add_source(self, source: EventSource) -> EventSource:
+        """Have an event source closed with these if it holds what can be closed; return it."""
+        if isinstance(source, ClosableSource):
+            self._sources.append(source)
+        return source
+
     def coordinate(self, handling: int | None) -> None:
         """Note that this process coordinates, and how many of its threads handle events; ``None``: all may."""
         self._coordinated = handling
         for database in self._shared.values():
             database.bound(**self._bound)
 
-    def disconnect(self) -> None:
-        """Close the connections to all of them; the next use opens new ones."""
+    def disconnect(self, *, sources: bool) -> None:
+        """Close the connections to all databases; with ``sources``, close event sources. The next use opens them again.
+
+        Statements in progress get to their end, reads of some event sources do not.
+        """
         for database in self._opened:
             database.disconnect()
+        for source in self._sources if sources else ():
+            try:
+                source.close()
+            except Exception as error:  # of another package: it must not keep the rest from being closed
+                _log.error("the event store %s could not be closed: %s", type(source).__name__, one_line(error))
 
     def disconnect_after(self, threads: Sequence[Thread]) -> None:
-        """Close, once some threads have ended, the connections that they have opened again meanwhile."""
+        """Close, once some threads have ended, what they still use or have opened again meanwhile."""
 
         def wait_and_disconnect() -> None:
             for each in threads:
                 each.join()
-            self.disconnect()
+            self.disconnect(sources=True)
 
         with suppress(RuntimeError):  # Python is about to end, and starts no more threads
             Thread(target=wait_and_disconnect, name="opencqrs-disconnect", daemon=True).start()
 
     def close(self) -> None:
-        """Close the connections to all of them, also to those in memory, which end."""
+        """Close the connections to all databases, also to those in memory, which end."""
         for database in self._opened:
             database.close()
 
