@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from opencqrs_py.adapters.eventsourcingdb import EventSourcingDbEventStore, EventSourcingDbUnavailableError
+from opencqrs_py.adapters.eventsourcingdb import EventSourcingDbEventStore, EventSourcingDbUnavailableError, connection
 from opencqrs_py.engines.watching import HeadWatcher
 from opencqrs_py.errors import EventStoreError, PreconditionFailedError
 from opencqrs_py.model import Selection
@@ -389,8 +389,26 @@ def test_closing_the_store_wakes_who_waits(store: EventSourcingDbEventStore) -> 
             waiting.result(SECONDS)
 
 
-def test_closing_the_store_ends_a_read_that_hangs(open_store: Open, server: EventSourcingDbStandIn) -> None:
+def test_closing_the_store_lets_an_append_in_progress_come_to_its_end(
+    store: EventSourcingDbEventStore, server: EventSourcingDbStandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "_REQUEST_SECONDS", SECONDS)
+    reached, closing, close, take = threading.Event(), threading.Event(), connection._Loop.close, server.fault
+    server.fault = lambda what: (reached.set(), closing.wait(SECONDS), take(what))[2]  # type: ignore[method-assign]
+    monkeypatch.setattr(connection._Loop, "close", lambda loop: (closing.set(), close(loop)))
+    with ThreadPoolExecutor(2) as pool:
+        appending = pool.submit(store.append, [event(10)])
+        assert reached.wait(SECONDS)
+        pool.submit(store.close).result(SECONDS)
+        assert appending.result(SECONDS).added == 1
+    assert store.head() == 11
+
+
+def test_closing_the_store_ends_a_read_that_hangs(
+    open_store: Open, server: EventSourcingDbStandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = open_store(stall=SECONDS)
+    monkeypatch.setattr(connection, "_REQUEST_SECONDS", 0.0)
     reached = threading.Event()
     fault, take = Fault(READ, then=Then.STALL), server.fault
     server.fault = lambda what: (reached.set(), fault)[1] if what == READ else take(what)  # type: ignore[method-assign]

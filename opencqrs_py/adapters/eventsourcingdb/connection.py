@@ -137,6 +137,7 @@ T = TypeVar("T")
 
 _LONGEST_PAUSE = 300  # seconds; what a server asks for beyond that is taken for a mistake
 _CLOSING_SECONDS = 5.0  # longest wait for the loop's thread to end
+_REQUEST_SECONDS = 1.0  # that requests in progress may take when the connection is closed
 
 Use = Callable[[Client], Coroutine[Any, Any, T]]
 
@@ -165,7 +166,7 @@ class Connection:
 
     def run(self, use: Use[T]) -> T:
         """Let the client do something and wait for it; in place of its errors, raise OCQ-320 or OCQ-331 to OCQ-335."""
-        future = self.start(use)
+        future = self._start(use, _Loop.start_request)
         try:
             return future.result()
         except EventStoreError as error:
@@ -178,11 +179,14 @@ class Connection:
 
     def start(self, use: Use[T]) -> Future[T]:
         """Let the client do something, and do not wait for it; the future raises the client's own errors."""
+        return self._start(use, _Loop.start)
+
+    def _start(self, use: Use[T], start: Callable[[_Loop, Use[T]], Future[T]]) -> Future[T]:
         with self._lock:
             if self._loop is None:
                 self._loop = _Loop(self._new_client(), self._address.label)
                 weakref.finalize(self, self._loop.close)
-            return self._loop.start(partial(self._when_allowed, use))
+            return start(self._loop, partial(self._when_allowed, use))
 
     async def _when_allowed(self, use: Use[T], client: Client) -> T:
         """Use the client, unless the server has asked to wait with the next request.
@@ -208,7 +212,10 @@ class Connection:
         return explained(error, self._address.label) if isinstance(error, Exception) else error
 
     def close(self) -> None:
-        """Abort everything in progress and close; the next use opens a new connection."""
+        """Abort what is in progress and close; the next use opens a new connection.
+
+        A request, such as that of an append, gets a second for its end before.
+        """
         with self._lock:
             loop, self._loop = self._loop, None
         if loop is not None:
@@ -225,10 +232,22 @@ class _Loop:
         self._loop = asyncio.new_event_loop()
         self._thread = Thread(target=self._run, name="opencqrs-eventsourcingdb", daemon=True)
         self._closing = Lock()
+        self._requests: set[asyncio.Task[Any] | None] = set()
         self._thread.start()
 
     def start(self, use: Use[T]) -> Future[T]:
         return asyncio.run_coroutine_threadsafe(self._when_open(use), self._loop)
+
+    def start_request(self, use: Use[T]) -> Future[T]:
+        """Start what ends by itself."""
+        return asyncio.run_coroutine_threadsafe(self._as_request(use), self._loop)
+
+    async def _as_request(self, use: Use[T]) -> T:
+        self._requests.add(asyncio.current_task())
+        try:
+            return await self._when_open(use)
+        finally:
+            self._requests.discard(asyncio.current_task())
 
     async def _when_open(self, use: Use[T]) -> T:
         if not self._is_open:
@@ -253,6 +272,8 @@ class _Loop:
 
     async def _finish(self) -> None:
         others = asyncio.all_tasks() - {asyncio.current_task()}
+        if requests := others & self._requests:
+            await asyncio.wait(requests, timeout=_REQUEST_SECONDS)
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
