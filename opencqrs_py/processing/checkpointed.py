@@ -75,6 +75,8 @@ class CheckpointedProcessor(PartitionProcessor):
         own = checkpointing.own.usual
         self._gathers = own is not None and own.takes_several
         self._handles_singly = own is not None and own.takes_single
+        self._repeats = self._gathers and own is not None and own.has_several_handlers
+        self._one_by_one = (0, 0)  # positions of the first and the last event that are handled alone
         self._adapts = checkpointing.deferred and not self._gathers
         if self._adapts:
             self._batch_size = min(_FIRST_SIZE, self._most)
@@ -233,6 +235,8 @@ class CheckpointedProcessor(PartitionProcessor):
             return self._waited(cursor, portion) if alone else super()._handle(cursor, portion, pipelined=pipelined)
         if portion.behind:
             return self._up_to_behind(cursor, portion)
+        if self._repeats:
+            portion = self._cut(portion)
         claimed.positions.poll(portion.chunk.position(-1))
         if self._all.deferred and alone:
             return self._delivered(cursor, portion, claimed)
@@ -263,8 +267,8 @@ class CheckpointedProcessor(PartitionProcessor):
         except ChunkFailedError as failed:
             index = failed.index
             failure = self._diagnosis.failure_of_handler(failed.error, portion.chunk[index or 0])
-            if index is None and failure.origin is not Origin.OUTAGE and len(portion.chunk) > 1:
-                return self._narrowing.by_halves(cursor, portion)
+            if index is None and len(portion.chunk) > 1:
+                return self._not_all_handled(cursor, portion, failure)
             if not index:
                 return Outcome(cursor, failure=failure)
             if self._gathers:
@@ -299,6 +303,40 @@ class CheckpointedProcessor(PartitionProcessor):
         before = self._handle(cursor, portion)
         return before if before.failure is not None or before.changed else replace(before, failure=failure)
 
+    def _not_all_handled(self, cursor: Cursor, portion: Portion, failure: Failure) -> Outcome:
+        """Find the event by which a handler of several has failed, or wait for the end of an outage.
+
+        Where the participants have other handlers, some of these have handled all of the events. They would get them
+        again, with each half: so the participants discard them first, and events of the log follow one by one.
+        """
+        outage = failure.origin is Origin.OUTAGE
+        if self._repeats:
+            self.close()
+            cursor = replace(cursor, position=cursor.stored)
+            if not outage and not portion.waiting:
+                return self._again_one_by_one(cursor, portion)
+            if not outage:
+                try:
+                    self._claim(cursor)
+                except CheckpointError as error:
+                    return self._aborted(cursor, error)
+        return Outcome(cursor, failure=failure) if outage else self._narrowing.by_halves(cursor, portion)
+
+    def _again_one_by_one(self, cursor: Cursor, portion: Portion) -> Outcome:
+        """Begin again after the stored position, and handle each of some events alone when it comes."""
+        first, last = portion.chunk.position(0), portion.chunk.position(-1)
+        if self._one_by_one[1] > cursor.stored:  # another one has failed, which will come again, too
+            first, last = min(first, self._one_by_one[0]), max(last, self._one_by_one[1])
+        self._one_by_one = first, last
+        return Outcome(cursor)
+
+    def _cut(self, portion: Portion) -> Portion:
+        """Return the beginning of a portion: up to the events that are handled alone, or one of these."""
+        chunk, (first, last) = portion.chunk, self._one_by_one
+        if chunk.position(0) > last or chunk.position(-1) < first:
+            return portion
+        return portion.first(bisect_left(range(len(chunk)), first, key=chunk.position) or 1)
+
     def _delivered(self, cursor: Cursor, portion: Portion, claimed: ClaimedPartition) -> Outcome:
         """Let participants handle events; those before one that fails stay handled."""
         began = self._clock.monotonic()
@@ -321,8 +359,8 @@ class CheckpointedProcessor(PartitionProcessor):
     def _partly(self, cursor: Cursor, portion: Portion, failed: ChunkFailedError, claimed: ClaimedPartition) -> Outcome:
         index, chunk = failed.index, portion.chunk
         failure = self._diagnosis.failure_of_handler(failed.error, chunk[index or 0])
-        if index is None and failure.origin is not Origin.OUTAGE:
-            return self._narrowing.by_halves(cursor, portion)
+        if index is None:
+            return self._not_all_handled(cursor, portion, failure)
         if not index:
             return Outcome(cursor, failure=failure)
         if self._gathers:

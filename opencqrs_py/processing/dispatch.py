@@ -197,6 +197,11 @@ class Dispatcher:
         return not all(signature.many for signature in self._signatures)
 
     @property
+    def has_several_handlers(self) -> bool:
+        """Whether there is more than one handler."""
+        return len(self._signatures) > 1
+
+    @property
     def takes_tables(self) -> bool:
         """Whether every handler takes a table."""
         return all(signature.in_columns for signature in self._signatures)

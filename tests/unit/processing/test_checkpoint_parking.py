@@ -159,6 +159,121 @@ def test_so_does_what_was_parked_before_such_an_event() -> None:
     assert (listed.taken, world.waiting()) == ([1, 2, 3], {})
 
 
+class Keeping(CheckpointParticipant):
+    """Keeps events in memory until a checkpoint, by handler."""
+
+    def __init__(self) -> None:
+        self.kept: list[tuple[str, int]] = []
+        self.durable: list[tuple[str, int]] = []
+        self.before: Callable[[list[int]], object] = lambda _: None
+
+    def on_checkpoint(self, partition: Any, requested: int) -> int:
+        self.durable += self.kept
+        self.kept.clear()
+        return requested
+
+    def on_parked_handled(self, partition: Any, positions: Any) -> None:
+        self.on_checkpoint(partition, 0)
+
+    def on_partition_closed(self, partition: Any) -> None:
+        self.kept.clear()
+
+    def keep(self, handler: str, events: list[Event]) -> None:
+        if handler == "list":
+            self.before([event.position for event in events])
+        self.kept += [(handler, event.position) for event in events]
+
+    def of(self, handler: str) -> list[int]:
+        """What of a handler is durable, in order."""
+        return [position for name, position in self.durable if name == handler]
+
+
+@checkpointing(GROUP)
+class SinglyAndListed(Keeping):
+    """Takes each event, and then lists of them."""
+
+    @event_handling(types=["*"])
+    def first(self, event: Event) -> None:
+        self.keep("first", [event])
+
+    @event_handling(types=["*"])
+    def handle(self, events: list[Event]) -> None:
+        self.keep("list", events)
+
+
+@checkpointing(GROUP)
+class TwiceListed(Keeping):
+    """Takes lists of events with two handlers."""
+
+    @event_handling(types=["*"], order=1)
+    def first(self, events: list[Event]) -> None:
+        self.keep("first", events)
+
+    @event_handling(types=["*"], order=2)
+    def handle(self, events: list[Event]) -> None:
+        self.keep("list", events)
+
+
+def failing_once_with(error: Exception, position: int) -> Callable[[list[int]], object]:
+    """Return what raises for the first list of several events that has a position."""
+    left = [error]
+
+    def before(positions: list[int]) -> None:
+        if position in positions and len(positions) > 1 and left:
+            raise left.pop()
+
+    return before
+
+
+@pytest.mark.parametrize("cls", [SinglyAndListed, TwiceListed])
+@pytest.mark.parametrize("error", [OSError("once"), ConnectionError("away")])
+def test_a_list_that_fails_once_does_not_reach_another_handler_of_the_participant_twice(
+    cls: type[Any], error: Exception
+) -> None:
+    keeping = cls()
+    world = World(tracker := InMemoryProgressTracker(), keeping.first, keeping.handle, batch_size=4)
+    tracker.is_outage = lambda error: isinstance(error, ConnectionError)  # type: ignore[method-assign]
+    world.append(*[f"/{n}" for n in range(1, 11)])
+    keeping.before = failing_once_with(error, 6)
+    world.until_idle(driver := world.driver())
+    driver.release()
+    assert keeping.of("first") == keeping.of("list") == list(range(1, 11))
+    assert world.stored() == 10
+
+
+@pytest.mark.parametrize("cls", [SinglyAndListed, TwiceListed])
+def test_events_beside_one_that_fails_in_a_list_reach_each_handler_of_the_participant_once(cls: type[Any]) -> None:
+    keeping = cls()
+    world = parking(keeping.first, keeping.handle, on_exhausted=OnExhausted.SKIP, batch_size=4)
+    world.append(*[f"/{n}" for n in range(1, 11)])
+    keeping.before = lambda positions: (6 in positions or 3 in positions) and POISON()
+    world.until_idle(driver := world.driver())
+    driver.release()
+    others = [1, 2, 4, 5, 7, 8, 9, 10]
+    assert keeping.of("list") == others
+    assert [position for position in keeping.of("first") if position in others] == others
+    assert world.stored() == 10
+
+
+@pytest.mark.parametrize("cls", [SinglyAndListed, TwiceListed])
+@pytest.mark.parametrize("error", [OSError("once"), ConnectionError("away")])
+def test_nor_do_parked_events_when_a_list_of_them_fails(cls: type[Any], error: Exception) -> None:
+    keeping = cls()
+    world = parking(keeping.first, keeping.handle, tracker=(tracker := InMemoryProgressTracker()))
+    tracker.is_outage = lambda error: isinstance(error, ConnectionError)  # type: ignore[method-assign]
+    keeping.before = POISON
+    world.append(BAD, BAD, BAD, BAD)
+    world.until_idle(driver := world.driver())
+    keeping.durable.clear()
+    keeping.kept.clear()
+    keeping.before = failing_once_with(error, 2)
+    later(world, driver)
+    later(world, driver)
+    driver.release()
+    assert keeping.of("first") == keeping.of("list") == [1, 2, 3, 4]
+    assert world.waiting() == {}
+
+
 def test_in_mode_deferred_events_between_two_that_fail_in_different_handlers_are_not_passed_over() -> None:
     rows: list[int] = []
 
