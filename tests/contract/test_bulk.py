@@ -422,6 +422,64 @@ def test_keys_that_the_database_takes_for_the_same_are_refused(connection: Conne
         bulk.upsert(connection, "alike", rows, keys="isbn")
 
 
+@pytest.mark.parametrize("kind", [pytest.param("mariadb", marks=pytest.mark.mariadb)])
+@pytest.mark.parametrize(
+    ("column", "one", "other"),
+    [
+        ("VARCHAR(9) COLLATE utf8mb4_general_ci", "\N{GRINNING FACE}", "\N{PARTY POPPER}"),
+        ("VARCHAR(9) COLLATE utf8mb4_general_ci", "Mas", "Ma\N{LATIN SMALL LETTER SHARP S}"),
+        ("VARCHAR(9) COLLATE utf8mb4_unicode_520_ci", "Moller", "M\N{LATIN SMALL LETTER O WITH STROKE}ller"),
+        ("VARCHAR(9) COLLATE utf8mb4_unicode_520_ci", "oe", "\N{LATIN SMALL LIGATURE OE}"),
+        ("VARCHAR(9) COLLATE utf8mb4_unicode_520_ci", "\N{HIRAGANA LETTER KA}", "\N{KATAKANA LETTER GA}"),
+        ("VARCHAR(9) COLLATE utf8mb4_unicode_520_ci", "ab", "a\N{ZERO WIDTH SPACE}b"),
+        ("VARCHAR(9) COLLATE utf8mb4_unicode_520_ci", "ab", "a\x01b"),
+        ("INTEGER", "1", "01"),
+    ],
+)
+def test_keys_of_which_only_the_table_knows_that_they_are_the_same_are_refused(
+    connection: Connection, column: str, one: str, other: str
+) -> None:
+    connection.execute(text(f"CREATE TABLE alike (isbn {column} PRIMARY KEY, reader VARCHAR(9))"))
+    others = [str(n) for n in range(1_000, 2_500)]  # more than one statement asks for
+    rows = [{"isbn": isbn, "reader": "ada"} for isbn in (one, other, *others)]
+    with refused("OCQ-362", "for the same isbn"):
+        bulk.upsert(connection, "alike", rows, keys="isbn")
+
+
+@pytest.mark.parametrize("kind", [pytest.param("mariadb", marks=pytest.mark.mariadb)])
+def test_texts_that_a_column_of_moments_cuts_off_are_refused(connection: Connection) -> None:
+    connection.execute(text("CREATE TABLE rough (moment DATETIME PRIMARY KEY, n INTEGER)"))
+    rows = [{"moment": f"2026-01-02 03:04:05.{n}", "n": n} for n in (1, 2)]
+    with refused("OCQ-362", "the table holds '2026-01-02 03:04:05.1' in another form"):
+        bulk.upsert(connection, "rough", rows, keys="moment")
+
+
+def test_texts_of_any_script_are_different_keys_where_the_table_says_so(connection: Connection, kind: str) -> None:
+    binary = {"sqlite": "BINARY", "postgresql": '"C"', "mariadb": "utf8mb4_bin"}[kind]
+    columns = f"isbn VARCHAR(9) COLLATE {binary}, day DATE, n INTEGER, PRIMARY KEY (isbn, day)"
+    connection.execute(text(f"CREATE TABLE exact ({columns})"))
+    texts = ["\N{GRINNING FACE}", "\N{PARTY POPPER}", "o", "\N{LATIN SMALL LETTER O WITH STROKE}", "a", "A", "a\x01"]
+    rows = [{"isbn": isbn, "day": date(2026, 1, 2), "n": n} for n, isbn in enumerate(texts)]
+    assert bulk.upsert(connection, "exact", rows, keys=["isbn", "day"]) == len(texts)
+    assert connection.execute(text("SELECT COUNT(*) FROM exact")).scalar() == len(texts)
+
+
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("mariadb", marks=pytest.mark.mariadb)])
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("DATE", date(2026, 1, 2)), ("DATETIME", datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)), ("BOOLEAN", True)],
+)
+def test_texts_that_are_the_same_beside_another_key_are_refused(
+    connection: Connection, kind: str, column: str, value: Any
+) -> None:
+    collation = "NOCASE" if kind == "sqlite" else "utf8mb4_general_ci"
+    columns = f"isbn VARCHAR(9) COLLATE {collation}, day {column}, reader VARCHAR(9), PRIMARY KEY (isbn, day)"
+    connection.execute(text(f"CREATE TABLE alike ({columns})"))
+    rows = [{"isbn": isbn, "day": value, "reader": isbn} for isbn in ("a", "A")]
+    with refused("OCQ-362", "for the same isbn, day"):
+        bulk.upsert(connection, "alike", rows, keys=["isbn", "day"])
+
+
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, 300_000, UTC).replace(tzinfo=None)
 TENTHS = [Decimal("1.1"), Decimal("1.2")]
 HUNDREDTHS = [Decimal("1.11"), Decimal("1.12")]

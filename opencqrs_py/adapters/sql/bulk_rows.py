@@ -10,7 +10,6 @@ from itertools import groupby
 from math import isfinite
 from operator import add as plus
 from typing import Any
-from unicodedata import combining, normalize
 from uuid import UUID
 
 from opencqrs_py.adapters.sql.bulk_write import ColumnValues, TableShape
@@ -193,7 +192,7 @@ def shown(key: Sequence[Any]) -> str:
 def alike(rows: Iterable[tuple[Any, ...]], kinds: Container[type]) -> list[list[tuple[Any, ...]]]:
     """Return the keys, of some that differ, that a database may take for the same.
 
-    It does so by case, accents, or spaces after a text, and by digits that a column of moments or decimals cuts off.
+    It does so by case, or spaces after a text, and by digits that a column of moments or decimals cuts off.
 
     Args:
         rows: The keys.
@@ -217,18 +216,12 @@ def _grouped(
     return [same for same in found.values() if len(same) > 1]
 
 
-def _folded(value: str) -> str:
-    if not value.isascii():
-        value = "".join(each for each in normalize("NFKD", value) if not combining(each))
-    return value.casefold().rstrip()
-
-
 def _nearest(value: Decimal) -> int:
     return int(value.to_integral_value(ROUND_HALF_UP))
 
 
 _FOLDS: Mapping[type, Callable[[Any], Any]] = {
-    str: _folded,
+    str: lambda value: value.casefold().rstrip(),
     datetime: datetime.date,  # as a column of dates does
     time: lambda value: (value.hour, value.minute),
     Decimal: int,

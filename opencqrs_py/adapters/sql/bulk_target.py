@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, String
 from sqlalchemy.exc import DBAPIError
 
 from opencqrs_py.adapters.sql.bulk_rows import UpsertRequest, alike, check_floats, shown
@@ -66,7 +66,11 @@ class Target:
 
     def _require_all(self, write: BulkWrite, wanted: UpsertRequest) -> None:
         """Refuse keys that the table takes for the same: only the last of their rows would be there."""
-        keys, kinds = zip(*(write.columns[name] for name in self.keys), strict=True), self.dialect.confounded
+        columns, kinds = self.dialect.sent(write).columns, self.dialect.confounded
+        keys = list(zip(*(columns[name] for name in self.keys), strict=True))
+        if self.dialect.equates_letters and kinds.issuperset(map(type, chain(*keys))) and self._are_unusual(write):
+            self._require_each(write, wanted, keys)
+            return
         those = [same for same in alike(keys, kinds) if kinds.issuperset(map(type, chain(*same)))]
         for part in _in_parts(those):
             if self._has_all(write, list(chain(*part))):
@@ -75,6 +79,39 @@ class Target:
                 if not self._has_all(write, same):
                     named = ", ".join(map(shown, self._confounded(write, same)))
                     raise wanted.doubled(f"the table takes {named} for the same {', '.join(self.keys)}")
+
+    def _are_unusual(self, write: BulkWrite) -> bool:
+        """Return whether there are texts of which only the table knows which are the same.
+
+        They have other characters than visible ones of ASCII, or their column holds something else than texts.
+        """
+        for name in self.keys:
+            texts = [value for value in write.columns[name] if isinstance(value, str)]
+            if texts and not isinstance(write.shape.columns[name]["type"], String):
+                return True
+            if not all(text.isascii() and text.isprintable() for text in texts):
+                return True
+        return False
+
+    def _require_each(self, write: BulkWrite, wanted: UpsertRequest, keys: Keys) -> None:
+        """Refuse keys of which the table has fewer than are given: it has one row for some of them."""
+        parts = [keys[start : start + _MOST_NAMED] for start in range(0, len(keys), _MOST_NAMED)]
+        there = {row for part in parts for row in self._found(write, part)}
+        if len(keys) == 1 or len(there) == len(keys):
+            return
+        given = set(keys)
+        of_row: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+        for key in (key for key in keys if key not in there):
+            row = next(iter(self._found(write, [key])), None)
+            if row is None:
+                what = (
+                    f"the table holds {shown(key)} in another form, and may take it for another {', '.join(self.keys)}"
+                )
+                raise wanted.doubled(what)
+            if (other := row if row in given else of_row.setdefault(row, key)) != key:
+                raise wanted.doubled(
+                    f"the table takes {shown(other)}, {shown(key)} for the same {', '.join(self.keys)}"
+                )
 
     def _confounded(self, write: BulkWrite, same: Keys) -> Keys:
         """Return two of some keys that the table takes for the same: neighbours in their order."""
@@ -87,12 +124,16 @@ class Target:
 
     def _has_all(self, write: BulkWrite, keys: Keys) -> bool:
         """Return whether the table has a row for each of these keys."""
-        names = ", ".join(map(write.quoted, self.keys))
+        ((found,),) = self._found(write, keys, "COUNT(*)")
+        return bool(found >= len(keys))
+
+    def _found(self, write: BulkWrite, keys: Keys, wanted: str = "") -> Sequence[tuple[Any, ...]]:
+        """Return the keys of the table's rows that it has for these keys, or something else of these rows."""
+        names = write.listed(self.keys)
         row = f"({', '.join([self.dialect.mark] * len(self.keys))})"
         among = self.dialect.pairs.format(", ".join([row] * len(keys)))
-        text = f"SELECT COUNT(*) FROM {write.table} WHERE ({names}) IN {among}"  # noqa: S608 quoted
-        found: int = self.connection.exec_driver_sql(text, tuple(chain(*keys))).scalar_one()
-        return found >= len(keys)
+        text = f"SELECT {wanted or names} FROM {write.table} WHERE ({names}) IN {among}"  # noqa: S608 quoted
+        return [tuple(found) for found in self.connection.exec_driver_sql(text, tuple(chain(*keys)))]
 
 
 def _in_parts(groups: Sequence[Keys]) -> Iterator[Sequence[Keys]]:

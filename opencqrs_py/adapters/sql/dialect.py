@@ -141,6 +141,7 @@ class Dialect(ABC):
     unpacks_json: ClassVar[bool] = False  # whether ``json_each`` makes rows of a list that is given as one value
     # Types of keys of which a column may take two for the same in silence; and integers, which stand beside them.
     confounded: ClassVar[frozenset[type]] = frozenset({str, int})
+    equates_letters: ClassVar[bool] = False  # whether collations take different letters, or signs, for the same
     unindexed: ClassVar[str] = "{}"  # a column, in the braces, for which no index is used
     indexed: ClassVar[str] = "{}"  # a column as its index holds it
     indexed_length: ClassVar[int | None] = None  # how many characters an index holds; ``None``: all
@@ -468,6 +469,10 @@ class Dialect(ABC):
         for size, values in write.in_groups(self.most_marks):
             text = f"{write.insert} VALUES {', '.join([marks] * size)} {write.on_conflict}"
             connection.exec_driver_sql(text, values)
+
+    def sent(self, write: BulkWrite) -> BulkWrite:
+        """Return rows with their values as the driver gets them."""
+        return write
 
     def upsert_selected(self, connection: Connection, write: BulkWrite, select: str, values: tuple[Any, ...]) -> None:
         """Insert the rows that a query returns, or merge them as ``upsert`` does; ``write`` names the columns only."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from datetime import datetime, time
+from datetime import date, datetime, time
 from decimal import Decimal
 from hashlib import sha256
 from math import ceil
@@ -126,7 +126,9 @@ class MariaDbDialect(Dialect):
     create_schema = "CREATE DATABASE IF NOT EXISTS"
     walk_hint = " FORCE INDEX (PRIMARY)"
     unstorable = frozenset({"nan", "inf", "-inf"})
-    confounded = frozenset({str, int, datetime, time, Decimal})  # columns cut digits off without an error
+    # Columns cut digits off without an error; dates and others stand beside texts.
+    confounded = frozenset({str, int, bool, bytes, date, datetime, time, Decimal})
+    equates_letters = True
     create_index = "CREATE INDEX IF NOT EXISTS"  # each statement counts at once, and may be sent again
     index_key = f"{{}}({_INDEXED_LENGTH}), position"
     search_hint = " FORCE INDEX ({})"
@@ -391,10 +393,14 @@ class MariaDbDialect(Dialect):
     def upsert(self, connection: Connection, write: BulkWrite) -> None:
         """Insert the rows by one statement, or by as few as the server takes."""
         marks = f"({', '.join(['%s'] * len(write.columns))})"
-        rows = zip(*write.sent_as(_SENT).columns.values(), strict=True)
+        rows = zip(*self.sent(write).columns.values(), strict=True)
         for few in chunks(rows, _MOST_ROWS, _MOST_CHARACTERS, _length_of_values):
             text = f"{_into(write)} VALUES {', '.join([marks] * len(few))} {_on_duplicate(write)}"
             connection.exec_driver_sql(text, tuple(value for row in few for value in row))
+
+    @override
+    def sent(self, write: BulkWrite) -> BulkWrite:
+        return write.sent_as(_SENT)
 
     @override
     def upsert_selected(self, connection: Connection, write: BulkWrite, select: str, values: tuple[Any, ...]) -> None:

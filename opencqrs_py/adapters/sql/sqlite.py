@@ -100,6 +100,7 @@ class SqliteDialect(Dialect):
     replaceable_methods = False
     sends_at_once = False
     remote = False
+    confounded = frozenset({str, int, float, bool, bytes})  # whatever is sent
     unstorable = frozenset({"nan"})  # it takes NaN for NULL
     loses_transactions = False
     reads_foreign_tables = True
@@ -271,8 +272,12 @@ class SqliteDialect(Dialect):
 
     @override
     def upsert(self, connection: Connection, write: BulkWrite) -> None:
-        """Send moments and times as SQLAlchemy stores them, and the digits of a ``Decimal`` as text."""
-        super().upsert(connection, write.sent_as(_AS_TEXT))
+        super().upsert(connection, self.sent(write))
+
+    @override
+    def sent(self, write: BulkWrite) -> BulkWrite:
+        """Return moments and times as SQLAlchemy stores them, and the digits of a ``Decimal`` as text."""
+        return write.sent_as(_AS_TEXT)
 
     @override
     def upsert_obstacle(
