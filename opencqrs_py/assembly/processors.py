@@ -263,12 +263,13 @@ class Processors:
         return RunResult((*own, *others), handled, sum(p.skipped for p in partitions), parked)
 
     def settled(self, result: RunResult) -> RunResult:
-        """Return the result of a run that has stopped since: a partition that failed meanwhile has failed."""
+        """Return the result of a run that has stopped since: what failed meanwhile has failed, as do runs of jobs."""
         partitions = self.partitions()
         failed = {(p.group, p.partition): p.status() for p in partitions if p.state is ProcessorState.FAILED}
         handled = {(p.group, p.partition): p.handled for p in partitions}
         known = tuple(failed.get((each.group, each.partition), each) for each in result.partitions)
-        return replace(result, partitions=known, handled=handled, skipped=sum(p.skipped for p in partitions))
+        skipped, failed_runs = sum(p.skipped for p in partitions), 0 if self.jobs is None else self.jobs.failed
+        return replace(result, partitions=known, handled=handled, skipped=skipped, failed_runs=failed_runs)
 
     def _caught_up(self) -> bool:
         head = self._target = self._source.head() if self._target is None else self._target

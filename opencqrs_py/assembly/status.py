@@ -99,14 +99,16 @@ class RunResult:
         handled: Events handled by each partition in this run.
         skipped: Events whose attempts were exhausted in this run.
         parked: Events of its groups that wait in the inbox.
+        failed_runs: Runs of jobs that have failed in this run, with no attempt left.
     """
 
     partitions: tuple[PartitionStatus, ...]
     handled: Mapping[tuple[str, Partition], int]
     skipped: int = 0
     parked: int = 0
+    failed_runs: int = 0
 
     @property
     def failed(self) -> bool:
-        """Whether a processor failed, or lost its partition to another process."""
-        return any(p.state is ProcessorState.FAILED or p.error for p in self.partitions)
+        """Whether a processor failed, or lost its partition to another process; or a run of a job failed."""
+        return self.failed_runs > 0 or any(p.state is ProcessorState.FAILED or p.error for p in self.partitions)

@@ -70,7 +70,15 @@ def run_command(
         return _interrupted(application, groups, cut_off=sorted(monitor.held), as_json=as_json)
     statuses = application.status(groups)
     if as_json:
-        print_json(_as_json(statuses, failed=result.failed, skipped=result.skipped, parked=result.parked))
+        print_json(
+            _as_json(
+                statuses,
+                failed=result.failed,
+                skipped=result.skipped,
+                parked=result.parked,
+                failed_runs=result.failed_runs,
+            )
+        )
     else:
         _show(statuses, monitor.handled)
         _tell_unhandled(result, options.typed)
@@ -80,13 +88,19 @@ def run_command(
 
 
 def _tell_unhandled(result: RunResult, project: str) -> None:
-    """Print how many events were skipped in this run, and how many wait in the inbox; and what to type to see them."""
+    """Print how many events were skipped in this run and wait in the inbox, and how many runs of jobs have failed.
+
+    Each with what to type to see them.
+    """
     if result.skipped:
         events = counted(result.skipped, "event")
         print_line(f"{events} skipped in this run: opencqrs events skipped{project}", "yellow")
     if result.parked:
         events = counted(result.parked, "event waits", "events wait")
         print_line(f"{events} in the inbox: opencqrs inbox list{project}", "yellow")
+    if result.failed_runs:
+        runs = counted(result.failed_runs, "run of a job", "runs of jobs")
+        print_line(f"{runs} failed: opencqrs jobs runs{project}", "red")
 
 
 def _interrupted(
@@ -136,6 +150,7 @@ def _as_json(
     failed: bool = False,
     skipped: int = 0,
     parked: int = 0,
+    failed_runs: int = 0,
 ) -> dict[str, Any]:
     head = {"interrupted": interrupted, "failed": failed, "skipped": skipped, "parked": parked}
-    return {**head, "groups": group_rows(statuses)}
+    return {**head, "failed_runs": failed_runs, "groups": group_rows(statuses)}

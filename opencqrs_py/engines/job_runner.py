@@ -63,6 +63,7 @@ class JobRunner:
         self._asked_for_starts = False  # whether the runs after the start of the process are recorded
         self._woken = False
         self._failure: BaseException | None = None
+        self._failed_runs: list[str] = []
         self._purged_at = time.monotonic()
         self._thread = Thread(target=self._guarded, name="opencqrs-jobs", daemon=True)
         self._around = Surroundings(parts.store, parts.transactions, parts.select, parts.clock, self._pause)
@@ -126,14 +127,20 @@ class JobRunner:
         with self._changed:
             return [each.run for each in self._in_hand.values()]
 
+    @property
+    def failed(self) -> int:
+        """How many runs have failed in this process, with no attempt left."""
+        return len(self._failed_runs)
+
     def is_busy(self) -> bool:
-        """Return whether a run is in hand, was just taken, or may begin."""
+        """Return whether a run is in hand, was just taken, may begin, or has an attempt left after one that failed."""
         if self.in_hand:
             return True
         view = self._parts.store.look(self._rules)
         with self._changed:
             taken = any(run.status is RunStatus.RUNNING and run.owner in self._ids for run in view.runs)
-        return taken or any(run.is_due(view.now) and not (run.reserved or is_held(run, view)) for run in view.runs)
+        waiting = [run for run in view.runs if not (run.reserved or is_held(run, view))]
+        return taken or any(run.status is RunStatus.RETRYING or run.is_due(view.now) for run in waiting)
 
     def run_here(self, run: str, timeout: float | None = None) -> JobRun:
         """Run a requested run on the thread of the caller; return how it has ended.
@@ -277,6 +284,8 @@ class JobRunner:
         try:
             ending = make(job, run, self._around, taken.signals, lambda: self._stopping).execute()
             ended = self._recorded(run, ending) if ending is not None else None
+            if ended is not None and ended.status is RunStatus.FAILED:
+                self._failed_runs.append(ended.id)
         except BaseException as error:
             self._interrupted(run, error)
             raise

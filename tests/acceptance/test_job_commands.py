@@ -244,6 +244,20 @@ def test_a_run_until_caught_up_runs_jobs_only_if_it_is_said(jobs):
     assert [run["status"] for run in runs(jobs)] == ["succeeded"]
 
 
+def test_a_run_until_caught_up_makes_the_attempts_that_are_left_and_fails_with_a_job(jobs):
+    jobs.opencqrs("jobs", "run", "clean-up")
+    waits = [f"jobs.clean-up.retry.{each}" for each in ("policy=fixed", "initial-interval=300ms", "max-attempts=1")]
+    ran = jobs.opencqrs("run", "--until-caught-up", "--jobs", *(part for each in waits for part in ("--set", each)))
+    assert ran.code == 1
+    assert [(run["status"], run["attempt"]) for run in runs(jobs)] == [("failed", 2)]
+    assert any(line.startswith("1 run of a job failed: opencqrs jobs runs --set") for line in unvaried(ran.err))
+    jobs.opencqrs("jobs", "run", "clean-up")
+    ran = jobs.opencqrs("run", "--until-caught-up", "--jobs", "--format", "json")
+    assert (ran.code, ran.json["failed"], ran.json["failed_runs"]) == (1, True, 1)
+    again = jobs.opencqrs("run", "--until-caught-up", "--jobs", "--format", "json")
+    assert (again.code, again.json["failed"], again.json["failed_runs"]) == (0, False, 0)
+
+
 def test_a_project_of_jobs_only_runs_them_and_shows_no_empty_table(jobs):
     jobs.opencqrs("jobs", "run", "remind")
     ran = jobs.opencqrs("run", "--until-caught-up", "--jobs")

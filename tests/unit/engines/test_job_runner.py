@@ -15,6 +15,7 @@ from opencqrs_py.jobs.rules import JobRule, Ticking
 from opencqrs_py.jobs.runs import JobRun, RunStatus
 from opencqrs_py.model.job import Job, JobMark, Trigger
 from opencqrs_py.processing.ports import SystemClock
+from opencqrs_py.processing.recovery import FixedBackOff
 
 PATIENCE = 60.0
 HEIR = Worker("heir", "heir", frozenset({"heir"}), 4, frozenset(), lambda: {"heir"})
@@ -151,4 +152,17 @@ def test_a_run_of_another_process_keeps_nobody_busy():
     store.request(JobRun("run", "job", Trigger.MANUAL, store.look().now))
     (taken,) = JobDesk(store, {"job": JobRule("job")}).attend(HEIR)
     assert taken.status is RunStatus.RUNNING
+    assert not runner.is_busy()
+
+
+def test_a_run_with_an_attempt_left_keeps_the_process_busy_until_it_has_failed():
+    store, rule = InMemoryJobStore(), JobRule("job", back_off=FixedBackOff(3_600.0, 1))
+    runner, desk = _runner(store, lambda *_: None, rule), JobDesk(store, {"job": rule})
+    store.request(JobRun("run", "job", Trigger.MANUAL, store.look().now))
+    (taken,) = desk.attend(HEIR)
+    waits = desk.finish(taken, Ending(taken.position, error="the attic is locked"))
+    assert waits is not None
+    assert waits.status is RunStatus.RETRYING
+    assert runner.is_busy()
+    desk.cancel("run", "enough")
     assert not runner.is_busy()
