@@ -15,6 +15,7 @@ from opencqrs_py.errors import EventFormatError
 from opencqrs_py.jobs.binding import GROUP_PREFIX
 from opencqrs_py.jobs.ports import JobStore
 from opencqrs_py.jobs.runs import JobRun
+from opencqrs_py.model.context import ProcessingContext
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.handler import Handler, HandlerMark
 from opencqrs_py.model.job import Job, JobId, Trigger
@@ -133,16 +134,19 @@ def _recorder(
     """Return a handler that records a run for an event, in the transaction in which the event leaves the inbox."""
     from opencqrs_py.adapters.sql import unit_of  # noqa: PLC0415 loads SQLAlchemy
 
-    def record(event: Event, after_commit: AfterCommit, transaction: Any = None) -> None:
+    def record(event: Event, after_commit: AfterCommit, context: ProcessingContext, transaction: Any = None) -> None:
         now = datetime.now(UTC)
         # Not by its position alone: another event has that in another log, after a reset to its beginning.
         identity = sha256(f"{len(event.source)}:{event.source}{event.id}".encode()).hexdigest()[:_IDENTITY]
         id_ = f"{events.job}@event:{event.position}-{identity}"
         run = JobRun(id_, events.job, Trigger.EVENT, now, ids=_ids(events, event))  # due at once, by the store's clock
-        store().request(run, unit_of(transaction) if transaction is not None else None)
+        unit, times = unit_of(transaction) if transaction is not None else None, 1
+        while not store().request(run, unit) and context.replaying:  # its run of before the reset is still listed
+            times += 1
+            run = replace(run, id=f"{id_}-{times}")
         after_commit(bell.ring)
 
-    hints: dict[str, Any] = {"event": Event, "after_commit": AfterCommit, "return": None}
+    hints: dict[str, Any] = {"event": Event, "after_commit": AfterCommit, "context": ProcessingContext, "return": None}
     record.__annotations__ = hints if connection is None else {**hints, "transaction": connection}
     return record
 

@@ -20,6 +20,7 @@ from sqlalchemy import text
 
 from opencqrs_py import Application, InboxFilter
 from opencqrs_py.adapters.sql import Database
+from opencqrs_py.assembly.resets import ResetTarget
 from opencqrs_py.errors import AssemblyErrors, JobError
 from opencqrs_py.jobs.runs import JobRun, RunStatus
 from opencqrs_py.model.cloudevents import parse_event
@@ -183,6 +184,25 @@ def test_j6_an_event_starts_a_run_for_its_id_once_also_over_restarts(url, jobs, 
         until(lambda: len(rows(url, "SELECT id FROM noted")) == 2)
         assert not application.inbox.entries(InboxFilter())
     assert rows(url, "SELECT id FROM noted ORDER BY id") == [("o1",), ("o2",)]
+
+
+def test_events_that_are_handled_again_after_a_reset_start_runs_again(url, jobs, tmp_path):
+    """Their runs of before were still listed: nothing ran, and the reset said that the events are handled again."""
+    settings = {"jobs.note.triggers.events.types": "shop.*", "jobs.note.triggers.events.ids": "id"}
+    line = '{{"id": "{0}", "source": "s", "type": "shop.paid", "subject": "/o", "data": {{}}}}'
+    with made(url, jobs, tmp_path, **settings) as application:
+        application.start()
+        application.await_position("job:note", timeout=120)
+        application.event_store.append([parse_event(line.format("o1"))])
+        until(lambda: rows(url, "SELECT id FROM noted"))
+        for times in (2, 3):
+            application.resets.reset("job:note", ResetTarget(to="tail"))
+            until(lambda times=times: len(rows(url, "SELECT id FROM noted")) == times)
+        application.event_store.append([parse_event(line.format("o2"))])
+        until(lambda: rows(url, "SELECT id FROM noted WHERE id = 'o2'"))
+        assert rows(url, "SELECT id FROM noted ORDER BY id") == [("o1",), ("o1",), ("o1",), ("o2",)]
+        again = sorted(run.id.split("-", 1)[0] for run in application.jobs.runs("note"))
+    assert again == ["note@event:1"] * 3 + ["note@event:2"]
 
 
 def test_j18_two_processes_run_each_tick_once(url, jobs, tmp_path):
