@@ -12,7 +12,7 @@ from opencqrs_py.assembly.conditions import Decision, raise_together
 from opencqrs_py.assembly.container import ApplicationContainer
 from opencqrs_py.assembly.job_decisions import JobChoices
 from opencqrs_py.assembly.job_events import events_of
-from opencqrs_py.assembly.job_rules import bound_jobs, errors_of, require_visible, rules_of
+from opencqrs_py.assembly.job_rules import bound_jobs, errors_of, require_visible, respelled, rules_of
 from opencqrs_py.assembly.jobs import Jobs, KnownJobs
 from opencqrs_py.assembly.parts import check_transaction
 from opencqrs_py.config import Configuration
@@ -72,11 +72,13 @@ class JobAssembly:
         is_visible = container.control_store() is not None
         wrong = errors_of(found.jobs, rules, found.injector, self.check_transaction)
         raise_together([*wrong, *require_visible(found.jobs, rules, is_visible=is_visible)])
+        store = container.job_store()
+        raise_together([*respelled(rules, store.look().records)])
         bound = bound_jobs(found.jobs, rules, found.injector, self.check_transaction)
         chosen = [job for job in bound.values() if not only or canonical(job.job.name) == canonical(only)]
         return JobParts(
             bound,
-            container.job_store(),
+            store,
             container.transactions() if container.database() is not None else None,
             container.job_selector(),
             container.clock(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -152,6 +152,22 @@ def require_visible(jobs: Sequence[Job], rules: Mapping[str, JobRule], *, is_vis
             what = f"job '{job.name}' is to run on Spark, and its runs are recorded in memory, where executors see none"
             fix = f"set database.url to a database that is not in memory, or jobs.{job.name}.processing.engine: thread"
             yield JobError("OCQ-673", what, job.place, fix)
+
+
+def respelled(names: Iterable[str], recorded: Collection[str]) -> Iterator[ExplainedError]:
+    """Yield an error for each job without a record of which another spelling has one, with all that is known of it.
+
+    Args:
+        names: Names of jobs.
+        recorded: The names under which jobs are recorded.
+    """
+    for name in names:
+        before = next((each for each in recorded if canonical(each) == canonical(name)), None)
+        if before is not None and name not in recorded:
+            what = f"job '{name}' has no record, but '{before}' has: the same name in another spelling"
+            rows = "the column job of its rows in opencqrs_jobs and opencqrs_job_runs"
+            fix = f'write @job("{before}"); or change {rows}, or delete these rows to start again'
+            yield JobError("OCQ-676", what, f"job {name}", fix)
 
 
 def errors_of(

@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from opencqrs_py.assembly.actor import actor
+from opencqrs_py.assembly.conditions import raise_together
+from opencqrs_py.assembly.job_rules import respelled
 from opencqrs_py.control.records import ControlView
 from opencqrs_py.engines.job_runner import JobRunner
 from opencqrs_py.errors import JobError, KeyReusedError, UnknownJobError, WaitTimedOutError
@@ -213,9 +215,9 @@ class Jobs:
         """Have no trigger start runs of a job until ``resume``. Runs in hand go on, and people can still run it.
 
         Raises:
-            JobError: OCQ-667 for a name that is not a job.
+            JobError: OCQ-667 for a name that is not a job; OCQ-676, if it is recorded in another spelling.
         """
-        job, by = self._named(name).name, by or actor()
+        job, by = self._recorded(name), by or actor()
         record = self._desk.pause(job, by, reason)
         _log.info("[job %s] paused by %s", job, by, extra={"action": "paused", "job": job})
         return record
@@ -224,9 +226,9 @@ class Jobs:
         """Let triggers start runs of a job again.
 
         Raises:
-            JobError: OCQ-667 for a name that is not a job.
+            JobError: As ``pause``.
         """
-        job = self._named(name).name
+        job = self._recorded(name)
         record = self._desk.resume(job)
         self._wake()
         _log.info("[job %s] resumed by %s", job, actor(), extra={"action": "resumed", "job": job})
@@ -284,6 +286,12 @@ class Jobs:
         id_ = f"{job}:key:{key}" if key else f"{job}:{uuid.uuid4().hex[:12]}"
         wanted = None if ids is None else chosen_ids(ids)
         return JobRun(id_, job, trigger, now, ids=wanted, actor=by or actor())
+
+    def _recorded(self, name: str) -> str:
+        """Return the name under which a job is recorded, or will be."""
+        job = self._named(name).name
+        raise_together([*respelled([job], self._parts.store.look().records)])
+        return job
 
     def _named(self, name: str) -> Job:
         known = {canonical(job.name): job for job in self._parts.jobs}

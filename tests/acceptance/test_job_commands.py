@@ -258,6 +258,21 @@ def test_a_run_until_caught_up_makes_the_attempts_that_are_left_and_fails_with_a
     assert (again.code, again.json["failed"], again.json["failed_runs"]) == (0, False, 0)
 
 
+def test_a_job_whose_name_is_spelled_in_another_way_does_not_forget_that_it_is_paused(jobs):
+    jobs.opencqrs("jobs", "pause", "clean-up", "--reason", "the key is lost")
+    jobs.write("handlers.py", HANDLERS.replace('"clean-up"', '"clean_up"'))
+    for command in (("run", "--until-caught-up", "--jobs"), ("jobs", "resume", "clean-up")):
+        refused = jobs.opencqrs(*command)
+        assert refused.code == 2
+        assert "[OCQ-676] job 'clean_up' has no record, but 'clean-up' has" in refused.err
+        assert """write @job("clean-up"); or change the column job of its rows in opencqrs_jobs and""" in refused.err
+    with closing(sqlite3.connect(jobs.folder / "read.db")) as database, database:
+        assert database.execute("SELECT job FROM opencqrs_jobs").fetchall() == [("clean-up",)]
+        database.execute("UPDATE opencqrs_jobs SET job = 'clean_up'")
+    assert jobs.opencqrs("run", "--until-caught-up", "--jobs").code == 0
+    assert of_list(jobs, "clean_up")["paused"]["reason"] == "the key is lost"
+
+
 def test_a_project_of_jobs_only_runs_them_and_shows_no_empty_table(jobs):
     jobs.opencqrs("jobs", "run", "remind")
     ran = jobs.opencqrs("run", "--until-caught-up", "--jobs")
