@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,11 +22,17 @@ from opencqrs_py.control.records import ControlView
 from opencqrs_py.engines.job_parts import JobParts, MakeAttempt, RunObserver
 from opencqrs_py.engines.job_runner import JobRunner
 from opencqrs_py.jobs.binding import BoundJob
-from opencqrs_py.model.naming import canonical
+from opencqrs_py.model.naming import canonical, counted
 from opencqrs_py.processing.signatures import Signature
 
 if TYPE_CHECKING:
     from opencqrs_py.engines.spark.session import Sessions
+
+_log = logging.getLogger("opencqrs.jobs")
+_LEFT = (
+    "[job %s] %s not ended, and neither the code here nor a process has this job. If it was renamed, change the column "
+    "job of its rows in opencqrs_jobs and opencqrs_job_runs; if it was removed: opencqrs jobs cancel %s"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +81,10 @@ class JobAssembly:
         wrong = errors_of(found.jobs, rules, found.injector, self.check_transaction)
         raise_together([*wrong, *require_visible(found.jobs, rules, is_visible=is_visible)])
         store = container.job_store()
-        raise_together([*respelled(rules, store.look().records)])
+        view = store.look()
+        raise_together([*respelled(rules, view.records)])
+        if not only:
+            self._mention_left(Counter(run.job for run in view.runs if run.job not in rules))
         bound = bound_jobs(found.jobs, rules, found.injector, self.check_transaction)
         chosen = [job for job in bound.values() if not only or canonical(job.job.name) == canonical(only)]
         return JobParts(
@@ -86,6 +97,14 @@ class JobAssembly:
             self._on_spark(chosen),
             observer=observer,
         )
+
+    def _mention_left(self, runs: Mapping[str, int]) -> None:
+        """Warn about runs that no process will begin: of jobs, by name, that neither code here nor a process has."""
+        running = {name for node in self._control_view().alive.values() for name in node.jobs} if runs else set()
+        for name, count in sorted(runs.items()):
+            if name not in running:
+                left = counted(count, "run has", "runs have")
+                _log.warning(_LEFT, name, left, name, extra={"action": "left", "job": name})
 
     def _on_spark(self, jobs: Sequence[BoundJob]) -> MakeAttempt | None:
         """Return what makes attempts of runs on Spark; ``None`` if no job runs there, so that Spark is not loaded."""

@@ -238,7 +238,7 @@ class Jobs:
         """Ask runs of a job to end; those that have not begun end at once. Return them as they stand.
 
         Args:
-            name: Name of the job, in any spelling.
+            name: Name of the job, in any spelling; as it is recorded, if the application does not have it any more.
             run: Id of one of its runs; ``None``: all that have not ended.
             reason: Why.
             by: The caller's name; ``None``: the user of this process.
@@ -246,8 +246,10 @@ class Jobs:
         Raises:
             JobError: OCQ-667 for a name that is not a job; OCQ-668, if the job has no such run that has not ended.
         """
-        job, by = self._named(name).name, by or actor()
-        there = [each.id for each in self._parts.store.look([job]).runs]
+        runs, by = self._parts.store.look().runs, by or actor()
+        is_left = name not in self._parts.rules and any(each.job == name for each in runs)
+        job = name if is_left else self._named(name).name
+        there = [each.id for each in runs if each.job == job]
         if run is not None and run not in there:
             what = f"job '{job}' has no run '{run}' that has not ended"
             raise JobError("OCQ-668", what, fix=f"opencqrs jobs runs {job} lists its runs")

@@ -273,6 +273,21 @@ def test_a_job_whose_name_is_spelled_in_another_way_does_not_forget_that_it_is_p
     assert of_list(jobs, "clean_up")["paused"]["reason"] == "the key is lost"
 
 
+def test_runs_of_a_job_that_was_renamed_are_reported_and_can_be_cancelled(jobs):
+    jobs.opencqrs("jobs", "run", "clean-up")
+    jobs.opencqrs("jobs", "run", "remind")
+    jobs.write("handlers.py", HANDLERS.replace('"clean-up"', '"sweep"'))
+    ran = jobs.opencqrs("run", "--until-caught-up", "--jobs")
+    told = (
+        "[job clean-up] 1 run has not ended, and neither the code here nor a process has this job. If it was renamed, "
+    )
+    assert (ran.code, sum(line.startswith(told) for line in unvaried(ran.err))) == (0, 1)
+    assert unvaried(jobs.opencqrs("jobs", "cancel", "clean-up").out) == ["clean-up:RUN: cancelled"]
+    assert "[job clean-up]" not in jobs.opencqrs("run", "--until-caught-up", "--jobs").err
+    gone = jobs.opencqrs("jobs", "cancel", "clean-up")
+    assert (gone.code, "[OCQ-667] there is no job 'clean-up'" in gone.err) == (2, True)
+
+
 def test_a_project_of_jobs_only_runs_them_and_shows_no_empty_table(jobs):
     jobs.opencqrs("jobs", "run", "remind")
     ran = jobs.opencqrs("run", "--until-caught-up", "--jobs")
