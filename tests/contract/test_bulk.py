@@ -7,10 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
+from enum import Enum, IntEnum, StrEnum
+from importlib import import_module
 from threading import Barrier, Thread
 from typing import Any
 from uuid import UUID
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from sqlalchemy import (
@@ -30,6 +33,7 @@ from sqlalchemy import (
     String,
     Table,
     UniqueConstraint,
+    Uuid,
     event,
     select,
     text,
@@ -264,6 +268,73 @@ def test_a_key_of_zero_is_a_key_like_others(connection: Connection) -> None:
         bulk.upsert(connection, "kinds", rows, keys="number")
     found = connection.execute(text("SELECT number, text FROM kinds ORDER BY number")).all()
     assert [tuple(row) for row in found] == [(0, "second 0"), (1, "second 1"), (2, "second 2")]
+
+
+pd: Any = import_module("pandas")  # it has no types
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+class Level(IntEnum):
+    HIGH = 3
+
+
+class Shade(StrEnum):
+    DARK = "dark"
+
+    def __str__(self) -> str:
+        return "a shade"
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "kept"),
+    [
+        ("number", np.int64(7), 7),
+        ("number", np.uint8(7), 7),
+        ("number", Level.HIGH, 3),
+        ("share", np.float32(0.5), 0.5),
+        ("share", np.float64(0.1), 0.1),
+        ("flag", np.bool_(1), True),
+        ("text", np.str_("x"), "x"),
+        ("text", Colour.RED, "red"),
+        ("text", Shade.DARK, "dark"),
+        ("bytes", bytearray(b"ab"), b"ab"),
+    ],
+    ids=str,
+)
+def test_values_of_other_libraries_and_enums_are_written_as_what_they_stand_for(
+    connection: Connection, column: str, value: Any, kept: Any
+) -> None:
+    bulk.upsert(connection, "kinds", [{"number": 1, column: value}], keys="number")
+    (row,) = connection.execute(select(VALUES.c[column]))
+    assert row[0] == kept
+    assert type(row[0]) is type(kept)
+
+
+def test_numbers_of_numpy_are_added(connection: Connection) -> None:
+    for _ in range(2):
+        bulk.upsert(connection, "loans", [{"isbn": "a", "loans": np.int64(2)}], keys="isbn", add="loans")
+    assert rows_of(connection, LOANS)[0][2] == 4
+
+
+@pytest.mark.parametrize("value", [pd.NaT, pd.NA, {1}, object(), pa.scalar(1), np.datetime64("2026-01-01")], ids=repr)
+def test_a_value_that_databases_know_nothing_of_is_refused(connection: Connection, value: Any) -> None:
+    with refused("OCQ-360", f"text has a value of type {type(value).__name__}"):
+        bulk.upsert(connection, "kinds", [{"number": 1, "text": "x"}, {"number": 2, "text": value}], keys="number")
+    assert rows_of(connection, VALUES) == []
+
+
+def test_uuids_are_found_by_sqlalchemy(connection: Connection) -> None:
+    """Where the database has no type for them, it keeps them in 32 characters."""
+    table = Table("readers", MetaData(), Column("id", Uuid, primary_key=True), Column("name", String(9)))
+    table.create(connection)
+    connection.execute(table.insert().values(id=UUID(int=7), name="ada"))
+    rows = [{"id": UUID(int=7), "name": "eve"}, {"id": UUID(int=8), "name": "bob"}]
+    assert bulk.upsert(connection, table, rows, keys="id") == 2
+    assert connection.execute(select(table).order_by(table.c.id)).all() == [(UUID(int=7), "eve"), (UUID(int=8), "bob")]
+    assert connection.execute(select(table.c.name).where(table.c.id == UUID(int=8))).scalar() == "bob"
 
 
 def test_arrow_types_are_written_as_their_values(connection: Connection) -> None:

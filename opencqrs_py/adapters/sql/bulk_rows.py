@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, time
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import ROUND_HALF_UP, Context, Decimal, Inexact
+from enum import Enum
 from functools import reduce
 from itertools import groupby
 from math import isfinite
@@ -20,7 +21,10 @@ from opencqrs_py.model.json_text import write_json
 GivenRows = Any
 """A ``pyarrow.Table``, ``RecordBatch`` or ``DataFrame``, known by what it can do; or a sequence of mappings."""
 
-_PLAIN = frozenset({str, int, float, bool, bytes, Decimal, type(None)})
+_PLAIN = frozenset({str, int, float, bool, bytes, Decimal, UUID, type(None)})
+_KNOWN = (str, int, float, bytes, Decimal, type(None), date, time, timedelta, UUID)
+_HEX_DIGITS = 32  # of a UUID
+_KINDS_OF_NUMBERS = ("b", "i", "u", "f")  # of NumPy's types, such as bool and int64
 _NUMBERS = frozenset({int, float, Decimal, type(None)})
 _EXACT = Context(prec=10_000, traps=[Inexact])
 _CONSTRAINT = "create the table with PRIMARY KEY ({0}) or UNIQUE ({0}), or name the columns of the one that it has"
@@ -37,11 +41,11 @@ def columns_of(rows: GivenRows, table: str) -> dict[str, ColumnValues]:
         names = list(rows.column_names)
         if len(set(names)) < len(names):
             raise misfit(table, "two columns of the rows have the same name", "rename one of them")
-        return {name: _sent(_values_of(column)) for name, column in zip(names, rows.columns, strict=True)}
+        return {name: _sent(_values_of(column), name, table) for name, column in zip(names, rows.columns, strict=True)}
     if isinstance(rows, str | bytes | Mapping) or not isinstance(rows, Sequence):
         msg = f"bulk.upsert needs a pyarrow.Table or a sequence of mappings, got {type(rows).__qualname__}"
         raise TypeError(msg)
-    return {name: _sent(column) for name, column in _columns_of_mappings(rows, table).items()}
+    return {name: _sent(column, name, table) for name, column in _columns_of_mappings(rows, table).items()}
 
 
 def _values_of(column: Any) -> list[Any]:
@@ -70,20 +74,49 @@ def _columns_of_mappings(rows: Sequence[Any], table: str) -> dict[str, list[Any]
     return {name: [row[name] for row in rows] for name in names}
 
 
-def _sent(values: ColumnValues) -> ColumnValues:
-    """Return values as every driver takes them; numbers, texts and bytes stay what they are."""
-    return values if _PLAIN.issuperset(map(type, values)) else [_sent_value(value) for value in values]
+def _sent(values: ColumnValues, name: str, table: str) -> ColumnValues:
+    """Return values as every driver takes them; numbers, texts and bytes stay what they are.
+
+    Drivers store some others in silence as something else: SQLite's the bytes of NumPy's numbers, MariaDB's the texts
+    that Python shows of objects.
+
+    Raises:
+        BulkWriteError: OCQ-360, if there is something else.
+    """
+    if _PLAIN.issuperset(map(type, values)):
+        return values
+    sent = [_sent_value(value) for value in values]
+    for value in sent:
+        is_no_moment = isinstance(value, datetime) and value != value  # noqa: PLR0124 NaT of pandas
+        if is_no_moment or not isinstance(value, _KNOWN):
+            fix = "write numbers, texts, bytes, moments, lists or mappings, and None where there is nothing"
+            raise misfit(table, f"{name} has a value of type {type(value).__qualname__}", fix)
+    return sent
 
 
 def _sent_value(value: Any) -> Any:
     match value:
+        case Enum():
+            return _sent_value(value.value)
         case datetime():
             return value.astimezone(UTC) if value.tzinfo is not None else value
-        case UUID():
-            return str(value)
         case dict() | list() | tuple():
             return write_json(value, in_utc=True)  # moments of Spark have the offset of its session
-    return value
+        case bytearray() | memoryview():
+            return bytes(value)
+        case str() | int() | float():
+            return _built_in(value)
+    is_number = getattr(value, "ndim", None) == 0 and value.dtype.kind in _KINDS_OF_NUMBERS
+    return value.item() if is_number else value
+
+
+def _built_in(value: str | float) -> Any:
+    """Return a value of a derived class as one that every driver knows; ``str`` first, as a class may show another."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, bool):
+        return value
+    return int(value) if isinstance(value, int) else float(value)
 
 
 def misfit(table: str, what: str, fix: str) -> BulkWriteError:
@@ -103,6 +136,16 @@ def check_floats(columns: Mapping[str, ColumnValues], table: str, dialect: Diale
             if found := dialect.unstorable.intersection(map(str, map(float, numbers))):
                 what = f"{name} has the value {min(found)}, which a {dialect.name} database cannot store"
                 raise misfit(table, what, "write None where there is no number, or leave such rows out")
+
+
+def as_kept(columns: Mapping[str, ColumnValues], shape: TableShape) -> dict[str, ColumnValues]:
+    """Return columns with UUIDs as SQLAlchemy keeps them in texts of 32 characters: without hyphens."""
+    return {
+        name: [value.hex if isinstance(value, UUID) else value for value in column]
+        if UUID in set(map(type, column)) and getattr(shape.columns[name]["type"], "length", None) == _HEX_DIGITS
+        else column
+        for name, column in columns.items()
+    }
 
 
 class UpsertRequest:

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, String
 from sqlalchemy.exc import DBAPIError
 
-from opencqrs_py.adapters.sql.bulk_rows import UpsertRequest, alike, check_floats, shown
+from opencqrs_py.adapters.sql.bulk_rows import UpsertRequest, alike, as_kept, check_floats, shown
 from opencqrs_py.adapters.sql.bulk_tables import fitting_shape, forget_shape
 from opencqrs_py.adapters.sql.bulk_write import BulkWrite, ColumnValues, TableShape
 from opencqrs_py.adapters.sql.dialect import Dialect
@@ -52,7 +52,7 @@ class Target:
         wanted = self.wanted(columns)
         shape = self.shape(wanted)
         preparer = self.connection.dialect.identifier_preparer
-        merged = wanted.merged()
+        merged = as_kept(wanted.merged(), shape)
         check_floats(merged, self.name, self.dialect)
         write = BulkWrite(shape, merged, self.keys, self.add, preparer, self.dialect.sum_of)
         try:

@@ -10,6 +10,7 @@ from decimal import Decimal
 from hashlib import sha256
 from math import ceil
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from sqlalchemy import URL, Connection, Engine, String, Table, create_engine, event, types
 from sqlalchemy.dialects.mysql import LONGTEXT
@@ -108,7 +109,7 @@ _MOST_ROWS, _MOST_CHARACTERS = 5_000, 1_000_000  # of a statement: servers refus
 _ESCAPED = "\0\n\r\x1a\"'\\"  # take two bytes in a statement
 _ROOM = 10_000  # bytes, for the rest of the statement
 _OTHER_VALUE = 20  # characters of a value that is not text, about
-_SENT: dict[type, Callable[[Any], Any]] = {datetime: lambda value: value.replace(tzinfo=None)}
+_SENT: dict[type, Callable[[Any], Any]] = {datetime: lambda value: value.replace(tzinfo=None), UUID: str}
 _TEXTS = slice(0, -1)  # of a row: all but the time in microseconds
 
 

@@ -11,6 +11,7 @@ from decimal import Decimal
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from sqlalchemy import URL, Connection, Engine, Index, Integer, PrimaryKeyConstraint, Table, create_engine, event
 from sqlalchemy.exc import DBAPIError, IntegrityError
@@ -59,6 +60,7 @@ _POSITIONS = "SELECT seq FROM sqlite_sequence WHERE name = ?"
 
 _AS_TEXT: dict[type, Callable[[Any], str]] = {
     Decimal: lambda value: format(value, "f"),
+    UUID: str,
     datetime: lambda value: value.replace(tzinfo=None).isoformat(" ", "microseconds"),
     date: date.isoformat,
     time_of_day: lambda value: value.isoformat("microseconds"),
