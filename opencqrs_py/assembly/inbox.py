@@ -237,7 +237,7 @@ class InboxControl:
             first = entries[0]
             if self._is_scheduled(first.group):
                 return [InboxStep(one, self._due(one, first=one is first)) for one in meant]
-            return [InboxStep(first, first.due(self._now()), None if first in meant else meant[0])]
+            return [InboxStep(first, self._due(first, first=True), None if first in meant else meant[0])]
 
         return self._change(which, _Command("made due at once", plan, frees=True), dry_run=dry_run)
 
@@ -330,8 +330,12 @@ class InboxControl:
 
     def _due(self, entry: InboxEntry, *, first: bool) -> InboxEntry:
         """Return an event as one that may be tried, if nothing comes before it; the first of its sequence at once."""
-        due = entry.due(self._now())
+        due = entry.due(self._at_once(entry))
         return due if first or self._is_each(entry.group) else due._replace(due_at=None)
+
+    def _at_once(self, *entries: InboxEntry) -> datetime:
+        """Return a time that has come for the nodes that run the group, whose clocks may be behind the one here."""
+        return min(self._now(), *(datetime.fromisoformat(entry.parked_at) for entry in entries))
 
     def _is_scheduled(self, group: str) -> bool:
         return self._groups[group].processing.mode is Mode.SCHEDULED
@@ -372,10 +376,10 @@ class InboxControl:
         removed = tuple(step.before for step in steps if step.after is None)
         by = actor()
         skips = self._skips(tracker, removed, f"{command.reason} (skipped by {by}") if command.reason else []
-        now, each = in_milliseconds(self._now()), self._is_each(group)
-        change = InboxChange(now, changed=changed, removed=removed, each=each)
+        at_once, each = in_milliseconds(self._at_once(*(step.before for step in steps))), self._is_each(group)
+        change = InboxChange(at_once, changed=changed, removed=removed, each=each)
         if command.frees and self._is_scheduled(group) and not each:  # whichever of its events comes first there
-            change = replace(change, remainders=(Remainder(steps[0].before.sequence_id, now),))
+            change = replace(change, remainders=(Remainder(steps[0].before.sequence_id, at_once),))
         if not tracker.change(group, change, skips):
             return False
         for entry in (step.before for step in steps):

@@ -114,6 +114,22 @@ def done(steps: list[InboxStep]) -> list[tuple[int, str, int | None]]:
     ]
 
 
+@pytest.mark.parametrize("mode", ["streaming", "scheduled"])
+@pytest.mark.parametrize(("command", "position"), [("retry", 1), ("resume", 1), ("skip", 2)])
+def test_what_a_command_frees_is_due_for_nodes_whose_clocks_are_behind_its_own(tmp_path, mode, command, position):
+    """The node has parked the events by its clock, which is days behind: it tried them days later."""
+    overrides = [f"event-handling.groups.loans.processing.mode={mode}"]
+    groups = {"loans": load(tmp_path, overrides=overrides, environ={}).group("loans")}
+    tracker, clock = filled(InMemoryProgressTracker(), FAILING, BEHIND), FakeClock()
+    clock.advance(3 * 86_400)
+    inbox = InboxControl(groups, lambda _: tracker, InMemoryEventStore, lambda: clock)
+    if command == "resume":
+        inbox.pause(LOANS)
+    which = InboxFilter(("loans",), position=1)
+    getattr(inbox, command)(which, *(["entered twice"] if command == "skip" else []))
+    assert seen(tracker)[position][1] == NOON
+
+
 class Counting(InMemoryProgressTracker):
     """Counts the events that are read of its inbox."""
 
