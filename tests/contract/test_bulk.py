@@ -44,6 +44,9 @@ from sqlalchemy.orm import Session, registry
 
 from opencqrs_py import bulk
 from opencqrs_py.adapters.sql import Database
+from opencqrs_py.adapters.sql.bulk_target import Target
+from opencqrs_py.adapters.sql.dialect import dialect_named
+from opencqrs_py.adapters.sql.staging import StagedMerge, temporary_stage
 from opencqrs_py.errors import BulkWriteError
 
 METADATA = MetaData()
@@ -549,6 +552,29 @@ def test_texts_that_are_the_same_beside_another_key_are_refused(
     rows = [{"isbn": isbn, "day": value, "reader": isbn} for isbn in ("a", "A")]
     with refused("OCQ-362", "for the same isbn, day"):
         bulk.upsert(connection, "alike", rows, keys=["isbn", "day"])
+
+
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("mariadb", marks=pytest.mark.mariadb)])
+@pytest.mark.parametrize("same", [True, False])
+def test_they_are_refused_as_well_when_they_come_from_a_stage(connection: Connection, kind: str, *, same: bool) -> None:
+    names = {"sqlite": ("NOCASE", "BINARY"), "mariadb": ("utf8mb4_general_ci", "utf8mb4_bin")}[kind]
+    collation = names[0] if same else names[1]
+    connection.execute(
+        text(f"CREATE TABLE staged (isbn VARCHAR(9) COLLATE {collation} PRIMARY KEY, reader VARCHAR(9))")
+    )
+    dialect = dialect_named(kind)
+    assert dialect is not None
+    target = Target(connection, dialect, None, "staged", ("isbn",), ())
+    columns = {"isbn": ["a", "A", "b"], "reader": ["ada", "eve", "bob"]}
+    shape = target.shape(target.wanted(columns))
+    with temporary_stage(target, shape, tuple(columns)) as stage:
+        merge = StagedMerge(target, shape, stage)
+        merge.add(columns)
+        if not same:
+            assert merge.merge() == 3
+            return
+        with refused("OCQ-362", "the same"):
+            merge.merge()
 
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, 300_000, UTC).replace(tzinfo=None)

@@ -142,6 +142,7 @@ class Dialect(ABC):
     # Types of keys of which a column may take two for the same in silence; and integers, which stand beside them.
     confounded: ClassVar[frozenset[type]] = frozenset({str, int})
     equates_letters: ClassVar[bool] = False  # whether collations take different letters, or signs, for the same
+    stages_collate: ClassVar[bool] = True  # whether the columns of stages compare texts as those of the table do
     unindexed: ClassVar[str] = "{}"  # a column, in the braces, for which no index is used
     indexed: ClassVar[str] = "{}"  # a column as its index holds it
     indexed_length: ClassVar[int | None] = None  # how many characters an index holds; ``None``: all

@@ -103,6 +103,7 @@ class SqliteDialect(Dialect):
     sends_at_once = False
     remote = False
     confounded = frozenset({str, int, float, bool, bytes})  # whatever is sent
+    stages_collate = False  # CREATE TABLE … AS leaves COLLATE out
     unstorable = frozenset({"nan"})  # it takes NaN for NULL
     loses_transactions = False
     reads_foreign_tables = True

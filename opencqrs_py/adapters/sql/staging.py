@@ -184,7 +184,18 @@ class StagedMerge:
         except DBAPIError:
             target.forget_shape()
             raise
+        if others and not target.dialect.stages_collate:
+            self._require_all(write, different, others)
         return different
+
+    def _require_all(self, write: BulkWrite, different: int, others: Sequence[str]) -> None:
+        """Refuse keys that the table takes for the same, and the stage does not: one row is there for some of them."""
+        names = write.listed(self.target.keys)
+        text = f"SELECT COUNT(*) FROM {write.table} WHERE ({names}) IN (SELECT {self._keys} {self._from})"  # noqa: S608 quoted
+        if self.target.connection.exec_driver_sql(text, self._runs).scalar_one() < different:
+            what = f"the table takes several {', '.join(self.target.keys)} for the same"
+            fix = f"keep one of their rows, or let {', '.join(others)} be added too"
+            raise BulkWriteError("OCQ-362", what, f"bulk.upsert into {self.target.name}", fix)
 
     @property
     def _preparer(self) -> Any:
