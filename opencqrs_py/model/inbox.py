@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -28,7 +28,9 @@ class InboxStatus(StrEnum):
     PAUSED = "paused"  # a person has paused it
     EXHAUSTED = "exhausted"  # a person: all its attempts have failed
     EXPIRED = "expired"  # nothing: it has expired, and is removed
-    UNDECODABLE = "undecodable"  # a person: the stored event cannot be decoded, or no longer exists
+    UNDECODABLE = (
+        "undecodable"  # a person: the stored event cannot be decoded, no longer exists, or no handler takes it
+    )
 
     @property
     def moves(self) -> bool:
@@ -263,6 +265,21 @@ def first_lost(entries: Iterable[InboxEntry], events: Mapping[int, Event]) -> In
         if (event.id != entry.event_id or event.source != entry.event_source) and not entry.is_of(event):
             return entry
     return None
+
+
+def first_unwanted(
+    entries: Iterable[InboxEntry], events: Mapping[int, Event], wants: Callable[[str], bool]
+) -> InboxEntry | None:
+    """Return the first entry whose event no handler takes.
+
+    Args:
+        entries: The entries.
+        events: The events of the log at their positions.
+        wants: Returns whether events of a type may lead to a handler.
+    """
+    if all(map(wants, {event.type for event in events.values()})):  # as nearly always
+        return None
+    return next((each for each in entries if not wants(events[each.position].type)), None)
 
 
 def too_long(entry: InboxEntry, most: int) -> InboxError:

@@ -101,8 +101,14 @@ def lost(entry: InboxEntry, now: datetime) -> InboxEntry:
     return entry.failed(AttemptError(in_milliseconds(now), what), InboxStatus.UNDECODABLE, None)
 
 
+def unwanted(entry: InboxEntry, now: datetime) -> InboxEntry:
+    """Return the entry of an event that no handler takes any more."""
+    what = f"no handler of the group takes events of the type {entry.event_type} any more"
+    return entry.failed(AttemptError(in_milliseconds(now), what), InboxStatus.UNDECODABLE, None)
+
+
 def report_lost(partition: Partition, entry: InboxEntry) -> None:
-    """Log that an entry waits for a person, since its event is no longer in the log."""
+    """Log that an entry waits for a person, since its event is no longer in the log, or no handler takes it."""
     what = f"event {entry.event_id} of sequence {entry.sequence_id!r} waits for a person"
     logger.error("[%s %s] %s: %s", entry.group, partition, what, entry.reason)
 

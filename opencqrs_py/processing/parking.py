@@ -21,6 +21,7 @@ from opencqrs_py.model.inbox import (
     ParkedSequences,
     Remainder,
     first_lost,
+    first_unwanted,
 )
 from opencqrs_py.model.outcome import Failure, Origin, Outcome, Parked
 from opencqrs_py.model.partition import Partition, hash_of
@@ -37,6 +38,7 @@ from opencqrs_py.processing.parked_entries import (
     lost,
     parked_entry,
     report_lost,
+    unwanted,
     waiting_entry,
 )
 from opencqrs_py.processing.portions import Portion
@@ -113,11 +115,13 @@ def only_sequence(page: Page, event: Event, cursor: Cursor, among: Callable[[str
     return own[0]
 
 
-def events_of(source: EventSource, entries: Sequence[InboxEntry]) -> Chunk:
-    """Return the events of entries, up to the first that is no longer in the log."""
+def events_of(source: EventSource, entries: Sequence[InboxEntry], wants: Callable[[str], bool] | None = None) -> Chunk:
+    """Return the events of entries, up to the first that is no longer in the log, or that no handler wants."""
     found = events_at(source, [entry.position for entry in entries])
-    lost_one = first_lost(entries, found)
-    there = takewhile(lambda entry: entry is not lost_one, entries)
+    unfit = first_lost(entries, found)
+    there = list(takewhile(lambda entry: entry is not unfit, entries))
+    if wants is not None and (odd := first_unwanted(there, found, wants)) is not None:
+        there = there[: there.index(odd)]
     return Chunk([found[entry.position] for entry in there])
 
 
@@ -132,6 +136,7 @@ class PartitionInbox:
         batch_size: Returns how many events a transaction has at most.
         clock: Time.
         handle: Handles a portion; returns the failure of an event, if any, after handling those before it.
+        wants: Returns whether events of a type may lead to a handler.
     """
 
     def __init__(
@@ -143,6 +148,7 @@ class PartitionInbox:
         batch_size: Callable[[], int],
         clock: Clock,
         handle: Callable[[Cursor, Portion], Outcome],
+        wants: Callable[[str], bool],
     ) -> None:
         self._parking = parking
         self._inbox = parking.inbox
@@ -153,6 +159,7 @@ class PartitionInbox:
         self._batch_size = batch_size
         self._clock = clock
         self._handle = handle
+        self._wants = wants
 
     def look(self, cursor: Cursor) -> Cursor:
         """Return the cursor with what waits, if that is unknown, or a person may have changed it."""
@@ -251,7 +258,7 @@ class PartitionInbox:
             return None
         found = self._inbox.due(self._group, self._partition, now, 1 if cursor.isolate else self._batch_size())
         entries = _alike(found[0]) if found else ()
-        chunk = events_of(self._source, entries)
+        chunk = events_of(self._source, entries, self._wants)
         if not chunk:
             if entries:
                 self._without_event(cursor, entries[0], now)
@@ -279,9 +286,10 @@ class PartitionInbox:
             pass
 
     def _without_event(self, cursor: Cursor, entry: InboxEntry, now: datetime) -> None:
-        """Make an entry wait for a person if its event is no longer in the log."""
+        """Make an entry wait for a person if its event is no longer in the log, or no handler wants it."""
+        after = unwanted(entry, now) if events_of(self._source, (entry,)) else lost(entry, now)
         with suppress(InboxChangedError):
-            self._change(cursor, entry, after := lost(entry, now))
+            self._change(cursor, entry, after)
             report_lost(self._partition, after)
 
     def failed(self, cursor: Cursor, failure: Failure) -> Outcome:

@@ -127,9 +127,11 @@ class PartitionProcessor:
         rest = (group, partition, feed.source)
         if parking is not None and schedule is not None:
             then = (self._clock, self._handle, self._diagnosis.failure_of_handler)
-            self._batches = PartitionBatches(parking.inbox, schedule, *rest, batch_size, *then)
+            self._batches = PartitionBatches(parking.inbox, schedule, *rest, batch_size, *then, dispatcher.wants)
         elif parking is not None:
-            self._inbox = PartitionInbox(parking, *rest, lambda: self._batch_size, self._clock, self._handle)
+            self._inbox = PartitionInbox(
+                parking, *rest, lambda: self._batch_size, self._clock, self._handle, dispatcher.wants
+            )
         single = not (dispatcher.takes_several or dispatcher.uses_session)
         # How chunks are handled while events are given up now and then; ``None``: as always.
         self._pieces: Pieces | None = None

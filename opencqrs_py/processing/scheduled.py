@@ -20,6 +20,7 @@ from opencqrs_py.model.inbox import (
     InboxStatus,
     Remainder,
     first_lost,
+    first_unwanted,
 )
 from opencqrs_py.model.outcome import Failure, Origin, Outcome, Parked, Uncounted
 from opencqrs_py.model.partition import Partition
@@ -37,6 +38,7 @@ from opencqrs_py.processing.parked_entries import (
     is_used_up_by_crashes,
     lost,
     report_lost,
+    unwanted,
     waiting_entry,
 )
 from opencqrs_py.processing.parking import one_less_isolated, only_sequence
@@ -63,9 +65,10 @@ class PartitionBatches:
         clock: Time.
         handle: Handles a portion; returns the failure of an event, if any, after handling those before it.
         failure_of: Returns the failure for an error that was raised for an event.
+        wants: Returns whether events of a type may lead to a handler.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 the parts of a partition
         self,
         inbox: ParkingTracker,
         rule: ScheduleRule,
@@ -76,6 +79,7 @@ class PartitionBatches:
         clock: Clock,
         handle: Callable[[Cursor, Portion], Outcome],
         failure_of: Callable[[BaseException, Event], Failure],
+        wants: Callable[[str], bool],
     ) -> None:
         self._inbox = inbox
         self._rule = rule
@@ -86,6 +90,7 @@ class PartitionBatches:
         self._clock = clock
         self._handle = handle
         self._failure_of = failure_of
+        self._wants = wants
         self._ready: list[Portion] = []
         self._ready_for: tuple[int, str | None] | None = None  # epoch and tick
         self._without_expired_for: tuple[int, str | None] | None = None  # likewise: whatever had expired is removed
@@ -186,9 +191,12 @@ class PartitionBatches:
                 free = all(one.status.moves for one in entries)
                 free = free and not (cut and self._inbox.is_stuck(self._group, entries[0].sequence_id))
                 postponed.append(Remainder(entries[0].sequence_id, max(waits, default=None) if free else None))
-        events = events_at(self._source, [entry.position for batch in batches for entry in batch])
-        if (gone := first_lost((entry for batch in batches for entry in batch), events)) is not None:
-            return self._without_event(cursor, gone)
+        entered = [entry for batch in batches for entry in batch]
+        events = events_at(self._source, [entry.position for entry in entered])
+        if (gone := first_lost(entered, events)) is not None:
+            return self._set_aside(cursor, gone, lost(gone, self._clock.now()))
+        if (odd := first_unwanted(entered, events, self._wants)) is not None:
+            return self._set_aside(cursor, odd, unwanted(odd, self._clock.now()))
         if postponed and not self._put_off(cursor, postponed):
             return Outcome(cursor)
         self._ready_for = (cursor.epoch, cursor.tick)
@@ -372,9 +380,8 @@ class PartitionBatches:
         """Return a due time after the tick, and not before now, so that the entry waits for the next tick."""
         return max(tick, self._clock.now()) + _MILLISECOND
 
-    def _without_event(self, cursor: Cursor, entry: InboxEntry) -> Outcome:
-        """Make an entry wait for a person if its event is no longer in the log."""
-        after = lost(entry, self._clock.now())
+    def _set_aside(self, cursor: Cursor, entry: InboxEntry, after: InboxEntry) -> Outcome:
+        """Make an entry wait for a person whose event no handler can get."""
         if self._apply(cursor, changed=((entry, self._kept(after)),), remainders=self._rest_after(after)):
             report_lost(self._partition, after)
         return Outcome(cursor)

@@ -98,6 +98,32 @@ def test_later_events_of_a_waiting_sequence_wait_after_it(books: Books, before: 
     assert books.handled[-2:] == [2, 3]
 
 
+@pytest.mark.parametrize(
+    "before", [PARKING, SCHEDULED, {**SCHEDULED, f"{BOOKS}.batch.mode": "all"}], ids=["parking", "scheduled", "all"]
+)
+def test_an_event_that_no_handler_takes_any_more_waits_for_a_person(
+    books: Books, make_module: Callable[[str], ModuleType], before: dict[str, str]
+) -> None:
+    """It left the inbox as if it had been handled."""
+    books.module.FAILING |= {1, 3}
+    books.run(before, "/1", "/1", "/3")
+    former, books.module = books.module, make_module(HANDLERS.replace('types=["*"]', 'types=["returned"]'))
+    books.module.CLOCK.advance(7_200)
+    result = books.run(before)
+    assert not result.failed
+    waiting = dict(books.waiting())
+    assert (waiting[1], waiting[3], result.parked) == ("undecodable", "undecodable", len(waiting))
+    with Application({"event-store.url": books.url}, [books.module], books.folder) as application:
+        (entry,) = application.inbox.entries(InboxFilter(position=1))
+        assert entry.reason == "no handler of the group takes events of the type lent any more"
+        application.inbox.retry(InboxFilter())
+    former.FAILING.clear()
+    books.module = former
+    former.CLOCK.advance(14_400)
+    assert books.run(before).parked == 0
+    assert sorted(books.handled) == [1, 2, 3]
+
+
 def test_the_limits_of_the_settings_apply(books: Books) -> None:
     books.module.FAILING.add(1)
     limit = {f"{BOOKS}.park.max-sequence-size": "3"}
