@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -267,10 +267,10 @@ def first_lost(entries: Iterable[InboxEntry], events: Mapping[int, Event]) -> In
     return None
 
 
-def first_unwanted(
-    entries: Iterable[InboxEntry], events: Mapping[int, Event], wants: Callable[[str], bool]
-) -> InboxEntry | None:
-    """Return the first entry whose event no handler takes.
+def unwanted_in(
+    entries: Sequence[InboxEntry], events: Mapping[int, Event], wants: Callable[[str], bool]
+) -> list[InboxEntry]:
+    """Return the entries whose events no handler takes.
 
     Args:
         entries: The entries.
@@ -278,8 +278,8 @@ def first_unwanted(
         wants: Returns whether events of a type may lead to a handler.
     """
     if all(map(wants, {event.type for event in events.values()})):  # as nearly always
-        return None
-    return next((each for each in entries if not wants(events[each.position].type)), None)
+        return []
+    return [each for each in entries if not wants(events[each.position].type)]
 
 
 def too_long(entry: InboxEntry, most: int) -> InboxError:

@@ -21,7 +21,7 @@ from opencqrs_py.model.inbox import (
     ParkedSequences,
     Remainder,
     first_lost,
-    first_unwanted,
+    unwanted_in,
 )
 from opencqrs_py.model.outcome import Failure, Origin, Outcome, Parked
 from opencqrs_py.model.partition import Partition, hash_of
@@ -120,8 +120,8 @@ def events_of(source: EventSource, entries: Sequence[InboxEntry], wants: Callabl
     found = events_at(source, [entry.position for entry in entries])
     unfit = first_lost(entries, found)
     there = list(takewhile(lambda entry: entry is not unfit, entries))
-    if wants is not None and (odd := first_unwanted(there, found, wants)) is not None:
-        there = there[: there.index(odd)]
+    if wants is not None and (odd := unwanted_in(there, found, wants)):
+        there = there[: there.index(odd[0])]
     return Chunk([found[entry.position] for entry in there])
 
 

@@ -20,7 +20,7 @@ from opencqrs_py.model.inbox import (
     InboxStatus,
     Remainder,
     first_lost,
-    first_unwanted,
+    unwanted_in,
 )
 from opencqrs_py.model.outcome import Failure, Origin, Outcome, Parked, Uncounted
 from opencqrs_py.model.partition import Partition
@@ -194,9 +194,9 @@ class PartitionBatches:
         entered = [entry for batch in batches for entry in batch]
         events = events_at(self._source, [entry.position for entry in entered])
         if (gone := first_lost(entered, events)) is not None:
-            return self._set_aside(cursor, gone, lost(gone, self._clock.now()))
-        if (odd := first_unwanted(entered, events, self._wants)) is not None:
-            return self._set_aside(cursor, odd, unwanted(odd, self._clock.now()))
+            return self._set_aside(cursor, [gone], lost)
+        if odd := unwanted_in(entered, events, self._wants):
+            return self._set_aside(cursor, odd, unwanted)
         if postponed and not self._put_off(cursor, postponed):
             return Outcome(cursor)
         self._ready_for = (cursor.epoch, cursor.tick)
@@ -380,10 +380,18 @@ class PartitionBatches:
         """Return a due time after the tick, and not before now, so that the entry waits for the next tick."""
         return max(tick, self._clock.now()) + _MILLISECOND
 
-    def _set_aside(self, cursor: Cursor, entry: InboxEntry, after: InboxEntry) -> Outcome:
-        """Make an entry wait for a person whose event no handler can get."""
-        if self._apply(cursor, changed=((entry, self._kept(after)),), remainders=self._rest_after(after)):
-            report_lost(self._partition, after)
+    def _set_aside(
+        self, cursor: Cursor, entries: Sequence[InboxEntry], without: Callable[[InboxEntry, datetime], InboxEntry]
+    ) -> Outcome:
+        """Make entries wait for a person whose events no handler can get; only the first ones, where others follow."""
+        now = self._clock.now()
+        if not self._rule.each:
+            entries = list({entry.sequence_id: entry for entry in reversed(entries)}.values())
+        after = [without(entry, now) for entry in entries]
+        rest = tuple(one for each in after for one in self._rest_after(each))
+        if self._apply(cursor, changed=tuple(zip(entries, map(self._kept, after), strict=True)), remainders=rest):
+            for each in after:
+                report_lost(self._partition, each)
         return Outcome(cursor)
 
     def _put_off(self, cursor: Cursor, remainders: Sequence[Remainder]) -> bool:

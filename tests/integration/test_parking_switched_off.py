@@ -15,6 +15,7 @@ from opencqrs_py import Application, InboxFilter
 from opencqrs_py.adapters.sql import Database
 from opencqrs_py.adapters.sql.reading import LIVE
 from opencqrs_py.model.cloudevents import parse_event
+from opencqrs_py.processing.scheduled import PartitionBatches
 
 MORE = 3 * LIVE  # events, of which a store reads only what the group needs
 BOOKS = "event-handling.groups.books"
@@ -122,6 +123,21 @@ def test_an_event_that_no_handler_takes_any_more_waits_for_a_person(
     former.CLOCK.advance(14_400)
     assert books.run(before).parked == 0
     assert sorted(books.handled) == [1, 2, 3]
+
+
+def test_all_that_no_handler_takes_any_more_is_set_aside_at_once(
+    books: Books, make_module: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 40
+    books.module.FAILING |= {*range(1, count + 1)}
+    books.run(SCHEDULED, *(f"/{n}" for n in range(count)))
+    books.module, fetched = make_module(HANDLERS.replace('types=["*"]', 'types=["returned"]')), []
+    fetch = PartitionBatches._fetched
+    monkeypatch.setattr(PartitionBatches, "_fetched", lambda self, cursor: (fetched.append(1), fetch(self, cursor))[1])
+    books.module.CLOCK.advance(7_200)
+    books.run(SCHEDULED)
+    assert [status for _, status in books.waiting()] == count * ["undecodable"]
+    assert len(fetched) < count // 4
 
 
 def test_the_limits_of_the_settings_apply(books: Books) -> None:
