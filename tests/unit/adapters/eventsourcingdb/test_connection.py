@@ -25,7 +25,7 @@ def test_ctrl_c_gives_a_call_up(connection: Connection, monkeypatch: pytest.Monk
             raise KeyboardInterrupt
 
     under_way = Interrupted()
-    monkeypatch.setattr(connection, "start", lambda use: under_way)
+    monkeypatch.setattr(connection, "_start", lambda use, start: under_way)
     with pytest.raises(KeyboardInterrupt):
         connection.run(lambda client: None)
     assert under_way.cancelled()
