@@ -212,7 +212,7 @@ class TasksLeftError(ExplainedError, NonTransientError):
 
 
 class LazyResultError(ExplainedError, NonTransientError):
-    """A function has returned a generator or another lazy iterator, which nothing runs (OCQ-244). No retry helps."""
+    """A function has returned a generator, coroutine or lazy iterator, which nothing runs (OCQ-244). No retry helps."""
 
 
 class CheckpointError(ExplainedError):

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from contextvars import Context, copy_context
 from inspect import isawaitable
 from queue import SimpleQueue
-from types import AsyncGeneratorType, GeneratorType
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any
 
 from opencqrs_py.errors import LazyResultError
@@ -17,7 +17,8 @@ from opencqrs_py.processing.begun_tasks import BegunTasks, cancelled, package_of
 
 _PATIENCE = 1.0  # seconds that an interrupted call on the other thread gets to end
 _LOOK = 0.1  # seconds between looks for an interrupt
-_LAZY = frozenset({GeneratorType, AsyncGeneratorType, map, filter})
+_LAZY = frozenset({GeneratorType, AsyncGeneratorType, CoroutineType, map, filter})
+_KINDS = {AsyncGeneratorType: "an async generator", CoroutineType: "a coroutine"}
 _of_thread = threading.local()
 
 
@@ -49,7 +50,7 @@ def complete(result: Any) -> None:
     """Finish a call that is made for its effects: its result is not used, so it must not be unfinished work.
 
     Raises:
-        LazyResultError: OCQ-244, if it is a generator that has not ended, or a ``map`` or ``filter``.
+        LazyResultError: OCQ-244, if it is a generator or coroutine that has not ended, or a ``map`` or ``filter``.
         BaseException: See ``finish``.
     """
     if result is None:  # as nearly always
@@ -60,15 +61,19 @@ def complete(result: Any) -> None:
 
 
 def _is_unfinished(returned: Any) -> bool:
-    frames = (getattr(returned, name, None) for name in ("gi_frame", "ag_frame"))
+    frames = (getattr(returned, name, None) for name in ("gi_frame", "ag_frame", "cr_frame"))
     return type(returned) in (map, filter) or any(frame is not None for frame in frames)
 
 
 def _lazy(returned: Any) -> LazyResultError:
-    code = getattr(returned, "gi_code", None) or getattr(returned, "ag_code", None)
-    kind = "an async generator" if type(returned) is AsyncGeneratorType else f"a {type(returned).__name__}"
+    codes = (getattr(returned, name, None) for name in ("gi_code", "ag_code", "cr_code"))
+    code = next((each for each in codes if each is not None), None)
+    kind = _KINDS.get(type(returned), f"a {type(returned).__name__}")
     where = "" if code is None else f"{code.co_filename}:{code.co_firstlineno} ({code.co_name})"
     fix = "loop over it in the function, which returns nothing; or return a list, whose code has run"
+    if isinstance(returned, CoroutineType):
+        returned.close()  # else Python warns of it, too
+        fix = "await it in the function"
     return LazyResultError("OCQ-244", f"the function has returned {kind}, whose code nothing runs", where, fix)
 
 

@@ -61,6 +61,7 @@ async def numbers() -> AsyncIterator[int]:
         ((n for n in [1]), "a generator", "<genexpr>"),
         (later(n for n in [1]), "a generator", "<genexpr>"),
         (numbers(), "an async generator", "numbers"),
+        (later(later("text")), "a coroutine", "later"),
         (map(str, [1]), "a map", ""),
         (filter(None, [1]), "a filter", ""),
     ],
@@ -75,7 +76,9 @@ def test_work_that_a_call_returns_undone_is_refused(result: object, what: str, w
 def test_what_a_call_returns_done_is_passed_over() -> None:
     ended = (n for n in [1])
     list(ended)
-    for result in (None, 7, [1], ended, range(3), later("text")):
+    awaited = later("text")
+    finish(awaited)
+    for result in (None, 7, [1], ended, range(3), later("text"), later(awaited)):
         complete(result)
 
 
