@@ -314,11 +314,10 @@ class Processors:
         return view is not None and view.wanted_of(key) is not Wanted.STARTED
 
     def _known(self, *, shared: bool = True) -> list[PartitionStatus]:
-        """Return what is recorded of the partitions of groups that run; of those only that processes share."""
-        groups = {each.run.group: each for each in self._groups if each.starts and (each.shared or not shared)}
-        trackers = {id(group.run.processing.tracker): group.run.processing.tracker for group in groups.values()}
-        statuses = [status for tracker in trackers.values() for status in tracker.statuses()]
-        return [status for status in statuses if status.group in groups]
+        """Return what trackers have of the partitions of groups that run, of each its own; only of those shared."""
+        runs = [each.run for each in self._groups if each.starts and (each.shared or not shared)]
+        found = [(run.group, status) for run in runs for status in run.processing.tracker.statuses()]
+        return [status for group, status in found if status.group == group]
 
 
 def _locked(group: StartedGroup, registry: LockRegistry) -> LockedGroup:

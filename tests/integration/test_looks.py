@@ -31,6 +31,9 @@ from sqlalchemy import Connection
 def handle(event: Event, connection: Connection) -> None:
     if event.subject in ("/x/7", "/x/8"):
         raise ValueError("no")
+
+@event_handling("readers", types=["*"])
+def read(event: Event, connection: Connection) -> None: ...
 """
 THREAD = {"event-handling.standard.processing.engine": "thread"}
 NONE: Mapping[str, object] = {}
