@@ -16,7 +16,9 @@ def main() -> NoReturn:
     """
     try:
         from opencqrs_py.cli.signals import signals  # noqa: PLC0415 inside, so that an interrupt leaves no trace
+        from opencqrs_py.cli.streams import prepare_streams  # noqa: PLC0415 the same
 
+        prepare_streams()
         signals.install()
     except KeyboardInterrupt:
         os.write(2, b"interrupted\n")

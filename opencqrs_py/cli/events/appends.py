@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -17,6 +16,7 @@ from opencqrs_py.cli.events.display import summed_up
 from opencqrs_py.cli.events.selection import Text
 from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
 from opencqrs_py.cli.output import print_json, stdout
+from opencqrs_py.cli.streams import standard_input
 from opencqrs_py.errors import EventFormatError, EventStoreError
 from opencqrs_py.model.appending import Precondition, SubjectIsOnEventId, SubjectIsPopulated, SubjectIsPristine
 from opencqrs_py.model.cloudevents import parse_event
@@ -107,7 +107,7 @@ def _parsed(arguments: Sequence[str]) -> Iterator[Event]:
         where = f"EVENT {number}"
         try:
             if argument == "-":
-                yield from events_of_lines(sys.stdin.buffer, "standard input")
+                yield from events_of_lines(standard_input(), "standard input")
             else:
                 yield parse_event(argument)
         except EventFormatError as error:

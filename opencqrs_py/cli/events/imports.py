@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Generator, Sequence
 from contextlib import closing
@@ -16,6 +15,7 @@ from opencqrs_py.cli.events.appends import writable_store
 from opencqrs_py.cli.events.display import ProgressReport, rate, summed_up
 from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
 from opencqrs_py.cli.output import clean, print_json, print_line, stdout
+from opencqrs_py.cli.streams import standard_input
 from opencqrs_py.errors import DamagedFileError, EventFormatError, EventStoreError
 from opencqrs_py.model.event import Event
 from opencqrs_py.processing.ports import EventStore, gives_ids
@@ -100,7 +100,7 @@ def _expanded(files: Sequence[str]) -> list[str]:
 
 def _events_of(name: str) -> Generator[Event, None, None]:
     is_stream = name == _STANDARD_INPUT
-    events = events_of_lines(sys.stdin.buffer, "standard input") if is_stream else events_of_file(Path(name))
+    events = events_of_lines(standard_input(), "standard input") if is_stream else events_of_file(Path(name))
     try:
         with closing(events):
             yield from events

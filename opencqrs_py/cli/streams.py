@@ -1,0 +1,52 @@
+"""Standard streams as every command needs them: open, and able to write every character."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import sys
+from io import TextIOWrapper
+
+TYPE_CHECKING = False  # as typing's, whose import would take longer than all that happens before a signal is handled
+if TYPE_CHECKING:
+    from typing import BinaryIO
+
+_ESCAPED = "opencqrs.escaped"
+
+
+def prepare_streams() -> None:
+    """Open the null device in place of a stream that is closed, and escape characters that the output cannot encode."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:  # else the next file that is opened would get this number, and what is meant for the stream
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # noqa: FBT003 its only form
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 open until the end
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 open until the end
+    if isinstance(sys.stdout, TextIOWrapper) and codecs.lookup(sys.stdout.encoding).name != "utf-8":
+        codecs.register_error(_ESCAPED, _escaped)
+        sys.stdout.reconfigure(errors=_ESCAPED)
+
+
+def standard_input() -> BinaryIO:
+    """Return standard input.
+
+    Raises:
+        click.UsageError: It is closed.
+    """
+    if sys.stdin is None:
+        from click import UsageError  # noqa: PLC0415 loaded by the commands that read from it
+
+        raise UsageError("standard input (-) is closed: name a file, or pass events with | or <")
+    return sys.stdin.buffer
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    """Return characters in the escapes of JSON, so that JSON stays JSON."""
+    import json  # noqa: PLC0415 rarely needed
+
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
