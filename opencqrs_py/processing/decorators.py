@@ -44,12 +44,13 @@ def event_type(name: str) -> Callable[[C], C]:
         name: CloudEvents ``type``, such as ``library.book-lent.v1``.
 
     Raises:
-        HandlerSignatureError: OCQ-200, if ``name`` is not a text with at least one character, or it is put above a
-            function, which would never be used.
+        HandlerSignatureError: OCQ-200, if ``name`` is not a text with at least one character, or is a pattern, or it is
+            put above a function, which would never be used.
     """
     if not isinstance(name, str) or not name.strip():
         fix = 'write @event_type("library.book-lent.v1") above the class'
         raise HandlerSignatureError("OCQ-200", f"@event_type needs the type's name, got {name!r}", fix=fix)
+    _refuse_patterns("@event_type", [name])
 
     def mark(event_class: C) -> C:
         if not inspect.isclass(event_class):
@@ -106,6 +107,15 @@ def event_handling(
         return _marked(group, HandlerMark(""))
     mark = _checked(group, types, order, events, replay=replay)
     return lambda handler: _marked(handler, mark)
+
+
+def _refuse_patterns(decorator: str, types: Sequence[str]) -> None:
+    """Refuse types that stand for several where each is compared exactly: no event would ever have one of them."""
+    for name in types:
+        if "*" in name or "?" in name:
+            what = f"{decorator} takes types, and {name!r} is a pattern, which no event has as its type"
+            fix = 'write each type in full; patterns are for handlers: @event_handling("catalog", types=["library.*"])'
+            raise HandlerSignatureError("OCQ-200", what, fix=fix)
 
 
 def _checked(
@@ -273,7 +283,7 @@ def upcaster(*types: str) -> Callable[[T], T]:
         types: The event types that it takes, at least one; no other upcaster may take them.
 
     Raises:
-        HandlerSignatureError: OCQ-200, if a type is not a text with at least one character.
+        HandlerSignatureError: OCQ-200, if a type is not a text with at least one character, or is a pattern.
 
     Source:
         OpenCQRS upcasters.
@@ -281,6 +291,7 @@ def upcaster(*types: str) -> Callable[[T], T]:
     if not types or not all(isinstance(name, str) and name.strip() for name in types):
         fix = 'write @upcaster("library.book-lent.v1") above the function'
         raise HandlerSignatureError("OCQ-200", f"@upcaster needs the types that it takes, got {types!r}", fix=fix)
+    _refuse_patterns("@upcaster", types)
 
     def mark(function: T) -> T:
         earlier = _marks_on(function, UPCASTER_ATTRIBUTE)

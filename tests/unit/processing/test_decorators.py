@@ -76,6 +76,7 @@ def test_a_class_is_marked_and_its_children_are_not() -> None:
     assert marks(Others) == (HandlerMark("other"),)
 
 
+PATTERN_FIX = """write each type in full; patterns are for handlers: @event_handling("catalog", types=["library.*"])"""
 UPCASTER_FIX = 'write @upcaster("library.book-lent.v1") above the function'
 FIX = """write @event_handling("catalog"), with types=["library.*"] if need be"""
 
@@ -114,6 +115,16 @@ FIX = """write @event_handling("catalog"), with types=["library.*"] if need be""
             "@on_start needs the name of a processing group",
             'write @on_start("catalog")',
         ),
+        (
+            lambda: event_type("library.*"),
+            "@event_type takes types, and 'library.*' is a pattern, which no event has as its type",
+            PATTERN_FIX,
+        ),
+        (
+            lambda: upcaster("a", "library.v?"),
+            "@upcaster takes types, and 'library.v?' is a pattern, which no event has as its type",
+            PATTERN_FIX,
+        ),
         (upcaster, "@upcaster needs the types that it takes, got ()", UPCASTER_FIX),
         (lambda: upcaster("a", " "), "@upcaster needs the types that it takes, got ('a', ' ')", UPCASTER_FIX),
         (
@@ -132,7 +143,7 @@ FIX = """write @event_handling("catalog"), with types=["library.*"] if need be""
             'write @around_handler("catalog"), or @around_handler for every group',
         ),
     ],
-    ids=range(16),
+    ids=range(18),
 )
 def test_what_cannot_be_meant_is_refused_at_once(call: Callable[[], object], what: str, fix: str) -> None:
     with pytest.raises(HandlerSignatureError) as caught:
