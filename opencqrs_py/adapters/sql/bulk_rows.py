@@ -24,7 +24,7 @@ GivenRows = Any
 _PLAIN = frozenset({str, int, float, bool, bytes, Decimal, UUID, type(None)})
 _KNOWN = (str, int, float, bytes, Decimal, type(None), date, time, timedelta, UUID)
 _HEX_DIGITS = 32  # of a UUID
-_KINDS_OF_NUMBERS = ("b", "i", "u", "f")  # of NumPy's types, such as bool and int64
+_NUMPY_NUMBERS = ("bool", "int", "uint", "float")  # what the names of NumPy's types begin with
 _NUMBERS = frozenset({int, float, Decimal, type(None)})
 _EXACT = Context(prec=10_000, traps=[Inexact])
 _CONSTRAINT = "create the table with PRIMARY KEY ({0}) or UNIQUE ({0}), or name the columns of the one that it has"
@@ -106,7 +106,7 @@ def _sent_value(value: Any) -> Any:
             return bytes(value)
         case str() | int() | float():
             return _built_in(value)
-    is_number = getattr(value, "ndim", None) == 0 and value.dtype.kind in _KINDS_OF_NUMBERS
+    is_number = getattr(value, "ndim", None) == 0 and value.dtype.name.startswith(_NUMPY_NUMBERS)
     return value.item() if is_number else value
 
 
