@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import Enum
 from typing import Any, TypeVar, overload
+from unicodedata import category
 
 from opencqrs_py.errors import HandlerSignatureError
 from opencqrs_py.model.handler import (
@@ -33,6 +34,7 @@ from opencqrs_py.model.handler import (
 from opencqrs_py.model.job import JOB_ATTRIBUTE, JobMark
 from opencqrs_py.processing.register import register
 
+_NOT_IN_NAMES = {"Cc", "Cs"}  # categories of Unicode: control characters, lone surrogates
 T = TypeVar("T", bound=Callable[..., Any])
 C = TypeVar("C", bound=type)
 
@@ -388,9 +390,17 @@ def _around(surrounded: Surrounded, group: Any, order: int | None) -> Any:
     return lambda function: _noted(function, AROUND_ATTRIBUTE, AroundMark(surrounded, name, order))
 
 
-def _text(group: Any) -> Any:
-    """Return the value of an enum member, and anything else as it is."""
-    return group.value if isinstance(group, Enum) else group
+def _text(name: Any) -> Any:
+    """Return the value of an enum member, and anything else as it is.
+
+    Raises:
+        HandlerSignatureError: OCQ-200, if it is a text that databases or terminals cannot take as a name.
+    """
+    text = name.value if isinstance(name, Enum) else name
+    if isinstance(text, str) and any(category(character) in _NOT_IN_NAMES for character in text.strip()):
+        what = f"the name {text!r} has a line end, or another character that stands for no sign"
+        raise HandlerSignatureError("OCQ-200", what, fix="write the name in letters, digits, - and _")
+    return text
 
 
 def _marked(handler: T, mark: HandlerMark) -> T:

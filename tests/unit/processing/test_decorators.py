@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from opencqrs_py import around_event, around_handler, event_handling, event_type, on_start, upcaster
+from opencqrs_py import around_event, around_handler, event_handling, event_type, job, on_start, upcaster
 from opencqrs_py.errors import HandlerSignatureError
 from opencqrs_py.model import AroundMark, HandlerMark, Surrounded
 from opencqrs_py.model.handler import (
@@ -133,6 +133,16 @@ FIX = """write @event_handling("catalog"), with types=["library.*"] if need be""
             UPCASTER_FIX,
         ),
         (
+            lambda: event_handling("cat\nalog"),
+            r"the name 'cat\nalog' has a line end, or another character that stands for no sign",
+            "write the name in letters, digits, - and _",
+        ),
+        (
+            lambda: job("\0"),
+            r"the name '\x00' has a line end, or another character that stands for no sign",
+            "write the name in letters, digits, - and _",
+        ),
+        (
             lambda: around_event(7),  # type: ignore[call-overload]
             "a processing group's name is a text, got 7",
             'write @around_event("catalog"), or @around_event for every group',
@@ -143,7 +153,7 @@ FIX = """write @event_handling("catalog"), with types=["library.*"] if need be""
             'write @around_handler("catalog"), or @around_handler for every group',
         ),
     ],
-    ids=range(18),
+    ids=range(20),
 )
 def test_what_cannot_be_meant_is_refused_at_once(call: Callable[[], object], what: str, fix: str) -> None:
     with pytest.raises(HandlerSignatureError) as caught:
