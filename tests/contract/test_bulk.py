@@ -648,6 +648,17 @@ def test_keys_that_differ_in_case_are_others_where_the_table_says_so(connection:
     assert connection.execute(text("SELECT COUNT(*) FROM exact WHERE isbn = reader")).scalar() == 3
 
 
+def test_a_single_key_is_taken_for_no_other_and_is_not_looked_for(connection: Connection) -> None:
+    bulk.upsert(connection, "loans", [{"isbn": "é", "loans": 1}], keys="isbn")
+    sent: list[str] = []
+    note = lambda _connection, _cursor, statement, *_: sent.append(statement)  # noqa: E731
+    listen(connection, "before_cursor_execute", note)
+    bulk.upsert(connection, "loans", [{"isbn": "é", "loans": 2}], keys="isbn")
+    remove(connection, "before_cursor_execute", note)
+    assert not [statement for statement in sent if statement.startswith("SELECT") and "loans" in statement]
+    assert [row[2] for row in rows_of(connection, LOANS)] == [2]
+
+
 def test_many_keys_that_differ_in_case_are_counted_by_few_statements(connection: Connection, kind: str) -> None:
     binary = {"sqlite": "BINARY", "postgresql": '"C"', "mariadb": "utf8mb4_bin"}[kind]
     columns = f"isbn VARCHAR(40) COLLATE {binary}, number INTEGER, reader VARCHAR(9), PRIMARY KEY (isbn, number)"

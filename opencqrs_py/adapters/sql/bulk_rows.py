@@ -124,6 +124,12 @@ def misfit(table: str, what: str, fix: str) -> BulkWriteError:
     return BulkWriteError("OCQ-360", what, f"bulk.upsert into {table}", fix)
 
 
+def same_keys(table: str, what: str, others: Sequence[str]) -> BulkWriteError:
+    """Return the error that rows have the same keys, while other columns of theirs would be set."""
+    fix = f"keep one of them, or let {', '.join(others)} be added too"
+    return BulkWriteError("OCQ-362", what, f"bulk.upsert into {table}", fix)
+
+
 def check_floats(columns: Mapping[str, ColumnValues], table: str, dialect: Dialect) -> None:
     """Raise OCQ-360 for a float that the database cannot hold: SQLite would silently store NULL for NaN."""
     if not dialect.unstorable:
@@ -215,8 +221,7 @@ class UpsertRequest:
 
     def doubled(self, what: str) -> BulkWriteError:
         """Return the error that rows have the same keys."""
-        fix = f"keep one of them, or let {', '.join(self.others)} be added too"
-        return BulkWriteError("OCQ-362", what, f"bulk.upsert into {self.table}", fix)
+        return same_keys(self.table, what, self.others)
 
     def _summed(self, name: str, same: Iterable[Sequence[int]]) -> list[Any]:
         column = self.columns[name]

@@ -60,7 +60,7 @@ class Target:
         except DBAPIError:
             self.forget_shape()
             raise
-        if wanted.others:
+        if wanted.others and len(write) > 1:
             self._require_all(write, wanted)
         return len(write)
 
@@ -97,7 +97,7 @@ class Target:
         """Refuse keys of which the table has fewer than are given: it has one row for some of them."""
         parts = [keys[start : start + _MOST_NAMED] for start in range(0, len(keys), _MOST_NAMED)]
         there = {row for part in parts for row in self._found(write, part)}
-        if len(keys) == 1 or len(there) == len(keys):
+        if len(there) == len(keys):
             return
         given = set(keys)
         of_row: dict[tuple[Any, ...], tuple[Any, ...]] = {}

@@ -24,7 +24,7 @@ from typing import Any
 from sqlalchemy import Connection, types
 from sqlalchemy.exc import DBAPIError
 
-from opencqrs_py.adapters.sql.bulk_rows import check_floats, columns_of, misfit, shown
+from opencqrs_py.adapters.sql.bulk_rows import check_floats, columns_of, misfit, same_keys, shown
 from opencqrs_py.adapters.sql.bulk_target import Target
 from opencqrs_py.adapters.sql.bulk_write import BulkWrite, ColumnValues, TableShape
 from opencqrs_py.adapters.sql.connections import reason_of
@@ -193,9 +193,8 @@ class StagedMerge:
         names = write.listed(self.target.keys)
         text = f"SELECT COUNT(*) FROM {write.table} WHERE ({names}) IN (SELECT {self._keys} {self._from})"  # noqa: S608 quoted
         if self.target.connection.exec_driver_sql(text, self._runs).scalar_one() < different:
-            what = f"the table takes several {', '.join(self.target.keys)} for the same"
-            fix = f"keep one of their rows, or let {', '.join(others)} be added too"
-            raise BulkWriteError("OCQ-362", what, f"bulk.upsert into {self.target.name}", fix)
+            what = f"several rows have keys ({', '.join(self.target.keys)}) that the table takes for the same"
+            raise same_keys(self.target.name, what, others)
 
     @property
     def _preparer(self) -> Any:
@@ -229,8 +228,7 @@ class StagedMerge:
         text = f"SELECT {self._keys}, COUNT(*) {self._from} GROUP BY {self._keys} HAVING COUNT(*) > 1 LIMIT 1"
         *found, count = self.target.connection.exec_driver_sql(text, self._runs).one()
         what = f"{count} rows have the same {', '.join(keys)} ({shown(found)})"
-        fix = f"keep one of them, or let {', '.join(others)} be added too"
-        return BulkWriteError("OCQ-362", what, f"bulk.upsert into {self.target.name}", fix)
+        return same_keys(self.target.name, what, others)
 
     def _select(self, *, summed: bool) -> str:
         columns = [
