@@ -63,7 +63,7 @@ class JobRunner:
         self._asked_for_starts = False  # whether the runs after the start of the process are recorded
         self._woken = False
         self._failure: BaseException | None = None
-        self._failed_runs: list[str] = []
+        self._failed = 0
         self._purged_at = time.monotonic()
         self._thread = Thread(target=self._guarded, name="opencqrs-jobs", daemon=True)
         self._around = Surroundings(parts.store, parts.transactions, parts.select, parts.clock, self._pause)
@@ -130,7 +130,7 @@ class JobRunner:
     @property
     def failed(self) -> int:
         """How many runs have failed in this process, with no attempt left."""
-        return len(self._failed_runs)
+        return self._failed
 
     def is_busy(self) -> bool:
         """Return whether a run is in hand, was just taken, may begin, or has an attempt left after one that failed."""
@@ -278,19 +278,18 @@ class JobRunner:
 
     def _execute(self, taken: _InHand) -> None:
         """Execute an attempt on this thread, and record how it has ended."""
-        run, job = taken.run, self._parts.jobs[taken.run.job]
+        run, job, ended = taken.run, self._parts.jobs[taken.run.job], None
         log_begin(run)
         make = self._parts.on_spark if job.rule.spark and self._parts.on_spark is not None else JobExecution
         try:
             ending = make(job, run, self._around, taken.signals, lambda: self._stopping).execute()
             ended = self._recorded(run, ending) if ending is not None else None
-            if ended is not None and ended.status is RunStatus.FAILED:
-                self._failed_runs.append(ended.id)
         except BaseException as error:
             self._interrupted(run, error)
             raise
         finally:
             with self._changed:
+                self._failed += ended is not None and ended.status is RunStatus.FAILED
                 self._in_hand.pop(claim_of(run), None)
                 self._changed.notify_all()
         log_end(run, ended)
