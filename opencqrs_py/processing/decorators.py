@@ -398,7 +398,7 @@ def _text(name: Any) -> Any:
     """
     text = name.value if isinstance(name, Enum) else name
     if isinstance(text, str) and any(category(character) in _NOT_IN_NAMES for character in text.strip()):
-        what = f"the name {text!r} has a line end, or another character that stands for no sign"
+        what = f"the name {text!r} contains a line end or another control character"
         raise HandlerSignatureError("OCQ-200", what, fix="write the name in letters, digits, - and _")
     return text
 

@@ -165,7 +165,7 @@ def test_the_format_of_a_file_can_be_said_where_its_name_does_not(tmp_path, even
         (("import", "nowhere.ndjson"), "cannot read nowhere.ndjson: No such file or directory"),
         (("import", "there.ndjson", "nowhere"), "cannot read nowhere: No such file or directory"),
         (("import",), "Missing argument 'FILE…'"),
-        (("import", ""), "a FILE is empty: name a file, a folder (. is the current one) or -"),
+        (("import", ""), "the name of a FILE is empty: name a file, a folder (. is the current one) or -"),
         (("append",), "give events, or the options"),
         (("append", "{}", "--type", "t"), "give events, or the options"),
         (("append", "--subject", "/a"), "an event needs a --type"),

@@ -83,7 +83,7 @@ def _expanded(files: Sequence[str]) -> list[str]:
             names.append(file)
             continue
         if not file:  # as of a variable that is not set; as a path it would be the current folder
-            raise click.UsageError("a FILE is empty: name a file, a folder (. is the current one) or -")
+            raise click.UsageError("the name of a FILE is empty: name a file, a folder (. is the current one) or -")
         try:
             if Path(file).is_dir():
                 found, others = listing(Path(file))

@@ -134,12 +134,12 @@ FIX = """write @event_handling("catalog"), with types=["library.*"] if need be""
         ),
         (
             lambda: event_handling("cat\nalog"),
-            r"the name 'cat\nalog' has a line end, or another character that stands for no sign",
+            r"the name 'cat\nalog' contains a line end or another control character",
             "write the name in letters, digits, - and _",
         ),
         (
             lambda: job("\0"),
-            r"the name '\x00' has a line end, or another character that stands for no sign",
+            r"the name '\x00' contains a line end or another control character",
             "write the name in letters, digits, - and _",
         ),
         (
