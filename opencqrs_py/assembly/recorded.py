@@ -101,14 +101,15 @@ def _decided(
         error = refused
     yield _beginning(name, record, warnings.get(Warned.SETTING, ""))
     if kept.selection is not None and kept.selection.since is not None:
-        yield Decision(name, SELECTION, f"position {kept.selection.since}", selected_since(name, kept.selection))
+        reason = selected_since(name, kept.selection, scheduled=rule.scheduled)
+        yield Decision(name, SELECTION, f"position {kept.selection.since}", reason)
     if record.layout is not None and {*partitions} != {*layout(settings.life_cycle.partitions)}:
         yield _partitions(name, record.layout, settings.life_cycle.partitions)
     if error is not None:
         subject = PROGRESS if isinstance(error, ProgressLostError) else HANDLERS
         yield Decision(name, subject, "", error.what, error=error)
     elif (changed := kept.changed) is not None:
-        reason = changed_since(name, changed.position)
+        reason = changed_since(name, changed.position, scheduled=rule.scheduled)
         seen = "at the next start" if kept is not record and record.changed != changed else f"since {changed.at}"
         yield Decision(name, HANDLERS, f"position {changed.position}", f"{reason} ({seen})")
 

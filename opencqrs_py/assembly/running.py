@@ -15,7 +15,7 @@ from opencqrs_py.assembly.loaded_code import NO_CODE, loaded_code
 from opencqrs_py.assembly.packages import Registry
 from opencqrs_py.config import DataFormat, DriverHandles, EffectiveGroup
 from opencqrs_py.config import Engine as EngineName
-from opencqrs_py.config.choices import ENGINES, LiveDuringRebuild
+from opencqrs_py.config.choices import ENGINES, LiveDuringRebuild, Mode
 from opencqrs_py.config.value_types import AGO, parse_duration
 from opencqrs_py.engines.runs import Engine, GroupRun
 from opencqrs_py.errors import AssemblyError, ExplainedError, OnStartError
@@ -99,6 +99,7 @@ def record_rule(settings: EffectiveGroup, group: GroupContainer, container: Appl
             ("fetch.recursive", str(settings.fetch.recursive).lower()),
             ("events.format", (DataFormat.ENVELOPE if group.events().enveloped else DataFormat.PLAIN).value),
         ),
+        scheduled=settings.processing.mode is Mode.SCHEDULED,
     )
 
 

@@ -77,6 +77,7 @@ class RecordRule:
         said: What this process has warned about.
         pauses: Whether its code waits for a rebuild by the same code, instead of writing to the tables of others.
         selection: The settings that decide which events it reads, and how; empty: they are not compared.
+        scheduled: Whether it is a scheduled group, which cannot be rebuilt, so that no message advises it.
     """
 
     group: str
@@ -89,6 +90,7 @@ class RecordRule:
     said: set[Warned] = field(default_factory=set, compare=False)
     pauses: bool = True
     selection: SettingTexts = ()
+    scheduled: bool = False
 
     def kept(self, found: FoundGroup, initial: int | None = None) -> KeptRecord:
         """Return what a claim records of a group; called in its transaction.
@@ -165,7 +167,7 @@ class RecordRule:
                 raise self._other_handlers(position)
             kept = kept.with_handlers(code.handlers, position, self._at())
             if self.on_changed is OnChangedHandlers.WARN:
-                warnings[Warned.HANDLERS] = changed_since(self.group, position)
+                warnings[Warned.HANDLERS] = changed_since(self.group, position, scheduled=self.scheduled)
         handlers, sequencing = code.handlers or kept.handlers, code.sequencing or kept.sequencing
         return KeptRecord(replace(kept, handlers=handlers, sequencing=sequencing), warnings)
 
@@ -178,7 +180,7 @@ class RecordRule:
             return replace(record, selection=RecordedSelection(now))
         changed = known.changed(now, position)
         if changed.since is not None:
-            warnings[Warned.SELECTION] = selected_since(self.group, changed)
+            warnings[Warned.SELECTION] = selected_since(self.group, changed, scheduled=self.scheduled)
         return replace(record, selection=changed)
 
     def _at(self) -> str:
@@ -210,9 +212,9 @@ class RecordRule:
         what = f"handlers of group '{self.group}' changed since position {position}, {others}"
         setting = f"event-handling.groups[{self.group}].processing.on-changed-handlers=warn"
         fix = (
-            f"to continue with the new ones, start once with --set '{setting}'; or {_rebuild(self.group)} to build "
-            f"the read model again while the old handlers run; or delete it and {_reset(self.group)} to handle all "
-            "events again; or put the handlers back"
+            f"to continue with the new ones, start once with --set '{setting}'; "
+            f"{self._or_rebuild(' while the old handlers run')}or delete the read model and {_reset(self.group)} to "
+            "handle all events again; or put the handlers back"
         )
         return HandlersChangedError("OCQ-318", what, f"group {self.group}", fix)
 
@@ -222,27 +224,31 @@ class RecordRule:
             why = "events wait in its inbox" if waiting else "some sequences are ahead of others since a merge"
         what = f"group '{self.group}' sequences its events in another way than before, and {why}: order would be lost"
         fix = (
-            f"put settings sequence.* and the sequence resolver back; or {_rebuild(self.group)} to build the read "
-            f"model again; or delete it and {_reset(self.group)} to handle all events again"
+            f"put settings sequence.* and the sequence resolver back; {self._or_rebuild()}or delete the read model and "
+            f"{_reset(self.group)} to handle all events again"
         )
         return HandlersChangedError("OCQ-319", what, f"group {self.group}", fix)
 
+    def _or_rebuild(self, when: str = "") -> str:
+        return "" if self.scheduled else f"or {_rebuild(self.group)} to build the read model again{when}; "
 
-def changed_since(group: str, position: int) -> str:
+
+def changed_since(group: str, position: int, *, scheduled: bool) -> str:
     """Return the warning that the handlers of a group have changed at a position."""
+    rebuild = "" if scheduled else f"{_rebuild(group)} builds it again beside that, "
     return (
         f"handlers of group '{group}' changed since position {position}: the read model up to there was built by the "
-        f"others; {_rebuild(group)} builds it again beside that, {_reset(group)} handles all events again"
+        f"others; {rebuild}{_reset(group)} handles all events again"
     )
 
 
-def selected_since(group: str, selection: RecordedSelection) -> str:
+def selected_since(group: str, selection: RecordedSelection, *, scheduled: bool) -> str:
     """Return the warning that settings which select a group's events have changed at a position."""
     before = dict(selection.before)
     changed = [f"{key} was {before.get(key)} and is {now}" for key, now in selection.settings if before.get(key) != now]
     said = f"group '{group}' selects other events since position {selection.since}: {', '.join(changed)}"
-    ways = f"{_rebuild(group)} builds its read model again from all, {_reset(group)} handles all events again"
-    return f"{said}. Those up to there are not read again: {ways}"
+    rebuild = "" if scheduled else f"{_rebuild(group)} builds its read model again from all, "
+    return f"{said}. Those up to there are not read again: {rebuild}{_reset(group)} handles all events again"
 
 
 def _rebuild(group: str) -> str:

@@ -150,9 +150,22 @@ def test_other_handlers_may_be_refused_with_the_ways_out() -> None:
         "handlers of group 'books' changed since position 9, up to which others built its read model",
         "to continue with the new ones, start once with "
         "--set 'event-handling.groups[books].processing.on-changed-handlers=warn'; or opencqrs groups rebuild books to "
-        "build the read model again while the old handlers run; or delete it and opencqrs groups reset books --to tail "
-        "to handle all events again; or put the handlers back",
+        "build the read model again while the old handlers run; or delete the read model and opencqrs groups reset "
+        "books --to tail to handle all events again; or put the handlers back",
     )
+
+
+def test_no_message_about_a_scheduled_group_advises_a_rebuild_which_it_cannot_have() -> None:
+    said = [
+        *rule(NEW, scheduled=True).kept(found(RECORD, 7, 9)).warnings.values(),
+        *rule(selection=BOOKS, scheduled=True).kept(found(selected(MISSPELT), 7, 9)).warnings.values(),
+    ]
+    for code in (NEW, OTHER):
+        with pytest.raises(HandlersChangedError) as refused:
+            rule(code, on_changed=OnChangedHandlers.REFUSE, scheduled=True).kept(found(RECORD, 7, 9))
+        said.append(refused.value.fix)
+    assert len(said) == 4
+    assert all("opencqrs groups reset books --to tail" in each and "rebuild" not in each for each in said), said
 
 
 @pytest.mark.parametrize("on_changed", list(OnChangedHandlers))
@@ -221,7 +234,7 @@ def test_other_sequences_are_refused_with_the_way_out(group: FoundGroup, why: st
         "OCQ-319",
         f"group 'books' sequences its events in another way than before, and {why}: order would be lost",
         "put settings sequence.* and the sequence resolver back; or opencqrs groups rebuild books to build the read "
-        "model again; or delete it and opencqrs groups reset books --to tail to handle all events again",
+        "model again; or delete the read model and opencqrs groups reset books --to tail to handle all events again",
     )
 
 
