@@ -245,7 +245,8 @@ class Overview:
         behind = {each.position for each in statuses.values() if each.position < look.head}
         ages: dict[int, float | None] = {}
         if source is not None:
-            ages = {position: _age_after(position, source, settings, look.now) for position in behind}
+            known = {position: _age_after(position, source, settings, look.now) for position in behind}
+            ages = {position: None if age is None else max(0.0, age) for position, age in known.items()}
         lag_seconds = {
             key.partition: ages.get(each.position) if each.position in behind else 0.0 for key, each in statuses.items()
         }
@@ -279,15 +280,23 @@ class Overview:
                 head=look.head,
                 owner=owners.get(key, ""),
                 able=look.able(settings.name),
-                waited=_Waiting(statuses.get(key), settings, source, look.now, stalled_after),
+                waited=Waiting(statuses.get(key), settings, source, look.now, stalled_after),
             )
             for key in sorted(statuses) or configured
         ]
 
 
 @dataclass(frozen=True, slots=True)
-class _Waiting:
-    """How long a partition has had events to handle without any progress; uses the event store only if necessary."""
+class Waiting:
+    """How long a partition has had events to handle without any progress; uses the event store only if necessary.
+
+    Attributes:
+        status: What is known of the partition.
+        settings: Those of its group.
+        source: The event store.
+        now: The time.
+        enough: Seconds from which on the answer matters; below, the event store is not asked.
+    """
 
     status: PartitionStatus | None
     settings: EffectiveGroup
@@ -296,6 +305,7 @@ class _Waiting:
     enough: float
 
     def __call__(self) -> float:
+        """Return it in seconds."""
         status = self.status
         if status is None:
             return 0.0
@@ -307,7 +317,8 @@ class _Waiting:
         if waited < self.enough:
             return waited
         unhandled = _age_after(status.position, self.source, self.settings, self.now)
-        return waited if unhandled is None else min(waited, unhandled)
+        # An age below zero by as much is no skew between clocks: the time of the event tells nothing of its arrival.
+        return waited if unhandled is None or unhandled <= -self.enough else min(waited, max(0.0, unhandled))
 
 
 def _covers(running: Running, chosen: Sequence[EffectiveGroup]) -> bool:
@@ -343,7 +354,10 @@ def _beyond(status: PartitionStatus, head: int) -> PartitionStatus:
 
 
 def _age_after(position: int, source: EventSource, settings: EffectiveGroup, now: datetime) -> float | None:
-    """Return the age in seconds of the first event of a group after a position, ``None`` if that is not known."""
+    """Return the age in seconds of the first event of a group after a position, ``None`` if that is not known.
+
+    It is below zero if the time of the event is in the future.
+    """
     selection = Selection(settings.fetch.subject, settings.fetch.recursive, attributes=frozenset({"time"}))
     try:
         events = source.read(position, 1, selection).events
@@ -352,7 +366,7 @@ def _age_after(position: int, source: EventSource, settings: EffectiveGroup, now
         if not (source.is_outage(error) or isinstance(error, ExplainedError)):
             raise
         return None
-    return None if moment is None else max(0.0, (now - moment).total_seconds())
+    return None if moment is None else (now - moment).total_seconds()
 
 
 def _with_owner(status: PartitionStatus, settings: EffectiveGroup, look: Snapshot, lease: Lease) -> PartitionStatus:

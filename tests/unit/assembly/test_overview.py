@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from opencqrs_py.assembly.overview import Snapshot
+from opencqrs_py import Event
+from opencqrs_py.adapters.memory import InMemoryEventStore
+from opencqrs_py.assembly.overview import Snapshot, Waiting
 from opencqrs_py.assembly.rows import group_rows
 from opencqrs_py.assembly.status import GroupStatus, NodeLoad
 from opencqrs_py.config import EffectiveGroup
@@ -91,3 +94,25 @@ def test_a_partition_that_no_node_has_is_not_shown_as_it_was_left(state, node, s
     (status,) = look.statuses_of(EffectiveGroup("loans")).values()
     assert status.state is seen
     assert (status.next_attempt_at is None) is (seen is STOPPED and state is not STOPPED)
+
+
+@pytest.mark.parametrize(
+    ("age_of_event", "idle", "waited"),
+    [
+        (7_000, 3_600, 3_600),  # without any progress since then
+        (90, 3_600, 90),  # idle before
+        (1, 3_600, 1),
+        (-1, 3_600, 0),  # the clock of who sent it is ahead
+        (-60, 3_600, 3_600),  # its time is no time of arrival
+        (-86_400, 3_600, 3_600),
+        (-86_400, 59, 59),
+        (None, 3_600, 3_600),
+    ],
+)
+def test_a_partition_has_waited_since_its_progress_or_since_the_event_came(age_of_event, idle, waited):
+    now = datetime(2026, 1, 7, 10, tzinfo=UTC)
+    times = [] if age_of_event is None else [(now - timedelta(seconds=age_of_event)).isoformat()]
+    source = InMemoryEventStore([Event(1, "1", "s", "/x", "t", each, None, None, None) for each in times])
+    since = (now - timedelta(seconds=idle)).isoformat()
+    status = PartitionStatus("loans", Partition(1, 0), 0, ProcessorState.RUNNING, updated_at=since)
+    assert Waiting(status, EffectiveGroup("loans"), source, now, 60.0)() == waited
