@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from datetime import datetime
 from textwrap import indent
 from typing import TYPE_CHECKING
@@ -97,6 +98,8 @@ def run_command(options: ProjectOptions, name: str, ids: tuple[str, ...], timeou
     """
     if timeout is not None and not (flags["wait"] or flags["here"]):
         raise click.UsageError("--timeout belongs to --wait or --here")
+    if "" in ids:
+        raise click.UsageError("an --id is empty: is the variable set that it is taken from?")
     application = options.application()
     if flags["as_json"] or not (flags["here"] or flags["wait"]):  # that it was asked for is printed as the result
         print_only_warnings()
@@ -289,8 +292,8 @@ def _print_run(run: JobRun, typed: str, *, logged: bool = False) -> None:
         if lines_of_job and not logged:
             _print(indent(lines_of_job, "    "))
     if run.status.value == "failed":
-        ids_typed = "".join(f" --id {each}" for each in run.ids or ())
-        _print(f"next: opencqrs jobs run {run.job}{ids_typed}{typed}")
+        ids_typed = "".join(f" --id {shlex.quote(str(each))}" for each in run.ids or ())
+        _print(f"next: opencqrs jobs run {shlex.quote(run.job)}{ids_typed}{typed}")
 
 
 def _items(run: JobRun) -> str | None:

@@ -171,6 +171,12 @@ def test_a_run_for_ids_leaves_out_those_to_which_the_job_does_not_apply_and_says
     assert (run["ids"], run["items"]) == (["4", "5"], 1)
 
 
+def test_an_empty_id_is_refused_as_a_variable_may_not_be_set(jobs):
+    refused = jobs.opencqrs("jobs", "run", "remind", "--id", "")
+    assert refused.code == 2
+    assert "an --id is empty: is the variable set that it is taken from?" in refused.err
+
+
 def test_an_id_that_is_no_number_is_none_of_the_jobs_ids_and_does_nothing(jobs):
     ran = jobs.opencqrs("jobs", "run", "remind", "--id", "four", "--here")
     assert ran.code == RUN_CODES["succeeded"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from datetime import UTC, datetime
 
 import pytest
@@ -14,7 +15,7 @@ from opencqrs_py.cli.events.listings import print_table
 from opencqrs_py.cli.output import print_line
 from opencqrs_py.cli.tables import print_groups
 from opencqrs_py.control.records import Node, ProcessIdentity
-from opencqrs_py.jobs.runs import JobRun, Trigger
+from opencqrs_py.jobs.runs import JobRun, RunStatus, Trigger
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.partition import layout
 from opencqrs_py.model.progress import PartitionStatus, ProcessorState
@@ -61,3 +62,12 @@ def test_names_and_ids_are_printed_sign_by_sign(printed, text, capsys):
     words = (captured.out + captured.err).split()
     assert text in words
     assert not [word for word in words if "\\" in word and word != text]
+
+
+def test_the_command_that_runs_a_failed_job_again_is_one_that_a_shell_takes(capsys):
+    at, ids = datetime(2026, 1, 5, tzinfo=UTC), (7, "it's late", "a;b")
+    failed = JobRun("1", "mail", Trigger.MANUAL, at, status=RunStatus.FAILED, ids=ids)
+    jobs._print_run(failed, " --project 'my shop'")
+    *_, last = capsys.readouterr().out.splitlines()
+    typed = shlex.split(last.removeprefix("next: opencqrs jobs run "))
+    assert typed == ["mail", "--id", "7", "--id", "it's late", "--id", "a;b", "--project", "my shop"]
