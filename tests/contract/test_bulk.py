@@ -559,6 +559,27 @@ def test_texts_that_are_the_same_beside_another_key_are_refused(
 
 
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("mariadb", marks=pytest.mark.mariadb)])
+@pytest.mark.parametrize("texts", [("1", "01"), ("7", "7.0"), ("10", "1e1"), ("x", "3", " 3")])
+def test_texts_that_a_column_of_numbers_takes_for_the_same_are_refused(
+    connection: Connection, kind: str, texts: tuple[str, ...]
+) -> None:
+    connection.execute(text("CREATE TABLE counted (number NUMERIC PRIMARY KEY, reader VARCHAR(9))"))
+    texts = texts if kind == "sqlite" else tuple(each for each in texts if each.strip() != "x")
+    rows = [{"number": each, "reader": str(index)} for index, each in enumerate(texts)]
+    with refused("OCQ-362", "for the same number"):
+        bulk.upsert(connection, "counted", rows, keys=["number"])
+
+
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("mariadb", marks=pytest.mark.mariadb)])
+def test_texts_of_different_numbers_are_written_into_a_column_of_numbers(connection: Connection, kind: str) -> None:
+    connection.execute(text("CREATE TABLE counted (number INTEGER PRIMARY KEY, reader VARCHAR(9))"))
+    rows = [{"number": number, "reader": reader} for number, reader in (("01", "a"), ("2", "b"), ("10", "c"))]
+    assert bulk.upsert(connection, "counted", rows, keys=["number"]) == 3
+    found = connection.execute(text("SELECT number, reader FROM counted ORDER BY number")).all()
+    assert [tuple(row) for row in found] == [(1, "a"), (2, "b"), (10, "c")]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("mariadb", marks=pytest.mark.mariadb)])
 @pytest.mark.parametrize("same", [True, False])
 def test_they_are_refused_as_well_when_they_come_from_a_stage(connection: Connection, kind: str, *, same: bool) -> None:
     names = {"sqlite": ("NOCASE", "BINARY"), "mariadb": ("utf8mb4_general_ci", "utf8mb4_bin")}[kind]

@@ -237,7 +237,9 @@ def shown(key: Sequence[Any]) -> str:
     return texts[0] if len(texts) == 1 else f"({', '.join(texts)})"
 
 
-def alike(rows: Iterable[tuple[Any, ...]], kinds: Container[type]) -> list[list[tuple[Any, ...]]]:
+def alike(
+    rows: Iterable[tuple[Any, ...]], kinds: Container[type], *, numerals: bool = False
+) -> list[list[tuple[Any, ...]]]:
     """Return the keys, of some that differ, that a database may take for the same.
 
     It does so by case, or spaces after a text, and by digits that a column of moments or decimals cuts off.
@@ -245,12 +247,15 @@ def alike(rows: Iterable[tuple[Any, ...]], kinds: Container[type]) -> list[list[
     Args:
         rows: The keys.
         kinds: The types of values that the database may take for others.
+        numerals: Whether texts may become numbers, as in a column of SQLite that is one of numbers: ``1`` and ``01``.
     """
     folds = {kind: fold for kind, fold in _FOLDS.items() if kind in kinds}
     rows = list(rows)
     found = _grouped(rows, folds)
     if Decimal in folds and any(type(value) is Decimal for row in rows for value in row):
         found += _grouped(rows, {**folds, Decimal: _nearest})  # of two that are rounded to one
+    if numerals:
+        found += _grouped(rows, {**folds, str: _as_number})
     return found
 
 
@@ -262,6 +267,14 @@ def _grouped(
         folded = tuple([folds[type(value)](value) if type(value) in folds else value for value in row])
         found.setdefault(folded, []).append(row)
     return [same for same in found.values() if len(same) > 1]
+
+
+def _as_number(text: str) -> float | str:
+    """Return the number that a column of numbers makes of a text; the text if it is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def _nearest(value: Decimal) -> int:
