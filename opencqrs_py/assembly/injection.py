@@ -18,7 +18,7 @@ from typing_extensions import is_protocol, is_typeddict, override
 from opencqrs_py.errors import AssemblyError, HandlerSignatureError, ProjectCodeError
 from opencqrs_py.model.naming import listed, nearest
 from opencqrs_py.processing.annotations import written_annotations
-from opencqrs_py.processing.exceptions import one_line, raise_interrupt
+from opencqrs_py.processing.exceptions import one_line, one_line_with_place, raise_interrupt
 from opencqrs_py.processing.ports import Injector
 from opencqrs_py.processing.signatures import without_none
 
@@ -48,7 +48,7 @@ class _Registered:
             part = self.provider()
         except BaseException as error:
             raise_interrupt(error)
-            what = f"provider '{self.name}' raised {one_line(error)}"
+            what = f"provider '{self.name}' raised {one_line_with_place(error)}"
             fix = "see that what it needs can be reached; if it may be unavailable for long, let the handler open it"
             raise ProjectCodeError("OCQ-217", what, place, fix) from error
         if inspect.iscoroutine(part):
@@ -232,7 +232,7 @@ class ContainerInjector(Injector):
             return cls(**arguments)
         except BaseException as error:
             raise_interrupt(error)
-            what = f"the constructor of handler class {cls.__name__} raised {one_line(error)}"
+            what = f"the constructor of handler class {cls.__name__} raised {one_line_with_place(error)}"
             raise ProjectCodeError("OCQ-226", what, place) from error
 
     def _matching(self, wanted: object) -> tuple[_Registered, ...]:

@@ -236,6 +236,16 @@ def own_frames(error: BaseException) -> str:
     return plain_text(shown.rstrip(), MOST_CHARACTERS) if frames else ""
 
 
+def one_line_with_place(error: BaseException) -> str:
+    """Return what ``one_line`` does, with ``(file:line)`` of the user's code that raised the exception, if any did."""
+    try:
+        frame = next(reversed(_frames(error)), None)
+    except BaseException as failure:  # an exception may do anything when inspected
+        raise_interrupt(failure)
+        frame = None
+    return one_line(error) + (f" ({frame.filename}:{frame.lineno})" if frame is not None else "")
+
+
 def stack_of_thread(number: int) -> str:
     """Format the stack of a thread, beginning with the first frame below this package; empty if there is none."""
     frame = sys._current_frames().get(number)  # noqa: SLF001 the documented way, for debuggers
