@@ -237,6 +237,8 @@ class Jobs:
     def cancel(self, name: str, run: str | None = None, reason: str = "", by: str | None = None) -> list[JobRun]:
         """Ask runs of a job to end; those that have not begun end at once. Return them as they stand.
 
+        Of a job that the application does not have any more, those end at once, too, whose process has ended.
+
         Args:
             name: Name of the job, in any spelling; as it is recorded, if the application does not have it any more.
             run: Id of one of its runs; ``None``: all that have not ended.
@@ -254,7 +256,8 @@ class Jobs:
             what = f"job '{job}' has no run '{run}' that has not ended"
             raise JobError("OCQ-668", what, fix=f"opencqrs jobs runs {job} lists its runs")
         said = f"cancelled by {by}" + (f": {reason}" if reason else "")
-        ended = [self._desk.cancel(each, said, by) for each in ([run] if run is not None else there)]
+        alive_now = (lambda: self._parts.view().alive) if is_left else None
+        ended = [self._desk.cancel(each, said, by, alive_now) for each in ([run] if run is not None else there)]
         self._wake()
         return [each for each in ended if each is not None]
 

@@ -168,13 +168,27 @@ class JobDesk:
         self._mine.discard(claim_of(run))
         return ended
 
-    def cancel(self, run: str, reason: str, actor: str = "") -> JobRun | None:
-        """Ask a run to end, or end it if it has not begun; return it, ``None`` if it has ended or is not known."""
+    def cancel(
+        self, run: str, reason: str, actor: str = "", alive_now: Callable[[], Collection[str]] | None = None
+    ) -> JobRun | None:
+        """Ask a run to end, or end it if it has not begun; return it, ``None`` if it has ended or is not known.
+
+        Args:
+            run: Its id.
+            reason: Why.
+            actor: Who asks.
+            alive_now: As of :class:`Worker`, if no process takes up what dead ones had in hand, as none has the job;
+                such a run ends at once, too.
+        """
         found = self.store.find(run)
         if found is None:
             return None
+        dead: Collection[Claim] = ()
+        if alive_now is not None and found.status is RunStatus.RUNNING and _is_orphan(found, alive_now()):
+            dead = {claim_of(found)}
         with self.store.open([found.job]) as book:
             sitting = Sitting(book, self.rules)
+            sitting.recover(dead)
             known = sitting.find(run)
             if known is None:
                 return None

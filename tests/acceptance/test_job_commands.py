@@ -294,6 +294,18 @@ def test_runs_of_a_job_that_was_renamed_are_reported_and_can_be_cancelled(jobs):
     assert (gone.code, "[OCQ-667] there is no job 'clean-up'" in gone.err) == (2, True)
 
 
+def test_a_run_of_a_removed_job_can_be_cancelled_whose_process_was_killed(jobs):
+    jobs.opencqrs("jobs", "run", "clean-up")
+    with (
+        closing(sqlite3.connect(jobs.folder / "read.db")) as database,
+        database,
+    ):  # as a process leaves it that is killed
+        database.execute("UPDATE opencqrs_job_runs SET status = 'running', owner = 'gone', token = 1")
+    jobs.write("handlers.py", HANDLERS.replace('"clean-up"', '"sweep"'))
+    assert unvaried(jobs.opencqrs("jobs", "cancel", "clean-up").out) == ["clean-up:RUN: cancelled"]
+    assert "[job clean-up]" not in jobs.opencqrs("run", "--until-caught-up", "--jobs").err
+
+
 def test_a_project_of_jobs_only_runs_them_and_shows_no_empty_table(jobs):
     jobs.opencqrs("jobs", "run", "remind")
     ran = jobs.opencqrs("run", "--until-caught-up", "--jobs")

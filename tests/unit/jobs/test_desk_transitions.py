@@ -288,6 +288,17 @@ def test_cancelling_twice_keeps_the_time_of_the_first():
     assert world.desk().cancel("x", "two").cancelled_at == world.at(0)
 
 
+@pytest.mark.parametrize(("alive", "status"), [("ab", RunStatus.RUNNING), ("b", RunStatus.CANCELLED)])
+def test_a_run_of_a_job_that_nobody_has_any_more_ends_when_its_process_has_ended(alive, status):
+    world = World()
+    world.ask("x")
+    run = only(world.attend())
+    others = JobDesk(world.store, {})
+    assert others.cancel("x", "removed", alive_now=lambda: set(alive)).status is status
+    assert world.stands("x").reason == "removed"
+    assert (world.desk().finish(run, DONE) is not None) == (status is RunStatus.RUNNING)
+
+
 def test_a_reserved_run_is_left_to_its_caller():
     world = World()
     world.ask("x", reserved="a")
