@@ -52,7 +52,7 @@ def require_token(request: Request, token: str | None) -> None:
         token: The token; ``None`` if there is none: requests are refused.
 
     Raises:
-        RefusedError: 403 if there is no token, 401 if the request has none or another one.
+        RequestRefusedError: 403 if there is no token, 401 if the request has none or another one.
     """
     if token is None:
         what = "jobs are guarded, and no token is set that opens them: set http.token"
@@ -71,7 +71,7 @@ def run_request(request: Request) -> RunRequest:
     """Return what a request asks for.
 
     Raises:
-        RefusedError: 400, if it has unknown content: the run must not do more than intended.
+        RequestRefusedError: 400, if it has unknown content: the run must not do more than intended.
     """
     keys = request.headers.get_all("Idempotency-Key", [])
     if len(keys) > 1 or any(_KEY.fullmatch(key) is None for key in keys):
