@@ -18,8 +18,10 @@ _SHOWN = 5
 # A statement of SQL that writes to a table, its definition, and the name of one in a class that is mapped to it.
 _USED = (
     r"(?:(?i:insert\s+(?:or\s+\w+\s+|ignore\s+)?into|update(?:\s+or\s+\w+)?|delete\s+from|(?:merge|replace)\s+into)"
-    r"\s+[`\"\[]?{name}\b|args=\[<str '{name}'>.*func=\([^()]*'Table'|'__tablename__'>\)\]? value=<str '{name}'>)"
+    r"\s+(?:[`\"\[]?\w+[`\"\]]?\.)?[`\"\[]?{name}\b"
+    r"|args=\[<str '{name}'>.*func=\([^()]*'[Tt]able'|'__tablename__'>\)\]? value=<str '{name}'>)"
 )
+_IN_BULK = "=<str 'upsert'>"  # the name of ``bulk.upsert`` where it is called
 _MISSING = (
     "no such table",
     "no such column",
@@ -51,9 +53,7 @@ def shared_tables(group: str, tables: Collection[str], code: Mapping[str, Iterab
         tables: Their names.
         code: Texts of the code of all that may write to tables, by what messages call it.
     """
-    users = {
-        table: [user for user, texts in code.items() if any(_uses(each, table) for each in texts)] for table in tables
-    }
+    users = {table: [user for user, texts in code.items() if _uses(texts, table)] for table in tables}
     return [
         f"{table} ({user})"
         for table, found in sorted(users.items())
@@ -65,11 +65,14 @@ def shared_tables(group: str, tables: Collection[str], code: Mapping[str, Iterab
 
 def tables_of(group: str, tables: Collection[str], code: Mapping[str, Iterable[str]]) -> list[str]:
     """Return which of some tables a group fills, as far as its code shows it; see ``shared_tables``."""
-    return [table for table in tables if any(_uses(each, table) for each in code.get(group, ()))]
+    return [table for table in tables if _uses(code.get(group, ()), table)]
 
 
-def _uses(code: str, table: str) -> bool:
-    return table in code and re.search(_USED.format(name=re.escape(table)), code.replace(r"\n", " ")) is not None
+def _uses(texts: Iterable[str], table: str) -> bool:
+    used, named = re.compile(_USED.format(name=re.escape(table))), f"<str {table!r}>"
+    in_bulk = any(_IN_BULK in text for text in texts)  # of which table, a constant or a caller may say
+    naming = (text for text in texts if table in text)
+    return any((in_bulk and named in text) or used.search(text.replace(r"\n", " ")) for text in naming)
 
 
 def require_sound(name: str, statuses: Sequence[PartitionStatus]) -> None:

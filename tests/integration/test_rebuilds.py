@@ -151,6 +151,29 @@ def test_a_table_that_was_filled_for_the_first_time_after_a_swap_keeps_it_from_b
     assert empty.send("SELECT position FROM fines") == [(11,)]
 
 
+@pytest.mark.parametrize("kind", ["sqlite"])
+def test_a_table_that_was_filled_in_bulk_after_a_swap_keeps_it_from_being_undone(
+    empty: World, make_module: Callable[[str], ModuleType]
+) -> None:
+    count = 'bulk.upsert(connection, "fines", [{"position": 1, "n": 1}], keys="position", add="n")'
+    fines = "connection.execute(text('CREATE TABLE IF NOT EXISTS fines (position INTEGER PRIMARY KEY, n INTEGER)'))"
+    source = FINES.replace('"fines", ', "").replace("import Event", "import Event, bulk")
+    source = source.replace("    for name", f"    {fines}\n    for name")
+    empty.module = make_module(re.sub(r"connection.execute\(text\(.INSERT INTO fines .*", count, source))
+    empty.add(10)
+    empty.run()
+    with empty.application() as application:
+        application.rebuilds.rebuild("catalog")
+        application.event_store.append([parse_event(FINED)])
+    empty.run()
+    with (
+        empty.application() as application,
+        pytest.raises(RebuildError, match=r"OCQ-630.*fines had no rows when the tables .* were swapped"),
+    ):
+        application.rebuilds.undo("catalog")
+    assert empty.send("SELECT n FROM fines") == [(1,)]
+
+
 def test_old_tables_that_were_dropped_by_hand_are_not_put_back(world: World) -> None:
     with world.application() as application:
         application.rebuilds.rebuild("catalog")

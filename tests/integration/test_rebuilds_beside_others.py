@@ -278,8 +278,16 @@ FILLED_BY_OTHERS = {
     "by SQL in lines": '    connection.execute(text("""\n        DELETE FROM\n            "lent"\n    """))',
     "by a table": "    connection.execute(lent.delete())",
     "by a mapped class": "    session.merge(Lent(isbn='/', n=0))",
+    "by SQL with a schema": "    connection.execute(text(\"UPDATE main.lent SET n = 0 WHERE isbn = '/'\"))",
+    "by a table clause": "    connection.execute(delete(clause))",
+    "in bulk": "    bulk.upsert(connection, 'lent', [{'isbn': '/', 'n': 0}], keys='isbn')",
+    "in bulk by a constant": "    upsert(connection, LENT, [{'isbn': '/', 'n': 0}], keys='isbn')",
 }
 MAPPED = """
+from opencqrs_py import bulk
+from opencqrs_py.bulk import upsert
+from sqlalchemy import delete, table
+clause, LENT = table("lent"), "lent"
 from sqlalchemy import Column, Integer, MetaData, String, Table
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 lent = Table("lent", MetaData(), Column("isbn", String(20), primary_key=True), Column("n", Integer))
@@ -299,7 +307,7 @@ class Lent(Base):
 def test_a_table_that_another_group_fills_as_well_is_warned_of(
     empty: World, make_module: Callable[[str], ModuleType], caplog: pytest.LogCaptureFixture, way: str
 ) -> None:
-    read = "    connection.execute(text('SELECT n FROM lent'))"
+    read = "    connection.execute(text('SELECT n FROM main.lent'))"
     other = f"""
 @event_handling("returns", types=["lent"])
 def take_back(event: Event, connection: Connection, session: Session) -> None:
