@@ -149,6 +149,27 @@ def test_the_transaction_begins_in_one_message_and_ends_in_one_with_the_progress
     assert re.match(r"RELEASE SAVEPOINT opencqrs_\w{16}; EXECUTE opencqrs_progress_advance\(3, .*; COMMIT$", last)
 
 
+@POSTGRESQL
+def test_a_prepared_statement_whose_table_has_another_column_now_fails_as_in_an_outage_once(
+    database: Database,
+) -> None:
+    def read(connection: Connection) -> int:
+        return len(connection.execute(text("SELECT * FROM shelves")).keys())
+
+    with database.writing() as connection:
+        connection.execute(text("CREATE TABLE shelves (n INTEGER)"))
+    for _ in range(10):  # after five of them the driver prepares the statement
+        with database.writing() as connection:
+            read(connection)
+    with database.writing() as connection:
+        connection.exec_driver_sql("DO $$ BEGIN ALTER TABLE shelves ADD COLUMN more INTEGER; END $$")
+    with pytest.raises(DBAPIError, match="cached plan") as caught, database.writing() as connection:
+        read(connection)
+    assert database.is_outage(caught.value)
+    with database.writing() as connection:
+        assert read(connection) == 2
+
+
 def test_an_error_in_what_is_read_is_explained_and_no_outage(database: Database) -> None:
     with pytest.raises(DBAPIError, match="syntax") as caught:
         database.fetch("SELECT 1 FROM WHERE")

@@ -207,6 +207,8 @@ class PostgresqlDialect(Dialect):
         if not hasattr(error, "sqlstate"):
             return None
         state = _state_of(error)
+        if _is_outdated(error):
+            return True
         if not any(kind.__name__ == "OperationalError" for kind in type(error).__mro__):  # psycopg's: it is an extra
             return cut
         if state is None and _REFUSES.search(str(error).partition("\n")[0]) is not None:
@@ -605,6 +607,11 @@ def _state_of(error: BaseException | None) -> str | None:
     """Return the SQLSTATE, ``None`` when the connection itself failed or the error is another driver's."""
     state = getattr(error, "sqlstate", None)
     return None if state is None else str(state)
+
+
+def _is_outdated(error: BaseException | None) -> bool:
+    """Return whether the driver had prepared a statement whose table has other columns now; it prepares it again."""
+    return getattr(getattr(error, "diag", None), "source_function", None) == "RevalidateCachedQuery"
 
 
 def _begins_as_usual(driver: Any) -> bool:
