@@ -13,6 +13,7 @@ import pytest
 from support.rebuilding import HANDLERS, KINDS, NOT_IN_SQL, RIGHT, World, of
 
 from opencqrs_py.adapters.sql.shadows import Shadows
+from opencqrs_py.adapters.sql.staging import STAGES
 from opencqrs_py.errors import RebuildError
 
 GROUP = "event-handling.groups.catalog"
@@ -67,6 +68,15 @@ def test_it_continues_if_nothing_has_changed(filled: World, caplog: pytest.LogCa
     complete(filled)
     assert "begins again" not in caplog.text
     assert filled.lent() == {f"/books/{number}": RIGHT for number in range(7)}
+
+
+@pytest.mark.parametrize("world", SERVERS, indirect=True)
+def test_it_continues_though_a_killed_process_has_left_rows_for_bulk_upsert(filled: World) -> None:
+    begin(filled)
+    filled.send(f"CREATE TABLE {filled.place('shadow')}.{STAGES}{'0' * 16}_{'1' * 16} (c0 INTEGER, staged_by TEXT)")
+    complete(filled)
+    assert filled.lent() == {f"/books/{number}": RIGHT for number in range(7)}
+    assert not filled.is_there("shadow")
 
 
 @NOT_IN_SQL

@@ -22,6 +22,7 @@ from opencqrs_py.adapters.sql.progress_rows import held
 from opencqrs_py.adapters.sql.rebuild_rows import found_rebuild, rebuild_row
 from opencqrs_py.adapters.sql.shadow_guards import OURS, SEEDED, WRITTEN, WRITTEN_COLUMNS
 from opencqrs_py.adapters.sql.shadow_urls import place_of
+from opencqrs_py.adapters.sql.staging import STAGES
 from opencqrs_py.adapters.sql.structure import parts_of, structure_of
 from opencqrs_py.adapters.sql.swaps import (
     BusyError,
@@ -230,11 +231,15 @@ class Shadows(ABC):
             database.close()
 
     def misnamed(self, record: RebuildRecord) -> list[str]:
-        """Return the tables that a project has made in a shadow by names like ours, so that they are not swapped."""
+        """Return the tables that a project has made in a shadow by names like ours, so that they are not swapped.
+
+        The stages of processes that were killed are ours.
+        """
         with self._reading_shadow(record) as connection:
             looking = inspect(connection)
             found = {*looking.get_table_names(), *looking.get_view_names()}
-        return sorted(name for name in found - NAMES - {WRITTEN, SEEDED, *record.shared} if is_ours(name))
+        theirs = found - NAMES - {WRITTEN, SEEDED, *record.shared}
+        return sorted(name for name in theirs if is_ours(name) and not name.startswith(STAGES))
 
     def lacking(self, record: RebuildRecord, tables: Collection[str]) -> list[str]:
         """Return what live tables have and those of the shadow do not: columns, indexes, checks, as added by hand."""

@@ -33,7 +33,9 @@ from opencqrs_py.adapters.sql.dialect import STAGED_BY, Dialect
 from opencqrs_py.errors import BulkWriteError, EventStoreError, UnavailableError
 from opencqrs_py.processing.staging import RecordBatches, Stage, StagedRows
 
-_PREFIX = "opencqrs_staged_"
+STAGES = "opencqrs_staged_"
+"""How the names of stages begin."""
+
 _OWN = "driver"  # the run under which the driver adds rows
 _GRANT = (
     "grant the database's user the right to create tables beside opencqrs_progress; or aggregate further, as a few "
@@ -52,7 +54,7 @@ def shared_stage(target: Target, shape: TableShape, columns: Sequence[str], data
 @contextmanager
 def temporary_stage(target: Target, shape: TableShape, columns: Sequence[str]) -> Iterator[Stage]:
     """Create a stage of the transaction, and drop it after the block; a roll back does so, too."""
-    stage = _stage(target, shape, columns, None, _PREFIX + token_hex(8), shared=False)
+    stage = _stage(target, shape, columns, None, STAGES + token_hex(8), shared=False)
     target.connection.exec_driver_sql(stage.definition)
     yield stage
     target.connection.exec_driver_sql(f"{target.dialect.drop_temporary} {stage.name}")
@@ -60,7 +62,7 @@ def temporary_stage(target: Target, shape: TableShape, columns: Sequence[str]) -
 
 def _beginning(group: str) -> str:
     """Return the beginning of the names of a group's stages, which have less than 63 characters."""
-    return f"{_PREFIX}{sha256(group.encode()).hexdigest()[:16]}_"
+    return f"{STAGES}{sha256(group.encode()).hexdigest()[:16]}_"
 
 
 def _stage(
