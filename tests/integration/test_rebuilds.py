@@ -575,6 +575,48 @@ def test_sequences_are_swapped_if_they_have_given_out_numbers(
     assert world.send("SELECT NEXT VALUE FOR of_others") == [(2,)]
 
 
+@pytest.mark.parametrize("kind", ["sqlite"])
+@pytest.mark.parametrize(
+    "columns",
+    [
+        "(position INTEGER, rowid TEXT)",
+        "(position INTEGER, twice INTEGER AS (2 * position))",
+        "(position INTEGER UNIQUE, twice INTEGER AS (2 * position))",
+        "(position INTEGER PRIMARY KEY, twice INTEGER AS (2 * position))",
+        "(position INTEGER UNIQUE)",
+    ],
+)
+def test_rows_that_handlers_know_by_their_row_ids_keep_them_on_sqlite(
+    empty: World, make_module: Callable[[str], ModuleType], columns: str
+) -> None:
+    tables = f"CREATE TABLE IF NOT EXISTS lent {columns};CREATE TABLE IF NOT EXISTS fines (lent INTEGER, n INTEGER)"
+    insert = "INSERT INTO lent (position) VALUES (:position)"
+    note = "INSERT INTO fines SELECT max(_rowid_), :position FROM lent"
+    empty.settings["event-handling.groups.catalog.life-cycle.partitions"] = 1
+    world = of(
+        empty, make_module, tables, f"{insert};{note};DELETE FROM lent WHERE position % 3 = 0 AND position < :position"
+    )
+    known = "SELECT position, n FROM lent JOIN fines ON fines.lent = lent._rowid_ ORDER BY n"
+    found = world.send(known)
+    assert found
+    with world.application() as application:
+        for change in (application.rebuilds.rebuild, application.rebuilds.undo):
+            change("catalog")
+            assert world.send(known) == found
+
+
+@pytest.mark.parametrize("kind", ["sqlite"])
+def test_a_table_without_row_ids_is_copied_with_its_generated_columns(
+    empty: World, make_module: Callable[[str], ModuleType]
+) -> None:
+    columns = "(position INTEGER PRIMARY KEY, twice INTEGER AS (2 * position)) WITHOUT ROWID"
+    insert = "INSERT INTO lent (position) VALUES (:position)"
+    world = of(empty, make_module, f"CREATE TABLE IF NOT EXISTS lent {columns}", insert)
+    with world.application() as application:
+        application.rebuilds.rebuild("catalog")
+    assert world.send("SELECT * FROM lent") == [(n, 2 * n) for n in range(1, 21)]
+
+
 def test_shared_tables_are_read_as_they_are_and_cannot_be_written(
     empty: World, make_module: Callable[[str], ModuleType]
 ) -> None:

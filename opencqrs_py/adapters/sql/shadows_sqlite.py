@@ -347,18 +347,39 @@ def _copy(driver: Any, names: Sequence[str]) -> None:
         for _, _, _, sql in (row for row in wanted if row[0] == kind):
             driver.execute(sql)
     for _, name, _, _ in (row for row in wanted if row[0] == "table"):
-        here, there = f"main.{_quoted(name)}", f"{_OTHER}.{_quoted(name)}"
-        shape = f"SELECT name, hidden FROM pragma_table_xinfo(?, '{_OTHER}')"  # noqa: S608 our own names
-        columns = driver.execute(shape, (name,)).fetchall()
-        if any(hidden for _, hidden in columns):  # generated ones
-            listed = ", ".join(_quoted(column) for column, hidden in columns if not hidden)
-            driver.execute(f"INSERT INTO {here} ({listed}) SELECT {listed} FROM {there}")  # noqa: S608 quoted
-        else:  # whole pages are copied
-            driver.execute(f"INSERT INTO {here} SELECT * FROM {there}")  # noqa: S608 quoted
+        _copy_rows(driver, name)
     _copy_counters(driver, [row[1] for row in wanted if row[0] == "table"])
     for kind in ("view", "trigger"):
         for _, _, _, sql in (row for row in wanted if row[0] == kind):
             driver.execute(sql)
+
+
+def _copy_rows(driver: Any, name: str) -> None:
+    """Copy the rows of a table, with the row ids by which handlers may know them."""
+    here, there = f"main.{_quoted(name)}", f"{_OTHER}.{_quoted(name)}"
+    shape = f"SELECT name, hidden, pk > 0 AND upper(type) = 'INTEGER' FROM pragma_table_xinfo(?, '{_OTHER}')"  # noqa: S608
+    columns = driver.execute(shape, (name,)).fetchall()
+    is_indexed = driver.execute("SELECT 1 FROM pragma_index_list(?, 'main')", (name,)).fetchone() is not None
+    is_generated = any(hidden for _, hidden, _ in columns)
+    if not is_generated and (is_indexed or any(is_key for *_, is_key in columns)):  # whole pages are copied
+        driver.execute(f"INSERT INTO {here} SELECT * FROM {there}")  # noqa: S608 quoted
+        return
+    names = [column for column, hidden, _ in columns if not hidden]
+    known = {column.lower() for column, *_ in columns}
+    row_id = next((each for each in ("rowid", "oid", "_rowid_") if each not in known), None)
+    if row_id is not None and _has_row_ids(driver, there, row_id):
+        names.append(row_id)
+    listed = ", ".join(map(_quoted, names))
+    driver.execute(f"INSERT INTO {here} ({listed}) SELECT {listed} FROM {there}")  # noqa: S608 quoted
+
+
+def _has_row_ids(driver: Any, table: str, name: str) -> bool:
+    """Return whether the rows of a table have ids, which those of one ``WITHOUT ROWID`` have not."""
+    try:
+        driver.execute(f"SELECT {name} FROM {table} LIMIT 0")  # noqa: S608 our own names
+    except sqlite3.OperationalError:
+        return False
+    return True
 
 
 def _copy_counters(driver: Any, tables: Iterable[str]) -> None:
