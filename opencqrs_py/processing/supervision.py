@@ -276,6 +276,8 @@ class SupervisedPartition:
         self._event_waits = islice(self._waits_of(record.position), record.retries, None)
         if record.next_attempt_at is not None:
             left = (datetime.fromisoformat(record.next_attempt_at) - self._clock.now()).total_seconds()
+            begun = next(islice(self._waits_of(record.position), max(0, record.retries - 1), None), left)
+            left = min(left, begun)  # the clock of the process that wrote it may be another one, or was set since
             if left > 0:
                 self.state = ProcessorState.BACKING_OFF
                 self._due = self._clock.monotonic() + left

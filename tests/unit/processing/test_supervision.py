@@ -124,6 +124,20 @@ def test_while_an_event_backs_off_the_time_to_its_next_attempt_runs_down() -> No
     assert supervised.partition.state is BACKING_OFF
 
 
+@pytest.mark.parametrize(("ahead", "wait"), [(3_600, 3.0), (0, 3.0), (-1, 2.0), (-3_600, 0.0)])
+def test_a_wait_that_another_process_has_begun_lasts_no_longer_however_much_its_clock_was_ahead(
+    ahead: int, wait: float
+) -> None:
+    before = Supervised(ExponentialBackOff(initial=2, multiplier=1.5))
+    before.fails(failure(), failure())
+    record = before.partition.record
+    assert record is not None
+    clock = FakeClock(before.clock.now() - timedelta(seconds=ahead))
+    cursor = replace(START, epoch=8).resuming(record)
+    after = SupervisedPartition("books", cursor, ExponentialBackOff(initial=2, multiplier=1.5), OnExhausted.SKIP, clock)
+    assert after.wait() == wait
+
+
 @pytest.mark.parametrize(
     ("on_exhausted", "action", "state"),
     [(OnExhausted.SKIP, Action.SKIP, RUNNING), (OnExhausted.STOP, Action.STOP, FAILED)],
