@@ -201,9 +201,8 @@ def _state(standings: Sequence[Standing], found: Sequence[Finding]) -> str:
 
 def _finding(standing: Standing, rule: HealthRule) -> Finding | None:
     """Return the worst problem of a partition, ``None`` if it is well. One that is stopped on purpose is."""
-    if not standing.wanted:
-        return None
-    for problem, why, fix in _problems(standing, rule):
+    problems = _problems if standing.wanted else _left_paused
+    for problem, why, fix in problems(standing, rule):
         return Finding(standing.group, standing.partition, problem, why, fix)
     return None
 
@@ -223,6 +222,15 @@ def _problems(standing: Standing, rule: HealthRule) -> Iterator[tuple[Problem, s
     if rule.max_lag is not None and standing.lag > rule.max_lag:
         why = f"lag {standing.lag:,} is more than health.max-lag {rule.max_lag:,}"
         yield Problem.LAGGING, why, "see with opencqrs status --watch whether it catches up"
+
+
+def _left_paused(standing: Standing, rule: HealthRule) -> Iterator[tuple[Problem, str, str]]:
+    """Yield that a partition has been paused for long: a command that was killed does not start it again."""
+    is_paused = standing.status is not None and standing.status.wanted == Wanted.PAUSED
+    if is_paused and standing.lag and (waited := standing.waited()) >= rule.stalled_after:
+        why = f"is paused by a command, and has made no progress for {in_words(waited)}, lag {standing.lag:,}"
+        place = f"{standing.group}:{standing.partition}"
+        yield Problem.STALLED, why, f"if no such command runs any more, opencqrs groups start {place}"
 
 
 def is_unowned(standing: Standing) -> bool:

@@ -21,9 +21,16 @@ def standing(state=ProcessorState.RUNNING, position=10, *, waited=0.0, owner="we
     return Standing("loans", HALF, status=status, waited=lambda: waited, **known)
 
 
+def paused(position, waited):
+    found = standing(ProcessorState.STOPPED, position, owner="", wanted=False, waited=waited)
+    return replace(found, status=replace(found.status, wanted="paused"))
+
+
 @pytest.mark.parametrize(
     "well",
     [
+        paused(2, 59.9),
+        paused(10, 1_000.0),
         standing(),
         standing(position=2),
         standing(position=2, waited=59.9),
@@ -55,6 +62,12 @@ def test_what_is_well_has_no_line(well):
             standing(position=12),  # beyond the newest event: it is another log
             Problem.FAILED,
             "[loans 1/2] failed: fix its cause, then opencqrs groups restart loans:1/2",
+        ),
+        (
+            paused(2, 60.0),
+            Problem.STALLED,
+            "[loans 1/2] is paused by a command, and has made no progress for 1 min 0 s, lag 8: "
+            "if no such command runs any more, opencqrs groups start loans:1/2",
         ),
         (
             NEVER_RUN,
