@@ -132,15 +132,19 @@ def _bare(annotation: Any) -> Any:
             annotation = get_args(annotation)[0]
         elif isinstance(annotation, NewType):
             annotation = annotation.__supertype__
-        elif isinstance(annotation, _ALIASES) and _is_simple(annotation.__value__):
-            annotation = annotation.__value__
+        elif isinstance(alias := get_origin(annotation) or annotation, _ALIASES) and not _holds_itself(alias):
+            arguments = dict(zip(alias.__type_params__, get_args(annotation), strict=False))
+            annotation = _filled(alias.__value__, arguments)
         else:
             return annotation
 
 
-def _is_simple(annotation: Any) -> bool:
-    """Return whether an alias stands for classes and collections of classes: others may hold themselves."""
-    return all(isinstance(member, type) for member in get_args(annotation) or (annotation,))
+def _holds_itself(annotation: Any, above: tuple[Any, ...] = ()) -> bool:
+    """Return whether a type alias appears within itself."""
+    if isinstance(annotation, _ALIASES):
+        return annotation in above or _holds_itself(annotation.__value__, (*above, annotation))
+    origin = get_origin(annotation)
+    return origin is not None and any(_holds_itself(part, above) for part in (origin, *get_args(annotation)))
 
 
 def _of_union(members: Sequence[Any], known: dict[type, dict[str, Conversion]]) -> Conversion | None:
@@ -166,10 +170,20 @@ def _of_union(members: Sequence[Any], known: dict[type, dict[str, Conversion]]) 
 
 def _fits(data: Mapping[str, Any], cls: Any) -> bool:
     """Return whether data have the required fields of a TypedDict, with the values of its literals."""
-    hints = {name: _bare(hint) for name, hint in get_type_hints(cls).items()}
+    written = get_type_hints(cls, include_extras=True)
+    required = {name for name, hint in written.items() if _is_required(hint, name in cls.__required_keys__)}
+    hints = {name: _bare(hint) for name, hint in written.items()}
     literals = {name: get_args(hint) for name, hint in hints.items() if get_origin(hint) is Literal}
-    required = cls.__required_keys__ <= data.keys()
-    return required and all(data[name] in values for name, values in literals.items() if name in data)
+    return required <= data.keys() and all(data[name] in values for name, values in literals.items() if name in data)
+
+
+def _is_required(annotation: Any, by_class: bool) -> bool:  # noqa: FBT001 private
+    """Return whether a key is required: its class cannot read ``"NotRequired[…]"``, a text until it is evaluated."""
+    while (wrapper := get_origin(annotation)) in _TRANSPARENT:
+        if wrapper in (Required, NotRequired):
+            return wrapper is Required
+        annotation = get_args(annotation)[0]
+    return by_class
 
 
 def _decimal(value: Any) -> Any:

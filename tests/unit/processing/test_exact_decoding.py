@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import TYPE_CHECKING, Annotated, Any, List, Literal, NewType, NotRequired, TypedDict  # noqa: UP035 as users do
+from typing import TYPE_CHECKING, Annotated, Any, List, Literal, NewType, NotRequired, Required, TypedDict, TypeVar  # noqa: UP035 as users do
 
 import attrs
 import pytest
@@ -207,6 +207,7 @@ def test_a_strict_class_stays_strict_where_numbers_are_long() -> None:
 class Cash(TypedDict):
     kind: Literal["cash"]
     amount: Decimal
+    drawer: NotRequired[int]
 
 
 class Card(TypedDict):
@@ -214,8 +215,13 @@ class Card(TypedDict):
     number: int
 
 
+class Voucher(TypedDict, total=False):
+    code: Annotated[Required[str], "upper case"]
+    worth: Decimal
+
+
 class Receipt(TypedDict):
-    paid: Cash | Card | None
+    paid: Cash | Card | Voucher | None
     tip: NotRequired[Decimal | None]
     change: NotRequired[float | Decimal]
     rates: NotRequired[dict[str, Decimal]]
@@ -229,6 +235,8 @@ class Receipt(TypedDict):
     [
         ('{"paid": {"kind": "cash", "amount": 0.1}}', {"paid": {"kind": "cash", "amount": Decimal("0.1")}}),
         ('{"paid": {"kind": "card", "number": 5}}', {"paid": {"kind": "card", "number": 5}}),
+        ('{"paid": {"code": "A", "worth": 0.1}}', {"paid": {"code": "A", "worth": Decimal("0.1")}}),
+        ('{"paid": {"worth": 0.1}}', {"paid": {"worth": 0.1}}),
         ('{"paid": {"kind": "gold", "amount": 0.1}}', {"paid": {"kind": "gold", "amount": 0.1}}),
         ('{"paid": null, "tip": 0.5}', {"paid": None, "tip": Decimal("0.5")}),
         ('{"paid": null, "tip": null}', {"paid": None, "tip": None}),
@@ -251,6 +259,10 @@ def test_numbers_of_a_typed_dict_are_what_its_annotations_say(data: str, expecte
 Money = NewType("Money", Decimal)
 Price = TypeAliasType("Price", Decimal)
 MaybePrice = TypeAliasType("MaybePrice", Decimal | None)
+Euros = TypeAliasType("Euros", Annotated[Decimal, "EUR"])
+PricesByShop = TypeAliasType("PricesByShop", dict[str, list[Euros]])
+T = TypeVar("T")
+Pair = TypeAliasType("Pair", tuple[T, T], type_params=(T,))
 
 
 class Coin(typing_extensions.TypedDict):
@@ -262,6 +274,9 @@ class Named(typing_extensions.TypedDict, total=False):
     tip: Money | None
     price: Price
     maybe: MaybePrice
+    euros: Euros
+    shops: PricesByShop
+    both: Pair[Decimal]
     fixed: ReadOnly[Decimal]
     coin: Coin
     coins: list[Coin]
@@ -281,6 +296,9 @@ class Named(typing_extensions.TypedDict, total=False):
         ('{"tip": null}', {"tip": None}),
         ('{"price": 1.5}', {"price": Decimal("1.5")}),
         ('{"maybe": 1.5}', {"maybe": Decimal("1.5")}),
+        ('{"euros": 1.5}', {"euros": Decimal("1.5")}),
+        ('{"shops": {"a": [1.5]}}', {"shops": {"a": [Decimal("1.5")]}}),
+        ('{"both": [1.5, 2.5]}', {"both": [Decimal("1.5"), Decimal("2.5")]}),
         ('{"fixed": 1.5}', {"fixed": Decimal("1.5")}),
         ('{"coin": {"value": 1.5}}', {"coin": {"value": Decimal("1.5")}}),
         ('{"coins": [{"value": 1.5}]}', {"coins": [{"value": Decimal("1.5")}]}),
