@@ -28,6 +28,9 @@ Conversion = Callable[[Any], Any]
 
 _TRANSPARENT = (Annotated, Required, NotRequired, ReadOnly)
 
+_OF_TEXTS = frozenset({"str", "bytes", "datetime", "date", "time", "timedelta", "union"})
+_AROUND = ("nullable", "default", "function-after")  # schemas around that of a union's choice
+
 _ALIASES = (TypeAliasType, getattr(typing, "TypeAliasType", TypeAliasType))
 
 
@@ -50,6 +53,39 @@ def mentions_decimal(core_schema: Any) -> bool:
     if isinstance(core_schema, Mapping):
         return core_schema.get("type") == "decimal" or any(map(mentions_decimal, core_schema.values()))
     return isinstance(core_schema, list | tuple) and any(map(mentions_decimal, core_schema))
+
+
+def takes_texts(core_schema: Any) -> bool:
+    """Return whether a schema of pydantic may make something else of a number's text than of the number itself.
+
+    That is so for values of any type, code of the project before validation, and a union in which a text comes first.
+    """
+    match core_schema:
+        case {"type": "json-or-python", "json_schema": of_json}:
+            return takes_texts(of_json)
+        case {"type": "any" | "function-before" | "function-wrap" | "function-plain"}:
+            return True
+        case {"extra_behavior": "allow"} | {"extra_fields_behavior": "allow"} | {"coerce_numbers_to_str": True}:
+            return True
+        case {"type": "union", "choices": choices} if _prefers_texts([_kind(choice) for choice in choices]):
+            return True
+        case Mapping():
+            return any(map(takes_texts, core_schema.values()))
+    return isinstance(core_schema, list | tuple) and any(map(takes_texts, core_schema))
+
+
+def _kind(choice: Any) -> str:
+    schema = choice[0] if isinstance(choice, tuple) else choice  # with its label
+    while schema["type"] in _AROUND:
+        schema = schema["schema"]
+    return str(schema["type"])
+
+
+def _prefers_texts(kinds: Sequence[str]) -> bool:
+    texts = [place for place, kind in enumerate(kinds) if kind in _OF_TEXTS]
+    if not texts or not {"decimal", "float", "int", "union"}.intersection(kinds):
+        return False
+    return "decimal" not in kinds[: texts[0]]
 
 
 def _fields(cls: type, known: dict[type, dict[str, Conversion]]) -> Mapping[str, Conversion]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import is_dataclass
 from decimal import Decimal
 from functools import cache
@@ -25,6 +27,7 @@ from opencqrs_py.processing.conversions import (
     conversion_of_fields,
     converted,
     mentions_decimal,
+    takes_texts,
     type_variables,
 )
 from opencqrs_py.processing.field_names import spelling_of
@@ -187,19 +190,25 @@ def _validation(event_class: type) -> Callable[[Any], Any]:
     """Return a function that turns JSON text into an object.
 
     pydantic reads a number with a point as a double, and makes a ``Decimal`` of that. So where there are more digits
-    than a double holds, it validates the data first, and then makes the object of exact numbers.
+    than a double holds, it validates the data first, and then makes the object of exact numbers: of their texts, or,
+    where these may become something else, of decoded data, among which a union of types takes other texts differently.
     """
     adapter: TypeAdapter[Any] = TypeAdapter(event_class)
     validator = adapter.validator
     validate = validator.validate_json
     if not mentions_decimal(adapter.core_schema):
         return validate
+    as_texts = not takes_texts(adapter.core_schema)
 
     def validate_exactly(payload: str) -> Any:
         found = validate(payload)
-        if loses_digits(payload.encode()):
-            return validator.validate_python(read_json(payload), strict=False)
-        return found
+        if not loses_digits(payload.encode()):
+            return found
+        data = read_json(payload)
+        if as_texts:
+            with suppress(ValidationError):  # a strict float takes none
+                return validate(json.dumps(data, default=str))
+        return validator.validate_python(data, strict=False)
 
     return validate_exactly
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, make_dataclass
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any, List, Literal, NewType, NotRequired, Required, TypedDict, TypeVar  # noqa: UP035 as users do
+from uuid import UUID
 
 import attrs
 import pytest
 import typing_extensions
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict
 from typing_extensions import ReadOnly, TypeAliasType
 
 from opencqrs_py import Event, Metadata, Upcast
@@ -202,6 +204,51 @@ def test_a_strict_class_stays_strict_where_numbers_are_long() -> None:
     for long in ("1.5", "12345678901234567.89"):
         with pytest.raises(EventFormatError, match="OCQ-211"):
             decoder_for(Strict)(plain(f'{{"price": {long}, "rate": "2.5"}}'))
+
+
+IN_UNIONS = [
+    (date | datetime, '"2026-01-02T00:00:00"'),
+    (UUID | str, '"550e8400-e29b-41d4-a716-446655440000"'),
+    (datetime | str, '"2026-01-02T03:04:05Z"'),
+    (timedelta | str | None, '"PT1H"'),
+    (Decimal | str, '"1.50"'),
+    (Decimal | float, "5"),
+    (float | Decimal, '"1.5"'),
+    (list[date | str], '["2026-01-02", "soon"]'),
+    (str | Decimal, '"1.5"'),
+    (Sequence[date | str], '["2026-01-02"]'),
+]
+
+
+@pytest.mark.parametrize(("annotation", "value"), IN_UNIONS)
+def test_a_long_number_changes_no_other_value_of_its_event(annotation: Any, value: str) -> None:
+    event_class = make_dataclass("Paid", [("price", Decimal), ("other", annotation)])
+    for decode in decoders(event_class):
+        usual = decode(plain(f'{{"price": 1.5, "other": {value}}}'))
+        found = decode(plain(f'{{"price": 12345678901234567.89, "other": {value}}}'))
+        assert (found.price, repr(found.other)) == (Decimal("12345678901234567.89"), repr(usual.other))
+
+
+class Noted(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    price: Decimal
+
+
+@pytest.mark.parametrize(
+    "event_class",
+    [
+        make_dataclass("Loose", [("price", Decimal), ("other", Any)]),
+        make_dataclass("Texts", [("price", Decimal), ("other", str | Decimal)]),
+        make_dataclass("Times", [("price", Decimal), ("other", datetime | Decimal)]),
+        make_dataclass("Own", [("price", Decimal), ("other", Annotated[Decimal, BeforeValidator(abs)])]),
+        Noted,
+        make_dataclass("Doubtful", [("price", Decimal), ("other", Decimal | str | None)]),
+    ],
+)
+def test_a_long_number_stays_a_number_where_a_text_would_stay_a_text(event_class: Any) -> None:
+    for decode in decoders(event_class):
+        found = decode(plain('{"price": 1, "other": 12345678901234567.89}'))
+        assert found.other == Decimal("12345678901234567.89")
 
 
 class Cash(TypedDict):
