@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
-from dataclasses import is_dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from enum import Enum
@@ -13,6 +13,9 @@ from math import isfinite
 from typing import Any
 
 import orjson
+
+Members = Callable[[Any], dict[str, Any]]
+"""Returns what is written of a dataclass's instance."""
 
 _BACKSLASH = ord("\\")  # searching for a number in bytes takes a third of the time
 _SHOWN = 100  # characters of a key, and of where it is
@@ -111,24 +114,36 @@ def read_json(text: str) -> Any:
     return _read_exactly(text) if loses_digits(text.encode()) else value
 
 
-def write_json(value: Any, *, in_utc: bool = False) -> str:
+def members_of(instance: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass; ``orjson`` leaves out ``_id``, and writes what a cached property has kept."""
+    return {field.name: getattr(instance, field.name) for field in fields(instance)}
+
+
+def write_json(value: Any, *, in_utc: bool = False, members: Members = members_of) -> str:
     """Return a value as JSON; all digits of ``int`` and ``Decimal`` are kept.
 
     Args:
         value: What ``orjson`` takes, with ``Decimal`` and ``int`` of any size.
         in_utc: Whether moments with an offset are written as those of UTC.
+        members: Returns what is written of a dataclass.
 
     Raises:
         TypeError: If it cannot become JSON.
         ValueError: If a number is infinite or no number, or has more than 4,000 digits.
     """
-    option, default = (orjson.OPT_PASSTHROUGH_DATETIME, _moment_or_digits) if in_utc else (0, _digits)
+    option = orjson.OPT_PASSTHROUGH_DATACLASS | (orjson.OPT_PASSTHROUGH_DATETIME if in_utc else 0)
+
+    def default(other: Any) -> Any:
+        if _is_instance(other):
+            return members(other)
+        return _moment_or_digits(other) if in_utc else _digits(other)
+
     try:
         text = orjson.dumps(value, default=default, option=option)
     except orjson.JSONEncodeError:  # a whole number beyond 64 bits; other mistakes are reported below
-        return orjson.dumps(_writable(value), default=default, option=option).decode()
+        return orjson.dumps(_writable(value, members), default=default, option=option).decode()
     if b"null" in text:  # orjson writes infinity as null, too
-        _writable(value)
+        _writable(value, members)
     return text.decode()
 
 
@@ -143,7 +158,7 @@ def write_parsed(value: Any, *, sort_keys: bool = False) -> str:
     try:
         return orjson.dumps(value, option=option, default=_digits).decode()
     except orjson.JSONEncodeError:
-        return orjson.dumps(_writable(value), option=option, default=_digits).decode()
+        return orjson.dumps(_writable(value, members_of), option=option, default=_digits).decode()
 
 
 def exact_members(text: bytes) -> dict[str, str]:
@@ -208,15 +223,19 @@ def _digits(value: Any) -> orjson.Fragment:
     return orjson.Fragment(format(value, "f"))
 
 
-def _writable(value: Any) -> Any:
+def _writable(value: Any, members: Members) -> Any:
     """Return a value with all numbers that ``orjson`` does not write, or writes as null, replaced or refused."""
     try:
-        return _replaced(value)
+        return _replaced(value, members)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
 
-def _replaced(value: Any) -> Any:
+def _replaced(value: Any, members: Members) -> Any:
+    if _is_instance(value):
+        value = members(value)
+    elif type(value) is tuple:
+        value = list(value)
     match value:
         case float() if not isfinite(value):
             raise _no_number(value)
@@ -225,24 +244,17 @@ def _replaced(value: Any) -> Any:
         case Decimal():
             return _digits(value)
         case Enum():
-            return _replaced(value.value)
-        case list() | dict():
-            return _with_members_replaced(value)
-    if type(value) is tuple:
-        return _with_members_replaced(list(value))
-    return _replaced(_fields(value)) if is_dataclass(value) and not isinstance(value, type) else value
+            return _replaced(value.value, members)
+        case list():
+            return [_replaced(member, members) for member in value]
+        case dict():
+            return {name: _replaced(member, members) for name, member in value.items()}
+    return value
 
 
-def _with_members_replaced(value: list[Any] | dict[Any, Any]) -> Any:
-    if isinstance(value, list):
-        return [_replaced(member) for member in value]
-    return {name: _replaced(member) for name, member in value.items()}
-
-
-def _fields(instance: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass that ``orjson`` would write."""
-    named = vars(instance) if hasattr(instance, "__dict__") else dict.fromkeys(instance.__dataclass_fields__)
-    return {name: getattr(instance, name) for name in named if not name.startswith("_")}
+def _is_instance(value: Any) -> bool:
+    """Return whether a value is an instance of a dataclass."""
+    return is_dataclass(value) and not isinstance(value, type)
 
 
 def _no_number(value: object) -> ValueError:

@@ -11,6 +11,7 @@ from typing import Any, get_origin
 from pydantic import BaseModel, PydanticUndefinedAnnotation, PydanticUserError, TypeAdapter
 
 from opencqrs_py.model.event import Event
+from opencqrs_py.model.json_text import members_of
 from opencqrs_py.model.naming import canonical
 
 _log = logging.getLogger("opencqrs.processing")
@@ -71,6 +72,24 @@ def _schemas(cls: Any) -> Iterator[Mapping[str, Any]]:
 def _fields(schemas: Sequence[Mapping[str, Any]]) -> Iterable[tuple[str, Mapping[str, Any]]]:
     fields = schemas[-1].get("fields", ()) if schemas else ()
     return fields.items() if isinstance(fields, Mapping) else [(field["name"], field) for field in fields]
+
+
+def stored_members(instance: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass under the names by which they are read."""
+    cls: Any = type(instance)
+    read = {names.name: names.read[0] for names in field_names(cls)}
+    stored: dict[str, Any] = {}
+    for name, value in members_of(instance).items():
+        put(stored, read.get(name, (name,)), value)
+    return stored
+
+
+def put(stored: dict[str, Any], path: FieldPath, value: Any) -> None:
+    """Set a value at a path in data, with the objects above it."""
+    *above, last = path
+    for name in above:
+        stored = stored.setdefault(name, {})
+    stored[last] = value
 
 
 class SpellingCheck:

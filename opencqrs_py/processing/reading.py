@@ -19,6 +19,7 @@ from opencqrs_py.processing.binding import Call, with_arguments
 from opencqrs_py.processing.decoding import Decoder, decoder_for
 from opencqrs_py.processing.event_types import decoded_as
 from opencqrs_py.processing.exceptions import message_of, raise_interrupt, type_name
+from opencqrs_py.processing.field_names import stored_members
 from opencqrs_py.processing.ports import Injector
 from opencqrs_py.processing.roles import UPCASTER
 from opencqrs_py.processing.signatures import read_signature
@@ -174,7 +175,7 @@ class _Bound:
 
     def _written(self, value: Any, name: str, event: Event) -> str:
         try:
-            return write_json(value)
+            return write_json(value, members=stored_members)
         except (TypeError, ValueError) as error:
             what = f"upcaster {self.place} returned {name} that cannot become JSON ({error})"
             raise EventFormatError("OCQ-221", what, event.label, _UPCAST_FIX) from error

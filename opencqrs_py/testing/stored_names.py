@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import RootModel
 
-from opencqrs_py.processing.field_names import FieldPath, field_names
+from opencqrs_py.processing.field_names import field_names, put
 
 _COLLECTIONS = (list, tuple, set, frozenset)
 
@@ -35,12 +35,5 @@ def as_stored(value: Any, written: Any) -> Any:
         if (name := names.written if names.written in stored else names.name) in stored
     ]
     for path, each in fields:
-        _put(stored, path, each)
+        put(stored, path, each)
     return stored
-
-
-def _put(stored: dict[str, Any], path: FieldPath, value: Any) -> None:
-    *above, last = path
-    for name in above:
-        stored = stored.setdefault(name, {})
-    stored[last] = value

@@ -5,22 +5,25 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
-from functools import wraps
+from functools import cached_property, wraps
 from itertools import pairwise
 from math import inf, nan
 from typing import Any
 
+import pydantic
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import AliasPath, Field
 
 import opencqrs_py
 from opencqrs_py import Event, Metadata, Upcast
 from opencqrs_py.errors import EventFormatError, HandlerSignatureError
 from opencqrs_py.model import Upcaster
 from opencqrs_py.processing.binding import NothingProvided
+from opencqrs_py.processing.decoding import decoder_for
 from opencqrs_py.processing.reading import Reading, Upcasters
 
 
@@ -259,6 +262,43 @@ def test_the_same_type_twice_in_two_branches_is_no_circle() -> None:
 
 class Unknown:
     pass
+
+
+@dataclass
+class Document:
+    _id: str
+    pages: int
+
+    @cached_property
+    def sheets(self) -> int:
+        return self.pages // 2
+
+
+@pydantic.dataclasses.dataclass
+class Loan:
+    book_id: int = Field(0, alias="bookId")
+    branch: str = Field("", validation_alias=AliasPath("place", "branch"))
+    documents: list[Document] = field(default_factory=list)
+
+
+@dataclass
+class Exported:
+    of: Loan
+    number: int
+
+
+@pytest.mark.parametrize("number", [1, 2**64])
+def test_a_dataclass_is_written_by_its_fields_and_under_the_names_by_which_they_are_read(number: int) -> None:
+    document = Document("d1", 8)
+    assert document.sheets == 4
+    loan = Loan(bookId=5, place={"branch": "north"}, documents=[document])  # type: ignore[call-arg]
+    written = {"bookId": 5, "place": {"branch": "north"}, "documents": [{"_id": "d1", "pages": 8}]}
+
+    def export(_data: dict[str, Any]) -> Upcast:
+        return Upcast("lent.v2", Exported(loan, number))
+
+    assert seen(upcasters(("lent.v1", export)).upcast(event())) == [("lent.v2", {"of": written, "number": number})]
+    assert decoder_for(Loan)(event(payload=json.dumps(written))) == loan
 
 
 FIX = 'return Upcast("library.book-lent.v2", data), a list of them, or None to drop the event'
