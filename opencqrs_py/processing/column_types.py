@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -106,11 +106,11 @@ def columns_of(event_class: type) -> dict[str, ColumnType]:
 def _columns_of(cls: Any, above: tuple[type, ...]) -> dict[str, ColumnType]:
     return {
         name: _column(annotation, f"{cls.__name__}.{name}", (*above, cls))
-        for name, annotation in _annotations(cls).items()
+        for name, annotation in annotations_of(cls).items()
     }
 
 
-def _annotations(cls: Any) -> Mapping[str, Any]:
+def annotations_of(cls: Any) -> Mapping[str, Any]:
     """Return the annotations of a class's fields, in their order."""
     if isinstance(cls, type) and issubclass(cls, BaseModel):
         return {name: Annotated[info.annotation, *info.metadata, None] for name, info in cls.model_fields.items()}
@@ -120,6 +120,15 @@ def _annotations(cls: Any) -> Mapping[str, Any]:
     if hasattr(cls, "__attrs_attrs__"):
         return {field.name: hints.get(field.name, field.type) for field in cls.__attrs_attrs__}
     return hints
+
+
+def classes_in(annotation: Any) -> Iterator[Any]:
+    """Yield the classes with fields in an annotation."""
+    bare, _ = _bare(annotation)
+    if _has_fields(bare):
+        yield bare
+    for member in get_args(bare):
+        yield from classes_in(member)
 
 
 def _column(annotation: Any, field: str, above: tuple[type, ...]) -> ColumnType:

@@ -9,7 +9,6 @@ from functools import reduce
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel
 from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import (
@@ -28,7 +27,8 @@ from pyspark.sql.types import (
 
 from opencqrs_py.errors import EngineError
 from opencqrs_py.model.handler import event_type_of
-from opencqrs_py.processing.column_types import NoColumnError, columns_of
+from opencqrs_py.processing.column_types import NoColumnError, annotations_of, classes_in, columns_of
+from opencqrs_py.processing.field_names import field_names
 
 _PLACE = 'format("opencqrs")'
 _PARSED = (BooleanType, DateType, DecimalType, DoubleType, LongType, StringType, TimestampType)
@@ -63,8 +63,7 @@ def read_class(path: str) -> EventClass:
         raise _refused(path, f"its annotations cannot be read ({error})", _DDL) from None
     if not columns:
         raise _refused(path, "it is not a class with fields", _DDL)
-    if isinstance(found, type) and issubclass(found, BaseModel):
-        _refuse_aliases(path, found)
+    _refuse_aliases(path, found, "")
     fields = StructType([StructField(name, _spark_type(path, name, one.arrow)) for name, one in columns.items()])
     return EventClass(fields, event_type_of(found))
 
@@ -80,10 +79,14 @@ def _imported(path: str) -> Any:
         raise _refused(path, what, _REACH) from None
 
 
-def _refuse_aliases(path: str, model: type[BaseModel]) -> None:
-    for name, info in model.model_fields.items():
-        if info.validation_alias not in (None, name):
-            raise _refused(path, f"its field '{name}' has another name in the data", _DDL)
+def _refuse_aliases(path: str, cls: Any, above: str) -> None:
+    """Refuse a class with a field, at any depth, that pydantic reads by another name: its column would be empty."""
+    for names in field_names(cls):
+        if names.read != ((names.name,),):
+            raise _refused(path, f"its field '{above}{names.name}' has another name in the data", _DDL)
+    for name, annotation in annotations_of(cls).items():
+        for inner in classes_in(annotation):
+            _refuse_aliases(path, inner, f"{above}{name}.")
 
 
 def _spark_type(path: str, name: str, arrow: Any) -> DataType:

@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Any
 
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import AliasChoices, BaseModel, Field
 
 from opencqrs_py import event_type
 from opencqrs_py.engines.spark.source_classes import read_class
@@ -39,6 +39,20 @@ class BookLent:
 
 class Renamed(BaseModel):
     isbn: str = Field(validation_alias="ISBN")
+
+
+@dataclass
+class RenamedToo:
+    book_id: int = Field(0, alias="bookId")
+
+
+@dataclass
+class Below:
+    lines: list[RenamedToo | None]
+
+
+class EitherName(BaseModel):
+    isbn: str = Field(validation_alias=AliasChoices("isbn", "ISBN"))
 
 
 class Lasting(BaseModel):
@@ -82,6 +96,9 @@ def test_only_events_of_the_type_of_the_class_are_read_unless_an_option_says_oth
         ("Loose", "Loose.extra is typing.Any, which has no column"),
         ("Lasting", r"its field 'lasts' is duration\[us\], which is not read from JSON"),
         ("Renamed", "its field 'isbn' has another name in the data"),
+        ("RenamedToo", "its field 'book_id' has another name in the data"),
+        ("Below", "its field 'lines.book_id' has another name in the data"),
+        ("EitherName", "its field 'isbn' has another name in the data"),
     ],
 )
 def test_a_class_that_has_no_columns_is_refused(path, says):
