@@ -9,7 +9,7 @@ from opencqrs_py.errors import ProjectCodeError
 from opencqrs_py.model.event import Event
 from opencqrs_py.processing.binding import NothingProvided, with_arguments
 from opencqrs_py.processing.decoding import decoder_for
-from opencqrs_py.processing.event_types import EventTypes
+from opencqrs_py.processing.event_types import EventTypes, plain
 from opencqrs_py.processing.reading import Reading
 from opencqrs_py.processing.roles import RESOLVER, Kind
 from opencqrs_py.processing.sequence_resolvers import check_plain
@@ -54,9 +54,13 @@ class EventFilter:
 
     def _takes(self, event: Event) -> bool:
         found = self._types.class_for(self._wanted, event.type) if self._wanted else None
-        if self._wanted and found is None:
-            return True
-        return self._answer(None if found is None else decoder_for(found)(event), event)
+        if found is not None or not self._wanted:
+            return self._answer(None if found is None else decoder_for(found)(event), event)
+        parent = self._types.parent_for(self._wanted, event.type)
+        decoded = None if parent is None else decoder_for(parent)(event)
+        return (
+            decoded is None or not isinstance(decoded, tuple(map(plain, self._wanted))) or self._answer(decoded, event)
+        )
 
     def _answer(self, decoded: Any, event: Event) -> bool:
         answer = self._call(decoded, event, event, None)

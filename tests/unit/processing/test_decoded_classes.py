@@ -18,6 +18,7 @@ from opencqrs_py.processing.binding import NothingProvided, Work, bind
 from opencqrs_py.processing.decoding import yields_others
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.event_types import EventTypes
+from opencqrs_py.processing.filters import EventFilter
 from opencqrs_py.processing.reading import Reading, Upcasters
 
 
@@ -232,3 +233,13 @@ def test_a_class_with_a_mark_of_its_own_is_found_by_it() -> None:
     events = [event(1, "cash"), event(2, "cash", "marked")]
     assert dispatch(WAYS["map"](Paid), [seen.handler("marked", Marked)], events) == 1
     assert seen.calls == [("marked", "Marked", 2)]
+
+
+def test_a_filter_decides_about_the_class_that_an_event_becomes() -> None:
+    def expensive(event: Card) -> bool:
+        return event.amount > 10
+
+    accepts = EventFilter(expensive, EventTypes(mapped={"paid": Paid}), Reading(), "filters.py:1")
+    data = ['{"kind": "card", "amount": 1}', '{"kind": "card", "amount": 11}', '{"kind": "cash", "amount": 1}']
+    events = [Event(1, "1", "s", "/", "paid", None, "application/json", each, None) for each in data]
+    assert [accepts(event) for event in events] == [False, True, True]
