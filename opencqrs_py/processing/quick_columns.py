@@ -155,7 +155,9 @@ def _column(schema: Schema, known: Mapping[str, Schema]) -> QuickColumn:
     kind = schema["type"]
     allowed = _ALLOWED.get(kind)
     if kind in ("dataclass", "model"):
-        return _struct(_fields(schema, known))
+        if not (fields := _fields(schema, known)):  # Arrow makes an array of no structs of them
+            raise _NotQuickError
+        return _struct(fields)
     if allowed is None or not {"type", "metadata", "ref", *allowed}.issuperset(schema):
         raise _NotQuickError
     if kind == "nullable":

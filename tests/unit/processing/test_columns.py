@@ -379,6 +379,17 @@ class Bounded(BaseModel):
     copies: int = Field(ge=0)
 
 
+@dataclass
+class Marker:
+    pass
+
+
+@dataclass
+class Marked:
+    isbn: Marker | None
+    copies: int = 0
+
+
 @pytest.mark.parametrize(
     ("event_class", "data", "row"),
     [
@@ -390,6 +401,8 @@ class Bounded(BaseModel):
         (AsTypedDict, {"isbn": "a", "copies": 2}, ("a", 2)),
         (AsTypedDict, {"isbn": "a"}, ("a", None)),
         (Bounded, {"isbn": "a", "copies": 2}, ("a", 2)),
+        (Marked, {"isbn": {"x": 1}}, ({}, 0)),
+        (Marked, {"isbn": None}, (None, 0)),
     ],
 )
 def test_classes_that_change_or_check_values_are_decoded(event_class: Any, data: Any, row: tuple[Any, ...]) -> None:
