@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 from opencqrs_py.assembly.blueprint import (
     Blueprint,
     UserModules,
+    enable_loggers,
     modules_in,
     modules_of,
     refuse_in_import,
@@ -246,6 +247,7 @@ class Application:
             EventStoreError: If a group's progress does not fit its configuration, or a database cannot be used.
         """
         refuse_in_import()
+        enable_loggers()
         jobs = not groups if jobs is None else jobs
         self._life.start(partial(self._planned, groups, observer, verbose=verbose, jobs=jobs))
 

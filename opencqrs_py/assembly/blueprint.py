@@ -118,7 +118,19 @@ _discoveries: dict[UserModules, Discovered] = {}
 def _discovered(modules: UserModules) -> Discovered:
     roots = [path for root in modules.roots if (path := Path(root)).is_dir()]
     expected = dict(zip(modules.names, modules.places, strict=False))
-    return discover(import_modules(modules.names, roots, expected, modules.named_at), modules.only)
+    imported = import_modules(modules.names, roots, expected, modules.named_at)
+    enable_loggers()
+    return discover(imported, modules.only)
+
+
+def enable_loggers() -> None:
+    """Undo that ``logging.config`` has disabled our loggers: by default it disables all that it does not name.
+
+    Failures and skipped events would go unreported. Levels, handlers and filters of the project stay.
+    """
+    for name, logger in tuple(logging.root.manager.loggerDict.items()):
+        if name.partition(".")[0] == "opencqrs" and isinstance(logger, logging.Logger):
+            logger.disabled = False
 
 
 def modules_in(scan: Scan, named_at: str = "") -> UserModules:
