@@ -317,7 +317,7 @@ class Waiting:
         if waited < self.enough:
             return waited
         unhandled = _age_after(status.position, self.source, self.settings, self.now)
-        # An age below zero by as much is no skew between clocks: the time of the event tells nothing of its arrival.
+        # A time that lies further ahead than clocks differ says nothing about when the event arrived.
         return waited if unhandled is None or unhandled <= -self.enough else min(waited, max(0.0, unhandled))
 
 

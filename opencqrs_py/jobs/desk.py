@@ -176,7 +176,7 @@ class JobDesk:
         Args:
             run: Its id.
             reason: Why.
-            actor: Who asks.
+            actor: The caller's name.
             alive_now: As of :class:`Worker`, if no process takes up what dead ones had in hand, as none has the job;
                 such a run ends at once, too.
         """
