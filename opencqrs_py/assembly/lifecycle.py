@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -112,7 +111,6 @@ class Lifecycle:
         Raises:
             KeyboardInterrupt: After a clean stop.
         """
-        gc.freeze()  # what is assembled stays: the collector need not scan it
         patience, pause = _INTERRUPTED_PATIENCE, _SHORTEST_PAUSE
         try:
             processors = self.processors
@@ -123,7 +121,6 @@ class Lifecycle:
             patience = DONE_PATIENCE
             result = processors.result() if processors is not None else RunResult((), {})
         finally:
-            gc.unfreeze()
             self.stop(patience)
         return processors.settled(result) if processors is not None else result
 

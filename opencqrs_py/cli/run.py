@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import sys
 from collections.abc import Mapping, Sequence
@@ -61,6 +62,7 @@ def run_command(
     else:
         monitor.announce(application.missing_files())
     signals.held = monitor.held
+    gc.freeze()  # this process does nothing else: the collector need not scan what is loaded
     try:
         with monitor:
             result = application.run(groups, monitor, until_caught_up=until_caught_up, verbose=verbose, jobs=jobs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import subprocess
 import sys
@@ -329,3 +330,22 @@ def test_an_application_runs_on_the_spark_session_that_it_was_handed_and_leaves_
         result = application.run(until_caught_up=True)
     assert [status.position for status in result.partitions] == [20]
     assert spark.range(3).count() == 3
+
+
+class Collecting(Observer):
+    """Notes how many objects Python's collector is kept from looking at, when handlers have run."""
+
+    def __init__(self) -> None:
+        self.frozen: set[int] = set()
+
+    def advanced(self, _group: str, _partition: Partition, _outcome: Outcome) -> None:
+        self.frozen.add(gc.get_freeze_count())
+
+
+def test_a_run_leaves_the_collector_of_the_program_alone(handlers, tmp_path):
+    """What is frozen and released again is no longer counted, so that its garbage would stay, run by run."""
+    before, seen = gc.get_freeze_count(), Collecting()
+    with Application(THREAD, [handlers], tmp_path) as application:
+        add_events(application)
+        application.run(observer=seen, until_caught_up=True)
+    assert max(seen.frozen) <= before  # fewer, where some that were frozen before are no longer used
