@@ -13,8 +13,10 @@ from opencqrs_py.errors import TasksLeftError
 
 _PATIENCE = 1.0  # seconds that cancelled tasks get to end
 _SHOWN = 3
-_NOT_OF_PROJECTS = tuple({get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _PACKAGE = __name__.partition(".")[0]
+
+NOT_OF_PROJECTS = tuple({get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+"""Folders of Python and of installed packages."""
 
 
 class BegunTasks:
@@ -53,7 +55,7 @@ class BegunTasks:
         package = "" if frame is None else _package_of(frame)
         if frame is None or package == _PACKAGE:
             return False
-        return package == self._package or not frame.f_code.co_filename.startswith(_NOT_OF_PROJECTS)
+        return package == self._package or not frame.f_code.co_filename.startswith(NOT_OF_PROJECTS)
 
 
 def package_of(awaitable: object) -> str:

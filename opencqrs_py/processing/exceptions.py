@@ -237,9 +237,13 @@ def own_frames(error: BaseException) -> str:
 
 
 def one_line_with_place(error: BaseException) -> str:
-    """Return what ``one_line`` does, with ``(file:line)`` of the user's code that raised the exception, if any did."""
+    """Return what ``one_line`` does, with ``(file:line)`` of the project, else of a library, that raised."""
+    from opencqrs_py.processing.begun_tasks import NOT_OF_PROJECTS  # noqa: PLC0415 only when something went wrong
+
     try:
-        frame = next(reversed(_frames(error)), None)
+        frames = _frames(error)
+        own = [each for each in frames if not each.filename.startswith(NOT_OF_PROJECTS)]
+        frame = next(reversed(own or frames), None)
     except BaseException as failure:  # an exception may do anything when inspected
         raise_interrupt(failure)
         frame = None

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import traceback
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -385,6 +386,20 @@ class WantsMailer:
 class Unmakeable:
     def __init__(self) -> None:
         raise KeyError("SMTP_HOST")
+
+
+def connect() -> Mailer:
+    json.loads("no JSON")
+    return Mailer()
+
+
+def test_the_line_of_the_project_is_named_where_a_library_raised() -> None:
+    class Calling(containers.DeclarativeContainer):
+        mailer = providers.Factory(connect)
+
+    with pytest.raises(ProjectCodeError) as caught:
+        ContainerInjector([Calling()]).provide(Mailer)
+    assert caught.value.what.endswith(f"({__file__}:{connect.__code__.co_firstlineno + 1})")
 
 
 async def make_mailer_later() -> Mailer:
