@@ -38,6 +38,7 @@ class EventFilter:
         self._call = with_arguments(function, signature, NothingProvided(), place)
         self._raw = all(argument.kind is Kind.RAW for argument in signature.arguments)
         self._wanted = signature.event_classes
+        self._classes = tuple(map(plain, self._wanted))
         self._types = types
         self._reading = reading
         self._place = place
@@ -53,14 +54,16 @@ class EventFilter:
         return any(self._takes(one) for one in self._reading.read(event))
 
     def _takes(self, event: Event) -> bool:
-        found = self._types.class_for(self._wanted, event.type) if self._wanted else None
-        if found is not None or not self._wanted:
-            return self._answer(None if found is None else decoder_for(found)(event), event)
+        if not self._wanted:
+            return self._answer(None, event)
+        found = self._types.class_for(self._wanted, event.type)
+        if found is not None:
+            return self._answer(decoder_for(found)(event), event)
         parent = self._types.parent_for(self._wanted, event.type)
-        decoded = None if parent is None else decoder_for(parent)(event)
-        return (
-            decoded is None or not isinstance(decoded, tuple(map(plain, self._wanted))) or self._answer(decoded, event)
-        )
+        if parent is None:
+            return True
+        decoded = decoder_for(parent)(event)  # to one of its children, it may be
+        return self._answer(decoded, event) if isinstance(decoded, self._classes) else True
 
     def _answer(self, decoded: Any, event: Event) -> bool:
         answer = self._call(decoded, event, event, None)

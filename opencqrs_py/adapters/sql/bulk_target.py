@@ -71,7 +71,7 @@ class Target:
         if self.dialect.equates_letters and kinds.issuperset(map(type, chain(*keys))) and self._are_unusual(write):
             self._require_each(write, wanted, keys)
             return
-        numerals = any(True for _ in self._texts_of_others(write))
+        numerals = self._has_texts_of_others(write)
         those = [same for same in alike(keys, kinds, numerals=numerals) if kinds.issuperset(map(type, chain(*same)))]
         for part in _in_parts(those):
             if self._has_all(write, list(chain(*part))):
@@ -86,16 +86,15 @@ class Target:
 
         They have other characters than visible ones of ASCII, or their column holds something else than texts.
         """
-        if any(True for _ in self._texts_of_others(write)):
+        if self._has_texts_of_others(write):
             return True
         texts = (value for name in self.keys for value in write.columns[name] if isinstance(value, str))
         return not all(text.isascii() and text.isprintable() for text in texts)
 
-    def _texts_of_others(self, write: BulkWrite) -> Iterator[str]:
-        """Yield the texts among the keys whose column holds something else than texts."""
-        for name in self.keys:
-            if not isinstance(write.shape.columns[name]["type"], String):
-                yield from (value for value in write.columns[name] if isinstance(value, str))
+    def _has_texts_of_others(self, write: BulkWrite) -> bool:
+        """Return whether there are texts among the keys whose column holds something else than texts."""
+        others = (name for name in self.keys if not isinstance(write.shape.columns[name]["type"], String))
+        return any(isinstance(value, str) for name in others for value in write.columns[name])
 
     def _require_each(self, write: BulkWrite, wanted: UpsertRequest, keys: Keys) -> None:
         """Refuse keys of which the table has fewer than are given: it has one row for some of them."""
