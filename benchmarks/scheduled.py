@@ -9,12 +9,12 @@ log is read. Runs take turns, each in a process of its own and with an empty rea
 the claim to the last commit. Each must end with the read model of the log. With --check the exit code is 1 when the aim
 is missed.
 
-Seen on two cores, with threads: PostgreSQL 0.53 to 0.66 on some days (4,025 of 7,641 events a second), and 0.30 to
-0.46 on another, when the streaming group was faster (3,362 of 11,259; with code of two days before 3,677 of 11,816).
-SQLite 0.37 to 0.40 (14,298 of 39,104; 14,779 of 37,918), where 5,000 events come in at once and a key in the order of
-the sequences takes the place of an index: 0.33 and 0.36 in the same hour before. So SQLite misses the aim. There an
-event takes 26 us of CPU time in the streaming group and 62 in the scheduled one, of which 6 are its way in, 14 to
-fetch it and its event, and 7 to check and delete it.
+Seen on two cores, with threads. PostgreSQL 0.58 (4,322 of 7,511 events a second; 60,000 events); with 30,000, the code
+before and the one of today in turn: 0.53, 0.52, 0.70 before, when a statement named each event in its text (3,300 to
+3,500 a second), and 0.82, 0.77, 0.75 since it unpacks arrays (4,300 to 4,700). The machine itself is twice as fast at
+times, which favours the streaming group: 0.30 to 0.46 before on such a day, and 0.58 now. SQLite 0.38 (20,257 of
+53,032), so it misses the aim: there an event takes 21 us in the streaming group and 55 in the scheduled one, of which
+13 are its way in, 13 to fetch it and its event, 5 to check and delete it, and 5 the garbage collector's.
 
 Tried, and left, as none of it reaches the aim: rows in the order of their sequences, without rowid, since each chunk
 then changes a page for almost every event; a row that holds the next events of its sequence as JSON, which saves when

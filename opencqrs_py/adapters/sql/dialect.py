@@ -139,6 +139,7 @@ class Dialect(ABC):
     search_hint: ClassVar[str] = ""  # after the table's name, holds it to the index in the braces
     pairs: ClassVar[str] = "({})"  # a list of pairs of values, in the braces, among which a pair of columns may be
     unpacks_json: ClassVar[bool] = False  # whether ``json_each`` makes rows of a list that is given as one value
+    unpacks_arrays: ClassVar[bool] = False  # whether ``unnest`` and ``json_to_recordset`` do
     # Types of keys of which a column may take two for the same in silence; and integers, which stand beside them.
     confounded: ClassVar[frozenset[type]] = frozenset({str, int})
     equates_letters: ClassVar[bool] = False  # whether collations take different letters, or signs, for the same

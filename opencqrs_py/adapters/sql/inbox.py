@@ -388,26 +388,19 @@ class SqlInbox:
                 self._free_firsts(connection, group, part, change.next_due)
 
     def _put_in(self, connection: Connection, group: str, change: InboxChange) -> None:
-        limited = change.most_sequences is not None or change.most_of_sequence is not None
-        if limited or not (change.each or self._statements.times_firsts):
+        with self._database.dialect.bulk_loading(connection) if len(change.added) > _FEW else nullcontext():
             self._statements.insert(connection, self._rows_in(connection, group, change))
-            return
-        rows = [row_of(entry, key_of(entry.sequence_id), first=True) for entry in change.added]
-        insert = self._statements.insert if change.each else self._statements.insert_in_turn
-        with self._database.dialect.bulk_loading(connection) if len(rows) > _FEW else nullcontext():
-            insert(connection, rows)
 
     def _rows_in(self, connection: Connection, group: str, change: InboxChange) -> list[tuple[Any, ...]]:
         """Return the rows of events that come in; raises OCQ-601, if more would wait than may."""
-        keys = {key_of(entry.sequence_id) for entry in change.added}
+        keys = [key_of(entry.sequence_id) for entry in change.added]
         sizes = dict[SequenceKey, int]()
         if change.most_of_sequence is not None or change.most_sequences is not None:
-            sizes = self._sizes(connection, group, keys)
+            sizes = self._sizes(connection, group, set(keys))
         elif not change.each:
-            sizes = dict.fromkeys(self._waiting(connection, group, keys), 1)
+            sizes = dict.fromkeys(self._waiting(connection, group, set(keys)), 1)
         rows, new = [], 0
-        for entry in change.added:
-            sequence = key_of(entry.sequence_id)
+        for entry, sequence in zip(change.added, keys, strict=True):
             new += sequence not in sizes
             size = sizes[sequence] = sizes.get(sequence, 0) + 1
             if change.most_of_sequence is not None and size > change.most_of_sequence:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import Connection
+import orjson
+from sqlalchemy import BigInteger, Connection, Integer
+from sqlalchemy.types import TypeEngine
 from typing_extensions import override
 
 from opencqrs_py.adapters.sql.connections import FetchedRows
@@ -19,14 +21,12 @@ InboxRow = tuple[Any, ...]
 Place = tuple[int, int]
 """Where a row is: position of its event and hash of its sequence."""
 
-_MOST_ASKED = 400  # hashes in a statement that is one part for each: SQLite takes 500 parts
-_GROUP, _HASH, _ID, _DUE = (COLUMNS.index(name) for name in ("group_name", "sequence_hash", "sequence_id", "due_ms"))
+_MOST_ASKED = 400  # hashes in a statement that is one part for each
 
 
 class InboxStatements:
     """Statements about as many rows as their caller names, on any database."""
 
-    times_firsts = False  # whether ``insert_in_turn`` is there
     finds_pairs = False  # whether a list of pairs of values is looked up in an index, pair by pair
 
     def __init__(self, database: Database) -> None:
@@ -37,14 +37,12 @@ class InboxStatements:
         pairs = f"(position, sequence_hash + 0) IN {database.dialect.pairs}"
         self._those = f"FROM {self._table} WHERE group_name = {self._mark} AND position IN ({{}}) AND {pairs}"
         self._free = f" AND status <> {self._mark}"
+        ours = f"group_name = {self._mark} AND sequence_hash = asked.hash"
+        self._first_id = f"SELECT sequence_id FROM {self._table} WHERE {ours} LIMIT 1"  # noqa: S608
 
     def insert(self, connection: Connection, rows: Sequence[InboxRow]) -> None:
         """Add rows as they are."""
         connection.exec_driver_sql(self._insert, list(rows))
-
-    def insert_in_turn(self, connection: Connection, rows: Iterable[InboxRow]) -> None:
-        """Add rows, of which only those keep their time that are the first of their sequence when they are added."""
-        raise NotImplementedError
 
     def count(self, connection: Connection, group: str, places: Sequence[Place]) -> int:
         """Return how many of the rows at some places are there, without those that a person has paused."""
@@ -65,12 +63,10 @@ class InboxStatements:
 
     def first_ids(self, connection: Connection, group: str, hashes: Collection[int]) -> dict[int, str]:
         """Return of each hash of which an event waits the id of a sequence. One row of each is read."""
-        ours = f"group_name = {self._mark} AND sequence_hash = asked.hash"
-        first_id = f"SELECT sequence_id FROM {self._table} WHERE {ours} LIMIT 1"  # noqa: S608
         ordered, found = sorted(hashes), dict[int, str]()
         for start in range(0, len(ordered), _MOST_ASKED):
             asked = " UNION ALL ".join(f"SELECT {int(hash_)} AS hash" for hash_ in ordered[start : start + _MOST_ASKED])
-            rows = _raw(connection, f"SELECT hash, ({first_id}) FROM ({asked}) AS asked", (group,))  # noqa: S608
+            rows = _raw(connection, f"SELECT hash, ({self._first_id}) FROM ({asked}) AS asked", (group,))  # noqa: S608
             found.update((row[0], row[1]) for row in rows if row[1] is not None)
         return found
 
@@ -93,30 +89,19 @@ class InboxStatements:
 
 
 class JsonInboxStatements(InboxStatements):
-    """The same where a statement unpacks JSON: one that names a thousand rows is parsed as quickly as any.
+    """The same where a statement unpacks JSON: one that names a thousand rows is parsed as quickly as any."""
 
-    New rows look by themselves whether they are the first of their sequence, which is quicker than to ask before.
-    """
-
-    times_firsts = True
     finds_pairs = True
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)
         table, mark = self._table, self._mark
-        there = f"SELECT 1 FROM {table} WHERE group_name = {mark} AND sequence_hash = {mark} AND sequence_id = {mark}"  # noqa: S608
-        values = [mark] * len(COLUMNS)
-        values[_DUE] = f"CASE WHEN EXISTS ({there}) THEN NULL ELSE {mark} END"
-        self._insert_in_turn = f"INSERT INTO {table} ({self._names}) VALUES ({', '.join(values)})"  # noqa: S608
         at = f"{table}.position = CAST(asked.key AS INTEGER) AND {table}.sequence_hash = asked.value"
         asked = f"json_each({mark}) AS asked CROSS JOIN {table}"  # in this order: each is looked up
         self._found = f"FROM {asked} WHERE group_name = {mark} AND {at} AND status <> {mark}"
+        self._first_ids = f"SELECT hash, ({self._first_id}) FROM (SELECT value AS hash FROM json_each({mark})) AS asked"  # noqa: S608
 
     @override
-    def insert_in_turn(self, connection: Connection, rows: Iterable[InboxRow]) -> None:
-        asking = [(*row[:_DUE], row[_GROUP], row[_HASH], row[_ID], *row[_DUE:]) for row in rows]
-        connection.exec_driver_sql(self._insert_in_turn, asking)
-
     def _about(self, verb: str, group: str, places: Sequence[Place]) -> tuple[str, tuple[str, ...]]:
         # In the order in which the table has the rows; a key may be there twice.
         asked = ",".join([f'"{position}":{hash_}' for position, hash_ in sorted(places)])
@@ -125,10 +110,65 @@ class JsonInboxStatements(InboxStatements):
             text = f"DELETE FROM {self._table} WHERE rowid IN (SELECT {self._table}.rowid {self._found})"  # noqa: S608
         return text, (f"{{{asked}}}", group, InboxStatus.PAUSED.value)
 
+    @override
+    def first_ids(self, connection: Connection, group: str, hashes: Collection[int]) -> dict[int, str]:
+        rows = _raw(connection, self._first_ids, (group, str(sorted(hashes))))
+        return {row[0]: row[1] for row in rows if row[1] is not None}
+
+
+class ArrayInboxStatements(InboxStatements):
+    """The same on PostgreSQL, where a statement unpacks arrays, and JSON by the names and types of its fields.
+
+    What a statement names is looked up row by row, whatever the server believes of the table's size: a limit keeps it
+    from joining.
+    """
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
+        here = "there.position = asked.position AND there.sequence_hash = asked.hash AND there.status <> %s"
+        row = f"SELECT there.ctid FROM {self._table} AS there WHERE there.group_name = %s AND {here} LIMIT 1"  # noqa: S608
+        found = f"SELECT ({row}) AS at FROM unnest(%s::bigint[], %s::bigint[]) AS asked (position, hash)"  # noqa: S608
+        self._count = f"SELECT count(at) FROM ({found}) AS found"  # noqa: S608
+        self._delete = f"DELETE FROM {self._table} WHERE ctid = ANY (ARRAY({found}))"  # noqa: S608
+        self._first_ids = f"SELECT hash, ({self._first_id}) FROM unnest(%s::bigint[]) AS asked (hash)"  # noqa: S608
+        fields = ", ".join(f"{column.name} {_type_of(column.type)}" for column in INBOX.columns)
+        added = f"json_to_recordset(%s::json) AS added ({fields})"
+        self._insert = f"INSERT INTO {self._table} ({self._names}) SELECT * FROM {added}"  # noqa: S608
+
+    @override
+    def insert(self, connection: Connection, rows: Sequence[InboxRow]) -> None:
+        text = orjson.dumps([dict(zip(COLUMNS, row, strict=True)) for row in rows]).decode()
+        connection.exec_driver_sql(self._insert, (text,))
+
+    @override
+    def count(self, connection: Connection, group: str, places: Sequence[Place]) -> int:
+        found: int = connection.exec_driver_sql(self._count, _looked_up(group, places)).scalar_one()
+        return found
+
+    @override
+    def delete(self, connection: Connection, group: str, places: Sequence[Place]) -> int:
+        return connection.exec_driver_sql(self._delete, _looked_up(group, places)).rowcount
+
+    @override
+    def first_ids(self, connection: Connection, group: str, hashes: Collection[int]) -> dict[int, str]:
+        rows = _raw(connection, self._first_ids, (group, sorted(hashes)))
+        return {row[0]: row[1] for row in rows if row[1] is not None}
+
 
 def statements_of(database: Database) -> InboxStatements:
     """Return the statements for a database."""
-    return (JsonInboxStatements if database.dialect.unpacks_json else InboxStatements)(database)
+    dialect = database.dialect
+    if dialect.unpacks_arrays:
+        return ArrayInboxStatements(database)
+    return (JsonInboxStatements if dialect.unpacks_json else InboxStatements)(database)
+
+
+def _looked_up(group: str, places: Sequence[Place]) -> tuple[Any, ...]:
+    return group, InboxStatus.PAUSED.value, [position for position, _ in places], [hash_ for _, hash_ in places]
+
+
+def _type_of(column: TypeEngine[Any]) -> str:
+    return "bigint" if isinstance(column, BigInteger) else "integer" if isinstance(column, Integer) else "text"
 
 
 def _raw(connection: Connection, text: str, values: tuple[Any, ...]) -> FetchedRows:

@@ -161,6 +161,7 @@ class PostgresqlDialect(Dialect):
         f"SELECT id FROM {{table}} WHERE left(subject, {_INDEXED_LENGTH}) = left({{mark}}, {_INDEXED_LENGTH}) "  # noqa: S608
         "AND CASE subject WHEN {mark} THEN true ELSE false END ORDER BY position DESC LIMIT 1"
     )
+    unpacks_arrays = True
     ordered_reads = True
     exact = '{} COLLATE "C"'
     reads_foreign_tables = True
