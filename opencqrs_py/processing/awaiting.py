@@ -14,6 +14,7 @@ from typing import Any
 
 from opencqrs_py.errors import LazyResultError
 from opencqrs_py.processing.begun_tasks import BegunTasks, cancelled, package_of
+from opencqrs_py.processing.forks import end_if_forked
 
 _PATIENCE = 1.0  # seconds that an interrupted call on the other thread gets to end
 _LOOK = 0.1  # seconds between looks for an interrupt
@@ -53,9 +54,11 @@ def complete(result: Any) -> None:
         LazyResultError: OCQ-244, if it is a generator or coroutine that has not ended, or a ``map`` or ``filter``.
         BaseException: See ``finish``.
     """
+    end_if_forked(depth=2)
     if result is None:  # as nearly always
         return
     returned = finish(result)
+    end_if_forked()
     if type(returned) in _LAZY and _is_unfinished(returned):
         raise _lazy(returned)
 

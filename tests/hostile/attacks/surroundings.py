@@ -170,4 +170,16 @@ def failing():
     ),
 )
 
-ATTACKS = (*_CHANGING, *_AFTERWARDS, *_AWAITING, *_LOOPS)
+_FORKED = {"returns": ("return", 0), "exits": ("sys.exit(3)", 3), "raises": ("raise ValueError('of the child')", 1)}
+_FORKS = tuple(
+    Attack(
+        name=f"a process that it forks {'after it has written' if moment == 'after' else 'first'} {name}",
+        **{moment: f"child = os.fork()\nif not child:\n    {code}\nassert os.waitpid(child, 0)[1] == {ended} << 8"},
+        ends=_RIGHT,
+        process_wide=True,
+    )
+    for name, (code, ended) in _FORKED.items()
+    for moment in ("before", "after")
+)
+
+ATTACKS = (*_CHANGING, *_AFTERWARDS, *_AWAITING, *_LOOPS, *_FORKS)
