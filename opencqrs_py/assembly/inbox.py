@@ -56,6 +56,11 @@ class InboxFilter:
     event: str | None = None
     position: int | None = None
 
+    def __post_init__(self) -> None:
+        """Take a text for the name of one group, and any other collection of names."""
+        given: object = self.groups
+        object.__setattr__(self, "groups", (given,) if isinstance(given, str) else tuple(self.groups))
+
     @property
     def selection(self) -> InboxSelection:
         """What a tracker can look for; a status that there is not matches nothing, whatever is found."""

@@ -22,7 +22,7 @@ from opencqrs_py.processing.exceptions import one_line, one_line_with_place, rai
 from opencqrs_py.processing.ports import Injector
 from opencqrs_py.processing.signatures import without_none
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("opencqrs.container")
 _OF_GENERATORS = (Generator, Iterable, Iterator)
 _CALLS_CODE = (providers.Factory, providers.Callable, providers.BaseSingleton, providers.Resource)
 _CODE = (type, FunctionType, MethodType, partial)

@@ -14,7 +14,7 @@ from opencqrs_py.processing.ports import ClosableSource, EventSource
 if TYPE_CHECKING:
     from opencqrs_py.adapters.sql import Database
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("opencqrs.store")
 
 _OF_COORDINATION = 1  # connections of a process whose threads send short statements only, each waiting for the other
 

@@ -34,3 +34,17 @@ def test_type_checkers_find_each_name_where_python_does() -> None:
     }
     assert imported == HOMES
     assert sorted(opencqrs_py.__all__) == sorted(opencqrs_py._HOMES)
+
+
+def test_every_logger_is_below_that_of_the_package_and_documented() -> None:
+    package = Path(opencqrs_py.__file__).parent
+    page = (package.parent / "docs/how-to/run-in-production.md").read_text("utf-8")
+    calls = [
+        call
+        for file in package.rglob("*.py")
+        for call in ast.walk(ast.parse(file.read_text("utf-8")))
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == "logging.getLogger" and call.args
+    ]
+    names = {ast.literal_eval(call.args[0]) for call in calls}
+    assert len(names) > 5
+    assert {name for name in names if f"{name}.".find("opencqrs.") or f"`{name}`" not in page} == set()

@@ -43,6 +43,12 @@ STUCK = entry(3, "a", InboxStatus.EXHAUSTED, 5)
 FINES = entry(4, "a", InboxStatus.UNDECODABLE, 1, "late-fines")
 
 
+@pytest.mark.parametrize("groups", ["loans", ["loans"], ("loans",)])
+def test_a_filter_takes_one_name_or_several(groups: Any) -> None:
+    assert InboxFilter(groups) == LOANS
+    assert str(InboxFilter(groups)) == "group loans"
+
+
 class OtherTracker:
     """A tracker of a user's, which keeps no inbox."""
 
