@@ -61,6 +61,7 @@ class Page:
         self._sequencing = sequencing
         self._ids: dict[str, tuple[str, ...]] = {}  # by subject, where the subject decides
         self._assigned: dict[int, _Assigned] = {}  # by modulus
+        self._id_by_subject: dict[str, str] = {}  # where a resolver of ours has been asked for each subject
         self._subjects: dict[str, list[str]] = {}  # by sequence, where the subject decides; filled on demand
         self._lock = Lock()
 
@@ -130,17 +131,16 @@ class Page:
 
     def _subjects_by_sequence(self) -> dict[str, list[str]]:
         id_of = self._sequencing.id_of_subject
+        index: dict[str, list[str]] = defaultdict(list)
         if id_of is not None:
-            return self._indexed((subject, (id_of(subject),)) for subject in self._events.subjects)
+            ids = self._id_by_subject or {subject: id_of(subject) for subject in self._events.subjects}
+            for subject, sequence_id in ids.items():
+                index[sequence_id].append(subject)
+            return dict(index)
         if all(assigned.failure is not None for assigned in self._assigned.values()):  # else every id is known
             for event in self._events.first_of_each_subject():
                 self._certain_ids(event)
-        return self._indexed(self._ids.items())
-
-    @staticmethod
-    def _indexed(ids_by_subject: Iterable[tuple[str, tuple[str, ...]]]) -> dict[str, list[str]]:
-        index: dict[str, list[str]] = defaultdict(list)
-        for subject, sequence_ids in ids_by_subject:
+        for subject, sequence_ids in self._ids.items():
             for sequence_id in sequence_ids:
                 index[sequence_id].append(subject)
         return dict(index)
@@ -184,7 +184,15 @@ class Page:
         id_of, partition_of = self._sequencing.id_of_subject, self._sequencing.partition_of
         if id_of is None:
             return self._events.by_residue(residues)
-        return self._events.by_residue_of_subject(lambda subject: partition_of(id_of(subject), modulus))
+        ids = dict[str, str]()
+
+        def residue_of(subject: str) -> int:
+            sequence_id = ids[subject] = id_of(subject)
+            return partition_of(sequence_id, modulus)
+
+        found = self._events.by_residue_of_subject(residue_of)
+        self._id_by_subject = ids  # only now: a partition resolver may have raised before all were asked
+        return found
 
     def _residues(self, modulus: int) -> Callable[[Event], Iterable[int]]:
         """Return a function from an event to the residues of its partitions."""

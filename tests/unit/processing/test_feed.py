@@ -471,6 +471,30 @@ def test_the_subjects_of_sequences_are_found_without_a_look_at_events(
     assert page.subjects_of(frozenset({sequence_id, "/elsewhere"})) == expected
 
 
+def test_a_resolver_of_ours_is_asked_once_for_each_subject_of_an_assigned_page() -> None:
+    sequencing, asked = SequencingByEvent(PerSubjectLevel(1)), list[str]()
+    id_of = sequencing.id_of_subject
+    assert id_of is not None
+    sequencing.id_of_subject = lambda subject: asked.append(subject) or id_of(subject)  # type: ignore[func-returns-value]
+    page = Page(Slice(0, 4, tuple(event(n, f"/{n % 2}/{n}") for n in range(1, 5))), sequencing)
+    for partition in layout(2):
+        page.events_of(partition, 0)
+    assert page.subjects_of(frozenset({"/0"})) == {"/0/2", "/0/4"}
+    assert sorted(asked) == ["/0/2", "/0/4", "/1/1", "/1/3"]
+
+
+def test_all_subjects_of_a_sequence_are_found_when_a_partition_resolver_has_failed() -> None:
+    def failing(sequence_id: str, modulus: int) -> int:
+        if sequence_id == "/2":
+            raise LookupError(sequence_id)
+        return 0
+
+    sequencing = SequencingByEvent(PerSubjectLevel(1), failing)
+    page = Page(Slice(0, 4, tuple(event(n, f"/{n}/{n}") for n in range(1, 5))), sequencing)
+    assert [one.position for one in page.events_of(Partition(2, 0), 0)[0]] == [1]
+    assert page.subjects_of(frozenset({"/3"})) == {"/3/3"}
+
+
 def test_asking_for_the_sequences_of_an_event_without_sequence_names_the_event() -> None:
     page = Page(Slice(0, 2, (ADA, BOB)), SequencingByEvent(Resolver(2)))
     assert page.sequence_ids(ADA) == ("/books/1",)
