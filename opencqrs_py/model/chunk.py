@@ -119,7 +119,9 @@ class Chunk(Sequence[Event]):
 
     @property
     def subjects(self) -> set[str]:
-        """The subjects of the events; rows must have them."""
+        """The subjects of the events; of rows without them, each event is read whole."""
+        if self._rows and len(self._rows[0]) <= self._columns.subject:
+            return {event.subject for event in self}
         return set(map(itemgetter(self._columns.subject), self._rows))
 
     @property

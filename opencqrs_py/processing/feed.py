@@ -60,9 +60,9 @@ class Page:
         self._events = events if wanted is None else events.of_types(wanted)
         self._sequencing = sequencing
         self._ids: dict[str, tuple[str, ...]] = {}  # by subject, where the subject decides
+        self._knows_all_ids = False  # whether that has each subject
         self._assigned: dict[int, _Assigned] = {}  # by modulus
-        self._id_by_subject: dict[str, str] = {}  # where a resolver of ours has been asked for each subject
-        self._subjects: dict[str, list[str]] = {}  # by sequence, where the subject decides; filled on demand
+        self._id_by_subject: dict[str, str] = {}  # of each subject, once a resolver of ours was asked for all of them
         self._lock = Lock()
 
     def events_of(self, partition: Partition, after: int) -> tuple[Chunk, int]:
@@ -115,35 +115,38 @@ class Page:
                 raise
             return self.unhandled(partition, events[:index], failed.event.position - 1, ahead)
 
-    def subjects_of(self, sequence_ids: frozenset[str]) -> frozenset[str] | None:
-        """Return the subjects whose events belong to some sequences, where the subject decides.
+    def subjects_of(self, sequence_ids: frozenset[str], events: Chunk) -> frozenset[str] | None:
+        """Return the subjects of some events of the page that belong to some sequences, where the subject decides.
 
         ``None`` where it does not, or not for every event: then each event has to be checked.
         """
         if not self._sequencing.by_subject:
             return None
         with self._lock:
-            try:
-                index = self._subjects = self._subjects or self._subjects_by_sequence()
-            except UnsequencedError:
+            if self._sequencing.id_of_subject is not None:
+                ids = self._ids_by_ours(self._sequencing.id_of_subject)
+                return frozenset(subject for subject in events.subjects if ids[subject] in sequence_ids)
+            if not self._knows_all_ids and not self._learn_all_ids():
                 return None
-        return frozenset(subject for id_ in sequence_ids for subject in index.get(id_, ()))
+        several = self._ids
+        return frozenset(subject for subject in events.subjects if not sequence_ids.isdisjoint(several[subject]))
 
-    def _subjects_by_sequence(self) -> dict[str, list[str]]:
-        id_of = self._sequencing.id_of_subject
-        index: dict[str, list[str]] = defaultdict(list)
-        if id_of is not None:
-            ids = self._id_by_subject or {subject: id_of(subject) for subject in self._events.subjects}
-            for subject, sequence_id in ids.items():
-                index[sequence_id].append(subject)
-            return dict(index)
+    def _learn_all_ids(self) -> bool:
+        """Ask for the ids of all subjects, if need be; return whether each has them."""
         if all(assigned.failure is not None for assigned in self._assigned.values()):  # else every id is known
-            for event in self._events.first_of_each_subject():
-                self._certain_ids(event)
-        for subject, sequence_ids in self._ids.items():
-            for sequence_id in sequence_ids:
-                index[sequence_id].append(subject)
-        return dict(index)
+            try:
+                for event in self._events.first_of_each_subject():
+                    self._certain_ids(event)
+            except UnsequencedError:
+                return False
+        self._knows_all_ids = True
+        return True
+
+    def _ids_by_ours(self, id_of: Callable[[str], str]) -> Mapping[str, str]:
+        """Return the ids of the page's sequences by subject, from one of our own resolvers."""
+        if not self._id_by_subject:
+            self._id_by_subject = {subject: id_of(subject) for subject in self._events.subjects}
+        return self._id_by_subject
 
     def _certain_ids(self, event: Event) -> tuple[str, ...]:
         try:

@@ -204,7 +204,7 @@ class PartitionInbox:
         def sequence_of(event: Event) -> str | None:
             return only_sequence(page, event, cursor, parked.__contains__)
 
-        subjects = page.subjects_of(parked)
+        subjects = page.subjects_of(parked, events)
         if subjects is not None:
             others, those = events.parted_by(subjects)
         else:

@@ -426,6 +426,11 @@ def test_the_sequences_of_a_subject_are_asked_for_once_a_page() -> None:
     assert asked == ["/books/1"] * 2, "twice, to check the first answers"
 
 
+def whole(page: Page) -> Chunk:
+    """Return all events of a page."""
+    return page.events_of(Partition(1, 0), page.after)[0]
+
+
 @pytest.mark.parametrize(("partitions", "asked"), [(1, 4), (2, 4)])
 def test_the_subjects_of_sequences_are_found_without_asking_again(partitions: int, asked: int) -> None:
     ids: list[str] = []
@@ -443,13 +448,13 @@ def test_the_subjects_of_sequences_are_found_without_asking_again(partitions: in
     page = Page(Slice(0, 4, tuple(event(n, f"/{n % 2}x/{n}") for n in range(1, 5))), sequencing)
     for partition in layout(partitions):
         page.events_of(partition, 0)
-    assert page.subjects_of(frozenset({"/0x"})) == {"/0x/2", "/0x/4"}
-    assert page.subjects_of(frozenset({"/1x", "/2x"})) == {"/1x/1", "/1x/3"}
+    assert page.subjects_of(frozenset({"/0x"}), whole(page)) == {"/0x/2", "/0x/4"}
+    assert page.subjects_of(frozenset({"/1x", "/2x"}), whole(page)) == {"/1x/1", "/1x/3"}
     assert len(set(ids)) == asked
     first = len(ids)
     for partition in layout(partitions):
         page.events_of(partition, 0)
-        page.subjects_of(frozenset({"/0x"}))
+        page.subjects_of(frozenset({"/0x"}), whole(page))
     assert len(ids) == first
 
 
@@ -468,7 +473,7 @@ def test_the_subjects_of_sequences_are_found_without_a_look_at_events(
     subjects = ("/books/1", "/books/2", "/readers/1", "/books/1")
     events = tuple(event(n, subject) for n, subject in enumerate(subjects, 1))
     page = Page(Slice(0, 4, events), sequencing, only=Partition(8, 1))
-    assert page.subjects_of(frozenset({sequence_id, "/elsewhere"})) == expected
+    assert page.subjects_of(frozenset({sequence_id, "/elsewhere"}), whole(page)) == expected
 
 
 def test_a_resolver_of_ours_is_asked_once_for_each_subject_of_an_assigned_page() -> None:
@@ -479,8 +484,13 @@ def test_a_resolver_of_ours_is_asked_once_for_each_subject_of_an_assigned_page()
     page = Page(Slice(0, 4, tuple(event(n, f"/{n % 2}/{n}") for n in range(1, 5))), sequencing)
     for partition in layout(2):
         page.events_of(partition, 0)
-    assert page.subjects_of(frozenset({"/0"})) == {"/0/2", "/0/4"}
+    assert page.subjects_of(frozenset({"/0"}), whole(page)) == {"/0/2", "/0/4"}
     assert sorted(asked) == ["/0/2", "/0/4", "/1/1", "/1/3"]
+
+
+def test_only_subjects_of_the_given_events_are_looked_at() -> None:
+    page = Page(Slice(0, 4, tuple(event(n, f"/0/{n}") for n in range(1, 5))), SequencingByEvent(PerSubjectLevel(1)))
+    assert page.subjects_of(frozenset({"/0"}), whole(page)[2:]) == {"/0/3", "/0/4"}
 
 
 def test_all_subjects_of_a_sequence_are_found_when_a_partition_resolver_has_failed() -> None:
@@ -492,7 +502,7 @@ def test_all_subjects_of_a_sequence_are_found_when_a_partition_resolver_has_fail
     sequencing = SequencingByEvent(PerSubjectLevel(1), failing)
     page = Page(Slice(0, 4, tuple(event(n, f"/{n}/{n}") for n in range(1, 5))), sequencing)
     assert [one.position for one in page.events_of(Partition(2, 0), 0)[0]] == [1]
-    assert page.subjects_of(frozenset({"/3"})) == {"/3/3"}
+    assert page.subjects_of(frozenset({"/3"}), whole(page)) == {"/3/3"}
 
 
 def test_asking_for_the_sequences_of_an_event_without_sequence_names_the_event() -> None:
