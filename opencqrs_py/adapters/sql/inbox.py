@@ -85,8 +85,8 @@ class SqlInbox:
         """Return which sequences of partitions wait, and from when on the first of each may be tried."""
         columns = self._table.c
         key = (columns.sequence_hash, columns.sequence_id)
-        asked = select(*key, func.min(columns.due_ms)).where(columns.group_name == group).group_by(*key)
-        rows = connection.execute(asked).all()
+        mine = self._of(group, partitions[0]) if len(partitions) == 1 else columns.group_name == group
+        rows = _raw(connection, select(*key, func.min(columns.due_ms)).where(mine).group_by(*key))
         return {partition: _known([row for row in rows if _owns(partition, row[0])]) for partition in partitions}
 
     def next_due(
@@ -413,9 +413,8 @@ class SqlInbox:
 
     def _sizes(self, connection: Connection, group: str, sequences: Iterable[SequenceKey]) -> dict[SequenceKey, int]:
         """Return how many events of sequences wait, of those with the same hashes, too."""
-        key = (self._table.c.sequence_hash, self._table.c.sequence_id)
-        counted = select(*key, func.count()).group_by(*key)
-        return {(row[0], row[1]): row[2] for row in self._of_sequences(connection, counted, group, sequences)}
+        counted = (self._statements.sizes_by_id(connection, group, part) for part in _hashes_of(sequences))
+        return {(row[0], row[1]): row[2] for rows in counted for row in rows}
 
     def _waiting(self, connection: Connection, group: str, sequences: Collection[SequenceKey]) -> set[SequenceKey]:
         """Return the sequences of which events wait. Of each hash one row is read, however many there are."""
@@ -464,15 +463,6 @@ class SqlInbox:
         """Return what holds for events of sequences, and for those of others with the same hash."""
         columns = self._table.c
         return (columns.group_name == group) & columns.sequence_hash.in_(sorted({hash_ for hash_, _ in sequences}))
-
-    def _of_sequences(
-        self, connection: Connection, asked: Select[Any], group: str, sequences: Iterable[SequenceKey]
-    ) -> FetchedRows:
-        """Return the rows of a query of sequences, and of others with the same hashes, however many those are."""
-        found: list[Any] = []
-        for part in _in_parts(list({hash_: (hash_, id_) for hash_, id_ in sequences}.values())):  # each hash once
-            found += _raw(connection, asked.where(self._among(group, part)))
-        return found
 
     def _at(self, group: str, rows: Iterable[tuple[SequenceKey, int]]) -> ColumnElement[bool]:
         """Return what holds for rows at positions of sequences, and for those of others with the same hash there.

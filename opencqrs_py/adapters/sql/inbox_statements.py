@@ -75,6 +75,11 @@ class InboxStatements:
         grouped = " GROUP BY sequence_hash"
         return self._of_hashes(connection, "sequence_hash, count(*)", group, hashes, due_ms, grouped)
 
+    def sizes_by_id(self, connection: Connection, group: str, hashes: Iterable[int]) -> FetchedRows:
+        """Return hash, id and number of events of each sequence of which events wait and that has one of the hashes."""
+        key = "sequence_hash, sequence_id"
+        return self._of_hashes(connection, f"{key}, count(*)", group, hashes, None, f" GROUP BY {key}")
+
     def rows(self, connection: Connection, group: str, hashes: Iterable[int], due_ms: int | None) -> FetchedRows:
         """Return the rows of hashes in any order; those that are due until a time, if one is given."""
         return self._of_hashes(connection, self._names, group, hashes, due_ms)
