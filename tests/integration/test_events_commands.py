@@ -583,6 +583,28 @@ def test_files_can_be_listed_counted_and_exported(events, files) -> None:
     assert pq.read_table("out.parquet")["position"].to_pylist() == [1, 2, 3]
 
 
+@pytest.mark.parametrize("name", ["2.ndjson", "1.ndjson", "2.parquet", "../link/2.ndjson.gz"])
+def test_an_export_does_not_become_part_of_the_log_that_it_is_made_of(tmp_path, events, files, name: str) -> None:
+    (tmp_path / "link").symlink_to(files)
+    refused = events("export", str(files / name), "--overwrite")
+    assert refused.code == 2
+    assert f"the event store is {files}, and {files / name} would belong to it: its events would be" in refused.err
+    assert [path.name for path in files.iterdir()] == ["1.ndjson"]
+    for ignored in ("_2.ndjson", ".2.ndjson"):
+        assert events("export", str(files / ignored)).out == "exported 3 events\n"
+    assert events("stats", "--format", "json").json["events"] == 3
+
+
+def test_an_export_does_not_replace_the_file_that_it_is_made_of(events, files, monkeypatch) -> None:
+    log = files / "1.ndjson"
+    monkeypatch.setattr(Application, "event_store", property(lambda _: FileEventSource(log)))
+    refused = events("export", str(log), "--overwrite", "--type", "u")
+    assert refused.code == 2
+    assert f"{log} would replace it; write to another folder" in refused.err
+    assert log.read_bytes().count(b"\n") == 3
+    assert events("export", str(files / "part.ndjson")).out == "exported 3 events\n"
+
+
 def test_a_bad_line_in_the_log_ends_an_export_and_leaves_no_file(events, files) -> None:
     (files / "2.ndjson").write_text("[]\n")
     refused = events("export", "out.ndjson")

@@ -11,13 +11,22 @@ from typing import BinaryIO
 
 import click
 
-from opencqrs_py.adapters.files import Compression, FileFormat, FileKind, format_of, writer_to, written_whole
+from opencqrs_py.adapters.files import (
+    Compression,
+    FileEventSource,
+    FileFormat,
+    FileKind,
+    format_of,
+    writer_to,
+    written_whole,
+)
 from opencqrs_py.cli.events.display import ProgressReport, rate, summed_up
 from opencqrs_py.cli.events.selection import after_option, print_reasons, selection_options, slices_between
 from opencqrs_py.cli.options import Integer, ProjectOptions, format_option, project_options
 from opencqrs_py.cli.output import print_json, stderr, stdout
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model.selection import Selection
+from opencqrs_py.processing.ports import EventSource
 
 _STANDARD_OUTPUT = "-"
 _COMPRESSED = {".gz": Compression.GZIP, ".zst": Compression.ZSTD}
@@ -55,6 +64,8 @@ def export_command(
         raise click.UsageError(f"{file} is there already; --overwrite replaces it")
     began = time.monotonic()
     source = options.application().event_store
+    if file != _STANDARD_OUTPUT:
+        _check_not_in_log(Path(file), source)
     head = source.head()
     upto = head if to is None else min(to, head)
     progress = ProgressReport("read", max(0, upto - after))
@@ -69,6 +80,16 @@ def export_command(
         print_reasons(selection, after)
     result = {"file": file, "events": events, "after": after, "upto": max(after, upto), "seconds": round(seconds, 3)}
     _print(result, as_json=as_json)
+
+
+def _check_not_in_log(file: Path, source: EventSource) -> None:
+    """Refuse a file that would become part of the log that it is written from, or replace it."""
+    if not isinstance(source, FileEventSource) or file.name.startswith((".", "_")) or format_of(file.name) is None:
+        return  # with such a name it is no part of a log
+    log, folder = source.path.resolve(), file.parent.resolve()
+    if log == folder or log == folder / file.name:
+        does = "belong to it: its events would be there twice" if log == folder else "replace it"
+        raise click.UsageError(f"the event store is {source.path}, and {file} would {does}; write to another folder")
 
 
 def _format(file: str, kind: str | None) -> FileFormat:
