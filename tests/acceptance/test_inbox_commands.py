@@ -120,6 +120,11 @@ def test_a_person_sees_what_waits_and_acts_on_it(parked):
     assert skipped.err.splitlines() == [TAKEN_UP]
     (line,) = said(parked, "list", "--status", "skipped")
     assert line.endswith(f"skipped after 1 attempt at T: no book (skipped by {WHO}; last error: {UNREADABLE})")
+    (row,) = parked.opencqrs("events", "skipped", "--group", "Late-Fines", "--format", "json").json
+    assert row["event_id"] == "4"
+    unknown = parked.opencqrs("events", "skipped", "--group", "late-fine")
+    assert (unknown.code, unknown.out) == (2, "")
+    assert unknown.err.startswith("[OCQ-509] no handler belongs to a group 'late-fine'")
 
     parked.write("fixed", "")
     run = parked.opencqrs("run", "--until-caught-up")

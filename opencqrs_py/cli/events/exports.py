@@ -85,7 +85,7 @@ def export_command(
 def _check_not_in_log(file: Path, source: EventSource) -> None:
     """Refuse a file that would become part of the log that it is written from, or replace it."""
     if not isinstance(source, FileEventSource) or file.name.startswith((".", "_")) or format_of(file.name) is None:
-        return  # with such a name it is no part of a log
+        return  # names that a log ignores
     log, folder = source.path.resolve(), file.parent.resolve()
     if log == folder or log == folder / file.name:
         does = "belong to it: its events would be there twice" if log == folder else "replace it"

@@ -227,12 +227,13 @@ def skipped_command(options: ProjectOptions, groups: tuple[str, ...], *, as_json
 
     Their attempts were exhausted. Nothing tries them again: their effects are missing from the read model.
     """
-    skips = options.application().skipped()
-    chosen = [skip for skip in skips if not groups or skip.group in groups]
+    from opencqrs_py.assembly.inbox import InboxFilter  # noqa: PLC0415 loads SQLAlchemy
+
+    skips = options.application().inbox.skips(InboxFilter(groups))
     if as_json:
-        print_json([skip_as_json(skip) for skip in chosen])
-    elif chosen:
-        print_skips(chosen)
+        print_json([skip_as_json(skip) for skip in skips])
+    elif skips:
+        print_skips(skips)
     else:
         stderr().print("no events were skipped")
 
