@@ -110,8 +110,7 @@ class HandlerTest:
         self._raises = retry is None
         self._back_off = retry or FixedBackOff(0)
         self._prepared = False
-        self._waiting = 0  # events that were given before the first call of handle()
-        self._handles = False
+        self._waiting = 0  # events that were given since the last call of handle()
         self._options = ProcessorOptions(
             on_exhausted=OnExhausted(on_exhausted),
             batch_size=batch_size,
@@ -173,7 +172,7 @@ class HandlerTest:
             event = self._given.make(given, subject, moment, metadata or {})
             if self._store.append([event]).added != 1:
                 raise ValueError(f"an event with source '{event.source}' and id '{event.id}' was given before")
-            self._waiting += not self._handles
+            self._waiting += 1
         return self
 
     def handle(self, seconds: float = _HOUR) -> Self:
@@ -185,7 +184,7 @@ class HandlerTest:
         Raises:
             Exception: What a handler raised, unless the test was given a ``retry``.
         """
-        self._waiting, self._handles = 0, True
+        self._waiting = 0
         self._prepare()
         until = self.clock.monotonic() + seconds
         while (wait := self._step()) is not None:
@@ -402,7 +401,7 @@ class HandlerTest:
         return self
 
     def _check_handled(self) -> None:
-        """Fail where ``handle`` was never called: many a test would pass that has tested nothing."""
+        """Fail where ``handle`` was not called since: many a test would pass that has tested nothing."""
         __tracebackhide__ = True
         if self._waiting:
             self._fail(f"{counted(self._waiting, 'event')} given and not handled yet: call handle() before")

@@ -138,7 +138,8 @@ def test_what_is_given_later_is_handled_by_the_next_call() -> None:
     test = HandlerTest(tables, lend)
     test.handle().expect_progress(0)
     test.given(Lent("1")).handle().expect_progress(1)
-    test.given(Lent("2")).expect_progress(1).handle().expect_progress(2)
+    assert test.given(Lent("2")).progress == 1
+    test.handle().expect_progress(2)
 
 
 def test_each_test_has_a_database_of_its_own() -> None:
@@ -643,6 +644,9 @@ def test_events_are_given_as_they_are() -> None:
 def test_nothing_can_be_expected_where_handle_was_forgotten(expect: Callable[[HandlerTest], object]) -> None:
     test = Seeing().test.given(Lent("1"), Lent("2"))
     with pytest.raises(AssertionError, match=r"^2 events given and not handled yet: call handle\(\) before"):
+        expect(test)
+    test.handle().given(Lent("3"))
+    with pytest.raises(AssertionError, match=r"^1 event given and not handled yet: call handle\(\) before"):
         expect(test)
 
 
