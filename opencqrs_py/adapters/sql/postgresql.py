@@ -153,6 +153,10 @@ class PostgresqlDialect(Dialect):
     driver = "postgresql+psycopg"
     extra = "postgresql"
     find_schema = "SELECT 1 FROM pg_namespace WHERE nspname = %s"
+    other_schemas = (
+        "SELECT nspname FROM pg_namespace WHERE nspname !~ '^pg_' AND nspname <> 'information_schema' "
+        "AND nspname IS DISTINCT FROM current_schema() AND has_schema_privilege(oid, 'USAGE')"
+    )
     indexed = f"left({{}}, {_INDEXED_LENGTH})"
     indexed_length = _INDEXED_LENGTH
     index_key = f"left({{}}, {_INDEXED_LENGTH}), position"

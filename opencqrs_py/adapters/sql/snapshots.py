@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from sqlalchemy import MetaData, Table, inspect, select
+from collections.abc import Iterator
+
+from sqlalchemy import Connection, MetaData, Table, inspect, select
 
 from opencqrs_py.adapters.sql.database import Database
 
@@ -10,10 +12,20 @@ _OURS = "opencqrs_"
 
 
 def table_rows(database: Database) -> dict[str, list[str]]:
-    """Return the rows of every table but those of this package, by its name: each row as text, in sorted order."""
+    """Return the rows of every table but those of this package, by its name: each row as text, in sorted order.
+
+    Tables of other schemas of the database are among them, with the schema before the name.
+    """
     with database.reading() as connection:
-        names = [name for name in inspect(connection).get_table_names() if not name.startswith(_OURS)]
-        tables = {name: Table(name, MetaData(), autoload_with=connection) for name in names}
         return {
-            name: sorted(str(tuple(row)) for row in connection.execute(select(table))) for name, table in tables.items()
+            table.fullname: sorted(str(tuple(row)) for row in connection.execute(select(table)))
+            for table in _tables(connection, database.dialect.other_schemas)
         }
+
+
+def _tables(connection: Connection, other_schemas: str) -> Iterator[Table]:
+    others = connection.exec_driver_sql(other_schemas).scalars() if other_schemas else ()
+    for schema in (None, *others):
+        for name in inspect(connection).get_table_names(schema):
+            if not name.startswith(_OURS):
+                yield Table(name, MetaData(), schema=schema, autoload_with=connection)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import OperationalError
@@ -36,6 +38,23 @@ def other() -> None: ...
 def test_a_job_that_has_not_done_its_work_is_not_called_idempotent(given: object) -> None:
     with pytest.raises(ValueError, match=r"always|at first"):
         assert_idempotent(given)  # type: ignore[arg-type]
+
+
+@job("repeats")
+def repeats(context: JobContext, connection: Connection) -> None:
+    connection.execute(text("INSERT INTO elsewhere.seen VALUES (1)"))
+
+
+@pytest.mark.postgresql
+def test_what_a_job_changes_in_another_schema_is_compared(fresh_url: Callable[[str], str]) -> None:
+    test = JobTest(repeats, database=fresh_url("postgresql"))
+    with test.connection() as connection:
+        connection.execute(text("CREATE SCHEMA elsewhere"))
+        connection.execute(text("CREATE TABLE elsewhere.seen (n INTEGER)"))
+        connection.execute(text("CREATE TABLE here (n INTEGER)"))
+    with pytest.raises(AssertionError, match=r"(?s)^job 'repeats' is not idempotent.*\ntable elsewhere.seen\n"):
+        assert_idempotent(test)
+    assert test.tables() == {"here": [], "elsewhere.seen": ["(1,)", "(1,)"]}
 
 
 def test_a_job_whose_database_does_not_come_back_ends_the_test_with_its_error() -> None:
