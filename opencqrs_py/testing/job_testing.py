@@ -226,7 +226,8 @@ def assert_idempotent(job: JobTest | ModuleType | type | Callable[..., Any], *id
         The test.
 
     Raises:
-        AssertionError: If the second run has changed something, with the rows; or a run has not handled everything.
+        AssertionError: If the second run has changed something, with the rows; or a run has not handled everything; or
+            the first run had no item, so that nothing was tested.
         BaseException: What the job raised, also where a further attempt would follow.
 
     Source:
@@ -235,6 +236,9 @@ def assert_idempotent(job: JobTest | ModuleType | type | Callable[..., Any], *id
     __tracebackhide__ = True
     test = job if isinstance(job, JobTest) else JobTest(job, **arguments)
     once = _succeeded(test, ids).tables()
+    if (ids or test.job.mark.input is not None) and not test.runs[-1].position.items:
+        msg = f"job '{test.job.name}' was not tested: its input has selected nothing; add rows that it selects before"
+        raise AssertionError(msg)
     again = _succeeded(test, ids).tables()
     if once == again:
         return test

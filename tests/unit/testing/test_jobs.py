@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, Select, column, select, table, text
 from sqlalchemy.exc import OperationalError
 
-from opencqrs_py import JobContext, job
+from opencqrs_py import JobContext, job, on_start
 from opencqrs_py.testing import JobTest, assert_idempotent
 
 
@@ -38,6 +39,31 @@ def other() -> None: ...
 def test_a_job_that_has_not_done_its_work_is_not_called_idempotent(given: object) -> None:
     with pytest.raises(ValueError, match=r"always|at first"):
         assert_idempotent(given)  # type: ignore[arg-type]
+
+
+def ids_of_rows() -> Select[Any]:
+    return select(column("n")).select_from(table("seen"))
+
+
+@job("adds", input=ids_of_rows)
+def adds(context: JobContext, connection: Connection) -> None:
+    connection.execute(text("UPDATE seen SET times = times + 1"))
+
+
+@on_start("jobs")
+def tables(connection: Connection) -> None:
+    connection.execute(text("CREATE TABLE IF NOT EXISTS seen (n INTEGER, times INTEGER)"))
+
+
+@pytest.mark.parametrize("ids", [(), (77,)])
+def test_a_job_that_had_nothing_to_do_is_not_called_idempotent(ids: tuple[int, ...]) -> None:
+    test = JobTest(adds, tables).run()
+    with pytest.raises(AssertionError, match=r"^job 'adds' was not tested: its input has selected nothing; add rows"):
+        assert_idempotent(test, *ids)
+    with test.connection() as connection:
+        connection.execute(text("INSERT INTO seen VALUES (77, 0)"))
+    with pytest.raises(AssertionError, match=r"^job 'adds' is not idempotent"):
+        assert_idempotent(test, *ids)
 
 
 @job("repeats")
