@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from importlib.resources import files
 from pathlib import Path
 
@@ -16,21 +17,23 @@ _SCHEMA = "application.schema.json"  # named by the first line of application.ya
 
 
 @click.command("init")
-@click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
-def init_command(folder: Path) -> None:
+@click.argument("folder", metavar="DIR", type=click.Path(file_okay=False))
+def init_command(folder: str) -> None:
     """Make a small project in DIR.
 
     It has settings (with a schema for editors), two handlers and a few events. Nothing that is there already is
     overwritten.
     """
+    if not folder:  # as of a variable that is not set; as a path it would be the current folder
+        raise click.UsageError("the name of DIR is empty: name a folder; . is the current one")
     try:
-        _make(folder)
+        _make(Path(folder))
     except OSError as error:
         text = f"cannot make a project in {folder}: {error.strerror}; choose a folder that can be made and written to"
         raise click.UsageError(clean(text)) from None
     lines = (
         f"made {', '.join(_FILES)} in {folder}; next:",
-        f"  cd {folder}",
+        f"  cd {shlex.quote(folder)}",
         "  opencqrs events import events.ndjson",
         "  opencqrs run --until-caught-up",
     )
@@ -39,7 +42,7 @@ def init_command(folder: Path) -> None:
 
 
 def _make(folder: Path) -> None:
-    there = [name for name in _FILES if (folder / name).exists()]
+    there = [name for name in (*_FILES, _SCHEMA) if (folder / name).exists()]
     if there:
         raise click.UsageError(f"{folder} holds {', '.join(there)} already; choose another folder")
     folder.mkdir(parents=True, exist_ok=True)

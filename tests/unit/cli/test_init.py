@@ -21,6 +21,26 @@ def test_a_folder_that_cannot_be_made_is_wrong_use(tmp_path: Path, folder: str, 
 
 
 def test_a_file_that_cannot_be_written_is_wrong_use(tmp_path: Path) -> None:
-    (tmp_path / "application.schema.json").mkdir()
-    with pytest.raises(click.UsageError, match="Is a directory"):
+    (tmp_path / "application.schema.json").symlink_to(tmp_path / "nowhere" / "a.json")
+    with pytest.raises(click.UsageError, match="No such file or directory"):
         CliRunner().invoke(init_command, [str(tmp_path)], standalone_mode=False, catch_exceptions=False)
+
+
+@pytest.mark.parametrize("name", ["application.yaml", "handlers.py", "events.ndjson", "application.schema.json"])
+def test_what_is_there_is_not_overwritten(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(click.UsageError, match=f"holds {name} already; choose another folder"):
+        CliRunner().invoke(init_command, [str(tmp_path)], standalone_mode=False, catch_exceptions=False)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {name: "mine"}
+
+
+def test_an_empty_name_is_not_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(click.UsageError, match="the name of DIR is empty"):
+        CliRunner().invoke(init_command, [""], standalone_mode=False, catch_exceptions=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_commands_that_are_shown_can_be_typed(tmp_path: Path) -> None:
+    ran = CliRunner().invoke(init_command, [str(tmp_path / "my library")], catch_exceptions=False)
+    assert f"  cd '{tmp_path}/my library'\n" in ran.output
