@@ -212,7 +212,8 @@ class PartitionStatus:
         attempt: Attempts made of the failing event; 0 when there is none.
         error: Last error, one line; empty when there is none.
         next_attempt_at: ISO 8601 time of the next attempt, or ``None``.
-        updated_at: ISO 8601 time of the last write, or ``None`` if there was none.
+        updated_at: ISO 8601 time at which its progress was last stored, or its participants last handled events, or it
+            was claimed or reset; ``None`` if that is not known.
         failure: The failure that holds the partition up, or ``None``.
         skipped: Events that were skipped since the group began.
         parked: How many events wait in the inbox, by what they wait for.

@@ -460,8 +460,9 @@ class CheckpointedProcessor(PartitionProcessor):
         status = self.checkpoint_status()
         if status != self._published:
             known = (self.group, self.partition, cursor.stored, ProcessorState.RUNNING)
+            now = self._clock.now().isoformat(timespec="milliseconds")  # events are handled: it does not stand still
             shown = PartitionStatus(*known, failure=cursor.failure, replay=cursor.replay, checkpoint=status)
-            self._tracker.report(shown, cursor.epoch)
+            self._tracker.report(replace(shown, updated_at=now), cursor.epoch)
             self._published = status
 
     def _participating(self) -> ClaimedPartition:

@@ -817,6 +817,7 @@ def test_positions_are_published(tracker: Counting) -> None:
     assert (status.position, status.checkpoint.polled, status.checkpoint.handled) == (3, 8, 8)
     assert status.checkpoint.mode == "deferred"
     assert status.checkpoint.at.startswith("2026-01-01T00:00:00")
+    assert status.updated_at.startswith("2026-01-01T00:00:02")  # its events are handled, though not stored
 
 
 def test_a_group_without_participants_shows_none(tracker: Counting) -> None:

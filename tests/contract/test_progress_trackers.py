@@ -14,7 +14,7 @@ import pytest
 from opencqrs_py.adapters.memory import InMemoryProgressTracker
 from opencqrs_py.adapters.sql import Database, SqlProgressTracker
 from opencqrs_py.errors import FencedError
-from opencqrs_py.model import Cursor, layout
+from opencqrs_py.model import Cursor, PartitionStatus, ProcessorState, layout
 from opencqrs_py.testing.contracts import (
     ProgressTrackerContract,
     ReadModel,
@@ -181,8 +181,17 @@ class TestSqlProgressTracker(
             "  fix:   use as many as there are; or opencqrs groups partitions books 3"
         )
 
-    def test_each_claim_and_report_is_dated(self, tracker: SqlProgressTracker) -> None:
+    def test_each_claim_is_dated(self, tracker: SqlProgressTracker) -> None:
         tracker.claim("group", layout(1), 0, "owner")
         (status,) = tracker.statuses()
         assert status.updated_at is not None
         assert status.updated_at.endswith("+00:00")
+
+    def test_a_report_is_no_progress_and_keeps_its_time_unless_it_has_one(self, tracker: SqlProgressTracker) -> None:
+        (cursor,) = tracker.claim("group", layout(1), 0, "owner")
+        before = "2026-01-07T10:00:00.000+00:00"
+        known = PartitionStatus("group", layout(1)[0], 0, ProcessorState.RUNNING)
+        tracker.report(replace(known, updated_at=before), cursor.epoch)
+        tracker.report(replace(known, state=ProcessorState.WAITING, error="OperationalError"), cursor.epoch)
+        (status,) = tracker.statuses()
+        assert (status.state, status.updated_at) == (ProcessorState.WAITING, before)

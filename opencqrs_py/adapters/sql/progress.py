@@ -394,9 +394,10 @@ class SqlProgressTracker(
             "attempt": status.attempt,
             "error": storable(status.error, ERROR_LENGTH),
             "next_attempt_at": status.next_attempt_at,
-            "updated_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "failure": failure_text(status.failure),
         }
+        if status.updated_at is not None:
+            values["updated_at"] = status.updated_at
         if status.checkpoint is not None:
             values["checkpoint"] = status.checkpoint.text
         self._prepare()

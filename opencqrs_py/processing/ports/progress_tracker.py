@@ -79,7 +79,8 @@ class ProgressTracker(Protocol):
         """Publish the state of a processor, and record the failure that holds it up, or clear it.
 
         If the status has no checkpoint, the published one remains until the next claim.
-        Ignored when ``epoch`` is not the current one. Does not touch progress.
+        Ignored when ``epoch`` is not the current one. Does not touch progress, nor the time at which it was stored: one
+        that waits for a database reports that again and again. The time is set if the status has one.
         """
         ...
 
