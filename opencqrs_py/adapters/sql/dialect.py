@@ -133,8 +133,8 @@ class Dialect(ABC):
     schema_word: ClassVar[str] = "schema"  # what a schema is called
     # Finds a schema by its name.
     find_schema: ClassVar[str] = "SELECT 1 FROM information_schema.schemata WHERE schema_name = %s"
-    # Lists the schemas of the database that may be read, without the one whose tables need no prefix; empty: no others.
-    other_schemas: ClassVar[str] = ""
+    # Lists schema and name of the tables in other schemas of the database that may be read; empty: there are none.
+    other_tables: ClassVar[str] = ""
     create_schema: ClassVar[str] = "CREATE SCHEMA IF NOT EXISTS"  # creates one, with its quoted name after it
     # After the table's name, keeps the database from any index but the one of the positions.
     walk_hint: ClassVar[str] = ""

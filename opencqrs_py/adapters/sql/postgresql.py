@@ -153,9 +153,11 @@ class PostgresqlDialect(Dialect):
     driver = "postgresql+psycopg"
     extra = "postgresql"
     find_schema = "SELECT 1 FROM pg_namespace WHERE nspname = %s"
-    other_schemas = (
-        "SELECT nspname FROM pg_namespace WHERE nspname !~ '^pg_' AND nspname <> 'information_schema' "
-        "AND nspname IS DISTINCT FROM current_schema() AND has_schema_privilege(oid, 'USAGE')"
+    other_tables = (
+        "SELECT nspname, relname FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace "
+        "WHERE relkind IN ('r', 'p') AND nspname !~ '^pg_' AND nspname <> 'information_schema' "
+        "AND nspname IS DISTINCT FROM current_schema() AND has_schema_privilege(pg_namespace.oid, 'USAGE') "
+        "AND has_table_privilege(pg_class.oid, 'SELECT')"
     )
     indexed = f"left({{}}, {_INDEXED_LENGTH})"
     indexed_length = _INDEXED_LENGTH

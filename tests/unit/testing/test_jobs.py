@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from uuid import uuid4
 
 import pytest
-from sqlalchemy import Connection, Select, column, select, table, text
+from sqlalchemy import Connection, Select, column, make_url, select, table, text
 from sqlalchemy.exc import OperationalError
 
 from opencqrs_py import JobContext, job, on_start
+from opencqrs_py.adapters.sql import Database
+from opencqrs_py.adapters.sql.snapshots import table_rows
 from opencqrs_py.testing import JobTest, assert_idempotent
 
 
@@ -78,9 +81,32 @@ def test_what_a_job_changes_in_another_schema_is_compared(fresh_url: Callable[[s
         connection.execute(text("CREATE SCHEMA elsewhere"))
         connection.execute(text("CREATE TABLE elsewhere.seen (n INTEGER)"))
         connection.execute(text("CREATE TABLE here (n INTEGER)"))
+        connection.execute(text("CREATE SCHEMA closed CREATE TABLE secret (n INTEGER)"))
     with pytest.raises(AssertionError, match=r"(?s)^job 'repeats' is not idempotent.*\ntable elsewhere.seen\n"):
         assert_idempotent(test)
-    assert test.tables() == {"here": [], "elsewhere.seen": ["(1,)", "(1,)"]}
+    assert test.tables() == {"here": [], "elsewhere.seen": ["(1,)", "(1,)"], "closed.secret": []}
+
+
+@pytest.mark.postgresql
+def test_tables_that_the_user_may_not_read_are_left_out(fresh_url: Callable[[str], str]) -> None:
+    url, role = make_url(fresh_url("postgresql")), f"reader_{uuid4().hex}"
+    test = JobTest(repeats, database=url.render_as_string(hide_password=False))
+    with test.connection() as connection:
+        connection.execute(text(f"CREATE ROLE {role} LOGIN PASSWORD 'none'"))
+        connection.execute(
+            text("CREATE SCHEMA elsewhere CREATE TABLE seen (n INTEGER) CREATE TABLE secret (n INTEGER)")
+        )
+        connection.execute(text("CREATE SCHEMA closed CREATE TABLE secret (n INTEGER)"))
+        connection.execute(text(f"GRANT USAGE ON SCHEMA elsewhere TO {role}"))
+        connection.execute(text(f"GRANT SELECT ON elsewhere.seen, closed.secret TO {role}"))
+    reader = Database(url.set(username=role, password="none").render_as_string(hide_password=False))
+    try:
+        assert table_rows(reader) == {"elsewhere.seen": []}
+    finally:
+        reader.close()
+        with test.connection() as connection:
+            connection.execute(text(f"DROP OWNED BY {role}"))
+            connection.execute(text(f"DROP ROLE {role}"))
 
 
 def test_a_job_whose_database_does_not_come_back_ends_the_test_with_its_error() -> None:
