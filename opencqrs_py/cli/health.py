@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
 from opencqrs_py.cli.output import cell, clean, print_json, stdout
+from opencqrs_py.errors import AssemblyError
 
 if TYPE_CHECKING:
+    from opencqrs_py.assembly.application import Application
     from opencqrs_py.assembly.health import Health
 
 
@@ -25,7 +28,7 @@ def health_command(options: ProjectOptions, names: tuple[str, ...], *, as_json: 
 
     The exit code is 0 if it is and 1 if it is not. A group that is stopped on purpose is well.
     """
-    health = options.application().health(names)
+    health = health_of(options.application(), names)
     if as_json:
         print_json(health.as_json())
     else:
@@ -33,6 +36,21 @@ def health_command(options: ProjectOptions, names: tuple[str, ...], *, as_json: 
         _print_jobs(health)
         print_unhealthy(health)
     return 0 if health.healthy else 1
+
+
+def health_of(application: Application, names: Sequence[str] = ()) -> Health:
+    """Return whether all is well with groups and jobs.
+
+    Raises:
+        AssemblyError: OCQ-508, if the project has neither: of the wrong folder nothing is well.
+    """
+    health = application.health(names)
+    if not (health.groups or health.jobs or health.unavailable):
+        fix = 'name the folder of the project with --project, or decorate a function with @event_handling("…") there'
+        raise AssemblyError(
+            "OCQ-508", "there is nothing to check: no handlers were found", str(application.project), fix
+        )
+    return health
 
 
 def print_unhealthy(health: Health) -> None:

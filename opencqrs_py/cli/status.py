@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from opencqrs_py.assembly.rows import group_rows
+from opencqrs_py.cli.health import health_of
 from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
 from opencqrs_py.cli.output import clean, print_json, print_line, stdout
 from opencqrs_py.cli.tables import print_groups
@@ -66,7 +67,7 @@ def _print_jobs(application: Application) -> None:
 
 def _checked(application: Application, *, details: bool, as_json: bool) -> int:
     """Show how far the partitions are and what is unhealthy, where it does not disturb a program that reads JSON."""
-    health = application.health()
+    health = health_of(application)
     statuses = [] if health.unavailable else application.status()
     if as_json:
         print_json(group_rows(statuses))

@@ -132,6 +132,16 @@ def test_a_database_that_cannot_be_reached_is_one_line_and_code_1(project, comma
     assert "hunter22" not in ran.out + ran.err
 
 
+@pytest.mark.parametrize("command", ["health", "status --check", "health --format json"])
+def test_a_folder_without_handlers_and_jobs_is_not_well(project, command):
+    (project.folder / "handlers.py").unlink()
+    ran = project.opencqrs(*command.split())
+    assert (ran.code, ran.out) == (2, "")
+    assert "[OCQ-508] there is nothing to check: no handlers were found\n  where: " in ran.err
+    project.write("work.py", "from opencqrs_py import job\n\n@job('tidy')\ndef tidy() -> None: ...\n")
+    assert "OCQ-508" not in project.opencqrs(*command.split()).err
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
