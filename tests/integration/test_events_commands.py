@@ -190,6 +190,7 @@ def test_the_format_of_a_file_can_be_said_where_its_name_does_not(tmp_path, even
 )
 def test_wrong_use_is_refused_with_what_to_do(events, stored, arguments, what: str) -> None:
     Path("there.ndjson").write_text("")
+    assert stored() == []
     refused = events(*arguments)
     assert refused.code == 2
     assert what in refused.err
@@ -217,9 +218,28 @@ def test_an_export_that_breaks_off_leaves_nothing(tmp_path, events, monkeypatch)
     assert list((tmp_path / "full").iterdir()) == []
 
 
-def test_an_empty_list_says_so_to_people(events) -> None:
+def test_an_empty_list_says_so_to_people(events, stored) -> None:
+    assert stored() == []
     assert (events("list").err, events("list", "--after", "5").err) == ("no events\n", "no events after position 5\n")
     assert events("list", "--format", "json").err == ""
+
+
+@pytest.mark.parametrize("command", [("list",), ("stats",), ("list", "--format", "json")])
+def test_a_database_that_is_not_there_is_not_taken_for_an_empty_one_in_silence(tmp_path, events, command) -> None:
+    file = tmp_path / "project" / "opencqrs.db"
+    said = f"the event store is not there: {file} (event-store.url, built-in default); it is made now, and is empty\n"
+    assert said in events(*command).err
+    assert said not in events(*command).err
+
+
+def test_an_export_of_a_database_that_is_not_there_replaces_nothing(tmp_path, events) -> None:
+    copy, file = tmp_path / "copy.ndjson", tmp_path / "project" / "opencqrs.db"
+    copy.write_text("of yesterday")
+    refused = events("export", str(copy), "--overwrite")
+    assert (refused.code, refused.out) == (2, "")
+    assert f"the event store is not there: {file} (event-store.url, built-in default)" in refused.err
+    assert copy.read_text() == "of yesterday"
+    assert not file.exists()
 
 
 def test_a_long_export_reads_slice_by_slice(tmp_path, events, monkeypatch) -> None:
@@ -560,6 +580,7 @@ def files(tmp_path, monkeypatch) -> Path:
     folder = tmp_path / "log"
     folder.mkdir()
     monkeypatch.setattr(Application, "event_store", property(lambda _: FileEventSource(folder)))
+    monkeypatch.setattr(Application, "missing_files", lambda _: {})
     write_lines(folder / "1.ndjson", [event(n) for n in range(3)])
     return folder
 

@@ -21,7 +21,7 @@ from opencqrs_py.adapters.files import (
     written_whole,
 )
 from opencqrs_py.cli.events.display import ProgressReport, rate, summed_up
-from opencqrs_py.cli.events.selection import after_option, print_reasons, selection_options, slices_between
+from opencqrs_py.cli.events.selection import after_option, print_reasons, selection_options, slices_between, source_of
 from opencqrs_py.cli.options import Integer, ProjectOptions, format_option, project_options
 from opencqrs_py.cli.output import print_json, stderr, stdout
 from opencqrs_py.errors import EventStoreError
@@ -63,7 +63,7 @@ def export_command(
     if not overwrite and file != _STANDARD_OUTPUT and Path(file).exists():
         raise click.UsageError(f"{file} is there already; --overwrite replaces it")
     began = time.monotonic()
-    source = options.application().event_store
+    source = source_of(options.application(), must_exist=True)
     if file != _STANDARD_OUTPUT:
         _check_not_in_log(Path(file), source)
     head = source.head()

@@ -21,6 +21,7 @@ from opencqrs_py.cli.events.selection import (
     print_reasons,
     selection_options,
     slices_between,
+    source_of,
 )
 from opencqrs_py.cli.options import Integer, ProjectOptions, format_option, project_options
 from opencqrs_py.cli.output import clean, print_json, stderr, stdout
@@ -45,7 +46,7 @@ _NARROWEST = 7  # columns that are left of a cell in the narrowest terminal
 @selection_options
 def list_command(options: ProjectOptions, after: int, limit: int, selection: Selection, *, as_json: bool) -> None:
     """List events in the order of their positions."""
-    source = options.application().event_store
+    source = source_of(options.application())
     events = list(islice(events_after(source, after, limit, selection), limit))
     is_explained = not events and print_reasons(selection, after)
     if as_json:
@@ -109,8 +110,7 @@ def tail_command(options: ProjectOptions, lines: int, selection: Selection, *, a
 
     JSON: one event a line.
     """
-    application = options.application()
-    source: EventSource = application.event_store
+    source = source_of(options.application())
     show = _show_json if as_json else _show_text
     head = source.head()
     last = last_events(source, head, lines, selection)

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from opencqrs_py.cli.options import Integer
-from opencqrs_py.cli.output import print_line
+from opencqrs_py.cli.output import clean, print_line
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.selection import Selection, Slice
 from opencqrs_py.processing.ports import EventSource
 
 if TYPE_CHECKING:
+    from opencqrs_py.assembly.application import Application
+
     _ParamType = click.ParamType[str]
 else:
     _ParamType = click.ParamType  # generic in newer releases only
@@ -57,6 +59,22 @@ def selection_options(command: F) -> F:
 def after_option(text: str) -> Callable[[F], F]:
     """Add ``--after``, a position."""
     return click.option("--after", type=Integer(min=0), default=0, show_default=True, help=text)
+
+
+def source_of(application: Application, *, must_exist: bool = False) -> EventSource:
+    """Return the event store to read; say if it is a SQLite file that is not there, as after a mistake in its name.
+
+    Raises:
+        click.UsageError: If it must exist, and is not there.
+    """
+    for file, said in application.missing_files().items():
+        if said.startswith("event-store.url,"):
+            text = f"the event store is not there: {file} ({said})"
+            if must_exist:
+                raise click.UsageError(clean(text))
+            print_line(f"{text}; it is made now, and is empty", "yellow")
+    source: EventSource = application.event_store
+    return source
 
 
 def slices_between(source: EventSource, after: int, upto: int, selection: Selection) -> Iterator[Slice]:

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from opencqrs_py.cli.events.display import ProgressReport, on_one_line
-from opencqrs_py.cli.events.selection import print_reasons, selection_options, slices_between
+from opencqrs_py.cli.events.selection import print_reasons, selection_options, slices_between, source_of
 from opencqrs_py.cli.options import Integer, ProjectOptions, format_option, project_options
 from opencqrs_py.cli.output import print_json, stdout
 from opencqrs_py.model.event import Event
@@ -87,7 +87,7 @@ class Tally:
 def stats_command(options: ProjectOptions, top: int, selection: Selection, *, as_json: bool) -> None:
     """Count events: by type, and by the first level of their subjects. All of them are read."""
     began = time.monotonic()
-    source = options.application().event_store
+    source = source_of(options.application())
     head = source.head()
     progress, tally = ProgressReport("read", head), Tally()
     for part in slices_between(source, 0, head, selection):
