@@ -232,6 +232,18 @@ def test_a_database_that_is_not_there_is_not_taken_for_an_empty_one_in_silence(t
     assert said not in events(*command).err
 
 
+@pytest.mark.parametrize("overwrite", [(), ("--overwrite",)])
+def test_an_export_does_not_replace_a_pipe_or_a_folder(tmp_path, events, stored, overwrite) -> None:
+    os.mkfifo(tmp_path / "pipe.ndjson")
+    (tmp_path / "folder.ndjson").mkdir()
+    assert stored() == []
+    for name in ("pipe.ndjson", "folder.ndjson"):
+        refused = events("export", name, *overwrite)
+        assert refused.code == 2
+        assert f"{name} is not a regular file; - writes to standard output, which can be redirected" in refused.err
+    assert (tmp_path / "pipe.ndjson").is_fifo()
+
+
 def test_an_export_of_a_database_that_is_not_there_replaces_nothing(tmp_path, events) -> None:
     copy, file = tmp_path / "copy.ndjson", tmp_path / "project" / "opencqrs.db"
     copy.write_text("of yesterday")

@@ -60,8 +60,8 @@ def export_command(
     is there when it is complete, and not before.
     """
     form = _format(file, format_of_file)
-    if not overwrite and file != _STANDARD_OUTPUT and Path(file).exists():
-        raise click.UsageError(f"{file} is there already; --overwrite replaces it")
+    if file != _STANDARD_OUTPUT:
+        _check_replaceable(file, overwrite=overwrite)
     began = time.monotonic()
     source = source_of(options.application(), must_exist=True)
     if file != _STANDARD_OUTPUT:
@@ -80,6 +80,16 @@ def export_command(
         print_reasons(selection, after)
     result = {"file": file, "events": events, "after": after, "upto": max(after, upto), "seconds": round(seconds, 3)}
     _print(result, as_json=as_json)
+
+
+def _check_replaceable(file: str, *, overwrite: bool) -> None:
+    """Refuse what is there already, unless it is a file that is to be replaced."""
+    if not Path(file).exists():
+        return
+    if not Path(file).is_file():  # to replace a pipe or a device would take it from all who use it
+        raise click.UsageError(f"{file} is not a regular file; - writes to standard output, which can be redirected")
+    if not overwrite:
+        raise click.UsageError(f"{file} is there already; --overwrite replaces it")
 
 
 def _check_not_in_log(file: Path, source: EventSource) -> None:
