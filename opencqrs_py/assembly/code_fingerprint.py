@@ -24,7 +24,7 @@ from typing import Any
 from opencqrs_py.assembly.held_values import attributes_of, functions_in, is_plain
 from opencqrs_py.assembly.normalised_source import Chain, bindings_in, chains_in, compiled, imports_in, normalised
 
-_VERSION = "3"  # of the algorithm; with another one nothing is known of the code before
+_VERSION = "4"  # of the algorithm; with another one nothing is known of the code before
 _DIGITS = 16  # hexadecimal ones of the hash that are kept
 _OURS = "opencqrs_py"
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
@@ -97,6 +97,15 @@ class CodeReader:
             walk.add(member)
         return walk.texts
 
+    def used_of(self, classes: Iterable[type], member: object) -> set[str]:
+        """Return the texts of what a function uses of classes, by the names of attributes; not of their other parts."""
+        walk, before = _Walk(self, values=True), -1
+        walk.add(member)
+        while before != len(walk.texts):  # what is used may use more
+            before = len(walk.texts)
+            walk.add_used({base for each in classes for base in each.__mro__})
+        return walk.texts
+
     def module(self, name: str) -> _Module | None:
         """Return a module of the project, ``None`` if it is none, or there is no source."""
         if name not in self._modules:
@@ -167,6 +176,16 @@ class _Walk:
             case _:  # an object that is called, such as one by which a decorator has replaced a function
                 self.add(type(member))
                 self._add_state(member, wraps=True)
+
+    def add_used(self, classes: Iterable[type]) -> None:
+        """Include the fields, properties and methods of classes that have the name of an attribute in the code."""
+        known = "".join(self.texts)
+        for cls in classes:
+            module = self._reader.module(cls.__module__)
+            for node in [] if module is None else module.bindings.get(cls.__qualname__, ()):
+                for name, statement in bindings_in(node.body) if isinstance(node, ast.ClassDef) else ():
+                    if f"(Attribute attr=<str {name!r}>" in known:
+                        self._add_node(statement, module)
 
     def _add_function(self, function: FunctionType) -> None:
         code, home = function.__code__, str(function.__globals__.get("__name__", ""))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, get_type_hints
+from typing import Any, get_origin, get_type_hints
 
 from opencqrs_py.assembly.blueprint import UserModules
 from opencqrs_py.assembly.code_fingerprint import CodeReader, OwnModules
@@ -47,7 +47,7 @@ def group_code(
         members += [one.call for one in upcasters]
         return GroupCode(
             reader.fingerprint([*members, *_injected_into(members, discovered.injector)], said),
-            _sequencing(sequencing, reader),
+            _sequencing(sequencing, discovered, reader),
         )
     except Exception as error:  # of whatever the project's modules hold: to compare code is not a reason to fail
         what = "the code of group '%s' cannot be read (%s): its changes are not noticed"
@@ -131,7 +131,13 @@ def _named_in(texts: Collection[str], names: Collection[str]) -> set[str]:
     return {name for name in names if any(f"<str {name!r}>" in text for text in texts)}
 
 
-def _sequencing(sequencing: Sequencing, reader: CodeReader) -> str:
+def _sequencing(sequencing: Sequencing, discovered: Discovered, reader: CodeReader) -> str:
+    """Return the fingerprint of a resolver, and of what it uses of event classes: other parts of these may change."""
     resolver = getattr(sequencing, "resolver", None)
-    said = [_HASH, "enveloped"] if getattr(sequencing, "opened", None) is not None else [_HASH]
+    said = {_HASH, "enveloped"} if getattr(sequencing, "opened", None) is not None else {_HASH}
+    named = (get_origin(each) or each for each in getattr(sequencing, "event_classes", ()))
+    taken = {each for each in named if isinstance(each, type)} - {dict, object}  # which are given no class's instances
+    taken.update(each for each in discovered.event_classes if taken & {*each.__mro__})
+    if taken:
+        said |= reader.used_of(taken, resolver)
     return reader.fingerprint([resolver], said, values=True)

@@ -211,6 +211,9 @@ class SequencingByObject:
         reading: How stored events are read.
         place: How messages name the resolver.
         partition_of: Partition resolver.
+
+    Attributes:
+        event_classes: What the resolver's event parameter accepts; empty when it has none.
     """
 
     def __init__(
@@ -225,7 +228,7 @@ class SequencingByObject:
         self.resolver = resolver
         self._call = with_arguments(resolver, signature, NothingProvided(), place)
         self._sequence_id = checked_ids(self._asked, place)
-        self._wanted = signature.event_classes
+        self.event_classes = signature.event_classes
         self.attributes = ATTRIBUTES if signature.sees_attributes or not reading.plain else frozenset[str]()
         self.by_subject = False
         self.id_of_subject: Callable[[str], str] | None = None
@@ -279,9 +282,9 @@ class SequencingByObject:
         return None if found is None else decoder_for(found)(event)
 
     def _class_for(self, event_type: str) -> Any:
-        found = self._types.class_for(self._wanted, event_type)
-        if found is None and self._wanted:
-            asked = " | ".join(getattr(cls, "__name__", str(cls)) for cls in self._wanted)
+        found = self._types.class_for(self.event_classes, event_type)
+        if found is None and self.event_classes:
+            asked = " | ".join(getattr(cls, "__name__", str(cls)) for cls in self.event_classes)
             what = f"the sequence resolver takes {asked}, but the group also handles events of type '{event_type}'"
             raise AssemblyError("OCQ-514", what, self._place, "let it take their class too, or dict")
         return found

@@ -281,13 +281,31 @@ def test_the_code_of_a_resolver_counts(code_of, reference, old, new, same):
     assert (before.sequencing == after.sequencing) is same
 
 
-OF_LENT = f"""{SOURCE.split("@event_handling", maxsplit=1)[0]}
+USED = """class Known:
+    isbn: str = ""
+
+    @property
+    def shelf(self) -> str:
+        return self.part(3)
+
+    def part(self, length: int) -> str:
+        return self.isbn[:length]
+
+    @property
+    def title(self) -> str:
+        return "title"
+"""
+KNOWN = 'class Known:\n    """What all events have."""\n    isbn: str = ""\n'
+OF_LENT = f"""{replaced(KNOWN, USED).split("@event_handling", maxsplit=1)[0]}
 @event_handling("loans")
 def lend(event: Lent) -> None:
     print("lent")
 
 def of_lent(event: Lent) -> str:
-    return event.isbn
+    return shelf_of(event)
+
+def shelf_of(event: Known) -> str:
+    return event.isbn and event.shelf
 
 class Parts(containers.DeclarativeContainer):
     decoded = providers.Object(of_lent)
@@ -299,9 +317,13 @@ class Parts(containers.DeclarativeContainer):
     [
         ("return event.isbn", "return event.isbn[:3]", False),
         ("    isbn: str\n\n@event_type", "    isbn: str\n    b: int = 1\n\n@event_type", True),
+        ("    isbn: str\n\n@event_type", "    isbn: int\n\n@event_type", False),
+        ("return self.part(3)", "return self.part(4)", False),
+        ("return self.isbn[:length]", "return self.isbn[length:]", False),
+        ('return "title"', 'return "a title"', True),
     ],
 )
-def test_a_resolver_of_event_classes_counts_without_them(code_of, old, new, same):
+def test_a_resolver_of_event_classes_counts_with_what_it_uses_of_them(code_of, old, new, same):
     assert OF_LENT.count(old) == 1
     setting = {f"{SEQUENCE}.resolver-ref": "decoded"}
     before, after = code_of(OF_LENT, **setting)["loans"], code_of(OF_LENT.replace(old, new), **setting)["loans"]
