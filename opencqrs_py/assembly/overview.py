@@ -316,7 +316,9 @@ class Waiting:
         waited = min(known, default=0.0)
         if waited < self.enough:
             return waited
-        unhandled = _age_after(status.position, self.source, self.settings, self.now)
+        handled = _handled_beyond(status)  # participants have yet to say that it is durable
+        after, without = (status.position, None) if handled is None else (handled, 0.0)
+        unhandled = _age_after(after, self.source, self.settings, self.now, without)
         # A time that lies further ahead than clocks differ says nothing about when the event arrived.
         return waited if unhandled is None or unhandled <= -self.enough else min(waited, max(0.0, unhandled))
 
@@ -353,15 +355,26 @@ def _beyond(status: PartitionStatus, head: int) -> PartitionStatus:
     return replace(status, error=error)
 
 
-def _age_after(position: int, source: EventSource, settings: EffectiveGroup, now: datetime) -> float | None:
+def _handled_beyond(status: PartitionStatus) -> int | None:
+    """Return up to where participants have handled events beyond the stored progress; ``None`` if they have not."""
+    if status.checkpoint is None or status.state is not ProcessorState.RUNNING:
+        return None
+    return status.checkpoint.handled if status.checkpoint.handled > status.position else None
+
+
+def _age_after(
+    position: int, source: EventSource, settings: EffectiveGroup, now: datetime, without: float | None = None
+) -> float | None:
     """Return the age in seconds of the first event of a group after a position, ``None`` if that is not known.
 
-    It is below zero if the time of the event is in the future.
+    It is below zero if the time of the event is in the future, and ``without`` if there is no such event.
     """
     selection = Selection(settings.fetch.subject, settings.fetch.recursive, attributes=frozenset({"time"}))
     try:
         events = source.read(position, 1, selection).events
-        moment = events[0].timestamp if events else None
+        if not events:
+            return without
+        moment = events[0].timestamp
     except Exception as error:
         if not (source.is_outage(error) or isinstance(error, ExplainedError)):
             raise

@@ -14,6 +14,7 @@ from opencqrs_py.assembly.rows import group_rows
 from opencqrs_py.assembly.status import GroupStatus, NodeLoad
 from opencqrs_py.config import EffectiveGroup
 from opencqrs_py.control.records import ControlView, GroupPartition, Lease, Node, NodeRecord, ProcessIdentity, TaskLoad
+from opencqrs_py.model.checkpoint import CheckpointStatus
 from opencqrs_py.model.group_record import GroupRecord
 from opencqrs_py.model.inbox import InboxStatus
 from opencqrs_py.model.partition import Partition
@@ -116,3 +117,22 @@ def test_a_partition_has_waited_since_its_progress_or_since_the_event_came(age_o
     since = (now - timedelta(seconds=idle)).isoformat()
     status = PartitionStatus("loans", Partition(1, 0), 0, ProcessorState.RUNNING, updated_at=since)
     assert Waiting(status, EffectiveGroup("loans"), source, now, 60.0)() == waited
+
+
+@pytest.mark.parametrize(
+    ("handled", "state", "waited"),
+    [
+        (2, ProcessorState.RUNNING, 0),  # nothing is left to handle
+        (1, ProcessorState.RUNNING, 90),
+        (0, ProcessorState.RUNNING, 3_600),
+        (2, ProcessorState.WAITING, 3_600),
+    ],
+)
+def test_events_that_wait_for_a_checkpoint_are_not_events_to_handle(handled, state, waited):
+    now = datetime(2026, 1, 7, 10, tzinfo=UTC)
+    times = [(now - timedelta(seconds=age)).isoformat() for age in (7_000, 90)]
+    source = InMemoryEventStore([Event(0, str(n), "s", "/x", "t", at, None, None, None) for n, at in enumerate(times)])
+    since = (now - timedelta(seconds=3_600)).isoformat()
+    checkpoint = CheckpointStatus("deferred", handled, handled)
+    status = PartitionStatus("archive", Partition(1, 0), 0, state, updated_at=since, checkpoint=checkpoint)
+    assert Waiting(status, EffectiveGroup("archive"), source, now, 60.0)() == waited
