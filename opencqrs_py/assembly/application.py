@@ -190,8 +190,8 @@ class Application:
         self._life.resources.renew()
         return self.container.event_store()
 
-    def missing_files(self) -> dict[str, str]:
-        """Return the files of SQLite that settings name and a start would make, each with setting and origin."""
+    def missing_files(self) -> dict[str, tuple[str, str]]:
+        """Return by setting the files of SQLite that a start would make, each with the origin of the setting."""
         return missing_files(self.blueprint.database, self.container.event_store_choice())
 
     def conditions(self) -> list[Decision]:

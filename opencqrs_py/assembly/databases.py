@@ -111,12 +111,12 @@ def database_rule(configuration: Configuration, project: Path) -> DatabaseRule:
     )
 
 
-def missing_files(rule: DatabaseRule, store: Decision) -> dict[str, str]:
-    """Return the files of SQLite that settings name and that do not exist, each with its setting and origin."""
+def missing_files(rule: DatabaseRule, store: Decision) -> dict[str, tuple[str, str]]:
+    """Return by setting the files of SQLite that are named and do not exist, each with the origin of the setting."""
     named = {"event-store.url": None if store.provider else rule.event_store, "database.url": rule.url}
     files = {key: (sqlite_file(said.value), said) for key, said in named.items() if said is not None}
     return {
-        str(file): f"{key}, {said.origin}"
+        key: (str(file), str(said.origin))
         for key, (file, said) in files.items()
         if file is not None and not file.exists()
     }

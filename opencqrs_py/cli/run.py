@@ -60,7 +60,7 @@ def run_command(
     if as_json:
         print_only_warnings()
     else:
-        monitor.announce(application.missing_files())
+        monitor.announce({file: f"{key}, {origin}" for key, (file, origin) in application.missing_files().items()})
     signals.held = monitor.held
     gc.freeze()  # this process does nothing else: the collector need not scan what is loaded
     try:

@@ -244,12 +244,16 @@ def test_an_export_does_not_replace_a_pipe_or_a_folder(tmp_path, events, stored,
     assert (tmp_path / "pipe.ndjson").is_fifo()
 
 
-def test_an_export_of_a_database_that_is_not_there_replaces_nothing(tmp_path, events) -> None:
+@pytest.mark.parametrize("shared", [False, True])
+def test_an_export_of_a_database_that_is_not_there_replaces_nothing(tmp_path, events, monkeypatch, shared) -> None:
+    if shared:  # with the read model, by two settings
+        monkeypatch.setenv("OPENCQRS__EVENT_STORE__URL", "sqlite:///opencqrs.db")
+        monkeypatch.setenv("OPENCQRS__DATABASE__URL", "sqlite:///opencqrs.db")
     copy, file = tmp_path / "copy.ndjson", tmp_path / "project" / "opencqrs.db"
     copy.write_text("of yesterday")
     refused = events("export", str(copy), "--overwrite")
     assert (refused.code, refused.out) == (2, "")
-    assert f"the event store is not there: {file} (event-store.url, built-in default)" in refused.err
+    assert f"the event store is not there: {file} (event-store.url, " in refused.err
     assert copy.read_text() == "of yesterday"
     assert not file.exists()
 

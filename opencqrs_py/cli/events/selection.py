@@ -67,12 +67,12 @@ def source_of(application: Application, *, must_exist: bool = False) -> EventSou
     Raises:
         click.UsageError: If it must exist, and is not there.
     """
-    for file, said in application.missing_files().items():
-        if said.startswith("event-store.url,"):
-            text = f"the event store is not there: {file} ({said})"
-            if must_exist:
-                raise click.UsageError(clean(text))
-            print_line(f"{text}; it is made now, and is empty", "yellow")
+    if (missing := application.missing_files().get("event-store.url")) is not None:
+        file, origin = missing
+        text = f"the event store is not there: {file} (event-store.url, {origin})"
+        if must_exist:
+            raise click.UsageError(clean(text))
+        print_line(f"{text}; it is made now, and is empty", "yellow")
     source: EventSource = application.event_store
     return source
 
