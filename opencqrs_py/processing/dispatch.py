@@ -29,7 +29,7 @@ from opencqrs_py.processing.decoding import NO_OBJECTS, Decoder, QuickDecoder, d
 from opencqrs_py.processing.event_types import ANYTHING, EventTypes, decoded_as, immutable, is_a, may_yield, plain
 from opencqrs_py.processing.exceptions import raise_interrupt
 from opencqrs_py.processing.field_names import spelling_of
-from opencqrs_py.processing.forks import FORKED, end_if_forked
+from opencqrs_py.processing.forks import FORKED
 from opencqrs_py.processing.interception import Interceptors
 from opencqrs_py.processing.reading import Reading
 from opencqrs_py.processing.roles import Kind
@@ -269,7 +269,6 @@ class Dispatcher:
                 if flushes:
                     work.unit.flush()
         except BaseException as error:  # only a real interrupt ends the process (K6)
-            end_if_forked(error)
             raise_interrupt(error)
             raise ChunkFailedError(index, error) from error
         lists = [[list(each) for each in zip(*of_chunk, strict=True)] for of_chunk in gathered]
@@ -364,7 +363,6 @@ class Dispatcher:
                 if flushes:
                     work.unit.flush()
         except BaseException as error:  # only a real interrupt ends the process (K6)
-            end_if_forked(error)
             raise_interrupt(error)
             in_hand = max(0, len(decoded) - length_hint(objects) - 1)
             raise ChunkFailedError(in_hand, error) from error
@@ -381,7 +379,6 @@ class Dispatcher:
                     if self._flushes:
                         work.unit.flush()
         except BaseException as error:  # only a real interrupt ends the process (K6)
-            end_if_forked(error)
             raise_interrupt(error)
             raise ChunkFailedError(0 if size == 1 else None, error) from error
 

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from opencqrs_py.errors import EventStoreError, ExplainedError, OpenCqrsError
 from opencqrs_py.model.masking import scrubbed
 from opencqrs_py.model.outcome import Failure, Origin
+from opencqrs_py.processing.forks import end_if_forked
 
 _MEMBERS: Any = BaseExceptionGroup.__dict__["exceptions"]  # of the class itself: a subclass may override it
 
@@ -61,7 +62,8 @@ def raise_interrupt(error: BaseException) -> None:
     from the project's code, and is an ordinary error. So is every other ``BaseException``: a panic of a Rust
     extension, ``SystemExit``, ``CancelledError``, ``GeneratorExit``.
 
-    In a worker of Spark there is no Ctrl-C: see ``interrupts_are_errors``.
+    In a worker of Spark there is no Ctrl-C: see ``interrupts_are_errors``. A process that the project's code has forked
+    ends here, see ``end_if_forked``.
 
     Raises:
         KeyboardInterrupt: If there is one, on the main thread.
@@ -69,6 +71,7 @@ def raise_interrupt(error: BaseException) -> None:
     Source:
         Decision K6.
     """
+    end_if_forked(error, depth=2)
     if current_thread() is not main_thread() or _interrupts.are_errors:
         return
     for one in leaves(error):

@@ -41,8 +41,9 @@ def _end(error: BaseException | None) -> NoReturn:
         code = 1
     try:
         _log.warning(
-            "process %d was forked in a handler, which has returned in it, too; it ends here with code %d, before it "
-            "handles what its parent does: end such a process with os._exit, or start it with multiprocessing",
+            "process %d was forked in a handler or another function of the project, and has left it; it ends here "
+            "with code %d, as it must not do its parent's work again: end such a process with os._exit, or start it "
+            "with multiprocessing",
             os.getpid(),
             code,
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
@@ -72,6 +74,20 @@ def test_a_job_that_had_nothing_to_do_is_not_called_idempotent(ids: tuple[int, .
 @job("repeats")
 def repeats(context: JobContext, connection: Connection) -> None:
     connection.execute(text("INSERT INTO elsewhere.seen VALUES (1)"))
+
+
+@job("forks")
+def forks(connection: Connection) -> None:
+    connection.execute(text("CREATE TABLE forked (n INTEGER)"))
+    child = os.fork()
+    if not child:
+        sys.exit(3)
+    connection.execute(text("INSERT INTO forked VALUES (:n)"), {"n": os.waitpid(child, 0)[1] >> 8})
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # of a process with threads
+def test_a_process_that_a_job_forks_ends_with_the_code_that_it_wants() -> None:
+    assert JobTest(forks).run().tables() == {"forked": ["(3,)"]}
 
 
 @pytest.mark.postgresql
