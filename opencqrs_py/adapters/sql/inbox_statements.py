@@ -67,7 +67,7 @@ class InboxStatements:
         for start in range(0, len(ordered), _MOST_ASKED):
             asked = " UNION ALL ".join(f"SELECT {int(hash_)} AS hash" for hash_ in ordered[start : start + _MOST_ASKED])
             rows = _raw(connection, f"SELECT hash, ({self._first_id}) FROM ({asked}) AS asked", (group,))  # noqa: S608
-            found.update((row[0], row[1]) for row in rows if row[1] is not None)
+            found.update(_ids_of(rows))
         return found
 
     def sizes(self, connection: Connection, group: str, hashes: Iterable[int], due_ms: int | None) -> FetchedRows:
@@ -117,8 +117,7 @@ class JsonInboxStatements(InboxStatements):
 
     @override
     def first_ids(self, connection: Connection, group: str, hashes: Collection[int]) -> dict[int, str]:
-        rows = _raw(connection, self._first_ids, (group, str(sorted(hashes))))
-        return {row[0]: row[1] for row in rows if row[1] is not None}
+        return _ids_of(_raw(connection, self._first_ids, (group, str(sorted(hashes)))))
 
 
 class ArrayInboxStatements(InboxStatements):
@@ -156,8 +155,7 @@ class ArrayInboxStatements(InboxStatements):
 
     @override
     def first_ids(self, connection: Connection, group: str, hashes: Collection[int]) -> dict[int, str]:
-        rows = _raw(connection, self._first_ids, (group, sorted(hashes)))
-        return {row[0]: row[1] for row in rows if row[1] is not None}
+        return _ids_of(_raw(connection, self._first_ids, (group, sorted(hashes))))
 
 
 def statements_of(database: Database) -> InboxStatements:
@@ -170,6 +168,11 @@ def statements_of(database: Database) -> InboxStatements:
 
 def _looked_up(group: str, places: Sequence[Place]) -> tuple[Any, ...]:
     return group, InboxStatus.PAUSED.value, [position for position, _ in places], [hash_ for _, hash_ in places]
+
+
+def _ids_of(rows: FetchedRows) -> dict[int, str]:
+    """Return the ids of sequences by hash, without the hashes of which no event waits."""
+    return {row[0]: row[1] for row in rows if row[1] is not None}
 
 
 def _type_of(column: TypeEngine[Any]) -> str:
