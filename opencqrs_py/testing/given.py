@@ -42,7 +42,7 @@ class GivenEvents:
         is an event.
 
         Raises:
-            TypeError: If it is nothing of that.
+            TypeError: If it is nothing of that, or an attribute of the ``dict`` is spelled with capitals.
         """
         position = len(self._given) + 1
         if isinstance(given, Event):
@@ -75,6 +75,9 @@ class GivenEvents:
 
     def _attributes(self, given: Any) -> dict[str, Any]:
         if isinstance(given, dict) and isinstance(given.get("type"), str):
+            if odd := [name for name in given if name != str(name).lower()]:
+                shown = f"'{odd[0]}', write '{str(odd[0]).lower()}'"
+                raise TypeError(f"attributes of an event are in lower case: not {shown}; fields go into 'data'")
             return {**given, "data": _plain(given.get("data"))}
         name = self._types.get(type(given)) or event_type_of(type(given))
         if name is None:
@@ -119,6 +122,20 @@ def choose(given: Sequence[Any], wanted: str) -> tuple[str, list[Member]]:
     group = _only(list(dict.fromkeys(name for member in members for name in _groups(member.value))), wanted)
     groups = [(member, {canonical(name) for name in _groups(member.value)}) for member in members]
     return group, [member for member, its in groups if canonical(group) in its or not its]
+
+
+def by_type(provide: Mapping[type, object] | None) -> Mapping[type, object] | None:
+    """Return what a test provides.
+
+    Raises:
+        TypeError: If something is not provided by its type.
+    """
+    for wanted in provide or ():
+        if not isinstance(wanted, type):
+            raise TypeError(
+                f"provide takes objects by the type that is asked for, such as {{Mailer: …}}, got {wanted!r}"
+            )
+    return provide
 
 
 def members_given(given: Sequence[Any], taker: str) -> list[Member]:

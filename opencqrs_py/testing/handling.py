@@ -35,7 +35,7 @@ from opencqrs_py.processing.sequence_resolvers import PerSubject
 from opencqrs_py.processing.sequencing import PartitionKeyResolver
 from opencqrs_py.testing.clock import FakeClock
 from opencqrs_py.testing.databases import opened_database, rows_in
-from opencqrs_py.testing.given import GivenEvents, choose
+from opencqrs_py.testing.given import GivenEvents, by_type, choose
 from opencqrs_py.testing.seen import RecordingTracker, Seen
 from opencqrs_py.testing.showing import difference, from_users_frame
 
@@ -76,6 +76,7 @@ class HandlerTest:
 
     Raises:
         ValueError: If there are no handlers, or handlers of several groups and none is named.
+        TypeError: If ``provide`` or ``retry`` is not what it should be.
         HandlerSignatureError: If a handler cannot be called as it is written.
         AssemblyError: If nothing provides what a handler class asks for.
     """
@@ -93,8 +94,10 @@ class HandlerTest:
         enveloped: bool = False,
         checkpointing: str = "auto",
     ) -> None:
+        if retry is not None and not callable(getattr(retry, "waits", None)):
+            raise TypeError(f"retry takes a back-off such as FixedBackOff(2, max_attempts=3), got {retry!r}")
         self.group, self._members = choose(handlers, group)
-        found = discover_members(self._members, provided=provide)
+        found = discover_members(self._members, provided=by_type(provide))
         self.clock = FakeClock()
         self.database = opened_database(database)
         self._closing = weakref.finalize(self, self.database.close if isinstance(database, str) else lambda: None)
@@ -232,8 +235,11 @@ class HandlerTest:
             context: What they get besides.
 
         Raises:
+            ValueError: If the position is negative.
             Exception: What an ``@on_reset`` function raised; then nothing was reset.
         """
+        if to < 0:
+            raise ValueError(f"reset takes the position after which the group continues, 0 for the start; got {to}")
         self.restart()
         reset = Reset(self.group, to, context, reason, in_milliseconds(self.clock.now()))
         calls = [of_reset(each.call, each.place, self._injector, ON_RESET) for each in self._resets]

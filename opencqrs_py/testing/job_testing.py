@@ -28,7 +28,7 @@ from opencqrs_py.model.partition import Partition
 from opencqrs_py.processing.binding import Work, run_on_start
 from opencqrs_py.testing.clock import FakeClock
 from opencqrs_py.testing.databases import opened_database, rows_in
-from opencqrs_py.testing.given import members_given
+from opencqrs_py.testing.given import by_type, members_given
 from opencqrs_py.testing.showing import difference, from_users_frame
 
 _NODE = "test"
@@ -56,6 +56,7 @@ class JobTest:
 
     Raises:
         ValueError: If there is no job, or several and none is named.
+        TypeError: If ``provide`` is not by type.
         HandlerSignatureError: If the job cannot be called as it is written.
         ConfigurationErrors: If the settings are wrong.
     """
@@ -69,7 +70,7 @@ class JobTest:
         provide: Mapping[type, object] | None = None,
         start: datetime | None = None,
     ) -> None:
-        found = discover_members(members_given(jobs, "a JobTest"), provided=provide)
+        found = discover_members(members_given(jobs, "a JobTest"), provided=by_type(provide))
         self.job = _only(found.jobs, name)
         self.clock = FakeClock() if start is None else FakeClock(start)
         self.database = opened_database(database)

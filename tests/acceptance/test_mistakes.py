@@ -61,7 +61,9 @@ def test_a_broken_line_is_named_and_nothing_of_its_file_is_imported(project, eve
     project.write("events.ndjson", f'{event_line(1)}\n{{"id": "2",\n{event_line(3)}\n')
     run = project.opencqrs("events", "import", "events.ndjson")
     assert run.code == 2
-    assert run.err.splitlines() == [
+    made, *lines = run.err.splitlines()
+    assert made.startswith("made a new SQLite database: ")
+    assert lines == [
         "[OCQ-230] not JSON (unexpected end of data at character 13 of the line)",
         "  where: events.ndjson:2",
         "  fix:   fix the line and import again; nothing of this file was imported",

@@ -205,6 +205,18 @@ def test_overwriting_is_asked_for(tmp_path, events) -> None:
     assert Path("a.ndjson").read_bytes() == Path("in.ndjson").read_bytes()
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_an_export_through_a_link_writes_the_file_that_it_leads_to(tmp_path, events, there) -> None:
+    events("import", write_lines(tmp_path / "in.ndjson", [event(1)]))
+    target, link = tmp_path / "backup.ndjson", tmp_path / "latest.ndjson"
+    if there:
+        target.write_text("before")
+    link.symlink_to(target)
+    assert events("export", str(link), *(["--overwrite"] if there else [])).out == "exported 1 event\n"
+    assert link.is_symlink()
+    assert target.read_bytes() == (tmp_path / "in.ndjson").read_bytes()
+
+
 def test_an_export_that_breaks_off_leaves_nothing(tmp_path, events, monkeypatch) -> None:
     events("import", write_lines(tmp_path / "in.ndjson", [event(1)]))
     (tmp_path / "full").mkdir()
@@ -230,6 +242,15 @@ def test_a_database_that_is_not_there_is_not_taken_for_an_empty_one_in_silence(t
     said = f"the event store is not there: {file} (event-store.url, built-in default); it is made now, and is empty\n"
     assert said in events(*command).err
     assert said not in events(*command).err
+
+
+@pytest.mark.parametrize("command", [("import", "in.ndjson"), ("append", "--type", "t")])
+def test_adding_to_a_database_that_is_not_there_says_where_it_is_made(tmp_path, events, command) -> None:
+    write_lines(Path("in.ndjson"), [event(1)])
+    file = tmp_path / "project" / "opencqrs.db"
+    said = f"made a new SQLite database: {file} (event-store.url, built-in default)\n"
+    assert events(*command).err == said
+    assert events(*command).err == ""
 
 
 @pytest.mark.parametrize("overwrite", [(), ("--overwrite",)])
@@ -630,6 +651,17 @@ def test_an_export_does_not_become_part_of_the_log_that_it_is_made_of(tmp_path, 
     for ignored in ("_2.ndjson", ".2.ndjson"):
         assert events("export", str(files / ignored)).out == "exported 3 events\n"
     assert events("stats", "--format", "json").json["events"] == 3
+
+
+def test_an_export_through_a_link_does_not_become_part_of_the_log(tmp_path, events, files) -> None:
+    link = tmp_path / "latest.ndjson"
+    link.symlink_to(files / "1.ndjson")
+    (files / "linked.ndjson").symlink_to(tmp_path / "elsewhere.txt")
+    for name in (link, files / "linked.ndjson"):
+        refused = events("export", str(name), "--overwrite")
+        assert f"the event store is {files}, and {name} would belong to it: its events would be" in refused.err
+    assert (files / "1.ndjson").read_bytes().count(b"\n") == 3
+    assert not (tmp_path / "elsewhere.txt").exists()
 
 
 def test_an_export_does_not_replace_the_file_that_it_is_made_of(events, files, monkeypatch) -> None:

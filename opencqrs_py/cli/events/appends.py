@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import click
@@ -15,7 +17,7 @@ from opencqrs_py.assembly.application import Application
 from opencqrs_py.cli.events.display import summed_up
 from opencqrs_py.cli.events.selection import Text
 from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
-from opencqrs_py.cli.output import print_json, stdout
+from opencqrs_py.cli.output import print_json, print_line, stdout
 from opencqrs_py.cli.streams import standard_input
 from opencqrs_py.errors import EventFormatError, EventStoreError
 from opencqrs_py.model.appending import Precondition, SubjectIsOnEventId, SubjectIsPopulated, SubjectIsPristine
@@ -24,20 +26,25 @@ from opencqrs_py.model.event import Event
 from opencqrs_py.processing.ports import EventStore, gives_ids
 
 
-def writable_store(application: Application) -> EventStore:
-    """Return the application's event store.
+@contextmanager
+def writable_store(application: Application) -> Iterator[EventStore]:
+    """Open the application's event store; at the end, report its SQLite file if there was none, as in a wrong folder.
 
     Raises:
         EventStoreError: OCQ-343, if it can only be read.
     """
-    store = application.event_store
+    store, missing = application.event_store, application.missing_files().get("event-store.url")
     if not isinstance(store, EventStore):
         fix = (
             "set event-store.url to a SQL database, without event-store.mapping; to add to a folder of files, put a "
             "new file there whose name sorts after all others"
         )
         raise EventStoreError("OCQ-343", "events cannot be added to this event store", "event-store.url", fix)
-    return store
+    try:
+        yield store
+    finally:
+        if missing is not None and Path(missing[0]).exists():
+            print_line(f"made a new SQLite database: {missing[0]} (event-store.url, {missing[1]})", "yellow")
 
 
 _SOURCE = "urn:opencqrs:command-line"
@@ -81,10 +88,10 @@ def append_command(
         raise click.UsageError("give events, or the options --type, --subject and so on for one event")
     wanted = list(_parsed(events)) if events else [_made_up(given)]
     preconditions = _preconditions(if_pristine, if_populated, if_on)
-    store = writable_store(options.application())
-    for name in _NOT_KEPT.keys() & given.keys() if gives_ids(store) else ():
-        raise click.UsageError(f"{_NOT_KEPT[name]} is of no use: this event store gives ids and times of its own")
-    appended = store.append(wanted, preconditions)
+    with writable_store(options.application()) as store:
+        for name in _NOT_KEPT.keys() & given.keys() if gives_ids(store) else ():
+            raise click.UsageError(f"{_NOT_KEPT[name]} is of no use: this event store gives ids and times of its own")
+        appended = store.append(wanted, preconditions)
     if as_json:
         ids = [event.id for event in wanted] if appended.ids is None else appended.ids
         print_json({"events": appended.given, "added": appended.added, "ids": ids})

@@ -94,12 +94,17 @@ def _check_replaceable(file: str, *, overwrite: bool) -> None:
 
 def _check_not_in_log(file: Path, source: EventSource) -> None:
     """Refuse a file that would become part of the log that it is written from, or replace it."""
-    if not isinstance(source, FileEventSource) or file.name.startswith((".", "_")) or format_of(file.name) is None:
-        return  # names that a log ignores
-    log, folder = source.path.resolve(), file.parent.resolve()
-    if log == folder or log == folder / file.name:
-        does = "belong to it: its events would be there twice" if log == folder else "replace it"
-        raise click.UsageError(f"the event store is {source.path}, and {file} would {does}; write to another folder")
+    if not isinstance(source, FileEventSource):
+        return
+    log = source.path.resolve()
+    for place in (file.parent.resolve() / file.name, file.resolve()):  # of a link, and of what it leads to
+        if place.name.startswith((".", "_")) or format_of(place.name) is None:
+            continue  # names that a log ignores
+        if log in (place.parent, place):
+            does = "replace it" if log == place else "belong to it: its events would be there twice"
+            raise click.UsageError(
+                f"the event store is {source.path}, and {file} would {does}; write to another folder"
+            )
 
 
 def _format(file: str, kind: str | None) -> FileFormat:
@@ -126,7 +131,7 @@ def _opened(file: str) -> Iterator[BinaryIO]:
             yield sys.stdout.buffer
             sys.stdout.buffer.flush()
         else:
-            with written_whole(Path(file)) as target:
+            with written_whole(Path(file).resolve()) as target:  # a link stays one: its target is replaced
                 yield target
     except BrokenPipeError:
         raise

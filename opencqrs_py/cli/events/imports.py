@@ -48,14 +48,14 @@ def import_command(files: tuple[str, ...], options: ProjectOptions, *, new_ids: 
     own and recognises no event, so an import there needs --new-ids.
     """
     names = _expanded(files)
-    store = writable_store(options.application())
-    if gives_ids(store) and not new_ids:
-        raise _not_asked_for()
     done = []
-    for name in names:
-        done.append(_import(store, name, ProgressReport("read")))
-        if len(names) > 1 and not as_json:
-            stdout().print(clean(f"{name}: {summed_up(done[-1].added, done[-1].events, 'imported')}"), markup=False)
+    with writable_store(options.application()) as store:
+        if gives_ids(store) and not new_ids:
+            raise _not_asked_for()
+        for name in names:
+            done.append(_import(store, name, ProgressReport("read")))
+            if len(names) > 1 and not as_json:
+                stdout().print(clean(f"{name}: {summed_up(done[-1].added, done[-1].events, 'imported')}"), markup=False)
     _print(done, as_json=as_json)
 
 

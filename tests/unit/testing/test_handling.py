@@ -238,6 +238,23 @@ def test_what_cannot_be_tested_is_refused(given: list[Any], options: dict[str, A
         HandlerTest(*given, **options)
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"retry": 3}, "retry takes a back-off such as FixedBackOff(2, max_attempts=3), got 3"),
+        ({"provide": {"Mailer": object()}}, "provide takes objects by the type that is asked for, such as {Mailer: …}"),
+    ],
+)
+def test_options_of_another_type_are_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(TypeError, match=re.escape(said)):
+        HandlerTest(lend, **options)
+
+
+def test_a_reset_to_a_position_before_the_log_is_refused() -> None:
+    with pytest.raises(ValueError, match="reset takes the position after which the group continues, 0 for the start"):
+        HandlerTest(tables, lend).reset(-1)
+
+
 def test_only_modules_functions_and_classes_have_handlers() -> None:
     with pytest.raises(TypeError, match="takes modules, functions and classes, got 'library'"):
         HandlerTest("library")  # type: ignore[arg-type]
@@ -697,6 +714,10 @@ def test_classes_may_be_named_by_a_map_of_types() -> None:
         ({"data": {}}, "a dict without 'type' is not an event"),
         (BookEvent("1"), "a BookEvent is not an event: write @event_type"),
         ({"type": "t", "data": object()}, "a object cannot become JSON"),
+        (
+            {"type": "t", "Subject": "/books/1"},
+            "attributes of an event are in lower case: not 'Subject', write 'subject'",
+        ),
     ],
 )
 def test_what_is_no_event_is_refused(given: Any, said: str) -> None:
