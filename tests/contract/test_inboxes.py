@@ -17,6 +17,7 @@ from opencqrs_py.adapters.sql import Database, SqlProgressTracker
 from opencqrs_py.adapters.sql.dialect import DatabaseBusyError
 from opencqrs_py.adapters.sql.inbox import SqlInbox
 from opencqrs_py.adapters.sql.tables import INBOX, PROGRESS
+from opencqrs_py.errors import InboxError
 from opencqrs_py.model import Cursor, layout
 from opencqrs_py.model.ahead import Ahead
 from opencqrs_py.model.inbox import Fetching, InboxChange, InboxEntry
@@ -60,6 +61,24 @@ class TestSqlInbox(InboxContract):
         assert sum(one.startswith("SELECT") for one in sent) <= 3
         assert [one.position for one in tracker.due("group", WHOLE, LATER, 1_000)[0]] == [10_001]
         assert len(tracker.entries("group")) == count
+
+    @pytest.mark.parametrize(
+        ("changed", "said"),
+        [
+            ({"sequence_hash": 5}, "column sequence_hash of opencqrs_inbox was changed by something else"),
+            ({"sequence_id": '"b\u00fccher/1"'}, "column sequence_id of opencqrs_inbox was changed by something else"),
+            ({"sequence_id": "books/1"}, "column sequence_id of opencqrs_inbox was changed by something else"),
+            ({"sequence_id": "1"}, "column sequence_id of opencqrs_inbox was changed by something else"),
+        ],
+    )
+    def test_rows_that_no_statement_would_find_are_reported_and_not_tried_without_end(
+        self, tracker: SqlProgressTracker, cursor: Cursor, database: Database, changed: dict[str, Any], said: str
+    ) -> None:
+        self.put(tracker, cursor, entry(1, "books/1"))
+        with database.writing() as connection:
+            connection.execute(update(database.table(INBOX)).values(**changed))
+        with pytest.raises(InboxError, match=f"OCQ-617.*{said}"):
+            tracker.due("group", WHOLE, LATER, 10)
 
     def test_more_events_than_a_statement_may_name_are_removed_by_several(
         self, tracker: SqlProgressTracker, cursor: Cursor, monkeypatch: pytest.MonkeyPatch

@@ -35,6 +35,7 @@ from opencqrs_py.adapters.sql.inbox_rows import (
     id_of,
     key_of,
     milliseconds,
+    misfit,
     ms_of,
     row_of,
     time_of,
@@ -108,7 +109,11 @@ class SqlInbox:
     def due(
         self, connection: Connection, group: str, partition: Partition, until: datetime, most: int, fetching: Fetching
     ) -> list[tuple[InboxEntry, ...]]:
-        """Return the events of the sequences that have been due for longest, see ``Inbox``."""
+        """Return the events of the sequences that have been due for longest, see ``Inbox``.
+
+        Raises:
+            InboxError: OCQ-617, if hash and id of a sequence do not belong together.
+        """
         columns = self._table.c
         is_due = columns.due_ms <= milliseconds(until)
         key = (columns.sequence_hash, columns.sequence_id)
@@ -116,6 +121,8 @@ class SqlInbox:
         firsts = dict.fromkeys(map(tuple, _raw(connection, ordered.limit(_sequences_of(most)))))
         if not firsts:
             return []
+        if (odd := next(filter(None, (misfit(group, key) for key in firsts)), None)) is not None:
+            raise odd
         due_ms = milliseconds(until) if fetching is Fetching.DUE else None
         if len(firsts) > 1:
             firsts = self._fitting(connection, group, firsts, most, due_ms)

@@ -11,6 +11,7 @@ from json.encoder import encode_basestring_ascii
 from typing import Any
 
 from opencqrs_py.adapters.sql.tables import INBOX
+from opencqrs_py.errors import InboxError
 from opencqrs_py.model.inbox import MOVING, AttemptError, InboxEntry, InboxStatus, as_entry
 from opencqrs_py.model.naming import storable
 from opencqrs_py.model.partition import hash_of
@@ -36,6 +37,25 @@ SequenceKey = tuple[int, str]
 def key_of(sequence_id: str) -> SequenceKey:
     """Return what a sequence is stored as: its id as JSON in ASCII, which every database keeps as it is."""
     return hash_of(sequence_id), encode_basestring_ascii(sequence_id)
+
+
+def misfit(group: str, key: SequenceKey) -> InboxError | None:
+    """Return the error that hash and id of a row do not belong together; ``None`` if they do.
+
+    Such rows are found where events are looked for, and not where they are changed: they would be tried without end.
+    """
+    hash_, text = key
+    try:
+        right, ascii_ = key_of(id_of(text))
+    except (ValueError, AttributeError):  # no JSON, or no string
+        right, ascii_ = hash_, ""
+    if (right, ascii_) == key:
+        return None
+    column = "sequence_id" if ascii_ != text else "sequence_hash"
+    value = f"set sequence_hash to {right} in these rows" if column == "sequence_hash" else "restore these rows"
+    what = f"column {column} of {INBOX.name} was changed by something else: its events cannot be tried"
+    where = f"group '{group}', sequence_hash {hash_}, sequence_id {text}"
+    return InboxError("OCQ-617", what, where, f"stop the group, and {value}")
 
 
 def row_of(entry: InboxEntry, key: SequenceKey, *, first: bool) -> tuple[Any, ...]:
