@@ -312,11 +312,11 @@ def _position(value: object) -> str:
 
 def read_cron(value: object) -> str:
     """Return a cron expression as it is written, or raise what pydantic takes for a refusal."""
-    from opencqrs_py.model.cron import standard_cron  # noqa: PLC0415 few settings have one
+    from opencqrs_py.model.cron import cron_parts  # noqa: PLC0415 few settings have one
 
     text = text_of(value).strip()
     try:
-        standard_cron(text)
+        cron_parts(text)
     except ValueError as error:
         reason = str(error).rpartition(": ")[2].lower()
         fix = (

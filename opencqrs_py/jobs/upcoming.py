@@ -67,7 +67,8 @@ def _described(schedule: Schedule, at: datetime) -> Upcoming:
 
 def _note_of_gap(schedule: CronSchedule, local: datetime) -> str:
     """Return which times of day do not exist that run at the end of the gap; empty if none do."""
-    before = (local.astimezone(UTC) - _SECOND).astimezone(local.tzinfo)
+    minute = local.replace(second=0)  # of a tick with seconds it is the minute that has moved
+    before = (minute.astimezone(UTC) - _SECOND).astimezone(local.tzinfo)
     wall = local.replace(tzinfo=UTC)
     begin = before.replace(tzinfo=UTC) + _SECOND
     by_the_clock = CronSchedule(schedule.expression)  # the expression where clocks never change

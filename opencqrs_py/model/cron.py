@@ -17,11 +17,11 @@ _MACROS = {
 _WITH_SECONDS = 6  # fields
 
 
-def standard_cron(expression: str) -> str:
-    """Return a cron expression without common extensions: ``@daily`` and the like, and ``?`` for ``*``.
+def cron_parts(expression: str) -> tuple[tuple[int, ...], str]:
+    """Return the seconds of a cron expression and its five other fields, without common extensions.
 
-    Six fields that begin with second 0 equal the other five, for which cron defines the meaning of a time
-    of day that does not exist, or that occurs twice.
+    ``@daily`` and the like become fields, and ``?`` becomes ``*``. The seconds stand apart because cron defines only
+    for five fields the meaning of a time of day that does not exist, or that occurs twice.
 
     Raises:
         ValueError: If it is not a cron expression.
@@ -31,7 +31,7 @@ def standard_cron(expression: str) -> str:
     said = " ".join(expression.split())
     standard = _MACROS.get(said.lower(), said).replace("?", "*")
     try:
-        CronSim(standard, datetime(2000, 1, 1, tzinfo=UTC))
+        seconds = tuple(sorted(CronSim(standard, datetime(2000, 1, 1, tzinfo=UTC)).seconds))
     except CronSimError as error:
         raise ValueError(f"'{expression}' is not a cron expression: {error}") from None
-    return standard.removeprefix("0 ") if len(standard.split()) == _WITH_SECONDS else standard
+    return seconds, standard.partition(" ")[2] if len(standard.split()) == _WITH_SECONDS else standard

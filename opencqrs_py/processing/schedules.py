@@ -9,7 +9,9 @@ from typing import Protocol
 from cronsim import CronSim
 from typing_extensions import override
 
-from opencqrs_py.model.cron import standard_cron
+from opencqrs_py.model.cron import cron_parts
+
+_MINUTE = timedelta(minutes=1)
 
 
 class Schedule(Protocol):
@@ -71,8 +73,8 @@ class FixedRate(_AtIntervals):
 class CronSchedule(Schedule):
     """Ticks by a cron expression of five fields, or of six with seconds first.
 
-    ``?`` means ``*``, and ``@daily`` and the like are known. A tick in the hour that summer time skips is at the
-    end of that hour; a fixed time in the hour that occurs twice is one tick.
+    ``?`` means ``*``, and ``@daily`` and the like are known. A fixed time in the hour that summer time skips is at the
+    end of that hour; one in the hour that occurs twice is one tick. Whether it is fixed depends on minutes and hours.
 
     Attributes:
         expression: The expression.
@@ -84,16 +86,20 @@ class CronSchedule(Schedule):
 
     expression: str
     zone: tzinfo = UTC
-    _standard: str = field(init=False, repr=False, compare=False)
+    _minutes: str = field(init=False, repr=False, compare=False)  # the five fields
+    _seconds: tuple[timedelta, ...] = field(init=False, repr=False, compare=False)  # after each minute, in order
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_standard", standard_cron(self.expression))
+        seconds, minutes = cron_parts(self.expression)
+        object.__setattr__(self, "_minutes", minutes)
+        object.__setattr__(self, "_seconds", tuple(timedelta(seconds=each) for each in seconds))
 
     @override
     def first(self, start: datetime) -> datetime:
-        ticks = (each.astimezone(start.tzinfo) for each in CronSim(self._standard, start.astimezone(self.zone)))
+        before = (start - _MINUTE).astimezone(self.zone)  # the current minute may have ticks left
+        minutes = (each.astimezone(start.tzinfo) for each in CronSim(self._minutes, before))
         # While an hour occurs for the second time, its ticks of the first time are returned, too.
-        return next(each for each in ticks if each > start)
+        return next(tick for each in minutes for tick in (each + after for after in self._seconds) if tick > start)
 
     @override
     def following(self, tick: datetime, end: datetime) -> datetime:
