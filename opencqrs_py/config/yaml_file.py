@@ -141,7 +141,7 @@ class _Reader:
                 what = "a key is a list or a section"
                 self.findings.error(Code.WRONG_SHAPE, what, self.at(key.start_mark), "write a text as key")
             elif key.value == "<<" and key.style in _PLAIN_STYLES:
-                inherited += value.value if isinstance(value, yaml.SequenceNode) else [value]
+                inherited += self._merged(value.value if isinstance(value, yaml.SequenceNode) else [value])
             elif key.value in pairs:
                 first = pairs[key.value][0].start_mark.line + 1
                 what = f"the key {key.value} stands there twice, first in line {first}"
@@ -150,9 +150,19 @@ class _Reader:
             else:
                 pairs[key.value] = (key, value)
         for mapping in inherited:
-            if isinstance(mapping, yaml.MappingNode):
-                pairs = self._pairs(mapping, (*ancestors, id(node))) | pairs
+            pairs = self._pairs(mapping, (*ancestors, id(node))) | pairs
         return pairs
+
+    def _merged(self, nodes: list[yaml.Node]) -> Iterator[yaml.MappingNode]:
+        """Yield the sections among the values of ``<<``; report a text or a list, but not a section left empty."""
+        for node in nodes:
+            if isinstance(node, yaml.MappingNode):
+                yield node
+            elif not (isinstance(node, yaml.ScalarNode) and _scalar(node) in {None, Nothing.EMPTY}):
+                is_name = isinstance(node, yaml.ScalarNode)
+                what = f"<< is followed by {f'the text {node.value}' if is_name else 'a list'}, not by a section"
+                fix = f"put a * before the name of an anchor{', without quotes' if is_name else ''}"
+                self.findings.error(Code.WRONG_SHAPE, what, self.at(node.start_mark), fix)
 
     def _count(self, node: yaml.Node) -> None:
         """Count what is in a collection, as often as it is used, up to what can be wanted."""

@@ -438,6 +438,29 @@ def test_a_broken_file_is_reported_with_its_place(project, yaml, where, fix):
     assert (error.code, error.where, error.fix) == ("OCQ-101", where, fix)
 
 
+@pytest.mark.parametrize(
+    ("merged", "said"),
+    [
+        ("shared", "<< is followed by the text shared, not by a section"),
+        ("'*shared'", "<< is followed by the text *shared, not by a section"),
+        ("[*shared, other]", "<< is followed by the text other, not by a section"),
+        ("[[*shared]]", "<< is followed by a list, not by a section"),
+    ],
+)
+def test_a_merge_of_no_section_is_an_error(project, merged, said):
+    yaml = f"shared: &shared {{max-attempts: 3}}\nopencqrs.event-handling.standard.retry:\n  <<: {merged}\n"
+    error = project.yaml(yaml).error()
+    assert (error.code, error.what, error.where.partition(":")[2][:2]) == ("OCQ-107", said, "3:")
+
+
+@pytest.mark.parametrize("merged", ["*shared", "*nothing", "[*nothing, *shared]", "", "~"])
+def test_a_merge_takes_over_sections_even_empty_ones(project, merged):
+    yaml = "shared: &shared {max-attempts: 3}\nnothing: &nothing\n"
+    yaml += f"opencqrs.event-handling.standard.retry:\n  <<: {merged}\n  policy: fixed\n"
+    standard = project.yaml(yaml).load().settings.event_handling.standard
+    assert standard.retry.max_attempts == (3 if "shared" in merged else None)
+
+
 def test_without_any_file_everything_is_built_in(project):
     configuration = project.load()
     assert configuration.files == ()
