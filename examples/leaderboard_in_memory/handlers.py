@@ -10,9 +10,11 @@ from opencqrs_py import (
     CheckpointParticipant,
     CheckpointTrigger,
     ProcessingContext,
+    Reset,
     checkpointing,
     event_handling,
     event_type,
+    on_reset,
 )
 from opencqrs_py.model import Partition
 
@@ -31,7 +33,7 @@ class RoundWon:
 
 @dataclass
 class Board:
-    """The points of the players of one partition, as of the event at a position."""
+    """The points of the players of one partition, with all rounds up to a position."""
 
     position: int
     points: dict[str, int]
@@ -52,6 +54,10 @@ class Leaderboard(CheckpointParticipant):
             msg = f"{file} is gone, and the progress is at {resume_at}: opencqrs groups reset leaderboard --to tail"
             raise FileNotFoundError(msg)
         board = Board(**json.loads(file.read_text("utf-8"))) if file.exists() else Board(0, {})
+        if board.position < resume_at:  # a restored backup: the rounds in between would not come again
+            msg = f"{file} ends at {board.position}, and the progress is at {resume_at}: "
+            msg += "put back the newer file, or opencqrs groups reset leaderboard --to tail"
+            raise ValueError(msg)
         self.boards[partition] = board
         self.save(partition)  # from here on there is one
 
@@ -66,13 +72,16 @@ class Leaderboard(CheckpointParticipant):
             trigger.request()
 
     def on_checkpoint(self, partition: Partition, requested: int) -> int:
-        """Save a snapshot."""
+        """Save a snapshot, which covers what was requested, too: it may be a round of another partition."""
+        board = self.boards[partition]
+        board.position = max(board.position, requested)
         self.save(partition)
-        return max(requested, self.saved[partition])
+        return board.position
 
     def on_partition_closed(self, partition: Partition) -> None:
         """Forget the board: another process may have it now."""
-        del self.boards[partition], self.saved[partition]
+        self.boards.pop(partition, None)  # there is none if its claim has failed
+        self.saved.pop(partition, None)
 
     def save(self, partition: Partition) -> None:
         """Write a board to its file; a reader finds the old one or the new one."""
@@ -87,3 +96,13 @@ class Leaderboard(CheckpointParticipant):
 def file_of(partition: Partition) -> Path:
     """Return where the board of a partition is saved."""
     return FOLDER / f"{partition.residue}-of-{partition.modulus}.json"
+
+
+@on_reset("leaderboard")
+def remove_snapshots(reset: Reset) -> None:
+    """Remove the boards: they would leave out the rounds that come again."""
+    if reset.position:
+        msg = "a board cannot go back to a moment in between: opencqrs groups reset leaderboard --to tail"
+        raise ValueError(msg)
+    for file in FOLDER.glob("*.json"):
+        file.unlink()

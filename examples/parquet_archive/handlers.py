@@ -13,9 +13,11 @@ from opencqrs_py import (
     CheckpointParticipant,
     CheckpointTrigger,
     ProcessingContext,
+    Reset,
     checkpointing,
     event_handling,
     event_type,
+    on_reset,
 )
 from opencqrs_py.model import Partition
 
@@ -88,6 +90,21 @@ class Archive(CheckpointParticipant):
 
     def on_partition_closed(self, partition: Partition) -> None:
         """Forget what was not written: it comes again."""
-        buffer = self.buffers.pop(partition)
-        if buffer.timer is not None:
+        buffer = self.buffers.pop(partition, None)  # there is none if its claim has failed
+        if buffer is not None and buffer.timer is not None:
             buffer.timer.cancel()
+
+
+@on_reset("archive")
+def remove_files(reset: Reset) -> None:
+    """Remove the files whose events come again, also those of partitions that there were before."""
+    gone = []
+    for file in sorted(FOLDER.glob("*.parquet")):
+        first, last = map(int, file.stem.split("-")[3:])
+        if first <= reset.position < last:
+            msg = f"{file} has events before and after {reset.position}: reset to {first - 1}, or --to tail"
+            raise ValueError(msg)
+        if first > reset.position:
+            gone.append(file)
+    for file in gone:
+        file.unlink()

@@ -11,9 +11,11 @@ from opencqrs_py import (
     CheckpointParticipant,
     CheckpointTrigger,
     ProcessingContext,
+    Reset,
     checkpointing,
     event_handling,
     event_type,
+    on_reset,
 )
 from opencqrs_py.model import Partition
 
@@ -49,6 +51,10 @@ class SearchIndex(CheckpointParticipant):
         if row is None:
             msg = f"the index knows nothing, and the progress is at {resume_at}: opencqrs groups reset search --to tail"
             raise LookupError(msg)
+        if row[0] < resume_at:  # a restored backup: the pages saved in between would not come again
+            msg = f"the index is at {row[0]}, and the progress is at {resume_at}: "
+            msg += f"opencqrs groups reset search --to-position {row[0]}"
+            raise LookupError(msg)
         self.positions[partition], self.pages[partition] = row[0], {}
 
     @event_handling
@@ -62,9 +68,9 @@ class SearchIndex(CheckpointParticipant):
         if len(pages) >= EVERY:
             trigger.request()
 
-    def on_checkpoint(self, partition: Partition, _requested: int) -> int:
+    def on_checkpoint(self, partition: Partition, requested: int) -> int:
         """Send the bulk and its position; return what the index says then."""
-        position = self.positions[partition]
+        position = self.positions[partition] = max(self.positions[partition], requested)
         with closing(sqlite3.connect(INDEX)) as index, index:
             index.executemany("INSERT OR REPLACE INTO pages VALUES (?, ?)", self.pages[partition].items())
             index.execute("INSERT OR REPLACE INTO positions VALUES (?, ?)", [str(partition), position])
@@ -73,4 +79,15 @@ class SearchIndex(CheckpointParticipant):
 
     def on_partition_closed(self, partition: Partition) -> None:
         """Forget what was not sent: it comes again."""
-        del self.positions[partition], self.pages[partition]
+        self.positions.pop(partition, None)  # there is none if its claim has failed
+        self.pages.pop(partition, None)
+
+
+@on_reset("search")
+def set_back(reset: Reset) -> None:
+    """Move the position of the index, too: it would leave out the pages that come again."""
+    with closing(sqlite3.connect(INDEX)) as index, index:
+        if index.execute("SELECT count(*) FROM sqlite_master WHERE name = 'positions'").fetchone()[0]:
+            index.execute("UPDATE positions SET position = ?", [reset.position])
+            if not reset.position:
+                index.execute("DELETE FROM pages")

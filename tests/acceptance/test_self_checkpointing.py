@@ -6,8 +6,10 @@ import os
 import re
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -103,6 +105,74 @@ def test_an_example_that_is_killed_in_between_comes_to_the_same(name: str, tmp_p
     assert min(positions.values()) < 5_000 * 5
     run(folder, running[0])
     assert run(folder, report) == shown
+
+
+RESETS = [  # how events are handled otherwise, and how the report shows that
+    ("leaderboard_in_memory", "+ event.points", "+ 2 * event.points", "1. Ada       7,404"),
+    ("search_index", "= event.text", "= ''", "0 pages with"),
+]
+
+
+@pytest.mark.release(name="search_index")
+@pytest.mark.parametrize(("name", "before", "after", "shown"), RESETS)
+def test_what_an_example_keeps_is_made_again_after_a_reset(
+    name: str, before: str, after: str, shown: str, tmp_path: Path
+) -> None:
+    folder = example(name, tmp_path)
+    made, imported, running, (report, _) = console(name)
+    for line in (made[0], imported[0], running[0]):
+        run(folder, line)
+    handlers = folder / "handlers.py"
+    text = handlers.read_text("utf-8")
+    assert before in text
+    handlers.write_text(text.replace(before, after), "utf-8")
+    (group,) = re.findall(r'^@checkpointing\("(\w+)"\)', text, re.MULTILINE)
+    run(folder, f"opencqrs groups reset {group} --to tail")
+    run(folder, running[0])
+    assert run(folder, report)[0].startswith(shown)
+
+
+@pytest.mark.release
+def test_the_archive_has_each_trip_once_after_resets(tmp_path: Path) -> None:
+    folder = example("parquet_archive", tmp_path)
+    made, imported, running, (report, shown) = console("parquet_archive")
+    for line in (made[0], imported[0], running[0]):
+        run(folder, line)
+    with pytest.raises(AssertionError, match=r"has events before and after 700: reset to 0, or --to tail"):
+        run(folder, "opencqrs groups reset archive --to-position 700")  # its file would be removed as a whole
+    run(folder, "opencqrs groups partitions archive 2")
+    run(folder, "opencqrs groups reset archive --to tail")
+    run(folder, running[0])
+    (first, second) = run(folder, report)
+    assert first.startswith("25,000 trips in ")
+    assert first.endswith(" files, 25,000 of them different")
+    assert second == shown[1]
+
+
+@pytest.mark.release
+@pytest.mark.parametrize(
+    ("name", "said"), [("leaderboard_in_memory", " ends at 10, "), ("search_index", " is at 10, ")]
+)
+def test_an_example_refuses_what_is_older_than_the_progress(name: str, said: str, tmp_path: Path) -> None:
+    folder = example(name, tmp_path)
+    for line, _ in console(name)[:3]:
+        run(folder, line)
+    if name == "search_index":
+        with closing(sqlite3.connect(folder / "index.db")) as index, index:
+            index.execute("UPDATE positions SET position = 10")
+    else:
+        for file in (folder / "snapshots").iterdir():
+            file.write_text('{"position": 10, "points": {}}')
+    with subprocess.Popen(
+        command("opencqrs run"),
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        assert any("on_partition_claimed has failed" in line and said in line for line in process.stderr)
+        process.kill()
 
 
 @pytest.mark.release
