@@ -125,6 +125,29 @@ def test_capital_letters_sort_before_small_ones_and_10_before_9(tmp_path, source
     assert ids(source) == ["0", "1", "2", "3"]
 
 
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (("1.ndjson", "10.ndjson", "9.ndjson"), "10.ndjson comes before 9.ndjson"),
+        (("log-10.ndjson.gz", "log-9.ndjson"), "log-10.ndjson.gz comes before log-9.ndjson"),
+        (("2026-10-1.ndjson", "2026-9-30.parquet"), "2026-10-1.ndjson comes before 2026-9-30.parquet"),
+        (("08.ndjson", "09.ndjson", "10.ndjson"), ""),
+        (("a10.ndjson", "b9.ndjson"), ""),
+        (("2026-01-05T09-00.ndjson", "2026-01-05T10-00.ndjson"), ""),
+        (("0198c0de-7000.ndjson", "0198c0df-10.ndjson"), ""),
+    ],
+)
+def test_names_whose_numbers_are_in_another_order_are_logged_once(tmp_path, source, caplog, names, said: str) -> None:
+    for number, name in enumerate(names):
+        put(tmp_path / name, number)
+    assert ids(source) == [str(number) for number in range(len(names))]
+    put(tmp_path / "z-10.ndjson", 10)
+    put(tmp_path / "z-9.ndjson", 9)
+    source.renew()
+    (logged,) = caplog.messages
+    assert f"in {tmp_path}, {said or 'z-10.ndjson comes before z-9.ndjson'}: names are compared character by" in logged
+
+
 def test_empty_lines_and_foreign_line_ends_hold_no_event(tmp_path, source) -> None:
     (tmp_path / "a.ndjson").write_bytes(b"\n \r\n" + line(1).replace(b"\n", b"\r\n") + b"\t\n\n" + line(2) + b"\n")
     assert [(one.position, one.id) for one in source.read(0, 9, ALL).events] == [(1, "1"), (2, "2")]

@@ -299,6 +299,15 @@ def test_files_of_a_folder_that_are_not_imported_are_named(tmp_path, events) -> 
     assert "in folder, events.json is not a file of events and is ignored; names of files of events end with" in ran.err
 
 
+def test_files_of_a_folder_whose_numbers_are_in_another_order_are_named(tmp_path, events) -> None:
+    (tmp_path / "folder").mkdir()
+    for number in (9, 10):
+        write_lines(tmp_path / "folder" / f"{number}.ndjson", [event(number)])
+    ran = events("import", "folder")
+    assert ran.code == 0
+    assert "in folder, 10.ndjson comes before 9.ndjson: names are compared character by character" in ran.err
+
+
 def test_a_folder_that_holds_no_file_of_events_is_named(tmp_path, events) -> None:
     (tmp_path / "folder").mkdir()
     ran = events("import", "folder")

@@ -2,7 +2,7 @@
 
 from opencqrs_py.adapters.files.event_source import FileEventSource
 from opencqrs_py.adapters.files.formats import Compression, FileFormat, FileKind, format_of
-from opencqrs_py.adapters.files.log import listing, path_of_url, warn_of_ignored
+from opencqrs_py.adapters.files.log import listing, path_of_url, warn_of_ignored, warn_of_order
 from opencqrs_py.adapters.files.whole_files import (
     EventWriter,
     event_line,
@@ -25,6 +25,7 @@ __all__ = [
     "listing",
     "path_of_url",
     "warn_of_ignored",
+    "warn_of_order",
     "writer_to",
     "written_whole",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -27,6 +28,11 @@ _UNFINISHED = (
     "%s:%d is not read: the line has no end yet. If nobody writes it any more, end it with a line feed; if it is not "
     "complete, remove it"
 )
+_ORDER = (
+    "in %s, %s comes before %s: names are compared character by character, not by number. Unless that is the order of "
+    "their events, give all numbers the same length (000009) before a group reads the files, or an import adds them"
+)
+_NUMBER = re.compile("([0-9]+)")
 _THOROUGH_EVERY = 5.0  # most seconds between two checks of all files
 
 
@@ -88,6 +94,23 @@ def warn_of_ignored(folder: Path, names: Sequence[str]) -> None:
         _log.warning("in %s, %s %s ignored; names of files of events end with %s", folder, shown, what, SUFFIXES)
 
 
+def warn_of_order(folder: Path, files: Iterable[Path]) -> bool:
+    """Log the first two files that are ordered otherwise than the numbers in their names; return whether there are any.
+
+    Names are compared if they differ in nothing but numbers and the suffix, as ``log-10`` and ``log-9`` do.
+    """
+    last: dict[tuple[str, ...], tuple[tuple[int, ...], str]] = {}
+    for file in files:
+        parts = _NUMBER.split(Path(file.name.lower().removesuffix(".gz").removesuffix(".zst")).stem)
+        words, numbers = tuple(parts[::2]), tuple(map(int, parts[1::2]))
+        before, name = last.get(words, ((), ""))
+        if numbers < before:
+            _log.warning(_ORDER, folder, name, file.name)
+            return True
+        last[words] = numbers, file.name
+    return False
+
+
 def _holds_events(entry: os.DirEntry[str]) -> bool:
     if format_of(entry.name) is None:
         return False
@@ -125,6 +148,7 @@ class FileLog:
         self._folder_time: int | None = None  # the folder's at the last thorough look; None if it may not be settled
         self._due = float("-inf")
         self._mentioned: set[str] = set()
+        self._mentioned_order = False
         self._unfinished: tuple[Path, int] | None = None  # the file and line that was reported as unread
 
     def look(self, position: int | None = None) -> None:
@@ -161,6 +185,8 @@ class FileLog:
             file.look(newest=file is files[-1])
         self.files = files
         self._mention(others)
+        if new and not self._mentioned_order:
+            self._mentioned_order = warn_of_order(self.path, found)
         age = now - datetime.fromtimestamp(changed / 1e9, UTC)
         self._folder_time = changed if age.total_seconds() > _SETTLED else None
         self._due = self._clock.monotonic() + _THOROUGH_EVERY

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import click
 
-from opencqrs_py.adapters.files import events_of_file, events_of_lines, listing, warn_of_ignored
+from opencqrs_py.adapters.files import events_of_file, events_of_lines, listing, warn_of_ignored, warn_of_order
 from opencqrs_py.cli.events.appends import writable_store
 from opencqrs_py.cli.events.display import ProgressReport, rate, summed_up
 from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
@@ -88,6 +88,7 @@ def _expanded(files: Sequence[str]) -> list[str]:
             if Path(file).is_dir():
                 found, others = listing(Path(file))
                 warn_of_ignored(Path(file), others)
+                warn_of_order(Path(file), found)
                 names += map(str, found)
                 if not (found or others):
                     print_line(f"{file} holds no file of events", "yellow")
