@@ -1,4 +1,4 @@
-"""Events that stand twice in a file, as after ``cat a b > log`` or two exports into one file."""
+"""Events that stand twice in a log of files, as after ``cat a b > log``, ``cp`` or two exports."""
 
 from __future__ import annotations
 
@@ -11,6 +11,11 @@ _log = logging.getLogger("opencqrs.store")
 _TWICE = (
     "%s: lines %d and %d are the same event (id %s, source %s), and it is handled twice, as a log of files is taken as "
     "it stands. Remove the second line before a group reads it, or import the file into a database, which keeps it once"
+)
+_BEGIN_ALIKE = (
+    "%s and %s begin with the same event (id %s, source %s), and all events that are in both are handled twice, as a "
+    "log of files is taken as it stands. If one is a copy of the other, a link to it, or a longer export, remove one "
+    "before a group reads it; an export of what is new needs --after"
 )
 
 
@@ -55,3 +60,21 @@ class Doubles:
             if (before := seen.setdefault(event, place)) != place and (number == 0 or event == self._first):
                 self._is_over = True
                 _log.warning(_TWICE, self._path, before, place, *event)
+
+
+class Beginnings:
+    """Warns of the first two files of a log that begin with the same event, as copies, links and repeated exports do.
+
+    To compare all events would take memory for each.
+    """
+
+    def __init__(self) -> None:
+        self._paths: dict[tuple[str, str], Path] = {}
+        self._is_over = False
+
+    def add(self, path: Path, first: tuple[str, str]) -> None:
+        """Compare a file with those before it, given id and source of its first event."""
+        other = self._paths.setdefault(first, path)
+        if other != path and not self._is_over:
+            self._is_over = True
+            _log.warning(_BEGIN_ALIKE, other, path, *first)

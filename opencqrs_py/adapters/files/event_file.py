@@ -226,6 +226,10 @@ class EventFile(ABC):
         """Return whether there may be an event of that number, from 0; events are counted only if need be."""
         return number < self.count()
 
+    @abstractmethod
+    def first(self) -> tuple[str, str] | None:
+        """Return id and source of the first event; ``None`` if there is none, or what is there is not an event."""
+
     def extent(self, number: int) -> tuple[int, bytes]:
         """Return the size in bytes of what holds the file's first ``number`` events (at least 1), and its digest."""
         del number

@@ -7,7 +7,7 @@ from array import array
 from bisect import bisect_right
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from io import FileIO
 from itertools import islice
 from pathlib import Path
@@ -330,6 +330,10 @@ class PlainLines(EventFile):
             doubles=self._doubles,
         )
 
+    @override
+    def first(self) -> tuple[str, str] | None:
+        return _first_of(LineReader(self.path, self._opened(Mark()), before=0, unfinished=not self._closed))
+
     def _opened(self, mark: Mark) -> BinaryIO:
         file = self.path.open("rb", buffering=_BUFFER)
         file.seek(mark.offset)
@@ -374,6 +378,14 @@ class PlainLines(EventFile):
 def _holds_event(line: bytes, offset: int) -> bool:
     """Return whether a line has something in it; at the beginning of a file a byte order mark is nothing."""
     return bool((line.removeprefix(BOM_UTF8) if offset == 0 else line).strip())
+
+
+def _first_of(lines: LineReader) -> tuple[str, str] | None:
+    """Return id and source of the first event, ``None`` if there is none, and close the reader."""
+    with closing(lines), suppress(EventFormatError):
+        for event in lines:
+            return event.id, event.source
+    return None
 
 
 def _without_space(file: FileIO, end: int) -> int:
@@ -423,6 +435,10 @@ class CompressedLines(EventFile):
         self.look(newest=False)
         file = unpacked(self.path, self._compression)
         return LineReader(self.path, file, before=before, compressed=True, at_end=self._learn, doubles=self._doubles)
+
+    @override
+    def first(self) -> tuple[str, str] | None:
+        return _first_of(LineReader(self.path, unpacked(self.path, self._compression), before=0, compressed=True))
 
     def _learn(self, count: int) -> None:
         self._count = count

@@ -12,6 +12,7 @@ from pathlib import Path
 from stat import S_ISDIR
 from urllib.parse import unquote, urlsplit
 
+from opencqrs_py.adapters.files.doubles import Beginnings
 from opencqrs_py.adapters.files.event_file import EventFile
 from opencqrs_py.adapters.files.formats import SUFFIXES, Compression, FileFormat, FileKind, format_of
 from opencqrs_py.adapters.files.lines import CompressedLines, PlainLines
@@ -149,6 +150,8 @@ class FileLog:
         self._due = float("-inf")
         self._mentioned: set[str] = set()
         self._mentioned_order = False
+        self._beginnings = Beginnings()
+        self._compared = 0  # files whose beginnings are known
         self._unfinished: tuple[Path, int] | None = None  # the file and line that was reported as unread
 
     def look(self, position: int | None = None) -> None:
@@ -215,8 +218,17 @@ class FileLog:
         """
         while len(self._before) <= index:
             at = len(self._before)
-            self._before.append(self._before[-1] + self.files[at - 1].count() if at else 0)
+            self._before.append(self._before[-1] + self._count(at - 1) if at else 0)
         return self._before[index]
+
+    def _count(self, index: int) -> int:
+        """Return the number of events in a file; the first time that there are any, look whether it is a copy."""
+        events = self.files[index].count()
+        if events and index >= self._compared:
+            self._compared = index + 1
+            if first := self.files[index].first():
+                self._beginnings.add(self.files[index].path, first)
+        return events
 
     def place_of(self, position: int) -> int:
         """Return the index of a file that begins at or before that position, as near as is known without counting."""
@@ -243,7 +255,7 @@ class FileLog:
         if not self.files:
             return 0
         last = len(self.files) - 1
-        events = self.before(last) + self.files[last].count()
+        events = self.before(last) + self._count(last)
         self._mention_unfinished()
         return events
 

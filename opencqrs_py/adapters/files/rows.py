@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate, islice, repeat
 from pathlib import Path
@@ -206,6 +207,15 @@ class ParquetRows(EventFile):
         group = bisect_right(self._ends, first)
         number = self._ends[group - 1] if group else 0
         return RowReader(self.path, open_parquet(self.path), group, number, before)
+
+    @override
+    def first(self) -> tuple[str, str] | None:
+        with open_parquet(self.path) as file, suppress(OSError, ValueError):  # damage is reported by who reads all
+            names = ("id", "source")
+            for batch in filter(len, file.iter_batches(1, columns=names, use_threads=False)):
+                found = tuple(batch.column(name)[0].as_py() for name in names)
+                return cast("tuple[str, str]", found) if all(found) else None
+        return None
 
 
 def open_parquet(path: Path) -> Any:

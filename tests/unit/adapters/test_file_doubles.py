@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from opencqrs_py.adapters.files import FileEventSource
+from opencqrs_py.adapters.files import FileEventSource, events_of_file, format_of, writer_to
 from opencqrs_py.model.selection import Selection
 
 FULL = 1_000  # events, which no reader parses together
@@ -100,4 +104,67 @@ def test_a_file_that_is_read_twice_is_no_double(tmp_path: Path, caplog: pytest.L
     for after in (0, 0, FULL - 1, 0, 1):
         source.read(after, 5_000, Selection())
     source.close()
+    assert caplog.records == []
+
+
+def _as_parquet(path: Path) -> None:
+    other = path.with_name("2.parquet")
+    with other.open("wb") as file, writer_to(file, format_of(other.name)) as writer:
+        writer.write(list(events_of_file(path)))
+
+
+def _as_rest(path: Path) -> None:
+    path.with_name("2.ndjson").write_text("".join(LOG[5:]))
+
+
+@pytest.mark.parametrize(
+    ("change", "other"),
+    [
+        (lambda path: shutil.copy2(path, path.with_name("2.ndjson")), "2.ndjson"),
+        (lambda path: path.with_name("2.ndjson").symlink_to(path), "2.ndjson"),
+        (lambda path: path.with_name("2.ndjson").write_text("\n" + "".join(LOG)), "2.ndjson"),
+        (lambda path: path.with_name("2.jsonl.gz").write_bytes(gzip.compress(path.read_bytes())), "2.jsonl.gz"),
+        (_as_parquet, "2.parquet"),
+    ],
+    ids=["a copy", "a link", "a longer export", "packed", "in another format"],
+)
+def test_files_that_begin_with_the_same_event_are_warned_of_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, change: Callable[[Path], object], other: str
+) -> None:
+    path = tmp_path / "1.ndjson"
+    path.write_text("".join(LOG[:5]))
+    change(path)
+    (tmp_path / "3.ndjson").write_text(LOG[0])
+    source = FileEventSource(tmp_path)
+    for _ in range(2):
+        source.head()
+    (said,) = [each.getMessage() for each in caplog.records]
+    assert said.startswith(f"{path} and {tmp_path / other} begin with the same event (id e0, source shop), and")
+
+
+def test_a_copy_that_comes_while_the_log_is_followed_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "1.ndjson").write_text(line(1))
+    (tmp_path / "2.ndjson").touch()
+    source = FileEventSource(tmp_path)
+    assert (source.head(), caplog.records) == (1, [])
+    (tmp_path / "2.ndjson").write_text(line(1))
+    assert (source.head(), len(caplog.records)) == (2, 1)
+
+
+@pytest.mark.parametrize("second", [line(1), line(0, "other"), "", "no event\n", line(0).rstrip()], ids=repr)
+def test_files_that_begin_with_events_of_their_own_are_right(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, second: str
+) -> None:
+    (tmp_path / "1.ndjson").write_text(line(0))
+    (tmp_path / "2.ndjson").write_text(second)
+    FileEventSource(tmp_path).head()
+    assert caplog.records == []
+
+
+def test_rows_without_an_id_are_not_the_same_event(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("1.parquet", "2.parquet"):
+        pq.write_table(pa.table({"id": pa.nulls(1), "source": ["shop"], "type": ["sold"]}), tmp_path / name)
+    assert FileEventSource(tmp_path).head() == 2
     assert caplog.records == []
