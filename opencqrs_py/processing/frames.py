@@ -152,6 +152,12 @@ class OpenedFrames(EventFrames):
         """Provides the rows of data frames that the handler writes; ``None``: the data frames do so themselves."""
         return None
 
+    def require_read(self) -> None:
+        """Read the events of the data frames that the handler has not read, so that none passes that cannot be.
+
+        Called when the handler has ended without an error: it may have caught one of ours.
+        """
+
     def close(self) -> None:
         """Release what was opened for the range. Called when its handler has ended; ``handled`` stays known."""
 
@@ -244,6 +250,7 @@ class FrameDispatcher(EventTables):
         frames = self._maker.frames(chunk, first)
         try:
             self._call(frames, first, work)
+            frames.require_read()
         except BaseException as error:  # only a real interrupt ends the process (K6)
             raise_interrupt(error)
             raise self._failed(chunk, self._maker.explained(error)) from error

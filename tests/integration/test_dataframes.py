@@ -145,6 +145,51 @@ def test_an_event_that_a_worker_cannot_decode_stops_its_partition_after_those_be
     assert_totals(database, [number for number in RIGHT if number < WRONG])
 
 
+CARELESS = """
+import logging
+from pyspark.sql import DataFrame
+from frames_everywhere import Paid
+from opencqrs_py import dataframe_handler
+
+@dataframe_handler("catching", events=Paid)
+def catch(payments: DataFrame) -> None:
+    try:
+        print(payments.count(), "payments")
+    except Exception:
+        logging.info("never mind")
+
+@dataframe_handler("looking-away", events=Paid)
+def look_away(payments: DataFrame) -> None: ...
+
+@dataframe_handler("peeping", events=Paid)
+def peep(payments: DataFrame) -> None:
+    payments.first()
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.release(group=("looking-away", "peeping"))
+@pytest.mark.parametrize("group", ["catching", "looking-away", "peeping"])
+def test_a_handler_that_catches_why_an_event_cannot_be_decoded_or_reads_none_skips_no_event(
+    database: Database, project: ModuleType, spark: object, group: str
+) -> None:
+    folder = Path(str(project.__file__)).parent
+    (folder / "careless.py").write_text(CARELESS)
+    module = __import__("careless")
+    seen = Seen()
+    application = Application(settings_for(database), [module], folder)
+    try:
+        result = application.run([group], seen, until_caught_up=True)
+    finally:
+        application.stop()
+        del sys.modules["careless"]
+    (status,) = result.partitions
+    assert status.position == WRONG - 1
+    (stop,) = [line_of(notice) for notice in seen.notices if notice.action is Action.STOP]
+    assert f"event {WRONG} at position {WRONG}" in stop
+    assert "OCQ-211" in stop
+
+
 COMMAND = [sys.executable, "-m", "opencqrs_py", "run", "--until-caught-up"]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
@@ -162,6 +162,7 @@ class _ExecutorFrames(_Frames):
         self._spark = spark
         self._recipe = recipe
         self._counts = spark.sparkContext.accumulator({}, _Counts())
+        self._readers: list[_RangeReader] = []
 
     @property
     def handled(self) -> int:
@@ -171,6 +172,13 @@ class _ExecutorFrames(_Frames):
     def rows(self) -> FrameRows:
         return ExecutorRows(self._recipe, self._processing)
 
+    def require_read(self) -> None:
+        read = self._counts.value
+        for reader in self._readers:
+            unread = tuple(part for part in reader.parts if (reader.event_class, *part) not in read)
+            if unread:
+                self._read_by(replace(reader, parts=unread)).count()
+
     def close(self) -> None:
         _accumulatorRegistry.pop(self._counts.aid, None)  # where PySpark keeps each one for ever
 
@@ -179,8 +187,12 @@ class _ExecutorFrames(_Frames):
         parts = tuple((part.after, part.upto) for part in cut(self.first - 1, self.last, slots))
         path = "" if event_class is None else _path_of(event_class, self._processing.frames.bound.handler.place)
         reader = _RangeReader(self._recipe, path, parts, schema, self._counts)
-        numbers = self._spark.range(0, len(parts), 1, len(parts))
-        return numbers.mapInArrow(reader.__call__, schema)
+        self._readers.append(reader)
+        return self._read_by(reader)
+
+    def _read_by(self, reader: _RangeReader) -> DataFrame:
+        numbers = self._spark.range(0, len(reader.parts), 1, len(reader.parts))
+        return numbers.mapInArrow(reader.__call__, reader.schema)
 
 
 class SparkFrames(FrameMaker):
