@@ -64,6 +64,7 @@ _CLOSE_SECONDS_ON_OTHERS = (
     120.0  # a session left there keeps other programs from opening one; a busy machine takes long
 )
 _DRIVER_OPTIONS = "spark.driver.extraJavaOptions"
+_ZONE = "spark.sql.session.timeZone"
 _OF_DRIVERS_JVM = (
     "spark.driver.defaultJavaOptions",
     _DRIVER_OPTIONS,
@@ -389,8 +390,7 @@ class Sessions:
 
     def _options_with_quiet_logs(self) -> str:
         """Return the options of the driver's Java: ours, and after them those that are set, which win."""
-        said = value_before_launch(_DRIVER_OPTIONS, self._settings.conf, os.environ, _find_spark_home())
-        return f"-Dlog4j2.configurationFile={_QUIET_LOGS.as_uri()} {said or ''}".rstrip()
+        return f"-Dlog4j2.configurationFile={_QUIET_LOGS.as_uri()} {self._said(_DRIVER_OPTIONS) or ''}".rstrip()
 
     def _defaults(self) -> dict[str, str]:
         conf = {
@@ -401,6 +401,8 @@ class Sessions:
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
         }
+        if self._said(_ZONE) is None:
+            conf[_ZONE] = "UTC"  # else days and hours would be those of the zone of the machine
         conf |= SECURE_LOCAL if is_local(self._master) else SECURE_CLUSTER
         if self._settings.allow_unauthenticated and not self._authenticates:
             conf.pop(NEEDS_AUTHENTICATION, None)
@@ -413,8 +415,11 @@ class Sessions:
     @property
     def _authenticates(self) -> bool:
         """Whether what is set has Spark authenticate the programs that connect to it."""
-        said = value_before_launch("spark.authenticate", self._settings.conf, os.environ, _find_spark_home())
-        return (said or "").strip().lower() == "true"
+        return (self._said("spark.authenticate") or "").strip().lower() == "true"
+
+    def _said(self, key: str) -> str | None:
+        """Return the value that a setting has without our defaults."""
+        return value_before_launch(key, self._settings.conf, os.environ, _find_spark_home())
 
     def _share_sources(self, session: SparkSession) -> None:
         """Have workers find the user's modules, by which functions in data frames are named."""

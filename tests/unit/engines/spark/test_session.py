@@ -289,3 +289,18 @@ def test_a_jvm_through_which_no_rows_pass_optimizes_nothing(monkeypatch, moves_r
     ((quiet, said),) = given
     assert (quiet, said[: len(options)]) == (True, options)
     assert ("-XX:TieredStopAtLevel=1" in said) is not moves_rows
+
+
+@pytest.mark.parametrize(
+    ("conf", "said", "zone"),
+    [
+        ({}, "", "UTC"),
+        ({"spark.sql.session.timeZone": "Asia/Tokyo"}, "", "Asia/Tokyo"),
+        ({}, "spark.sql.session.timeZone Asia/Tokyo", None),
+    ],
+)
+def test_days_are_those_of_utc_unless_something_else_is_said(monkeypatch, tmp_path, conf, said, zone):
+    (tmp_path / "spark-defaults.conf").write_text(said)
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    monkeypatch.setenv("TZ", "America/New_York")
+    assert Sessions(SessionSettings(conf=conf))._conf().get("spark.sql.session.timeZone") == zone
