@@ -12,7 +12,7 @@ from threading import Event as Signal
 import pytest
 from sqlalchemy import URL, Connection, make_url, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from opencqrs_py.adapters.sql import Database, DatabaseTransactions, SqlEventStore, SqlProgressTracker
 from opencqrs_py.adapters.sql.dialect import DatabaseAwayError, Dialect
@@ -142,6 +142,78 @@ def test_a_session_may_commit_as_that_ends_nothing(transactions: DatabaseTransac
     with pytest.raises(ValueError, match="after all"), transactions.begin() as unit:
         write(unit)
     assert written.values() == []
+
+
+def kept_row(transactions: DatabaseTransactions, value: str = "first") -> tuple[Session, Written]:
+    """Return the session of a transaction that is over, and an object of it."""
+    with transactions.begin() as unit:
+        row = Written(value=value)
+        unit.session.add(row)
+    return unit.session, row
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda session, _row: session.add(Written(value="late")),
+        lambda session, _row: session.add_all([Written(value="late")]),
+        lambda session, row: session.delete(row),
+        lambda session, _row: session.execute(text("DELETE FROM written")),
+        lambda session, row: session.get(Written, row.number + 1),
+    ],
+    ids=["add", "add_all", "delete", "execute", "get"],
+)
+def test_a_session_whose_transaction_is_over_takes_nothing(
+    transactions: DatabaseTransactions, written: ReadModel, use: Callable[[Session, Written], None]
+) -> None:
+    session, row = kept_row(transactions)
+    with pytest.raises(NonTransientError, match="used after its transaction"):
+        use(session, row)
+    assert written.values() == ["first"]
+
+
+def test_a_change_of_an_object_of_an_earlier_transaction_is_refused_each_time(
+    transactions: DatabaseTransactions, written: ReadModel
+) -> None:
+    def change(row: Written) -> None:
+        with transactions.begin() as unit:
+            written.write(unit, "with it")
+            row.value = "changed"
+
+    _session, row = kept_row(transactions)
+    kept_row(transactions, "second")  # others may come between
+    for _ in range(2):
+        with pytest.raises(NonTransientError, match="used after its transaction"):
+            change(row)
+    assert written.values() == ["first", "second"]
+
+
+def test_an_object_of_an_earlier_transaction_can_be_read(
+    transactions: DatabaseTransactions, written: ReadModel
+) -> None:
+    _session, row = kept_row(transactions)
+    with transactions.begin() as unit:
+        unit.session.add(Written(value=f"after {row.value}"))
+    assert written.values() == ["first", "after first"]
+
+
+def test_changes_of_a_transaction_that_has_failed_do_not_disturb_the_next(
+    transactions: DatabaseTransactions, written: ReadModel
+) -> None:
+    kept_row(transactions)
+    rows: list[Written] = []
+
+    def fail(unit: UnitOfWork) -> None:
+        rows.extend(unit.session.query(Written))
+        rows[0].value = "changed"
+        unit.session.add(Written(value="new"))
+        raise ValueError
+
+    with pytest.raises(ValueError, match=r"^$"), transactions.begin() as unit:
+        fail(unit)
+    with transactions.begin() as unit:
+        written.write(unit, "next")
+    assert written.values() == ["first", "next"]
 
 
 @POSTGRESQL

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import secrets
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from typing_extensions import override
 
 from opencqrs_py.adapters.sql.connections import Statement, as_sqlalchemy, send
 from opencqrs_py.adapters.sql.dialect import Dialect, Values, is_outage
-from opencqrs_py.errors import OpenCqrsError, TransactionEndedError
+from opencqrs_py.errors import NonTransientError, OpenCqrsError, TransactionEndedError
 from opencqrs_py.model.inbox import InboxChange
 from opencqrs_py.processing.exceptions import one_line
 from opencqrs_py.processing.pipelining import Pipeline
@@ -37,6 +38,7 @@ _UNIT = "opencqrs_unit"  # in the ``info`` of a connection: the unit that it ser
 _LEAVE_OUT = "leave commit() and rollback() out; for a part that may fail, use connection.begin_nested()"
 
 _OF_DRIVER = ("commit", "rollback", "close")
+_of_thread = threading.local()  # ``ended``: sessions whose transaction is over, as long as their objects are kept
 
 
 def refuse(reason: str = _LEAVE_OUT, *_: Any, **__: Any) -> NoReturn:
@@ -262,6 +264,8 @@ class Unit:
             finally:
                 if self._pipeline is not None:
                     self._pipeline.close()
+                if self._session is not None:
+                    _HandlerSession.end(self._session)
                 info.pop(_UNIT, None)
                 for name in _REFUSED:
                     refusing.pop(name, None)
@@ -276,6 +280,7 @@ class Unit:
             msg = "a flush failed and its error was caught: run what may fail within session.begin_nested()"
             raise OpenCqrsError(msg)
         self.flush()
+        _refuse_changes_of_kept_objects()
         if self._rolled_back or self._closed or not self.connection.in_transaction():
             refuse()
         if self.dialect.loses_transactions and self.dialect.has_failed(self.connection, erred=self.erred):
@@ -332,11 +337,36 @@ def unit_of(connection: Connection) -> Unit | None:
 class _HandlerSession(Session):
     """A session on the connection of a unit: what ends the transaction, or empties the session, is refused.
 
-    Its ``commit()`` ends nothing here: it sends what the session holds.
+    Its ``commit()`` ends nothing here: it sends what the session holds. Once its transaction is over it takes nothing
+    more, as nothing would send that.
     """
 
     is_flushing = False
+    is_over = False
     unit: Unit | None = None
+
+    def end(self) -> None:
+        """Take nothing more. Objects that a handler keeps can still be read, but what it changes there is noticed."""
+        self.unit, self.is_over = None, True
+        if self.dirty or self.new or self.deleted:  # of an event that has failed
+            self.expire_all()
+            for one in (*self.new, *self.deleted):
+                self.expunge(one)
+        _of_thread.ended = [one for one in (*_ended_sessions(), self) if len(one.identity_map)]
+
+    @override
+    def get_bind(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the connection; refused once the transaction is over."""
+        if self.is_over:
+            _refuse_late()
+        return super().get_bind(*args, **kwargs)
+
+    @override
+    def delete(self, instance: object) -> None:
+        """Delete an object; refused once the transaction is over."""
+        if self.is_over:
+            _refuse_late()
+        super().delete(instance)
 
     def flush(self, objects: Sequence[Any] | None = None) -> None:
         """Send what is held; SQLAlchemy rolls the transaction back when that fails."""
@@ -378,6 +408,34 @@ def _on_session_rollback(session: Any, transaction: SessionTransaction) -> None:
     """Notice that a session was emptied, also where it has sent nothing yet; a savepoint may be rolled back."""
     if session.unit is not None and transaction.parent is None:
         session.unit.note_rollback()
+
+
+@event.listens_for(_HandlerSession, "before_attach")
+def _on_attach(session: Any, _instance: object) -> None:
+    if session.is_over:
+        _refuse_late()
+
+
+def _ended_sessions() -> list[_HandlerSession]:
+    """Return the sessions of earlier transactions of this thread whose objects are still there."""
+    return getattr(_of_thread, "ended", [])
+
+
+def _refuse_late() -> NoReturn:
+    """Refuse what is done with a session, or objects of it, whose transaction is over: nothing would send it."""
+    msg = (
+        "a session, or an object of it, was kept and used after its transaction: what is changed there is never "
+        "written; ask for the session in each handler, and read objects from that one"
+    )
+    raise NonTransientError(msg)
+
+
+def _refuse_changes_of_kept_objects() -> None:
+    changed = [one for one in _ended_sessions() if one.dirty]
+    for one in changed:
+        one.expire_all()  # they are unchanged then, so that the next change shows again
+    if changed:
+        _refuse_late()
 
 
 class DatabaseTransactions(Transactions):
