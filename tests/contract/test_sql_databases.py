@@ -197,6 +197,17 @@ def test_an_object_of_an_earlier_transaction_can_be_read(
     assert written.values() == ["first", "after first"]
 
 
+def test_an_object_of_an_earlier_transaction_can_be_merged_into_another(
+    transactions: DatabaseTransactions, written: ReadModel
+) -> None:
+    _session, row = kept_row(transactions)
+    for value in ("changed", "again"):
+        with transactions.begin() as unit:
+            row.value = value
+            unit.session.merge(row)
+    assert (row.value, written.values()) == ("again", ["again"])
+
+
 def test_changes_of_a_transaction_that_has_failed_do_not_disturb_the_next(
     transactions: DatabaseTransactions, written: ReadModel
 ) -> None:

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import repeat
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from sqlalchemy import Connection, event
-from sqlalchemy.orm import Session, SessionTransaction
+from sqlalchemy.orm import Session, SessionTransaction, object_session
 from typing_extensions import override
 
 from opencqrs_py.adapters.sql.connections import Statement, as_sqlalchemy, send
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 _UNIT = "opencqrs_unit"  # in the ``info`` of a connection: the unit that it serves
 _LEAVE_OUT = "leave commit() and rollback() out; for a part that may fail, use connection.begin_nested()"
 
+_T = TypeVar("_T")
 _OF_DRIVER = ("commit", "rollback", "close")
 _of_thread = threading.local()  # ``ended``: sessions whose transaction is over, as long as their objects are kept
 
@@ -367,6 +368,15 @@ class _HandlerSession(Session):
         if self.is_over:
             _refuse_late()
         super().delete(instance)
+
+    @override
+    def merge(self, instance: _T, **options: Any) -> _T:
+        """Merge an object; one that was kept of an earlier transaction is detached, since this one writes it."""
+        merged = super().merge(instance, **options)
+        kept = object_session(instance)
+        if isinstance(kept, _HandlerSession) and kept.is_over:
+            kept.expunge(instance)
+        return merged
 
     def flush(self, objects: Sequence[Any] | None = None) -> None:
         """Send what is held; SQLAlchemy rolls the transaction back when that fails."""
