@@ -38,8 +38,8 @@ _UNIT = "opencqrs_unit"  # in the ``info`` of a connection: the unit that it ser
 _LEAVE_OUT = "leave commit() and rollback() out; for a part that may fail, use connection.begin_nested()"
 
 _T = TypeVar("_T")
+_FEW_SESSIONS = 16
 _OF_DRIVER = ("commit", "rollback", "close")
-_of_thread = threading.local()  # ``ended``: sessions whose transaction is over, as long as their objects are kept
 
 
 def refuse(reason: str = _LEAVE_OUT, *_: Any, **__: Any) -> NoReturn:
@@ -353,7 +353,8 @@ class _HandlerSession(Session):
             self.expire_all()
             for one in (*self.new, *self.deleted):
                 self.expunge(one)
-        _of_thread.ended = [one for one in (*_ended_sessions(), self) if len(one.identity_map)]
+        if len(self.identity_map):  # somebody keeps objects of it
+            _ended.add(self)
 
     @override
     def get_bind(self, *args: Any, **kwargs: Any) -> Any:
@@ -426,9 +427,22 @@ def _on_attach(session: Any, _instance: object) -> None:
         _refuse_late()
 
 
-def _ended_sessions() -> list[_HandlerSession]:
-    """Return the sessions of earlier transactions of this thread whose objects are still there."""
-    return getattr(_of_thread, "ended", [])
+class _EndedSessions(threading.local):
+    """The sessions of earlier transactions of a thread of which objects are kept; those that are gone leave in time."""
+
+    def __init__(self) -> None:
+        self.sessions: list[_HandlerSession] = []
+        self._most = _FEW_SESSIONS
+
+    def add(self, session: _HandlerSession) -> None:
+        """Add a session; when there are twice as many as were needed, leave out those without objects."""
+        self.sessions.append(session)
+        if len(self.sessions) > self._most:
+            self.sessions = [one for one in self.sessions if len(one.identity_map)]
+            self._most = max(_FEW_SESSIONS, 2 * len(self.sessions))
+
+
+_ended = _EndedSessions()
 
 
 def _refuse_late() -> NoReturn:
@@ -441,7 +455,7 @@ def _refuse_late() -> NoReturn:
 
 
 def _refuse_changes_of_kept_objects() -> None:
-    changed = [one for one in _ended_sessions() if one.dirty]
+    changed = [one for one in _ended.sessions if one.identity_map.check_modified()]  # quicker than one.dirty
     for one in changed:
         one.expire_all()  # they are unchanged then, so that the next change shows again
     if changed:
