@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import UTC, datetime
 from random import Random
 from threading import Event as Signal
@@ -526,6 +527,108 @@ def test_a_column_of_another_kind_is_refused(database: Database, kind: str, part
     mapping = TableMapping(**{**columns, part: column})
     with pytest.raises(EventStoreError, match=f"OCQ-339.*the column '{column}' of 'Stored Events' is .*not a {part}"):
         MappedEventSource(database, mapping).head()
+
+
+def numbered(database: Database, column: str, *rows: tuple[object, str]) -> MappedEventSource:
+    """Return the source of a table with the rows given: position and id."""
+    execute(database, f"CREATE TABLE log (n {column}, id TEXT, kind VARCHAR(9) DEFAULT 't', d TEXT DEFAULT '{{}}')")
+    for position, name in rows:
+        execute(database, f"INSERT INTO log (n, id) VALUES ({position}, '{name}')")
+    return MappedEventSource(database, LOG)
+
+
+LOG = TableMapping("log", "n", "id", "kind", "d")
+OF_A_TYPE = Selection(types=frozenset({"t"}))
+
+
+@BOTH
+@pytest.mark.parametrize("selection", [ALL, OF_A_TYPE], ids=["all", "a type"])
+@pytest.mark.parametrize("limit", [1, 2, 3, 100])
+def test_a_position_of_several_rows_is_refused_wherever_a_read_ends(
+    database: Database, kind: str, caplog: pytest.LogCaptureFixture, selection: Selection, limit: int
+) -> None:
+    source = numbered(database, "INTEGER", (1, "a"), (2, "b"), (3, "c"), (3, "d"), (4, "e"))
+    with pytest.raises(EventStoreError, match=r"OCQ-339.*'n' of 'log' is 3 in several rows.*the ids (c and d|d and c)"):
+        identities(source, selection, limit)
+    (said,) = caplog.messages
+    assert said.startswith("the column 'n' of 'log' has no unique index. If rows can have the same position, as with")
+
+
+@SQLITE
+def test_a_position_of_several_rows_at_the_end_of_a_page_is_refused(
+    database: Database, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mapped, "_PAGE_ROWS", 2)
+    source = numbered(database, "INTEGER", (1, "a"), (2, "b"), (2, "c"), (3, "d"))
+    with pytest.raises(EventStoreError, match=r"OCQ-339.*is 2 in several rows"):
+        source.read(0, 100, OF_A_TYPE)
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE TABLE log (n INTEGER PRIMARY KEY, id TEXT, kind TEXT, d TEXT)",
+        "CREATE TABLE log (n INTEGER UNIQUE, id TEXT, kind TEXT, d TEXT)",
+        "CREATE TABLE log (n INTEGER, id TEXT, kind TEXT, d TEXT, PRIMARY KEY (n, id))",
+    ],
+)
+def test_a_position_with_a_unique_index_is_not_spoken_of(
+    database: Database, kind: str, caplog: pytest.LogCaptureFixture, statement: str
+) -> None:
+    execute(database, statement, "INSERT INTO log (n, id, kind, d) VALUES (1, 'a', 't', '{}')")
+    assert (MappedEventSource(database, LOG).head(), caplog.messages) == (1, [])
+
+
+@SQLITE
+@pytest.mark.parametrize("column", ["n", "m"])
+def test_a_view_and_a_generated_column_can_be_read(
+    database: Database, kind: str, caplog: pytest.LogCaptureFixture, column: str
+) -> None:
+    execute(database, "CREATE TABLE t (n INTEGER PRIMARY KEY, m INTEGER AS (n + 1) UNIQUE, id, kind, d)")
+    execute(database, "INSERT INTO t (n, id, kind, d) VALUES (1, 'a', 't', '{}')", "CREATE VIEW log AS SELECT * FROM t")
+    for table in ("t", "log"):
+        (read,) = MappedEventSource(database, replace(LOG, table=table, position=column)).read(0, 9, ALL).events
+        assert read.position == (1 if column == "n" else 2)
+    assert caplog.messages == []
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("position", "said"),
+    [
+        ("0", "begins at 0, and rows below 1 are not read. Name a column in event-store.mapping.position that begins"),
+        ("-1", "for example one that is generated as n + 2"),
+        ("NULL", "is NULL in some rows, which are not read"),
+    ],
+)
+def test_rows_without_a_position_from_1_on_are_spoken_of_once(
+    database: Database, kind: str, caplog: pytest.LogCaptureFixture, position: str, said: str
+) -> None:
+    source = numbered(database, "INTEGER UNIQUE", (position, "a"), (1, "b"))
+    for _ in range(2):
+        assert source.head() == 1
+    assert identities(source) == ["b"]
+    (logged,) = caplog.messages
+    assert said in logged
+
+
+@BOTH
+def test_names_with_a_percent_sign_are_looked_at_too(
+    database: Database, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    execute(database, 'CREATE TABLE "50%" ("n%" INTEGER UNIQUE, id TEXT, kind TEXT, d TEXT)')
+    execute(database, """INSERT INTO "50%" VALUES (0, 'a', 't', '{}')""")
+    assert MappedEventSource(database, replace(LOG, table="50%", position="n%")).head() == 0
+    (logged,) = caplog.messages
+    assert "the column 'n%' of '50%' begins at 0" in logged
+
+
+@SQLITE
+def test_a_position_that_is_no_number_is_refused(database: Database, kind: str) -> None:
+    source = numbered(database, "INTEGER UNIQUE", (1, "a"), ("'x'", "b"))
+    with pytest.raises(EventStoreError, match=r"OCQ-339.*the column 'n' of 'log' holds 'x', which is not a position"):
+        source.head()
 
 
 @POSTGRESQL

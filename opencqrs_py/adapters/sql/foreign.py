@@ -92,6 +92,33 @@ def fitted(database: Database, connection: Connection, mapping: TableMapping) ->
     return _named(database, connection, mapping, table, schema, found)
 
 
+def doubts(database: Database, connection: Connection, mapping: TableMapping, table: ForeignTable) -> list[str]:
+    """Return what rows would not be read: those with a position of another row, with none, or with one below 1."""
+    schema, _, name = mapping.table.rpartition(".")
+    inspector, place = inspect(connection), (name, schema or None)
+    keys: list[list[str | None]] = [list(inspector.get_pk_constraint(*place)["constrained_columns"])]
+    indexes = inspector.get_indexes(*place, include_auto_indexes=True)  # those of constraints, which SQLite leaves out
+    keys += [each["column_names"] for each in indexes if each["unique"]]
+    column, found = f"the column '{mapping.position}' of '{mapping.table}'", []
+    has_key = any(key[:1] == [mapping.position] for key in keys)  # a table in parts has more columns in its keys
+    if not has_key and name not in inspector.get_view_names(schema or None):
+        found.append(
+            f"{column} has no unique index. If rows can have the same position, as with a version that counts each "
+            f"stream for itself, events are missed: name a column that numbers all rows in {mapping.said_in}.position"
+        )
+    first = f"SELECT min({table.position}) FROM {table.name}"  # noqa: S608 quoted
+    lowest = connection.exec_driver_sql(first, ()).scalar()
+    if isinstance(lowest, int) and lowest < 1:
+        found.append(
+            f"{column} begins at {lowest}, and rows below 1 are not read. Name a column in {mapping.said_in}.position "
+            f"that begins at 1, for example one that is generated as {mapping.position} + {1 - lowest}"
+        )
+    absent = f"SELECT 1 FROM {table.name} WHERE {table.position} IS NULL LIMIT 1"  # noqa: S608 quoted
+    if connection.exec_driver_sql(absent, ()).first() is not None:
+        found.append(f"{column} is NULL in some rows, which are not read")
+    return [f"{each} ({database.label})" for each in found]
+
+
 def in_utc(moment: str | None) -> str | None:
     """Return the text of a time; one without a zone, as SQLite's own functions write it, is taken for UTC.
 

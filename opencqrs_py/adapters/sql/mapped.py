@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from itertools import pairwise
 from threading import Lock
 from typing import Any
 
@@ -15,7 +16,7 @@ from typing_extensions import override
 
 from opencqrs_py.adapters.sql.database import Database
 from opencqrs_py.adapters.sql.dialect import DatabaseAwayError
-from opencqrs_py.adapters.sql.foreign import ForeignTable, Horizon, Writers, fitted, in_utc
+from opencqrs_py.adapters.sql.foreign import ForeignTable, Horizon, Writers, doubts, fitted, in_utc
 from opencqrs_py.adapters.sql.watching import polling
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model.event import Event
@@ -173,11 +174,16 @@ class MappedEventSource(EventSource):
             table = fitted(self._database, connection, self._mapping)
             self._writers = self._database.dialect.writers(self._database, connection, self._mapping, table)
             self._table = table
+            for doubt in doubts(self._database, connection, self._mapping, table):
+                _log.warning("%s", doubt)
         return self._table
 
     def _highest(self, connection: Connection) -> int:
         table = self._fitted(connection)
-        return connection.exec_driver_sql(f"SELECT max({table.position}) FROM {table.name}").scalar() or 0  # noqa: S608
+        found = connection.exec_driver_sql(f"SELECT max({table.position}) FROM {table.name}").scalar() or 0  # noqa: S608
+        if not isinstance(found, int):  # SQLite keeps anything in any column
+            raise self._no_position(f"holds {found!r}, which is not a position")
+        return found
 
     def _newest(self, position: int) -> Event | None:
         with self._database.reading() as connection:
@@ -220,15 +226,28 @@ class MappedEventSource(EventSource):
     def _page(
         self, connection: Connection, after: int, upto: int, limit: int, conditions: str, values: tuple[str, ...]
     ) -> Slice:
-        """Read one page; a limit around the inner rows keeps a server from looking for another way than the key."""
+        """Read one page, and one row more, which shows whether its position comes twice.
+
+        A limit around the inner rows keeps a server from looking for another way than the key.
+        """
         table = self._fitted(connection)
         rows = f"{table.name} WHERE {table.position} > {self._mark} AND {table.position} <= {self._mark}"
         if conditions:
-            rows = f"(SELECT * FROM {rows} ORDER BY {table.position} LIMIT {_PAGE_ROWS}) page WHERE {conditions}"  # noqa: S608
+            rows = f"(SELECT * FROM {rows} ORDER BY {table.position} LIMIT {_PAGE_ROWS + 1}) page WHERE {conditions}"  # noqa: S608
         text = f"SELECT {table.selected} FROM {rows} ORDER BY {table.position} LIMIT {self._mark}"  # noqa: S608 quoted
-        found = connection.exec_driver_sql(text, (after, upto, *values, limit))
-        events = tuple(self._event(row) for row in found)
+        found = connection.exec_driver_sql(text, (after, upto, *values, limit + 1)).all()
+        for one, other in pairwise(found):
+            if one[0] == other[0]:
+                raise self._no_position(
+                    f"is {one[0]} in several rows, for example those with the ids {one[1]} and {other[1]}"
+                )
+        events = tuple(self._event(row) for row in found[:limit])
         return Slice(after, events[-1].position if len(events) == limit else upto, events)
+
+    def _no_position(self, why: str) -> EventStoreError:
+        what = f"the column '{self._mapping.position}' of '{self._mapping.table}' {why}"
+        fix = f"name a column of whole numbers, each in one row only, in {self._mapping.said_in}.position"
+        return EventStoreError("OCQ-339", what, self._database.label, fix)
 
     def _conditions(self, connection: Connection, selection: Selection) -> tuple[str, tuple[str, ...]]:
         table = self._fitted(connection)
