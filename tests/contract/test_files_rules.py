@@ -695,6 +695,13 @@ def test_columns_that_are_not_of_events_are_refused(tmp_path, source, columns, w
     assert "content_type" in error.fix
 
 
+@pytest.mark.parametrize("name", ["id", "payload"])
+def test_a_column_that_is_there_twice_is_refused(tmp_path, source, name: str) -> None:
+    names = [*ATTRIBUTES, "payload", name]
+    pq.write_table(pa.Table.from_arrays([pa.array(["1"])] * len(names), names=names), tmp_path / "a.parquet")
+    assert f"there are several columns '{name}'" in refusal(source.head, "OCQ-235").what
+
+
 @pytest.mark.parametrize(
     ("column", "value", "code", "what"),
     [

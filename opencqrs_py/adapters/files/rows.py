@@ -243,7 +243,8 @@ def open_parquet(path: Path) -> Any:
 
 def _wrong_columns(schema: Any) -> str:
     missing = [f"there is no column '{name}'" for name in REQUIRED if name not in schema.names]
-    fields = [schema.field(name) for name in COLUMNS if name in schema.names]
+    missing += [f"there are several columns '{name}'" for name in COLUMNS if schema.names.count(name) > 1]
+    fields = [schema.field(name) for name in COLUMNS if schema.names.count(name) == 1]
     other = [f"the column '{field.name}' is {field.type}" for field in fields if not _is_text(field.type)]
     return "; ".join(missing + _misspelt(schema.names) + other)
 
