@@ -21,6 +21,7 @@ from typing import Any
 from opencqrs_py.errors import HandlerSignatureError
 from opencqrs_py.model.chunk import Chunk
 from opencqrs_py.model.event import Event
+from opencqrs_py.model.naming import listed
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.selection import ATTRIBUTES
 from opencqrs_py.processing.awaiting import complete
@@ -108,8 +109,9 @@ class Dispatcher:
             resolver that sees decoded objects sends them to different partitions.
 
     Raises:
-        HandlerSignatureError: OCQ-206, if no event type leads to a handler's event class; OCQ-208, if JSON cannot
-            be decoded to it; OCQ-238, if a handler takes a table and a field of the class has no column type.
+        HandlerSignatureError: OCQ-206, if no event type leads to a handler's event class, or upcasters take all events
+            of its types; OCQ-208, if JSON cannot be decoded to it; OCQ-238, if a handler takes a table and a field of
+            the class has no column type.
     """
 
     def __init__(
@@ -151,8 +153,9 @@ class Dispatcher:
         self._together = self._reading.plain and not self._only_tables  # likewise, until an event shows otherwise
         self._quick: dict[str, QuickDecoder] = {}
         self._calls_of_work: dict[str, CallOfWork] = {}
-        for bound in handlers:
-            self._check(bound)
+        for target in self._targets:
+            self._check(target.bound)
+            self._check_reached(target)
 
     @cached_property
     def wanted_types(self) -> frozenset[str] | None:
@@ -170,7 +173,7 @@ class Dispatcher:
         if any(not bound.handler.mark.types and _open(bound) for bound in handlers):
             return ()
         named = {name for bound in handlers for name in bound.handler.mark.types}
-        return tuple(sorted(named | set(filter(self.handles, self._types.names))))
+        return tuple(sorted((named | set(filter(self.handles, self._types.names))) - self._reading.upcast_types))
 
     @property
     def transactional(self) -> bool:
@@ -463,6 +466,18 @@ class Dispatcher:
                 decoder_for(
                     decoded_as(annotation) if cls is wanted else cls
                 )  # an impossible class is found at the start, not with the first event
+
+    def _check_reached(self, target: _Target) -> None:
+        """Refuse a handler all of whose types upcasters take: no event of such a type is left when handlers get it."""
+        if self._types.open or _open(target.bound):
+            return
+        known = dict.fromkeys((*self._types.names, *target.bound.handler.mark.types))
+        named = [name for name in known if self._step(target, name) is not None]
+        if named and self._reading.upcast_types.issuperset(named):
+            places = ", ".join(dict.fromkeys(self._reading.upcaster_of(name) for name in named))
+            what = f"no event of type {listed(map(repr, named))} reaches the handler: the upcaster {places} takes them"
+            fix = "let it take what the upcaster makes, or leave the upcaster out"
+            raise HandlerSignatureError("OCQ-206", what, target.bound.handler.place, fix)
 
 
 @contextmanager

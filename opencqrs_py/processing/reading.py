@@ -87,6 +87,10 @@ class Upcasters:
         """The event types that are upcast."""
         return frozenset(self._by_type)
 
+    def place_of(self, event_type: str) -> str:
+        """Return ``file:line (name)`` of the upcaster that takes a type."""
+        return self._by_type[event_type].place
+
     def upcast(self, event: Event) -> Sequence[Event]:
         """Return the events that upcasters make of an event: none, one or several, in their order.
 
@@ -232,6 +236,10 @@ class Reading:
     def plain(self) -> bool:
         """Whether all events are read as they are stored."""
         return not self._enveloped and not self.upcast_types
+
+    def upcaster_of(self, event_type: str) -> str:
+        """Return ``file:line (name)`` of the upcaster that takes a type; empty if none does."""
+        return self._upcasters.place_of(event_type) if self._upcasters and event_type in self.upcast_types else ""
 
     def plain_for(self, event_type: str) -> bool:
         """Return whether events of the type are read as they are stored."""

@@ -599,6 +599,35 @@ def test_each_member_of_a_union_needs_an_event_type(recorder: Recorder) -> None:
         recorder.dispatcher()
 
 
+def upcasting(*types: str) -> Reading:
+    return Reading(Upcasters([Upcaster(types, upcast, "old.py:3 (upcast)")], NothingProvided()))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "types"), [(BookLent, ()), (BookEvent, ()), (dict, ("book-lent",)), (BookLent, ("v1", "v2"))]
+)
+def test_a_handler_that_upcasters_leave_nothing_is_refused(recorder: Recorder, wanted: Any, types: Any) -> None:
+    recorder.handles(wanted, types=types)
+    Dispatcher(recorder.bound, [BookLent], upcasting("other"))
+    with pytest.raises(HandlerSignatureError) as caught:
+        Dispatcher(recorder.bound, [BookLent], upcasting("book-lent", "v1", "v2"))
+    shown = ", ".join(map(repr, types)) or "'book-lent'"
+    assert str(caught.value) == (
+        f"[OCQ-206] no event of type {shown} reaches the handler: the upcaster old.py:3 (upcast) takes them\n"
+        "  where: handlers.py:7\n"
+        "  fix:   let it take what the upcaster makes, or leave the upcaster out"
+    )
+
+
+@pytest.mark.parametrize(
+    ("wanted", "types"), [(BookLent | ReaderRegistered, ()), (dict, ("v1", "v3")), (dict, ("v*",)), (dict, ())]
+)
+def test_a_handler_to_which_another_type_may_lead_is_not_refused(recorder: Recorder, wanted: Any, types: Any) -> None:
+    recorder.handles(wanted, types=types)
+    names = Dispatcher(recorder.bound, [BookLent], upcasting("book-lent", "v1")).type_names
+    assert not {"book-lent", "v1"} & set(names)  # which the log may well have
+
+
 def test_a_parent_is_served_by_the_children_that_are_known(recorder: Recorder) -> None:
     recorder.handles(BookEvent)
     assert recorder.dispatcher([BookLent]).wanted_types == {"book-lent"}

@@ -258,7 +258,8 @@ def resolver_of_another_class(event: Returned) -> str:
 
 def upcaster_is(call: Callable[..., Any]) -> Callable[[World], None]:
     def arrange(world: World) -> None:
-        world.upcasters = [Upcaster(("lent",), call, "upcasters.py:3")]
+        world.event_type = "lent.v0"
+        world.upcasters = [Upcaster(("lent.v0",), call, "upcasters.py:3")]
 
     return arrange
 
@@ -272,7 +273,7 @@ def panicking_upcaster(raw: Event) -> Upcast:
 
 
 def upcaster_in_a_circle(raw: Event) -> Upcast:
-    return Upcast("lent", raw.data)
+    return Upcast("lent.v0", raw.data)
 
 
 def upcaster_without_database(raw: Event) -> Upcast:
