@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partialmethod, singledispatchmethod
 from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
@@ -37,6 +38,7 @@ _OF_GROUPS = (
     INBOX_FILTER_ATTRIBUTE,
 )
 _ATTRIBUTES = (HANDLER_ATTRIBUTE, JOB_ATTRIBUTE, *_OF_GROUPS, AROUND_ATTRIBUTE)
+_METHODS = (FunctionType, staticmethod, classmethod, partialmethod, singledispatchmethod, type)
 _DEEPEST = 100  # wrappers around a function; more are a circle
 _FIX = "put @{decorator} above the decorators that replace the function, or give each function a name of its own"
 
@@ -234,7 +236,7 @@ def _in_written_order(resolved: Iterable[Any], visible: Sequence[Any], more: Ite
 def _has_marks(cls: type) -> bool:
     parents = [each for each in cls.__mro__ if each.__module__ != "builtins"]
     own = (value for each in parents for value in (each, *vars(each).values()))
-    decorated = (v for v in own if isinstance(v, FunctionType | staticmethod | classmethod | type) and _mark_ids(v))
+    decorated = (v for v in own if isinstance(v, _METHODS) and _mark_ids(v))
     return any(register_of(each) for each in parents) or any(True for _ in decorated)
 
 

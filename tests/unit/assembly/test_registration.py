@@ -62,6 +62,16 @@ def called(found):
         ),
         pytest.param(
             """
+            class Books:
+                def on(self, number, event: dict): CALLED.append(number)
+                first = event_handling("a")(functools.partialmethod(on, 1))
+                second = event_handling("a")(functools.partialmethod(on, 2))
+            """,
+            [1, 2],
+            id="nothing but partial methods in a class",
+        ),
+        pytest.param(
+            """
             def make(number):
                 @event_handling("a")
                 def on(event: dict): CALLED.append(number)
