@@ -90,13 +90,15 @@ def interceptors_in_order(functions: Iterable[Interceptor | Callable[..., Any]],
 
 
 def place_of(member: Any) -> str:
-    """Return ``file:line (name)`` of a function or class; of a ``partial``, of its function."""
+    """Return ``file:line (name)`` of a function or class; of a ``partial`` or a cache, of its function."""
     while isinstance(member, partial):
         member = member.func
     try:
         file = inspect.getsourcefile(member) or "?"
         line = inspect.getsourcelines(member)[1]
     except (OSError, TypeError):
+        if inspect.isfunction(wrapped := getattr(member, "__wrapped__", None)):
+            return place_of(wrapped)
         return str(getattr(member, "__qualname__", member))
     return f"{file}:{line} ({member.__qualname__})"
 

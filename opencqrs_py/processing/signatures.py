@@ -22,7 +22,7 @@ from opencqrs_py.processing.annotations import signature_of, written_annotations
 from opencqrs_py.processing.checkpoints import CheckpointTrigger
 from opencqrs_py.processing.decoding import decodable
 from opencqrs_py.processing.ports import Injector
-from opencqrs_py.processing.roles import HANDLER, IN_TRANSACTION, OF_AN_EVENT, Kind, Role
+from opencqrs_py.processing.roles import HANDLER, IN_TRANSACTION, JOB, OF_AN_EVENT, Kind, Role
 
 _RIGHT_FORM = (
     "annotate each parameter: an event class, dict, Event (raw), Metadata, ProcessingContext, sqlalchemy.Connection, "
@@ -198,6 +198,12 @@ def _check_form(call: Callable[..., Any], place: str, role: Role) -> None:
     if inspect.isasyncgenfunction(function) or (generator and not role.may_yield):
         what = f"{role.name} must not yield: nobody would run it"
         fix = "return nothing; use a plain or an async function" if role is HANDLER else role.example
+        raise HandlerSignatureError("OCQ-204", what, place, fix)
+    called = call.func if isinstance(call, partial) else call
+    if role in (HANDLER, JOB) and any(hasattr(layer, "cache_info") for layer in _layers(called)):
+        not_run = "an event that equals an earlier one would not be handled" if role is HANDLER else "it would run once"
+        what = f"{role.name} must not be cached: {not_run}"
+        fix = "leave the cache out, such as @functools.lru_cache; cache a function that it calls"
         raise HandlerSignatureError("OCQ-204", what, place, fix)
 
 

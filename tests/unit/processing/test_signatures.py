@@ -248,6 +248,34 @@ def test_arguments_given_in_advance_are_left_out(provided: Any) -> None:
     assert place_of(functools.partial(functools.partial(lend_at, "Mitte"), copies=1)) == place_of(lend_at)
 
 
+def cached(event: BookLent) -> None: ...
+
+
+class Cached:
+    @functools.cache  # noqa: B019 which is what is refused
+    def remind(self, event: BookLent) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        functools.lru_cache(cached),
+        Cached().remind,
+        traced(functools.cache(cached)),
+        functools.partial(functools.cache(cached)),
+    ],
+    ids=["a function", "a method", "wrapped", "with arguments"],
+)
+def test_what_a_cache_would_not_call_again_is_refused(call: Callable[..., Any], provided: Any) -> None:
+    with pytest.raises(HandlerSignatureError) as caught:
+        read_signature(call, "handlers.py:7 (lend)", provided)
+    assert str(caught.value) == (
+        "[OCQ-204] a handler must not be cached: an event that equals an earlier one would not be handled\n"
+        "  where: handlers.py:7 (lend)\n"
+        "  fix:   leave the cache out, such as @functools.lru_cache; cache a function that it calls"
+    )
+
+
 def counting(number: int) -> None: ...
 
 
