@@ -28,6 +28,8 @@ class Stage:
         types: Their types in SQL, where the dialect needs them.
         keys: The columns that must have a value.
         target: The final table of the rows, for messages.
+        rounded: The columns that would round numbers which they cannot hold.
+        short: The columns that hold UUIDs in 32 characters.
     """
 
     schema: str | None
@@ -37,6 +39,8 @@ class Stage:
     types: tuple[str, ...]
     keys: tuple[str, ...]
     target: str
+    rounded: tuple[str, ...] = ()
+    short: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

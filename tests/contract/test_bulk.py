@@ -265,6 +265,81 @@ def test_a_float_is_kept_or_refused_and_never_becomes_null(
     ]
 
 
+NUMBERS = Table(
+    "numbers",
+    METADATA,
+    Column("name", String(9), primary_key=True),
+    Column("whole", BigInteger),
+    Column("digits", Numeric(38, 18)),
+)
+SERVERS = ("postgresql", "mariadb")
+
+
+@pytest.mark.parametrize("make", [pa.Table.from_pylist, list], ids=["table", "mappings"])
+@pytest.mark.parametrize("add", [(), ("whole",)])
+@pytest.mark.parametrize(
+    ("column", "number", "keeping"),
+    [
+        ("whole", 1.5, ("sqlite",)),
+        ("whole", Decimal("0.5"), ("sqlite",)),
+        ("whole", Decimal(2**63 - 1), ("sqlite", *SERVERS)),
+        ("digits", Decimal("12345678901234567890.123456789012345678"), SERVERS),
+        ("digits", Decimal("12345678901234567.5"), SERVERS),
+        ("digits", Decimal("6178.4546335"), ("sqlite", *SERVERS)),
+        ("digits", Decimal("-0.10"), ("sqlite", *SERVERS)),
+    ],
+)
+def test_a_number_is_kept_or_refused_and_never_rounded(
+    connection: Connection,
+    kind: str,
+    column: str,
+    number: float | Decimal,
+    keeping: tuple[str, ...],
+    add: tuple[str, ...],
+    make: Callable[[Any], Any],
+) -> None:
+    if kind == "sqlite" and add and isinstance(number, Decimal):
+        pytest.skip("SQLite adds no decimals")
+    rows = make([{"name": "a", "whole": 1, "digits": 1}, {"name": "b", "whole": 2, "digits": 2}])
+    bulk.upsert(connection, "numbers", rows, keys="name")
+    row = make([{"name": "b", column: number}])
+    added = [column] if column in add else []
+    if kind not in keeping:
+        told = pytest.raises((BulkWriteError, DBAPIError), match=r"OCQ-360.*cannot hold|invalid input")
+        with told, connection.begin_nested():
+            bulk.upsert(connection, "numbers", row, keys="name", add=added)
+        number = 2
+    elif added and number > 2**62:
+        return  # the sum is too large
+    else:
+        bulk.upsert(connection, "numbers", row, keys="name", add=added)
+        number = 2 + number if added else number
+    found = connection.execute(text(f"SELECT {column} FROM numbers WHERE name = 'b'")).scalar_one()
+    assert Decimal(str(found)) == Decimal(str(number))
+
+
+def test_decimals_that_a_column_of_sqlite_would_take_for_the_same_are_no_keys(connection: Connection) -> None:
+    connection.exec_driver_sql("CREATE TABLE shares (share DECIMAL(38, 18) PRIMARY KEY, reader VARCHAR(9))")
+    ones = [Decimal("12345678901234567.1"), Decimal("12345678901234567.2")]
+    rows = [{"share": share, "reader": reader} for share, reader in zip(ones, ["ada", "eve"], strict=True)]
+    if connection.dialect.name == "sqlite":
+        with refused("OCQ-360", "share has the value 12345678901234567.1, which its column in a sqlite database"):
+            bulk.upsert(connection, "shares", rows, keys="share")
+        return
+    assert bulk.upsert(connection, "shares", rows, keys="share") == 2
+
+
+@pytest.mark.parametrize("number", [float("nan"), 2.0])
+def test_rows_with_the_same_key_are_found_beside_one_that_cannot_be_sorted(
+    connection: Connection, kind: str, number: float
+) -> None:
+    connection.exec_driver_sql("CREATE TABLE shares (share DOUBLE PRECISION PRIMARY KEY, reader VARCHAR(9))")
+    rows = [{"share": share, "reader": "ada"} for share in (1.0, number, 1.0)]
+    code = "OCQ-360" if kind != "postgresql" and number != 2 else "OCQ-362"
+    with refused(code, "share"):
+        bulk.upsert(connection, "shares", rows, keys="share")
+
+
 def test_a_key_of_zero_is_a_key_like_others(connection: Connection) -> None:
     for text_ in ("first", "second"):
         rows = [{"number": key, "text": f"{text_} {key}"} for key in (0, 1, 2)]

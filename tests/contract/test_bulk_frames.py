@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from sqlalchemy import BigInteger, Column, Connection, MetaData, Numeric, String, Table, inspect, make_url, select, text
+from sqlalchemy.exc import DBAPIError
 
 from opencqrs_py import bulk
 from opencqrs_py.adapters.sql import Database, SqlProgressTracker
@@ -212,6 +213,19 @@ def test_a_float_that_the_database_cannot_hold_is_refused_wherever_its_rows_come
         return
     with pytest.raises(BulkWriteError, match=r"OCQ-360.*paid has the value nan"):
         upserted(tracker, rows, "isbn", "paid", keys="isbn")
+    assert rows_in(database) == []
+
+
+@pytest.mark.parametrize("add", [(), ADDED])
+@pytest.mark.parametrize("come", ["staged", "returned"])
+def test_a_column_of_whole_numbers_rounds_nothing_wherever_its_rows_come_from(
+    tracker: SqlProgressTracker, database: Database, come: str, add: str | tuple[()]
+) -> None:
+    if database.kind == "sqlite":
+        pytest.skip("a column of SQLite keeps such a number")
+    rows = Rows(tracker, **{come: [pa.table({"isbn": ["a", "b"], ADDED: [1.0, 2.5]})]})
+    with pytest.raises((BulkWriteError, DBAPIError), match=r"OCQ-360.*has the value 2\.5, which|invalid input syntax"):
+        upserted(tracker, rows, *COUNTED, keys="isbn", add=add)
     assert rows_in(database) == []
 
 

@@ -7,7 +7,6 @@ from datetime import UTC, date, datetime, time, timedelta
 from decimal import ROUND_HALF_UP, Context, Decimal, Inexact
 from enum import Enum
 from functools import reduce
-from itertools import groupby
 from math import isfinite
 from operator import add as plus
 from typing import Any
@@ -144,14 +143,48 @@ def check_floats(columns: Mapping[str, ColumnValues], table: str, dialect: Diale
                 raise misfit(table, what, "write None where there is no number, or leave such rows out")
 
 
-def as_kept(columns: Mapping[str, ColumnValues], shape: TableShape) -> dict[str, ColumnValues]:
-    """Return columns with UUIDs as SQLAlchemy keeps them in texts of 32 characters: without hyphens."""
-    return {
-        name: [value.hex if isinstance(value, UUID) else value for value in column]
-        if UUID in set(map(type, column)) and getattr(shape.columns[name]["type"], "length", None) == _HEX_DIGITS
-        else column
-        for name, column in columns.items()
-    }
+def rounded_in(shape: TableShape, dialect: Dialect) -> tuple[str, ...]:
+    """Return the columns of a table that would round numbers which they cannot hold, without an error."""
+    return tuple(name for name, column in shape.columns.items() if dialect.rounds(column["type"]))
+
+
+def short_in(shape: TableShape) -> tuple[str, ...]:
+    """Return the columns of a table in which SQLAlchemy keeps UUIDs without hyphens."""
+    return tuple(
+        name for name, column in shape.columns.items() if getattr(column["type"], "length", None) == _HEX_DIGITS
+    )
+
+
+def as_kept(
+    columns: Mapping[str, ColumnValues], table: str, dialect: Dialect, rounded: Container[str], short: Container[str]
+) -> dict[str, ColumnValues]:
+    """Return columns as the table keeps them without a change: numbers, and UUIDs in texts of 32 characters.
+
+    Raises:
+        BulkWriteError: OCQ-360, for a number that its column would round.
+    """
+    kept = dict(columns)
+    for name, column in columns.items():
+        kinds = set(map(type, column))
+        if name in rounded and not kinds.isdisjoint((float, Decimal)):
+            kept[name] = [_kept_number(value, name, table, dialect) for value in column]
+        elif name in short and not kinds.isdisjoint((UUID,)):
+            kept[name] = [_without_hyphens(value) for value in column]
+    return kept
+
+
+def _kept_number(value: Any, name: str, table: str, dialect: Dialect) -> Any:
+    if not isinstance(value, float | Decimal):
+        return value
+    kept = dialect.kept_number(value)
+    if kept is None:
+        what = f"{name} has the value {value}, which its column in a {dialect.name} database cannot hold"
+        raise misfit(table, what, "give the column a type that keeps all digits, such as TEXT, or round the value")
+    return kept
+
+
+def _without_hyphens(value: Any) -> Any:
+    return value.hex if isinstance(value, UUID) else value
 
 
 class UpsertRequest:
@@ -207,7 +240,10 @@ class UpsertRequest:
             raise misfit(self.table, what, "give each key column values of one type") from error
         if len(set(keys)) == len(keys):
             return {name: [column[index] for index in order] for name, column in self.columns.items()}
-        same = [list(group) for _, group in groupby(order, keys.__getitem__)]
+        rows_of: dict[Any, list[int]] = {}
+        for index in order:
+            rows_of.setdefault(keys[index], []).append(index)
+        same = list(rows_of.values())
         if self.others:
             doubled = next(group for group in same if len(group) > 1)
             key = shown([column[doubled[0]] for column in of_keys])

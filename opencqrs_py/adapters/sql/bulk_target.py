@@ -10,7 +10,15 @@ from typing import Any
 from sqlalchemy import Connection, String
 from sqlalchemy.exc import DBAPIError
 
-from opencqrs_py.adapters.sql.bulk_rows import UpsertRequest, alike, as_kept, check_floats, shown
+from opencqrs_py.adapters.sql.bulk_rows import (
+    UpsertRequest,
+    alike,
+    as_kept,
+    check_floats,
+    rounded_in,
+    short_in,
+    shown,
+)
 from opencqrs_py.adapters.sql.bulk_tables import fitting_shape, forget_shape
 from opencqrs_py.adapters.sql.bulk_write import BulkWrite, ColumnValues, TableShape
 from opencqrs_py.adapters.sql.dialect import Dialect
@@ -52,8 +60,11 @@ class Target:
         wanted = self.wanted(columns)
         shape = self.shape(wanted)
         preparer = self.connection.dialect.identifier_preparer
-        merged = as_kept(wanted.merged(), shape)
-        check_floats(merged, self.name, self.dialect)
+        check_floats(columns, self.name, self.dialect)
+        rounded, short = rounded_in(shape, self.dialect), short_in(shape)
+        wanted.columns = as_kept(columns, self.name, self.dialect, rounded, short)
+        merged = wanted.merged()
+        check_floats(merged, self.name, self.dialect)  # a sum may be infinite
         write = BulkWrite(shape, merged, self.keys, self.add, preparer, self.dialect.sum_of)
         try:
             self.dialect.upsert(self.connection, write)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
+from decimal import Decimal
 from importlib.metadata import entry_points
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -491,6 +492,14 @@ class Dialect(ABC):
     ) -> str:
         """Return why these rows cannot be merged rightly on this database; empty if they can."""
         return ""
+
+    def rounds(self, of: TypeEngine[Any]) -> bool:
+        """Return whether a column of that type rounds numbers which it cannot hold, without an error."""
+        return False
+
+    def kept_number(self, number: float | Decimal) -> Any:
+        """Return a number as it is sent to such a column; ``None`` if the column would round it."""
+        return number
 
     # Stages: tables that hold rows until one statement merges them
 

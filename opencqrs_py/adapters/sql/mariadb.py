@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from datetime import date, datetime, time
 from decimal import Decimal
 from hashlib import sha256
-from math import ceil
+from math import ceil, isfinite
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -438,6 +438,14 @@ class MariaDbDialect(Dialect):
                 names = ", ".join(name for name in shape.columns if name in others)
                 return f"MariaDB would also change rows with the same {names}, which must be unique, too"
         return ""
+
+    @override
+    def rounds(self, of: TypeEngine[Any]) -> bool:
+        return isinstance(of, types.Integer)
+
+    @override
+    def kept_number(self, number: float | Decimal) -> Any:
+        return None if isfinite(number) and number != int(number) else number
 
     @override
     def in_transaction(self, driver: Any) -> bool | None:

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from sqlalchemy import URL, Connection, Engine, Index, Integer, PrimaryKeyConstraint, Table, create_engine, event
+from sqlalchemy import URL, Connection, Engine, Index, Integer, PrimaryKeyConstraint, Table, create_engine, event, types
 from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.types import TypeEngine
 from typing_extensions import override
 
 from opencqrs_py.adapters.processes import boot_id, machine_ms
@@ -58,6 +59,7 @@ WHERE NOT EXISTS (SELECT 1 FROM {EVENTS.name} WHERE id = ? AND source = ?)
 """  # noqa: S608
 _POSITIONS = "SELECT seq FROM sqlite_sequence WHERE name = ?"
 
+_LARGEST = 2**63 - 1
 _AS_TEXT: dict[type, Callable[[Any], str]] = {
     Decimal: lambda value: format(value, "f"),
     UUID: str,
@@ -290,6 +292,22 @@ class SqliteDialect(Dialect):
         if not decimals:
             return ""
         return f"SQLite adds no decimals exactly, and {', '.join(decimals)} has some; whole numbers, as cents, it does"
+
+    @override
+    def rounds(self, of: TypeEngine[Any]) -> bool:
+        return isinstance(of, Integer | types.Numeric | types.Float)
+
+    @override
+    def kept_number(self, number: float | Decimal) -> Any:
+        """Return a decimal as a whole number or a float: of a text SQLite makes the nearest float, or one beside it."""
+        if not isinstance(number, Decimal):
+            return number
+        if not number.is_finite():
+            return None
+        if abs(number) <= _LARGEST and number == int(number):
+            return int(number)
+        nearest = float(number)
+        return nearest if Decimal(repr(nearest)) == number else None
 
     @override
     def held(self, columns: str, table: str, where: str, order: str, seconds: float) -> str:

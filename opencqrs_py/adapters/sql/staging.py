@@ -24,7 +24,16 @@ from typing import Any
 from sqlalchemy import Connection, types
 from sqlalchemy.exc import DBAPIError
 
-from opencqrs_py.adapters.sql.bulk_rows import check_floats, columns_of, misfit, same_keys, shown
+from opencqrs_py.adapters.sql.bulk_rows import (
+    as_kept,
+    check_floats,
+    columns_of,
+    misfit,
+    rounded_in,
+    same_keys,
+    short_in,
+    shown,
+)
 from opencqrs_py.adapters.sql.bulk_target import Target
 from opencqrs_py.adapters.sql.bulk_write import BulkWrite, ColumnValues, TableShape
 from opencqrs_py.adapters.sql.connections import reason_of
@@ -79,7 +88,8 @@ def _stage(
         for quoted in (preparer.quote_identifier(column),)
     )
     definition = dialect.defined_stage(whole, written, _quoted(preparer, shape.schema, shape.name), shared=shared)
-    return Stage(schema, name, definition, tuple(columns), kinds, target.keys, target.name)
+    rounded, short = rounded_in(shape, dialect), short_in(shape)
+    return Stage(schema, name, definition, tuple(columns), kinds, target.keys, target.name, rounded, short)
 
 
 def _quoted(preparer: Any, schema: str | None, name: str) -> str:
@@ -130,6 +140,7 @@ def _insert(
         if None in columns[key]:
             raise misfit(stage.target, f"the key {key} of a row is null", "leave such rows out: no row is found by it")
     check_floats(columns, stage.target, dialect)
+    columns = as_kept(columns, stage.target, dialect, stage.rounded, stage.short)
     named: dict[str, ColumnValues] = {f"c{number}": columns[name] for number, name in enumerate(stage.columns)}
     count = len(named["c0"])
     if count:
