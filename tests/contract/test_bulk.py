@@ -419,6 +419,16 @@ def test_uuids_are_found_by_sqlalchemy(connection: Connection) -> None:
     assert connection.execute(select(table.c.name).where(table.c.id == UUID(int=8))).scalar() == "bob"
 
 
+def test_a_text_that_is_a_uuid_is_kept_like_one_where_sqlalchemy_keeps_uuids(connection: Connection) -> None:
+    """Columns of Arrow and Spark have UUIDs as texts."""
+    table = Table("readers", MetaData(), Column("id", Uuid, primary_key=True), Column("loans", BigInteger))
+    table.create(connection)
+    connection.execute(table.insert().values(id=UUID(int=10), loans=1))
+    rows = pa.table({"id": [str(UUID(int=10)), str(UUID(int=11)).upper()], "loans": [2, 3]})
+    bulk.upsert(connection, table, rows, keys="id", add="loans")
+    assert connection.execute(select(table).order_by(table.c.id)).all() == [(UUID(int=10), 3), (UUID(int=11), 3)]
+
+
 def test_arrow_types_are_written_as_their_values(connection: Connection) -> None:
     moment = datetime(2026, 3, 1, tzinfo=UTC)
     table = pa.table(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import ROUND_HALF_UP, Context, Decimal, Inexact
@@ -23,6 +24,7 @@ GivenRows = Any
 _PLAIN = frozenset({str, int, float, bool, bytes, Decimal, UUID, type(None)})
 _KNOWN = (str, int, float, bytes, Decimal, type(None), date, time, timedelta, UUID)
 _HEX_DIGITS = 32  # of a UUID
+_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _NUMPY_NUMBERS = ("bool", "int", "uint", "float")  # what the names of NumPy's types begin with
 _NUMBERS = frozenset({int, float, Decimal, type(None)})
 _EXACT = Context(prec=10_000, traps=[Inexact])
@@ -168,7 +170,7 @@ def as_kept(
         kinds = set(map(type, column))
         if name in rounded and not kinds.isdisjoint((float, Decimal)):
             kept[name] = [_kept_number(value, name, table, dialect) for value in column]
-        elif name in short and not kinds.isdisjoint((UUID,)):
+        elif name in short and not kinds.isdisjoint((str, UUID)):
             kept[name] = [_without_hyphens(value) for value in column]
     return kept
 
@@ -184,7 +186,10 @@ def _kept_number(value: Any, name: str, table: str, dialect: Dialect) -> Any:
 
 
 def _without_hyphens(value: Any) -> Any:
-    return value.hex if isinstance(value, UUID) else value
+    """Return a UUID, or a text that is one and too long for the column, as SQLAlchemy keeps it there."""
+    if isinstance(value, UUID):
+        return value.hex
+    return UUID(value).hex if isinstance(value, str) and _UUID.fullmatch(value) else value
 
 
 class UpsertRequest:
