@@ -318,6 +318,14 @@ def test_a_number_is_kept_or_refused_and_never_rounded(
     assert Decimal(str(found)) == Decimal(str(number))
 
 
+@pytest.mark.parametrize("there", ["12345678901234567890.55", "many"])
+def test_nothing_is_added_to_a_text(connection: Connection, there: str) -> None:
+    connection.execute(LOANS.insert().values(isbn="a", reader=there))
+    with refused("OCQ-360", "reader is to be added, and its column holds texts"):
+        bulk.upsert(connection, "loans", [{"isbn": "a", "reader": 2}], keys="isbn", add="reader")
+    assert rows_of(connection, LOANS)[0][1] == there
+
+
 def test_decimals_that_a_column_of_sqlite_would_take_for_the_same_are_no_keys(connection: Connection) -> None:
     connection.exec_driver_sql("CREATE TABLE shares (share DECIMAL(38, 18) PRIMARY KEY, reader VARCHAR(9))")
     ones = [Decimal("12345678901234567.1"), Decimal("12345678901234567.2")]

@@ -13,6 +13,8 @@ from operator import add as plus
 from typing import Any
 from uuid import UUID
 
+from sqlalchemy import String
+
 from opencqrs_py.adapters.sql.bulk_write import ColumnValues, TableShape
 from opencqrs_py.adapters.sql.dialect import Dialect
 from opencqrs_py.errors import BulkWriteError
@@ -231,6 +233,9 @@ class UpsertRequest:
             what = f"no unique constraint of the table has the columns {', '.join(self.keys)}"
             where = f"bulk.upsert into {self.table}"
             yield BulkWriteError("OCQ-361", what, where, _CONSTRAINT.format(", ".join(self.keys)))
+        elif texts := [name for name in self.add if isinstance(shape.columns[name]["type"], String)]:
+            what = f"{', '.join(texts)} is to be added, and its column holds texts"
+            yield misfit(self.table, what, "give the column a type of numbers")
         elif obstacle := dialect.upsert_obstacle(shape, self.columns, self.keys, self.add):
             yield misfit(self.table, obstacle, "write these rows with a statement of your own")
 
