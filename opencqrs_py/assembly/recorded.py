@@ -101,7 +101,7 @@ def _decided(
         error = refused
     yield _beginning(name, record, warnings.get(Warned.SETTING, ""))
     if kept.selection is not None and kept.selection.since is not None:
-        reason = selected_since(name, kept.selection, scheduled=rule.scheduled)
+        reason = selected_since(name, kept.selection, can_rebuild=rule.can_rebuild)
         yield Decision(name, SELECTION, f"position {kept.selection.since}", reason)
     if record.layout is not None and {*partitions} != {*layout(settings.life_cycle.partitions)}:
         yield _partitions(name, record.layout, settings.life_cycle.partitions)
@@ -109,7 +109,7 @@ def _decided(
         subject = PROGRESS if isinstance(error, ProgressLostError) else HANDLERS
         yield Decision(name, subject, "", error.what, error=error)
     elif (changed := kept.changed) is not None:
-        reason = changed_since(name, changed.position, scheduled=rule.scheduled)
+        reason = changed_since(name, changed.position, can_rebuild=rule.can_rebuild)
         seen = "at the next start" if kept is not record and record.changed != changed else f"since {changed.at}"
         yield Decision(name, HANDLERS, f"position {changed.position}", f"{reason} ({seen})")
 

@@ -85,6 +85,7 @@ def _recipe(blueprint: Blueprint, settings: EffectiveGroup) -> GroupRecipe:
 
 def record_rule(settings: EffectiveGroup, group: GroupContainer, container: ApplicationContainer) -> RecordRule:
     """Return how the record of a group is kept. Its code is read on first use."""
+    handlers = container.discovered().of_group(settings.name)
     return RecordRule(
         settings.name,
         settings.fetch.initial_position,
@@ -99,7 +100,8 @@ def record_rule(settings: EffectiveGroup, group: GroupContainer, container: Appl
             ("fetch.recursive", str(settings.fetch.recursive).lower()),
             ("events.format", (DataFormat.ENVELOPE if group.events().enveloped else DataFormat.PLAIN).value),
         ),
-        scheduled=settings.processing.mode is Mode.SCHEDULED,
+        can_rebuild=settings.processing.mode is not Mode.SCHEDULED
+        and all(each.participant is None for each in handlers),
     )
 
 

@@ -77,7 +77,8 @@ class RecordRule:
         said: What this process has warned about.
         pauses: Whether its code waits for a rebuild by the same code, instead of writing to the tables of others.
         selection: The settings that decide which events it reads, and how; empty: they are not compared.
-        scheduled: Whether it is a scheduled group, which cannot be rebuilt, so that no message advises it.
+        can_rebuild: Whether the group can be rebuilt, so that messages may advise it; not a scheduled one, nor one with
+            participants.
     """
 
     group: str
@@ -90,7 +91,7 @@ class RecordRule:
     said: set[Warned] = field(default_factory=set, compare=False)
     pauses: bool = True
     selection: SettingTexts = ()
-    scheduled: bool = False
+    can_rebuild: bool = True
 
     def kept(self, found: FoundGroup, initial: int | None = None) -> KeptRecord:
         """Return what a claim records of a group; called in its transaction.
@@ -167,7 +168,7 @@ class RecordRule:
                 raise self._other_handlers(position)
             kept = kept.with_handlers(code.handlers, position, self._at())
             if self.on_changed is OnChangedHandlers.WARN:
-                warnings[Warned.HANDLERS] = changed_since(self.group, position, scheduled=self.scheduled)
+                warnings[Warned.HANDLERS] = changed_since(self.group, position, can_rebuild=self.can_rebuild)
         handlers, sequencing = code.handlers or kept.handlers, code.sequencing or kept.sequencing
         return KeptRecord(replace(kept, handlers=handlers, sequencing=sequencing), warnings)
 
@@ -180,7 +181,7 @@ class RecordRule:
             return replace(record, selection=RecordedSelection(now))
         changed = known.changed(now, position)
         if changed.since is not None:
-            warnings[Warned.SELECTION] = selected_since(self.group, changed, scheduled=self.scheduled)
+            warnings[Warned.SELECTION] = selected_since(self.group, changed, can_rebuild=self.can_rebuild)
         return replace(record, selection=changed)
 
     def _at(self) -> str:
@@ -230,24 +231,24 @@ class RecordRule:
         return HandlersChangedError("OCQ-319", what, f"group {self.group}", fix)
 
     def _or_rebuild(self, when: str = "") -> str:
-        return "" if self.scheduled else f"or {_rebuild(self.group)} to build the read model again{when}; "
+        return f"or {_rebuild(self.group)} to build the read model again{when}; " if self.can_rebuild else ""
 
 
-def changed_since(group: str, position: int, *, scheduled: bool) -> str:
+def changed_since(group: str, position: int, *, can_rebuild: bool) -> str:
     """Return the warning that the handlers of a group have changed at a position."""
-    rebuild = "" if scheduled else f"{_rebuild(group)} builds it again beside that, "
+    rebuild = f"{_rebuild(group)} builds it again beside that, " if can_rebuild else ""
     return (
         f"handlers of group '{group}' changed since position {position}: the read model up to there was built by the "
         f"others; {rebuild}{_reset(group)} handles all events again"
     )
 
 
-def selected_since(group: str, selection: RecordedSelection, *, scheduled: bool) -> str:
+def selected_since(group: str, selection: RecordedSelection, *, can_rebuild: bool) -> str:
     """Return the warning that settings which select a group's events have changed at a position."""
     before = dict(selection.before)
     changed = [f"{key} was {before.get(key)} and is {now}" for key, now in selection.settings if before.get(key) != now]
     said = f"group '{group}' selects other events since position {selection.since}: {', '.join(changed)}"
-    rebuild = "" if scheduled else f"{_rebuild(group)} builds its read model again from all, "
+    rebuild = f"{_rebuild(group)} builds its read model again from all, " if can_rebuild else ""
     return f"{said}. Those up to there are not read again: {rebuild}{_reset(group)} handles all events again"
 
 

@@ -175,6 +175,20 @@ def test_a_group_with_participants_cannot_be_rebuilt_beside_the_live_one(tmp_pat
             application.rebuilds.rebuild("archive")
 
 
+def test_a_changed_handler_of_a_participant_is_answered_without_the_rebuild_that_would_be_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Application(THREAD, [Archive], tmp_path) as application:
+        event = {"specversion": "1.0", "source": "s", "type": "made", "subject": "/order/1", "data": {}, "id": "1"}
+        application.event_store.append([parse_event(json.dumps(event))])
+        application.run(until_caught_up=True)
+    with Application(THREAD, [Archive, count], tmp_path) as application:
+        application.run(until_caught_up=True)
+    (warning,) = (each for each in caplog.messages if "handlers of group 'archive' changed since position 1" in each)
+    assert "opencqrs groups reset archive --to tail handles all events again" in warning
+    assert "rebuild" not in warning
+
+
 def test_the_group_of_a_class_is_found_without_an_import(tmp_path: Path) -> None:
     file = tmp_path / "handlers.py"
     file.write_text(

@@ -155,14 +155,14 @@ def test_other_handlers_may_be_refused_with_the_ways_out() -> None:
     )
 
 
-def test_no_message_about_a_scheduled_group_advises_a_rebuild_which_it_cannot_have() -> None:
+def test_no_message_advises_a_rebuild_to_a_group_that_cannot_have_one() -> None:
     said = [
-        *rule(NEW, scheduled=True).kept(found(RECORD, 7, 9)).warnings.values(),
-        *rule(selection=BOOKS, scheduled=True).kept(found(selected(MISSPELT), 7, 9)).warnings.values(),
+        *rule(NEW, can_rebuild=False).kept(found(RECORD, 7, 9)).warnings.values(),
+        *rule(selection=BOOKS, can_rebuild=False).kept(found(selected(MISSPELT), 7, 9)).warnings.values(),
     ]
     for code in (NEW, OTHER):
         with pytest.raises(HandlersChangedError) as refused:
-            rule(code, on_changed=OnChangedHandlers.REFUSE, scheduled=True).kept(found(RECORD, 7, 9))
+            rule(code, on_changed=OnChangedHandlers.REFUSE, can_rebuild=False).kept(found(RECORD, 7, 9))
         said.append(refused.value.fix)
     assert len(said) == 4
     assert all("opencqrs groups reset books --to tail" in each and "rebuild" not in each for each in said), said
