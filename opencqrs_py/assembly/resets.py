@@ -67,6 +67,8 @@ class ResetResult:
         replays: What each partition handles again; ``None`` for one that handles nothing again.
         running: Whether a node that lives runs the group; without one, the next that starts will.
         dry_run: Whether nothing was changed.
+        omitted_after: Position after which events that were still to be handled are left out, up to that of the reset;
+            ``None`` if the reset leaves out none.
     """
 
     reset: Reset
@@ -74,6 +76,7 @@ class ResetResult:
     replays: Mapping[Partition, Replay | None]
     running: bool
     dry_run: bool = False
+    omitted_after: int | None = None
 
     @property
     def until(self) -> int:
@@ -154,15 +157,17 @@ class Resets:
         reset = Reset(group.name, position, _as_json(context, group.name), " ".join(reason.split()), at)
         fingerprint = source.fingerprint(position)
         if dry_run:
-            return ResetResult(reset, head, _foreseen(tracker, reset), running=False, dry_run=True)
+            foreseen, omitted_after = _foreseen(tracker, reset), _omitted_after(tracker, reset)
+            return ResetResult(reset, head, foreseen, running=False, dry_run=True, omitted_after=omitted_after)
         partitions = partitions_of(tracker, group)
         with self._pausing.paused(group.name, timeout) as running:
+            omitted_after = _omitted_after(tracker, reset)
             never_handled = partial(_never_handled, group.name, parts)
             opening = tracker.resetting(reset, partitions, fingerprint=fingerprint, never_handled=never_handled)
             with _whole(functions, group.name), opening as opened:
                 for function, place in functions:
                     _call(function, place, reset, Work(group.name, Partition(1, 0), opened.unit), tracker)
-            result = ResetResult(reset, head, opened.replays, running)
+            result = ResetResult(reset, head, opened.replays, running, omitted_after=omitted_after)
             why = f": {reset.reason}" if reset.reason else ""
             _log.info("group %s was reset to position %d by %s%s", group.name, position, actor(), why)
         return result
@@ -201,6 +206,12 @@ def _foreseen(tracker: ProgressTracker, reset: Reset) -> Mapping[Partition, Repl
     own = (status for status in tracker.statuses() if status.group == reset.group)
     reached = ((status, status.position if status.ahead is None else status.ahead.until) for status in own)
     return {status.partition: replay_after(reset, position, status.replay) for status, position in reached}
+
+
+def _omitted_after(tracker: ProgressTracker, reset: Reset) -> int | None:
+    """Return after which position a reset leaves out what a group has not handled yet; ``None`` if it does not."""
+    positions = (status.position for status in tracker.statuses() if status.group == reset.group)
+    return min((position for position in positions if position < reset.position), default=None)
 
 
 def _bound(function: GroupFunction, discovered: Discovered) -> tuple[ResetFunction, str]:

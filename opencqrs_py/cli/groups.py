@@ -288,6 +288,7 @@ def _reset_as_json(result: ResetResult) -> dict[str, Any]:
         "position": reset.position,
         "head": result.head,
         "until": {str(partition): replay and replay.until for partition, replay in sorted(result.replays.items())},
+        "omitted_after": result.omitted_after,
         "reason": reset.reason,
         "context": reset.context,
         "running": result.running,
@@ -301,6 +302,9 @@ def _print_reset(result: ResetResult) -> None:
     again = f"events up to position {until:,} are handled again" if until else "no event is handled again"
     ahead = "" if until else f"; it continues with the events after {reset.position:,}"
     print_line(f"{reset.group} {done} to position {reset.position:,} of {result.head:,}: {again}{ahead}", "default")
+    if result.omitted_after is not None:
+        which = f"events after {result.omitted_after:,}, up to {reset.position:,}, that it still had to handle"
+        print_line(f"{reset.group}: {which} {'would be' if result.dry_run else 'are'} left out", "default")
     if not (result.running or result.dry_run):
         print_line(f"{reset.group}: no process runs it; the next opencqrs run continues there", "default")
 

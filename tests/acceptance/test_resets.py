@@ -152,12 +152,25 @@ def test_a_group_that_two_processes_run_is_reset_and_they_continue(world: World)
     assert [process.poll() for process in world.running] == [None, None]
 
 
+def test_a_reset_ahead_says_what_is_left_out_also_of_a_replay(world: World) -> None:
+    assert world.project.opencqrs("run", "--until-caught-up").code == 0
+    world.project.opencqrs("groups", "reset", "catalog", "--to-position", "4")
+    foreseen = world.project.opencqrs("groups", "reset", "catalog", "--to-position", "9", "--dry-run")
+    left_out = "catalog: events after 4, up to 9, that it still had to handle {} left out\n"
+    assert left_out.format("would be") in foreseen.err
+    reset = world.project.opencqrs("groups", "reset", "catalog", "--to-position", "9")
+    assert left_out.format("are") in reset.err
+    ahead = world.project.opencqrs("groups", "reset", "catalog", "--to", "head", "--format", "json")
+    assert (ahead.json["omitted_after"], ahead.json["position"]) == (9, 30)
+
+
 def test_while_nothing_runs_the_next_run_continues_there(world: World) -> None:
     assert world.project.opencqrs("run", "--until-caught-up").code == 0
     reset = world.project.opencqrs("groups", "reset", "catalog", "--to", "tail", "--format", "json")
     assert (reset.code, reset.json["position"], reset.json["head"]) == (0, 0, 30)
     assert reset.json["until"] == dict.fromkeys(["0/4", "1/4", "2/4", "3/4"], 30)
     assert (reset.json["running"], reset.json["done"]) == (False, True)
+    assert reset.json["omitted_after"] is None
     waiting = world.statuses()
     assert {(one["position"], one["replay"]["until"], one["replay"]["percent"]) for one in waiting} == {(0, 30, 0.0)}
     assert "0 % of 0 to 30" in world.project.opencqrs("status").out
