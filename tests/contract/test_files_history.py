@@ -50,7 +50,12 @@ def refusal(act: Callable[[], object]) -> EventStoreError:
         act()
     assert caught.value.code == "OCQ-316"
     assert caught.value.what.startswith("the event store is not the one that the progress belongs to: ")
-    for way_out in ("put the files back", "rebuild the group", "clear log_fingerprint"):
+    for way_out in (
+        "put the files back",
+        "rebuild the group",
+        "clear log_fingerprint",
+        "set position there to the end",
+    ):
         assert way_out in caught.value.fix
     return caught.value
 

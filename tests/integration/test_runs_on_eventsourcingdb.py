@@ -255,3 +255,29 @@ def test_a_log_that_was_replaced_between_two_runs_is_refused_at_the_start(
     assert "rebuild the group" in said
     assert "Traceback" not in said
     assert sorted(rows(project)) == list(range(50))
+
+
+@pytest.mark.parametrize(
+    ("statements", "handled"),
+    [
+        (("DROP TABLE books", "DELETE FROM opencqrs_progress", "DELETE FROM opencqrs_groups"), [*range(30), 100]),
+        (("UPDATE opencqrs_progress SET log_fingerprint = '', position = 30",), [*range(50), 100]),
+    ],
+    ids=["rebuild", "continue"],
+)
+def test_the_ways_out_after_a_shorter_log_are_those_of_the_message(
+    project: Project, server: EventSourcingDbStandIn, statements: tuple[str, ...], handled: list[int]
+) -> None:
+    write(server, *range(50))
+    assert project.run("run", "--until-caught-up")[0] == 0
+    server.log.forget(30)
+    _, said = project.run("run", "--until-caught-up")
+    assert "delete its read model and its rows of opencqrs_progress and opencqrs_groups; or, to continue" in said
+    assert "set position there to the newest event's id plus 1 if it is beyond it" in said
+    with closing(sqlite3.connect(project.folder / "books.db")) as connection, connection:
+        for statement in statements:
+            connection.execute(statement)
+    write(server, 100)
+    code, said = project.run("run", "--until-caught-up")
+    assert code == 0, said
+    assert rows(project) == handled

@@ -23,8 +23,9 @@ EMPTY = "eventsourcingdb:empty"
 
 _PREFIX = "eventsourcingdb:"
 _REPLACED = (
-    "restore the event store that the progress belongs to; or rebuild the group: delete its read model and its "
-    "progress rows; or, to continue from here all the same, clear log_fingerprint in its progress rows, and start again"
+    "restore the event store that the progress belongs to; or rebuild the group: delete its read model and its rows of "
+    "opencqrs_progress and opencqrs_groups; or, to continue from here all the same, clear log_fingerprint in its rows "
+    "of opencqrs_progress, set position there to the newest event's id plus 1 if it is beyond it, and start again"
 )
 _MOST = 20_000  # links that are remembered, beside the newest one
 

@@ -24,7 +24,8 @@ _SAMPLE = 2048  # bytes
 _SAMPLES = 8  # at equal distances, the first at the beginning and the last at the end; less is taken whole
 _FIX = (
     "put the file back as it was; or, if the change is meant, rebuild the groups that have read it (delete their read "
-    "models and their progress), since a restart refuses the changed file, too (OCQ-316)"
+    "models and their rows of opencqrs_progress and opencqrs_groups), since a restart refuses the changed file, too "
+    "(OCQ-316)"
 )
 
 

@@ -20,7 +20,7 @@ _NAME_LENGTH = 120  # characters of a file's name that are kept for messages
 _FIX = (
     "put the files back as they were when the progress was stored; or rebuild the group: delete its read model and its "
     "rows of opencqrs_progress and opencqrs_groups; or, to continue from here all the same, clear log_fingerprint in "
-    "its rows of opencqrs_progress"
+    "its rows of opencqrs_progress, and set position there to the end of the log if it is beyond it"
 )
 
 
