@@ -78,6 +78,8 @@ def _import(store: EventStore, name: str, progress: ProgressReport | None) -> _I
 def _expanded(files: Sequence[str]) -> list[str]:
     """Return the files, with those of each folder in its place; what cannot be read is refused before any is."""
     names: list[str] = []
+    if list(files) == sorted(files):  # as a shell gives the files of a pattern
+        warn_of_order(Path(files[0]).parent, map(Path, files))
     for file in files:
         if file == _STANDARD_INPUT:
             names.append(file)
