@@ -15,6 +15,7 @@ from opencqrs_py.config.choices import Interval, Mode
 from opencqrs_py.config.groups import ScheduleSettings
 from opencqrs_py.errors import AssemblyError
 from opencqrs_py.model.choices import BatchOrder
+from opencqrs_py.model.handler import event_type_of
 from opencqrs_py.processing.batches import OrderingKey, ScheduleRule
 from opencqrs_py.processing.definitions import place_of
 from opencqrs_py.processing.event_types import EventTypes
@@ -80,7 +81,11 @@ def event_types_for(rule: EventsRule, discovered: Discovered) -> EventTypes:
 
 def reading_for(rule: EventsRule, discovered: Discovered) -> Reading:
     """Return how stored events are read."""
-    return Reading(Upcasters(discovered.upcasters, discovered.injector), enveloped=rule.enveloped)
+    types: set[str] = set()
+    if rule.type_resolver_ref is None:  # else any type may have a class
+        types.update(name for one in discovered.handlers for name in one.mark.types)
+        types.update(filter(None, map(event_type_of, discovered.event_classes)), dict(rule.types))
+    return Reading(Upcasters(discovered.upcasters, discovered.injector, types), enveloped=rule.enveloped)
 
 
 def interceptors_for(settings: EffectiveGroup, discovered: Discovered) -> Interceptors:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dis import get_instructions
+from fnmatch import fnmatchcase
 from inspect import CO_ASYNC_GENERATOR, CO_GENERATOR, unwrap
 from itertools import pairwise
 from types import FunctionType
@@ -13,6 +15,7 @@ from opencqrs_py.errors import EventFormatError, HandlerSignatureError, ProjectC
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.handler import Upcaster
 from opencqrs_py.model.json_text import write_json, write_parsed
+from opencqrs_py.model.naming import nearest
 from opencqrs_py.model.upcast import Upcast
 from opencqrs_py.processing.awaiting import finish
 from opencqrs_py.processing.binding import Call, with_arguments
@@ -24,6 +27,7 @@ from opencqrs_py.processing.ports import Injector
 from opencqrs_py.processing.roles import UPCASTER
 from opencqrs_py.processing.signatures import read_signature
 
+_log = logging.getLogger("opencqrs.processing")
 _ENVELOPE_FIX = 'set events.format: plain if the log is not written by OpenCQRS; else fix the event: {"payload": {...}}'
 
 
@@ -62,6 +66,8 @@ class Upcasters:
     Args:
         upcasters: At most one for each type; their order does not matter.
         injector: Provides what they ask for besides the event.
+        known: The types and patterns that event classes and handlers name. If an upcaster makes events of another type
+            that is near to one of them, a warning says so once. Empty: types may be known otherwise.
 
     Raises:
         HandlerSignatureError: OCQ-220, if two take the same type, naming both; OCQ-201 to OCQ-205 for a signature,
@@ -71,7 +77,9 @@ class Upcasters:
         OpenCQRS upcasting, with a guard against cycles.
     """
 
-    def __init__(self, upcasters: Iterable[Upcaster], injector: Injector) -> None:
+    def __init__(self, upcasters: Iterable[Upcaster], injector: Injector, known: Collection[str] = ()) -> None:
+        self._known = known
+        self._checked: set[str] = set()
         self._by_type: dict[str, _Bound] = {}
         for upcaster in upcasters:
             bound = _Bound(upcaster, injector)
@@ -107,6 +115,8 @@ class Upcasters:
     def _chain(self, event: Event, way: tuple[str, ...]) -> Iterator[Event]:
         bound = self._by_type.get(event.type)
         if bound is None:
+            if way and event.type not in self._checked:
+                self._check_known(event.type, self._by_type[way[-1]].place)
             yield event
             return
         if event.type in way:
@@ -116,6 +126,20 @@ class Upcasters:
             raise EventFormatError("OCQ-222", f"upcasters lead in a circle ({circle})", places, fix)
         for result in bound.upcast(event):
             yield from self._chain(result, (*way, event.type))
+
+    def _check_known(self, event_type: str, place: str) -> None:
+        """Warn if nothing names a type that an upcaster makes, and it is most likely misspelled."""
+        self._checked.add(event_type)
+        if any(fnmatchcase(event_type, name) for name in self._known):
+            return
+        meant = nearest(event_type, (name for name in self._known if name not in self._by_type and "*" not in name))
+        if meant is not None:
+            _log.warning(
+                "the upcaster %s makes events of type '%s', which no event class and no handler names "
+                "(did you mean %s?)\n"
+                "  fix:   correct the type of the Upcast; or, if no handler is to get these events, leave it",
+                *(place, event_type, meant),
+            )
 
 
 class _Bound:

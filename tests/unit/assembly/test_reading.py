@@ -161,6 +161,21 @@ def test_what_is_discovered_upcasts_and_the_setting_opens_envelopes(found):
     assert (read.type, read.metadata) == ("lent.v2", {"by": "Bob"})
 
 
+@pytest.mark.parametrize(
+    ("rule", "warned"),
+    [
+        (PLAIN, True),
+        (EventsRule(types=(("lent.v3", "x:Lent"),)), False),
+        (EventsRule(type_resolver_ref="resolve"), False),
+    ],
+    ids=["unknown", "named by a setting", "left to a resolver"],
+)
+def test_a_type_of_an_upcaster_is_warned_of_if_nothing_names_it(make_module, caplog, rule, warned):
+    found = discover([make_module(SOURCE.replace('Upcast("lent.v2"', 'Upcast("lent.v3"'))])
+    reading_for(rule, found).read(event(reader="Ada"))
+    assert ["(did you mean lent.v2?)" in each for each in caplog.messages] == [True] * warned
+
+
 def test_two_upcasters_of_a_type_are_refused(make_module):
     source = (
         "@upcaster('a')\ndef one(data: dict) -> Upcast: ...\n@upcaster('a')\ndef other(data: dict) -> Upcast: ...\n"

@@ -225,6 +225,30 @@ def test_chains_come_to_what_passes_over_a_list_come_to(steps: dict[str, list[in
 # What is wrong
 
 
+def warnings_of(known: set[str], *results: str, caplog: pytest.LogCaptureFixture) -> list[str]:
+    made = [Upcaster(("a.lent.v1",), lambda: [Upcast(each, {}) for each in results], "upcasters.py:1 (split)")]
+    chain = Upcasters([*made, Upcaster(("a.lent.v0",), renamed_any("a.lent.v1"), "")], NothingProvided(), known)
+    for old in ("a.lent.v1", "a.lent.v0", "a.lnt.v1"):
+        list(chain.upcast(event(old)))
+    return caplog.messages
+
+
+def test_a_misspelled_type_that_an_upcaster_makes_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    known = {"a.lent.v1", "a.lent.v2", "a.*sold"}
+    assert warnings_of(known, "a.lent.v2", "a.sold", "a.lnt.v2", "a.lnt.v2", caplog=caplog) == [
+        "the upcaster upcasters.py:1 (split) makes events of type 'a.lnt.v2', which no event class and no handler "
+        "names (did you mean a.lent.v2?)\n"
+        "  fix:   correct the type of the Upcast; or, if no handler is to get these events, leave it"
+    ]
+
+
+@pytest.mark.parametrize("known", [set(), {"reader.registered"}, {"a.lent.v1"}, {"a.len*"}])
+def test_a_type_that_is_near_to_none_that_can_be_meant_is_not_warned_of(
+    known: set[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert warnings_of(known, "a.lnt.v2", caplog=caplog) == []
+
+
 def test_two_upcasters_of_a_type_are_refused_naming_both() -> None:
     with pytest.raises(HandlerSignatureError) as caught:
         upcasters(("lent.v1", one), (("other", "lent.v1"), several))
