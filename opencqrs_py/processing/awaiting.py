@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Iterator
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import Context, copy_context
 from inspect import isawaitable
+from itertools import starmap
 from queue import SimpleQueue
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any
@@ -18,7 +19,8 @@ from opencqrs_py.processing.forks import end_if_forked
 
 _PATIENCE = 1.0  # seconds that an interrupted call on the other thread gets to end
 _LOOK = 0.1  # seconds between looks for an interrupt
-_LAZY = frozenset({GeneratorType, AsyncGeneratorType, CoroutineType, map, filter})
+_MANAGERS = frozenset[type]({type(contextmanager(iter)(())), type(asynccontextmanager(id)(()))})  # type: ignore[arg-type]
+_LAZY = frozenset({GeneratorType, AsyncGeneratorType, CoroutineType, map, filter, starmap}) | _MANAGERS
 _KINDS = {AsyncGeneratorType: "an async generator", CoroutineType: "a coroutine"}
 _of_thread = threading.local()
 
@@ -51,7 +53,8 @@ def complete(result: Any) -> None:
     """Finish a call that is made for its effects: its result is not used, so it must not be unfinished work.
 
     Raises:
-        LazyResultError: OCQ-244, if it is a generator or coroutine that has not ended, or a ``map`` or ``filter``.
+        LazyResultError: OCQ-244, if it is a generator or coroutine that has not ended, a context manager made of such
+            a generator, or a ``map``, ``filter`` or ``starmap``.
         BaseException: See ``finish``.
     """
     end_if_forked(depth=2)
@@ -64,19 +67,25 @@ def complete(result: Any) -> None:
 
 
 def _is_unfinished(returned: Any) -> bool:
+    if type(returned) in _MANAGERS:
+        return _is_unfinished(returned.gen)
     frames = (getattr(returned, name, None) for name in ("gi_frame", "ag_frame", "cr_frame"))
-    return type(returned) in (map, filter) or any(frame is not None for frame in frames)
+    return type(returned) in (map, filter, starmap) or any(frame is not None for frame in frames)
 
 
 def _lazy(returned: Any) -> LazyResultError:
-    codes = (getattr(returned, name, None) for name in ("gi_code", "ag_code", "cr_code"))
+    made_of = returned.gen if type(returned) in _MANAGERS else returned
+    codes = (getattr(made_of, name, None) for name in ("gi_code", "ag_code", "cr_code"))
     code = next((each for each in codes if each is not None), None)
-    kind = _KINDS.get(type(returned), f"a {type(returned).__name__}")
+    kind = "a context manager" if made_of is not returned else f"a {type(returned).__name__}"
+    kind = _KINDS.get(type(returned), kind)
     where = "" if code is None else f"{code.co_filename}:{code.co_firstlineno} ({code.co_name})"
     fix = "loop over it in the function, which returns nothing; or return a list, whose code has run"
     if isinstance(returned, CoroutineType):
         returned.close()  # else Python warns of it, too
         fix = "await it in the function"
+    elif made_of is not returned:
+        fix = "enter it in the function, by 'with' or 'async with'"
     return LazyResultError("OCQ-244", f"the function has returned {kind}, whose code nothing runs", where, fix)
 
 

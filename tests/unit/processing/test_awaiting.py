@@ -9,10 +9,11 @@ import signal
 import subprocess
 import sys
 import weakref
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
+from itertools import starmap
 from pathlib import Path
 from sysconfig import get_paths
 from threading import Thread, current_thread
@@ -55,6 +56,16 @@ async def numbers() -> AsyncIterator[int]:
     yield 1
 
 
+@contextmanager
+def writing() -> Iterator[None]:
+    yield
+
+
+@asynccontextmanager
+async def sending() -> AsyncIterator[None]:
+    yield
+
+
 @pytest.mark.parametrize(
     ("result", "what", "where"),
     [
@@ -64,6 +75,9 @@ async def numbers() -> AsyncIterator[int]:
         (later(later("text")), "a coroutine", "later"),
         (map(str, [1]), "a map", ""),
         (filter(None, [1]), "a filter", ""),
+        (starmap(print, [(1,)]), "a starmap", ""),
+        (writing(), "a context manager", "writing"),
+        (later(sending()), "a context manager", "sending"),
     ],
 )
 def test_work_that_a_call_returns_undone_is_refused(result: object, what: str, where: str) -> None:
@@ -78,7 +92,10 @@ def test_what_a_call_returns_done_is_passed_over() -> None:
     list(ended)
     awaited = later("text")
     finish(awaited)
-    for result in (None, 7, [1], ended, range(3), later("text"), later(awaited)):
+    left = writing()
+    with left:
+        pass
+    for result in (None, 7, [1], ended, range(3), later("text"), later(awaited), left):
         complete(result)
 
 
