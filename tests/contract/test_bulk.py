@@ -416,6 +416,15 @@ def test_a_value_that_databases_know_nothing_of_is_refused(connection: Connectio
     assert rows_of(connection, VALUES) == []
 
 
+@pytest.mark.parametrize("value", [[b"x"], {"a": {1}}, [float("nan")], {1: 2}], ids=str)
+@pytest.mark.parametrize("make", [list, lambda rows: pa.table({"number": [1], "text": [[b"x"]]})])
+def test_a_list_or_mapping_that_is_no_json_is_refused_by_the_name_of_its_column(
+    connection: Connection, value: Any, make: Callable[[Any], Any]
+) -> None:
+    with refused("OCQ-360", "text has a list or mapping that cannot be JSON ("):
+        bulk.upsert(connection, "kinds", make([{"number": 1, "text": value}]), keys="number")
+
+
 def test_uuids_are_found_by_sqlalchemy(connection: Connection) -> None:
     """Where the database has no type for them, it keeps them in 32 characters."""
     table = Table("readers", MetaData(), Column("id", Uuid, primary_key=True), Column("name", String(9)))

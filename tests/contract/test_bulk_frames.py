@@ -247,6 +247,16 @@ def test_a_call_that_does_not_fit_the_table_is_refused_before_spark_computes(
     assert rows.stages == []
 
 
+def test_a_variant_is_refused_before_spark_computes(
+    tracker: SqlProgressTracker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(TYPES, "reader", "variant")
+    rows = Rows(tracker)
+    with pytest.raises(BulkWriteError, match=r"OCQ-360.*reader is a VARIANT\n.*\n.*to_json"):
+        upserted(tracker, rows, "isbn", "reader", keys="isbn")
+    assert rows.stages == []
+
+
 def test_decimals_are_added_exactly_where_the_database_can(tracker: SqlProgressTracker, database: Database) -> None:
     paid = pa.array([pa.scalar("0.1000").cast(pa.decimal128(30, 4))] * 2)
     rows = Rows(tracker, staged=[pa.table({"isbn": ["a", "a"], "paid": paid})])

@@ -53,6 +53,8 @@ def _examples(table: str, types: Sequence[tuple[str, str]]) -> dict[str, ColumnV
     """Return a value for each column, as they are known by their types only."""
     if len({name for name, _ in types}) < len(types):
         raise misfit(table, "two columns of the rows have the same name", "rename one of them")
+    if odd := next((name for name, kind in types if kind == "variant"), None):
+        raise misfit(table, f"{odd} is a VARIANT", "write it as a text: sf.to_json(…)")
     return {name: [Decimal(0) if kind.startswith("decimal") else _EXAMPLES.get(kind, "")] for name, kind in types}
 
 

@@ -19,6 +19,7 @@ from opencqrs_py.adapters.sql.bulk_write import ColumnValues, TableShape
 from opencqrs_py.adapters.sql.dialect import Dialect
 from opencqrs_py.errors import BulkWriteError
 from opencqrs_py.model.json_text import write_json
+from opencqrs_py.processing.exceptions import one_line
 
 GivenRows = Any
 """A ``pyarrow.Table``, ``RecordBatch`` or ``DataFrame``, known by what it can do; or a sequence of mappings."""
@@ -88,7 +89,12 @@ def _sent(values: ColumnValues, name: str, table: str) -> ColumnValues:
     """
     if _PLAIN.issuperset(map(type, values)):
         return values
-    sent = [_sent_value(value) for value in values]
+    try:
+        sent = [_sent_value(value) for value in values]
+    except (TypeError, ValueError) as error:
+        what = f"{name} has a list or mapping that cannot be JSON ({one_line(error)})"
+        fix = "write only texts, numbers, true and false, moments, lists, mappings and None into it"
+        raise misfit(table, what, fix) from error
     for value in sent:
         is_no_moment = isinstance(value, datetime) and value != value  # noqa: PLR0124 NaT of pandas
         if is_no_moment or not isinstance(value, _KNOWN):
