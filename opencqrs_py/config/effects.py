@@ -1,4 +1,4 @@
-"""Settings of a group that have no effect, as another setting would have to be given first."""
+"""Settings of a group or job that have no effect, as another setting would have to be given first."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from opencqrs_py.config.choices import Engine, Mode, Resolution, RetryPolicy
-from opencqrs_py.config.groups import GROUP_FAMILY, LEAVES
-from opencqrs_py.config.inheritance import Inherited, LeafName, Level
-from opencqrs_py.config.keys import GROUPS, kebab
+from opencqrs_py.config.groups import GROUP_FAMILY
+from opencqrs_py.config.inheritance import Family, Inherited, LeafName, Level
+from opencqrs_py.config.jobs import JOB_FAMILY
+from opencqrs_py.config.keys import kebab
 from opencqrs_py.config.problems import Code
-from opencqrs_py.model.choices import OnExhausted
+from opencqrs_py.model.choices import Misfire, OnExhausted, Overlap
 from opencqrs_py.model.naming import listed
 
 if TYPE_CHECKING:
@@ -24,6 +25,9 @@ _MODE, _ENGINE, _CRON = ("processing", "mode"), ("processing", "engine"), ("sche
 _EXHAUSTED, _UNDECODABLE = ("retry", "on_exhausted"), ("retry", "on_undecodable")
 _RESOLUTION, _POLICY = ("sequence", "resolution"), ("retry", "policy")
 _EXPONENTIAL, _FIXED = RetryPolicy.EXPONENTIAL_BACKOFF, RetryPolicy.FIXED
+_STARTUP, _RATE, _DELAY = ("triggers", "startup"), ("triggers", "fixed_rate"), ("triggers", "fixed_delay")
+_JOB_CRON, _TYPES = ("triggers", "cron"), ("triggers", "events", "types")
+_SCHEDULED: dict[LeafName, tuple[Any, ...]] = {_RATE: (...,), _DELAY: (...,), _JOB_CRON: (...,)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +51,28 @@ class _Effect:
     def is_there(self, chosen: Mapping[LeafName, Inherited]) -> bool:
         """Return whether the settings count."""
         return any(
-            chosen[leaf].value in values or (... in values and chosen[leaf].value is not None)
+            chosen[leaf].value in values or (... in values and chosen[leaf].value not in (None, ()))
             for leaf, values in self.wanted.items()
         )
 
+    def is_off(self, chosen: Mapping[LeafName, Inherited]) -> bool:
+        """Return whether what is needed is set to nothing on purpose, as by ``cron: ${CRON:-}``."""
+        said = (chosen[leaf] for leaf, values in self.wanted.items() if ... in values)
+        return any(one.level is Level.OWN and one.value is None for one in said)
+
+
+_RETRIES = (
+    _Effect(
+        (("retry", "initial_interval"), ("retry", "max_attempts")),
+        {_POLICY: (_EXPONENTIAL, _FIXED)},
+        "retry.policy is exponential_backoff or fixed",
+    ),
+    _Effect(
+        (("retry", "max_interval"), ("retry", "max_elapsed_time"), ("retry", "multiplier"), ("retry", "jitter")),
+        {_POLICY: (_EXPONENTIAL,)},
+        "retry.policy is exponential_backoff",
+    ),
+)
 
 EFFECTS = (
     _Effect((("schedule",), ("batch",)), {_MODE: (Mode.SCHEDULED,)}, "processing.mode is scheduled"),
@@ -76,74 +98,106 @@ EFFECTS = (
         {_RESOLUTION: (Resolution.PER_METADATA_KEY,)},
         "sequence.resolution is per_metadata_key",
     ),
-    _Effect(
-        (("retry", "initial_interval"), ("retry", "max_attempts")),
-        {_POLICY: (_EXPONENTIAL, _FIXED)},
-        "retry.policy is exponential_backoff or fixed",
-    ),
-    _Effect(
-        (("retry", "max_interval"), ("retry", "max_elapsed_time"), ("retry", "multiplier"), ("retry", "jitter")),
-        {_POLICY: (_EXPONENTIAL,)},
-        "retry.policy is exponential_backoff",
-    ),
+    *_RETRIES,
     _Effect((("checkpointing", "hold"),), {_ENGINE: (Engine.SPARK,)}, "processing.engine is spark"),
 )
-"""When a setting counts. All others always do, or it depends on the code and on what the container holds."""
+"""When a setting of a group counts. All others always do, or it depends on the code and on what the container holds."""
+
+JOB_EFFECTS = (
+    _Effect((("triggers", "zone"),), {_JOB_CRON: (...,)}, "triggers.cron is set"),
+    _Effect(
+        (("triggers", "initial_delay"),),
+        {_STARTUP: (True,), _RATE: (...,), _DELAY: (...,)},
+        "triggers.startup, triggers.fixed-rate or triggers.fixed-delay is set",
+    ),
+    _Effect((("triggers", "jitter"), ("misfire",)), _SCHEDULED, "triggers have a schedule"),
+    _Effect((("triggers", "events", "ids"),), {_TYPES: (...,)}, "triggers.events.types is set"),
+    _Effect((("misfire_grace",),), {("misfire",): (Misfire.SKIP,)}, "misfire is skip"),
+    _Effect((("queue_size",),), {("overlap",): (Overlap.QUEUE,)}, "overlap is queue"),
+    _Effect((("cancel_grace",),), {("overlap",): (Overlap.CANCEL,)}, "overlap is cancel"),
+    *_RETRIES,
+)
+"""The same of a job."""
 
 
-RULED = frozenset(leaf for leaf in LEAVES if any(effect.of(leaf) for effect in EFFECTS))
-"""The settings that do not always count."""
+def _ruled(family: Family, effects: Sequence[_Effect]) -> frozenset[LeafName]:
+    return frozenset(leaf for leaf in family.leaves if any(effect.of(leaf) for effect in effects))
 
 
-def warn_of_idle_settings(
-    groups: Mapping[str, Mapping[LeafName, Inherited]], merged: Merged, profiles: Sequence[str], findings: Findings
-) -> None:
-    """Warn about settings of single groups that have no effect: of groups that have such as do not always count.
+@dataclass(frozen=True, slots=True, eq=False)
+class Idle:
+    """Finds settings without effect.
 
-    What a standard says is for other groups, too. With a profile, a setting that decides may be there for it alone, as
-    ``retry.policy: none`` for tests; so it is if the setting stands in another source. Nothing is said of these.
+    Attributes:
+        what: What the settings are of, for messages.
+        family: All of these settings.
+        effects: When they count.
+        ruled: Those that do not always count.
     """
-    for group, chosen in groups.items():
-        said = [(leaf, one) for leaf, one in chosen.items() if leaf in RULED]
-        own = [leaf for leaf, one in said if one.level is Level.OWN and one.value is not None and not one.reset]
-        for effect in EFFECTS if own else ():
-            idle = [] if effect.is_there(chosen) else [leaf for leaf in own if effect.of(leaf)]
-            idle = [leaf for leaf in idle if _are_together(effect, leaf, group, chosen, merged, profiles)]
-            if idle:
-                _warn(effect, idle, group, merged, findings)
+
+    what: str
+    family: Family
+    effects: tuple[_Effect, ...]
+    ruled: frozenset[LeafName]
+
+    def warn(
+        self,
+        names: Mapping[str, Mapping[LeafName, Inherited]],
+        merged: Merged,
+        profiles: Sequence[str],
+        findings: Findings,
+    ) -> None:
+        """Warn about settings of single groups or jobs that have no effect.
+
+        What a standard says is for others, too. With a profile, a setting that decides may be there for it alone, as
+        ``retry.policy: none`` for tests; so it is if the setting stands in another source. Nothing is said of these.
+        """
+        for name, chosen in names.items():
+            said = [(leaf, one) for leaf, one in chosen.items() if leaf in self.ruled]
+            own = [leaf for leaf, one in said if one.level is Level.OWN and one.value is not None and not one.reset]
+            for effect in self.effects if own else ():
+                idle = [] if effect.is_there(chosen) else [leaf for leaf in own if effect.of(leaf)]
+                idle = [] if idle and effect.is_off(chosen) else idle
+                idle = [leaf for leaf in idle if self._are_together(effect, leaf, name, chosen, merged, profiles)]
+                if idle:
+                    self._warn(effect, idle, name, merged, findings)
+
+    def _are_together(
+        self,
+        effect: _Effect,
+        leaf: LeafName,
+        name: str,
+        chosen: Mapping[LeafName, Inherited],
+        merged: Merged,
+        profiles: Sequence[str],
+    ) -> bool:
+        """Return whether the source that sets ``leaf`` also sets what makes it ineffective, or no source does."""
+        bound = merged.winner((*self.family.named, name, *leaf))
+        deciders = list(self._deciders(effect, name, chosen, merged))
+        if bound is None or (profiles and deciders):
+            return False
+        return all((each.kind, each.place) == (bound.origin.kind, bound.origin.place) for each in deciders)
+
+    def _deciders(
+        self, effect: _Effect, name: str, chosen: Mapping[LeafName, Inherited], merged: Merged
+    ) -> Iterator[Origin]:
+        """Yield the origins of the settings that decide and are set."""
+        for leaf in effect.wanted:
+            by = chosen[leaf].replaced_by or leaf
+            level = chosen[by].level
+            if level is not Level.BUILT_IN:
+                path = (*self.family.named, name) if level is Level.OWN else self.family.standard
+                bound = merged.winner((*path, *by))
+                if bound is not None:
+                    yield bound.origin
+
+    def _warn(self, effect: _Effect, idle: Sequence[LeafName], name: str, merged: Merged, findings: Findings) -> None:
+        names = listed(".".join(map(kebab, leaf)) for leaf in idle)
+        what = f"{names} of {self.what} {name} {'has' if len(idle) == 1 else 'have'} no effect unless {effect.unless}"
+        bound = merged.winner((*self.family.named, name, *idle[0]))
+        fix = f"leave {'it' if len(idle) == 1 else 'them'} out, or set what is needed"
+        findings.warning(Code.NO_EFFECT, what, bound.origin if bound else "", fix)
 
 
-def _are_together(
-    effect: _Effect,
-    leaf: LeafName,
-    group: str,
-    chosen: Mapping[LeafName, Inherited],
-    merged: Merged,
-    profiles: Sequence[str],
-) -> bool:
-    """Return whether the source that sets ``leaf`` also sets what makes it ineffective, or no source does."""
-    bound = merged.winner((*GROUPS, group, *leaf))
-    deciders = list(_deciders(effect, group, chosen, merged))
-    if bound is None or (profiles and deciders):
-        return False
-    return all((each.kind, each.place) == (bound.origin.kind, bound.origin.place) for each in deciders)
-
-
-def _deciders(effect: _Effect, group: str, chosen: Mapping[LeafName, Inherited], merged: Merged) -> Iterator[Origin]:
-    """Yield the origins of the settings that decide and are set."""
-    for leaf in effect.wanted:
-        by = chosen[leaf].replaced_by or leaf
-        level = chosen[by].level
-        if level is not Level.BUILT_IN:
-            path = (*GROUPS, group) if level is Level.OWN else GROUP_FAMILY.standard
-            bound = merged.winner((*path, *by))
-            if bound is not None:
-                yield bound.origin
-
-
-def _warn(effect: _Effect, idle: Sequence[LeafName], group: str, merged: Merged, findings: Findings) -> None:
-    names = listed(".".join(map(kebab, leaf)) for leaf in idle)
-    what = f"{names} of group {group} {'has' if len(idle) == 1 else 'have'} no effect unless {effect.unless}"
-    bound = merged.winner((*GROUPS, group, *idle[0]))
-    fix = f"leave {'it' if len(idle) == 1 else 'them'} out, or set what is needed"
-    findings.warning(Code.NO_EFFECT, what, bound.origin if bound else "", fix)
+IDLE_OF_GROUPS = Idle("group", GROUP_FAMILY, EFFECTS, _ruled(GROUP_FAMILY, EFFECTS))
+IDLE_OF_JOBS = Idle("job", JOB_FAMILY, JOB_EFFECTS, _ruled(JOB_FAMILY, JOB_EFFECTS))

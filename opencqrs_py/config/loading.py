@@ -13,7 +13,7 @@ from pydantic_settings import InitSettingsSource
 from opencqrs_py.config.binding import Binder, Merged
 from opencqrs_py.config.choices import Mode, OnUnknown, RetryPolicy
 from opencqrs_py.config.configuration import Configuration
-from opencqrs_py.config.effects import RULED, warn_of_idle_settings
+from opencqrs_py.config.effects import IDLE_OF_GROUPS, IDLE_OF_JOBS
 from opencqrs_py.config.entries import Layer, text_items
 from opencqrs_py.config.files import FileReader
 from opencqrs_py.config.groups import GROUP_FAMILY
@@ -134,9 +134,10 @@ class _Found:
         job_names = tuple(settings.jobs.model_extra or ())
         chosen = {name: GROUP_FAMILY.inherited(settings, name) for name in names}
         _warn_of_attempts(chosen, merged, findings)
-        ruled = {name for name, found in chosen.items() if not RULED.isdisjoint(_own(found))}
-        if ruled:
-            warn_of_idle_settings({name: chosen[name] for name in ruled}, merged, self.profiles, findings)
+        of_jobs = {name: JOB_FAMILY.inherited(settings, name) for name in job_names}
+        for idle, found in ((IDLE_OF_GROUPS, chosen), (IDLE_OF_JOBS, of_jobs)):
+            if ruled := {name: each for name, each in found.items() if not idle.ruled.isdisjoint(_own(each))}:
+                idle.warn(ruled, merged, self.profiles, findings)
         configuration = Configuration(
             settings,
             merged,
@@ -232,7 +233,7 @@ def _warn_of_jobs(settings: Settings, jobs: Sequence[str], merged: Merged, findi
 
 
 def _own(chosen: Mapping[LeafName, Inherited]) -> list[LeafName]:
-    """Return the settings of a group that stand under its own name."""
+    """Return the settings of a group or job that stand under its own name."""
     return [leaf for leaf, one in chosen.items() if one.level is Level.OWN]
 
 

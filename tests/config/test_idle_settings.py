@@ -1,7 +1,6 @@
 import pytest
 
-from opencqrs_py.config.effects import EFFECTS
-from opencqrs_py.config.groups import LEAVES
+from opencqrs_py.config.effects import IDLE_OF_GROUPS, IDLE_OF_JOBS
 
 IDLE = [
     ("schedule.interval: 1s", "schedule.interval", "processing.mode is scheduled"),
@@ -106,7 +105,57 @@ def test_what_another_source_switches_off_is_not_mentioned(project):
     assert project.load(groups=["books"], overrides=overrides).warnings == ()
 
 
-def test_the_table_is_about_settings_that_there_are():
-    for effect in EFFECTS:
-        assert effect.wanted.keys() <= set(LEAVES)
-        assert all(any(leaf[: len(each)] == each for leaf in LEAVES) for each in effect.settings)
+@pytest.mark.parametrize("idle", [IDLE_OF_GROUPS, IDLE_OF_JOBS])
+def test_the_table_is_about_settings_that_there_are(idle):
+    leaves = idle.family.leaves
+    for effect in idle.effects:
+        assert effect.wanted.keys() <= set(leaves)
+        assert all(any(leaf[: len(each)] == each for leaf in leaves) for each in effect.settings)
+
+
+IDLE_IN_JOBS = [
+    ("triggers: {zone: Europe/Berlin}", "triggers.zone", "triggers.cron is set"),
+    ("triggers: {fixed-rate: 1h, zone: Europe/Berlin}", "triggers.zone", "triggers.cron is set"),
+    ("triggers: {events: {ids: subject}}", "triggers.events.ids", "triggers.events.types is set"),
+    ("triggers: {events: {types: [], ids: subject}}", "triggers.events.ids", "triggers.events.types is set"),
+    (
+        "triggers: {cron: 0 3 * * *, initial-delay: 1m}",
+        "triggers.initial-delay",
+        "triggers.startup, triggers.fixed-rate or triggers.fixed-delay is set",
+    ),
+    ("triggers: {startup: true, jitter: 1m}", "triggers.jitter", "triggers have a schedule"),
+    ("misfire: catch-up", "misfire", "triggers have a schedule"),
+    ("triggers: {cron: 0 3 * * *}\n    misfire-grace: 1m", "misfire-grace", "misfire is skip"),
+    ("queue-size: 3", "queue-size", "overlap is queue"),
+    ("overlap: queue\n    cancel-grace: 1m", "cancel-grace", "overlap is cancel"),
+    ("retry: {policy: fixed, multiplier: 3}", "retry.multiplier", "retry.policy is exponential_backoff"),
+]
+
+
+@pytest.mark.parametrize(("settings", "name", "needed"), IDLE_IN_JOBS)
+def test_a_setting_of_a_job_without_effect_is_warned_of(project, settings, name, needed):
+    project.write("application.yaml", f"opencqrs:\n  jobs:\n   remind:\n    {settings}\n")
+    assert said(project.load()) == [("OCQ-126", f"{name} of job remind has no effect unless {needed}")]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        "triggers: {cron: 0 3 * * *, zone: Europe/Berlin, jitter: 1m}\n    misfire: skip\n    misfire-grace: 1m",
+        "triggers: {startup: true, initial-delay: 1m}",
+        "triggers: {fixed-delay: 1h, initial-delay: 1m, jitter: 1s}\n    misfire: catch-up",
+        "triggers: {events: {types: [x], ids: subject}}",
+        "triggers: {cron: '${REMIND_CRON:-}', zone: Europe/Berlin, jitter: 1m}",
+        "overlap: queue\n    queue-size: 3",
+        "overlap: cancel\n    cancel-grace: 1m",
+        "retry: {multiplier: 3}",
+    ],
+)
+def test_a_setting_of_a_job_that_counts_is_not_mentioned(project, settings):
+    project.write("application.yaml", f"opencqrs:\n  jobs:\n   remind:\n    {settings}\n")
+    assert project.load().warnings == ()
+
+
+def test_a_schedule_of_all_jobs_counts_for_each(project):
+    text = "opencqrs.jobs:\n  standard: {triggers: {cron: 0 3 * * *}}\n  remind: {triggers: {zone: Europe/Berlin}}\n"
+    assert project.write("application.yaml", text).load().warnings == ()
