@@ -59,7 +59,7 @@ def only_document(parse, text):
                 ("a.c", "2", "f:2:17"),
             ],
         ),
-        ("a: {<<: text, b: 1}", [("a.b", "1", "f:1:18")]),
+        ("a: {<<: , b: 1}", [("a.b", "1", "f:1:14")]),
         ("a: {'<<': 1}", [("a.<<", "1", "f:1:11")]),
     ],
 )
@@ -71,6 +71,7 @@ def test_yaml(text, entries):
     ("text", "what", "where"),
     [
         ("a: &a {b: *a}", "an alias refers to what it stands in", "f:1:4"),
+        ("a: {<<: text, b: 1}", "<< is followed by the text text, not by a section", "f:1:9"),
         ("a: &a {<<: *a}", "an alias refers to what it stands in", "f:1:4"),
         ("? [a]\n: b", "a key is a list or a section", "f:1:3"),
         ("a: !x {}", "the YAML tag !x is not known", "f:1:4"),
