@@ -160,7 +160,7 @@ def text_of(notice: Notice) -> str:
     The fix of an outage is not repeated in each of its notices.
     """
     lines, failure = [line_of(notice)], notice.failure
-    if failure is not None and notice.attempt <= 1 and notice.action is not None:
+    if failure is not None and notice.attempt <= 1:
         lines += [failure.traceback] if failure.traceback else []
         lines += [failure.advice] if failure.advice and (notice.advises or notice.action is not Action.WAIT) else []
     return "\n".join(lines)

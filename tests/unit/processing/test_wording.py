@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from opencqrs_py.model import Failure, Origin, Partition
-from opencqrs_py.processing.notices import Notice, in_words, line_of, when
+from opencqrs_py.processing.notices import Notice, in_words, line_of, text_of, when
 from opencqrs_py.processing.recovery import Action
 
 FAILED = Failure(Origin.HANDLER, permanent=False, error="ValueError", message="no", position=7, event="event 7")
@@ -43,6 +45,11 @@ def test_a_line_says_group_partition_what_happened_and_what_happens_next(
     action: Action | None, failure: Failure | None, attempt: int, line: str
 ) -> None:
     assert line_of(Notice("books", Partition(2, 1), action, failure, attempt, 4.5)) == f"[books 1/2] {line}"
+
+
+def test_an_error_after_the_commit_comes_with_its_lines() -> None:
+    failure = replace(FAILED, traceback="Traceback: bell.py:7")
+    assert text_of(Notice("books", Partition(2, 1), None, failure, 0, 0.0)).endswith("repeated\nTraceback: bell.py:7")
 
 
 @pytest.mark.parametrize(
