@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from opencqrs_py.errors import ProjectCodeError
+from opencqrs_py.errors import NonTransientError, ProjectCodeError
 from opencqrs_py.processing.awaiting import complete
 from opencqrs_py.processing.exceptions import raise_interrupt
 
@@ -23,10 +23,18 @@ class AfterCommit:
         self._open = True
 
     def __call__(self, call: Callable[[], object]) -> None:
-        """Remember ``call``; raise OCQ-225 if the transaction is over, as the call would never be made."""
+        """Remember ``call``; raise OCQ-225 if the transaction is over, as the call would never be made.
+
+        Raises ``NonTransientError`` if it cannot be called, as in ``after_commit(bell.ring())``, which rings at once.
+        """
         if not self._open:
             what = "AfterCommit was called when its transaction was over: the call would never be made"
             raise ProjectCodeError("OCQ-225", what, fix="ask for it in each handler that needs it, and keep it nowhere")
+        given: object = call
+        if not callable(given):
+            got = type(given).__name__
+            msg = f"after_commit takes a function, got {got}: write after_commit(lambda: ...), without calling it"
+            raise NonTransientError(msg)
         self._calls.append(call)
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from opencqrs_py import AfterCommit, Event, ProcessingContext
-from opencqrs_py.errors import ProjectCodeError
+from opencqrs_py.errors import NonTransientError, ProjectCodeError
 from opencqrs_py.model import Partition
 from opencqrs_py.processing.binding import Work
 
@@ -85,6 +85,14 @@ def test_without_calls_nothing_is_made() -> None:
     work = Work("group", ONE, Unit())
     assert work.committed() == []
     assert isinstance(work.after_commit, AfterCommit)
+    assert work.committed() == []
+
+
+def test_what_cannot_be_called_is_refused_before_the_commit() -> None:
+    work = Work("group", ONE, Unit())
+    with pytest.raises(NonTransientError, match=r"got NoneType: write after_commit\(lambda: \.\.\.\)"):
+        work.after_commit([].append(1))  # type: ignore[arg-type,func-returns-value]  # which was called at once
+    work.close()
     assert work.committed() == []
 
 
