@@ -6,6 +6,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from threading import Event as Signal
 
@@ -142,6 +143,22 @@ def test_a_session_may_commit_as_that_ends_nothing(transactions: DatabaseTransac
     with pytest.raises(ValueError, match="after all"), transactions.begin() as unit:
         write(unit)
     assert written.values() == []
+
+
+def test_a_savepoint_of_the_session_undoes_what_the_connection_writes(
+    transactions: DatabaseTransactions, written: ReadModel
+) -> None:
+    def write_half(unit: UnitOfWork) -> None:
+        with unit.session.begin_nested():
+            written.write(unit, "half")
+            raise ValueError
+
+    with transactions.begin() as unit:
+        written.write(unit, "before")
+        with suppress(ValueError):
+            write_half(unit)
+        written.write(unit, "after")
+    assert written.values() == ["before", "after"]
 
 
 def kept_row(transactions: DatabaseTransactions, value: str = "first") -> tuple[Session, Written]:

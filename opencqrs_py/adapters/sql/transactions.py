@@ -387,6 +387,13 @@ class _HandlerSession(Session):
         finally:
             self.is_flushing = False
 
+    @override
+    def begin_nested(self) -> SessionTransaction:
+        """Set a savepoint at once: by itself the session sets it when it is used next, and the connection may write."""
+        nested = super().begin_nested()
+        self.connection()
+        return nested
+
     def rollback(self) -> NoReturn:
         """Refused."""
         refuse()
