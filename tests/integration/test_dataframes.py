@@ -145,6 +145,45 @@ def test_an_event_that_a_worker_cannot_decode_stops_its_partition_after_those_be
     assert_totals(database, [number for number in RIGHT if number < WRONG])
 
 
+WITH_VIEWS = """
+from pyspark.sql import DataFrame
+from opencqrs_py import dataframe_handler
+
+FOUND = {}
+
+def note(group: str, events: DataFrame) -> None:
+    session = events.sparkSession
+    before = session.catalog.tableExists("events"), session.conf.get("spark.sql.shuffle.partitions")
+    events.createOrReplaceTempView("events")
+    session.conf.set("spark.sql.shuffle.partitions", "77")
+    FOUND[group] = *before, session.sql("SELECT count(*) AS events FROM events").first().events
+
+@dataframe_handler("few", types=["other"])
+def few(events: DataFrame) -> None:
+    note("few", events)
+
+@dataframe_handler("most", types=["paid"])
+def most(events: DataFrame) -> None:
+    note("most", events)
+"""
+
+
+@pytest.mark.spark
+def test_views_and_settings_of_a_group_are_no_other_groups(database: Database, project: ModuleType, spark: Any) -> None:
+    folder = Path(str(project.__file__)).parent
+    (folder / "with_views.py").write_text(WITH_VIEWS)
+    module = __import__("with_views")
+    settings = settings_for(database) | {"event-handling.standard.processing.batch-size": EVENTS}
+    application = Application(settings, [module], folder)
+    try:
+        application.run(["few", "most"], until_caught_up=True)
+    finally:
+        application.stop()
+        del sys.modules["with_views"]
+    parts = spark.conf.get("spark.sql.shuffle.partitions")
+    assert {"few": (False, parts, EVENTS // 10), "most": (False, parts, EVENTS - EVENTS // 10)} == module.FOUND
+
+
 CARELESS = """
 import logging
 from pyspark.sql import DataFrame

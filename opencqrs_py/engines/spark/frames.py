@@ -10,7 +10,7 @@ import sys
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import cache, reduce
 from typing import Any
 
 import pyarrow as pa
@@ -153,6 +153,7 @@ class _ExecutorFrames(_Frames):
     def __init__(
         self,
         spark: SparkSession,
+        session: Callable[[], SparkSession],
         recipe: Recipe | KeptRecipe,
         processing: FrameProcessing,
         events: PositionRange,
@@ -160,6 +161,7 @@ class _ExecutorFrames(_Frames):
     ) -> None:
         super().__init__(processing, events, first)
         self._spark = spark
+        self._session = session
         self._recipe = recipe
         self._counts = spark.sparkContext.accumulator({}, _Counts())
         self._readers: list[_RangeReader] = []
@@ -191,8 +193,16 @@ class _ExecutorFrames(_Frames):
         return self._read_by(reader)
 
     def _read_by(self, reader: _RangeReader) -> DataFrame:
-        numbers = self._spark.range(0, len(reader.parts), 1, len(reader.parts))
+        numbers = self._session().range(0, len(reader.parts), 1, len(reader.parts))
         return numbers.mapInArrow(reader.__call__, reader.schema)
+
+
+def session_of_group(spark: SparkSession) -> SparkSession:
+    """Return a session with the settings, views and functions of another one; later changes are its own.
+
+    Handlers of several groups run at once. In one session a view of the name of another replaces it.
+    """
+    return SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())  # noqa: SLF001 newSession drops settings
 
 
 class SparkFrames(FrameMaker):
@@ -211,12 +221,13 @@ class SparkFrames(FrameMaker):
         handler = processing.frames.bound.handler
         schema_of(handler.mark.events, processing.frames.schema, handler.place)
         self._spark = spark
+        self._session = cache(lambda: session_of_group(spark))
         self._recipe = recipe
         self._processing = processing
 
     def frames(self, events: PositionRange, first: Event) -> OpenedFrames:
         """Return the data frames of a range."""
-        return _ExecutorFrames(self._spark, self._recipe, self._processing, events, first)
+        return _ExecutorFrames(self._spark, self._session, self._recipe, self._processing, events, first)
 
     def explained(self, error: BaseException) -> BaseException:
         """Return how an error of a call is classified."""
@@ -273,7 +284,7 @@ class LocalFrames(FrameMaker):
     def __init__(
         self, spark: Callable[[], SparkSession], processing: FrameProcessing, noted: Callable[[list[int]], None]
     ) -> None:
-        self._open = spark
+        self._open = cache(lambda: session_of_group(spark()))
         self._processing = processing
         self._noted = noted
 
