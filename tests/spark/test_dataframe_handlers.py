@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from py4j.protocol import Py4JJavaError
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from sqlalchemy import Connection, text
@@ -30,6 +31,7 @@ from opencqrs_py import (
     upcaster,
 )
 from opencqrs_py.engines.spark.frame_errors import job_error
+from opencqrs_py.engines.spark.frames import session_of_group
 from opencqrs_py.errors import AssemblyError, EventFormatError, HandlerSignatureError, ProjectCodeError
 from opencqrs_py.processing.frames import WorkerLostError
 from opencqrs_py.processing.recovery import FixedBackOff, NoRetry
@@ -239,6 +241,15 @@ def test_a_worker_that_ends_is_known_from_what_spark_says(spark: SparkSession, e
     with pytest.raises(Py4JJavaError) as caught:
         spark.range(1).mapInArrow(ended, "id long").toArrow()
     assert type(job_error(caught.value)) is WorkerLostError
+
+
+def test_a_view_that_another_session_has_is_said_to_be_there(spark: SparkSession) -> None:
+    session_of_group(spark).range(1).createOrReplaceTempView("rides")
+    with pytest.raises(AnalysisException) as caught:
+        spark.sql("SELECT * FROM rides")
+    said = str(job_error(caught.value))
+    assert "`rides` cannot be found" in said
+    assert said.endswith("is found by the session of its data frame only, such as events.sparkSession")
 
 
 def test_a_permanent_error_stops_at_once() -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from py4j.protocol import Py4JJavaError
 from pydantic import TypeAdapter
-from pyspark.errors import PythonException
+from pyspark.errors import AnalysisException, PythonException
 
 from opencqrs_py import errors
 from opencqrs_py.engines.spark.jobs import raised_last, reason_of
@@ -22,6 +22,10 @@ from opencqrs_py.processing.groups import GroupProcessing
 _LOST = re.compile(
     "Python worker (exited unexpectedly|failed to connect back)|ExecutorLostFailure|Connection reset|Broken pipe"
 )  # what Spark says of a worker, or an executor, that has ended
+
+_VIEWS = (
+    "a view that the handler has created is found by the session of its data frame only, such as events.sparkSession"
+)
 
 READ = "read the log"
 STAGE = "leave rows in a table"
@@ -50,6 +54,8 @@ class SparkJobError(Exception):
 
 def job_error(error: BaseException) -> BaseException:
     """Return the error of a failed job as one line, in place of Spark's, which has a page of the JVM's own in it."""
+    if isinstance(error, AnalysisException) and error.getCondition() == "TABLE_OR_VIEW_NOT_FOUND":
+        return SparkJobError(f"{one_line(error)}; {_VIEWS}").with_traceback(error.__traceback__)
     if not isinstance(error, PythonException | Py4JJavaError):
         return error
     if isinstance(error, Py4JJavaError) and _LOST.search(str(error)):
