@@ -88,5 +88,8 @@ def _warn(processor: PartitionProcessor, call: CallInHand, seconds: float, failu
         "code": "",
     }
     head = f"[{processor.group} {processor.partition}]"
-    text = f"{head} {failure.event} has been with its handler for {in_words(seconds)}\n{failure.traceback}"
+    who = f"{failure.event} has been with its handler"
+    if call.committed:
+        who = f"the calls after the commit of {failure.event} have not returned"
+    text = f"{head} {who} for {in_words(seconds)}\n{failure.traceback}"
     logger.warning("%s", text.rstrip(), extra=extra)

@@ -36,7 +36,7 @@ NO_LIMITS = CallLimits()
 
 @dataclass(frozen=True, slots=True)
 class CallInHand:
-    """A call of a handler that has not returned.
+    """A call of a handler that has not returned, or those of a transaction after its commit.
 
     Attributes:
         work: Its transaction, and the circumstances.
@@ -44,6 +44,7 @@ class CallInHand:
         index: Which of them the handler got; ``None`` if it got a list.
         number: Number of the call in its transaction.
         thread: Identifies the thread on which it is made.
+        committed: Whether the transaction is committed. Such a call is never too long, as nothing can be done about it.
     """
 
     work: Work
@@ -51,6 +52,7 @@ class CallInHand:
     index: int | None
     number: int
     thread: int
+    committed: bool = False
 
     @property
     def event(self) -> Event:
@@ -61,7 +63,8 @@ class CallInHand:
         """Return whether both are one and the same call."""
         if other is None:
             return False
-        return self.work is other.work and (self.index, self.number) == (other.index, other.number)
+        this, that = ((one.committed, one.index, one.number) for one in (self, other))
+        return self.work is other.work and this == that
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +99,7 @@ class CallTimer:
             self._call, self._since, self._next_warning = call, now, self._limits.warn_after
             return None
         seconds = now - self._since
-        if seconds >= self._limits.timeout:
+        if seconds >= self._limits.timeout and not call.committed:
             self._call = None
             return OverdueCall(call, seconds, timed_out=True)
         if seconds < self._next_warning:

@@ -45,6 +45,7 @@ class HandlerCalls:
         self._replays = replays
         self._diagnosis = diagnosis
         self._in_hand: tuple[Chunk, Work, int] | None = None  # and the thread; seen by others
+        self._committed = False  # whether the calls after the commit are in hand; likewise
 
     def in_hand(self) -> CallInHand | None:
         """Return the call that is under way, for other threads; ``None`` if there is none."""
@@ -52,6 +53,8 @@ class HandlerCalls:
         if in_hand is None:
             return None
         chunk, work, thread = in_hand
+        if self._committed:
+            return CallInHand(work, chunk, None, work.calls, thread, committed=True)
         if (ahead := work.ahead) is None:
             return CallInHand(work, chunk, work.index, work.calls, thread)
         return CallInHand(work, chunk, max(0, len(chunk) - length_hint(ahead) - 1), work.calls, thread)
@@ -136,11 +139,15 @@ class HandlerCalls:
         self._in_hand = None
         work.close()
 
-    def after_commit(self, work: Work) -> tuple[Failure, ...]:
-        """Make the calls after the commit; return the failures."""
+    def after_commit(self, work: Work, events: Chunk) -> tuple[Failure, ...]:
+        """Make the calls after the commit of the work on some events; return the failures."""
         if not work.calls_wait or self._replays.silent:
             return ()
-        return tuple(self._diagnosis.failure(error, Origin.HANDLER) for error in work.committed())
+        self._committed, self._in_hand = True, (events, work, get_ident())
+        try:
+            return tuple(self._diagnosis.failure(error, Origin.HANDLER) for error in work.committed())
+        finally:
+            self._in_hand, self._committed = None, False
 
     def _by_batches(self, portion: Portion, work: Work, dispatcher: Dispatcher) -> int:
         """Call the handlers for one batch after the other: lists and tables hold the events of one sequence."""

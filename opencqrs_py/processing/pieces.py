@@ -124,7 +124,7 @@ class Pieces:
         for failure, entry in done.given_up:
             moved = with_entry(moved, entry)
             parked.append(Parked(failure, entry.sequence_id, entry.attempts, None, new=True))
-        missed = self._calls.after_commit(work)
+        missed = self._calls.after_commit(work, portion.chunk)
         return Outcome(moved, handled=done.events, missed=missed, parked=tuple(parked))
 
     def _next_piece(self, cursor: Cursor, unit: SavingUnit, work: Work, done: _Handled) -> None:

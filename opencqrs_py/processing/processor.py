@@ -484,7 +484,7 @@ class PartitionProcessor:
                 raise
             raise_interrupt(error)
             raise NotOpenedError(error) from error
-        missed = self.calls.after_commit(work) if work.calls_wait else ()
+        missed = self.calls.after_commit(work, chunk) if work.calls_wait else ()
         moved = unseen(cursor) if portion.waiting else cursor.moved_to(to, stored=True, fingerprint=fingerprint)
         return Outcome(moved, handled=handled, skips=() if skip is None else (skip,), missed=missed)
 

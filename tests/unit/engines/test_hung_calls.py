@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from support.observers import Watching
 
-from opencqrs_py import Event
+from opencqrs_py import AfterCommit, Event
 from opencqrs_py.adapters.memory import InMemoryEventStore, InMemoryProgressTracker
 from opencqrs_py.control.records import GroupPartition
 from opencqrs_py.engines.call_watching import CallWatcher
@@ -227,6 +227,33 @@ def test_a_call_that_takes_long_is_logged_with_where_it_is(group: Group, caplog:
         1,
         1,
     )
+
+
+def test_calls_after_the_commit_that_take_long_are_logged_and_never_given_up(
+    group: Group, caplog: pytest.LogCaptureFixture
+) -> None:
+    def ring() -> None:
+        for seconds in (0, 31, 1_000):
+            group.clock.advance(seconds)
+            watcher.look()
+
+    def handle(raw: Event, after_commit: AfterCommit) -> None:
+        watcher.look()
+        if raw.position == 1:
+            after_commit(ring)
+
+    group.handler = handle
+    processor = group.run(CallLimits(warn_after=30, timeout=60)).processing.processor(ONE)
+    watcher = CallWatcher(lambda: [processor], [processor.limits], _unexpected, group.clock)
+    (cursor,) = group.tracker.claim("group", layout(1), 0, "me")
+    with caplog.at_level(logging.WARNING, "opencqrs.processing"):
+        done = processor.step(cursor)
+        assert processor.step(done.cursor).failure is None
+    assert [message.partition("\n")[0] for message in caplog.messages] == [
+        f"[group 0/1] the calls after the commit of event id 1 at position 1 (t, /a) have not returned for {time}"
+        for time in ("31 s", "17 min 11 s")
+    ]
+    assert "watcher.look()" in caplog.text
 
 
 def _unexpected(*_: object) -> None:
