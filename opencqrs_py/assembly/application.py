@@ -338,7 +338,7 @@ class Application:
 
         ``run`` does so by itself. A program that calls ``start`` asks now and then, such as at each liveness probe.
         """
-        processors = self._life.processors
+        processors = self._life.running
         if processors is not None:
             processors.check()
 
@@ -381,7 +381,7 @@ class Application:
         overview = self._overview()
         chosen = groups_named(groups, overview.groups) if groups else overview.groups
         source = self.event_store
-        processors = self._life.processors
+        processors = self._life.running
         own = processors.load() if processors is not None else None
         look = overview.look(chosen, source, self._running(), own=own, whole=False)
         return overview.recorded(overview.statuses(chosen, look, source))
@@ -431,7 +431,7 @@ class Application:
         )
 
     def _running(self) -> Mapping[GroupPartition, PartitionStatus]:
-        processors = self._life.processors
+        processors = self._life.running
         return processors.running() if processors is not None else {}
 
     def await_position(
@@ -483,7 +483,7 @@ class Application:
 
     def _hasten(self, group: str) -> None:
         """Have progress of a group that runs in this process be stored without delay: somebody waits for it."""
-        processors = self._life.processors
+        processors = self._life.running
         if processors is not None:
             processors.hasten(group)
 
@@ -549,7 +549,7 @@ class Application:
         _ = self.groups
 
     def _runner(self) -> JobRunner | None:
-        processors = self._life.processors
+        processors = self._life.running
         return processors.jobs if processors is not None else None
 
     def _job_assembly(self, *, verbose: bool = False) -> JobAssembly:

@@ -57,8 +57,12 @@ class Lifecycle:
                 ``processors``. If that fails, or an engine, everything is closed.
 
         Raises:
-            AssemblyError: OCQ-511, if it runs already or another thread is starting it.
+            AssemblyError: OCQ-511, if it runs already, here or in the process that this one was forked from, or
+                another thread is starting it.
         """
+        if self.is_forked:
+            what = "the process from which this one was forked has started the application"
+            raise AssemblyError("OCQ-511", what, fix="start it only after the fork, or make another Application here")
         if not self._starting.acquire(blocking=False):
             raise AssemblyError("OCQ-511", "another thread is starting the application", fix="call start() once")
         try:
@@ -129,6 +133,11 @@ class Lifecycle:
         self.stop(STOP_PATIENCE)
         if not self._in_hand and not self.is_forked:
             self.stores.close()
+
+    @property
+    def running(self) -> Processors | None:
+        """The processors that run in this process; ``None`` in a fork, whose copy of them stays as it was then."""
+        return None if self.is_forked else self.processors
 
     @property
     def is_forked(self) -> bool:

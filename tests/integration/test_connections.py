@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -160,3 +162,34 @@ def test_a_setting_lets_more_transactions_be_open_at_once(
     }
     application = Application(settings, [make_module(SLOW.format(groups=groups))], tmp_path)
     assert not application.run(until_caught_up=True).failed
+
+
+FORKS = """
+import os, sys
+from opencqrs_py.adapters.sql import Database
+
+database = Database(sys.argv[1])
+ANSWERS = "SELECT pg_backend_pid()"
+
+def backends() -> set[int]:
+    with database.reading() as one, database.writing() as two:
+        return {*(each.exec_driver_sql(ANSWERS).scalar() for each in (one, two)), database.fetch(ANSWERS)[0][0]}
+
+before = backends()
+reader, writer = os.pipe()
+if os.fork() == 0:
+    os.write(writer, repr(backends()).encode())
+    sys.exit()  # closes all that a program closes at its end
+os.wait()
+print(sorted(eval(os.read(reader, 10_000)) & before), backends() == before)
+database.close()
+"""
+
+
+@pytest.mark.postgresql
+def test_a_fork_does_not_send_on_connections_of_its_parent(postgresql_url: str, tmp_path: Path) -> None:
+    """Each would read what the server answers to the other, and write in its transactions."""
+    (tmp_path / "forks.py").write_text(FORKS)
+    command = [sys.executable, "forks.py", postgresql_url]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[] True\n", "")

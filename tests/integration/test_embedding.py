@@ -313,6 +313,40 @@ application.stop()
     assert seen(tmp_path) == 10
 
 
+def test_a_fork_reports_what_its_parent_does_meanwhile(tmp_path):
+    """As the view ``health`` of a worker that gunicorn has forked with ``--preload``."""
+    forks = """
+(asked, ask), (reported, report) = os.pipe(), os.pipe()
+if os.fork() == 0:
+    os.read(asked, 1)
+    status = application.status()[0]
+    owners = [each.owner for each in status.partitions]
+    said = [status.head, status.lag, application.health().groups[0].lag, application.await_position("seen"), owners]
+    try:
+        application.start()
+    except Exception as error:
+        said += [str(error)]
+    os.write(report, repr(said).encode())
+    os._exit(0)
+more = '{"id": "more-%d", "source": "s", "type": "t", "subject": "/x", "data": {}}'
+application.event_store.append([parse_event(more % number) for number in range(10)])
+"""
+    ends = """
+owners = [each.owner for each in application.status()[0].partitions]
+os.write(ask, b" ")
+said = eval(os.read(reported, 10_000))
+assert said[:5] == [20, 0, 0, 20, owners], said
+print(said[5])
+application.stop()
+"""
+    done = hosted(tmp_path, WAIT + forks + WAIT + ends)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == (
+        "[OCQ-511] the process from which this one was forked has started the application\n"
+        "  fix:   start it only after the fork, or make another Application here\n"
+    )
+
+
 ON_SPARK = """
 from opencqrs_py import Event, event_handling
 

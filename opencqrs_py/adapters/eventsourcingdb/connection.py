@@ -31,6 +31,7 @@ from eventsourcingdb import (
 
 from opencqrs_py.adapters.eventsourcingdb.address import Address
 from opencqrs_py.adapters.eventsourcingdb.answering import RedirectedError, refuse_others
+from opencqrs_py.adapters.forks import keep_open, leave_to_parent_in_forks
 from opencqrs_py.errors import EventStoreError, PreconditionFailedError
 from opencqrs_py.model.masking import scrubbed
 
@@ -163,6 +164,7 @@ class Connection:
         self._new_client = partial(Client, address.base_url, api_token, stall_timeout=stall_seconds)
         self._lock = Lock()
         self._loop: _Loop | None = None
+        leave_to_parent_in_forks(self)
 
     def run(self, use: Use[T]) -> T:
         """Let the client do something and wait for it; in place of its errors, raise OCQ-320 or OCQ-331 to OCQ-335."""
@@ -220,6 +222,11 @@ class Connection:
             loop, self._loop = self._loop, None
         if loop is not None:
             loop.close()
+
+    def leave_to_parent(self) -> None:
+        """In a fork: the thread of the loop is not there, and its connections are the parent's."""
+        keep_open(self._loop)
+        self._lock, self._loop = Lock(), None
 
 
 class _Loop:

@@ -12,6 +12,7 @@ from sqlalchemy import URL, Connection, Engine, RootTransaction, Table
 from sqlalchemy.exc import DBAPIError, NoSuchModuleError
 from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
 
+from opencqrs_py.adapters.forks import keep_open, leave_to_parent_in_forks
 from opencqrs_py.adapters.sql.connections import (
     WRITING,
     FetchedRows,
@@ -56,11 +57,12 @@ _NO_SLOT: AbstractContextManager[Slot | None] = nullcontext()
 _PROBE = ("SAVEPOINT opencqrs_probe", "RELEASE SAVEPOINT opencqrs_probe")  # which needs one transaction
 _PROBE_SECONDS = 1.0  # to wait for another writer of an SQLite file, which says nothing of the engine
 _FIX_COMMITS = 'make it without isolation_level="AUTOCOMMIT", and without listeners that commit'
+_ENGINES = ("engine", "_reading_engine")  # that have a pool, which may be the same one
 _SLOT = "opencqrs_slot"  # in the ``info`` of a connection: by which right its transaction has it
 
 
 class Database:
-    """One database, opened at first use. Safe for several threads; not to be used across a fork.
+    """One database, opened at first use. Safe for several threads; a fork opens connections of its own.
 
     Args:
         url: SQLAlchemy URL, ``sqlite:///…``, ``postgresql://…``, or ``mariadb://…`` and ``mysql://…`` for MariaDB. Its
@@ -104,6 +106,7 @@ class Database:
         self.shadow_guard: ShadowGuard | None = None
         if self.shadow is not None:
             self.shadow_guard = self.dialect.shadow_guard(self, self.shadow)
+        leave_to_parent_in_forks(self)
 
     @classmethod
     def of(cls, engine: Engine, schema: str | None = None) -> Self:
@@ -381,10 +384,25 @@ class Database:
         if self.guard.outlives_connections:
             self._close_connections()
 
+    def leave_to_parent(self) -> None:
+        """In a fork: open new connections, and close none of the parent. A database in memory is a copy of its own."""
+        self.guard.free()
+        if self._slots is not None:
+            self._slots = Slots(self._slots.most, self.label)
+        if not self.guard.outlives_connections:
+            return
+        kept, self._kept = self._kept, []
+        keep_open(kept)
+        for name in _ENGINES:
+            if name in self.__dict__:
+                engine = getattr(self, name)
+                keep_open(engine.pool)
+                engine.dispose(close=False)
+
     def _close_connections(self) -> None:
         kept, self._kept = self._kept, []  # one in use is closed by its user, who finds others here
         _close_all(kept)
-        for name in ("engine", "_reading_engine"):
+        for name in _ENGINES:
             if name in self.__dict__:
                 close_pool(getattr(self, name))
 

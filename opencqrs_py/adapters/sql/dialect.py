@@ -113,6 +113,9 @@ class FileGuard:
     def forget(self) -> None:
         """Forget the file, since all connections are closed."""
 
+    def free(self) -> None:
+        """In a fork: let its threads write, since those of the parent, which may have been writing, are not there."""
+
 
 class Dialect(ABC):
     """One kind of database: the statements and habits that it does not share with the others. It has no state.

@@ -152,6 +152,11 @@ class SqliteFile(FileGuard):
         self._path = self._identity = self._lost = None
         self.identity = ""
 
+    @override
+    def free(self) -> None:
+        if self._holder != get_ident():  # else it is forked within a transaction, which ends in both processes
+            self._free, self._holder = Lock(), None
+
     def _compare(self, seen: list[_Identity | None], found: list[_Identity | None]) -> None:
         """Compare the files beside it that a connection has open with those that are there; some come later."""
         for number, path in enumerate(self._beside):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import sqlite3
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
@@ -255,3 +258,32 @@ def test_the_database_of_the_control_tables_is_named_as_it_was_written(url: str)
     assert control is not None
     assert control is not database
     assert (control.label, control.url) == (url.replace("secret", "***"), database.url)
+
+
+def test_a_fork_waits_for_no_writer_of_its_parent(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path}/events.db")
+    with closing(database), ThreadPoolExecutor(1) as another:
+        with database.writing() as connection:
+            connection.exec_driver_sql("CREATE TABLE seen (id TEXT)")
+        guard = database.guard
+        assert isinstance(guard, sqlite_file.SqliteFile)
+        assert another.submit(guard._free.acquire, blocking=False).result()
+        pool = database.engine.pool
+        database.leave_to_parent()
+        with database.writing(patience=0) as connection:
+            connection.exec_driver_sql("INSERT INTO seen VALUES ('1')")
+        assert database.engine.pool is not pool
+        assert "Connections in pool: 1" in pool.status()
+        pool.dispose()
+        with guard.turn():
+            database.leave_to_parent()  # within a transaction, which both have then
+            assert not another.submit(guard._free.acquire, blocking=False).result()
+
+
+def test_a_database_in_memory_is_still_there_in_a_fork() -> None:
+    with closing(Database("sqlite://")) as database:
+        with database.writing() as connection:
+            connection.exec_driver_sql("CREATE TABLE seen (id TEXT)")
+        database.leave_to_parent()
+        with database.reading() as connection:
+            assert connection.exec_driver_sql("SELECT count(*) FROM seen").scalar() == 0

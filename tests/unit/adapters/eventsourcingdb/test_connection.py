@@ -53,3 +53,18 @@ def test_errors_that_are_none_of_the_client_s_come_through(connection: Connectio
         connection.run(fail)
     assert isinstance(connection.explained(SystemExit(1)), SystemExit)
     connection.close()
+
+
+def test_a_fork_waits_for_no_thread_of_its_parent_and_closes_nothing_of_it(connection: Connection) -> None:
+    async def nothing(client: Client) -> None: ...
+
+    connection.run(nothing)
+    of_parent = connection._loop
+    assert of_parent is not None
+    with connection._lock:  # as another thread of the parent may hold it
+        connection.leave_to_parent()
+    connection.run(nothing)
+    assert connection._loop is not of_parent
+    connection.close()
+    assert of_parent._thread.is_alive()
+    of_parent.close()
