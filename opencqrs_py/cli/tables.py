@@ -137,7 +137,8 @@ def _record_lines(status: GroupStatus) -> Iterator[str]:
     else:
         yield f"[{status.group}] began at {record.setting} (position {record.position}) at {record.began_at}"
     if (changed := record.changed) is not None:
-        yield f"[{status.group}] handlers changed since position {changed.position}, first seen at {changed.at}"
+        left = f"; not yet taken over: {', '.join(map(str, changed.others))}" if changed.others else ""
+        yield f"[{status.group}] handlers changed since position {changed.position}, first seen at {changed.at}{left}"
     if record.rebuild is not None and (said := _REBUILDS.get(record.rebuild.phase)) is not None:
         yield f"[{status.group}] {said.format(began=record.rebuild.started_at)}"
 

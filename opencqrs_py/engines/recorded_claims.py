@@ -58,7 +58,7 @@ def _recorded(
     layout = run.partitions
     found = tracker.claim(run.group, partitions, at, owner, layout=layout, fingerprint=fingerprint, keep=keep)
     for about, text in warnings.items():
-        if about is Warned.LOST or about not in rule.said:
+        if about in {Warned.LOST, Warned.OTHERS} or about not in rule.said:
             rule.said.add(about)
             logger.warning("%s", text, extra={"action": about.value, "group": run.group})
     return found

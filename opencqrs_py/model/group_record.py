@@ -19,11 +19,13 @@ class HandlersChange:
         position: Position up to which the earlier ones had handled events.
         at: ISO 8601 time of the claim.
         before: Fingerprint of the earlier ones.
+        others: The partitions that the changed handlers have not claimed yet; the earlier ones may go on with them.
     """
 
     position: int
     at: str
     before: str
+    others: tuple[Partition, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +118,8 @@ class GroupRecord:
         same = (kept, selection) == (self.changes, self.selection)
         return self if same else replace(self, changes=kept, selection=selection)
 
-    def with_handlers(self, handlers: str, position: int, at: str) -> GroupRecord:
-        """Return the record after a change of handlers at a position.
+    def with_handlers(self, handlers: str, position: int, at: str, others: tuple[Partition, ...] = ()) -> GroupRecord:
+        """Return the record after a change of handlers at a position; they have not claimed the ``others``.
 
         Handlers that have handled nothing leave no trace.
         """
@@ -126,8 +128,21 @@ class GroupRecord:
         if kept and kept[-1].position == position:
             before, kept = kept[-1].before, kept[:-1]
         if before != handlers:
-            kept = (*kept, HandlersChange(position, at, before))[-_KEPT:]
+            kept = (*kept, HandlersChange(position, at, before, others))[-_KEPT:]
         return replace(self, handlers=handlers, changes=kept)
+
+    def taken_over(self, claimed: Mapping[Partition, int]) -> GroupRecord:
+        """Return the record after its handlers have claimed partitions at these positions.
+
+        Those that they had not claimed since the last change were handled by the earlier ones, up to there.
+        """
+        last = self.changed
+        if last is None:
+            return self
+        left = tuple(other for other in last.others if not any(map(other.overlaps, claimed)))
+        taken = (at for one, at in claimed.items() if any(map(one.overlaps, last.others)))
+        changed = replace(last, position=max(last.position, *taken, 0), others=left)
+        return self if changed == last else replace(self, changes=(*self.changes[:-1], changed))
 
 
 def _nothing() -> bool:
@@ -144,6 +159,7 @@ class FoundGroup:
         partitions: All partitions of the group.
         has_waiting: Returns whether events wait in its inbox; to be called during the claim.
         is_ahead: Whether some of its sequences are ahead of their partition.
+        claimed: The partitions that are claimed; ``None``: all of them.
     """
 
     record: GroupRecord | None
@@ -151,6 +167,7 @@ class FoundGroup:
     partitions: Sequence[Partition]
     has_waiting: Callable[[], bool] = field(default=_nothing)
     is_ahead: bool = False
+    claimed: Sequence[Partition] | None = None
 
     @property
     def missing(self) -> list[Partition]:

@@ -15,12 +15,13 @@ from opencqrs_py.model.rebuild import RebuildPhase, RebuildRecord
 
 
 class Warned(Enum):
-    """What a claim warns about. All except the first are logged once per process."""
+    """What a claim warns about. All except the first and the last are logged once per process."""
 
     LOST = "lost"
     SETTING = "setting"
     SELECTION = "selection"
     HANDLERS = "handlers"
+    OTHERS = "others"
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,11 +167,27 @@ class RecordRule:
         if has_handled and not same_code(record.handlers, code.handlers):
             if self.on_changed is OnChangedHandlers.REFUSE:
                 raise self._other_handlers(position)
-            kept = kept.with_handlers(code.handlers, position, self._at())
+            claimed = found.positions if found.claimed is None else found.claimed
+            others = tuple(sorted(found.positions.keys() - set(claimed)))
+            kept = kept.with_handlers(code.handlers, position, self._at(), others)
             if self.on_changed is OnChangedHandlers.WARN:
                 warnings[Warned.HANDLERS] = changed_since(self.group, position, can_rebuild=self.can_rebuild)
+        elif code.handlers:
+            kept = self._taken_over(kept, found, warnings)
         handlers, sequencing = code.handlers or kept.handlers, code.sequencing or kept.sequencing
         return KeptRecord(replace(kept, handlers=handlers, sequencing=sequencing), warnings)
+
+    def _taken_over(self, record: GroupRecord, found: FoundGroup, warnings: dict[Warned, str]) -> GroupRecord:
+        """Return the record after a claim by its handlers: earlier ones may have gone on beside them until now."""
+        claimed = found.positions if found.claimed is None else found.claimed
+        kept = record.taken_over({one: found.positions[one] for one in claimed if one in found.positions})
+        before, now = record.changed, kept.changed
+        if self.on_changed is OnChangedHandlers.IGNORE or before is None or now is None:
+            return kept
+        since, until = before.position, now.position
+        if until > since:
+            warnings[Warned.OTHERS] = went_on(self.group, since, until, can_rebuild=self.can_rebuild)
+        return kept
 
     def _selected(self, record: GroupRecord, position: int | None, warnings: dict[Warned, str]) -> GroupRecord:
         """Return the record with the selection of the settings, which may change at a position."""
@@ -240,6 +257,16 @@ def changed_since(group: str, position: int, *, can_rebuild: bool) -> str:
     return (
         f"handlers of group '{group}' changed since position {position}: the read model up to there was built by the "
         f"others; {rebuild}{_reset(group)} handles all events again"
+    )
+
+
+def went_on(group: str, since: int, until: int, *, can_rebuild: bool) -> str:
+    """Return the warning that earlier handlers have gone on, in processes beside those with the changed ones."""
+    rebuild = f"{_rebuild(group)} builds it again beside that, " if can_rebuild else ""
+    return (
+        f"processes with the earlier handlers of group '{group}' went on beside those with the changed ones, which "
+        f"count since position {until}, not {since}: up to there some partitions were handled by the earlier ones; "
+        f"{rebuild}{_reset(group)} handles all events again"
     )
 
 

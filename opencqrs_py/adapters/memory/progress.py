@@ -111,7 +111,7 @@ class InMemoryProgressTracker(
                 raise LayoutChangedError.of(group, [(one.modulus, one.residue) for one in sorted(whole)], str(gone))
             held = self._check_layout(group, whole)
             if keep is not None:
-                self._records[group] = keep(self._found(group, tuple(sorted(whole))))
+                self._records[group] = keep(self._found(group, tuple(sorted(whole)), partitions))
             for partition in whole - held:
                 self._progress[group, partition] = _Row(initial, fingerprint)
             return tuple(self._claimed((group, partition), owner) for partition in partitions)
@@ -374,12 +374,12 @@ class InMemoryProgressTracker(
     def is_outage(self, error: BaseException) -> bool:
         return self._transactions.is_outage(error)
 
-    def _found(self, group: str, partitions: Sequence[Partition]) -> FoundGroup:
+    def _found(self, group: str, partitions: Sequence[Partition], claimed: Sequence[Partition]) -> FoundGroup:
         positions = {partition: row.position for (name, partition), row in self._progress.items() if name == group}
         has_waiting = any(self._inbox.entries(group, None, 1))
         rows = (row for (name, _), row in self._progress.items() if name == group)
         is_ahead = any(row.ahead is not None and row.ahead.until > row.position for row in rows)
-        return FoundGroup(self._records.get(group), positions, partitions, lambda: has_waiting, is_ahead)
+        return FoundGroup(self._records.get(group), positions, partitions, lambda: has_waiting, is_ahead, claimed)
 
     def _recorded_layout(self, group: str) -> tuple[Partition, ...]:
         """Return the partitions of a group that has begun, as they are recorded; none if they are not."""

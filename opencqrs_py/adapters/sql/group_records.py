@@ -123,7 +123,7 @@ def _row(record: GroupRecord) -> dict[str, Any]:
         "began_at": record.began_at,
         "handlers": record.handlers,
         "sequencing": record.sequencing,
-        "changes": json.dumps([astuple(each) for each in record.changes]),
+        "changes": json.dumps([_change(each) for each in record.changes]),
         "layout": None if record.layout is None else _layout_text(record.layout),
         "selection": None if record.selection is None else json.dumps(asdict(record.selection)),
     }
@@ -137,10 +137,20 @@ def _record(row: Any) -> GroupRecord:
         began_at=row["began_at"],
         handlers=row["handlers"],
         sequencing=row["sequencing"],
-        changes=tuple(HandlersChange(*each) for each in json.loads(row["changes"])),
+        changes=tuple(_changed(*each) for each in json.loads(row["changes"])),
         layout=None if row["layout"] is None else _layout(row["layout"]),
         selection=None if row["selection"] is None else _selection(row["selection"]),
     )
+
+
+def _change(change: HandlersChange) -> tuple[Any, ...]:
+    """Return a change as JSON has it; without other partitions as earlier versions of this package read it."""
+    found = astuple(change)
+    return found if change.others else found[:-1]
+
+
+def _changed(position: int, at: str, before: str, others: Sequence[tuple[int, int]] = ()) -> HandlersChange:
+    return HandlersChange(position, at, before, tuple(Partition(*each) for each in others))
 
 
 def _layout_text(layout: RecordedLayout) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, delete, func, literal, select, update
@@ -474,7 +475,7 @@ class SqlProgressTracker(
                 whole = record.layout.partitions  # which a command may have changed since this process has begun
             if gone := next((one for one in partitions if one not in whole), None):
                 raise LayoutChangedError.of(group, [(one.modulus, one.residue) for one in whole], str(gone))
-            if keep is None or not self._kept(connection, group, record, known, whole, keep):
+            if keep is None or not self._kept(connection, group, record, known, whole, partitions, keep):
                 check_layout(group, known, whole)
             if not known:
                 self._inbox.forget(connection, group, initial)
@@ -526,6 +527,7 @@ class SqlProgressTracker(
         known: GroupRecord | None,
         held: dict[Partition, Cursor],
         whole: Sequence[Partition],
+        claimed: Sequence[Partition],
         keep: Callable[[FoundGroup], GroupRecord],
     ) -> bool:
         """Keep the record of a group whose progress fits its layout; return ``False`` if it does not fit."""
@@ -534,7 +536,8 @@ class SqlProgressTracker(
             return False
         positions = {partition: cursor.stored for partition, cursor in held.items()}
         is_ahead = any(cursor.ahead is not None for cursor in held.values())
-        found = FoundGroup(known, positions, whole, lambda: self._inbox.has_events(connection, group), is_ahead)
+        waiting = partial(self._inbox.has_events, connection, group)
+        found = FoundGroup(known, positions, whole, waiting, is_ahead, claimed)
         self._records.write(connection, keep(found), known)
         return True
 

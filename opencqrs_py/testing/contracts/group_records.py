@@ -79,11 +79,14 @@ class GroupRecordsContract:
         assert [cursor.stored for cursor in cursors] == [3]
         (found,) = seen
         assert (found.record, dict(found.positions), found.missing) == (RECORD, {TWO[0]: 5, TWO[1]: 3}, [])
+        assert found.claimed is not None
+        assert [*found.claimed] == [TWO[1]]
 
     @pytest.mark.parametrize(
         "record",
         [
             replace(RECORD, changes=(HandlersChange(5, "2026-01-02T00:00:00.000+00:00", "1:b"),)),
+            replace(RECORD, changes=(HandlersChange(5, "2026-01-02T00:00:00.000+00:00", "1:b", TWO),)),
             replace(RECORD, selection=RecordedSelection((("fetch.subject", "/bücher"),))),
             replace(RECORD, selection=RecordedSelection((("a", "1"), ("b", "2")), 7, (("a", "0"), ("b", "2")))),
             replace(RECORD, setting="", position=None),

@@ -142,6 +142,36 @@ def test_other_handlers_are_kept_with_the_position_from_which_they_count(
     assert (again.record, again.warnings) == (kept.record, {})
 
 
+@pytest.mark.parametrize("on_changed", [OnChangedHandlers.WARN, OnChangedHandlers.IGNORE])
+def test_handlers_count_as_changed_where_processes_with_the_earlier_ones_have_stopped(
+    on_changed: OnChangedHandlers,
+) -> None:
+    first, second, third = layout(3)
+    changed = rule(NEW, on_changed=on_changed).kept(replace(found(RECORD, 7, 9, 9), claimed=[first])).record
+    assert changed.changes == (HandlersChange(9, NOW, "1:handlers", (second, third)),)
+    own = rule(NEW, on_changed=on_changed).kept(replace(found(changed, 20, 9, 12), claimed=[first, second]))
+    assert (own.record.changes, own.warnings) == ((HandlersChange(9, NOW, "1:handlers", (third,)),), {})
+    after = rule(NEW, on_changed=on_changed).kept(replace(found(own.record, 20, 20, 12), claimed=[third]))
+    assert after.record.changes == (HandlersChange(12, NOW, "1:handlers"),)
+    said = {
+        Warned.OTHERS: "processes with the earlier handlers of group 'books' went on beside those with the changed "
+        "ones, which count since position 12, not 9: up to there some partitions were handled by the earlier ones; "
+        "opencqrs groups rebuild books builds it again beside that, opencqrs groups reset books --to tail handles all "
+        "events again"
+    }
+    assert after.warnings == (said if on_changed is OnChangedHandlers.WARN else {})
+    again = rule(NEW).kept(found(after.record, 30, 30, 30))
+    assert (again.record, again.warnings) == (after.record, {})
+
+
+def test_a_partition_that_was_split_since_the_handlers_changed_is_taken_over_with_its_first_half() -> None:
+    changed = replace(
+        RECORD, changes=(HandlersChange(9, NOW, "1:first", layout(2)),), layout=RecordedLayout(layout(4), 1)
+    )
+    kept = rule().kept(replace(found(changed, 9, 9, 12, 9), claimed=[layout(4)[2]]))
+    assert kept.record.changes == (HandlersChange(12, NOW, "1:first", (layout(2)[1],)),)
+
+
 def test_other_handlers_may_be_refused_with_the_ways_out() -> None:
     with pytest.raises(HandlersChangedError) as refused:
         rule(NEW, on_changed=OnChangedHandlers.REFUSE).kept(found(RECORD, 9))
