@@ -257,6 +257,33 @@ def test_the_scheduled_group_of_the_how_to_does_what_is_shown(tmp_path: Path, zy
     assert codes == [0, 0, 3, 0, 0, 0, 0, 0]
 
 
+_OF_ONE_MACHINE = ((_TIME, "T"), (re.compile(r'File ".*/'), 'File "'), (re.compile(r"(?<=skipped by )\S+;"), "PERSON;"))
+
+
+@pytest.mark.parametrize(("name", "consoles"), [("inbox", 6), ("event-store", 4)])
+def test_the_commands_of_the_how_to_print_what_is_shown(
+    tmp_path: Path, zygote: Zygote, name: str, consoles: int
+) -> None:
+    page = DOCS / "how-to" / f"{name}.md"
+    save(page, tmp_path, "handlers.py", "events.ndjson")
+    (tmp_path / "application.yaml").write_text(blocks(page, "yaml")[0].text, "utf-8")
+
+    def of_any_machine(text: str) -> list[str]:
+        for pattern, instead in _OF_ONE_MACHINE:
+            text = pattern.sub(instead, text)
+        return trimmed(text)
+
+    for console in blocks(page, "console")[:consoles]:
+        for part in console.text.split("$ ")[1:]:
+            line, _, output = part.partition("\n")
+            if not line.startswith("opencqrs "):
+                continue
+            ran = zygote.opencqrs(tmp_path, shlex.split(line)[1:], {})
+            expected, printed = of_any_machine(output), of_any_machine(ran.out)
+            assert printed == expected[: len(printed)], line
+            assert set(expected[len(printed) :]) <= set(of_any_machine(ran.err)), line
+
+
 _OF_ONE_RUN = (
     (re.compile(r"\d{4}-\d\d-\d\d[T ][\d:.]+Z"), "T"),
     (re.compile(r"remind:[0-9a-f]{12}"), "RUN"),
