@@ -17,6 +17,7 @@ _NAME_GROUPS = {"event_handling", "dataframe_handler", "checkpointing"}
 _UNMISTAKABLE = {"event_handling", "dataframe_handler", "upcaster", "around_event", "around_handler"}
 _OF_GROUPS = {"on_start", "on_reset", "on_replay_finished", "batch_key", "inbox_filter"}
 _JOB = re.compile(rb"\bjob\b")
+_FROM_PACKAGE = rb"\bfrom\s*\.[.\s]*import\b"  # which does not name the package
 _DECORATORS = {*_UNMISTAKABLE, *_NAME_GROUPS, *_OF_GROUPS, "event_type", "job"}
 
 
@@ -78,7 +79,8 @@ class SourceText:
     def imports_one_of(self, modules: Collection[str]) -> bool:
         """Return whether it imports one of these modules."""
         last_names = {re.escape(name.rpartition(".")[2].encode()) for name in modules}
-        return re.search(b"|".join(last_names), self.text) is not None and not self._imports.isdisjoint(modules)
+        may_import = re.search(b"|".join((*last_names, _FROM_PACKAGE)), self.text) is not None
+        return may_import and not self._imports.isdisjoint(modules)
 
     @cached_property
     def _tree(self) -> ast.Module | None:

@@ -46,6 +46,14 @@ def test_packages_are_searched_to_the_bottom_and_relative_imports_followed(proje
     assert names(project) == ["shop.deep.handlers", "shop.marks"]
 
 
+@pytest.mark.parametrize("statement", ["from . import handles", "from .. import handles", "from shop import handles"])
+def test_a_decorator_of_the_package_itself_makes_a_file_count(project, statement):
+    write(project, "shop/__init__.py", "from opencqrs_py import event_handling as handles\n")
+    place = "shop/deep" if ".." in statement else "shop"
+    write(project, f"{place}/loans.py", f"{statement}\n@handles('loans')\ndef f(e: dict) -> None: ...\n")
+    assert names(project) == ["shop", f"{place}.loans".replace("/", ".")]
+
+
 def test_the_src_folder_is_a_root_too(project):
     write(project, "src/shop/__init__.py", HANDLER.format("a"))
     (module,) = scan_project(project).modules
