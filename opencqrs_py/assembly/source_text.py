@@ -141,13 +141,28 @@ def _imports(tree: ast.AST, package: str) -> Iterator[str]:
 
 
 def _groups(tree: ast.Module) -> Iterator[_Named]:
-    """Yield each group that is named, in the order of the lines."""
+    """Yield each group that is named, in the order of the lines; then one without a name for each other use."""
     known = _constants(tree)
     for call, sure in sorted(_calls(tree, sure=True), key=lambda found: found[0].lineno):
         if _last_name(call.func) in _NAME_GROUPS:
-            named = [keyword.value for keyword in call.keywords if keyword.arg == "group"]
+            named = [keyword.value for keyword in call.keywords if keyword.arg in ("group", None)]
             for argument in (*call.args[:1], *named):
                 yield _Named(_text(argument, known), call.lineno, sure)
+    yield from (_Named(None, line, sure=False) for line in _renamings(tree))
+
+
+def _renamings(tree: ast.Module) -> Iterator[int]:
+    """Yield the line of each decorator that gets another name, such as by ``import event_handling as on``."""
+    nodes = list(ast.walk(tree))
+    used = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
+    used.update(id(each) for node in nodes for each in getattr(node, "decorator_list", ()))
+    for node in nodes:
+        if isinstance(node, ast.alias):
+            renamed = node.asname not in (None, node.name) and node.name.rpartition(".")[2] in _NAME_GROUPS
+        else:
+            renamed = isinstance(node, ast.expr) and _last_name(node) in _NAME_GROUPS and id(node) not in used
+        if renamed:
+            yield node.lineno
 
 
 def _calls(node: ast.AST, *, sure: bool) -> Iterator[tuple[ast.Call, bool]]:

@@ -242,6 +242,15 @@ def test_groups_that_no_literal_names_are_not_warned_of_as_unknown(folder):
     assert application.configuration.warnings == ()
 
 
+def test_health_and_status_know_a_group_whose_decorator_has_another_name(folder):
+    folder.write(
+        "renamed.py", HANDLER.format("'a'", "a").replace("@event_handling", "@on").replace("ling\n", "ling as on\n")
+    )
+    folder.write("literal.py", HANDLER.format("'audit'", "b"))
+    assert [row["group"] for row in json.loads(folder.run("status", "--format", "json").out)] == ["audit", "a"]
+    assert "[a] no process runs it" in folder.run("health").out
+
+
 def test_conditions_list_modules_what_is_passed_over_and_the_handlers(folder):
     folder.write("listed.py", HANDLER.format("'a'", "a") * 2)
     folder.write("tool.py", "print()\n")

@@ -246,6 +246,16 @@ for looped in ("a", "b"): ...
         ("def make(NAME):\n    @event_handling(NAME)\n    def f(e: dict): ...", [], False),
         ("def make():\n    @event_handling('a')\n    def f(e: dict): ...", ["a"], False),
         ("if NAME:\n    @event_handling('a')\n    def f(e: dict): ...", ["a"], False),
+        (
+            "class C:\n    @event_handling('b')\n    class D:\n        @event_handling\n        def f(self, e): ...",
+            ["b"],
+            True,
+        ),
+        ("from opencqrs_py import event_handling as on\n@on('a')\ndef f(e: dict): ...", [], False),
+        ("on = event_handling\n@on('a')\ndef f(e: dict): ...", [], False),
+        ("import opencqrs_py\non = opencqrs_py.event_handling\n@on('a')\ndef f(e: dict): ...", [], False),
+        ("on = partial(event_handling, 'a')\n@on()\ndef f(e: dict): ...", [], False),
+        ("@event_handling(**OTHER)\ndef f(e: dict): ...", [], False),
     ],
 )
 def test_groups_are_known_when_an_import_is_sure_to_declare_them(project, source, groups, all_named):
