@@ -159,8 +159,10 @@ def _renamings(tree: ast.Module) -> Iterator[int]:
     for node in nodes:
         if isinstance(node, ast.alias):
             renamed = node.asname not in (None, node.name) and node.name.rpartition(".")[2] in _NAME_GROUPS
+        elif isinstance(node, ast.expr):
+            renamed = _last_name(node) in _NAME_GROUPS and id(node) not in used
         else:
-            renamed = isinstance(node, ast.expr) and _last_name(node) in _NAME_GROUPS and id(node) not in used
+            continue
         if renamed:
             yield node.lineno
 
