@@ -107,10 +107,10 @@ def _checkpoint(partition: PartitionStatus) -> dict[str, Any] | None:
 
 
 def _age(moment: str | None) -> float | None:
-    """Return the seconds since an ISO 8601 time."""
+    """Return the seconds since an ISO 8601 time, at least 0: clocks differ, and are set back."""
     if moment is None:
         return None
-    return round((datetime.now(UTC) - datetime.fromisoformat(moment)).total_seconds(), 3)
+    return round(max(0.0, (datetime.now(UTC) - datetime.fromisoformat(moment)).total_seconds()), 3)
 
 
 def _last_error(status: PartitionStatus) -> dict[str, str | None] | None:

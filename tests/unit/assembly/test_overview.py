@@ -136,3 +136,10 @@ def test_events_that_wait_for_a_checkpoint_are_not_events_to_handle(handled, sta
     checkpoint = CheckpointStatus("deferred", handled, handled)
     status = PartitionStatus("archive", Partition(1, 0), 0, state, updated_at=since, checkpoint=checkpoint)
     assert Waiting(status, EffectiveGroup("archive"), source, now, 60.0)() == waited
+
+
+def test_an_age_is_never_below_zero_whatever_a_clock_was_set_to():
+    ahead = (datetime.now(UTC) + timedelta(days=1)).isoformat()
+    status = PartitionStatus("loans", Partition(1, 0), 3, ProcessorState.RUNNING, updated_at=ahead)
+    (row,) = group_rows([GroupStatus("loans", 3, (status,))])
+    assert row["partitions"][0]["progress_age_seconds"] == 0.0
