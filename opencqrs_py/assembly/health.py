@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -173,7 +174,7 @@ def obstacle(standing: Standing) -> tuple[str, str] | None:
     One that a process can still take, that backs off, that waits for a database, or that a command has paused while
     it works, may continue without action.
     """
-    place, status = f"{standing.group}:{standing.partition}", standing.status
+    place, status = shlex.quote(f"{standing.group}:{standing.partition}"), standing.status
     if not standing.wanted:
         if status is not None and status.wanted == Wanted.PAUSED:
             return None
@@ -213,7 +214,7 @@ def _problems(standing: Standing, rule: HealthRule) -> Iterator[tuple[Problem, s
         yield Problem.UNOWNED, *_unowned(standing)
     if status is None:
         return
-    place = f"{standing.group}:{standing.partition}"
+    place = shlex.quote(f"{standing.group}:{standing.partition}")
     if status.state is ProcessorState.FAILED or status.position > standing.head:
         yield Problem.FAILED, f"failed{_error(status)}", f"fix its cause, then opencqrs groups restart {place}"
     if standing.lag and (waited := standing.waited()) >= rule.stalled_after:
@@ -229,7 +230,7 @@ def _left_paused(standing: Standing, rule: HealthRule) -> Iterator[tuple[Problem
     is_paused = standing.status is not None and standing.status.wanted == Wanted.PAUSED
     if is_paused and standing.lag and (waited := standing.waited()) >= rule.stalled_after:
         why = f"is paused by a command, and has made no progress for {in_words(waited)}, lag {standing.lag:,}"
-        place = f"{standing.group}:{standing.partition}"
+        place = shlex.quote(f"{standing.group}:{standing.partition}")
         yield Problem.STALLED, why, f"if no such command runs any more, opencqrs groups start {place}"
 
 
@@ -250,7 +251,10 @@ def _unowned(standing: Standing) -> tuple[str, str]:
     why = "no process runs it"
     if status is not None and status.state is ProcessorState.UNOWNED:
         why = "the process that had it has ended without a word"
-    return f"{why}{error}", f"start opencqrs run; or, if that is meant, opencqrs groups stop {standing.group}"
+    return (
+        f"{why}{error}",
+        f"start opencqrs run; or, if that is meant, opencqrs groups stop {shlex.quote(standing.group)}",
+    )
 
 
 def _error(status: PartitionStatus) -> str:

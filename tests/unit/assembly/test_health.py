@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from opencqrs_py.assembly.health import Health, HealthRule, Problem, Standing, judged
+from opencqrs_py.assembly.health import Health, HealthRule, Problem, Standing, judged, obstacle
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import FailureRecord, PartitionStatus, ProcessorState
 
@@ -169,3 +169,21 @@ def test_an_application_whose_database_is_unavailable_is_unhealthy_in_one_line()
     health = Health(unavailable="[OCQ-304] no answer")
     assert (health.healthy, health.lines()) == (False, ["[OCQ-304] no answer"])
     assert health.as_json() == {"healthy": False, "unavailable": "[OCQ-304] no answer", "groups": [], "jobs": []}
+
+
+@pytest.mark.parametrize(
+    ("unwell", "fix"),
+    [
+        (standing(ProcessorState.STOPPED, 2, owner=""), "opencqrs groups stop 'my loans'"),
+        (standing(ProcessorState.FAILED, 2), "opencqrs groups restart 'my loans:1/2'"),
+        (paused(2, 60.0), "opencqrs groups start 'my loans:1/2'"),
+    ],
+)
+def test_a_name_is_written_as_a_shell_takes_it(unwell, fix):
+    (finding,) = judged("my loans", [replace(unwell, group="my loans")], HealthRule()).findings
+    assert finding.fix.endswith(fix)
+
+
+def test_what_holds_a_wait_up_names_the_group_as_a_shell_takes_it():
+    stopped = replace(standing(ProcessorState.STOPPED, 2, owner="", wanted=False), group="my loans")
+    assert obstacle(stopped) == ("it is stopped", "opencqrs groups start 'my loans:1/2'")
