@@ -240,6 +240,22 @@ class Stopped(Observer):
         self.has_stopped.set()
 
 
+class Failing(Observer):
+    """Raises when a partition was stopped."""
+
+    def stopped(self, group: str, partition: Partition) -> None:
+        raise ValueError("no such board")
+
+
+def test_the_error_of_an_observer_that_was_told_of_the_last_stop_is_logged(handlers, tmp_path, caplog):
+    application = Application(THREAD, [handlers.see], tmp_path)
+    add_events(application, 3)
+    application.run(until_caught_up=True, observer=Failing())
+    (record,) = [each for each in caplog.records if each.levelname == "ERROR"]
+    assert "0/1] ValueError: no such board, as it stopped" in record.getMessage()
+    assert 'raise ValueError("no such board")' in record.getMessage()
+
+
 def test_a_stop_leaves_the_database_open_for_a_handler_that_it_has_not_waited_for(make_module, tmp_path):
     module = make_module(HANDLERS.replace("other(event: Event, connection: Connection) -> None: ...", SLOW))
     application, observer = Application(THREAD, [module.other], tmp_path), Stopped()

@@ -14,7 +14,7 @@ from opencqrs_py.control.records import GroupPartition
 from opencqrs_py.engines.assignment import Assignment
 from opencqrs_py.engines.at_once import AtOnce
 from opencqrs_py.engines.call_watching import CallWatcher
-from opencqrs_py.engines.driver import PartitionDriver
+from opencqrs_py.engines.driver import PartitionDriver, logger
 from opencqrs_py.engines.following import Haste, follow
 from opencqrs_py.engines.runs import Engine, GroupRun, StoresSoon
 from opencqrs_py.engines.watching import HeadWatcher
@@ -22,7 +22,7 @@ from opencqrs_py.errors import EngineLostError
 from opencqrs_py.model.outcome import Failure, Origin, Outcome
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.processing.calls import CallInHand
-from opencqrs_py.processing.exceptions import failure_of
+from opencqrs_py.processing.exceptions import failure_of, one_line, own_frames
 from opencqrs_py.processing.notices import NO_OBSERVER, Observer
 from opencqrs_py.processing.ports import Clock, SystemClock
 from opencqrs_py.processing.processor import PartitionProcessor
@@ -165,6 +165,9 @@ class ThreadEngine(Engine, StoresSoon):
 
     def _ended(self, follower: _Follower, failure: BaseException | None) -> None:
         driver = follower.driver
+        if failure is not None and self._assignment.stopped:  # nobody checks any more
+            where = f"[{driver.supervised.group} {driver.partition}]"
+            logger.error("%s %s, as it stopped\n%s", where, one_line(failure), own_frames(failure))
         self._failure = self._failure or failure
         if driver.abandoned:
             return
