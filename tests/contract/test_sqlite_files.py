@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import shutil
 import sqlite3
@@ -14,7 +15,7 @@ import pytest
 from sqlalchemy import Connection, NullPool, create_engine
 from support.sqlite import is_open, opened_connections
 
-from opencqrs_py.adapters.sql import Database, DatabaseTransactions, SqlEventStore, SqlProgressTracker
+from opencqrs_py.adapters.sql import Database, DatabaseTransactions, SqlEventStore, SqlProgressTracker, sqlite_file
 from opencqrs_py.errors import DatabaseFileError, DatabaseFileGoneError, EventStoreError
 from opencqrs_py.model.partition import layout
 from opencqrs_py.model.progress import Cursor
@@ -222,6 +223,46 @@ def test_a_link_that_leads_to_another_file_is_noticed(tmp_path: Path) -> None:
     with pytest.raises(DatabaseFileError, match="another file"):
         writes(database)
     database.close()
+
+
+def test_a_file_with_a_second_name_is_warned_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Each name has a -wal file of its own: what is written under one is not there under the other."""
+    first, second = tmp_path / "first.db", tmp_path / "second.db"
+    sqlite3.connect(first).execute("CREATE TABLE written (value TEXT)").connection.close()
+    with closing(ours(first)) as database:
+        writes(database)
+    assert caplog.messages == []
+    second.hardlink_to(first)
+    sqlite_file.warned.clear()
+    for path in (second, first):
+        with closing(ours(path)) as database:
+            writes(database)
+    assert caplog.messages == [
+        f"the SQLite database {second} has 2 names (hard links): what is committed under one of them may be missing, "
+        "or be overwritten, under another, since each name has a -wal file of its own; use one name, and delete the "
+        "others"
+    ]
+
+
+def test_a_file_that_is_mounted_without_its_folder_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "mounted.db"
+    sqlite3.connect(path).execute("CREATE TABLE written (value TEXT)").connection.close()
+    stat = Path.stat
+
+    def elsewhere(self: Path, **options: bool) -> os.stat_result:
+        found = stat(self, **options)
+        return os.stat_result((*found[:2], found.st_dev + 1, *found[3:])) if self == path else found
+
+    monkeypatch.setattr(Path, "stat", elsewhere)
+    sqlite_file.warned.clear()
+    with closing(ours(path)) as database:
+        writes(database)
+    assert caplog.messages == [
+        f"the SQLite database {path} is mounted as a single file, without the -wal file beside it, which has the last "
+        "commits: other containers do not see them, and they are lost with this one; mount the folder of the database"
+    ]
 
 
 def test_a_relative_name_is_followed_whatever_the_folder_is_later(

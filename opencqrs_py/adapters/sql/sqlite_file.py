@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
 import time
@@ -19,6 +20,8 @@ from opencqrs_py.adapters.sql.connections import WRITING
 from opencqrs_py.adapters.sql.dialect import DatabaseBusyError, Dialect, FileGuard
 from opencqrs_py.errors import DatabaseFileError, DatabaseFileGoneError, NonTransientError
 
+logger = logging.getLogger("opencqrs.processing")
+
 CONTROL_SUFFIX = "-control.db"
 """What the name of the file with the control tables has after that of the database."""
 
@@ -28,6 +31,14 @@ _PAUSE_SECONDS = 0.005  # between two attempts, where SQLite does not wait
 _BESIDE = ("-wal", "-shm")
 _SEEN = "opencqrs_files"  # in the ``info`` of a pooled connection: the files beside the database that it has open
 _SHORTER = "let handlers do what takes long outside of their transaction"
+_LINKED = (
+    "the SQLite database %s has %s names (hard links): what is committed under one of them may be missing, or be "
+    "overwritten, under another, since each name has a -wal file of its own; use one name, and delete the others"
+)
+_MOUNTED = (
+    "the SQLite database %s is mounted as a single file, without the -wal file beside it, which has the last commits: "
+    "other containers do not see them, and they are lost with this one; mount the folder of the database"
+)
 _RESTART = "or stop this process; the next start uses the file that is there then"
 
 
@@ -108,6 +119,7 @@ class SqliteFile(FileGuard):
             self._name = None
         else:
             self.identity = _text_of(self._identity)
+            _warn_of_other_places(Path(resolved), self._identity)
 
     @override
     def require(self, identity: str) -> None:
@@ -168,6 +180,22 @@ class SqliteFile(FileGuard):
 
 
 _Identity = tuple[int, int]
+warned: set[_Identity] = set()  # in this process
+
+
+def _warn_of_other_places(path: Path, identity: _Identity) -> None:
+    """Warn of a file that may be in use elsewhere with other files beside it, where SQLite keeps the last commits."""
+    if identity in warned:
+        return
+    warned.add(identity)
+    try:
+        seen, folder = path.stat(), path.parent.stat()
+    except OSError:  # the database meets it as well, and explains it
+        return
+    if seen.st_nlink > 1:
+        logger.warning(_LINKED, path, seen.st_nlink)
+    elif seen.st_dev != folder.st_dev:
+        logger.warning(_MOUNTED, path)
 
 
 def _identities(paths: Sequence[Path]) -> list[_Identity | None]:
