@@ -141,6 +141,19 @@ def test_an_engine_whose_transactions_do_not_hold_is_refused(
     prepared.dispose()
 
 
+def test_a_connection_to_a_server_that_threads_share_is_refused(kind: str, engine: Engine) -> None:
+    shared = create_engine(engine.url, poolclass=StaticPool)
+    database = Database.of(shared)
+    if kind == "sqlite":
+        database.require_transactions("x")  # there, threads that write take turns
+    else:
+        with pytest.raises(EventStoreError, match="OCQ-349") as caught:
+            database.require_transactions("provider engine, database.ref")
+        assert (caught.value.where, caught.value.fix) == ("provider engine, database.ref", "make it without that")
+        assert "StaticPool" in caught.value.what
+    shared.dispose()
+
+
 def test_an_engine_as_a_user_makes_it_holds_transactions(engine: Engine) -> None:
     Database.of(engine).require_transactions("x")
     with engine.connect() as connection:

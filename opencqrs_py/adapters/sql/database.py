@@ -10,7 +10,7 @@ from typing import Any, Self, TypeAlias, TypeVar, cast
 
 from sqlalchemy import URL, Connection, Engine, RootTransaction, Table
 from sqlalchemy.exc import DBAPIError, NoSuchModuleError
-from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
+from sqlalchemy.pool import ConnectionPoolEntry, QueuePool, StaticPool
 
 from opencqrs_py.adapters.forks import keep_open, leave_to_parent_in_forks
 from opencqrs_py.adapters.sql.connections import (
@@ -341,6 +341,9 @@ class Database:
         """
         if not self._of_others:
             return
+        if self.dialect.remote and isinstance(self.engine.pool, StaticPool):  # on SQLite threads take turns
+            what = "all threads share one connection of this engine, and so their transactions (poolclass=StaticPool)"
+            raise EventStoreError("OCQ-349", what, place, "make it without that")
         try:
             with self.writing(patience=_PROBE_SECONDS) as connection:
                 for statement in _PROBE:
