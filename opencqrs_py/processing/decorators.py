@@ -30,6 +30,7 @@ from opencqrs_py.model.handler import (
     GroupMark,
     HandlerMark,
     Surrounded,
+    event_type_of,
 )
 from opencqrs_py.model.job import JOB_ATTRIBUTE, JobMark
 from opencqrs_py.processing.register import register
@@ -47,7 +48,7 @@ def event_type(name: str) -> Callable[[C], C]:
 
     Raises:
         HandlerSignatureError: OCQ-200, if ``name`` is not a text with at least one character, or is a pattern, or it is
-            put above a function, which would never be used.
+            put above a function, which would never be used, or above a class that stands for another type already.
     """
     if not isinstance(name, str) or not name.strip():
         fix = 'write @event_type("library.book-lent.v1") above the class'
@@ -58,6 +59,12 @@ def event_type(name: str) -> Callable[[C], C]:
         if not inspect.isclass(event_class):
             fix = f'write @event_handling("loans", types=["{name}"]) above a function that is to be called for events'
             raise HandlerSignatureError("OCQ-200", f"@event_type is for classes, got {event_class!r}", fix=fix)
+        if (known := event_type_of(event_class)) not in (None, name):
+            what = f"class {event_class.__name__} has two event types, '{known}' and '{name}'"
+            fix = (
+                f'keep one @event_type; name both at the handler: @event_handling("loans", types=["{known}", "{name}"])'
+            )
+            raise HandlerSignatureError("OCQ-200", what, fix=fix)
         setattr(event_class, EVENT_TYPE_ATTRIBUTE, name)
         register(event_class)
         return event_class

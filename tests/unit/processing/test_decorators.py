@@ -161,6 +161,19 @@ def test_what_cannot_be_meant_is_refused_at_once(call: Callable[[], object], wha
     assert (caught.value.code, caught.value.what, caught.value.fix) == ("OCQ-200", what, fix)
 
 
+def test_a_class_stands_for_one_event_type() -> None:
+    @event_type("lent.v1")
+    @event_type("lent.v1")
+    class Lent: ...
+
+    @event_type("lent.v1.again")
+    class Child(Lent): ...
+
+    with pytest.raises(HandlerSignatureError, match="class Lent has two event types") as caught:
+        event_type("lent.v2")(Lent)
+    assert caught.value.fix.endswith('@event_handling("loans", types=["lent.v1", "lent.v2"])')
+
+
 def test_a_function_may_prepare_several_groups() -> None:
     function = on_start("one")(on_start(" two ")(fresh()))
     assert [mark.group for mark in getattr(function, ON_START_ATTRIBUTE)] == ["two", "one"]
