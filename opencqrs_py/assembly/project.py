@@ -11,8 +11,9 @@ from pathlib import Path
 
 from opencqrs_py.assembly.source_text import SourceText, read_source
 from opencqrs_py.config import Configuration, ConfigurationWarning, load
-from opencqrs_py.config.problems import GroupWithoutHandlerWarning, JobWithoutCodeWarning
+from opencqrs_py.config.problems import Code, GroupWithoutHandlerWarning, JobWithoutCodeWarning
 from opencqrs_py.config.profiles import DEFAULT_PROFILE
+from opencqrs_py.config.unread_files import has_settings
 from opencqrs_py.errors import AssemblyError
 from opencqrs_py.model.naming import canonical
 
@@ -63,6 +64,7 @@ class Scan:
         all_named: Whether that is every group; else some names are known by an import only.
         containers: Whether the project uses dependency-injector.
         unmatched: Patterns of ``discovery.exclude`` that match nothing.
+        settings: Files in folders of modules that are named and look like files of settings.
         complete: Whether everything was searched; ``False`` if there is too much.
         may_have_jobs: Whether a module may have jobs; an import tells.
     """
@@ -74,6 +76,7 @@ class Scan:
     all_named: bool = True
     containers: bool = False
     unmatched: tuple[str, ...] = ()
+    settings: tuple[Path, ...] = ()
     complete: bool = True
     may_have_jobs: bool = True
 
@@ -139,6 +142,7 @@ def scan_project(project: Path, modules: Sequence[str] = (), exclude: Sequence[s
         all_named=all(text.all_named for text in used) and len(used) == len(paths),
         containers=any(text.containers for text in used) or len(used) != len(paths),
         unmatched=tuple(pattern for pattern in exclude if pattern not in look.matched),
+        settings=tuple(look.settings),
         complete=look.complete,
         may_have_jobs=any(text.may_have_jobs for text in used) or len(used) != len(paths),
     )
@@ -162,6 +166,7 @@ class _Look:
         self.passed_over: list[PassedOver] = []
         self.left_out: list[SourceModule] = []
         self.matched: set[str] = set()
+        self.settings: list[Path] = []
         self.complete = True
         self._project = project
         self._exclude = exclude
@@ -179,6 +184,8 @@ class _Look:
     def _below(self, folder: Path, package: str, root: Path, without: Path | None) -> Iterator[SourceModule]:
         for entry in self._listed(folder):
             path = Path(entry.path)
+            if entry.name in _SETTINGS[:-1] and folder not in (self._project, self._project / "config"):
+                self.settings.append(path)
             if path == without or not (entry.name.endswith(".py") or entry.is_dir()):
                 continue
             stem = "" if entry.name == "__init__.py" else entry.name.removesuffix(".py")
@@ -293,7 +300,8 @@ def read_project(
     scan = scans[-1]
     unsure = () if scan.all_named else (GroupWithoutHandlerWarning, JobWithoutCodeWarning)
     known = [warning for warning in loaded.warnings if not isinstance(warning, unsure)]
-    return Project(folder, replace(loaded, warnings=(*known, *_unmatched(loaded, scan))), scan)
+    warnings = (*known, *_unmatched(loaded, scan), *_unread(loaded, scan, folder))
+    return Project(folder, replace(loaded, warnings=warnings), scan)
 
 
 def _unmatched(configuration: Configuration, scan: Scan) -> list[ConfigurationWarning]:
@@ -303,6 +311,16 @@ def _unmatched(configuration: Configuration, scan: Scan) -> list[ConfigurationWa
         ConfigurationWarning("OCQ-529", f"discovery.exclude: '{pattern}' matches no file, folder or module", where, fix)
         for pattern in scan.unmatched
     ]
+
+
+def _unread(configuration: Configuration, scan: Scan, project: Path) -> Iterator[ConfigurationWarning]:
+    """Yield a warning for each file of settings that lies beside modules, and not where settings are read."""
+    for file in scan.settings:
+        if file not in configuration.files and has_settings(file):
+            shown = file.relative_to(project)
+            what = f"{shown} is not read: settings are in the project's folder, or in its folder config"
+            fix = f"move it there, name it in config.import, or begin with --project {shown.parent}"
+            yield ConfigurationWarning(Code.UNREAD_FILE.value, what, str(shown), fix)
 
 
 def sources_line(configuration: Configuration, project: Path) -> str:

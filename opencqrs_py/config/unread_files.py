@@ -55,7 +55,7 @@ def warn_of_unread_files(reader: FileReader, folders: Collection[Path], profiles
         if meant is None or meant.stem in right or (meant.profile and meant.profile not in profiles):
             continue
         file = folder / name
-        if file not in reader.files and _has_settings(file):
+        if file not in reader.files and has_settings(file):
             found.add(meant.profile)
             what, fix = f"{name} is not read: files of settings have other names", f"rename it to {meant.name}"
             reader.findings.warning(Code.UNREAD_FILE, what, reader.shown(file), fix)
@@ -83,7 +83,7 @@ def _is_alike(head: str) -> bool:
     return may_be and SequenceMatcher(None, head, _NAME).ratio() >= _ALIKE
 
 
-def _has_settings(file: Path) -> bool:
+def has_settings(file: Path) -> bool:
     """Return whether a file has the prefix of settings in it, and so is one of this package."""
     try:
         if why_no_file(file) or file.stat().st_size > MOST_BYTES:

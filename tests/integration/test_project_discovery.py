@@ -251,6 +251,22 @@ def test_health_and_status_know_a_group_whose_decorator_has_another_name(folder)
     assert "[a] no process runs it" in folder.run("health").out
 
 
+@pytest.mark.parametrize("place", ["src/application.yaml", "src/shop_c/application.toml", "src/config/application.yml"])
+def test_settings_beside_modules_that_nothing_reads_are_warned_of(folder, place):
+    folder.write("src/shop_c/__init__.py", HANDLER.format("'a'", "a"))
+    folder.write("shop_d/__init__.py", "")
+    folder.write("shop_d/application.yaml", "server: {port: 8080}\n")  # of another library
+    folder.write("config/application.yaml", "opencqrs.node.name: here\n")
+    folder.write(place, "opencqrs.node.name: there\n" if "toml" not in place else "opencqrs.node.name = 'there'\n")
+    (warning,) = folder.application().configuration.warnings
+    what = f"{place} is not read: settings are in the project's folder, or in its folder config"
+    assert (warning.code, warning.what, warning.where) == ("OCQ-125", what, place)
+    assert warning.fix.endswith(f"--project {Path(place).parent}")
+    imported = folder.application(f"config.import={place}")
+    assert imported.configuration.warnings == ()
+    assert imported.configuration.settings.node.name == "there"
+
+
 def test_conditions_list_modules_what_is_passed_over_and_the_handlers(folder):
     folder.write("listed.py", HANDLER.format("'a'", "a") * 2)
     folder.write("tool.py", "print()\n")
