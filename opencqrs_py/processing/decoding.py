@@ -22,6 +22,7 @@ from typing_extensions import is_typeddict
 from opencqrs_py.errors import EventFormatError, HandlerSignatureError
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.json_text import loses_digits, read_json
+from opencqrs_py.processing.annotations import written_annotations
 from opencqrs_py.processing.conversions import (
     Conversion,
     conversion_of_fields,
@@ -149,6 +150,7 @@ def _typed_dict_decoder(event_class: type) -> Decoder:
 
 def _validating_decoder(event_class: type) -> Decoder:
     _check_variables(get_origin(event_class) or event_class)
+    _check_decorated(get_origin(event_class) or event_class)
     try:
         validate = _validation(event_class)
     except (PydanticUserError, PydanticUndefinedAnnotation) as error:
@@ -184,6 +186,18 @@ def _check_variables(event_class: type) -> None:
                 what = f"its field '{name}' is a {variable.__name__} of a parent, and may be anything"
                 fix = f"annotate the field in {event_class.__name__} itself, with the type that it has there"
                 raise _refused(event_class, what, fix)
+
+
+def _check_decorated(event_class: type) -> None:
+    """Refuse a child of a dataclass that annotates fields without ``@dataclass``: no data would ever fill them."""
+    known = getattr(event_class, "__dataclass_fields__", {})
+    for cls in event_class.__mro__:
+        if not is_dataclass(cls) or "__dataclass_fields__" in vars(cls):
+            continue
+        for name, annotation in written_annotations(cls).items():
+            if name not in known and not name.startswith("_") and "ClassVar" not in str(annotation):
+                what = f"its field '{name}' would never be read: {cls.__name__} inherits from a dataclass and is none"
+                raise _refused(event_class, what, f"put @dataclass above {cls.__name__}, as above its parent")
 
 
 def _validation(event_class: type) -> Callable[[Any], Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import date, datetime
 from decimal import Decimal
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Generic, NotRequired, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NotRequired, TypedDict, TypeVar
 
 import attrs
 import pytest
@@ -221,6 +221,33 @@ class Unknown:
 @dataclass
 class ForTypeCheckersOnly:
     share: Fraction
+
+
+class Undecorated(Plain):
+    title: str = ""
+
+
+@dataclass
+class ChildOfUndecorated(Undecorated):
+    reader: str = ""
+
+
+class WithoutFields(Plain):
+    kind: ClassVar[str] = "plain"
+    _cached: str = ""
+
+
+@pytest.mark.parametrize("event_class", [Undecorated, ChildOfUndecorated])
+def test_a_child_of_a_dataclass_whose_fields_would_not_be_read_is_refused(event_class: type) -> None:
+    with pytest.raises(HandlerSignatureError, match="OCQ-208") as caught:
+        decoder_for(event_class)
+    what = "its field 'title' would never be read: Undecorated inherits from a dataclass and is none"
+    assert caught.value.what == f"{event_class.__name__} cannot be decoded from JSON ({what})"
+    assert caught.value.fix == "put @dataclass above Undecorated, as above its parent"
+
+
+def test_a_child_of_a_dataclass_without_fields_needs_no_decorator() -> None:
+    assert type(decoder_for(WithoutFields)(event('{"isbn": "1"}'))) is WithoutFields
 
 
 class ModelForTypeCheckersOnly(BaseModel):
