@@ -36,6 +36,7 @@ from opencqrs_py.model.handler import (
 )
 from opencqrs_py.model.job import JOB_ATTRIBUTE, Job, JobMark
 from opencqrs_py.model.naming import canonical, listed, nearest
+from opencqrs_py.processing.annotations import written_annotations
 from opencqrs_py.processing.definitions import interceptors_on, order_of, place_of, upcaster_on
 from opencqrs_py.processing.participants import checkpointed_groups, participant_of
 
@@ -421,22 +422,35 @@ def _handles(member: Member) -> bool:
 
 
 def _alike_handlers(handlers: Sequence[Handler]) -> Iterator[ConfigurationWarning]:
-    """Yield a warning for each handler that does the same for the same group as one of that name in another file.
+    """Yield a warning for each handler that is most likely a copy of one of that name for the same group.
 
-    It is not an error, since the two may call different things that have the same names.
+    That is one with the same code in another file, or one with the same parameters in a file beside it whose name
+    continues that of the other, such as handlers_old.py. It is not an error, since both may be meant.
     """
-    first: dict[tuple[object, ...], tuple[str, str]] = {}
+    known: dict[tuple[object, ...], dict[tuple[Path, object], str]] = {}
     for handler in handlers:
         function = getattr(handler.call, "__func__", handler.call)
         code = getattr(function, "__code__", None)
         if not isinstance(code, CodeType):
             continue
-        key = (handler.mark.group, handler.mark.types, function.__qualname__, _same_in_every_file(code))
-        file, place = first.setdefault(key, (code.co_filename, handler.place))
-        if file != code.co_filename:
-            what = f"group '{handler.mark.group}' has the same handler {function.__qualname__} in two files"
-            fix = "if one is a copy, delete it: each event is handled by both"
-            yield ConfigurationWarning("OCQ-519", what, f"{place} and {handler.place}", fix)
+        asked = str(dict(written_annotations(function)))
+        others = known.setdefault((handler.mark.group, handler.mark.types, function.__qualname__, asked), {})
+        file, text = Path(code.co_filename), _same_in_every_file(code)
+        for (other, its_text), place in others.items():
+            if file != other and (text == its_text or _beside(file, other)):
+                what = f"group '{handler.mark.group}' has the same handler {function.__qualname__} in two files"
+                fix = "if one is a copy, delete it, or name it in discovery.exclude: each event is handled by both"
+                yield ConfigurationWarning("OCQ-519", what, f"{place} and {handler.place}", fix)
+                break
+        others.setdefault((file, text), handler.place)
+
+
+def _beside(one: Path, other: Path) -> bool:
+    """Return whether two files are in one folder, and the name of one continues that of the other: not 1 and 10."""
+    shorter, longer = sorted((one.stem, other.stem), key=len)
+    more = longer.removeprefix(shorter)
+    numbered = shorter[-1:].isdigit() and more[:1].isdigit()
+    return one.parent == other.parent and longer.startswith(shorter) and not numbered
 
 
 def _inherited_twice(handlers: Sequence[Handler]) -> Iterator[ConfigurationWarning]:

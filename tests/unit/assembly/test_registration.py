@@ -560,6 +560,32 @@ def test_the_same_handler_in_two_files_is_warned_of(make_module):
     assert discover([one, other_group, other_code]).warnings == ()
 
 
+@pytest.mark.parametrize(
+    ("other", "signature", "warned"),
+    [
+        ("copied_loans_old", "on(event: dict)", True),
+        ("copied_loans copy", "on(event: dict)", True),
+        ("copied_loans2", "on(event: dict)", True),
+        ("copied", "on(event: dict)", True),
+        ("copied_loans_old", "on(raw: Event)", False),
+        ("copied_loans_old", "lent(event: dict)", False),
+        ("copied_books", "on(event: dict)", False),
+        ("copied_folder.copied_loans", "on(event: dict)", False),
+    ],
+)
+def test_an_edited_copy_beside_a_file_is_warned_of(tmp_path, monkeypatch, other, signature, warned):
+    monkeypatch.syspath_prepend(tmp_path)
+    modules = []
+    for name, written in (("copied_loans", "on(event: dict)"), (other, signature)):
+        file = tmp_path / f"{name.replace('.', '/')}.py"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(f'{HEAD}@event_handling("loans")\ndef {written}: CALLED.append("{name}")\n')
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        modules.append(importlib.import_module(name))
+    found = [(warning.code, warning.what) for warning in discover(modules).warnings]
+    assert found == [("OCQ-519", "group 'loans' has the same handler on in two files")] * warned
+
+
 def test_a_method_that_runs_for_a_class_and_its_child_is_warned_of(found_in):
     warning, *others = found_in("""
 class Parent:
