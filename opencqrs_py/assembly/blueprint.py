@@ -184,6 +184,9 @@ def _root_of(module: ModuleType) -> str:
 
 
 _IMPORT_FIX = "fix the line named, install what it imports, or name the module in discovery.exclude"
+_NAMED_FIX = (
+    "give the file and its folders names without a dot that no other module has, or name it in discovery.exclude"
+)
 _NAME_FIX = "name modules as an import does, such as shop.handlers for shop/handlers.py, or leave the setting out"
 _UNTANGLE = "let one of the two modules not import the other: put what both need into a third one"
 _OURS = Path(__file__).parents[1]
@@ -210,8 +213,9 @@ def import_modules(
     errors: dict[tuple[str, str], ExplainedError] = {}
     for name in names:
         try:
-            modules.append(_imported(name, unique, named_at))
-            _check_place(modules[-1], unique, (expected or {}).get(name, ""))
+            file = (expected or {}).get(name, "")
+            modules.append(_imported(name, unique, file, named_at))
+            _check_place(modules[-1], unique, file)
         except ExplainedError as error:
             where = error.where
             cause = one_line(error.__cause__) if error.__cause__ else error.what
@@ -233,7 +237,7 @@ def refuse_in_import() -> None:
         raise AssemblyError("OCQ-501", f"module '{name}' starts an application when it is imported", fix=_MAIN)
 
 
-def _imported(name: str, roots: Sequence[str], named_at: str) -> ModuleType:
+def _imported(name: str, roots: Sequence[str], expected: str, named_at: str) -> ModuleType:
     before = _being_imported.set(name)
     try:
         return importlib.import_module(name)
@@ -248,7 +252,10 @@ def _imported(name: str, roots: Sequence[str], named_at: str) -> ModuleType:
             raise AssemblyError("OCQ-501", f"there is no module '{name}'", named_at, _NAME_FIX) from None
         what = f"module '{name}' cannot be imported ({type_name(error)}: {message_of(error)})"
         fix = _UNTANGLE if "circular import" in str(error) else _IMPORT_FIX
-        raise AssemblyError("OCQ-501", what, _raised_at(error, roots), fix) from error
+        raised_at = _raised_at(error, roots)
+        if not raised_at and _is_missing(name, error):  # which discovery has found, unlike Python
+            raised_at, fix = expected, _NAMED_FIX if Path(expected).is_file() else fix
+        raise AssemblyError("OCQ-501", what, raised_at, fix) from error
     finally:
         _being_imported.reset(before)
 

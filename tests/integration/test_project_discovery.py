@@ -140,6 +140,15 @@ def test_a_folder_that_may_not_be_looked_into_is_passed_over(folder, mode):
         (folder.path / "data").chmod(0o755)
 
 
+@pytest.mark.parametrize("place", ["shop.v2/loans.py", "loans.v2.py", "test/helpers.py"])
+def test_a_file_that_python_cannot_import_by_its_name_is_refused_with_its_place(folder, place):
+    folder.write(place, HANDLER.format("'a'", "a"))
+    done = folder.run("run", "--until-caught-up")
+    assert done.code == 2
+    assert f"where: {folder.path / place}" in done.err
+    assert "fix:   give the file and its folders names without a dot that no other module has" in done.err
+
+
 def test_a_file_that_a_module_of_the_same_name_hides_is_refused(folder):
     folder.write("hidden_one.py", "print('no handlers')\n")
     folder.write("src/hidden_one.py", HANDLER.format("'a'", "a"))
