@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from math import inf
+from math import inf, isnan
 from typing import Any
 
 from opencqrs_py.errors import OrderingError
@@ -55,6 +55,8 @@ class OrderingKey:
             UnorderedError: If it fails for an event, or returns values that cannot be compared; with OCQ-611.
         """
         keyed = [(self._of(event), pair) for pair in batch for event in pair[1:]]
+        if len(keyed) > 1 and (odd := next((pair[1] for key, pair in keyed if _has_nan(key)), None)) is not None:
+            raise self._failed(odd, f"{self.name} returned NaN, which is neither less nor greater than any number")
         try:
             return [pair for _, pair in sorted(keyed, key=lambda each: each[0])]
         except BaseException as error:
@@ -78,10 +80,18 @@ class OrderingKey:
         what = f"{self.name} returned values that cannot be compared: {type(odd).__name__} for this event"
         if type(odd) is not type(first):
             what += f", {type(first).__name__} for another of its batch"
-        fix = "return values of one kind for all events of the group, and never None"
+        return self._failed(event, what, error)
+
+    def _failed(self, event: Event, what: str, cause: BaseException | None = None) -> UnorderedError:
+        fix = "return values of one kind for all events of the group, and never None or NaN"
         failed = OrderingError("OCQ-611", what, self.place, fix)
-        failed.__cause__ = error
+        failed.__cause__ = cause
         return UnorderedError(event, failed)
+
+
+def _has_nan(key: Any) -> bool:
+    """Return whether a key is NaN, or a tuple with one: a sort would put it, and others, anywhere without an error."""
+    return any(isinstance(one, float) and isnan(one) for one in (key if isinstance(key, tuple) else (key,)))
 
 
 def _are_comparable(one: Any, other: Any) -> bool:

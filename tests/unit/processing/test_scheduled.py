@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from math import nan
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -592,6 +593,14 @@ def keyed_rule(rule: ScheduleRule, keys: dict[int, Any]) -> ScheduleRule:
             "retrying",
             "batch.ordering-ref 'due' returned values that cannot be compared: NoneType for this event, "
             "int for another of its batch",
+        ),
+        *(
+            (
+                key,
+                "retrying",
+                "batch.ordering-ref 'due' returned NaN, which is neither less nor greater than any number",
+            )
+            for key in (nan, (nan, 1))
         ),
     ],
 )
