@@ -96,11 +96,14 @@ class InboxStep:
         before: The event as it was.
         after: As it is now; ``None``: it has left.
         meant: The event that matches the filter, if it is another one: a later one of its sequence.
+        held_up_by: An event of its sequence that waits for a person, without whom this one is not tried, if it was
+            to be.
     """
 
     before: InboxEntry
     after: InboxEntry | None
     meant: InboxEntry | None = None
+    held_up_by: InboxEntry | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +244,7 @@ class InboxControl:
                 return []
             first = entries[0]
             if self._is_scheduled(first.group):
-                return [InboxStep(one, self._due(one, first=one is first)) for one in meant]
+                return self._freed(entries, meant)
             return [InboxStep(first, self._due(first, first=True), None if first in meant else meant[0])]
 
         return self._change(which, _Command("made due at once", plan, frees=True), dry_run=dry_run)
@@ -268,8 +271,7 @@ class InboxControl:
 
         def plan(entries: Sequence[InboxEntry]) -> list[InboxStep]:
             meant = (one for one in entries if self._matches(which, one) and not self._is_over(one))
-            paused = [one for one in meant if one.status is InboxStatus.PAUSED]
-            return [InboxStep(one, self._due(one, first=one is entries[0])) for one in paused]
+            return self._freed(entries, [one for one in meant if one.status is InboxStatus.PAUSED])
 
         return self._change(which, _Command("resumed", plan, "paused", frees=True), dry_run=dry_run)
 
@@ -337,6 +339,22 @@ class InboxControl:
         """Return an event as one that may be tried, if nothing comes before it; the first of its sequence at once."""
         due = entry.due(self._at_once(entry))
         return due if first or self._is_each(entry.group) else due._replace(due_at=None)
+
+    def _freed(self, entries: Sequence[InboxEntry], those: Sequence[InboxEntry]) -> list[InboxStep]:
+        """Return some events of a sequence as such that may be tried, each with what still holds it up."""
+        holding = [one for one in entries if not (one.status.moves or one in those or self._is_over(one))]
+        if not holding or self._is_each(entries[0].group):
+            return [InboxStep(one, self._due(one, first=one is entries[0])) for one in those]
+        first = holding[0]
+        whole = self._is_scheduled(first.group)  # a batch waits for all of its events, a sequence for earlier ones
+        return [
+            InboxStep(
+                one,
+                self._due(one, first=one is entries[0]),
+                held_up_by=first if whole or first.position < one.position else None,
+            )
+            for one in those
+        ]
 
     def _at_once(self, *entries: InboxEntry) -> datetime:
         """Return a time that has come for the nodes that run the group, whose clocks may be behind the one here."""

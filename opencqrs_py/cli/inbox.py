@@ -222,15 +222,20 @@ def _print_steps(steps: Sequence[InboxStep], command: str, *, dry_run: bool, as_
     for step in steps:
         done = _DONE[command][dry_run].format(step.after.retries if step.after is not None else 0)
         first = f", before the event at position {step.meant.position}" if step.meant is not None else ""
-        _print(f"{_place(step.before)}, {step.before.status}: {done}{first}")
+        held = "" if step.held_up_by is None else f", but waits for {_named(step.held_up_by)}, {step.held_up_by.status}"
+        _print(f"{_place(step.before)}, {step.before.status}: {done}{first}{held}")
     if dry_run:
         print_line("nothing was changed: --dry-run", "default")
-    elif command in ("retry", "resume", "skip"):
+    elif command in ("retry", "resume", "skip") and any(step.held_up_by is None for step in steps):
         print_line(_TAKEN_UP, "default")
 
 
 def _place(entry: InboxEntry) -> str:
-    return f"[{entry.group} {entry.sequence_id}] event {entry.event_id} at position {entry.position}"
+    return f"[{entry.group} {entry.sequence_id}] {_named(entry)}"
+
+
+def _named(entry: InboxEntry) -> str:
+    return f"event {entry.event_id} at position {entry.position}"
 
 
 def _line(entry: InboxEntry) -> str:
@@ -268,6 +273,7 @@ def _step_as_json(step: InboxStep, command: str) -> dict[str, Any]:
         "retries": None if after is None else after.retries,
         "due_at": None if after is None else after.due_at,
         "meant_position": None if step.meant is None else step.meant.position,
+        "held_up_by": None if step.held_up_by is None else step.held_up_by.position,
     }
 
 

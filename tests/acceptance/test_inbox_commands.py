@@ -110,6 +110,10 @@ def test_a_person_sees_what_waits_and_acts_on_it(parked):
     first = "[late-fines /books/isbn-2] event 2 at position 2"
     assert said(parked, "pause", "--event", "2b", "--dry-run") == [f"{behind}: would be paused"]
     assert said(parked, "pause", "--event", "2") == [f"{first}, retrying: paused"]
+    assert said(parked, "pause", "--event", "2b") == [f"{behind}: paused"]
+    later = parked.opencqrs("inbox", "resume", "--event", "2b")
+    held = f"{behind.replace('pending', 'paused')}: resumed, but waits for event 2 at position 2, paused"
+    assert (later.code, later.out.splitlines(), later.err) == (0, [held], "")
     assert said(parked, "resume", "--status", "paused") == [f"{first}, paused: resumed"]
     assert said(parked, "set-attempts", "0", "--event", "2") == [f"{first}, retrying: attempts used up: 0"]
     (changed,) = parked.opencqrs("inbox", "retry", "--event", "2b", "--format", "json").json["changed"]

@@ -136,6 +136,29 @@ def test_what_a_command_frees_is_due_for_nodes_whose_clocks_are_behind_its_own(t
     assert seen(tracker)[position][1] == NOON
 
 
+@pytest.mark.parametrize(
+    ("settings", "command", "held_up_by"),
+    [
+        (["processing.mode=scheduled"], "retry", {1: 2, 3: 2}),
+        (["processing.mode=scheduled"], "resume", {1: 2, 3: 2}),
+        (["processing.mode=scheduled", "batch.mode=all"], "retry", {1: None, 3: None}),
+        ([], "resume", {1: None, 3: 2}),
+    ],
+    ids=["batch", "resumed-batch", "each", "sequence"],
+)
+def test_a_retry_or_resume_names_the_event_that_still_holds_its_own_up(tmp_path, settings, command, held_up_by):
+    overrides = [f"event-handling.groups.loans.{each}" for each in settings]
+    groups = {"loans": load(tmp_path, overrides=overrides, environ={}).group("loans")}
+    last = BEHIND._replace(position=3, event_id="id-3")
+    tracker = filled(InMemoryProgressTracker(), FAILING, BEHIND, last)
+    inbox = InboxControl(groups, lambda _: tracker, InMemoryEventStore, FakeClock)
+    inbox.pause(LOANS)
+    steps = [*getattr(inbox, command)(InboxFilter(event="id-1")), *getattr(inbox, command)(InboxFilter(event="id-3"))]
+    found = {step.before.position: step.held_up_by and step.held_up_by.position for step in steps}
+    assert found == held_up_by
+    assert [step.held_up_by for step in inbox.resume(InboxFilter(event="id-2"))] == [None]
+
+
 class Counting(InMemoryProgressTracker):
     """Counts the events that are read of its inbox."""
 
