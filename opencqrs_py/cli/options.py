@@ -18,6 +18,9 @@ from opencqrs_py.model.masking import scrubbed
 if TYPE_CHECKING:
     from opencqrs_py.assembly.application import Application
 
+    _ParamType = click.ParamType[Any]
+else:
+    _ParamType = click.ParamType  # generic in newer releases only
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -80,7 +83,7 @@ class ProjectOptions:
         return application
 
 
-class Seconds(click.ParamType[Any]):
+class Seconds(_ParamType):
     """A duration as in settings: ``30s``, ``1m30s``, ``PT10S``."""
 
     name = "duration"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import runpy
 from pathlib import Path
 
 import click
 import pytest
 
+from opencqrs_py.cli import options
 from opencqrs_py.cli.options import Integer, ProjectOptions
 from opencqrs_py.model.masking import remember
 
@@ -21,6 +23,11 @@ from opencqrs_py.model.masking import remember
 )
 def test_options_are_typed_again_as_they_were_given(options: ProjectOptions, typed: str) -> None:
     assert options.typed == typed
+
+
+def test_the_oldest_click_that_is_allowed_has_types_that_are_not_generic(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(click, "ParamType", type("ParamType", (), {}))
+    assert "Seconds" in runpy.run_path(options.__file__)
 
 
 def test_secrets_are_not_typed_again() -> None:
