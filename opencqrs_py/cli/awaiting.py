@@ -6,7 +6,7 @@ import time
 
 import click
 
-from opencqrs_py.cli.options import Integer, ProjectOptions, Seconds, format_option, project_options
+from opencqrs_py.cli.options import Integer, ProjectOptions, Seconds, Text, format_option, project_options
 from opencqrs_py.cli.output import print_json, print_line
 
 
@@ -14,8 +14,10 @@ from opencqrs_py.cli.output import print_json, print_line
 @click.argument("names", metavar="GROUP...", nargs=-1, required=True)
 @project_options
 @click.option("--position", type=Integer(min=0), help="Wait for the event at this position, which may be to come.")
-@click.option("--event", "event_id", metavar="ID", help="Wait for the event with this id.")
-@click.option("--source", default="", help="Source of the event, if events of several sources have its id.")
+@click.option("--event", "event_id", type=Text(), metavar="ID", help="Wait for the event with this id.")
+@click.option(
+    "--source", type=Text(), default="", help="Source of the event, if events of several sources have its id."
+)
 @click.option("--head", is_flag=True, help="Wait for the event that is the newest one now. The default.")
 @click.option("--timeout", type=Seconds(), default="1m", show_default=True, help="Longest wait.")
 @format_option

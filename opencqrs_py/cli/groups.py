@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from opencqrs_py.cli.options import Integer, ProjectOptions, Seconds, format_option, project_options
+from opencqrs_py.cli.options import Integer, ProjectOptions, Seconds, Text, format_option, project_options
 from opencqrs_py.cli.output import cell, print_json, print_line, stdout
 from opencqrs_py.cli.rebuilds import rebuild_command
 from opencqrs_py.cli.records import print_only_warnings
@@ -129,8 +129,8 @@ def release_command(
 @click.option("--to", type=click.Choice(["tail", "head"]), help="Before the oldest event, or after the newest.")
 @click.option("--to-position", "position", type=Integer(min=0), help="After this position.")
 @click.option("--to-time", "time", metavar="TIME", help="With the first event of this ISO 8601 time or a later one.")
-@click.option("--to-event", "event", metavar="ID", help="With the event of this id.")
-@click.option("--source", default="", help="The source of that event, if several have one of the id.")
+@click.option("--to-event", "event", type=Text(), metavar="ID", help="With the event of this id.")
+@click.option("--source", type=Text(), default="", help="The source of that event, if several have one of the id.")
 @click.option("--reason", default="", help="Why, for opencqrs status and @on_reset functions.")
 @click.option("--context", metavar="JSON", help="What @on_reset functions get besides.")
 @click.option("--timeout", type=Seconds(), default="1m", show_default=True, help="Longest wait for nodes to let go.")

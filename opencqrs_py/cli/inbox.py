@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from opencqrs_py.cli.options import Integer, ProjectOptions, format_option, project_options
+from opencqrs_py.cli.options import Integer, ProjectOptions, Text, format_option, project_options
 from opencqrs_py.cli.output import clean, print_json, print_line, print_result, stdout
 from opencqrs_py.cli.records import print_only_warnings
 from opencqrs_py.model.inbox import MOST_ATTEMPTS, AttemptError, InboxEntry, InboxStatus
@@ -46,8 +46,8 @@ def _filters(*more_statuses: str) -> Callable[[F], F]:
         decorated: Any = _named_as(command, wrapped)
         statuses = click.Choice([*_STATUSES, *more_statuses])
         for option in (
-            click.option("--event", metavar="ID", help="With this CloudEvents id."),
-            click.option("--sequence", metavar="ID", help="Of this sequence."),
+            click.option("--event", type=Text(), metavar="ID", help="With this CloudEvents id."),
+            click.option("--sequence", type=Text(), metavar="ID", help="Of this sequence."),
             click.option("--status", type=statuses, help="Which wait for that."),
             click.option("--group", "groups", multiple=True, metavar="G", help="Of this group; may be repeated."),
         ):

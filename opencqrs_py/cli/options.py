@@ -83,6 +83,23 @@ class ProjectOptions:
         return application
 
 
+class Text(_ParamType):
+    """Text that an event can hold: no bytes that are not UTF-8, no U+0000."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the text, or refuse it."""
+        text = str(value)
+        if "\0" in text:
+            self.fail("it must not contain the character U+0000", param, ctx)
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            self.fail("it is not UTF-8", param, ctx)
+        return text
+
+
 class Seconds(_ParamType):
     """A duration as in settings: ``30s``, ``1m30s``, ``PT10S``."""
 

@@ -15,8 +15,7 @@ import orjson
 from opencqrs_py.adapters.files import events_of_lines
 from opencqrs_py.assembly.application import Application
 from opencqrs_py.cli.events.display import summed_up
-from opencqrs_py.cli.events.selection import Text
-from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
+from opencqrs_py.cli.options import ProjectOptions, Text, format_option, project_options
 from opencqrs_py.cli.output import print_json, print_line, stdout
 from opencqrs_py.cli.streams import standard_input
 from opencqrs_py.errors import EventFormatError, EventStoreError

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from opencqrs_py.cli.options import Integer
+from opencqrs_py.cli.options import Integer, Text
 from opencqrs_py.cli.output import clean, print_line
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.selection import Selection, Slice
@@ -17,31 +17,10 @@ from opencqrs_py.processing.ports import EventSource
 if TYPE_CHECKING:
     from opencqrs_py.assembly.application import Application
 
-    _ParamType = click.ParamType[str]
-else:
-    _ParamType = click.ParamType  # generic in newer releases only
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 _EVENTS_PER_SLICE = 5_000
 _EXACTLY = "types are compared exactly"
-
-
-class Text(_ParamType):
-    """Text that an event can hold: no bytes that are not UTF-8, no U+0000."""
-
-    name = "text"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the text, or refuse it."""
-        text = str(value)
-        if "\0" in text:
-            self.fail("it must not contain the character U+0000", param, ctx)
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            self.fail("it is not UTF-8", param, ctx)
-        return text
 
 
 def selection_options(command: F) -> F:

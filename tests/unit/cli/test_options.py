@@ -7,8 +7,10 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from opencqrs_py.cli import options
+from opencqrs_py.cli.main import cli
 from opencqrs_py.cli.options import Integer, ProjectOptions
 from opencqrs_py.model.masking import remember
 
@@ -42,3 +44,19 @@ def test_a_number_is_taken_up_to_the_largest_that_databases_have() -> None:
     assert Integer(min=0).convert(str(2**63 - 1), None, None) == 2**63 - 1
     with pytest.raises(click.BadParameter, match=r"^1\d{20} is too large: no log or database has more than 9,223"):
         Integer(min=0).convert("1" + 20 * "0", None, None)
+
+
+@pytest.mark.parametrize("wrong", ["\udcff", "a\0"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("inbox", "list", "--sequence"),
+        ("inbox", "skip", "--reason", "no book", "--event"),
+        ("groups", "reset", "loans", "--dry-run", "--to-event"),
+        ("await", "loans", "--event"),
+    ],
+)
+def test_a_text_that_no_event_can_hold_is_refused(tmp_path: Path, command: tuple[str, ...], wrong: str) -> None:
+    ran = CliRunner().invoke(cli, [*command, wrong, "--project", str(tmp_path)])
+    assert ran.exit_code == 2
+    assert f"Invalid value for '{command[-1]}': it " in ran.output
