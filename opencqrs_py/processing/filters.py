@@ -33,7 +33,8 @@ class EventFilter:
     """
 
     def __init__(self, function: Callable[..., Any], types: EventTypes, reading: Reading, place: str) -> None:
-        check_plain(function, place)
+        what = "a filter must be a plain function that returns True or False"
+        check_plain(function, place, what, "def of_members(event: BookLent) -> bool")
         signature = read_signature(function, place, NothingProvided(), RESOLVER)
         self._call = with_arguments(function, signature, NothingProvided(), place)
         self._raw = all(argument.kind is Kind.RAW for argument in signature.arguments)

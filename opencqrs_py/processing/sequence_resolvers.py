@@ -165,13 +165,17 @@ def _declared(resolver: Any) -> Any:
     return None
 
 
-def check_plain(resolver: Callable[..., Any], place: str) -> None:
-    """Raise OCQ-204 for a resolver that cannot return a text: an ``async`` or a generator function."""
+def check_plain(
+    resolver: Callable[..., Any],
+    place: str,
+    what: str = "a sequence resolver must be a plain function that returns a text",
+    fix: str = "def by_reader(event: BookLent) -> str",
+) -> None:
+    """Raise OCQ-204 for a function that cannot return its answer: an ``async`` or a generator function."""
     function = inspect.unwrap(resolver if inspect.isroutine(resolver) else type(resolver).__call__)
     kinds = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
     if any(is_kind(function) for is_kind in kinds):
-        what = "a sequence resolver must be a plain function that returns a text"
-        raise HandlerSignatureError("OCQ-204", what, place, "def by_reader(event: BookLent) -> str")
+        raise HandlerSignatureError("OCQ-204", what, place, fix)
 
 
 def checked_ids(ask: Callable[[Event], Any], place: str, *, only_subject: bool = False) -> Callable[[Event], str]:

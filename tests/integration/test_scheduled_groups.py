@@ -412,6 +412,12 @@ ON_SPARK = {f"{LENDING}.processing.engine": "spark"}
             "parameter 'event' has no annotation",
         ),
         (
+            PLAIN + FILTER.replace("def ", "async def "),
+            {},
+            "OCQ-204",
+            "a filter must be a plain function that returns True or False",
+        ),
+        (
             PLAIN.replace('batch_key, event_handling', 'batch_key, dataframe_handler, event_handling').replace(
                 '@event_handling("lending", types=["*"])\ndef lend(event: Event)',
                 '@dataframe_handler("lending", types=["*"])\ndef lend(events: "DataFrame")',
@@ -421,7 +427,10 @@ ON_SPARK = {f"{LENDING}.processing.engine": "spark"}
             "is scheduled: a range has no batches",
         ),
     ],
-    ids=["key", "filter", "two keys", "in memory", "no provider", "no function", "no inbox", "signature", "frames"],
+    ids=[
+        "key", "filter", "two keys", "in memory", "no provider", "no function", "no inbox", "signature",
+        "async", "frames",
+    ],
 )  # fmt: skip
 def test_what_does_not_fit_a_scheduled_group_is_refused_at_the_start(
     make_module, tmp_path, source, settings, code, what
