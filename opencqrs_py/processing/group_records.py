@@ -242,8 +242,8 @@ class RecordRule:
             why = "events wait in its inbox" if waiting else "some sequences are ahead of others since a merge"
         what = f"group '{self.group}' sequences its events in another way than before, and {why}: order would be lost"
         fix = (
-            f"put settings sequence.* and the sequence resolver back; {self._or_rebuild()}or delete the read model and "
-            f"{_reset(self.group)} to handle all events again"
+            f"put settings sequence.* and the sequence resolver or batch key back; {self._or_rebuild()}"
+            f"or delete the read model and {_reset(self.group)} to handle all events again"
         )
         return HandlersChangedError("OCQ-319", what, f"group {self.group}", fix)
 

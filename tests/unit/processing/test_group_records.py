@@ -263,8 +263,9 @@ def test_other_sequences_are_refused_with_the_way_out(group: FoundGroup, why: st
     assert error_of(refused.value) == (
         "OCQ-319",
         f"group 'books' sequences its events in another way than before, and {why}: order would be lost",
-        "put settings sequence.* and the sequence resolver back; or opencqrs groups rebuild books to build the read "
-        "model again; or delete the read model and opencqrs groups reset books --to tail to handle all events again",
+        "put settings sequence.* and the sequence resolver or batch key back; or opencqrs groups rebuild books to "
+        "build the read model again; or delete the read model and opencqrs groups reset books --to tail to handle all "
+        "events again",
     )
 
 
