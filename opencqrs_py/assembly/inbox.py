@@ -369,15 +369,13 @@ class InboxControl:
 
     def _change(self, which: InboxFilter, command: _Command, *, dry_run: bool) -> list[InboxStep]:
         steps: list[InboxStep] = []
-        found: Counter[str] = Counter()
         for name, tracker, entries in self._sequences(which):
-            statuses = (_as_of(entry, self._now()) for entry in entries)
-            found.update(entry.status.value for entry in statuses if which.matches(entry))
             done = self._change_sequence(name, tracker, entries, command, dry_run=dry_run)
             if done is None:
                 raise _contested(name, entries[0].sequence_id, len(steps))
             steps += done
-        if not steps:
+        if not steps:  # which may be so since processors or other people have changed them just now
+            found = Counter(entry.status.value for entry in self.entries(which))
             unfit = command.unfit or ("still to be tried" if found.keys() == {InboxStatus.EXPIRED.value} else "")
             raise _unfit(which, found, unfit) if found and unfit else _nothing(which)
         return steps

@@ -344,6 +344,15 @@ def test_a_sequence_that_has_been_handled_meanwhile_is_left_alone(inbox_of):
         inbox_of(tracker).retry(LOANS)
 
 
+def test_an_event_that_somebody_else_has_changed_meanwhile_is_refused_as_it_is_now(inbox_of):
+    def pauses(tracker: Any) -> None:
+        tracker.change("loans", InboxChange(NOON, changed=((FAILING, FAILING.paused()),)))
+
+    with pytest.raises(InboxError) as caught:
+        inbox_of(filled(Busy(1, pauses), FAILING)).pause(InboxFilter(event="id-1"))
+    assert caught.value.what == "none of the events that match event id-1 is pending or retrying: 1 paused"
+
+
 def test_what_changes_again_and_again_is_left_alone(inbox_of):
     tracker = filled(Busy(99), FAILING)
     with pytest.raises(InboxError) as caught:
