@@ -64,6 +64,7 @@ class Scan:
         all_named: Whether that is every group; else some names are known by an import only.
         containers: Whether the project uses dependency-injector.
         unmatched: Patterns of ``discovery.exclude`` that match nothing.
+        lost: Files with handlers that are not imported and probably should be, each with the reason.
         settings: Files in folders of modules that are named and look like files of settings.
         complete: Whether everything was searched; ``False`` if there is too much.
         may_have_jobs: Whether a module may have jobs; an import tells.
@@ -76,6 +77,7 @@ class Scan:
     all_named: bool = True
     containers: bool = False
     unmatched: tuple[str, ...] = ()
+    lost: tuple[PassedOver, ...] = ()
     settings: tuple[Path, ...] = ()
     complete: bool = True
     may_have_jobs: bool = True
@@ -142,10 +144,28 @@ def scan_project(project: Path, modules: Sequence[str] = (), exclude: Sequence[s
         all_named=all(text.all_named for text in used) and len(used) == len(paths),
         containers=any(text.containers for text in used) or len(used) != len(paths),
         unmatched=tuple(pattern for pattern in exclude if pattern not in look.matched),
+        lost=(*_below_named(modules, files, texts), *_in_no_package(project)),
         settings=tuple(look.settings),
         complete=look.complete,
         may_have_jobs=any(text.may_have_jobs for text in used) or len(used) != len(paths),
     )
+
+
+def _below_named(
+    names: Sequence[str], files: Sequence[SourceModule], texts: Mapping[Path, SourceText]
+) -> Iterator[PassedOver]:
+    """Yield the files with handlers below each named package that has none itself, unless they are named, too."""
+    idle = {file.name for file in files if file.path.name == "__init__.py" and not texts[file.path].counts}
+    for file in files:
+        above = next((name for name in names if name in idle and file.name.startswith(f"{name}.")), "")
+        if above and file.name not in names and texts[file.path].has_handlers:
+            yield PassedOver(file.path, f"discovery.modules names {above}, and not {file.name}")
+
+
+def _in_no_package(project: Path) -> Iterator[PassedOver]:
+    file = project / "__init__.py"
+    if _holds(project, file.name) and read_source(file, "").has_handlers:
+        yield PassedOver(file, "the folder of the project is not a package")
 
 
 def _using(files: Sequence[SourceModule], texts: Mapping[Path, SourceText]) -> set[Path]:
@@ -300,7 +320,7 @@ def read_project(
     scan = scans[-1]
     unsure = () if scan.all_named else (GroupWithoutHandlerWarning, JobWithoutCodeWarning)
     known = [warning for warning in loaded.warnings if not isinstance(warning, unsure)]
-    warnings = (*known, *_unmatched(loaded, scan), *_unread(loaded, scan, folder))
+    warnings = (*known, *_unmatched(loaded, scan), *_lost(scan), *_unread(loaded, scan, folder))
     return Project(folder, replace(loaded, warnings=warnings), scan)
 
 
@@ -311,6 +331,13 @@ def _unmatched(configuration: Configuration, scan: Scan) -> list[ConfigurationWa
         ConfigurationWarning("OCQ-529", f"discovery.exclude: '{pattern}' matches no file, folder or module", where, fix)
         for pattern in scan.unmatched
     ]
+
+
+def _lost(scan: Scan) -> Iterator[ConfigurationWarning]:
+    for file in scan.lost:
+        what = f"a file with handlers is not imported: {file.why}"
+        fix = "name that module, too" if "discovery.modules" in file.why else "move the handlers to a module beside it"
+        yield ConfigurationWarning("OCQ-529", what, str(file.path), fix)
 
 
 def _unread(configuration: Configuration, scan: Scan, project: Path) -> Iterator[ConfigurationWarning]:

@@ -67,6 +67,11 @@ class SourceText:
         return not self.readable or _JOB.search(self.text) is not None
 
     @property
+    def has_handlers(self) -> bool:
+        """Whether it uses a decorator of handlers by its own name."""
+        return self.counts and bool(self._named)
+
+    @property
     def groups(self) -> list[tuple[str, int]]:
         """The groups that decorators of handlers name as literals or by constants of the file, each with its line."""
         return [(named.name.strip(), named.line) for named in self._named if named.name is not None]

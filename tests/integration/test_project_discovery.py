@@ -196,6 +196,27 @@ def test_a_module_that_settings_name_and_whose_own_import_fails_is_refused_with_
     assert f"where: {folder.path}/chosen.py:1\n" in ran.err
 
 
+def test_handlers_below_a_named_package_that_has_none_are_warned_of(folder):
+    folder.write("shop_e/__init__.py", "")
+    folder.write("shop_e/loans.py", HANDLER.format("'a'", "a"))
+    folder.write("shop_e/events.py", "from opencqrs_py import event_type\n@event_type('t')\nclass Lent: ...\n")
+    folder.write("shop_f/__init__.py", HANDLER.format("'b'", "b"))
+    folder.write("shop_f/drafts.py", HANDLER.format("'c'", "c"))
+    (warning,) = folder.application("discovery.modules=shop_e,shop_f").configuration.warnings
+    what = "a file with handlers is not imported: discovery.modules names shop_e, and not shop_e.loans"
+    assert (warning.code, warning.what, warning.where) == ("OCQ-529", what, str(folder.path / "shop_e/loans.py"))
+    assert folder.application("discovery.modules=shop_e,shop_e.loans").configuration.warnings == ()
+
+
+def test_handlers_of_the_project_folder_itself_are_warned_of(folder):
+    folder.write("__init__.py", "")
+    folder.write("beside_it.py", HANDLER.format("'a'", "a"))
+    assert folder.application().configuration.warnings == ()
+    folder.write("__init__.py", HANDLER.format("'b'", "b"))
+    (warning,) = folder.application().configuration.warnings
+    assert (warning.code, warning.where) == ("OCQ-529", str(folder.path / "__init__.py"))
+
+
 def test_a_handler_of_a_module_that_is_not_looked_at_is_warned_of(folder, caplog):
     folder.write("left_out.py", HANDLER.format("'a'", "a"))
     folder.write(
