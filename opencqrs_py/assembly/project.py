@@ -336,7 +336,7 @@ def _unmatched(configuration: Configuration, scan: Scan) -> list[ConfigurationWa
 def _lost(scan: Scan) -> Iterator[ConfigurationWarning]:
     for file in scan.lost:
         what = f"a file with handlers is not imported: {file.why}"
-        fix = "name that module, too" if "discovery.modules" in file.why else "move the handlers to a module beside it"
+        fix = "name that module in discovery.modules, too; or move the handlers to one that is imported"
         yield ConfigurationWarning("OCQ-529", what, str(file.path), fix)
 
 
