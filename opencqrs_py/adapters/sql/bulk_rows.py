@@ -141,16 +141,19 @@ def same_keys(table: str, what: str, others: Sequence[str]) -> BulkWriteError:
 
 def check_floats(columns: Mapping[str, ColumnValues], table: str, dialect: Dialect) -> None:
     """Raise OCQ-360 for a float that the database cannot hold: SQLite would silently store NULL for NaN."""
-    if not dialect.unstorable:
-        return
     for name, column in columns.items():
-        if any(issubclass(kind, float) for kind in set(map(type, column))):
-            numbers = [value for value in column if isinstance(value, float)]
-            if isfinite(sum(numbers)):  # none of them is NaN or infinite
-                continue
-            if found := dialect.unstorable.intersection(map(str, map(float, numbers))):
-                what = f"{name} has the value {min(found)}, which a {dialect.name} database cannot store"
-                raise misfit(table, what, "write None where there is no number, or leave such rows out")
+        _check_floats(name, column, set(map(type, column)), table, dialect)
+
+
+def _check_floats(name: str, column: ColumnValues, kinds: Iterable[type], table: str, dialect: Dialect) -> None:
+    if not dialect.unstorable or not any(issubclass(kind, float) for kind in kinds):
+        return
+    numbers = [value for value in column if isinstance(value, float)]
+    if isfinite(sum(numbers)):  # none of them is NaN or infinite
+        return
+    if found := dialect.unstorable.intersection(map(str, map(float, numbers))):
+        what = f"{name} has the value {min(found)}, which a {dialect.name} database cannot store"
+        raise misfit(table, what, "write None where there is no number, or leave such rows out")
 
 
 def rounded_in(shape: TableShape, dialect: Dialect) -> tuple[str, ...]:
@@ -171,12 +174,13 @@ def as_kept(
     """Return columns as the table keeps them without a change: numbers, and UUIDs in texts of 32 characters.
 
     Raises:
-        BulkWriteError: OCQ-360, for a number that its column would round.
+        BulkWriteError: OCQ-360, for a float that the database cannot hold, or a number that its column would round.
     """
     kept = dict(columns)
     for name, column in columns.items():
         kinds = set(map(type, column))
-        if name in rounded and not kinds.isdisjoint((float, Decimal)):
+        _check_floats(name, column, kinds, table, dialect)
+        if name in rounded and not kinds.isdisjoint(dialect.rounded_kinds):
             kept[name] = [_kept_number(value, name, table, dialect) for value in column]
         elif name in short and not kinds.isdisjoint((str, UUID)):
             kept[name] = [_without_hyphens(value) for value in column]

@@ -130,6 +130,7 @@ class Dialect(ABC):
     mark: ClassVar[str] = "%s"  # placeholder of a value in a statement
     most_marks: ClassVar[int] = 30_000  # in one statement
     sum_of: ClassVar[str] = "{0} + {1}"  # of two expressions; an error if it is beyond the range of whole numbers
+    rounded_kinds: ClassVar[tuple[type, ...]] = ()  # of numbers that columns may change, see ``rounds``
     patience: ClassVar[float] = 60.0  # seconds that one waits for other writers
     take_over_seconds: ClassVar[float] = 10.0  # how long a claim waits for the transaction of the owner before
     standing_seconds: ClassVar[float] = 5.0  # how long a short transaction may stand still

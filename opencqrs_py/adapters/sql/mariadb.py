@@ -127,6 +127,7 @@ class MariaDbDialect(Dialect):
     create_schema = "CREATE DATABASE IF NOT EXISTS"
     walk_hint = " FORCE INDEX (PRIMARY)"
     unstorable = frozenset({"nan", "inf", "-inf"})
+    rounded_kinds = (float, Decimal)
     # Columns cut digits off without an error; dates and others stand beside texts.
     confounded = frozenset({str, int, bool, bytes, date, datetime, time, Decimal})
     equates_letters = True

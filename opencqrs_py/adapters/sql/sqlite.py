@@ -87,6 +87,7 @@ class SqliteDialect(Dialect):
     driver = "sqlite"
     mark = "?"
     skip_locked = ""
+    rounded_kinds = (Decimal,)
     now_ms = "opencqrs_now_ms()"
     era = "opencqrs_era()"
     wall_ms = (

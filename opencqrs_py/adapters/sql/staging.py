@@ -26,7 +26,6 @@ from sqlalchemy.exc import DBAPIError
 
 from opencqrs_py.adapters.sql.bulk_rows import (
     as_kept,
-    check_floats,
     columns_of,
     misfit,
     rounded_in,
@@ -139,7 +138,6 @@ def _insert(
     for key in stage.keys:
         if None in columns[key]:
             raise misfit(stage.target, f"the key {key} of a row is null", "leave such rows out: no row is found by it")
-    check_floats(columns, stage.target, dialect)
     columns = as_kept(columns, stage.target, dialect, stage.rounded, stage.short)
     named: dict[str, ColumnValues] = {f"c{number}": columns[name] for number, name in enumerate(stage.columns)}
     count = len(named["c0"])
