@@ -265,8 +265,10 @@ class Unit:
             finally:
                 if self._pipeline is not None:
                     self._pipeline.close()
-                if self._session is not None:
-                    _HandlerSession.end(self._session)
+                if (session := self._session) is not None:
+                    session.unit, session.is_over = None, True
+                    if len(session.identity_map) or session.new or session.deleted:
+                        _HandlerSession.leave_objects(session)
                 info.pop(_UNIT, None)
                 for name in _REFUSED:
                     refusing.pop(name, None)
@@ -281,7 +283,8 @@ class Unit:
             msg = "a flush failed and its error was caught: run what may fail within session.begin_nested()"
             raise OpenCqrsError(msg)
         self.flush()
-        _refuse_changes_of_kept_objects()
+        if _ended.sessions:  # which is seldom, and each call counts
+            _refuse_changes_of_kept_objects()
         if self._rolled_back or self._closed or not self.connection.in_transaction():
             refuse()
         if self.dialect.loses_transactions and self.dialect.has_failed(self.connection, erred=self.erred):
@@ -346,9 +349,8 @@ class _HandlerSession(Session):
     is_over = False
     unit: Unit | None = None
 
-    def end(self) -> None:
-        """Take nothing more. Objects that a handler keeps can still be read, but what it changes there is noticed."""
-        self.unit, self.is_over = None, True
+    def leave_objects(self) -> None:
+        """Let objects that a handler keeps be read after the transaction; what it changes there is noticed."""
         if self.dirty or self.new or self.deleted:  # of an event that has failed
             self.expire_all()
             for one in (*self.new, *self.deleted):
@@ -437,12 +439,13 @@ def _on_attach(session: Any, _instance: object) -> None:
 class _EndedSessions(threading.local):
     """The sessions of earlier transactions of a thread of which objects are kept; those that are gone leave in time."""
 
-    def __init__(self) -> None:
-        self.sessions: list[_HandlerSession] = []
-        self._most = _FEW_SESSIONS
+    sessions: list[_HandlerSession] | None = None
+    _most = _FEW_SESSIONS
 
     def add(self, session: _HandlerSession) -> None:
         """Add a session; when there are twice as many as were needed, leave out those without objects."""
+        if self.sessions is None:
+            self.sessions = []
         self.sessions.append(session)
         if len(self.sessions) > self._most:
             self.sessions = [one for one in self.sessions if len(one.identity_map)]
@@ -462,7 +465,7 @@ def _refuse_late() -> NoReturn:
 
 
 def _refuse_changes_of_kept_objects() -> None:
-    changed = [one for one in _ended.sessions if one.identity_map.check_modified()]  # quicker than one.dirty
+    changed = [one for one in _ended.sessions or () if one.identity_map.check_modified()]  # quicker than one.dirty
     for one in changed:
         one.expire_all()  # they are unchanged then, so that the next change shows again
     if changed:
