@@ -67,6 +67,12 @@ def make(make_module, tmp_path) -> Iterator[Make]:
 
 
 @pytest.fixture
+def patient_probes(monkeypatch) -> None:
+    """Lets the databases take as long as a busy machine makes them."""
+    monkeypatch.setattr(serving, "_PROBE_SECONDS", LONG)
+
+
+@pytest.fixture
 def looks_are_not_kept(monkeypatch) -> None:
     """Takes a new look for each request."""
     monkeypatch.setattr(serving, "KeptLook", lambda look, name: KeptLook(look, name, kept=0.0))
@@ -110,7 +116,7 @@ def wait_until(condition):
     pytest.fail("it was never so")
 
 
-@pytest.mark.usefixtures("looks_are_not_kept")
+@pytest.mark.usefixtures("looks_are_not_kept", "patient_probes")
 @pytest.mark.parametrize("engine", ["thread", pytest.param("spark", marks=pytest.mark.spark)])
 def test_a_process_that_runs_is_alive_and_ready_and_tells_what_it_does(engine, make, request):
     if engine == "spark":
@@ -260,7 +266,7 @@ def test_many_requests_in_a_moment_cost_one_look(make, monkeypatch):
     assert len(looks) == 1
 
 
-@pytest.mark.usefixtures("looks_are_not_kept")
+@pytest.mark.usefixtures("looks_are_not_kept", "patient_probes")
 def test_a_failed_partition_is_told_without_secrets(make):
     remember(["hunter22"])
     made = make(poison="7")
@@ -277,7 +283,8 @@ def test_a_failed_partition_is_told_without_secrets(make):
     assert "hunter22" not in text
 
 
-def test_a_node_without_partitions_is_ready_as_it_stands_by(make, make_module, tmp_path):
+@pytest.mark.usefixtures("patient_probes")
+def test_a_node_without_partitions_is_ready_as_it_stands_by(make):
     first = make()
     first.start()
     second = Application(
