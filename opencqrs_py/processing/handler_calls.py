@@ -44,16 +44,16 @@ class HandlerCalls:
         self.dispatcher = dispatcher
         self._replays = replays
         self._diagnosis = diagnosis
-        self._in_hand: tuple[Chunk, Work, int] | None = None  # and the thread; seen by others
-        self._committed = False  # whether the calls after the commit are in hand; likewise
+        # With the thread, and whether these are the calls after the commit; one value, as other threads see it.
+        self._in_hand: tuple[Chunk, Work, int, bool] | None = None
 
     def in_hand(self) -> CallInHand | None:
         """Return the call that is under way, for other threads; ``None`` if there is none."""
         in_hand = self._in_hand
         if in_hand is None:
             return None
-        chunk, work, thread = in_hand
-        if self._committed:
+        chunk, work, thread, committed = in_hand
+        if committed:
             return CallInHand(work, chunk, None, work.calls, thread, committed=True)
         if (ahead := work.ahead) is None:
             return CallInHand(work, chunk, work.index, work.calls, thread)
@@ -104,7 +104,7 @@ class HandlerCalls:
             if portion.waiting and dispatcher.takes_several:
                 handled = self._by_batches(portion, work, dispatcher)
             else:
-                self._in_hand = portion.chunk, work, get_ident()
+                self._in_hand = portion.chunk, work, get_ident(), False
                 handled = dispatcher.handle(portion.chunk, work)
             if work.pipelining is not None:
                 work.settle()
@@ -131,7 +131,7 @@ class HandlerCalls:
         dispatcher = self._replays.dispatcher if work.replaying else self.dispatcher
         if dispatcher is None:
             return 0
-        self._in_hand = events, work, get_ident()
+        self._in_hand = events, work, get_ident(), False
         return dispatcher.handle(events, work)
 
     def end(self, work: Work) -> None:
@@ -143,18 +143,18 @@ class HandlerCalls:
         """Make the calls after the commit of the work on some events; return the failures."""
         if not work.calls_wait or self._replays.silent:
             return ()
-        self._committed, self._in_hand = True, (events, work, get_ident())
+        self._in_hand = events, work, get_ident(), True
         try:
             return tuple(self._diagnosis.failure(error, Origin.HANDLER) for error in work.committed())
         finally:
-            self._in_hand, self._committed = None, False
+            self._in_hand = None
 
     def _by_batches(self, portion: Portion, work: Work, dispatcher: Dispatcher) -> int:
         """Call the handlers for one batch after the other: lists and tables hold the events of one sequence."""
         handled = 0
         for start, end in portion.batches():
             try:
-                self._in_hand = portion.chunk[start:end], work, get_ident()
+                self._in_hand = portion.chunk[start:end], work, get_ident(), False
                 handled += dispatcher.handle(portion.chunk[start:end], work)
             except ChunkFailedError as failed:
                 index = None if failed.index is None else start + failed.index
