@@ -169,7 +169,7 @@ import os, sys
 from opencqrs_py.adapters.sql import Database
 
 database = Database(sys.argv[1])
-ANSWERS = "SELECT pg_backend_pid()"
+ANSWERS = {"postgresql": "SELECT pg_backend_pid()", "mariadb": "SELECT CONNECTION_ID()"}[database.kind]
 
 def backends() -> set[int]:
     with database.reading() as one, database.writing() as two:
@@ -186,10 +186,18 @@ database.close()
 """
 
 
-@pytest.mark.postgresql
-def test_a_fork_does_not_send_on_connections_of_its_parent(postgresql_url: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "server",
+    [
+        pytest.param("postgresql_server", marks=pytest.mark.postgresql),
+        pytest.param("mariadb_server", marks=pytest.mark.mariadb),
+    ],
+)
+def test_a_fork_does_not_send_on_connections_of_its_parent(
+    server: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
     """Each would read what the server answers to the other, and write in its transactions."""
     (tmp_path / "forks.py").write_text(FORKS)
-    command = [sys.executable, "forks.py", postgresql_url]
+    command = [sys.executable, "forks.py", request.getfixturevalue(server)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
     assert (done.returncode, done.stdout, done.stderr) == (0, "[] True\n", "")
