@@ -205,6 +205,21 @@ def test_a_change_of_an_object_of_an_earlier_transaction_is_refused_each_time(
     assert written.values() == ["first", "second"]
 
 
+def test_a_change_of_a_kept_object_by_an_event_that_fails_is_not_blamed_on_the_next_one(
+    transactions: DatabaseTransactions, written: ReadModel
+) -> None:
+    def fail() -> None:
+        row.value = "changed"
+        raise ValueError
+
+    _session, row = kept_row(transactions)
+    with pytest.raises(ValueError, match=r"^$"), transactions.begin():
+        fail()
+    with transactions.begin() as unit:  # of another group, on the same thread
+        written.write(unit, "next")
+    assert written.values() == ["first", "next"]
+
+
 def test_an_object_of_an_earlier_transaction_can_be_read(
     transactions: DatabaseTransactions, written: ReadModel
 ) -> None:

@@ -38,7 +38,6 @@ _UNIT = "opencqrs_unit"  # in the ``info`` of a connection: the unit that it ser
 _LEAVE_OUT = "leave commit() and rollback() out; for a part that may fail, use connection.begin_nested()"
 
 _T = TypeVar("_T")
-_FEW_SESSIONS = 16
 _OF_DRIVER = ("commit", "rollback", "close")
 
 
@@ -262,6 +261,9 @@ class Unit:
             try:
                 yield
                 self._finish()
+            except BaseException:
+                _undo_changes_of_kept_objects()  # else the next transaction of the thread would have to answer for them
+                raise
             finally:
                 if self._pipeline is not None:
                     self._pipeline.close()
@@ -283,8 +285,8 @@ class Unit:
             msg = "a flush failed and its error was caught: run what may fail within session.begin_nested()"
             raise OpenCqrsError(msg)
         self.flush()
-        if _ended.sessions:  # which is seldom, and each call counts
-            _refuse_changes_of_kept_objects()
+        if _ended.sessions and _undo_changes_of_kept_objects():  # there are seldom any, and each call counts
+            _refuse_late()
         if self._rolled_back or self._closed or not self.connection.in_transaction():
             refuse()
         if self.dialect.loses_transactions and self.dialect.has_failed(self.connection, erred=self.erred):
@@ -356,7 +358,7 @@ class _HandlerSession(Session):
             for one in (*self.new, *self.deleted):
                 self.expunge(one)
         if len(self.identity_map):  # somebody keeps objects of it
-            _ended.add(self)
+            _ended.sessions = [*_ended.sessions, self]
 
     @override
     def get_bind(self, *args: Any, **kwargs: Any) -> Any:
@@ -437,19 +439,9 @@ def _on_attach(session: Any, _instance: object) -> None:
 
 
 class _EndedSessions(threading.local):
-    """The sessions of earlier transactions of a thread of which objects are kept; those that are gone leave in time."""
+    """The sessions of earlier transactions of a thread of which objects are kept."""
 
-    sessions: list[_HandlerSession] | None = None
-    _most = _FEW_SESSIONS
-
-    def add(self, session: _HandlerSession) -> None:
-        """Add a session; when there are twice as many as were needed, leave out those without objects."""
-        if self.sessions is None:
-            self.sessions = []
-        self.sessions.append(session)
-        if len(self.sessions) > self._most:
-            self.sessions = [one for one in self.sessions if len(one.identity_map)]
-            self._most = max(_FEW_SESSIONS, 2 * len(self.sessions))
+    sessions: Sequence[_HandlerSession] = ()
 
 
 _ended = _EndedSessions()
@@ -464,12 +456,13 @@ def _refuse_late() -> NoReturn:
     raise NonTransientError(msg)
 
 
-def _refuse_changes_of_kept_objects() -> None:
-    changed = [one for one in _ended.sessions or () if one.identity_map.check_modified()]  # quicker than one.dirty
+def _undo_changes_of_kept_objects() -> bool:
+    """Have objects of earlier transactions read again whatever was changed; return whether anything was."""
+    _ended.sessions = [one for one in _ended.sessions if len(one.identity_map)]
+    changed = [one for one in _ended.sessions if one.identity_map.check_modified()]  # quicker than one.dirty
     for one in changed:
         one.expire_all()  # they are unchanged then, so that the next change shows again
-    if changed:
-        _refuse_late()
+    return bool(changed)
 
 
 class DatabaseTransactions(Transactions):
