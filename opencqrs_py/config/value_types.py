@@ -258,10 +258,14 @@ def text_of(value: object) -> str:
 
 def _subject(value: object) -> str:
     text = text_of(value)
-    if text.startswith("/"):
-        return text
-    fix = f"write /{text}" if text else "write / for all subjects"
-    raise refusal("a subject starts with /", fix, fix_unseen="put a / in front of it")
+    if not text.startswith("/"):
+        fix = f"write /{text}" if text else "write / for all subjects"
+        raise refusal("a subject starts with /", fix, fix_unseen="put a / in front of it")
+    if (subject := text.rstrip("/") or "/") != text:
+        fix, fix_unseen = f"write {subject}: it selects the subjects below it, too", "leave out the / at its end"
+        reason = "a subject does not end with /, which would leave out the events of the subject itself"
+        raise refusal(reason, fix, fix_unseen=fix_unseen)
+    return text
 
 
 def _url(value: object) -> str:
@@ -398,8 +402,8 @@ Multiplier = Annotated[Number, Ge(1), Fact(unit="factor, 1 or more")]
 """What each wait is multiplied by to get the next one."""
 Jitter = Annotated[Number, Ge(0), Le(1), Fact(unit="share of the wait, 0 to 1")]
 """The share of a wait that chance may leave out."""
-Subject = Annotated[str, Reads(_subject, {"type": "string", "pattern": "^/"})]
-"""A subject of events; starts with ``/``."""
+Subject = Annotated[str, Reads(_subject, {"type": "string", "pattern": "^/$|^/.*[^/]$"})]
+"""A subject of events; starts with ``/``, and does not end with it."""
 Url = Annotated[str, Reads(_url, {"type": "string", "pattern": "://|^file:."}), Fact(is_url=True)]
 """Where a store or a database is; may hold a password."""
 Name = Annotated[str, Reads(_name, {"type": "string"})]
