@@ -89,10 +89,11 @@ class JobTest:
         self._prepared = False
 
     def run(self, *ids: JobId) -> Self:
-        """Run the job now: for some ids, or for all that it applies to; further attempts come with ``advance``.
+        """Run the job now: for some ids, or for all that it applies to.
 
         Raises:
-            BaseException: What the job raised, if no further attempt follows.
+            BaseException: What the job raised, also if a further attempt follows. A test that expects it catches it,
+                and lets that attempt come with ``advance``.
         """
         self._prepare()
         now = self.clock.now()
@@ -101,7 +102,8 @@ class JobTest:
         self._store.request(run)
         self._execute_due()
         found = self._store.find(run.id)
-        if found is not None and found.status is RunStatus.FAILED and self._error is not None:
+        failed = found is not None and found.status in {RunStatus.FAILED, RunStatus.RETRYING}
+        if failed and self._error is not None:
             raise from_users_frame(self._error)
         return self
 

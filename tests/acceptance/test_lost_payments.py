@@ -98,8 +98,8 @@ def test_j10_an_item_that_its_event_does_meanwhile_is_refused_by_the_key_and_the
     with test.connection() as connection:
         connection.execute(handlers.orders.insert(), [{"order_id": f"o{n}"} for n in (1, 2)])
         connection.execute(handlers.statement.insert(), [{"order_id": f"o{n}"} for n in (1, 2)])
-    test.run()
-    assert isinstance(test.error, IntegrityError)
+    with pytest.raises(IntegrityError):
+        test.run()
     test.advance(3_600).expect_statuses("succeeded", "succeeded")
     assert [run.attempt for run in test.runs] == [1, 2]
     shipped = [("o1", "job"), ("o2", "event")]

@@ -46,6 +46,15 @@ def test_a_job_that_has_not_done_its_work_is_not_called_idempotent(given: object
         assert_idempotent(given)  # type: ignore[arg-type]
 
 
+def test_a_test_that_only_runs_a_job_fails_with_what_the_job_raises_though_a_further_attempt_follows() -> None:
+    test = JobTest(fails_once)
+    with pytest.raises(ValueError, match="at first"):
+        test.run()
+    test.expect_statuses("retrying").advance(3_600).expect_statuses("succeeded").expect_rows(
+        "SELECT n FROM seen", [(1,)]
+    )
+
+
 def ids_of_rows() -> Select[Any]:
     return select(column("n")).select_from(table("seen"))
 
