@@ -6,17 +6,20 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event as Signal
+from typing import Any
 
 import pytest
+from pymysql.cursors import DictCursor
 from sqlalchemy import URL, Connection, make_url, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from opencqrs_py.adapters.sql import Database, DatabaseTransactions, SqlEventStore, SqlProgressTracker
 from opencqrs_py.adapters.sql.dialect import DatabaseAwayError, Dialect
+from opencqrs_py.adapters.sql.transactions import Unit
 from opencqrs_py.errors import EventStoreError, NonTransientError, OpenCqrsError
 from opencqrs_py.model import layout
 from opencqrs_py.processing.ports import UnitOfWork
@@ -371,6 +374,45 @@ def test_a_caught_error_that_has_ended_nothing_changes_nothing(
             unit.connection.execute(text("SELECT * FROM nothing"))
         written.write(unit, "two")
     assert written.values() == ["one", "two"]
+
+
+@MARIADB
+def test_what_a_table_without_transactions_keeps_of_a_failed_event_is_reported(
+    database: Database, written: ReadModel
+) -> None:
+    """The next attempt writes it again, and nothing else would show that."""
+    execute(database, "CREATE TABLE counted (n INTEGER) ENGINE=MyISAM")
+    tracker = SqlProgressTracker(database)
+    (cursor,) = tracker.claim("group", layout(1), 0, "owner")
+    failed = ValueError("after all")
+
+    @contextmanager
+    def failing() -> Iterator[Unit]:
+        with suppress(ValueError), tracker.unit("group", cursor, 5) as unit:
+            written.write(unit, "taken back")
+            yield unit
+            raise failed
+
+    with failing() as unit:
+        unit.connection.execute(text("UPDATE counted SET n = 1"))
+        assert unit.ended_early(failed) is None
+    with failing() as unit:
+        driver: Any = unit.connection.connection.dbapi_connection
+        driver.cursorclass = DictCursor
+        driver.cursor().execute("INSERT INTO counted VALUES (1)")
+        said = str(unit.ended_early(failed))
+    assert said.startswith("the handler raised ValueError: after all, and what it wrote to tables without transactions")
+    assert ".counted MyISAM" in said
+    with failing() as unit:
+        undo = unit.saved()
+        assert undo is not None
+        unit.connection.execute(text("INSERT INTO counted VALUES (1)"))
+        assert not undo()
+    with failing() as unit:
+        unit.connection.execute(text("CREATE TEMPORARY TABLE sums (n INTEGER) ENGINE=MEMORY"))
+        unit.connection.execute(text("INSERT INTO sums VALUES (1)"))
+        assert unit.ended_early(failed) is None
+    assert written.values() == []
 
 
 @MARIADB

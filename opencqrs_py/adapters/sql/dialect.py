@@ -467,6 +467,10 @@ class Dialect(ABC):
         """
         return False
 
+    def left_in_place(self, cursor: Any) -> str:
+        """Return what the roll back that a driver's cursor has just sent could not take back; empty if it took all."""
+        return ""
+
     # Bulk writes of handlers
 
     def upsert(self, connection: Connection, write: BulkWrite) -> None:

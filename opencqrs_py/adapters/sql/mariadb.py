@@ -88,6 +88,14 @@ SELECT character_octet_length FROM information_schema.columns
 WHERE table_schema = COALESCE(%s, DATABASE()) AND table_name = '{EVENTS.name}' AND column_name = 'identity'
 """  # noqa: S608 our own names
 
+_NOT_ROLLED_BACK = 1196  # a warning: "Some non-transactional changed tables couldn't be rolled back"
+_WITHOUT_TRANSACTIONS = """
+SELECT CONCAT(table_schema, '.', table_name), engine FROM information_schema.tables
+WHERE engine IN (SELECT engine FROM information_schema.engines WHERE transactions <> 'YES')
+AND table_type = 'BASE TABLE' AND table_schema NOT IN ('mysql', 'sys', 'performance_schema', 'information_schema')
+ORDER BY table_schema <> DATABASE(), 1 LIMIT 5
+"""
+
 _LOCKED = "@opencqrs_turn"  # a variable of the connection: it holds the append lock already
 # Our own appends hold the lock already; the trigger is for other programs. It fires before the first position is given,
 # and the row that it locks stays locked until the commit, so that positions become visible in their order.
@@ -459,6 +467,25 @@ class MariaDbDialect(Dialect):
         return erred and not connection.exec_driver_sql("SELECT @@in_transaction").scalar()
 
     @override
+    def left_in_place(self, cursor: Any) -> str:
+        """Name the tables without transactions, as of MyISAM, if the server says that a roll back has changed not all.
+
+        It says so of temporary tables, too, with which nothing is wrong: a connection that has made one is not asked.
+        """
+        if not getattr(cursor, "warning_count", 0):  # of PyMySQL
+            return ""
+        if _NOT_ROLLED_BACK not in [number for _, number, _ in _rows(cursor, "SHOW WARNINGS")]:
+            return ""
+        if _rows(cursor, "SHOW SESSION STATUS LIKE 'Com_create_temporary_table'")[0][1] != "0":
+            return ""
+        names = ", ".join(map(" ".join, _rows(cursor, _WITHOUT_TRANSACTIONS)))
+        return (
+            "what it wrote to tables without transactions stays there, and each further attempt writes it again: have "
+            f"them changed by ALTER TABLE … ENGINE=InnoDB ({names or 'the server shows none of them'}), and put their "
+            "rows right, or reset the group"
+        )
+
+    @override
     def held(self, columns: str, table: str, where: str, order: str, seconds: float) -> str:
         """Find the rows by their key: a walk through the table would wait for other rows, too."""
         found = f"SELECT {columns} FROM {table}{self.walk_hint} WHERE {where}"  # noqa: S608 our own names
@@ -544,6 +571,12 @@ def identity_of(source: str, event_id: str) -> bytes:
     """Return the identity of an event, as in the column ``identity``."""
     hashed = sha256(f"{len(source)}:{source}{event_id}".encode()).digest()
     return event_id.encode()[:_BYTES_OF_ID] + hashed[:_BYTES_OF_HASH]
+
+
+def _rows(cursor: Any, statement: str) -> list[Row]:
+    """Return the rows of a statement, whatever a handler has made of rows."""
+    cursor.execute(statement)
+    return [tuple(row.values()) if isinstance(row, dict) else row for row in cursor.fetchall()]
 
 
 def commits_by_itself(statement: str) -> bool:

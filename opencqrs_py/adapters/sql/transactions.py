@@ -91,6 +91,7 @@ class Unit:
     _closed: bool = field(default=False, init=False)
     _pipeline: Pipeline | None = field(default=None, init=False)
     _session_ended: bool = field(default=False, init=False)
+    _left: str = field(default="", init=False)  # what a roll back has left in place, as the dialect says it
 
     def end_session(self) -> bool:
         """End the session of the transaction, from another thread, and take its connection out of the pool.
@@ -129,7 +130,8 @@ class Unit:
     def ended_early(self, error: BaseException) -> TransactionEndedError | None:
         """Return the error to report if the transaction has ended, ``None`` if it is open or there is an outage.
 
-        Rolls back to the savepoint, so nothing of the unit can be kept after that.
+        It has also ended if the database cannot take back what was written. Rolls back to the savepoint, so nothing of
+        the unit can be kept after that.
         """
         if not self.guarded or isinstance(error, TransactionEndedError):
             return None
@@ -138,7 +140,8 @@ class Unit:
         if self._flush_failed and not self._rolled_back:  # SQLAlchemy has rolled back, and the error was not caught
             return None
         if not self._rolled_back and not self._closed and self._rolled_back_to_savepoint():
-            return None
+            then = f"the handler raised {one_line(error)}, and {self._left}"
+            return TransactionEndedError(then) if self._left else None
         return TransactionEndedError(
             f"the handler ended the transaction that it shares with the progress: {_LEAVE_OUT}; "
             f"then it raised {one_line(error)}"
@@ -165,11 +168,11 @@ class Unit:
     def _undone_to(self, savepoint: str) -> bool:
         if not self._may_be_undone() or self.connection.in_nested_transaction():
             return False
-        return self._sent(f"ROLLBACK TO SAVEPOINT {savepoint}")
+        return self._sent(f"ROLLBACK TO SAVEPOINT {savepoint}") and not self._left
 
     def _sent(self, statement: str) -> bool:
         try:
-            send(self.connection, statement).close()
+            self._send(statement)
         except Exception:  # whatever the driver says of a transaction that has failed or is gone, or of a connection
             return False
         return True
@@ -312,10 +315,16 @@ class Unit:
     def _rolled_back_to_savepoint(self) -> bool:
         """Roll back to the savepoint; return whether it was there. Of an unavailable database it is assumed."""
         try:
-            send(self.connection, f"ROLLBACK TO SAVEPOINT {self._savepoint}").close()
+            self._send(f"ROLLBACK TO SAVEPOINT {self._savepoint}")
         except Exception as error:  # whatever the driver says of a savepoint that is gone
             return is_outage(error)
         return True
+
+    def _send(self, statement: str) -> None:
+        """Send a statement about a savepoint; note what a roll back has left in place."""
+        cursor = send(self.connection, statement)
+        self._left = self._left or self.dialect.left_in_place(cursor)
+        cursor.close()
 
     def _watch_driver(self, driver: Any, undone: ExitStack) -> None:
         roll_back, close = driver.rollback, driver.close
