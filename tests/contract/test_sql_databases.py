@@ -358,10 +358,28 @@ def test_a_transaction_that_a_caught_error_has_ended_is_no_success(
         assert one.is_outage(caught.value)
         waiting.result(SECONDS)
         written.write(unit, "outside of any transaction")
+        assert unit.ended_early(ValueError("made of it")) is None  # it was not the handler that has ended it
 
     holding = Signal()
     with ThreadPoolExecutor(1) as threads, pytest.raises(OpenCqrsError, match="error was caught"), one.begin() as unit:
         handle(unit)
+    assert "outside of any transaction" not in written.values()
+
+
+@MARIADB
+def test_a_lock_that_was_waited_for_in_vain_ends_nothing(
+    open_database: Callable[[], Database], written: ReadModel
+) -> None:
+    one, other = DatabaseTransactions(open_database()), open_database()
+    execute(other, "INSERT INTO written (value) VALUES ('a')")
+    with other.writing() as holding, one.begin() as unit:
+        holding.execute(text("UPDATE written SET value = 'b'"))
+        written.write(unit, "before")
+        unit.connection.execute(text("SET SESSION innodb_lock_wait_timeout = 1"))
+        with pytest.raises(DBAPIError, match="Lock wait timeout"):
+            unit.connection.execute(text("UPDATE written SET value = 'c' WHERE value = 'a'"))
+        written.write(unit, "after")
+    assert written.values() == ["b", "before", "after"]
 
 
 @MARIADB

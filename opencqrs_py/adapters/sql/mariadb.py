@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 # deadlocks, a connection that was killed, too many of a user. From 2000 on, they are the client's own.
 _DUPLICATE, _LOCK_WAIT_TIMEOUT, _DEADLOCK = 1062, 1205, 1213
 _AWAY = {1021, 1037, 1038, 1040, 1041, 1053, 1079, 1152, 1158, 1159, 1160, 1161, 1203, _LOCK_WAIT_TIMEOUT, 1206}
+_ENDS_TRANSACTION = {_LOCK_WAIT_TIMEOUT, _DEADLOCK, 1206}  # too many locks; of them a timeout only by an option
 _AWAY |= {_DEADLOCK, 1226, 1927, 2002, 2003, 2005, 2006, 2013, 2055, 0}
 _DENIES = {1044, 1142, 1143, 1227, 1370}  # a database, table, column, privilege or routine
 _READ_ONLY = {1290, 1792, 1836}  # the server, by an option; the transaction; the storage
@@ -389,8 +390,10 @@ class MariaDbDialect(Dialect):
                 unit.refuse_end(f"'{' '.join(text.split()[:2])}' commits by itself on MariaDB: run it in @on_start")
             try:
                 answer = send(statement, *arguments)
-            except Exception:
+            except Exception as error:
                 unit.erred = True
+                if _number_of(error) in _ENDS_TRANSACTION:
+                    unit.lost = self._begun_again(driver, send) or unit.lost
                 raise
             if ends:
                 send(_BEGIN)
@@ -398,6 +401,15 @@ class MariaDbDialect(Dialect):
 
         driver.query = query
         undone.callback(delattr, driver, "query")
+
+    def _begun_again(self, driver: Any, send: Callable[[str], object]) -> bool:
+        """Begin a transaction if the server has ended that of a unit: by itself each further statement would commit."""
+        with suppress(Exception):  # the connection is gone, too
+            send("DO 0")  # whose answer has the status
+            if not self.in_transaction(driver):
+                send(_BEGIN)
+                return True
+        return False
 
     @override
     def upsert(self, connection: Connection, write: BulkWrite) -> None:
@@ -463,7 +475,7 @@ class MariaDbDialect(Dialect):
 
     @override
     def has_failed(self, connection: Connection, *, erred: bool) -> bool:
-        """Ask the server, if a statement has failed: after a deadlock there is no transaction."""
+        """Ask the server, if a statement has failed: there may be no transaction."""
         return erred and not connection.exec_driver_sql("SELECT @@in_transaction").scalar()
 
     @override

@@ -70,7 +70,8 @@ class Unit:
     What would end it is refused where the driver lets us. Where it does not, the end is noticed by the savepoint.
     ``flush`` sends a session's changes, if there is one, and is refused after a roll back. ``frame_rows`` fetches
     the rows of data frames, and ``stages`` are those of this transaction, to be dropped after it. ``end`` is where the
-    progress is to move, if another place was concluded.
+    progress is to move, if another place was concluded. ``lost`` says that the server has rolled back by itself, and
+    that another transaction has begun, which is never committed.
     """
 
     connection: Connection
@@ -78,6 +79,7 @@ class Unit:
     dialect: Dialect
     guarded: bool
     erred: bool = field(default=False, init=False)
+    lost: bool = field(default=False, init=False)
     frame_rows: FrameRows | None = field(default=None, init=False)
     stages: list[Stage] = field(default_factory=list, init=False)
     looked_for_leftovers: bool = field(default=False, init=False)
@@ -135,7 +137,7 @@ class Unit:
         """
         if not self.guarded or isinstance(error, TransactionEndedError):
             return None
-        if not self._closed and is_outage(error):
+        if not self._closed and (self.lost or is_outage(error)):
             return None
         if self._flush_failed and not self._rolled_back:  # SQLAlchemy has rolled back, and the error was not caught
             return None
@@ -292,7 +294,8 @@ class Unit:
             _refuse_late()
         if self._rolled_back or self._closed or not self.connection.in_transaction():
             refuse()
-        if self.dialect.loses_transactions and self.dialect.has_failed(self.connection, erred=self.erred):
+        loses = self.dialect.loses_transactions
+        if self.lost or (loses and self.dialect.has_failed(self.connection, erred=self.erred)):
             msg = "a statement failed and its error was caught: run such statements within connection.begin_nested()"
             raise OpenCqrsError(msg)
         if self.database.shadow_guard is not None:
