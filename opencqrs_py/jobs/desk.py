@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from opencqrs_py.jobs.ports import JobStore
 from opencqrs_py.jobs.rules import JobRule
 from opencqrs_py.jobs.runs import JobRecord, JobRun, JobsView, RunPosition, RunStatus
-from opencqrs_py.jobs.sitting import Claim, Room, Sitting, asked_to_end, claim_of, has_come, needs_tick
+from opencqrs_py.jobs.sitting import Claim, Room, Sitting, asked_to_end, claim_of, has_come, is_too_late, needs_tick
 from opencqrs_py.model.job import Trigger
 from opencqrs_py.processing.recovery import wait_after
 
@@ -230,7 +230,7 @@ class JobDesk:
                 since[name] = min(record.next_tick or view.now, view.now)
         for run in view.runs:
             if run.job in self.rules:
-                to_do = run.is_due(view.now) and not run.reserved
+                to_do = (run.is_due(view.now) and not run.reserved) or is_too_late(run, self.rules[run.job], view.now)
                 if to_do or claim_of(run) in dead or self._is_lost(run, worker):
                     since[run.job] = min(since.get(run.job, view.now), run.due_at or run.requested_at)
         return sorted(since.keys() - self._held.keys(), key=lambda name: (since[name], name))
@@ -265,6 +265,7 @@ class JobDesk:
                 for run in sitting.runs:
                     if self._is_lost(run, worker):
                         sitting.take_back(run)
+                sitting.bring_forward(name)
                 if name in worker.ticks_of:
                     sitting.tick(self.rules[name], self._draw)
                 begun = sitting.begin(name, Room(worker.node, worker.name, worker.free, only))

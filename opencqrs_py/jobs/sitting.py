@@ -13,9 +13,12 @@ from opencqrs_py.jobs.runs import JobRecord, JobRun, RunStatus, distinct
 from opencqrs_py.jobs.ticks import Tick, missed_by, ticks_until
 from opencqrs_py.model.choices import OverlapScope
 from opencqrs_py.model.job import JobId, Trigger
+from opencqrs_py.processing.recovery import wait_after
 
 MOST_DEATHS = 3
 """Processes that may end during a run before it counts as failed, as for events that end their process."""
+
+_TOLERANCE = timedelta(seconds=1)  # a clock that goes back by no more was not set back
 
 Claim = tuple[str, int]
 """Id and token of a run: what names one attempt of it."""
@@ -91,6 +94,13 @@ class Sitting:
         for run in self.runs:
             if claim_of(run) in dead:
                 self.put(_recovered(run, self.now))
+
+    def bring_forward(self, job: str) -> None:
+        """Have runs of a job begin after their waits as of now, if they wait longer as the clock was set back."""
+        rule = self._rules[job]
+        for run in self.runs:
+            if run.job == job and is_too_late(run, rule, self.now):
+                self._write(replace(run, due_at=self.now + timedelta(seconds=_longest_wait(run, rule))))
 
     def take_back(self, run: JobRun) -> None:
         """Take a run from its own process, which does not know of it: the answer to its begin was lost."""
@@ -295,6 +305,24 @@ def _is_too_far(tick: datetime, ticking: Ticking, now: datetime) -> bool:
         return False
     following = max(following, schedule.first(now))
     return tick > schedule.following(following, following)
+
+
+def is_too_late(run: JobRun, rule: JobRule, now: datetime) -> bool:
+    """Return whether an attempt waits longer than it has to, as the clock was set back since its time was recorded.
+
+    It would not begin until then, and would keep other runs of its job from beginning.
+    """
+    of_desk = run.status is RunStatus.RETRYING or (run.trigger is Trigger.SCHEDULE and run.status is RunStatus.QUEUED)
+    if not of_desk or run.due_at is None or run.due_at <= now:  # as nearly always
+        return False
+    return run.due_at - now > timedelta(seconds=_longest_wait(run, rule)) + _TOLERANCE
+
+
+def _longest_wait(run: JobRun, rule: JobRule) -> float:
+    """Return the seconds that an attempt waits at most, counted from when its time is recorded."""
+    if run.status is RunStatus.RETRYING:
+        return wait_after(rule.back_off, max(0, run.attempt - 1 - run.deaths), run.id) or 0.0
+    return rule.ticking.jitter
 
 
 def tick_id(job: str, at: datetime) -> str:

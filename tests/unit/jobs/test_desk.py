@@ -16,6 +16,7 @@ from opencqrs_py.jobs.rules import JobRule, Meeting, Ticking
 from opencqrs_py.jobs.runs import JobRun, RunPosition, RunStatus
 from opencqrs_py.model.choices import Misfire, Overlap
 from opencqrs_py.model.job import Trigger
+from opencqrs_py.processing.recovery import FixedBackOff
 from opencqrs_py.processing.schedules import CronSchedule, FixedDelay, FixedRate
 from opencqrs_py.testing.clock import FakeClock
 
@@ -124,6 +125,35 @@ def test_a_clock_that_is_set_back_puts_no_tick_of_a_job_off_for_as_long(ticking,
     assert after_restart.attend(WORKER) == []
     clock.advance(1)
     assert len(after_restart.attend(WORKER)) == 1
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [Ending(RunPosition(), error="no answer"), Ending(RunPosition(), released=True)],
+    ids=["failed", "released"],
+)
+def test_a_clock_that_is_set_back_puts_no_further_attempt_of_a_run_off_for_as_long(ending):
+    clock = SetClock(datetime(2026, 3, 2, 1, 10, tzinfo=UTC))
+    store = InMemoryJobStore(clock)
+    desk = JobDesk(store, {"job": JobRule("job", RATE, back_off=FixedBackOff(30))})
+    (run,) = desk.attend(WORKER)
+    desk.finish(run, ending)
+    clock.set(clock.now() - timedelta(days=1))
+    assert desk.attend(WORKER) == []
+    clock.advance(30)
+    assert [each.id for each in desk.attend(WORKER)] == [run.id]
+
+
+def test_a_clock_that_is_set_back_puts_no_recorded_tick_off_for_as_long():
+    clock = SetClock(datetime(2026, 3, 2, 1, 10, tzinfo=UTC))
+    store = InMemoryJobStore(clock)
+    desk = JobDesk(store, {"job": JobRule("job", replace(RATE, jitter=20))}, lambda: 1.0)
+    desk.attend(WORKER)
+    (queued,) = store.look().runs
+    clock.set(clock.now() - timedelta(days=1))
+    assert desk.attend(WORKER) == []
+    clock.advance(20)
+    assert queued.id in [run.id for run in desk.attend(WORKER)]
 
 
 def test_ticks_that_a_clock_comes_to_again_begin_no_second_run():
