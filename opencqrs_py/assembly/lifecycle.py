@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from threading import Lock, Thread
 from typing import TYPE_CHECKING
 
-from opencqrs_py.assembly.blueprint import Blueprint, ProjectResources
+from opencqrs_py.assembly.blueprint import Blueprint, ProjectResources, enable_loggers
 from opencqrs_py.assembly.opened_stores import OpenedStores
 from opencqrs_py.assembly.shared_spark import SharedSpark
 from opencqrs_py.assembly.status import RunResult
@@ -79,6 +79,7 @@ class Lifecycle:
         try:
             self.resources.open()
             begin()
+            enable_loggers()  # which a resource of the project may have disabled
             serving, processors = self.serving, self.processors  # a stop in another thread takes them at any moment
             if serving is not None:
                 serving.start()

@@ -8,7 +8,7 @@ from functools import partial
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
-from opencqrs_py.assembly.blueprint import Blueprint
+from opencqrs_py.assembly.blueprint import Blueprint, enable_loggers
 from opencqrs_py.assembly.conditions import no_inbox, waits
 from opencqrs_py.assembly.container import ApplicationContainer, GroupContainer, GroupRecipe
 from opencqrs_py.assembly.loaded_code import NO_CODE, loaded_code
@@ -256,5 +256,7 @@ def preparation(blueprint: Blueprint, group: str, container: ApplicationContaine
                         raise
                     what = f"@on_start of group '{group}' raised {type_name(error)}: {message_of(error)}"
                     raise OnStartError("OCQ-507", what, start.place) from error
+                finally:
+                    enable_loggers()
 
     return prepare

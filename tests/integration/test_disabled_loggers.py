@@ -23,6 +23,35 @@ dictConfig({"version": 1})
 def fail(event: Event) -> None:
     raise ValueError("mine")
 """
+IN_ON_START = """
+from logging.config import dictConfig
+from opencqrs_py import Event, event_handling, on_start
+
+
+@on_start("books")
+def migrate() -> None:
+    dictConfig({"version": 1})
+
+
+@event_handling("books", types=["*"])
+def fail(event: Event) -> None:
+    raise ValueError("mine")
+"""
+IN_A_RESOURCE = """
+from logging.config import dictConfig
+
+from dependency_injector import containers, providers
+from opencqrs_py import Event, event_handling
+
+
+class Container(containers.DeclarativeContainer):
+    logging = providers.Resource(dictConfig, {"version": 1})
+
+
+@event_handling("books", types=["*"])
+def fail(event: Event) -> None:
+    raise ValueError("mine")
+"""
 SETTINGS = {
     "event-store.url": "sqlite:///books.db",
     "event-handling.standard.processing.engine": "thread",
@@ -60,4 +89,12 @@ def test_a_program_that_disables_loggers_hides_no_skipped_event(
 ) -> None:
     application = Application(SETTINGS, [make_module(HANDLERS)], tmp_path)
     dictConfig({"version": 1})
+    assert skipped(application, caplog) == [1]
+
+
+@pytest.mark.parametrize("handlers", [IN_ON_START, IN_A_RESOURCE], ids=["on_start", "resource"])
+def test_a_start_that_disables_loggers_hides_no_skipped_event(
+    handlers: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, make_module: Callable[[str], Any]
+) -> None:
+    application = Application(SETTINGS, [make_module(handlers)], tmp_path)
     assert skipped(application, caplog) == [1]
