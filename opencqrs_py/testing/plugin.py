@@ -6,7 +6,7 @@ Switch it on in the ``conftest.py`` at the top of your tests: ``pytest_plugins =
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
@@ -41,16 +41,30 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", f"{_MARKER}(properties): settings that win over all others in this test")
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _opencqrs_properties_of_module(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Set what the markers of a module say, before fixtures of that scope load settings."""
+    with _marked(request):
+        yield
+
+
+@pytest.fixture(autouse=True, scope="class")
+def _opencqrs_properties_of_class(
+    request: pytest.FixtureRequest, _opencqrs_properties_of_module: None
+) -> Iterator[None]:
+    """Set what the markers of a class and of those around it say, before fixtures of that scope load settings."""
+    with _marked(request):
+        yield
+
+
 @pytest.fixture(autouse=True)
-def opencqrs_properties(request: pytest.FixtureRequest) -> Iterator[SetProperty]:
+def opencqrs_properties(request: pytest.FixtureRequest, _opencqrs_properties_of_class: None) -> Iterator[SetProperty]:
     """Set what the test's markers say, outer ones first; a test that asks for the fixture can set more.
 
     Example:
         ``@pytest.mark.opencqrs_properties({"event-handling.standard.processing.engine": "thread"})``
     """
-    with ExitStack() as stack:
-        for mark in reversed(list(request.node.iter_markers(_MARKER))):
-            stack.enter_context(pinned(*mark.args))
+    with _marked(request) as stack:
         yield lambda key, value: stack.enter_context(pinned({key: value}))
 
 
@@ -67,3 +81,12 @@ def opencqrs_handler_test() -> Iterator[MakeHandlerTest]:
             return made
 
         yield make
+
+
+@contextmanager
+def _marked(request: pytest.FixtureRequest) -> Iterator[ExitStack]:
+    """Set what the markers of a test, class or module say, and of what is around it, outer ones first."""
+    with ExitStack() as stack:
+        for mark in reversed(list(request.node.iter_markers(_MARKER))):
+            stack.enter_context(pinned(*mark.args))
+        yield stack

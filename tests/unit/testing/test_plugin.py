@@ -48,6 +48,53 @@ def test_first(tmp_path, opencqrs_properties):
 """) == {"passed": 1}
 
 
+def test_fixtures_of_a_module_or_class_load_settings_with_its_markers(run):
+    assert run("""
+from pathlib import Path
+from unittest import TestCase
+
+PARTITIONS = "event-handling.groups.{}.life-cycle.partitions"
+pytestmark = pytest.mark.opencqrs_properties({PARTITIONS.format("books"): 5, PARTITIONS.format("audit"): 5})
+
+@pytest.fixture(scope="module")
+def of_module(tmp_path_factory):
+    return partitions(tmp_path_factory.mktemp("module"), "books")
+
+@pytest.fixture(scope="class")
+def of_class(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("class")
+    return partitions(folder, "books"), partitions(folder, "audit")
+
+def test_module(of_module, of_class):
+    assert (of_module, of_class) == (5, (5, 5))
+
+@pytest.mark.opencqrs_properties({PARTITIONS.format("books"): 6})
+class TestOuter:
+    def test_outer(self, of_class, of_module):
+        assert (of_module, of_class) == (5, (6, 5))
+
+    @pytest.mark.opencqrs_properties({PARTITIONS.format("audit"): 7})
+    class TestInner:
+        def test_inner(self, tmp_path, opencqrs_properties):
+            assert (partitions(tmp_path, "books"), partitions(tmp_path, "audit")) == (6, 7)
+            opencqrs_properties(PARTITIONS.format("books"), 8)
+            assert (partitions(tmp_path, "books"), partitions(tmp_path, "audit")) == (8, 7)
+
+@pytest.mark.opencqrs_properties({PARTITIONS.format("audit"): 9})
+class TestOfUnittest(TestCase):
+    @classmethod
+    def setUpClass(cls):
+        folder = Path(__file__).parent
+        cls.found = partitions(folder, "books"), partitions(folder, "audit")
+
+    def test_found(self):
+        assert self.found == (5, 9)
+
+def test_after_them(tmp_path):
+    assert (partitions(tmp_path, "books"), partitions(tmp_path, "audit")) == (5, 5)
+""") == {"passed": 5}
+
+
 def test_handlers_are_tested_with_the_fixture(run):
     assert run("""
 import sys
