@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 _IMPORT = ("config", "import_")
 _ACTIVE = ("profiles", "active")
 _pinned: ContextVar[tuple[Mapping[str, object], ...]] = ContextVar("pinned", default=())
+_pinned_anywhere: dict[
+    object, Mapping[str, object]
+] = {}  # for threads, which do not begin with their starter's context
 
 
 @dataclass(slots=True)
@@ -90,7 +93,8 @@ class TestSource(LayeredSource):
 
     @override
     def layers(self) -> list[Layer]:
-        return [keys_layer(properties, Origin(OriginKind.TEST)) for properties in _pinned.get()]
+        pinned_here = _pinned.get() or tuple(_pinned_anywhere.values())
+        return [keys_layer(properties, Origin(OriginKind.TEST)) for properties in pinned_here]
 
 
 class ArgumentSource(LayeredSource):
@@ -209,13 +213,17 @@ _OURS: tuple[type[LayeredSource], ...] = (
 def pinned(properties: Mapping[str, object]) -> Iterator[None]:
     """Let ``properties`` win over every source of each ``load`` within the ``with`` block; meant for tests.
 
+    They also win in other threads of the process meanwhile, unless these have pinned properties themselves.
+
     Args:
         properties: Values by dotted key, or nested; of nested blocks the inner one wins.
     """
-    token = _pinned.set((*_pinned.get(), properties))
+    token, key = _pinned.set((*_pinned.get(), properties)), object()
+    _pinned_anywhere[key] = properties
     try:
         yield
     finally:
+        del _pinned_anywhere[key]
         _pinned.reset(token)
 
 

@@ -1,5 +1,7 @@
 """Which source wins, and how the value says where it comes from."""
 
+from threading import Thread
+
 import pytest
 
 from opencqrs_py.config import OriginKind, pinned
@@ -103,6 +105,22 @@ def test_what_is_no_file_wins_over_all_files(project, tmp_path_factory):
         OriginKind.ARGUMENT,
     ]
     assert project.load(**arguments).group("any").fetch.subject == "/second"
+
+
+def test_what_is_pinned_wins_in_other_threads_too_unless_they_pin_something_themselves(project):
+    def subjects():
+        found.append(project.load().group("any").fetch.subject)
+        with pinned({KEY: "/of-thread"}):
+            found.append(project.load().group("any").fetch.subject)
+
+    found = []
+    for properties in ({KEY: "/pinned"}, {}):
+        with pinned(properties):
+            thread = Thread(target=subjects)
+            thread.start()
+            thread.join()
+    subjects()
+    assert found == ["/pinned", "/of-thread", "/", "/of-thread", "/", "/of-thread"]
 
 
 def test_defaults_in_code_win_over_built_in_ones_only(project):
