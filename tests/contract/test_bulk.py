@@ -44,6 +44,7 @@ from sqlalchemy.orm import Session, registry
 
 from opencqrs_py import bulk
 from opencqrs_py.adapters.sql import Database
+from opencqrs_py.adapters.sql.bulk_rows import columns_of
 from opencqrs_py.adapters.sql.bulk_target import Target
 from opencqrs_py.adapters.sql.dialect import dialect_named
 from opencqrs_py.adapters.sql.staging import StagedMerge, temporary_stage
@@ -461,6 +462,40 @@ def test_arrow_types_are_written_as_their_values(connection: Connection) -> None
     assert tuple(row) == (moment.replace(tzinfo=None), {"a": 1})
     digits = connection.execute(text("SELECT digits FROM kinds")).scalar_one()
     assert Decimal(digits) == Decimal("0.00000000000000000001")
+
+
+DATED = Table(
+    "dated",
+    METADATA,
+    Column("day", Date, primary_key=True),
+    Column("moment", DateTime, nullable=True),
+    Column("n", BigInteger),
+)
+
+
+@pytest.mark.parametrize("staged", [False, True])
+def test_days_and_moments_are_kept_as_what_their_column_holds(connection: Connection, *, staged: bool) -> None:
+    """SQLite keeps both as texts, and would find no ``2026-01-02 00:00:00`` by its day."""
+    connection.execute(DATED.insert().values(day=date(2026, 1, 2), n=1))
+    moments = pa.array(
+        [datetime(2026, 1, 2, 3, tzinfo=UTC), datetime(2026, 1, 3, tzinfo=UTC)], pa.timestamp("us", "UTC")
+    )
+    rows = pa.table({"day": moments, "moment": pa.array([date(2026, 1, 2), None], pa.date32()), "n": [2, 3]})
+    if staged:
+        dialect = dialect_named(connection.dialect.name)
+        assert dialect is not None
+        target = Target(connection, dialect, None, "dated", ("day",), ("n",))
+        columns = columns_of(rows, "dated")
+        shape = target.shape(target.wanted(columns))
+        with temporary_stage(target, shape, tuple(columns)) as stage:
+            merge = StagedMerge(target, shape, stage)
+            merge.add(columns)
+            merge.merge()
+    else:
+        bulk.upsert(connection, "dated", rows, keys="day", add="n")
+    midnight = datetime(2026, 1, 2)  # noqa: DTZ001 as it is stored
+    assert rows_of(connection, DATED) == [(date(2026, 1, 2), midnight, 3), (date(2026, 1, 3), None, 3)]
+    assert connection.execute(select(DATED.c.n).where(DATED.c.moment == midnight)).scalar() == 3
 
 
 def test_maps_of_arrow_are_written_as_objects_however_deep_they_are(connection: Connection) -> None:

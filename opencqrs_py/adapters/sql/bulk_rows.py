@@ -168,6 +168,18 @@ def short_in(shape: TableShape) -> tuple[str, ...]:
     )
 
 
+def in_days_or_moments(
+    columns: Mapping[str, ColumnValues], shape: TableShape, dialect: Dialect
+) -> dict[str, ColumnValues]:
+    """Return columns with days where the table has days, and moments where it has moments, if the dialect says so."""
+    kept = dict(columns)
+    for name, column in columns.items():
+        convert = dialect.kept_moment(shape.columns[name]["type"])
+        if convert is not None:
+            kept[name] = [convert(value) if isinstance(value, date) else value for value in column]
+    return kept
+
+
 def as_kept(
     columns: Mapping[str, ColumnValues], table: str, dialect: Dialect, rounded: Container[str], short: Container[str]
 ) -> dict[str, ColumnValues]:

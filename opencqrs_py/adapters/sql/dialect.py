@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
+from datetime import date
 from decimal import Decimal
 from importlib.metadata import entry_points
 from itertools import chain
@@ -508,6 +509,13 @@ class Dialect(ABC):
     def kept_number(self, number: float | Decimal) -> Any:
         """Return a number as it is sent to such a column; ``None`` if the column would round it."""
         return number
+
+    def kept_moment(self, of: TypeEngine[Any]) -> Callable[[date], date] | None:
+        """Return what makes a day of a moment, or the other way round, as a column of that type holds it.
+
+        ``None`` where the database does so, or the column holds neither.
+        """
+        return None
 
     # Stages: tables that hold rows until one statement merges them
 

@@ -311,6 +311,13 @@ class SqliteDialect(Dialect):
         return nearest if Decimal(repr(nearest)) == number else None
 
     @override
+    def kept_moment(self, of: TypeEngine[Any]) -> Callable[[date], date] | None:
+        """Return what SQLAlchemy does, and other databases: for SQLite they are texts, and their column no matter."""
+        if isinstance(of, types.DateTime):
+            return _moment
+        return _day if isinstance(of, types.Date) else None
+
+    @override
     def held(self, columns: str, table: str, where: str, order: str, seconds: float) -> str:
         """Return a plain query: the transaction holds the write lock already."""
         return f"SELECT {columns} FROM {table} WHERE {where} ORDER BY {order}"  # noqa: S608 our own names
@@ -320,6 +327,14 @@ class SqliteDialect(Dialect):
         self, database: Database, connection: Connection, group: str, partitions: Sequence[Partition]
     ) -> None:
         """Lock nothing: the transaction holds the write lock already."""
+
+
+def _day(value: date) -> date:
+    return value.date() if isinstance(value, datetime) else value
+
+
+def _moment(value: date) -> date:
+    return value if isinstance(value, datetime) else datetime.combine(value, time_of_day())
 
 
 def _change_counter(connection: Connection) -> Callable[[], int] | None:

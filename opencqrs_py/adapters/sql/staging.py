@@ -27,6 +27,7 @@ from sqlalchemy.exc import DBAPIError
 from opencqrs_py.adapters.sql.bulk_rows import (
     as_kept,
     columns_of,
+    in_days_or_moments,
     misfit,
     rounded_in,
     same_keys,
@@ -170,6 +171,7 @@ class StagedMerge:
 
     def add(self, columns: Mapping[str, ColumnValues]) -> None:
         """Write rows that the driver has into the stage."""
+        columns = in_days_or_moments(columns, self.shape, self.target.dialect)
         count = _insert(self.target.connection, self.target.dialect, self.stage, _OWN, columns)
         self.staged.append(StagedRows(_OWN, count))
 
