@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from sqlalchemy import inspect, select, text, update
+from sqlalchemy import inspect, make_url, select, text, update
+from sqlalchemy.exc import DBAPIError
 
 from opencqrs_py.adapters.sql import Database, SqlEventStore, SqlProgressTracker
 from opencqrs_py.adapters.sql import tables as module
@@ -19,6 +20,7 @@ from opencqrs_py.model.inbox import InboxEntry, InboxStatus
 
 SECONDS = 60
 TRANSACTIONAL = pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)])
+POSTGRESQL = pytest.mark.parametrize("kind", [pytest.param("postgresql", marks=pytest.mark.postgresql)])
 MARIADB = pytest.mark.parametrize("kind", [pytest.param("mariadb", marks=pytest.mark.mariadb)])
 
 
@@ -185,6 +187,57 @@ def test_from_a_version_in_between_only_what_is_missing_is_done(
             connection.execute(text(f"DROP TRIGGER opencqrs_events_in_turn {of}"))
     assert SqlEventStore(open_database()).head() == 1
     assert versions(database) == {"opencqrs_events": 4}
+
+
+def test_a_log_that_was_copied_without_the_table_of_the_versions_is_taken_as_it_is(
+    database: Database, open_database: Callable[[], Database]
+) -> None:
+    SqlEventStore(database).append([event("1")])
+    with database.writing() as connection:
+        connection.execute(text("DROP TABLE opencqrs_schema"))
+    store = SqlEventStore(open_database())
+    assert store.append([event("2")]) == (1, 1)
+    assert versions(database) == {"opencqrs_events": 4}
+
+
+@POSTGRESQL
+@pytest.mark.parametrize("lost", ["DROP FUNCTION {}_in_turn CASCADE", "ALTER TABLE {} DISABLE TRIGGER ALL"])
+def test_where_a_backup_of_the_tables_was_restored_other_programs_take_turns_again(
+    database: Database, open_database: Callable[[], Database], url: str, caplog: pytest.LogCaptureFixture, lost: str
+) -> None:
+    """A dump of tables has no functions, so the trigger that calls one is left out with an error of the restore."""
+
+    def others_wait() -> bool:
+        add = "INSERT INTO opencqrs_events (id, source, subject, type, content_type) VALUES ('{}', 's', '/a', 't', 'c')"
+        one, other = open_database(), open_database()
+        with one.writing() as first, other.writing() as second:
+            first.execute(text(add.format("a")))
+            second.execute(text("SET LOCAL lock_timeout = '50ms'"))
+            try:
+                second.execute(text(add.format("b")))
+            except DBAPIError:
+                return True
+            finally:
+                first.rollback()
+                second.rollback()
+        return False
+
+    SqlEventStore(database).append([event("1")])
+    assert others_wait()
+    with database.writing() as connection:
+        connection.execute(text(lost.format("opencqrs_events")))
+        once = "DO $$ BEGIN CREATE ROLE modest LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$"
+        schema = connection.execute(text("SELECT current_schema()")).scalar_one()
+        connection.execute(text(once))
+        connection.execute(text(f'GRANT USAGE ON SCHEMA "{schema}" TO modest'))
+        connection.execute(text("GRANT SELECT ON opencqrs_events, opencqrs_schema TO modest"))
+    assert not others_wait()
+    modest = Database(make_url(url).set(username="modest").render_as_string(hide_password=False))
+    assert SqlEventStore(modest).head() == 1
+    modest.close()
+    assert "opencqrs_events has lost its trigger" in caplog.text
+    assert SqlEventStore(open_database()).head() == 1
+    assert others_wait()
 
 
 @TRANSACTIONAL

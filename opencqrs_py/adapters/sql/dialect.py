@@ -333,6 +333,10 @@ class Dialect(ABC):
         """Return what lets other programs that add events take the append lock, too."""
         return ()
 
+    def find_turns(self, database: Database) -> str:
+        """Return the query that finds what ``turn_statements`` makes, empty if nothing but these leaves it out."""
+        return ""
+
     def order_statements(self, database: Database, connection: Connection) -> tuple[str, ...]:
         """Return what brings the events of an older version of the table into the order of their ids."""
         return ()

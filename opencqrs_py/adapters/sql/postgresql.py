@@ -257,6 +257,11 @@ class PostgresqlDialect(Dialect):
         return statements_in(database.schema).serialised
 
     @override
+    def find_turns(self, database: Database) -> str:
+        """Find the trigger: a dump of tables has no functions, so a trigger that calls one is not restored from it."""
+        return statements_in(database.schema).find_turns
+
+    @override
     def append_lock(self, database: Database) -> AbstractContextManager[Connection]:
         return self._locked(database, APPENDS)
 
@@ -513,6 +518,7 @@ class LogStatements:
     insert_all: str  # adds rows under the append lock
     append_at_once: str  # takes the lock, too; gives -1 if transactions do not see what was written during the wait
     serialised: tuple[str, ...]  # the trigger, and the function of the statement before
+    find_turns: str  # finds the trigger, if it is there and not disabled
 
 
 def lock_in(schema: str | None, lock: int) -> int:
@@ -534,7 +540,15 @@ def statements_in(schema: str | None) -> LogStatements:
 SELECT count(*), pg_notify('{channel}', max(position) || ' ' || {number}) FROM fresh
 """,  # noqa: S608 our own names
         append_at_once=f"SELECT {table}_append(%s::json, %s)",
-        serialised=(_in_turn(table, lock, channel), _trigger(table, lock), _append(table, lock, channel, number)),
+        serialised=(
+            _in_turn(table, lock, channel),
+            f"DROP TRIGGER IF EXISTS {EVENTS.name}_in_turn ON {table}",
+            _trigger(table, lock),
+            _append(table, lock, channel, number),
+        ),
+        find_turns=f"""
+SELECT 1 FROM pg_trigger WHERE tgrelid = '{table}'::regclass AND tgname = '{EVENTS.name}_in_turn' AND tgenabled <> 'D'
+""",  # noqa: S608 our own names
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
@@ -27,6 +28,8 @@ from opencqrs_py.errors import EventStoreError
 if TYPE_CHECKING:
     from opencqrs_py.adapters.sql.database import Database
     from opencqrs_py.adapters.sql.dialect import Dialect
+
+logger = logging.getLogger("opencqrs.store")
 
 _metadata = MetaData()
 
@@ -240,9 +243,28 @@ def prepare(database: Database, table: Table) -> None:
     newest = _newest(table)
     if version is None or version < newest:
         version = _bring_forward(database, table)
+    elif table.name == EVENTS.name and version == newest:
+        _see_to_turns(database)
     if version > newest:
         what = f"the table {table.name} has version {version}, and this package knows versions up to {newest}"
         raise EventStoreError("OCQ-311", what, database.label, "update it: pip install --upgrade opencqrs-py")
+
+
+def _see_to_turns(database: Database) -> None:
+    """Have other programs that add events take turns again, if a backup of the tables alone was restored."""
+    statement = database.dialect.find_turns(database)
+    if not statement or database.fetch(statement):
+        return
+    try:
+        with database.explained(), database.dialect.change_lock(database) as connection:
+            _serialise_events(database, connection)
+    except EventStoreError as error:
+        if database.is_outage(error):
+            raise
+        text = (
+            "%s has lost its trigger, so events that other programs add may be missed: have its owner run opencqrs (%s)"
+        )
+        logger.warning(text, EVENTS.name, error.what)
 
 
 def _recorded(database: Database, table: Table) -> int | None:
@@ -332,9 +354,11 @@ def _take_step(database: Database, connection: Connection, step: MigrationStep) 
 def _search_events(database: Database, connection: Connection) -> None:
     """Version 2 of the event store: rare subjects and types are found quickly."""
     dialect, table = database.dialect, database.prefix + EVENTS.name
+    there = {index["name"] for index in inspect(connection).get_indexes(EVENTS.name, database.schema)}
     for name in ("subject", "type"):
-        key = dialect.index_key.format(name)
-        connection.exec_driver_sql(f"{dialect.create_index} {EVENTS.name}_{name} ON {table} ({key})")
+        if f"{EVENTS.name}_{name}" not in there:  # as where the table was copied without that of the versions
+            key = dialect.index_key.format(name)
+            connection.exec_driver_sql(f"{dialect.create_index} {EVENTS.name}_{name} ON {table} ({key})")
 
 
 def _serialise_events(database: Database, connection: Connection) -> None:
