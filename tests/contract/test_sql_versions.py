@@ -240,6 +240,24 @@ def test_where_a_backup_of_the_tables_was_restored_other_programs_take_turns_aga
     assert others_wait()
 
 
+@MARIADB
+def test_nobody_writes_without_the_row_by_which_writers_take_turns(
+    database: Database, open_database: Callable[[], Database]
+) -> None:
+    """Positions would become visible out of order, and events be missed."""
+    store, tracker = SqlEventStore(database), SqlProgressTracker(database)
+    store.append([event("1")])
+    tracker.claim("group", layout(1), 0, "owner")
+    with database.writing() as connection:
+        connection.execute(text("DELETE FROM opencqrs_schema"))
+    with pytest.raises(EventStoreError, match=r"OCQ-304.*has lost its row of opencqrs_events"):
+        store.append([event("2")])
+    with pytest.raises(EventStoreError, match=r"OCQ-304.*has lost its row of opencqrs_progress"):
+        tracker.claim("group", layout(1), 0, "owner")
+    assert SqlEventStore(open_database()).head() == 1
+    assert store.append([event("2")]) == (1, 1)
+
+
 @TRANSACTIONAL
 def test_a_migration_that_fails_changes_nothing(database: Database, open_database: Callable[[], Database]) -> None:
     make_version_1(database, "1")

@@ -561,7 +561,10 @@ class MariaDbDialect(Dialect):
     def _lock_version(self, database: Database, connection: Connection, table: Table, seconds: float) -> None:
         """Wait until no other transaction holds the row of a table in the table of versions, and hold it."""
         where = f"WHERE table_name = %s FOR UPDATE WAIT {ceil(seconds)}"
-        connection.exec_driver_sql(f"SELECT version FROM {database.prefix}{SCHEMA.name} {where}", (table.name,))  # noqa: S608
+        text = f"SELECT version FROM {database.prefix}{SCHEMA.name} {where}"  # noqa: S608 our own names
+        if connection.exec_driver_sql(text, (table.name,)).first() is None:  # nothing would be locked
+            what = f"the table {SCHEMA.name} has lost its row of {table.name}, by which those who write take turns"
+            raise EventStoreError("OCQ-304", what, database.label, "any command that reads that table makes it again")
 
 
 _NAMES = (MariaDbDialect.name, *MariaDbDialect.aliases)
