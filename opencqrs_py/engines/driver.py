@@ -19,10 +19,10 @@ from opencqrs_py.processing.exceptions import failure_of, one_line
 from opencqrs_py.processing.frames import FrameProcessing
 from opencqrs_py.processing.groups import CHECKED
 from opencqrs_py.processing.notices import NO_OBSERVER, Notice, Observer, text_of
-from opencqrs_py.processing.parking import freed
+from opencqrs_py.processing.parking import freed, unseen
 from opencqrs_py.processing.ports import Clock, EventSource, ParkingTracker
 from opencqrs_py.processing.recovery import Action
-from opencqrs_py.processing.supervision import OUTAGE_BACK_OFF, SupervisedPartition
+from opencqrs_py.processing.supervision import OUTAGE_BACK_OFF, SET_BACK, SupervisedPartition
 
 logger = logging.getLogger("opencqrs.processing")
 _MOST_ISOLATED = 100  # events of a partition with participants
@@ -52,6 +52,10 @@ class PartitionDriver:
             self.supervised.withholds = self.processor.withholds
             self.supervised.checkpoint_status = self.processor.checkpoint_status
         self._seen_uncounted: dict[int | None, None] = {}
+        self._processing = run.processing
+        self._clock = clock
+        self._seen_at = clock.now()
+        self._set_back = False  # the clock, since the inbox was last looked through
         self._tracker = run.processing.tracker
         self._observer = observer
         self._rebuilding = run.rebuilding
@@ -76,8 +80,29 @@ class PartitionDriver:
         wait = self.supervised.wait()
         return 0.0 if wait > 0 and self._participates and self.processor.has_checkpoint() else wait
 
+    def mind_clock(self) -> None:
+        """Have events in the inbox tried in time if the clock was set back, by which they wait."""
+        now = self._clock.now()
+        self._set_back = self._set_back or self._seen_at - now > SET_BACK
+        self._seen_at = now
+        if not self._set_back:
+            return
+        supervised = self.supervised
+        try:
+            found = self._processing.bring_forward([supervised.cursor], self._clock)
+        except Exception as error:
+            if self._tracker.is_outage(error):  # which the next step reports
+                return
+            where = f"[{supervised.group} {self.partition}]"
+            logger.warning("%s events in its inbox may be tried too late: %s", where, one_line(error))
+            found = 0
+        self._set_back = False
+        _log_brought_forward(supervised.group, found)
+        supervised.cursor = unseen(supervised.cursor)
+
     def step(self) -> Outcome:
         """Handle the next chunk of events, and settle the outcome."""
+        self.mind_clock()
         supervised = self.supervised
         return self.settle(self.processor.step(supervised.begin() if supervised.scheduled else supervised.cursor))
 
@@ -230,6 +255,7 @@ def _check_inbox(run: GroupRun, cursors: Sequence[Cursor], clock: Clock) -> bool
         rule, mine = processing.schedule, [cursor.partition for cursor in cursors]
         each, expiring = rule is not None and rule.each, rule is not None and rule.expiring
         tracker.arrange(run.group, mine, clock.now(), each=each, expiring=expiring)
+        _log_brought_forward(run.group, processing.bring_forward(cursors, clock))
     return bool(entries)
 
 
@@ -335,6 +361,12 @@ def _notices(group: str, partition: Partition, outcome: Outcome) -> Iterator[Not
         yield Notice(group, partition, action, one.failure, one.attempt, one.wait or 0.0, one.sequence_id)
     for sequence_id in outcome.freed:
         yield Notice(group, partition, None, sequence_id=sequence_id)
+
+
+def _log_brought_forward(group: str, count: int) -> None:
+    if count:
+        those = counted(count, "event in the inbox was", "events in the inbox were")
+        logger.warning("[%s] %s due too late, by a clock that was ahead; now tried in time", group, those)
 
 
 def _log_replay(group: str, partition: Partition, what: str) -> None:

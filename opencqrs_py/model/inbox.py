@@ -156,16 +156,20 @@ class InboxSelection:
         sequence_id: Their sequence.
         event_id: Their CloudEvents ``id``.
         status: What they wait for, as stored; ``EXPIRED`` selects those with a time of expiry.
+        due_after: ISO 8601 time in UTC, in milliseconds, after which they are due.
     """
 
     sequence_id: str | None = None
     event_id: str | None = None
     status: InboxStatus | None = None
+    due_after: str | None = None
 
     def matches(self, entry: InboxEntry) -> bool:
         """Return whether an entry is selected."""
         pairs = ((self.sequence_id, entry.sequence_id), (self.event_id, entry.event_id))
         if any(wanted not in (None, found) for wanted, found in pairs):
+            return False
+        if self.due_after is not None and (entry.due_at is None or entry.due_at <= self.due_after):
             return False
         if self.status is InboxStatus.EXPIRED:
             return entry.expires_at is not None

@@ -19,6 +19,7 @@ from opencqrs_py.processing.caution import Caution
 from opencqrs_py.processing.checkpointed import CheckpointedProcessor
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.feed import Feed
+from opencqrs_py.processing.late_entries import LateEntries
 from opencqrs_py.processing.parked_entries import ParkingRule
 from opencqrs_py.processing.parking import Parking, events_of
 from opencqrs_py.processing.participants import says_when_parked_events_are_durable
@@ -228,6 +229,14 @@ class GroupProcessing:
         if self._parking is not None and self.schedule is not None:
             return self._parking.look_ahead(self.group, cursors, clock.now(), expiring=self.schedule.expiring)
         return list(cursors) if self._parking is None else self._parking.look(self.group, cursors, clock.now())
+
+    def bring_forward(self, cursors: Sequence[Cursor], clock: Clock) -> int:
+        """Have events in the inbox tried in time that wait by a clock that was ahead; return how many."""
+        if self._parking is None:
+            return 0
+        rule, each = self.schedule or self._parking.rule, self.schedule is not None and self.schedule.each
+        late = LateEntries(self._parking.inbox, self.group, rule.back_off, each=each)
+        return late.bring_forward(cursors, clock.now())
 
     def processor(self, partition: Partition, clock: Clock | None = None) -> PartitionProcessor:
         """Return the processor of one partition; it records times by the clock."""

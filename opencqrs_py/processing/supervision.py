@@ -29,7 +29,8 @@ OUTAGE_BACK_OFF = ExponentialBackOff(initial=0.5, multiplier=2, maximum=30)
 FAILURE_BACK_OFF = ExponentialBackOff(initial=30, multiplier=2, maximum=600)
 CHECKPOINT_BACK_OFF = ExponentialBackOff(initial=1, multiplier=2, maximum=60)  # after a checkpoint has failed
 _MOST_MISSES = 5  # checkpoints in a row that fail before the partition counts as failed
-_SET_BACK = timedelta(seconds=1)  # a clock that goes back by more was set back
+SET_BACK = timedelta(seconds=1)
+"""A clock that goes back by more was set back."""
 _REMINDER = 3_600.0  # seconds after which a held partition is reported again
 
 
@@ -78,7 +79,7 @@ class TickState:
     def _now(self) -> datetime:
         """Return the time; if the clock was set back, the next tick is scheduled as after a start."""
         now = self._clock.now()
-        if self._seen - now > _SET_BACK:
+        if self._seen - now > SET_BACK:
             self._next = min(self._next, self._schedule.first(now))
         self._seen = now
         return now

@@ -244,6 +244,8 @@ class SqlInbox:
             wanted &= columns.expires_ms.is_not(None)
         elif selection.status is not None:
             wanted &= columns.status == selection.status.value
+        if selection.due_after is not None:
+            wanted &= columns.due_ms > ms_of(selection.due_after)
         ordered = select(self._table).where(wanted).order_by(columns.sequence_hash, columns.position).limit(most)
         return [entry_of(row) for row in connection.execute(ordered).all()]
 

@@ -99,7 +99,10 @@ class RunnableGroup:
         processing, now = self.run.processing, clock.now()
         if not processing.has_inbox:
             return
-        free = [(one, one.cursor.parked) for one in self.drivers if one not in busy and not self._rests(one)]
+        idle = [one for one in self.drivers if one not in busy and not self._rests(one)]
+        for one in idle:
+            one.mind_clock()
+        free = [(one, one.cursor.parked) for one in idle]
         stale = [one for one, parked in free if _is_stale(one, parked, now)]
         if not stale:
             return

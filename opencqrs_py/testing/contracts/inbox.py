@@ -501,6 +501,8 @@ class InboxContract:
             InboxSelection(status=InboxStatus.EXPIRED): [6],
             InboxSelection("books/2", "id 4", InboxStatus.PENDING): [4],
             InboxSelection("books/2", "id 2"): [],
+            InboxSelection(due_after=at(NOON)): [1],
+            InboxSelection(due_after=at(LATER)): [],
         }
         for selection, positions in expected.items():
             found = tracker.entries("group", selection=selection)

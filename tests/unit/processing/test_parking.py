@@ -725,3 +725,30 @@ def _check_order(world: World, *, complete: bool) -> None:
         found[subject].append(position)
     for subject, positions in expected.items():
         assert found[subject] == (positions if complete else positions[: len(found[subject])])
+
+
+class SetClock(FakeClock):
+    """A clock that somebody sets, back as well."""
+
+    def set_back(self, **span: float) -> None:
+        self._start -= timedelta(**span)
+
+
+@pytest.mark.parametrize("claimed_again", [True, False], ids=["at a claim", "while it runs"])
+def test_a_parked_event_whose_clock_was_ahead_is_tried_after_its_wait(
+    *, claimed_again: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World(["/a", "/b", "/a"])
+    world.clock = clock = SetClock()
+    world.errors = {1: NO}
+    world.drain()
+    assert world.waiting == {1: "retrying", 3: "pending"}
+    clock.set_back(days=400)
+    world.errors = {}
+    if claimed_again:
+        world.claim()
+    world.drain()
+    assert world.positions == [2]
+    world.pass_time(32)
+    assert world.positions == [2, 1, 3]
+    assert sum("due too late, by a clock that was ahead" in one.message for one in caplog.records) == 1

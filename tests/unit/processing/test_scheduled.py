@@ -838,3 +838,55 @@ def _check(world: World, mode: BatchMode, *, complete: bool) -> None:
         assert len(set(handled)) == len(handled)
         if mode is BatchMode.FAIL_FIRST or complete:
             assert handled == (positions if complete else positions[: len(handled)])
+
+
+# -------------------------------------------------------------------------------------------------- a clock that is set
+
+
+class SetClock(FakeClock):
+    """A clock that somebody sets, back as well."""
+
+    def set_back(self, **span: float) -> None:
+        self._start -= timedelta(**span)
+
+
+BY_ID = replace(RULE, order=BatchOrder.EVENT_ID)
+
+
+@pytest.mark.parametrize("claimed_again", [True, False], ids=["at a claim", "while it runs"])
+@pytest.mark.parametrize("rule", [RULE, ALL, BY_ID], ids=["fail-first", "all", "by id"])
+@pytest.mark.parametrize(
+    ("fails", "wait"), [((), 20), ((1,), 70), ((2,), 70)], ids=["untried", "the first fails", "another fails"]
+)
+def test_events_that_wait_by_a_clock_that_was_ahead_are_tried_in_time(
+    fails: tuple[int, ...], wait: float, rule: ScheduleRule, *, claimed_again: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World(rule=rule, events=[event(1, "/a", id_="3"), event(2, "/a", id_="1"), event(3, "/b", id_="2")])
+    world.clock = clock = SetClock()
+    world.errors = dict.fromkeys(fails, NO)
+    world.claim()
+    if fails:
+        world.pass_time(12)
+    else:
+        world.drain()
+    left = set(world.waiting)
+    clock.set_back(days=400)
+    world.errors = {}
+    if claimed_again:
+        world.claim()
+    world.drain()
+    world.pass_time(wait)
+    assert sorted(world.positions) == [1, 2, 3]
+    assert left
+    assert sum("due too late, by a clock that was ahead" in one.message for one in caplog.records) == 1
+
+
+def test_events_that_wait_as_long_as_they_have_to_keep_their_time_at_a_claim() -> None:
+    world = World(["/a", "/b", "/a"])
+    world.errors = {1: NO, 2: NO}
+    world.pass_time(12)
+    before = [one.due_at for one in world.tracker.entries("group")]
+    world.claim()
+    world.clock.advance(2)
+    world.claim()
+    assert [one.due_at for one in world.tracker.entries("group")] == before

@@ -1,0 +1,106 @@
+"""Events of the inbox that would be tried too late, since the clock by which they wait was ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from itertools import islice
+
+from opencqrs_py.errors import FencedError, InboxChangedError
+from opencqrs_py.model.inbox import EVERYTHING, InboxChange, InboxEntry, InboxSelection, InboxStatus
+from opencqrs_py.model.progress import Cursor
+from opencqrs_py.model.times import in_milliseconds
+from opencqrs_py.processing.parked_entries import named
+from opencqrs_py.processing.ports import BackOff, ParkingTracker
+from opencqrs_py.processing.recovery import wait_after
+
+_TRIES = 5  # while people change the same events
+_FEW = 100  # sequences that are read one by one
+_WAITS = 100  # of a back-off, among which is its longest one
+_LEAST_SECONDS = 1.0  # by which a clock must have been ahead
+
+_Pair = tuple[InboxEntry, InboxEntry]
+
+
+class LateEntries:
+    """Finds the events of a group that wait longer than its back-off allows, and has them tried in time.
+
+    Times are recorded by the clock of the process that tried an event, or put it there. It may have been ahead of the
+    one here, or was set back since: such events would wait for as long as that.
+
+    Args:
+        inbox: The inbox.
+        group: Processing group.
+        back_off: Waits before the attempts of events that wait.
+        each: Whether each event is tried on its own, and does not wait for earlier ones.
+    """
+
+    def __init__(self, inbox: ParkingTracker, group: str, back_off: BackOff, *, each: bool) -> None:
+        self._inbox = inbox
+        self._group = group
+        self._back_off = back_off
+        self._each = each
+
+    def bring_forward(self, cursors: Sequence[Cursor], now: datetime) -> int:
+        """Give late events of claimed partitions the time that they would have by the clock here; return how many."""
+        late = self._late(now)
+        return sum(self._brought_forward(cursor, late, now) for cursor in cursors) if late else 0
+
+    def _brought_forward(self, cursor: Cursor, late: Sequence[_Pair], now: datetime) -> int:
+        for _ in range(_TRIES):
+            changed = tuple(pair for pair in late if cursor.partition.owns(pair[0].sequence_id))
+            if not changed:
+                return 0
+            change = InboxChange(in_milliseconds(now), changed=changed, each=self._each)
+            known = cursor.fingerprint
+            with suppress(FencedError, InboxChangedError):  # another process has it, or a person changes them
+                with self._inbox.unit(self._group, cursor, cursor.stored, fingerprint=known, change=change):
+                    pass
+                return len(changed)
+            late = self._late(now)
+        return 0
+
+    def _late(self, now: datetime) -> list[_Pair]:
+        """Return the events that wait too long, before and after the change."""
+        found, pairs = self._found(now), list[_Pair]()
+        sequences = self._sequences(found)
+        for entry in found:
+            those = [entry] if self._each else sequences.get(entry.sequence_id, [entry])
+            failed = [one for one in those if one.status is InboxStatus.RETRYING]
+            if failed and (entry.due_at or "") <= self._at(now, self._longest()):
+                continue
+            wait = max(map(self._wait, failed), default=0.0)
+            pairs.append((entry, entry._replace(due_at=in_milliseconds(now + timedelta(seconds=wait)))))
+        return pairs
+
+    def _found(self, now: datetime) -> list[InboxEntry]:
+        """Return the events that may be late: untried ones, and those that wait longer than any that has failed."""
+        pending = InboxSelection(status=InboxStatus.PENDING, due_after=self._at(now, self._first()))
+        retrying = InboxSelection(status=InboxStatus.RETRYING, due_after=self._at(now, self._longest()))
+        read = ((which, self._inbox.entries(self._group, selection=which)) for which in (pending, retrying))
+        return [one for which, entries in read for one in entries if which.matches(one)]
+
+    def _sequences(self, found: Sequence[InboxEntry]) -> dict[str, list[InboxEntry]]:
+        """Return all events of the sequences of some: the first one waits for a later one that has failed, too."""
+        ids = () if self._each else dict.fromkeys(one.sequence_id for one in found)
+        sequences: dict[str, list[InboxEntry]] = {id_: [] for id_ in ids}
+        which = map(InboxSelection, ids) if len(ids) <= _FEW else (EVERYTHING,)
+        for one in (one for each in which for one in self._inbox.entries(self._group, selection=each)):
+            if one.sequence_id in sequences:
+                sequences[one.sequence_id].append(one)
+        return sequences
+
+    def _wait(self, entry: InboxEntry) -> float:
+        wait = wait_after(self._back_off, max(0, entry.retries - 1), named(entry))
+        return self._longest() if wait is None else wait
+
+    def _first(self) -> float:
+        return next(self._back_off.waits(), 0.0)
+
+    def _longest(self) -> float:
+        return max(islice(self._back_off.waits(), _WAITS), default=0.0)
+
+    @staticmethod
+    def _at(now: datetime, seconds: float) -> str:
+        return in_milliseconds(now + timedelta(seconds=max(_LEAST_SECONDS, seconds)))
