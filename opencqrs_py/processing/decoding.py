@@ -165,8 +165,10 @@ def _validating_decoder(event_class: type) -> Decoder:
         try:
             return validate(event.payload)
         except ValidationError as error:
-            problems = [_problem(detail) for detail in error.errors(include_input=False, include_url=False)]
-            raise _misfit(event, _name_of(event_class), problems) from None
+            details = error.errors(include_input=False, include_url=False)
+            if details[0]["type"] == "json_invalid":
+                _ = event.data  # raises, with what to do about it
+            raise _misfit(event, _name_of(event_class), list(map(_problem, details))) from None
 
     return decode
 

@@ -10,6 +10,7 @@ from typing import Any, get_origin
 
 from pydantic import BaseModel, PydanticUndefinedAnnotation, PydanticUserError, TypeAdapter
 
+from opencqrs_py.errors import EventFormatError
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.json_text import members_of
 from opencqrs_py.model.naming import canonical
@@ -107,13 +108,16 @@ class SpellingCheck:
         self.left = _LOOKS if self._fields else 0
 
     def look(self, event: Event) -> None:
-        """Check the data of an event, if it is one of the first."""
+        """Check the data of an event, if it is one of the first; data that are not JSON are not reported here."""
         if self.left:
             self.left -= 1
             self._look(event)
 
     def _look(self, event: Event) -> None:
-        data = None if event.payload is None else event.data
+        try:
+            data = event.data
+        except EventFormatError:  # the decoder reports it, at the event's turn
+            return
         if not isinstance(data, dict):
             return
         others = {canonical(key): key for key in data if key not in self._read}

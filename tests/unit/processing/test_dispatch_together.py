@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,7 +17,9 @@ from opencqrs_py import AfterCommit, Event, Metadata, event_type
 from opencqrs_py.model import AroundMark, Handler, HandlerMark, Interceptor, Partition, ProcessingContext, Surrounded
 from opencqrs_py.model.chunk import Chunk
 from opencqrs_py.processing.binding import NothingProvided, Work, bind
+from opencqrs_py.processing.decoding import decoder_for
 from opencqrs_py.processing.dispatch import ChunkFailedError, Dispatcher
+from opencqrs_py.processing.field_names import spelling_of
 from opencqrs_py.processing.interception import Interceptors
 
 if TYPE_CHECKING:
@@ -260,3 +263,27 @@ def test_a_panic_while_events_are_decoded_is_that_of_its_event(rows: bool) -> No
     with pytest.raises(ChunkFailedError) as caught:
         Dispatcher([bound]).handle(as_rows(events) if rows else Chunk(events), work)
     assert (caught.value.index, type(caught.value.error), handled) == (2, PanicException, ["1", "2"])
+
+
+@event_type("lent")
+@dataclass(frozen=True)
+class WithDefault:
+    isbn: str
+    pages: int = 0
+
+
+@pytest.mark.parametrize("rows", [True, False])
+def test_data_that_are_not_json_are_the_failure_of_their_event_where_spellings_are_looked_at(rows: bool) -> None:  # noqa: FBT001 a parameter
+    spelling_of.cache_clear()
+    decoder_for.cache_clear()
+    handled: list[str] = []
+
+    def handle(event: WithDefault) -> None:
+        handled.append(event.isbn)
+
+    bound = bind(Handler(HandlerMark("group"), handle, "here"), NothingProvided())
+    events = [event(n, payload="{bad" if n == 3 else f'{{"isbn": "{n}"}}') for n in range(1, 6)]
+    work = Work("g", Partition(1, 0), object())  # type: ignore[arg-type]
+    with pytest.raises(ChunkFailedError, match=r"OCQ-210.*not JSON(.|\n)*event 3 at position 3") as caught:
+        Dispatcher([bound]).handle(as_rows(events) if rows else Chunk(events), work)
+    assert (caught.value.index, handled) == (2, ["1", "2"])
