@@ -313,8 +313,9 @@ class Dispatcher:
         """
         try:
             decoded = chunk.decoded(self._quick)
-        except KeyError as missing:
-            return self._decoded_together(chunk) if self._learned(missing.args[0], chunk) else None
+        except KeyError:  # of a type that is new, or raised by a validator of the project
+            new = next((event_type for event_type in chunk.types if event_type not in self._quick), None)
+            return self._decoded_together(chunk) if new is not None and self._learned(new, chunk) else None
         except BaseException as error:  # handling them one by one explains it
             raise_interrupt(error)
             return None

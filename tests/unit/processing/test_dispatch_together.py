@@ -287,3 +287,28 @@ def test_data_that_are_not_json_are_the_failure_of_their_event_where_spellings_a
     with pytest.raises(ChunkFailedError, match=r"OCQ-210.*not JSON(.|\n)*event 3 at position 3") as caught:
         Dispatcher([bound]).handle(as_rows(events) if rows else Chunk(events), work)
     assert (caught.value.index, handled) == (2, ["1", "2"])
+
+
+@event_type("lent")
+class LookedUp(BaseModel):
+    isbn: str
+
+    @field_validator("isbn")
+    @classmethod
+    def check(cls, isbn: str) -> str:
+        if isbn == "3":
+            raise KeyError
+        return dict.fromkeys(range(4), isbn)[int(isbn)]
+
+
+@pytest.mark.parametrize("failing", [3, 4])
+@pytest.mark.parametrize("types", [(), ("lent",)])
+def test_a_key_error_of_a_validator_is_that_of_its_event(failing: int, types: tuple[str, ...]) -> None:
+    def handle(event: LookedUp) -> None: ...
+
+    bound = bind(Handler(HandlerMark("group", types), handle, "here"), NothingProvided())
+    events = [event(n, payload=f'{{"isbn": "{isbn}"}}') for n, isbn in enumerate((1, 2, failing, 1), 1)]
+    work = Work("g", Partition(1, 0), object())  # type: ignore[arg-type]
+    with pytest.raises(ChunkFailedError) as caught:
+        Dispatcher([bound]).handle(Chunk(events), work)
+    assert (caught.value.index, repr(caught.value.error)) == (2, "KeyError()" if failing == 3 else "KeyError(4)")
