@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ from opencqrs_py.processing.column_types import ColumnType, NoColumnError, colum
 from opencqrs_py.processing.decoding import NO_OBJECTS, Decoder, decoder_for, quick_decoder_for
 from opencqrs_py.processing.event_types import plain
 from opencqrs_py.processing.exceptions import raise_interrupt
+from opencqrs_py.processing.field_names import spelling_of
 from opencqrs_py.processing.quick_columns import UNUSUAL, QuickReader
 from opencqrs_py.processing.tables import RowFailedError, TableMaker
 
@@ -55,6 +57,7 @@ class TableReader(TableMaker):
         self._get = getter_of(self._class)
         self._decode: Decoder = decoder_for(self._class)
         self._quick_decode = quick_decoder_for(self._class)
+        self._spelling = spelling_of(self._class)
         self._quick = QuickReader.of(self._class, {name: column.arrow for name, column in self._columns.items()})
 
     @override
@@ -82,6 +85,9 @@ class TableReader(TableMaker):
         return pa.Table.from_arrays([*fields, *of_events], schema=self._schema)
 
     def _fields(self, events: Sequence[Event], columns: EventColumns, objects: Sequence[Any] | None) -> list[Any]:
+        if objects is None and self._spelling.left:
+            for event in islice(events, self._spelling.left):
+                self._spelling.look(event)
         if objects is None and self._quick is not None:
             try:
                 return self._quick.read(columns.payloads)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import attrs
+import pyarrow as pa
 import pytest
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, model_validator
 
@@ -122,6 +123,19 @@ def test_each_way_to_decode_events_looks_at_them(handler: Any, caplog: pytest.Lo
     assert [message.partition(",")[0] for message in caplog.messages if "bookId" in message] == [
         "the data of event 1 at position 1 (lent"
     ]
+
+
+def test_the_events_of_a_table_are_looked_at_too(caplog: pytest.LogCaptureFixture) -> None:
+    spelling_of.cache_clear()
+    decoder_for.cache_clear()
+
+    def counted(events: pa.Table) -> None:
+        assert events["book_id"].to_pylist() == [0, 0, 0]
+
+    test = HandlerTest(event_handling("books", types=["lent"], events=Lent)(counted))
+    test.given(*({"type": "lent", "data": {"isbn": "1", "bookId": 5}} for _ in range(3))).handle()
+    (message,) = caplog.messages
+    assert message.startswith("the data of event 1 at position 1 (lent")
 
 
 def test_only_the_first_events_are_looked_at(caplog: pytest.LogCaptureFixture) -> None:
