@@ -498,6 +498,15 @@ def test_days_and_moments_are_kept_as_what_their_column_holds(connection: Connec
     assert connection.execute(select(DATED.c.n).where(DATED.c.moment == midnight)).scalar() == 3
 
 
+@pytest.mark.parametrize("kind", [pytest.param("postgresql", marks=pytest.mark.postgresql)])
+def test_durations_are_written_where_the_database_has_intervals(connection: Connection) -> None:
+    connection.exec_driver_sql("CREATE TABLE lent (number INTEGER PRIMARY KEY, lasting INTERVAL)")
+    durations = [timedelta(days=40, seconds=1, microseconds=5), timedelta(seconds=-1), timedelta(0), None]
+    rows = pa.table({"number": [1, 2, 3, 4], "lasting": pa.array(durations, pa.duration("us"))})
+    bulk.upsert(connection, "lent", rows, keys="number")
+    assert list(connection.scalars(text("SELECT lasting FROM lent ORDER BY number"))) == durations
+
+
 def test_maps_of_arrow_are_written_as_objects_however_deep_they_are(connection: Connection) -> None:
     counts = pa.map_(pa.string(), pa.int64())
     kind = pa.struct([("of", counts), ("each", pa.list_(counts)), ("by number", pa.map_(pa.int32(), counts))])

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass
-from datetime import date, datetime, time
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -101,6 +101,7 @@ _AS_TEXT: dict[type, Callable[[Any], str]] = {
     datetime: datetime.isoformat,
     date: date.isoformat,
     time: time.isoformat,
+    timedelta: lambda value: f"{value.days} days {value.seconds}.{value.microseconds:06} seconds",
 }
 
 _NAMES = ", ".join(WRITTEN)
