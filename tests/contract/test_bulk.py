@@ -587,6 +587,12 @@ def test_other_things_than_connections_and_rows_are_refused(connection: Connecti
     for rows in ("isbn", {"isbn": "a"}, 1):
         with pytest.raises(TypeError, match=r"needs a pyarrow.Table or a sequence of mappings, got"):
             bulk.upsert(connection, "loans", rows, keys="isbn")
+    mapped = type("Loan", (registry().generate_base(),), {"__table__": LOANS})
+    for row in (mapped(), ("a", 1), None):
+        with pytest.raises(TypeError, match=f"needs rows that are mappings, such as dict, got {type(row).__name__}"):
+            bulk.upsert(connection, "loans", [A, row], keys="isbn")
+    with pytest.raises(TypeError, match=r"needs the name of a table .*Loan.*; a mapped class has it as __table__"):
+        bulk.upsert(connection, mapped, [A], keys="isbn")  # type: ignore[arg-type]
 
 
 def test_an_index_that_holds_for_some_rows_only_makes_no_key(connection: Connection, kind: str) -> None:

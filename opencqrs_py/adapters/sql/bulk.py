@@ -45,7 +45,7 @@ def upsert(
         BulkWriteError: OCQ-360, if rows, columns or the table do not fit each other; OCQ-361, if the database does not
             hold the keys unique; OCQ-362, if two rows have the same keys, unless ``add`` covers all other columns: then
             they are summed.
-        TypeError: If ``connection`` or ``rows`` are something else.
+        TypeError: If ``connection``, ``table`` or ``rows`` are something else.
         DBAPIError: As SQLAlchemy raises it.
     """
     opened: object = connection
@@ -69,9 +69,13 @@ def _several(names: str | Sequence[str]) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else tuple(names)
 
 
-def _named(table: str | Table) -> tuple[str | None, str]:
+def _named(table: object) -> tuple[str | None, str]:
     if isinstance(table, Table):
         return table.schema, table.name
+    if not isinstance(table, str):
+        hint = "; a mapped class has it as __table__" if hasattr(table, "__table__") else ""
+        msg = f"bulk.upsert needs the name of a table or a sqlalchemy.Table, got {table!r:.100}{hint}"
+        raise TypeError(msg)
     schema, _, name = table.rpartition(".")
     return schema or None, name
 

@@ -69,6 +69,10 @@ def _with_maps(value: Any, kind: Any) -> Any:
 
 
 def _columns_of_mappings(rows: Sequence[Any], table: str) -> dict[str, list[Any]]:
+    for kind in set(map(type, rows)):
+        if not issubclass(kind, Mapping):
+            msg = f"bulk.upsert needs rows that are mappings, such as dict, got {kind.__qualname__}"
+            raise TypeError(msg)
     names = list(rows[0]) if rows else []
     for number, row in enumerate(rows, 1):
         if row.keys() != rows[0].keys():
