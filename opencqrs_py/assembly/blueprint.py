@@ -96,6 +96,7 @@ class Blueprint:
         """Import the modules and find the handlers; once per process."""
         if self.modules not in _discoveries:
             _discoveries[self.modules] = _discovered(self.modules)
+            _imports[self.modules] = _imports_of(self.modules)
         return _discoveries[self.modules]
 
     @property
@@ -111,8 +112,27 @@ class Blueprint:
         """Have the next ``discover`` make the project's containers and handler classes again."""
         _discoveries.pop(self.modules, None)
 
+    def forget_outdated(self) -> None:
+        """Forget what was found if a module was imported again since, or a provider was overridden.
+
+        Not while an application of this process runs with it.
+        """
+        found = self.discovered
+        if found is None or found.injector.in_use:
+            return
+        imports = zip(_imports[self.modules], _imports_of(self.modules), strict=True)
+        if found.injector.is_outdated or any(before is not now for before, now in imports):
+            found.injector.close_resources(was_user=False)
+            self.forget()
+
 
 _discoveries: dict[UserModules, Discovered] = {}
+_imports: dict[UserModules, tuple[object, ...]] = {}  # by which import each module was there when it was looked at
+
+
+def _imports_of(modules: UserModules) -> tuple[object, ...]:
+    """Return what identifies the last import of each module; ``importlib.reload`` makes a new one."""
+    return tuple(getattr(sys.modules.get(name), "__spec__", None) for name in modules.names)
 
 
 def _discovered(modules: UserModules) -> Discovered:
@@ -308,13 +328,15 @@ class ProjectResources:
         self._forget_parts = forget_parts
         self._found: Discovered | None = None  # what the application's parts are made of
         self._is_user = False
+        blueprint.forget_outdated()
 
     def use(self) -> None:
         """Remember whose containers the parts are made of that are made now."""
         self._found = self._found or self._blueprint.discover()
 
     def renew(self) -> None:
-        """Have all parts made again if the containers were closed since they were made."""
+        """Have all parts made again if the containers were closed since they were made, or are outdated."""
+        self._blueprint.forget_outdated()
         if self._found is not None and self._found is not self._blueprint.discovered:
             self._forget_parts()
             self._found = self._blueprint.discover()
@@ -323,7 +345,7 @@ class ProjectResources:
         """Open every resource that needs no event loop; raise OCQ-217, naming it, for one that cannot be opened."""
         self.renew()
         self._found = found = self._blueprint.discover()
-        if found.injector.has_resources and not self._is_user:
+        if not self._is_user:
             self._is_user = True
             found.injector.open_resources()
 
@@ -333,9 +355,9 @@ class ProjectResources:
         As long as handlers have not returned yet, those of the partitions ``in_hand``, nothing is closed.
         """
         found = self._blueprint.discovered
-        if found is None or not found.injector.has_resources:
+        if found is None:
             return
-        if in_hand:
+        if in_hand and found.injector.has_resources:
             shown = ", ".join(f"{each.group} {each.partition}" for each in in_hand)
             _log.warning("resources stay open: events are still in hand (%s); another stop() closes them", shown)
             return

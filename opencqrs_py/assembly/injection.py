@@ -12,7 +12,7 @@ from types import FunctionType, MethodType
 from typing import Any, TypeGuard, get_args, get_origin, get_type_hints
 
 from dependency_injector import providers, resources
-from dependency_injector.containers import Container
+from dependency_injector.containers import Container, DeclarativeContainer
 from typing_extensions import is_protocol, is_typeddict, override
 
 from opencqrs_py.errors import AssemblyError, HandlerSignatureError, ProjectCodeError
@@ -95,7 +95,9 @@ class ContainerInjector(Injector):
         ]
         self._registered = tuple(each for container, cls in used for each in _registered_in(container, cls.__name__))
         self._with_resources = [c for c, _ in used if any(True for _ in c.traverse([providers.Resource]))]
-        self._users = 0  # applications of this process that have opened the resources and not closed them
+        self._classes = [cls for cls in classes if issubclass(cls, DeclarativeContainer)]
+        self._overridden = _overridden_in(self._classes)
+        self._users = 0  # applications of this process that have started and not stopped, by which resources are open
         self._provided = {
             wanted: _Registered(wanted.__name__, "provided", providers.Object(stand_in))
             for wanted, stand_in in (provided or {}).items()
@@ -106,6 +108,16 @@ class ContainerInjector(Injector):
     def has_resources(self) -> bool:
         """Whether a container holds a ``providers.Resource``."""
         return bool(self._with_resources)
+
+    @property
+    def in_use(self) -> bool:
+        """Whether an application of this process runs with these containers."""
+        return self._users > 0
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether a provider of the user's classes was overridden, or is no longer, since the containers were made."""
+        return _overridden_in(self._classes) != self._overridden
 
     def open_resources(self) -> None:
         """Open every ``providers.Resource`` that needs no event loop.
@@ -127,11 +139,11 @@ class ContainerInjector(Injector):
         open that a part has opened when it was made.
 
         Returns:
-            Whether the containers are closed now, and were not before.
+            Whether resources are closed now, and were not before.
         """
         self._users -= was_user
         open_ones = [r for c in self._with_resources for r in c.traverse([providers.Resource]) if r.initialized]
-        if self._users or not (was_user or open_ones):
+        if self._users or not self._with_resources or not (was_user or open_ones):
             return False
         for resource in _dependents_first(open_ones):
             try:
@@ -280,6 +292,12 @@ def _class_of(container: Container) -> type:
     """Return the class as the user wrote it; its instances are of another one."""
     written: Any = container.declarative_parent
     return written if isinstance(written, type) else type(container)
+
+
+def _overridden_in(classes: Iterable[Any]) -> frozenset[tuple[object, ...]]:
+    """Return the providers of containers that are overridden, each with those that override it."""
+    found = (provider for cls in classes for provider in cls.traverse())
+    return frozenset((provider, *provider.overridden) for provider in found if provider.overridden)
 
 
 def _registered_in(container: Container, place: str) -> Iterator[_Registered]:
