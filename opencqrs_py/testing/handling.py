@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
@@ -34,6 +33,7 @@ from opencqrs_py.processing.roles import ON_RESET
 from opencqrs_py.processing.sequence_resolvers import PerSubject
 from opencqrs_py.processing.sequencing import PartitionKeyResolver
 from opencqrs_py.testing.clock import FakeClock
+from opencqrs_py.testing.closing import closing
 from opencqrs_py.testing.databases import opened_database, rows_in
 from opencqrs_py.testing.given import GivenEvents, by_type, choose
 from opencqrs_py.testing.seen import RecordingTracker, Seen
@@ -100,7 +100,8 @@ class HandlerTest:
         found = discover_members(self._members, provided=by_type(provide))
         self.clock = FakeClock()
         self.database = opened_database(database)
-        self._closing = weakref.finalize(self, self.database.close if isinstance(database, str) else lambda: None)
+        self._injectors = [found.injector]  # one of each process that there was
+        self._closing = closing(self, self.database, self._injectors, is_own=isinstance(database, str))
         self._starts = self._own(found.starts)
         self._resets = self._own(found.resets)
         self._injector = found.injector
@@ -212,6 +213,7 @@ class HandlerTest:
         """
         found = discover_members(self._members, provided=self._provide)
         self._injector, self._starts, self._resets = found.injector, self._own(found.starts), self._own(found.resets)
+        self._injectors.append(found.injector)
         self._processor = self._made(found)
         self._prepared = False
         return self
@@ -356,7 +358,10 @@ class HandlerTest:
         return self
 
     def close(self) -> None:
-        """Stop, and close the database unless it was given open; both happen by themselves when the test is dropped."""
+        """Stop, and close resources of containers, and the database unless it was given open.
+
+        All that happens by itself when the test is dropped.
+        """
         self._processor.stop()
         self._closing()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -27,6 +26,7 @@ from opencqrs_py.model.naming import canonical
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.processing.binding import Work, run_on_start
 from opencqrs_py.testing.clock import FakeClock
+from opencqrs_py.testing.closing import closing
 from opencqrs_py.testing.databases import opened_database, rows_in
 from opencqrs_py.testing.given import by_type, members_given
 from opencqrs_py.testing.showing import difference, from_users_frame
@@ -74,9 +74,9 @@ class JobTest:
         self.job = _only(found.jobs, name)
         self.clock = FakeClock() if start is None else FakeClock(start)
         self.database = opened_database(database)
-        self._closing = weakref.finalize(self, self.database.close if isinstance(database, str) else _nothing)
         self._starts: Sequence[GroupFunction] = found.starts
         self._injector = found.injector
+        self._closing = closing(self, self.database, [found.injector], is_own=isinstance(database, str))
         self._transactions = DatabaseTransactions(self.database)
         self._store = InMemoryJobStore(self.clock)
         rules = _rules(self.job, found.jobs, settings or {})
@@ -167,7 +167,10 @@ class JobTest:
         return self
 
     def close(self) -> None:
-        """Close the database unless it was given open; done automatically when the test is dropped."""
+        """Close resources of containers, and the database unless it was given open.
+
+        Done automatically when the test is dropped.
+        """
         self._closing()
 
     @property
@@ -276,7 +279,3 @@ def _rules(job: Job, others: Sequence[Job], settings: Mapping[str, object]) -> d
         configuration = load(Path(folder), environ={}, defaults=defaults)
         known = configuration.for_code({}, {each.name: each.place for each in others})
         return {job.name: rule_for(job, others, known)}
-
-
-def _nothing() -> None:
-    pass

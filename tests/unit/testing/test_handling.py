@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import date
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
@@ -787,12 +788,46 @@ def test_a_reset_that_raises_changes_nothing() -> None:
 # --------------------------------------------------------------------------------------------------------- afterwards
 
 
+class Pipe:
+    open = True
+
+
+def opened() -> Iterator[Pipe]:
+    pipe = Pipe()
+    yield pipe
+    pipe.open = False
+
+
+class Pipes(containers.DeclarativeContainer):
+    pipe = providers.Resource(opened)
+    other = providers.Resource(pytest.fail, "nobody asks for it")
+
+
+def test_resources_that_were_opened_are_closed_with_the_test_also_those_from_before_a_crash() -> None:
+    seen = []
+
+    @event_handling("pipes", types=["t"])
+    def see(data: dict, pipe: Pipe) -> None:
+        seen.append((pipe, pipe.open))
+
+    event = {"type": "t", "data": {}}
+    test = HandlerTest(see, Pipes).given(event).handle().restart().given(event).handle()
+    test.crash().given(event).handle().close()
+    assert [was_open for _, was_open in seen] == [True, True, True]
+    assert [pipe.open for pipe, _ in seen] == [False, False, False]
+    assert len({id(pipe) for pipe, _ in seen}) == 2
+
+
+def _noted(close: Callable[[], None], closed: list[bool]) -> None:
+    close()
+    closed.append(True)
+
+
 def test_the_database_is_closed_when_the_test_is_dropped() -> None:
     test = HandlerTest(tables, lend).given(Lent("1")).handle()
     database, dropped = test.database, weakref.ref(test)
     closed: list[bool] = []
-    database.close = lambda: closed.append(True)  # type: ignore[method-assign]
-    test._closing = weakref.finalize(test, database.close)
+    database.close = partial(_noted, database.close, closed)  # type: ignore[method-assign]
     del test
     gc.collect()
     assert (dropped(), closed) == (None, [True])

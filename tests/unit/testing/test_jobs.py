@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import uuid4
 
 import pytest
+from dependency_injector import containers, providers
 from sqlalchemy import Connection, Select, column, make_url, select, table, text
 from sqlalchemy.exc import OperationalError
 
@@ -78,6 +79,36 @@ def test_a_job_that_had_nothing_to_do_is_not_called_idempotent(ids: tuple[int, .
         connection.execute(text("INSERT INTO seen VALUES (77, 0)"))
     with pytest.raises(AssertionError, match=r"^job 'adds' is not idempotent"):
         assert_idempotent(test, *ids)
+
+
+class Letters:
+    open = True
+
+
+def opened() -> Iterator[Letters]:
+    letters = Letters()
+    yield letters
+    letters.open = False
+
+
+class Container(containers.DeclarativeContainer):
+    letters = providers.Resource(opened)
+
+
+seen: list[Letters] = []
+
+
+@job("writes")
+def writes(letters: Letters) -> None:
+    seen.append(letters)
+
+
+def test_a_resource_is_closed_with_the_test() -> None:
+    seen.clear()
+    test = JobTest(writes, Container).run()
+    assert seen[0].open
+    test.close()
+    assert not seen[0].open
 
 
 @job("repeats")
