@@ -41,6 +41,7 @@ class Surroundings:
         select: Executes statements that inputs return.
         clock: For time budgets.
         pause: Waits a number of seconds, or until a run is to end.
+        missed: Gets what a call after a commit has raised, once that is logged.
     """
 
     store: JobStore
@@ -48,6 +49,7 @@ class Surroundings:
     select: Selector
     clock: Clock
     pause: Callable[[float, RunSignals], None]
+    missed: Callable[[BaseException], None] = lambda _error: None
 
 
 class JobExecution:
@@ -245,6 +247,7 @@ class JobExecution:
         for committed in self._committed:
             for error in committed():
                 _log.error("[job %s] a call after the commit failed: %s", self._job.job.name, one_line(error))
+                self._around.missed(error)
 
     def _advance(self, position: RunPosition, unit: UnitOfWork | None) -> None:
         run = replace(self._run, done=self._signals.done, total=self._signals.total)

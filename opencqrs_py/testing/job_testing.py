@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -85,6 +85,7 @@ class JobTest:
         self._desk = JobDesk(self._store, rules)
         self._signals = RunSignals()
         self._error: BaseException | None = None
+        self._missed: list[BaseException] = []  # what calls after the commit have raised since run() or advance()
         self._waits = 0  # for a database, in one attempt
         self._prepared = False
 
@@ -92,8 +93,8 @@ class JobTest:
         """Run the job now: for some ids, or for all that it applies to.
 
         Raises:
-            BaseException: What the job raised, also if a further attempt follows. A test that expects it catches it,
-                and lets that attempt come with ``advance``.
+            BaseException: What the job raised, also if a further attempt follows: a test that expects it catches it, and
+                lets that attempt come with ``advance``. Or what a call after the commit raised.
         """
         self._prepare()
         now = self.clock.now()
@@ -105,10 +106,15 @@ class JobTest:
         failed = found is not None and found.status in {RunStatus.FAILED, RunStatus.RETRYING}
         if failed and self._error is not None:
             raise from_users_frame(self._error)
+        self._raise_missed()
         return self
 
     def advance(self, seconds: float) -> Self:
-        """Let some seconds go by; ticks and further attempts that come meanwhile are run, each at its time."""
+        """Let some seconds go by; ticks and further attempts that come meanwhile are run, each at its time.
+
+        Raises:
+            BaseException: What a call after the commit raised: no status of a run shows it.
+        """
         self._prepare()
         until = self.clock.now() + timedelta(seconds=seconds)
         for _ in range(_MOST_RUNS):
@@ -121,6 +127,7 @@ class JobTest:
             raise AssertionError(f"more than {_MOST_RUNS:,} runs in {seconds:g} s: move the clock by less at a time")
         self.clock.advance(max(0.0, (until - self.clock.now()).total_seconds()))
         self._execute_due()
+        self._raise_missed()
         return self
 
     def cancel(self) -> Self:
@@ -178,6 +185,7 @@ class JobTest:
         return Worker(_NODE, _NODE, frozenset({_NODE}), 1, frozenset({self.job.name}), lambda: (_NODE,))
 
     def _prepare(self) -> None:
+        self._missed.clear()
         if self._prepared:
             return
         self._prepared = True
@@ -193,6 +201,7 @@ class JobTest:
             SqlSelector(self.database),
             self.clock,
             lambda seconds, _: self._wait(seconds),
+            self._missed.append,
         )
         while runs := self._desk.attend(self._worker):
             for run in runs:
@@ -201,6 +210,15 @@ class JobTest:
                 self._signals = RunSignals()
                 if ending is not None:
                     self._desk.finish(run, ending)
+
+    def _raise_missed(self) -> None:
+        if not self._missed:
+            return
+        error = self._missed[0]
+        self._missed.clear()
+        with suppress(Exception):  # an error that takes no notes is raised as it is
+            error.add_note("raised by a call after the commit")
+        raise from_users_frame(error)
 
     def _wait(self, seconds: float) -> None:
         """Let the time of a wait for a database go by; one that does not come back would be waited for without end."""

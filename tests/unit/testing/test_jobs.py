@@ -13,7 +13,7 @@ from dependency_injector import containers, providers
 from sqlalchemy import Connection, Select, column, make_url, select, table, text
 from sqlalchemy.exc import OperationalError
 
-from opencqrs_py import JobContext, job, on_start
+from opencqrs_py import AfterCommit, JobContext, job, on_start
 from opencqrs_py.adapters.sql import Database
 from opencqrs_py.adapters.sql.snapshots import table_rows
 from opencqrs_py.testing import JobTest, assert_idempotent
@@ -79,6 +79,26 @@ def test_a_job_that_had_nothing_to_do_is_not_called_idempotent(ids: tuple[int, .
         connection.execute(text("INSERT INTO seen VALUES (77, 0)"))
     with pytest.raises(AssertionError, match=r"^job 'adds' is not idempotent"):
         assert_idempotent(test, *ids)
+
+
+@job("mails")
+def mails(context: JobContext, after_commit: AfterCommit) -> None:
+    after_commit(send)
+
+
+def send() -> None:
+    raise ConnectionError("no mail server")
+
+
+def test_a_call_after_the_commit_that_raises_fails_the_test() -> None:
+    test = JobTest(mails, settings={"triggers.fixed-rate": "PT1M"})
+    for act in (test.run, lambda: test.advance(60)):
+        with pytest.raises(ConnectionError, match="no mail server") as raised:
+            act()
+        assert raised.value.__notes__ == ["raised by a call after the commit"]
+        assert raised.traceback[-1].name == "send"
+    test.advance(0)
+    assert {run.status.value for run in test.runs} == {"succeeded"}
 
 
 class Letters:
