@@ -93,8 +93,8 @@ class JobTest:
         """Run the job now: for some ids, or for all that it applies to.
 
         Raises:
-            BaseException: What the job raised, also if a further attempt follows: a test that expects it catches it, and
-                lets that attempt come with ``advance``. Or what a call after the commit raised.
+            BaseException: What the job raised, also if a further attempt follows: a test that expects it catches it,
+                and lets that attempt come with ``advance``. Or what a call after the commit raised.
         """
         self._prepare()
         now = self.clock.now()
@@ -251,7 +251,7 @@ def assert_idempotent(job: JobTest | ModuleType | type | Callable[..., Any], *id
 
     Raises:
         AssertionError: If the second run has changed something, with the rows; or a run has not handled everything; or
-            the first run had no item, so that nothing was tested.
+            the first run had no item, or there is no table, so that nothing was tested.
         BaseException: What the job raised, also where a further attempt would follow.
 
     Source:
@@ -262,6 +262,9 @@ def assert_idempotent(job: JobTest | ModuleType | type | Callable[..., Any], *id
     once = _succeeded(test, ids).tables()
     if (ids or test.job.mark.input is not None) and not test.runs[-1].position.items:
         msg = f"job '{test.job.name}' was not tested: its input has selected nothing; add rows that it selects before"
+        raise AssertionError(msg)
+    if not once:
+        msg = f"job '{test.job.name}' was not tested: its database has no table that it could change; give database=…"
         raise AssertionError(msg)
     again = _succeeded(test, ids).tables()
     if once == again:

@@ -81,6 +81,11 @@ def test_a_job_that_had_nothing_to_do_is_not_called_idempotent(ids: tuple[int, .
         assert_idempotent(test, *ids)
 
 
+def test_a_job_without_a_table_that_could_be_compared_is_not_called_idempotent() -> None:
+    with pytest.raises(AssertionError, match=r"^job 'other' was not tested: its database has no table"):
+        assert_idempotent(other)
+
+
 @job("mails")
 def mails(context: JobContext, after_commit: AfterCommit) -> None:
     after_commit(send)
