@@ -102,9 +102,13 @@ class PartitionDriver:
 
     def step(self) -> Outcome:
         """Handle the next chunk of events, and settle the outcome."""
-        self.mind_clock()
         supervised = self.supervised
-        return self.settle(self.processor.step(supervised.begin() if supervised.scheduled else supervised.cursor))
+        if supervised.scheduled:
+            self.mind_clock()
+            return self.settle(self.processor.step(supervised.begin()))
+        if (parked := supervised.cursor.parked) is not None and parked.ids:
+            self.mind_clock()
+        return self.settle(self.processor.step(supervised.cursor))
 
     def flush(self) -> Outcome:
         """Store progress over events of other partitions, and settle the outcome."""
@@ -365,8 +369,9 @@ def _notices(group: str, partition: Partition, outcome: Outcome) -> Iterator[Not
 
 def _log_brought_forward(group: str, count: int) -> None:
     if count:
-        those = counted(count, "event in the inbox was", "events in the inbox were")
-        logger.warning("[%s] %s due too late, by a clock that was ahead; now tried in time", group, those)
+        those = counted(count, "event in the inbox has", "events in the inbox have")
+        why = "their times are from a clock that was ahead, or from longer waits in the settings"
+        logger.warning("[%s] %s an earlier next attempt now: %s", group, those, why)
 
 
 def _log_replay(group: str, partition: Partition, what: str) -> None:
