@@ -201,6 +201,16 @@ class InboxControl:
         """Return the groups whose progress, with its inbox, another process has in memory."""
         return [name for name in self._groups if _is_elsewhere(self._tracker_of(name), name)]
 
+    def without_handlers(self) -> dict[str, int]:
+        """Return how many events wait of groups without a handler here, which were removed or renamed, by name."""
+        trackers = {id(tracker): tracker for tracker in map(self._tracker_of, self._groups)}
+        statuses = (status for tracker in trackers.values() for status in tracker.statuses())
+        others = {(each.group, each.partition): each for each in statuses if each.group not in self._groups}
+        found = Counter[str]()  # trackers of one database have the same
+        for status in others.values():
+            found[status.group] += sum(count for _, count in status.parked)
+        return {name: count for name, count in sorted(found.items()) if count}
+
     def show(self, which: InboxFilter) -> ShownEntry:
         """Return one event with all that is known of it.
 

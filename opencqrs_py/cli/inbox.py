@@ -113,13 +113,20 @@ def list_command(options: ProjectOptions, which: InboxFilter, *, as_json: bool) 
     entries = inbox.entries(which)
     for name in inbox.unseen():
         print_line(f"group {name} keeps its progress in memory: its inbox is seen by its own process only", "yellow")
+    others = {} if which.groups else inbox.without_handlers()
+    for name, count in others.items():
+        waiting = counted(count, "event waits", "events wait")
+        print_line(f"{waiting} in the inbox of group {name}, which has no handler here: not listed", "yellow")
     if as_json:
         print_json([_as_json(entry) for entry in entries])
         return
     for entry in entries:
         _print(_line(entry))
     if not entries:
-        print_line(f"nothing in the inbox matches {which}" if str(which) else "nothing waits in the inbox", "default")
+        nothing = "nothing else" if others else "nothing"
+        print_line(
+            f"nothing in the inbox matches {which}" if str(which) else f"{nothing} waits in the inbox", "default"
+        )
 
 
 @inbox_command.command("show")

@@ -120,6 +120,18 @@ def done(steps: list[InboxStep]) -> list[tuple[int, str, int | None]]:
     ]
 
 
+def test_events_of_a_group_that_was_removed_or_renamed_are_counted(tmp_path, tracker):
+    groups = {name: load(tmp_path, environ={}).group(name) for name in ("loans", "returns")}
+    trackers = {"loans": tracker, "returns": filled(InMemoryProgressTracker(), FAILING, FINES)}  # of one database
+    inbox = InboxControl(groups, trackers.__getitem__, InMemoryEventStore, FakeClock)
+    assert {one.group for one in inbox.entries(ALL)} == {"loans"}
+    assert inbox.without_handlers() == {"late-fines": 1}
+
+
+def test_groups_with_handlers_are_none_that_were_removed(inbox):
+    assert inbox.without_handlers() == {}
+
+
 @pytest.mark.parametrize("mode", ["streaming", "scheduled"])
 @pytest.mark.parametrize(("command", "position"), [("retry", 1), ("resume", 1), ("skip", 2)])
 def test_what_a_command_frees_is_due_for_nodes_whose_clocks_are_behind_its_own(tmp_path, mode, command, position):
