@@ -371,7 +371,7 @@ class HandlerTest:
     def _prepare(self) -> None:
         if self._prepared:
             return
-        with self._transactions.begin() as unit:
+        with self._transactions.begin(guarded=False) as unit:  # some databases commit what defines a table
             for start in self._starts:
                 run_on_start(start.call, start.place, self._injector, Work(self.group, Partition(1, 0), unit))
         self._prepared = True

@@ -788,6 +788,21 @@ def test_a_reset_that_raises_changes_nothing() -> None:
 # --------------------------------------------------------------------------------------------------------- afterwards
 
 
+@pytest.mark.mariadb
+def test_functions_for_the_start_may_create_tables_where_that_commits(fresh_url: Callable[[str], str]) -> None:
+    @on_start("shelves")
+    def create(connection: Connection) -> None:
+        connection.execute(text("CREATE TABLE IF NOT EXISTS shelf (id VARCHAR(9) PRIMARY KEY)"))
+
+    @event_handling("shelves", types=["t"])
+    def add(event: Event, connection: Connection) -> None:
+        connection.execute(text("INSERT INTO shelf VALUES (:id)"), {"id": event.id})
+
+    test = HandlerTest(create, add, database=fresh_url("mariadb"))
+    test.given({"type": "t"}).handle().restart().handle().expect_rows("SELECT id FROM shelf", [("1",)])
+    test.close()
+
+
 class Pipe:
     open = True
 
