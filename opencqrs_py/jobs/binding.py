@@ -10,6 +10,7 @@ from opencqrs_py.errors import JobError
 from opencqrs_py.jobs.rules import JobRule
 from opencqrs_py.model.choices import JobTransaction
 from opencqrs_py.model.job import Job, JobContext, JobPage
+from opencqrs_py.model.naming import counted
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.processing.awaiting import complete, finish
 from opencqrs_py.processing.binding import Work, with_arguments
@@ -84,17 +85,25 @@ def bind_job(job: Job, rule: JobRule, injector: Injector) -> BoundJob:
 
     Raises:
         HandlerSignatureError: OCQ-201 to OCQ-205, naming the place, the parameter and the right form.
-        JobError: OCQ-660, if pages or items are to have their own transactions, and there are none.
+        JobError: OCQ-660, if pages or items are to have their own transactions, and there are none; of a call for ids
+            that the job does not take.
     """
     signature = read_signature(job.call, job.place, injector, JOB)
     bound = with_arguments(job.call, signature, injector, job.place)
     input_ = None if job.mark.input is None else _bound_input(job.mark.input, injector)
-    if rule.transaction is not JobTransaction.RUN and input_ is None and not signature.asks_for(Kind.JOB):
+    takes_no_ids = input_ is None and not signature.asks_for(Kind.JOB)
+    if rule.transaction is not JobTransaction.RUN and takes_no_ids:
         what = f"job '{job.name}' is to run by {rule.transaction.value}, but it has no input and takes no ids"
         fix = f'write @job("{job.name}", input=…), or leave jobs.{job.name}.transaction out'
         raise JobError("OCQ-660", what, job.place, fix)
 
     def call(context: JobContext, work: Work) -> None:
+        if takes_no_ids and context.ids:
+            what = (
+                f"the run is for {counted(len(context.ids), 'id')}, but job '{job.name}' has no input and takes no ids"
+            )
+            fix = "run it without ids; or let it take a JobContext, and do its work for those in JobContext.ids only"
+            raise JobError("OCQ-660", what, job.place, fix)
         complete(bound(context, None, None, work))
 
     return BoundJob(job, rule, call, signature.transactional, input_)

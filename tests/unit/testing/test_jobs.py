@@ -16,6 +16,7 @@ from sqlalchemy.exc import OperationalError
 from opencqrs_py import AfterCommit, JobContext, job, on_start
 from opencqrs_py.adapters.sql import Database
 from opencqrs_py.adapters.sql.snapshots import table_rows
+from opencqrs_py.errors import JobError
 from opencqrs_py.testing import JobTest, assert_idempotent
 
 
@@ -104,6 +105,17 @@ def test_a_call_after_the_commit_that_raises_fails_the_test() -> None:
         assert raised.traceback[-1].name == "send"
     test.advance(0)
     assert {run.status.value for run in test.runs} == {"succeeded"}
+
+
+@job("cleans")
+def cleans() -> None:
+    pytest.fail("it would clean everything")
+
+
+def test_a_run_for_ids_of_a_job_that_takes_none_fails() -> None:
+    told = r"^\[OCQ-660\] the run is for 2 ids, but job 'cleans' has no input and takes no ids\n"
+    with pytest.raises(JobError, match=told):
+        JobTest(cleans).run(7, 8)
 
 
 class Letters:
