@@ -349,6 +349,17 @@ def test_rows_with_the_same_key_are_found_beside_one_that_cannot_be_sorted(
         bulk.upsert(connection, "shares", rows, keys="share")
 
 
+@pytest.mark.parametrize("kind", [pytest.param("mariadb", marks=pytest.mark.mariadb)])
+def test_what_does_not_fit_is_refused_by_a_server_that_would_cut_it(connection: Connection) -> None:
+    connection.execute(text("SET SESSION sql_mode = ''"))
+    with pytest.raises(DBAPIError, match="Data too long for column 'isbn'"):
+        bulk.upsert(connection, "loans", [{"isbn": "a" * 41, "loans": 1}], keys="isbn")
+    with pytest.raises(DBAPIError, match="Out of range value for column 'loans'"):
+        bulk.upsert(connection, "loans", [{"isbn": "a", "loans": 2**64}], keys="isbn")
+    assert connection.execute(select(LOANS)).all() == []
+    assert connection.execute(text("SELECT @@sql_mode")).scalar_one() == ""
+
+
 def test_a_key_of_zero_is_a_key_like_others(connection: Connection) -> None:
     for text_ in ("first", "second"):
         rows = [{"number": key, "text": f"{text_} {key}"} for key in (0, 1, 2)]

@@ -434,6 +434,23 @@ def test_what_a_table_without_transactions_keeps_of_a_failed_event_is_reported(
 
 
 @MARIADB
+def test_a_server_that_cuts_values_is_warned_of_once(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Two keys that are cut become one, and nothing else would show that."""
+    lenient = make_url(url).update_query_dict({"init_command": "SET sql_mode = ''"})
+    for place in (url, lenient.render_as_string(hide_password=False)):
+        database = Database(place)
+        for _ in range(2):
+            with DatabaseTransactions(database).begin():
+                pass
+        database.close()
+        warned = [record.getMessage() for record in caplog.records]
+        assert len(warned) == (place != url)
+    assert warned[0].endswith(
+        "cuts what does not fit into a column, without an error: have sql_mode contain STRICT_TRANS_TABLES"
+    )
+
+
+@MARIADB
 def test_a_server_that_is_not_mariadb_is_refused(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     with database.reading() as connection:
         monkeypatch.setattr(connection.dialect, "is_mariadb", False)

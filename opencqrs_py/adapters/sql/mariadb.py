@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
@@ -32,6 +33,8 @@ from opencqrs_py.model.partition import Partition
 
 if TYPE_CHECKING:
     from opencqrs_py.adapters.sql.shadows import Shadows
+
+logger = logging.getLogger("opencqrs.store")
 
 # Errors that pass by themselves: out of disk, memory, connections or locks, shutdown, broken connections, lock waits,
 # deadlocks, a connection that was killed, too many of a user. From 2000 on, they are the client's own.
@@ -96,6 +99,8 @@ WHERE engine IN (SELECT engine FROM information_schema.engines WHERE transaction
 AND table_type = 'BASE TABLE' AND table_schema NOT IN ('mysql', 'sys', 'performance_schema', 'information_schema')
 ORDER BY table_schema <> DATABASE(), 1 LIMIT 5
 """
+
+_lenient: set[str] = set()  # the databases of which this process has warned
 
 _LOCKED = "@opencqrs_turn"  # a variable of the connection: it holds the append lock already
 # Our own appends hold the lock already; the trigger is for other programs. It fires before the first position is given,
@@ -378,6 +383,13 @@ class MariaDbDialect(Dialect):
         """
         if self.in_transaction(driver) is None:
             return
+        mode, label = getattr(unit.connection.dialect, "_sql_mode", None), unit.database.label
+        if mode is not None and "STRICT_" not in mode and label not in _lenient:
+            _lenient.add(label)
+            text = (
+                "%s cuts what does not fit into a column, without an error: have sql_mode contain STRICT_TRANS_TABLES"
+            )
+            logger.warning(text, label)
         send, guard = driver.query, unit.database.shadow_guard
 
         def query(statement: str | bytes, *arguments: Any) -> Any:
@@ -632,13 +644,15 @@ def _check_size(connection: Connection, row: Row) -> None:
         raise EventStoreError("OCQ-306", what, f"event {row[0]!r} of {row[1]!r}", fix)
 
 
-_ZERO_IS_ZERO = "SET STATEMENT sql_mode = CONCAT(@@sql_mode, ',NO_AUTO_VALUE_ON_ZERO') FOR "
-
-
 def _into(write: BulkWrite) -> str:
-    """Return the beginning of the statement, in which a 0 that is written to a column that counts on stays one."""
+    """Return the beginning of the statement, which changes no value, whatever the server's mode is.
+
+    Otherwise it would cut texts and numbers that do not fit, and make a 0 in a column that counts on the next number.
+    """
     counts_on = any(write.shape.columns.get(name, {}).get("autoincrement") is True for name in write.columns)
-    return f"{_ZERO_IS_ZERO if counts_on else ''}INSERT INTO {write.table} ({write.listed(list(write.columns))})"
+    modes = ",STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO" if counts_on else ",STRICT_ALL_TABLES"
+    exact = f"SET STATEMENT sql_mode = CONCAT(@@sql_mode, '{modes}') FOR"
+    return f"{exact} INSERT INTO {write.table} ({write.listed(list(write.columns))})"
 
 
 def _on_duplicate(write: BulkWrite) -> str:

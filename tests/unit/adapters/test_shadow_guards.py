@@ -35,6 +35,7 @@ INSIDE = {
     "INSERT INTO loan VALUES (1)": {"loan"},
     "SET STATEMENT max_statement_time = 5 FOR INSERT INTO loan VALUES (1)": {"loan"},
     "SET STATEMENT sql_mode = 'a for b' FOR UPDATE loan SET n = 1": {"loan"},
+    "SET STATEMENT sql_mode = CONCAT(@@sql_mode, ',STRICT_ALL_TABLES') FOR INSERT INTO loan VALUES (1)": {"loan"},
     "SET STATEMENT max_statement_time = 5 FOR SELECT * FROM loan": set(),
     "WITH old AS (SELECT 1)\nSELECT * FROM old": set(),
     "SET @n = 1": set(),
