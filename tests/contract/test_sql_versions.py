@@ -240,6 +240,27 @@ def test_where_a_backup_of_the_tables_was_restored_other_programs_take_turns_aga
     assert others_wait()
 
 
+@POSTGRESQL
+def test_a_log_whose_rows_are_all_hidden_is_not_taken_for_an_empty_one(database: Database, url: str) -> None:
+    SqlEventStore(database).append([event("1")])
+    with database.writing() as connection:
+        schema = connection.execute(text("SELECT current_schema()")).scalar_one()
+        for statement in (
+            "DO $$ BEGIN CREATE ROLE hidden LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$",
+            f'GRANT USAGE ON SCHEMA "{schema}" TO hidden',
+            "GRANT SELECT ON opencqrs_events, opencqrs_schema TO hidden",
+            "ALTER TABLE opencqrs_events ENABLE ROW LEVEL SECURITY",
+        ):
+            connection.execute(text(statement))
+    hidden = Database(make_url(url).set(username="hidden").render_as_string(hide_password=False))
+    with pytest.raises(EventStoreError, match=r"OCQ-304.*row level security hides all rows of opencqrs_events"):
+        SqlEventStore(hidden).head()
+    with database.writing() as connection:
+        connection.execute(text("CREATE POLICY all_of_them ON opencqrs_events FOR SELECT TO hidden USING (true)"))
+    assert SqlEventStore(hidden).head() == 1
+    hidden.close()
+
+
 @MARIADB
 def test_nobody_writes_without_the_row_by_which_writers_take_turns(
     database: Database, open_database: Callable[[], Database]

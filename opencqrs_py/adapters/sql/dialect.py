@@ -337,6 +337,10 @@ class Dialect(ABC):
         """Return the query that finds what ``turn_statements`` makes, empty if nothing but these leaves it out."""
         return ""
 
+    def find_hidden(self, database: Database) -> str:
+        """Return the query that finds something if all events are hidden from the user, empty where that cannot be."""
+        return ""
+
     def order_statements(self, database: Database, connection: Connection) -> tuple[str, ...]:
         """Return what brings the events of an older version of the table into the order of their ids."""
         return ()

@@ -263,6 +263,10 @@ class PostgresqlDialect(Dialect):
         return statements_in(database.schema).find_turns
 
     @override
+    def find_hidden(self, database: Database) -> str:
+        return statements_in(database.schema).find_hidden
+
+    @override
     def append_lock(self, database: Database) -> AbstractContextManager[Connection]:
         return self._locked(database, APPENDS)
 
@@ -520,6 +524,7 @@ class LogStatements:
     append_at_once: str  # takes the lock, too; gives -1 if transactions do not see what was written during the wait
     serialised: tuple[str, ...]  # the trigger, and the function of the statement before
     find_turns: str  # finds the trigger, if it is there and not disabled
+    find_hidden: str  # finds the table, if row level security is on for the user, and no policy shows a row
 
 
 def lock_in(schema: str | None, lock: int) -> int:
@@ -549,6 +554,12 @@ SELECT count(*), pg_notify('{channel}', max(position) || ' ' || {number}) FROM f
         ),
         find_turns=f"""
 SELECT 1 FROM pg_trigger WHERE tgrelid = '{table}'::regclass AND tgname = '{EVENTS.name}_in_turn' AND tgenabled <> 'D'
+""",  # noqa: S608 our own names
+        find_hidden=f"""
+SELECT 1 FROM pg_class WHERE oid = '{table}'::regclass AND row_security_active(oid) AND NOT EXISTS (
+    SELECT 1 FROM pg_policy CROSS JOIN unnest(polroles) AS role WHERE polrelid = pg_class.oid AND polpermissive
+    AND polcmd IN ('r', '*') AND CASE role WHEN 0 THEN true ELSE pg_has_role(role, 'USAGE') END
+)
 """,  # noqa: S608 our own names
     )
 

@@ -232,22 +232,32 @@ class SchemaError(EventStoreError):
 def prepare(database: Database, table: Table) -> None:
     """See that ``table`` is there in the version that this package knows; harmless when several processes do it.
 
-    If it is, that takes one statement and waits for no writer.
+    If it is, that takes one statement, for a log on PostgreSQL three, and waits for no writer.
 
     Raises:
-        EventStoreError: OCQ-304, if the database's user may not read or create it; OCQ-311, if a newer package has
-            changed the table; OCQ-312, if MariaDB does not let us create the trigger that all who add events need, or
-            alter the table; OCQ-323, if the schema is missing and the user may not create it.
+        EventStoreError: OCQ-304, if the database's user may not read or create it, or sees no row of it; OCQ-311, if a
+            newer package has changed the table; OCQ-312, if MariaDB does not let us create the trigger that all who add
+            events need, or alter the table; OCQ-323, if the schema is missing and the user may not create it.
     """
     version = _recorded(database, table)
     newest = _newest(table)
     if version is None or version < newest:
         version = _bring_forward(database, table)
     elif table.name == EVENTS.name and version == newest:
+        _see_that_rows_show(database)
         _see_to_turns(database)
     if version > newest:
         what = f"the table {table.name} has version {version}, and this package knows versions up to {newest}"
         raise EventStoreError("OCQ-311", what, database.label, "update it: pip install --upgrade opencqrs-py")
+
+
+def _see_that_rows_show(database: Database) -> None:
+    """Refuse a log all of whose events are hidden from the user: it would look empty, and groups caught up with it."""
+    statement = database.dialect.find_hidden(database)
+    if statement and database.fetch(statement):
+        what = f"row level security hides all rows of {EVENTS.name} from this user: no policy lets it select any"
+        fix = f"ALTER TABLE {database.prefix}{EVENTS.name} DISABLE ROW LEVEL SECURITY, or a policy for the user"
+        raise EventStoreError("OCQ-304", what, database.label, fix)
 
 
 def _see_to_turns(database: Database) -> None:
