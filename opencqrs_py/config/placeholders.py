@@ -96,10 +96,12 @@ class Resolver:
         found = self.lookup(name)
         if found is not None:
             inner = self.text(found.text, (*stack, name))
-            return Found(inner.text, secret=True, values=inner.values | {inner.text}) if found.secret else inner
-        if default is None:
+        elif default is None:
             raise PlaceholderError(f"nothing is known of ${{{written}}}")
-        return self.text(default, (*stack, ""))
+        else:
+            inner = self.text(default, (*stack, ""))
+        is_secret = found.secret if found is not None else bool(inner.text) and holds_secret(name)
+        return Found(inner.text, secret=True, values=inner.values | {inner.text}) if is_secret else inner
 
 
 def _end_of(text: str, start: int) -> tuple[int, int]:

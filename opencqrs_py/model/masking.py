@@ -27,17 +27,23 @@ _SURE_WORDS = rf"password|passwd|passphrase|pwd|secret|{_KEYS}"
 _WORDS = rf"{_SURE_WORDS}|token|credential|signature|\bsas\b"
 _SECRET_KEY = re.compile(rf"{_WORDS}|(?:\A|[-_.])(?:auth|authorization|pass)\Z", re.IGNORECASE)
 _QUOTED = r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'"
-_VALUE = r"(?:\"[^\"]*\"|'[^']*'|\{[^}]*\}|[^&;\s]*)"
+_VALUE = rf"(?:{_QUOTED}|\{{[^}}]*\}}|[^&;\s]*)"
 
 # Each pattern matches what is kept, as its only group, and then what is hidden.
 _USER_TOKEN = re.compile(r"\b((?:eventsourcingdb(?:\+https?)?|esdb|https?):/?/?)[^\s]*(?=@)", re.IGNORECASE)
 _USER_PASSWORD = re.compile(r"(://[^:/@\s]*:).*(?=@)", re.DOTALL)
 _NO_SCHEME = re.compile(r"\A(?!jdbc:)([^:/@\s]*:)(?!/)[^\s]+(?=@)")
 _ORACLE = re.compile(r"(\bjdbc:oracle:\w+:[^/@\s]*/)(?!/)[^\s]*(?=@)", re.IGNORECASE)
-_PARAMETER = re.compile(rf"((?<![\w.-])[\w.-]*(?:{_WORDS})[\w.-]*\s?(?:=|%3D)\s?){_VALUE}", re.IGNORECASE)
+_NAMED = rf"[\w.-]*(?:{_WORDS})[\w.-]*"
+_QUERY = re.compile(rf"([?&]{_NAMED}=)[^&]*", re.IGNORECASE)  # where & alone ends a value
+_PARAMETER = re.compile(rf"((?<![\w.-]){_NAMED}\s?(?:=|%3D)\s?){_VALUE}", re.IGNORECASE)
 _SHORT_PARAMETER = re.compile(rf"([?&;](?:sig|sas|pass|pw|key|auth|authorization)=){_VALUE}", re.IGNORECASE)
 _OF_REDIS = re.compile(r"(\brediss?://)[^\s:/@]+(?=@)", re.IGNORECASE)  # a password alone
-_OF_URL = (_USER_TOKEN, _USER_PASSWORD, _NO_SCHEME, _ORACLE, _OF_REDIS, _PARAMETER, _SHORT_PARAMETER)
+_SECRET_NAME = rf"[^{{}}:]*(?:{_WORDS}|(?<![A-Za-z0-9])(?:auth|authorization|pass)(?=:))[^{{}}:]*"
+_DEFAULT = re.compile(  # of a placeholder; another placeholder may be part of it
+    rf"(\$\{{{_SECRET_NAME}:)(?:[^{{}}]|\{{[^{{}}]*\}})+(?=\}})", re.IGNORECASE
+)
+_OF_URL = (_DEFAULT, _USER_TOKEN, _USER_PASSWORD, _NO_SCHEME, _ORACLE, _OF_REDIS, _QUERY, _PARAMETER, _SHORT_PARAMETER)
 
 # Written by programs: fields of JSON and of Python, lines of YAML, headers of HTTP, arguments of commands. Before a
 # colon only what names a secret beyond doubt counts, and only a value that ends the phrase: "password: too long" stays.
@@ -56,8 +62,10 @@ _ARGUMENT = (
 _IN_TEXT = (
     r"(?i)\b((?:eventsourcingdb(?:\+https?)?|esdb|https?)://)[^\s/'\"]*(?=@)",
     r"(://[^:/@\s]*:)[^\s'\"]*(?=@)",
+    _DEFAULT,
     _ORACLE,
     _OF_REDIS,
+    rf"(?i)([?&]{_NAMED}=)(?:{_QUOTED})?[^&\s]*",
     _PARAMETER,
     _SHORT_PARAMETER,
     _FIELD,

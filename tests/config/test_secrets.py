@@ -12,7 +12,7 @@ from opencqrs_py.adapters.sql import Database
 from opencqrs_py.adapters.sql.connections import reason_of
 from opencqrs_py.cli.main import main
 from opencqrs_py.config import Settings
-from opencqrs_py.errors import EventStoreError
+from opencqrs_py.errors import ConfigurationErrors, EventStoreError
 from opencqrs_py.model.masking import forget, scrubbed
 from opencqrs_py.processing.exceptions import MOST_MESSAGE, message_of, plain_text
 
@@ -34,6 +34,7 @@ YAML = """
         spark.driver.extraJavaOptions: "-Dkey.password='CANARY 9' -Dx=1"
         signed: "https://a.example/x?sig=CANARY10&se=1"
         redis: "redis://:CANARY11@h:1/0"
+        defaulted: "x ${OTHER_PASSWORD:CANARY12}"
 """
 HANDLERS = """
 from opencqrs_py import event_handling
@@ -83,6 +84,31 @@ def test_what_is_not_secret_of_a_value_is_shown(secretive):
     assert conf["harmless"] == conf["indirect"] == "***"
     assert conf["sqlserver"] == "jdbc:sqlserver://h:1433;user=sa;password=***;x=1"
     assert conf["connection"] == "AccountName=a;AccountKey=***;EndpointSuffix=core.windows.net"
+
+
+def test_the_default_of_a_secret_placeholder_is_as_secret_as_its_value(project):
+    project.yaml("""
+        opencqrs.node.name: a ${OTHER_PASSWORD:CANARY1}
+        opencqrs.spark.master: local[${CORES:2}]
+    """)
+    configuration = project.load(overrides=["node.name=b ${OTHER_TOKEN:CANARY2}"])
+    assert configuration.settings.node.name == "b CANARY2"
+    assert configuration.value("node.name").value == "***"
+    assert [each.value for each in configuration.losers("node.name")] == ["a ${OTHER_PASSWORD:***}"]
+    assert configuration.value("spark.master").value == "local[2]"
+    assert scrubbed("CANARY2 on 2 cores") == "*** on 2 cores"
+
+
+def test_an_empty_default_of_a_secret_placeholder_hides_nothing(project):
+    project.yaml("opencqrs.node.name: node${OTHER_PASSWORD:}")
+    assert project.load().value("node.name").value == "node"
+
+
+def test_a_refused_value_does_not_show_the_default_of_a_secret_placeholder(project):
+    project.yaml("opencqrs.http.bind: x${OTHER_PASSWORD:CANARY}")
+    with pytest.raises(ConfigurationErrors) as caught:
+        project.load()
+    assert "CANARY" not in str(caught.value)
 
 
 def test_a_secret_in_another_part_of_a_url_is_hidden(project):

@@ -38,6 +38,13 @@ from opencqrs_py.model.masking import forget, holds_secret, mask_url, masked, re
         ("https://a.example/x?sv=1&sig=p&se=1", "https://a.example/x?sv=1&sig=***&se=1"),
         ("AccountName=a;AccountKey=p==;EndpointSuffix=x", "AccountName=a;AccountKey=***;EndpointSuffix=x"),
         ("-Dkey.password='p q' -Dx=1", "-Dkey.password=*** -Dx=1"),
+        ("postgresql://h/db?password=p;q&x=1", "postgresql://h/db?password=***&x=1"),
+        ("postgresql://h/db?x=1&sslpassword=p q", "postgresql://h/db?x=1&sslpassword=***"),
+        ('postgresql://h/db?password="p"q&x=1', "postgresql://h/db?password=***&x=1"),
+        ("host=h password='p\\' q' dbname=d", "host=h password=*** dbname=d"),
+        ("x ${DB_PASSWORD:p} ${DB_HOST:h}", "x ${DB_PASSWORD:***} ${DB_HOST:h}"),
+        ("${db.pass:${OTHER:p}q} ${compass:n}", "${db.pass:***} ${compass:n}"),
+        ("${DB_PASSWORD} ${DB_PASSWORD:}", "${DB_PASSWORD} ${DB_PASSWORD:}"),
     ],
 )
 def test_passwords_are_masked(url, shown):
@@ -72,6 +79,7 @@ def test_keys_that_speak_of_secrets_are_known(key, secret):
     ("url", "secrets"),
     [
         ("postgresql://u:p%40ss@h/db?api_key=k", {"p%40ss", "p@ss", "k"}),
+        ("postgresql://h/db?password=p;q&x=1", {"p;q", "p"}),
         ("eventsourcingdb://tok@h", {"tok"}),
         ("https://u:pass@h", {"u:pass", "pass"}),
         ("jdbc:sqlserver://h;password='a b'", {"a b"}),
@@ -90,6 +98,7 @@ def test_the_secrets_of_a_url_are_known_as_written_and_decoded(url, secrets):
         ("two: postgresql://u:a@h, http://b@h/x and d", "two: postgresql://u:***@h, http://***@h/x and d"),
         ('invalid dsn "host=h password=abc dbname=d"', 'invalid dsn "host=h password=*** dbname=d"'),
         ("abc true 12 ${DB_PASSWORD}", "abc true 12 ${DB_PASSWORD}"),
+        ('no "http://h?a=1&token=t;u" for "x"', 'no "http://h?a=1&token=*** for "x"'),
     ],
 )
 def test_texts_of_others_are_freed_of_secrets(text, shown):
