@@ -7,6 +7,7 @@ before anything is merged.
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,7 +24,7 @@ from typing_extensions import override
 from opencqrs_py.config.binding import Binder, Merged
 from opencqrs_py.config.entries import Entry, Layer, LayerKind, Nothing, Origin, OriginKind, keys_layer, parsed_json
 from opencqrs_py.config.files import FileReader, FileStack, is_there
-from opencqrs_py.config.keys import INLINE_JSON, FreeNames, index_of
+from opencqrs_py.config.keys import HOLDERS, INLINE_JSON, FreeNames, index_of
 from opencqrs_py.config.placeholders import Lookup, resolved_items
 from opencqrs_py.config.problems import Code, Findings
 from opencqrs_py.config.profiles import DEFAULT_PROFILE, is_profile_name
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 _IMPORT = ("config", "import_")
 _ACTIVE = ("profiles", "active")
+_END_OF_KEY = re.compile(r"[\s:]")
 _pinned: ContextVar[tuple[Mapping[str, object], ...]] = ContextVar("pinned", default=())
 _pinned_anywhere: dict[
     object, Mapping[str, object]
@@ -105,14 +107,23 @@ class ArgumentSource(LayeredSource):
         layers: list[Layer] = []
         for key, sign, text in (each.partition("=") for each in self.given.overrides):
             name, value = key.strip(), None if text.strip() == "null" else text
-            origin = Origin(OriginKind.ARGUMENT, f"--set {name}")
-            if name and sign:
-                layers.append(keys_layer({name: value}, origin))
+            begin = _END_OF_KEY.split(name, maxsplit=1)[0]  # what follows may be a secret value
+            needs_sign = begin != name and self._is_one_setting(begin)
+            if name and sign and not needs_sign:
+                layers.append(keys_layer({name: value}, Origin(OriginKind.ARGUMENT, f"--set {name}")))
                 continue
-            what = f"the argument --set {name} says no value" if name else "an argument --set has no key"
+            what = f"the argument --set {begin} says no value" if begin else "an argument --set has no key"
             fix = "write it like --set event-handling.groups.books.fetch.subject=/books"
-            self.findings.error(Code.ARGUMENT, what, origin, fix)
+            if needs_sign:
+                fix = f"write = between key and value: --set {begin}=…"
+            self.findings.error(Code.ARGUMENT, what, Origin(OriginKind.ARGUMENT, f"--set {begin}"), fix)
         return layers
+
+    def _is_one_setting(self, key: str) -> bool:
+        """Return whether a key names a setting with a value, and does not end with a free name."""
+        index = index_of(self.settings_cls)
+        path = index.path_of(key, FreeNames())
+        return path is not None and path[:-1] not in index.maps and index.at(path).kind not in HOLDERS
 
 
 class InlineJsonSource(LayeredSource):

@@ -453,11 +453,29 @@ def test_groups_that_settings_cannot_tell_apart_are_an_error(project):
         ("spark.master", "the argument --set spark.master says no value"),
         ("=x", "an argument --set has no key"),
         ("", "an argument --set has no key"),
+        (":x", "an argument --set has no key"),
+        ("event-store.api-token:CANARY", "the argument --set event-store.api-token says no value"),
+        ("event-store.api-token:CANARY==", "the argument --set event-store.api-token says no value"),
+        ("event-store.api-token CANARY", "the argument --set event-store.api-token says no value"),
+        ("event-store: api-token: CANARY", "the argument --set event-store says no value"),
     ],
 )
 def test_an_argument_needs_key_and_value(project, override, what):
     error = project.error(overrides=[override])
     assert (error.code, error.what) == ("OCQ-110", what)
+    assert "CANARY" not in str(error)
+
+
+def test_an_argument_with_another_sign_is_told_the_right_one(project):
+    error = project.error(overrides=["http.token:CANARY=="])
+    assert error.fix == "write = between key and value: --set http.token=…"
+
+
+def test_a_free_name_in_an_argument_may_hold_a_colon(project):
+    overrides = ["spark.conf.a:b=c", "event-handling.groups.a:b.fetch.subject=/x"]
+    settings = project.load(overrides=overrides).settings
+    assert settings.spark.conf == {"a:b": "c"}
+    assert settings.event_handling.groups["a:b"].fetch.subject == "/x"
 
 
 def test_a_line_in_dotenv_that_is_no_variable_is_an_error(project):
