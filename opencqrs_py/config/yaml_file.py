@@ -16,6 +16,7 @@ import yaml
 
 from opencqrs_py.config.entries import Entry, Nothing, Origin, Value
 from opencqrs_py.config.problems import MOST_LEVELS, MOST_NODES, Code, Findings
+from opencqrs_py.model.masking import holds_secret
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _NULLS = frozenset({"~", "null", "Null", "NULL"})
@@ -109,13 +110,14 @@ class _Reader:
         self, node: yaml.Node, key: tuple[str, ...], places: tuple[Origin, ...], ancestors: tuple[int, ...]
     ) -> Iterator[Entry]:
         origin = self.at(node.start_mark)
-        if key and not node.tag.startswith(_YAML_TAG):
-            what, fix = f"the YAML tag {node.tag} is not known", "remove the tag, or put the text in quotes"
-            self.findings.error(Code.FILE_UNREADABLE, what, origin, fix)
-        elif isinstance(node, yaml.ScalarNode):
+        if key and self._has_unknown_tag(node, key):
+            return
+        if isinstance(node, yaml.ScalarNode):
             yield Entry(key, _scalar(node), origin, places)
         elif isinstance(node, yaml.SequenceNode):
             self._count(node)
+            if [item for item in node.value if self._has_unknown_tag(item, key)]:
+                return
             is_flat = all(isinstance(item, yaml.ScalarNode) for item in node.value)
             yield Entry(key, tuple(map(_scalar, node.value)) if is_flat else Nothing.NESTED_LIST, origin, places)
         elif len(key) > MOST_LEVELS or (not node.value and key):  # a key that is too long is refused when it is bound
@@ -124,6 +126,16 @@ class _Reader:
             for name, value in self._pairs(node, ancestors).values():
                 inside = (*key, name.value), (*places, self.at(name.start_mark)), (*ancestors, id(node))
                 yield from self._entries(value, *inside)
+
+    def _has_unknown_tag(self, node: yaml.Node, key: tuple[str, ...]) -> bool:
+        """Return, and report, whether a value has a tag; a tag alone is a text without quotes, which may be secret."""
+        if node.tag.startswith(_YAML_TAG):
+            return False
+        what, fix = f"the YAML tag {node.tag} is not known", "remove the tag, or put the text in quotes"
+        if holds_secret(key[-1]) or not node.value:
+            what, fix = "a text that begins with ! is not in quotes", "put it in quotes"
+        self.findings.error(Code.FILE_UNREADABLE, what, self.at(node.start_mark), fix)
+        return True
 
     def _pairs(self, node: yaml.Node, ancestors: tuple[int, ...]) -> dict[str, _Pair]:
         """Return the keys with their values, those of ``<<`` where the mapping does not have them itself."""

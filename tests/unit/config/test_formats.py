@@ -74,7 +74,12 @@ def test_yaml(text, entries):
         ("a: {<<: text, b: 1}", "<< is followed by the text text, not by a section", "f:1:9"),
         ("a: &a {<<: *a}", "an alias refers to what it stands in", "f:1:4"),
         ("? [a]\n: b", "a key is a list or a section", "f:1:3"),
-        ("a: !x {}", "the YAML tag !x is not known", "f:1:4"),
+        ("a: !x {b: c}", "the YAML tag !x is not known", "f:1:4"),
+        ("a: !env B", "the YAML tag !env is not known", "f:1:4"),
+        ("a: [b, !env C]", "the YAML tag !env is not known", "f:1:8"),
+        ("a: !CANARY", "a text that begins with ! is not in quotes", "f:1:4"),
+        ("a: [!CANARY, b]", "a text that begins with ! is not in quotes", "f:1:5"),
+        ("api-token: !CANARY x", "a text that begins with ! is not in quotes", "f:1:12"),
         ("a: 1\na: 2", "the key a stands there twice, first in line 1", "f:2:1"),
     ],
 )
