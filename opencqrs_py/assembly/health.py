@@ -11,7 +11,7 @@ from typing import Any
 
 from opencqrs_py.assembly.job_health import JobHealth
 from opencqrs_py.control.records import Wanted
-from opencqrs_py.model.naming import listed
+from opencqrs_py.model.naming import in_one_line, listed
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import PartitionStatus, ProcessorState
 from opencqrs_py.processing.notices import in_words
@@ -261,7 +261,7 @@ def _error(status: PartitionStatus) -> str:
     failure = status.failure
     if failure is None:
         return f": {status.error}" if status.error else ""
-    event = f"event {failure.event_id} ({failure.event_type}) at position {failure.position}"
+    event = in_one_line(f"event {failure.event_id} ({failure.event_type}) at position {failure.position}")
     attempt = f" on attempt {failure.attempts}" if failure.attempts else ""
     return f" at {event}{attempt}: {failure.last_error}"
 

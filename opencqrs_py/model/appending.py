@@ -9,7 +9,7 @@ from typing import NamedTuple, Self
 from opencqrs_py.errors import PreconditionFailedError
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.json_text import read_json
-from opencqrs_py.model.naming import listed
+from opencqrs_py.model.naming import in_one_line, listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,8 @@ class Clashes:
             parts = [] if found is None else _differing(event, found)
             if parts:
                 self._count += 1
-                self._first = self._first or f"event {event.id} of source {event.source}, with other {listed(parts)}"
+                named = in_one_line(f"event {event.id} of source {event.source}")
+                self._first = self._first or f"{named}, with other {listed(parts)}"
 
     @property
     def message(self) -> str:
@@ -129,7 +130,7 @@ def check(preconditions: Iterable[Precondition], newest: Callable[[str], str | N
         fault = _fault(precondition, found)
         if fault:
             has = "it has no event" if found is None else f"the id of its newest event is '{found}'"
-            what = f"the subject '{precondition.subject}' {fault}: {has}"
+            what = in_one_line(f"the subject '{precondition.subject}' {fault}: {has}")
             fix = "read the subject's events, decide again and append again"
             raise PreconditionFailedError("OCQ-320", what, where, fix)
 

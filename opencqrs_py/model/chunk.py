@@ -10,6 +10,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple, overload
 
 from opencqrs_py.model.event import Event, Metadata
+from opencqrs_py.model.naming import in_one_line
 
 EventRow = tuple[Any, ...]
 """Position, type and payload; then the subject, if it is needed, and then the time."""
@@ -293,4 +294,4 @@ class _Glimpse(Event):
         try:
             return self._read.label
         except Exception:  # an unavailable store must not hide what is reported about the event
-            return f"event at position {self.position} ({self.type})"
+            return in_one_line(f"event at position {self.position} ({self.type})")

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from opencqrs_py.errors import EventFormatError
 from opencqrs_py.model.json_text import read_json
+from opencqrs_py.model.naming import in_one_line
 from opencqrs_py.model.times import moment_of
 
 _FIX_DATA = "fix the event where it is stored, or use a handler that takes the raw Event and reads no data"
@@ -113,4 +114,4 @@ class Event(_Columns):
     @property
     def label(self) -> str:
         """How messages name the event."""
-        return f"event {self.id} at position {self.position} ({self.type}, {self.subject})"
+        return in_one_line(f"event {self.id} at position {self.position} ({self.type}, {self.subject})")

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from opencqrs_py.errors import InboxError
 from opencqrs_py.model.event import Event
-from opencqrs_py.model.naming import counted, storable
+from opencqrs_py.model.naming import counted, in_one_line, storable
 from opencqrs_py.model.times import in_milliseconds
 
 MOST_ATTEMPTS = 100_000
@@ -301,6 +301,6 @@ def too_many(entry: InboxEntry, most: int) -> InboxError:
 
 
 def _full(entry: InboxEntry, what: str, setting: str) -> InboxError:
-    where = f"group '{entry.group}', event {entry.event_id} at position {entry.position}"
+    where = f"group '{entry.group}', event {in_one_line(entry.event_id)} at position {entry.position}"
     fix = f"look at opencqrs inbox list --group {entry.group}; retry or skip what is there, or raise {setting}"
     return InboxError("OCQ-601", f"the inbox is full: {what}", where, fix)

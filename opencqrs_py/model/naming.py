@@ -60,6 +60,11 @@ def listed(names: Iterable[str]) -> str:
     return f"{shown} and {left} more" if left > 0 else shown
 
 
+def in_one_line(text: str) -> str:
+    """Return a text of others with line ends and control characters as escapes: it cannot look like a line of ours."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
 def storable(text: str, length: int | None = None) -> str:
     """Return the text without characters that databases refuse: U+0000 and lone surrogates."""
     if length is None and text.isascii() and "\0" not in text:

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from opencqrs_py.model.choices import OnExhausted
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.inbox import AttemptError, GivenUp, InboxEntry, InboxStatus, as_entry
+from opencqrs_py.model.naming import in_one_line
 from opencqrs_py.model.outcome import Failure, Origin
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, FailureRecord
@@ -97,19 +98,20 @@ def is_used_up_by_crashes(entry: InboxEntry, back_off: BackOff) -> bool:
 
 def lost(entry: InboxEntry, now: datetime) -> InboxEntry:
     """Return the entry of an event that is no longer in the log."""
-    what = f"the log does not have event {entry.event_id} of {entry.event_source} at position {entry.position} any more"
+    event = in_one_line(f"event {entry.event_id} of {entry.event_source} at position {entry.position}")
+    what = f"the log does not have {event} any more"
     return entry.failed(AttemptError(in_milliseconds(now), what), InboxStatus.UNDECODABLE, None)
 
 
 def unwanted(entry: InboxEntry, now: datetime) -> InboxEntry:
     """Return the entry of an event that no handler takes any more."""
-    what = f"no handler of the group takes events of the type {entry.event_type} any more"
+    what = f"no handler of the group takes events of the type {in_one_line(entry.event_type)} any more"
     return entry.failed(AttemptError(in_milliseconds(now), what), InboxStatus.UNDECODABLE, None)
 
 
 def report_lost(partition: Partition, entry: InboxEntry) -> None:
     """Log that an entry waits for a person, since its event is no longer in the log, or no handler takes it."""
-    what = f"event {entry.event_id} of sequence {entry.sequence_id!r} waits for a person"
+    what = f"event {in_one_line(entry.event_id)} of sequence {entry.sequence_id!r} waits for a person"
     logger.error("[%s %s] %s: %s", entry.group, partition, what, entry.reason)
 
 

@@ -27,6 +27,7 @@ from opencqrs_py.cli.options import Integer, ProjectOptions, format_option, proj
 from opencqrs_py.cli.output import clean, print_json, stderr, stdout
 from opencqrs_py.errors import DatabaseFileGoneError, ExplainedError
 from opencqrs_py.model.event import Event
+from opencqrs_py.model.masking import scrubbed
 from opencqrs_py.model.naming import counted
 from opencqrs_py.model.progress import Skip
 from opencqrs_py.model.selection import Selection
@@ -250,4 +251,4 @@ def print_skips(skips: Sequence[Skip]) -> None:
         where = f"({skip.event_type}, {skip.subject})"
         attempts = counted(skip.attempts, "attempt")
         line = f"{head} {where} skipped after {attempts} at {skip.skipped_at}: {skip.reason}"
-        stdout().print(clean(line), markup=False, soft_wrap=True)
+        stdout().print(on_one_line(scrubbed(line)), markup=False, soft_wrap=True)

@@ -27,6 +27,11 @@ def event(**fields: object) -> Event:
     return Event(**(usual | fields))  # type: ignore[arg-type]
 
 
+def test_a_message_names_an_event_in_one_line_whatever_its_attributes_hold() -> None:
+    named = event(id="1\nall is well", type="a\tb", subject="/\x1b[2J\u202e").label
+    assert named == r"event 1\nall is well at position 12 (a\tb, /\x1b[2J\u202e)"
+
+
 def test_data_and_metadata_belong_to_whoever_looks_at_them() -> None:
     read = event()
     read.data["isbn"] = "2"

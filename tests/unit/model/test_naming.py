@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from opencqrs_py.model.inbox import InboxEntry, InboxStatus, too_long, too_many
-from opencqrs_py.model.naming import counted
+from opencqrs_py.model.naming import counted, in_one_line
 
 
 @pytest.mark.parametrize(
@@ -30,3 +30,8 @@ def test_a_full_inbox_says_how_much_waits(most: int, events: str, sequences: str
     entry = InboxEntry("loans", "ada", 7, "id", "s", "/a", "t", InboxStatus.PENDING, "2026-01-01T00:00:00+00:00")
     assert too_long(entry, most).what == f"the inbox is full: sequence 'ada' has {events} waiting"
     assert too_many(entry, most).what == f"the inbox is full: the group has {sequences} waiting"
+
+
+@pytest.mark.parametrize(("text", "line"), [("a b ü", "a b ü"), ("a\r\nb\x00\u2028", r"a\r\nb\x00\u2028")])
+def test_a_text_in_one_line(text: str, line: str) -> None:
+    assert in_one_line(text) == line
