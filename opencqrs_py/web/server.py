@@ -12,6 +12,7 @@ import os
 import re
 import socket
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -24,6 +25,9 @@ from typing import Any, Protocol
 
 from typing_extensions import override
 
+from opencqrs_py.model.naming import in_one_line
+from opencqrs_py.processing.exceptions import MOST_CHARACTERS, plain_text
+
 _log = logging.getLogger("opencqrs.http")
 
 TEXT = "text/plain; charset=utf-8"
@@ -35,6 +39,7 @@ MOST_BODY = 65_536
 """Bytes that a request may send along."""
 _MOST_THROWN = 1 << 20  # bytes of a request that are read and thrown away, so that its sender reads the answer
 _MOST_DIGITS = 18  # of a length
+_MOST_SHOWN = 500  # characters of a request in a log
 _BUSY = (
     b"HTTP/1.0 503 Service Unavailable\r\nServer: opencqrs\r\nContent-Type: text/plain; charset=utf-8\r\n"
     b"Connection: close\r\nRetry-After: 1\r\n\r\ntoo many requests at once\n"
@@ -155,7 +160,7 @@ class HttpServer:
                 self._listener.handle_request()
                 self._listener.cut()
             except Exception:  # such as no more threads or files: the next request may find some
-                _log.warning("a request could not be taken", exc_info=True)
+                _log.warning("a request could not be taken\n%s", _trace())
                 self._stopping.wait(_POLL_SECONDS)
 
 
@@ -212,7 +217,7 @@ class _Listener(ThreadingHTTPServer):
 
     @override
     def handle_error(self, request: Any, client_address: Any) -> None:
-        _log.debug("a request of %s ended early", client_address, exc_info=True)
+        _log.debug("a request of %s ended early\n%s", client_address, _trace())
 
     def cut(self, older_than: float | None = None) -> None:
         """End the connections of requests that take too long."""
@@ -259,7 +264,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     @override
     def log_message(self, format: str, *args: Any) -> None:
-        _log.debug("%s %s", self.address_string(), format % args)
+        if _log.isEnabledFor(logging.DEBUG):
+            _log.debug("%s %s", self.address_string(), _shown(format % args))
 
     def _answer(self) -> Answer:
         path, _, query = self.path.partition("?")
@@ -278,7 +284,7 @@ class _Handler(BaseHTTPRequestHandler):
             assert branch is not None  # noqa: S101 for the type checker
             return branch.answer(Request(method, path, query, self.headers, body))
         except Exception:
-            _log.warning("%s could not be answered", path, exc_info=True)
+            _log.warning("%s could not be answered\n%s", _shown(path), _trace())
             return text_answer(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error; the log of this process has it")
 
     def _not_found(self) -> Answer:
@@ -324,6 +330,16 @@ class _Handler(BaseHTTPRequestHandler):
         left = min(self._length() or 0, _MOST_THROWN)
         while left and (part := self.rfile.read(min(left, MOST_BODY))):
             left -= len(part)
+
+
+def _shown(text: str) -> str:
+    """Return what a client has sent as logs show it: one line, without secrets."""
+    return in_one_line(plain_text(text, _MOST_SHOWN))
+
+
+def _trace() -> str:
+    """Return the error in hand with its trace, without secrets; the log may be one that prints no ``exc_info``."""
+    return plain_text(traceback.format_exc().rstrip(), MOST_CHARACTERS)
 
 
 def _not_allowed(methods: Sequence[str]) -> Answer:

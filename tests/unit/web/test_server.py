@@ -13,7 +13,7 @@ from threading import Event, Thread
 
 import pytest
 
-from opencqrs_py.web.server import Branch, HttpServer, text_answer
+from opencqrs_py.web.server import Answer, Branch, HttpServer, text_answer
 
 LONG = 60.0
 Serve = Callable[..., HttpServer]
@@ -196,6 +196,29 @@ def test_one_who_sends_a_body_too_slowly_is_cut_off(serve):
         found = b"".join(iter(lambda: slow.recv(4096), b""))
     assert not found.startswith(b"HTTP/1.0 202")
     assert asked(server)[0] == 200
+
+
+def test_the_log_has_why_a_path_could_not_be_answered_without_secrets(serve, caplog):
+    def broken(_: str) -> Answer:
+        raise ValueError("postgresql://u:CANARY@h is away")
+
+    assert asked(serve(routes={"/away": broken}), path="/away?token=CANARY")[0] == 500
+    (record,) = caplog.records
+    first, *trace = record.getMessage().splitlines()
+    assert first == "/away could not be answered"
+    assert trace[0] == "Traceback (most recent call last):"
+    assert trace[-1] == "ValueError: postgresql://u:***@h is away"
+    assert record.exc_info is None
+
+
+def test_what_a_client_sends_is_logged_in_one_line_without_secrets(serve, caplog):
+    with caplog.at_level(logging.DEBUG):
+        sent(serve(), b"GET /a\x1b[2J\rforged&token=CANARY HTTP/1.0\r\n\r\n")
+        sent(serve(), b"GET /" + b"a" * 60_000 + b" HTTP/1.0\r\n\r\n")
+    first, second = (record.getMessage() for record in caplog.records)
+    assert r"/a\x1b[2J\x0dforged&token=***" in first
+    assert "CANARY" not in first
+    assert len(second) < 1_000
 
 
 def test_an_access_is_no_record_of_everyday(serve, caplog):
