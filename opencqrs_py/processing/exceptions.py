@@ -83,7 +83,8 @@ MOST_NAME = 200
 MOST_MESSAGE = 4_000
 MOST_LABEL = 1_000
 _CODE = re.compile(r"OCQ-\d{3}")
-_MARGIN = 1_000  # characters around the cut, within which a divided secret is still found
+_MARGIN = 4_000  # characters of the longest secret that is found where a text is cut
+_MOST_LOOKED_AT = 20_000  # characters at each end of a text, most of which may be secrets
 
 # Control characters except tab and line end: databases refuse NUL, terminals act on others.
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"}
@@ -180,12 +181,35 @@ def plain_text(text: str, most: int) -> str:
     exact = str.__str__(text)  # no method that a subclass of ``str`` overrides is called
     if len(exact) > most:
         tail = most // 3
-        head, end = scrubbed(exact[: most - tail + _MARGIN]), scrubbed(exact[-tail - _MARGIN :])
-        exact = f"{head[: most - tail]} … ({len(exact):,} characters in all) … {end[-tail:]}"
+        head, end = _scrubbed_begin(exact, most - tail), _scrubbed_end(exact, tail)
+        exact = f"{head} … ({len(exact):,} characters in all) … {end}"
     else:
         exact = scrubbed(exact)
     whole = exact.replace("\r\n", "\n").encode("utf-8", "backslashreplace").decode("utf-8")
     return whole.translate(_CONTROLS)
+
+
+def _scrubbed_begin(text: str, most: int) -> str:
+    """Return the first characters of a text without secrets, and without the beginning of one that is cut."""
+    looked_at = most + _MARGIN
+    while looked_at < len(text):
+        found = scrubbed(text[:looked_at])
+        sure = len(found) - _MARGIN  # which gets shorter with each secret that is hidden
+        if sure >= most or looked_at > _MOST_LOOKED_AT:
+            return found[: max(0, min(sure, most))]
+        looked_at *= 2
+    return scrubbed(text)[:most]
+
+
+def _scrubbed_end(text: str, most: int) -> str:
+    """Return the last characters of a text without secrets, and without the end of one that is cut."""
+    looked_at = most + _MARGIN
+    while looked_at < len(text):
+        found = scrubbed(text[-looked_at:])[_MARGIN:]
+        if len(found) >= most or looked_at > _MOST_LOOKED_AT:
+            return found[-most:]
+        looked_at *= 2
+    return scrubbed(text)[-most:]
 
 
 class _Unreadable(NamedTuple):

@@ -164,6 +164,18 @@ def test_a_secret_at_the_cut_of_a_long_text_is_hidden(secretive, before):
     assert "RY0" not in plain_text(text, MOST_MESSAGE)
 
 
+@pytest.mark.parametrize("length", [20, 700, 3_000])
+@pytest.mark.parametrize("count", [3, 40])
+def test_no_part_of_a_secret_that_a_long_text_repeats_is_shown(project, length, count):
+    token = "CANARY" * (length // 6)
+    project.yaml(f"opencqrs.event-store.api-token: {token}")
+    project.load()
+    for before in range(0, length, length // 5):
+        for text in (f"[{token}] ", f"postgresql://u:{token}@h "):
+            shown = plain_text(f"{' ' * before}{text * count}", MOST_MESSAGE)
+            assert "ANAR" not in shown
+
+
 def test_a_worker_knows_the_secrets_that_its_recipe_brings(secretive):
     blueprint = Application.from_project(secretive.folder).blueprint
     forget()
