@@ -33,8 +33,9 @@ _VALUE = rf"(?:{_QUOTED}|\{{[^}}]*\}}|[^&;\s]*)"
 _USER_TOKEN = re.compile(r"\b((?:eventsourcingdb(?:\+https?)?|esdb|https?):/?/?)[^\s]*(?=@)", re.IGNORECASE)
 _USER_PASSWORD = re.compile(r"(://[^:/@\s]*:).*(?=@)", re.DOTALL)
 _NO_SCHEME = re.compile(r"\A(?!jdbc:)([^:/@\s]*:)(?!/)[^\s]+(?=@)")
-_ORACLE = re.compile(r"(\bjdbc:oracle:\w+:[^/@\s]*/)(?!/)[^\s]*(?=@)", re.IGNORECASE)
-_NAMED = rf"[\w.-]*(?:{_WORDS})[\w.-]*"
+_ORACLE = re.compile(r"(\bjdbc:oracle:\w+:[^/@\s]{0,200}/)(?!/)[^\s]{0,2000}(?=@)", re.IGNORECASE)
+_NAME = r"(?:[\w.-]|%5F|%2D)++"  # read once: others write the texts, and may make them costly
+_NAMED = rf"(?=[\w.-]*?(?:{_WORDS})){_NAME}"
 _QUERY = re.compile(rf"([?&]{_NAMED}=)[^&]*", re.IGNORECASE)  # where & alone ends a value
 _PARAMETER = re.compile(rf"((?<![\w.-]){_NAMED}\s?(?:=|%3D)\s?){_VALUE}", re.IGNORECASE)
 _SHORT_PARAMETER = re.compile(rf"([?&;](?:sig|sas|pass|pw|key|auth|authorization)=){_VALUE}", re.IGNORECASE)
@@ -47,10 +48,10 @@ _OF_URL = (_DEFAULT, _USER_TOKEN, _USER_PASSWORD, _NO_SCHEME, _ORACLE, _OF_REDIS
 
 # Written by programs: fields of JSON and of Python, lines of YAML, headers of HTTP, arguments of commands. Before a
 # colon only what names a secret beyond doubt counts, and only a value that ends the phrase: "password: too long" stays.
-_FIELD = rf"(?i)((?P<quote>[\"'])(?:[\w.-]*(?:{_WORDS})[\w.-]*|auth|authorization|pass)(?P=quote)\s*:\s*)(?:{_QUOTED})"
+_FIELD = rf"(?i)((?P<quote>[\"'])(?:{_NAMED}|auth|authorization|pass)(?P=quote)\s*:\s*)(?:{_QUOTED})"
 _NO_VALUE = r"(?!(?:yes|no|str|bytes|none|null|true|false)\b)"
 _LAST = r"[^\s,;()\[\]{}]+(?=\s*(?:[,;)\]}\n]|\Z))"
-_LINE = rf"(?i)((?<![\w.-])[\w.-]*(?:{_SURE_WORDS})[\w.-]*:[ \t]+){_NO_VALUE}(?:{_QUOTED}|{_LAST})"
+_LINE = rf"(?i)((?<![\w.-])(?=[\w.-]*?(?:{_SURE_WORDS})){_NAME}:[ \t]+){_NO_VALUE}(?:{_QUOTED}|{_LAST})"
 _HEADER = r"(?i)(\bAuthorization\s*[:=]\s*(?:(?:Bearer|Basic|Token)\s+)?)[^\s\"',;)]+"
 _BEARER = r"(\bBearer\s+)(?=[^\s\"',;)]*[0-9])[^\s\"',;)]+"
 _ARGUMENT = (
@@ -60,8 +61,8 @@ _ARGUMENT = (
 
 # In a text there may be several URLs, so what is hidden ends with the URL.
 _IN_TEXT = (
-    r"(?i)\b((?:eventsourcingdb(?:\+https?)?|esdb|https?)://)[^\s/'\"]*(?=@)",
-    r"(://[^:/@\s]*:)[^\s'\"]*(?=@)",
+    r"(?i)\b((?:eventsourcingdb(?:\+https?)?|esdb|https?)://)[^\s/'\"]{0,2000}(?=@)",
+    r"(://[^:/@\s]*:)[^\s'\"]{0,2000}(?=@)",
     _DEFAULT,
     _ORACLE,
     _OF_REDIS,

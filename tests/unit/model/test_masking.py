@@ -171,3 +171,9 @@ def test_nested_values_are_masked_by_their_keys():
         "list": ["x://u:***@h"],
         "deep": {"token": "***"},
     }
+
+
+@pytest.mark.parametrize("part", ["token", "x-secret-", '"password', "?token", "${token", "jdbc:oracle:a:"])
+def test_a_long_text_that_was_made_to_be_costly_is_looked_at_in_time(part):
+    text = part * 20_000  # patterns that read a name again and again took minutes
+    assert scrubbed(text) == text
