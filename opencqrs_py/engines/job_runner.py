@@ -62,6 +62,7 @@ class JobRunner:
         self._stopping = False
         self._asked_for_starts = False  # whether the runs after the start of the process are recorded
         self._woken = False
+        self._attended = False  # whether what was due at the start has begun
         self._failure: BaseException | None = None
         self._failed = 0
         self._purged_at = time.monotonic()
@@ -133,8 +134,12 @@ class JobRunner:
         return self._failed
 
     def is_busy(self) -> bool:
-        """Return whether a run is in hand, was just taken, may begin, or has an attempt left after one that failed."""
-        if self.in_hand:
+        """Return whether a run is in hand, was just taken, may begin, or has an attempt left after one that failed.
+
+        Ticks that have come and runs of processes that have ended are runs that may begin only when they were attended
+        to once.
+        """
+        if self.in_hand or (self._thread.ident is not None and not self._attended):
             return True
         view = self._parts.store.look(self._rules)
         with self._changed:
@@ -208,6 +213,7 @@ class JobRunner:
         worker = self._worker(company)
         for run in self.desk.attend(worker):
             self._begin(run)
+        self._attended = True
         with self._changed:
             in_hand = list(self._in_hand.values())  # before the poll, which knows nothing of runs that begin later
         view = self._parts.store.look(self._rules)

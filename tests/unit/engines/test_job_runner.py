@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event as Signal
 from threading import current_thread
@@ -70,6 +71,13 @@ class _SlowLooks(InMemoryJobStore):
             self.looked.set()
             self.go.wait(PATIENCE)
         return view
+
+
+def _until(holds):
+    until = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.01)
 
 
 def _runner(store, call, rule=None, company=None):
@@ -144,6 +152,27 @@ def test_a_run_counts_as_in_hand_from_the_moment_that_it_is_taken(monkeypatch):
     finally:
         goes_on.set()
         runner.stop(PATIENCE)
+
+
+def test_a_process_is_busy_until_it_has_attended_to_what_was_due_at_its_start():
+    """A run until all is caught up ended before that, so no tick began, nor what a killed process had in hand."""
+    store, here, goes_on = InMemoryJobStore(), [], Signal()
+    runner = _runner(store, lambda *_: goes_on.wait(PATIENCE), company=lambda: here[0] if here else None)
+    store.request(JobRun("run", "job", Trigger.MANUAL, store.look().now))
+    (taken,) = JobDesk(store, {"job": JobRule("job")}).attend(HEIR)
+    runner.start()
+    try:
+        assert runner.is_busy()
+        here.append(Company("node", "node", frozenset({"node"}), {}, lambda: {"node"}))
+        runner.wake()
+        _until(lambda: (store.find(taken.id) or taken).owner == "node")
+        assert runner.is_busy()
+        goes_on.set()
+        _until(lambda: not runner.is_busy())
+    finally:
+        goes_on.set()
+        runner.stop(PATIENCE)
+    assert [run.status for run in store.history()] == [RunStatus.SUCCEEDED]
 
 
 def test_a_run_of_another_process_keeps_nobody_busy():
