@@ -489,3 +489,19 @@ def test_a_damaged_file_is_reported_with_its_place(
         "  fix:   it must be an undamaged SQLite file: restore it from a backup, or fix the URL "
         "(settings event-store.url and database.url, option url in Spark)",
     ]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="files have no such rights")
+@pytest.mark.parametrize("mode", [0o600, 0o660])
+def test_the_file_of_the_control_tables_has_the_rights_of_the_database(path: Path, mode: int) -> None:
+    path.touch()
+    path.chmod(mode)
+    with closing(ours(path)) as database:
+        control = database.for_control()
+        assert control is not None
+        with closing(control), control.writing() as connection:
+            connection.exec_driver_sql("CREATE TABLE written (value TEXT)")
+            found = {
+                suffix: of(path, suffix).stat().st_mode & 0o777 for suffix in ("", "-control.db", "-control.db-wal")
+            }
+    assert set(found.values()) == {mode}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -99,6 +100,25 @@ def test_undo_puts_the_old_tables_back_and_they_catch_up(world: World) -> None:
             application.rebuilds.undo("catalog")
         assert application.rebuilds.rebuild("catalog").position == 105
     assert world.lent() == {f"/books/{n}": RIGHT + 1 for n in range(7)}
+
+
+@pytest.mark.skipif(os.name != "posix", reason="files have no such rights")
+@pytest.mark.parametrize("kind", ["sqlite"], indirect=True)
+def test_nobody_may_read_the_files_of_a_rebuild_who_may_not_read_the_live_one(world: World) -> None:
+    live = world.folder / "read.db"
+    live.chmod(0o600)
+    with world.application() as application:
+        application.rebuilds.compare("catalog")
+        built = modes_beside(live)
+        application.rebuilds.rebuild("catalog")
+    swapped = modes_beside(live)
+    assert any("shadow" in name for name in built)
+    assert any("old" in name for name in swapped)
+    assert {*built.values(), *swapped.values()} == {0o600}
+
+
+def modes_beside(file: Path) -> dict[str, int]:
+    return {each.name: each.stat().st_mode & 0o777 for each in file.parent.glob(f"{file.name}-opencqrs*")}
 
 
 FINES = """

@@ -29,7 +29,7 @@ from opencqrs_py.adapters.sql.shadows import (
     seeded_in,
     written_in,
 )
-from opencqrs_py.adapters.sql.sqlite_file import CONTROL_SUFFIX
+from opencqrs_py.adapters.sql.sqlite_file import CONTROL_SUFFIX, make_with_rights_of
 from opencqrs_py.adapters.sql.swaps import (
     Swap,
     Swapped,
@@ -99,6 +99,7 @@ class SqliteShadows(Shadows):
                 for kind, _, table, sql in connection.exec_driver_sql(_MASTER.format("")).all()
                 if kind in ("index", "trigger") and _is_among(table, tables)
             ]
+        make_with_rights_of(Path(self._live_place), self._file("shadow", begun.group))
         with closing(sqlite3.connect(self._file("shadow", begun.group), isolation_level=None)) as new:
             new.execute("PRAGMA journal_mode=WAL")
             new.execute("BEGIN IMMEDIATE")
@@ -264,6 +265,7 @@ class SqliteShadows(Shadows):
     def _keep(self, old: Path, group: str, names: Sequence[str]) -> None:
         """Copy live tables, and our rows of the group, to the file of the old ones, as they are before the swap."""
         _remove(old)
+        make_with_rights_of(Path(self._live_place), old)
         prepared_place(self._url(old))
         with closing(sqlite3.connect(old, isolation_level=None)) as connection:
             connection.execute(f"ATTACH DATABASE ? AS {_OTHER}", (self._live_place,))

@@ -32,6 +32,7 @@ from opencqrs_py.adapters.sql.sqlite_file import (
     begin,
     begin_on_engine_of_others,
     main_file,
+    make_with_rights_of,
     result_code,
     use_write_ahead_log,
 )
@@ -134,6 +135,13 @@ class SqliteDialect(Dialect):
         if not name or not Path(name).exists():  # a database in memory may have a name, too
             return None
         return URL.create(self.driver, database=f"{Path(name).resolve()}{CONTROL_SUFFIX}")
+
+    @override
+    def connect(self, driver: Any, args: Sequence[Any], settings: dict[str, Any]) -> Any:
+        name = str(args[0]) if args else ""
+        if name.endswith(CONTROL_SUFFIX):
+            make_with_rights_of(Path(name.removesuffix(CONTROL_SUFFIX)), Path(name))
+        return super().connect(driver, args, settings)
 
     @override
     def engine(self, url: URL) -> Engine:

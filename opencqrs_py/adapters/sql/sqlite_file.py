@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import sqlite3
+import stat
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock, get_ident
 from typing import Any
@@ -228,6 +229,24 @@ def _another(path: Path) -> DatabaseFileError:
 def _lost(path: Path) -> DatabaseFileError:
     what = "a file that belongs to the SQLite database was deleted or replaced while it is in use"
     return DatabaseFileError("OCQ-326", what, str(path), "stop all processes that use the database, then start again")
+
+
+def make_with_rights_of(live: Path, file: Path) -> None:
+    """Make an empty file beside a database, if there is none, that nobody may read or write who may not do so there.
+
+    SQLite does the same with the files that it keeps beside a database; any other that it makes, all may read as far as
+    the process's umask says.
+    """
+    try:
+        seen = live.stat()
+        handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    except OSError:  # it is there; or SQLite meets what is wrong, and says so
+        return
+    os.close(handle)
+    if os.name == "posix":
+        with suppress(OSError):  # only root may give a file away
+            os.chown(file, seen.st_uid, seen.st_gid)
+    file.chmod(stat.S_IMODE(seen.st_mode))
 
 
 def main_file(connection: Connection) -> str:
