@@ -166,6 +166,7 @@ class JobRunner:
             if company is not None:
                 only_this = replace(self._worker(company, free=1), ticks_of=frozenset())
                 stands = self.desk.begin(run, only_this)
+                self._tell_of_dead()
                 if stands.status is RunStatus.RUNNING and stands.owner == company.node:
                     self._execute(self._taken(stands))
                     stands = self._parts.store.find(run) or stands
@@ -211,7 +212,9 @@ class JobRunner:
         if not self._asked_for_starts:  # at the start this process had no leases
             self._request_starts(company)
         worker = self._worker(company)
-        for run in self.desk.attend(worker):
+        begun = self.desk.attend(worker)
+        self._tell_of_dead()  # before its next attempt may end this process, too
+        for run in begun:
             self._begin(run)
         self._attended = True
         with self._changed:
@@ -223,6 +226,17 @@ class JobRunner:
             self.desk.purge()
         due = self.desk.next_due(view, worker) if len(self._in_hand) < self._parts.most else None
         return POLL_SECONDS if due is None else min(POLL_SECONDS, max(0.0, (due - view.now).total_seconds()))
+
+    def _tell_of_dead(self) -> None:
+        """Log and count what has become of runs whose processes have ended, as these cannot."""
+        for run in self.desk.recovered():
+            log_end(run, run)
+            self._failed += run.status is RunStatus.FAILED
+            self._observe(run)
+
+    def _observe(self, run: JobRun) -> None:
+        if not run.is_open and self._parts.observer is not None:
+            self._parts.observer.ended(run)
 
     def _warn_of_long(self) -> None:
         """Warn about runs in hand that exceed their time budgets."""
@@ -299,8 +313,8 @@ class JobRunner:
                 self._in_hand.pop(claim_of(run), None)
                 self._changed.notify_all()
         log_end(run, ended)
-        if ended is not None and not ended.is_open and self._parts.observer is not None:
-            self._parts.observer.ended(ended)
+        if ended is not None:
+            self._observe(ended)
 
     def _recorded(self, run: JobRun, ending: Ending) -> JobRun | None:
         """Record how an attempt has ended; retry after outages, unless this process ends first."""

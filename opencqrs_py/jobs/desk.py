@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -82,6 +83,7 @@ class JobDesk:
         self._exclusive = _both_ways(rules)
         self._concerned = self._exclusive.keys()
         self._mine: set[Claim] = set()  # what this desk has begun, and returned
+        self._recovered: deque[JobRun] = deque()  # from dead processes, and nobody was told yet
         self._held: dict[str, datetime] = {}  # jobs whose records could not be opened, and until when they are left out
 
     def attend(self, worker: Worker) -> list[JobRun]:
@@ -108,6 +110,11 @@ class JobDesk:
                 self._mine.difference_update(map(claim_of, begun))
                 raise
         return begun
+
+    def recovered(self) -> Iterator[JobRun]:
+        """Yield the runs that this desk has taken from dead processes, as that was recorded; each once."""
+        while self._recovered:
+            yield self._recovered.popleft()
 
     def next_due(self, view: JobsView, worker: Worker) -> datetime | None:
         """Return when there is something to do for a worker with room, by what is known; ``None`` if nothing is.
@@ -261,7 +268,7 @@ class JobDesk:
         try:
             with self.store.open({name, *self._exclusive[name]}) as book:
                 sitting = Sitting(book, self.rules)
-                sitting.recover(dead)
+                recovered = sitting.recover(dead)
                 for run in sitting.runs:
                     if self._is_lost(run, worker):
                         sitting.take_back(run)
@@ -270,6 +277,7 @@ class JobDesk:
                     sitting.tick(self.rules[name], self._draw)
                 begun = sitting.begin(name, Room(worker.node, worker.name, worker.free, only))
                 self._mine.update(map(claim_of, begun))  # before others can see them
+            self._recovered += recovered
             if known := book.known:  # by records of ticks that are older than the job's own
                 begun = [run for run in begun if run.id not in known]
         except BaseException:  # whether they have begun is not known

@@ -79,21 +79,20 @@ class Sitting:
         """Return a run that has not ended."""
         return self._runs.get(run)
 
-    def put(self, run: JobRun) -> None:
-        """Write a run; if it has ended and the next tick counts from that, record that tick."""
-        self._write(run)
+    def put(self, run: JobRun) -> JobRun:
+        """Write a run, and return it as ``_write`` does; if the next tick counts from its end, record that tick."""
+        run = self._write(run)
         rule = self._rules.get(run.job)
         if run.is_open or run.trigger is not Trigger.SCHEDULE or rule is None or not rule.ticking.from_end:
-            return
+            return run
         schedule, record = rule.ticking.schedule, self._book.records[run.job]
         if schedule is not None and record.next_tick is None and record.schedule == rule.ticking.text:
             self._book.put_record(replace(record, next_tick=schedule.following(self.now, self.now)))
+        return run
 
-    def recover(self, dead: Collection[Claim]) -> None:
-        """Take from their owners the runs of processes that have ended."""
-        for run in self.runs:
-            if claim_of(run) in dead:
-                self.put(_recovered(run, self.now))
+    def recover(self, dead: Collection[Claim]) -> list[JobRun]:
+        """Take from their owners the runs of processes that have ended; return them as they are now."""
+        return [self.put(_recovered(run, self.now)) for run in self.runs if claim_of(run) in dead]
 
     def bring_forward(self, job: str) -> None:
         """Have runs of a job begin after their waits as of now, if they wait longer as the clock was set back."""

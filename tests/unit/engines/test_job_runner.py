@@ -14,9 +14,11 @@ from opencqrs_py.jobs.binding import BoundJob
 from opencqrs_py.jobs.desk import Ending, JobDesk, Worker
 from opencqrs_py.jobs.rules import JobRule, Ticking
 from opencqrs_py.jobs.runs import JobRun, RunStatus
+from opencqrs_py.jobs.sitting import MOST_DEATHS
 from opencqrs_py.model.job import Job, JobMark, Trigger
 from opencqrs_py.processing.ports import SystemClock
 from opencqrs_py.processing.recovery import FixedBackOff
+from opencqrs_py.web.counting import RunCounting
 
 PATIENCE = 60.0
 HEIR = Worker("heir", "heir", frozenset({"heir"}), 4, frozenset(), lambda: {"heir"})
@@ -80,11 +82,12 @@ def _until(holds):
         time.sleep(0.01)
 
 
-def _runner(store, call, rule=None, company=None):
+def _runner(store, call, rule=None, company=None, observer=None):
     rule = rule or JobRule("job")
     job = BoundJob(Job(JobMark("job"), call, "here"), rule, call, transactional=False)
     here = Company("node", "node", frozenset({"node"}), {}, lambda: {"node"})
-    return JobRunner(JobParts({"job": job}, store, None, None, SystemClock()), company or (lambda: here))
+    parts = JobParts({"job": job}, store, None, None, SystemClock(), observer=observer)
+    return JobRunner(parts, company or (lambda: here))
 
 
 def test_a_look_that_is_older_than_a_run_in_hand_does_not_end_it():
@@ -195,3 +198,24 @@ def test_a_run_with_an_attempt_left_keeps_the_process_busy_until_it_has_failed()
     assert runner.is_busy()
     desk.cancel("run", "enough")
     assert not runner.is_busy()
+
+
+def test_a_run_that_fails_with_its_processes_is_told_by_the_one_that_records_it(caplog):
+    """Three processes had ended in it: none of them could tell, and the fourth one said and counted nothing."""
+    store, counting, desk = InMemoryJobStore(), RunCounting(), JobDesk(InMemoryJobStore(), {})
+    store.request(JobRun("run", "job", Trigger.MANUAL, store.look().now))
+    for number in range(MOST_DEATHS):
+        victim = frozenset({f"victim {number}"})
+        desk = JobDesk(store, {"job": JobRule("job")})
+        desk.attend(Worker(*victim, *victim, victim, 4, frozenset(), lambda them=victim: them))
+    assert len(list(desk.recovered())) == 1
+    runner = _runner(store, lambda *_: None, observer=counting)
+    runner.start()
+    try:
+        _until(lambda: not runner.is_busy())
+    finally:
+        runner.stop(PATIENCE)
+    text = "[job job] run run failed: 3 processes have ended during this run, the last one is node victim 2"
+    assert [record.getMessage() for record in caplog.records] == [text]
+    assert runner.failed == 1
+    assert counting.counts()["job"].statuses == {RunStatus.FAILED: 1}
