@@ -106,6 +106,8 @@ class JobRunner:
             thread.join(max(0.0, until - time.monotonic()))
         if self._thread.ident is not None and self._thread is not current_thread():
             self._thread.join(END_PATIENCE)
+        for thread in self._threads():  # which it has begun meanwhile
+            thread.join(max(0.0, until - time.monotonic()))
         if self.in_hand:  # in the background: a run in hand may hold the write lock of an SQLite file
             letting_go = Thread(target=self._let_go, name="opencqrs-jobs-release", daemon=True)
             letting_go.start()

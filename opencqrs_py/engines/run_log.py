@@ -31,7 +31,7 @@ def log_end(run: JobRun, ended: JobRun | None) -> None:
     match ended.status:
         case RunStatus.FAILED:
             logger.error("[job %s] run %s failed: %s", run.job, run.id, ended.error, extra=extra)
-        case RunStatus.RETRYING if first_line:
+        case RunStatus.RETRYING if first_line and not ended.reason:  # else it was let go, and the error is an older one
             due = ended.due_at.isoformat(timespec="seconds") if ended.due_at else "soon"
             text = "[job %s] run %s failed on attempt %d (%s); next attempt at %s"
             logger.warning(text, run.job, run.id, run.attempt, first_line, due, extra=extra)

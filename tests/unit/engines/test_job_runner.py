@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event as Signal
-from threading import current_thread
+from threading import Timer, current_thread
 
 from opencqrs_py.adapters.memory.jobs import InMemoryJobStore
 from opencqrs_py.engines.job_parts import Company, JobParts
@@ -219,3 +219,34 @@ def test_a_run_that_fails_with_its_processes_is_told_by_the_one_that_records_it(
     assert [record.getMessage() for record in caplog.records] == [text]
     assert runner.failed == 1
     assert counting.counts()["job"].statuses == {RunStatus.FAILED: 1}
+
+
+def test_a_run_that_begins_while_the_process_stops_is_waited_for_and_told_as_it_is(monkeypatch, caplog):
+    """It was said to have been taken over by another process, or to have failed with the error of its last attempt."""
+    caplog.set_level("INFO", "opencqrs.jobs")
+    store, rule, taken, ends = InMemoryJobStore(), JobRule("job", back_off=FixedBackOff(0.0, 1)), Signal(), Signal()
+    runner, desk = _runner(store, lambda *_: None, rule), JobDesk(store, {"job": rule})
+    store.request(JobRun("run", "job", Trigger.MANUAL, store.look().now))
+    (failed,) = desk.attend(HEIR)
+    desk.finish(failed, Ending(failed.position, error="the attic is locked"))
+    begin, execute = runner._begin, runner._execute
+
+    def slow(run: JobRun) -> None:
+        taken.set()
+        ends.wait(PATIENCE)
+        begin(run)
+
+    def late(run) -> None:
+        time.sleep(0.2)
+        execute(run)
+
+    monkeypatch.setattr(runner, "_begin", slow)
+    monkeypatch.setattr(runner, "_execute", late)
+    runner.start()
+    assert taken.wait(PATIENCE)
+    Timer(0.1, ends.set).start()
+    runner.stop(PATIENCE)
+    _until(lambda: not runner.in_hand)
+    assert [record.getMessage() for record in caplog.records] == [
+        "[job job] run run continues later: its process is ending"
+    ]
