@@ -121,7 +121,7 @@ class PartitionDriver:
         """
         if self.abandoned:
             return outcome
-        supervised, before = self.supervised, self.supervised.state
+        supervised, before, failed = self.supervised, self.supervised.state, self.supervised.failure is not None
         replay = supervised.cursor.replay
         notice = supervised.take(outcome)
         if replay is not None and supervised.cursor.replay is None:
@@ -139,7 +139,8 @@ class PartitionDriver:
             logger.warning("[%s %s] %s removed from the inbox", supervised.group, self.partition, gone)
         if notice is not None:
             self._report_step(notice)
-        if notice is not None or supervised.state is not before:
+        is_over = failed and supervised.failure is None  # also of an event that was given up, without a notice
+        if notice is not None or supervised.state is not before or is_over:
             self._publish()
         return outcome
 

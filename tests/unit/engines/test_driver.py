@@ -27,6 +27,7 @@ from opencqrs_py.model import (
     Partition,
     PartitionStatus,
     ProcessorState,
+    Skip,
     layout,
 )
 from opencqrs_py.model.choices import OnExhausted
@@ -35,7 +36,7 @@ from opencqrs_py.processing.exceptions import failure_of
 from opencqrs_py.processing.groups import GroupProcessing
 from opencqrs_py.processing.notices import NO_OBSERVER, Notice, Observer
 from opencqrs_py.processing.ports import UnitOfWork
-from opencqrs_py.processing.recovery import Action, FixedBackOff
+from opencqrs_py.processing.recovery import Action, FixedBackOff, NoRetry
 from opencqrs_py.processing.sequence_resolvers import PerSubject
 from opencqrs_py.processing.sequencing import SequencingByEvent
 from opencqrs_py.testing import FakeClock
@@ -295,6 +296,26 @@ def test_recovery_is_noticed_and_published(tracker: Tracker) -> None:
     assert tracker.log[-1] == (ProcessorState.RUNNING, 1, 4)
     assert [notice.action for notice in observer.notices] == [Action.RETRY, None]
     assert len(observer.steps) == 2
+
+
+@pytest.mark.parametrize("on_exhausted", [OnExhausted.SKIP, OnExhausted.PARK])
+def test_what_is_published_of_an_event_that_was_given_up_is_withdrawn(
+    tracker: Tracker, on_exhausted: OnExhausted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other processes showed its error and attempts until the partition moved, and ended with exit code 1."""
+    told: list[tuple[int, bool]] = []
+    monkeypatch.setattr(tracker, "report", lambda status, _: told.append((status.attempt, status.error != "")))
+    observer = Watching()
+    run = replace(run_of(tracker, lambda: None, lambda: 0, 1), on_exhausted=on_exhausted, back_off=NoRetry())
+    driver = PartitionDriver(run, Cursor(Partition(1, 0), 4, 0, 0), FakeClock(), observer)
+    told.clear()
+    driver.settle(failed(driver.cursor))
+    skip = Skip("books", Partition(1, 0), 1, "1", "s", "/", "lent", 1, "E: m", "2026-01-01T00:00:00+00:00")
+    gone = (skip,) if on_exhausted is OnExhausted.SKIP else ()
+    driver.settle(Outcome(driver.cursor.moved_to(1, stored=True), skips=gone))
+    driver.settle(Outcome(driver.cursor.moved_to(2, stored=True), handled=1))
+    assert told == [(1, True), (0, False)]
+    assert len(observer.notices) == 1
 
 
 def test_an_outage_at_the_start_is_waited_for_until_the_engine_is_stopped(tracker: Tracker) -> None:
