@@ -52,6 +52,7 @@ class PartitionDriver:
             self.supervised.withholds = self.processor.withholds
             self.supervised.checkpoint_status = self.processor.checkpoint_status
         self._seen_uncounted: dict[int | None, None] = {}
+        self._unpublished = False  # the last state, in an outage
         self._processing = run.processing
         self._clock = clock
         self._seen_at = clock.now()
@@ -140,7 +141,7 @@ class PartitionDriver:
         if notice is not None:
             self._report_step(notice)
         is_over = failed and supervised.failure is None  # also of an event that was given up, without a notice
-        if notice is not None or supervised.state is not before or is_over:
+        if notice is not None or supervised.state is not before or is_over or self._unpublished:
             self._publish()
         return outcome
 
@@ -196,13 +197,15 @@ class PartitionDriver:
                 self._observer.stopped(self.supervised.group, self.partition)
 
     def _publish(self) -> None:
-        """Publish the partition's state. A failure has no consequence: the next step reports its cause."""
+        """Publish the partition's state. An outage ends nothing: the next step tells its cause, or publishes again."""
+        self._unpublished = False
         try:
             self._tracker.report(self.supervised.status(), self.cursor.epoch)
         except DatabaseFileError:
             pass
         except Exception as error:
-            if not self._tracker.is_outage(error):
+            self._unpublished = self._tracker.is_outage(error)
+            if not self._unpublished:
                 where = f"[{self.supervised.group} {self.partition}]"
                 logger.warning("%s its state cannot be reported: %s", where, one_line(error))
 

@@ -255,6 +255,18 @@ def test_an_outage_is_not_made_worse_by_what_cannot_be_published(tracker: Tracke
     assert driver.over
 
 
+def test_a_state_that_could_not_be_published_in_an_outage_is_published_by_the_next_step(tracker: Tracker) -> None:
+    """Others saw the failure that was over for as long as no other one followed."""
+    driver = driver_of(tracker)
+    driver.settle(failed(driver.cursor))
+    tracker.error = ConnectionError("away")
+    driver.settle(Outcome(driver.cursor.moved_to(1, stored=True), handled=1))
+    tracker.error = None
+    for position in (2, 3):
+        driver.settle(Outcome(driver.cursor.moved_to(position, stored=True), handled=1))
+    assert tracker.log == [(ProcessorState.BACKING_OFF, 0, 4), (ProcessorState.RUNNING, 2, 4)]
+
+
 def test_any_other_error_of_publishing_is_logged_and_ends_nothing(
     tracker: Tracker, caplog: pytest.LogCaptureFixture
 ) -> None:
