@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from contextlib import suppress
 from importlib import import_module
 from typing import NoReturn
 
@@ -79,7 +80,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except click.exceptions.Exit as done:
         sys.exit(done.exit_code)
     except click.ClickException as wrong:
-        wrong.show()
+        with suppress(OSError):  # as of a reader that has ended
+            wrong.show()
         sys.exit(WRONG_USE)
     except (KeyboardInterrupt, click.Abort):
         if not signals.received:  # else it is reported already

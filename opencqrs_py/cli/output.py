@@ -7,9 +7,10 @@ import logging
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 import orjson
@@ -60,7 +61,38 @@ def stdout() -> Console:
 @cache
 def stderr() -> Console:
     """Return the console for messages and progress."""
-    return _console(stderr=True)
+    console = _console(stderr=True)
+    console.file = losing()
+    return console
+
+
+def losing(stream: TextIO | None = None) -> Any:
+    """Return a stream of messages, standard error if none is named: what cannot be written to it is lost.
+
+    Nobody reads it any more, or the disk is full: neither ends a run, nor makes a command that is done fail.
+    """
+    return _Losing(stream)
+
+
+class _Losing:
+    def __init__(self, stream: TextIO | None) -> None:
+        self._given = stream
+
+    @property
+    def _stream(self) -> TextIO:
+        return sys.stderr if self._given is None else self._given
+
+    def write(self, text: str) -> int:
+        with suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def print_json(value: Any) -> None:

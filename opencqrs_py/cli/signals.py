@@ -78,7 +78,8 @@ class Signals:
         """Print a line among the messages; never waits for a reader that has stopped reading."""
         self.said = True
         if select.select([], [self._messages], [], 0)[1]:
-            os.write(self._messages, f"{self.line_of(text)}\n".encode())
+            with suppress(OSError):  # as of a reader that has ended
+                os.write(self._messages, f"{self.line_of(text)}\n".encode())
 
     def conclude(self) -> NoReturn:
         """End the command after the signal that was received."""
@@ -102,9 +103,9 @@ class Signals:
 
     def _redirect_console(self) -> None:
         """Let the command's messages reach the terminal: it will report itself where the partitions are."""
-        from opencqrs_py.cli.output import stderr  # noqa: PLC0415 loaded by the command that holds partitions
+        from opencqrs_py.cli.output import losing, stderr  # noqa: PLC0415 loaded by the command that holds partitions
 
-        stderr().file = os.fdopen(os.dup(self._messages), "w", encoding="utf-8", errors="replace")
+        stderr().file = losing(os.fdopen(os.dup(self._messages), "w", encoding="utf-8", errors="replace"))
 
     def _leave(self) -> None:
         """Ignore signals while Python takes itself apart, when handlers of ours would no longer be called.
@@ -116,6 +117,10 @@ class Signals:
             with suppress(OSError, ValueError):
                 sys.stdout.flush()
             os._exit(self.exit_code)
+        try:
+            sys.stderr.flush()
+        except (OSError, ValueError):  # messages that cannot be written would make the exit code 120
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         for number in _HANDLED:
             signal.signal(number, signal.SIG_IGN)
 

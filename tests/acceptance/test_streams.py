@@ -12,13 +12,35 @@ import pytest
 EVENT = '{"id": "1", "source": "urn:library", "type": "t", "subject": "/日本", "data": {"title": "😀"}}\n'
 
 
+FAILING = """
+import time
+from opencqrs_py import Event, event_handling
+
+tried = set()
+
+@event_handling("books", types=["library.*"])
+def handle(event: Event) -> None:
+    if event.id not in tried:
+        tried.add(event.id)
+        time.sleep(0.02)  # the reader ends meanwhile
+        raise ValueError("at the first attempt")
+"""
+
+
 def opencqrs(project, command, **variables):
     """Run a command as a shell does, with what is redirected."""
     program = f"exec '{sys.executable}' -m opencqrs_py {command}"
+    return in_shell(project, program, "/bin/sh", **variables)
+
+
+def opencqrs_in_pipe(project, command, after=""):
+    """Run a command in a pipe, whose exit code is that of the command."""
+    return in_shell(project, f"set -o pipefail; '{sys.executable}' -m opencqrs_py {command}{after}", "/bin/bash")
+
+
+def in_shell(project, program, shell, **variables):
     environment = os.environ | variables
-    return subprocess.run(
-        ["/bin/sh", "-c", program], cwd=project.folder, env=environment, capture_output=True, check=False
-    )
+    return subprocess.run([shell, "-c", program], cwd=project.folder, env=environment, capture_output=True, check=False)
 
 
 @pytest.mark.parametrize("command", ["import", "append"])
@@ -47,3 +69,25 @@ def test_characters_that_the_output_cannot_encode_are_escaped(project):
     listed = opencqrs(project, "events list --format json", PYTHONIOENCODING="latin-1")
     assert (listed.returncode, listed.stderr) == (0, b"")
     assert json.loads(listed.stdout.decode("latin-1"))[0]["data"] == {"title": "😀"}
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_run_goes_on_when_the_reader_of_its_messages_has_ended(project, form):
+    project.write("handlers.py", FAILING)
+    project.write_events(30)
+    assert project.opencqrs("events", "import", "events.ndjson").code == 0
+    run = f"run --until-caught-up --set event-handling.standard.processing.engine=thread --set logging.format={form}"
+    retry = "--set event-handling.standard.retry.initial-interval=10ms"
+    ran = opencqrs_in_pipe(project, f"{run} {retry} --format json 2>&1 >result.json | true", "; cat result.json")
+    result = json.loads(ran.stdout)
+    assert result["skipped"] == 0
+    assert [(one["group"], one["lag"]) for one in result["groups"]] == [("books", 0)]
+
+
+@pytest.mark.parametrize("messages", ["2>/dev/full", "2>&1 >/dev/null | true"])
+def test_messages_that_cannot_be_written_change_no_exit_code(project, messages):
+    project.write_events(1)
+    assert project.opencqrs("events", "import", "events.ndjson").code == 0
+    for command, code in (("groups stop catalog", 0), ("groups stop catalg", 2), ("groups stop catalog --no", 2)):
+        ran = opencqrs_in_pipe(project, f"{command} {messages}")
+        assert ran.returncode == code
