@@ -91,3 +91,13 @@ def test_messages_that_cannot_be_written_change_no_exit_code(project, messages):
     for command, code in (("groups stop catalog", 0), ("groups stop catalg", 2), ("groups stop catalog --no", 2)):
         ran = opencqrs_in_pipe(project, f"{command} {messages}")
         assert ran.returncode == code
+
+
+@pytest.mark.parametrize(("output", "error"), [("| true", b""), (">/dev/full", b"the output cannot be written: ")])
+def test_all_files_are_imported_also_where_the_line_of_one_cannot_be_written(project, event_line, output, error):
+    for number in range(3):
+        project.write(f"{number}.ndjson", event_line(number))
+    ran = opencqrs_in_pipe(project, f"events import 0.ndjson 1.ndjson 2.ndjson {output}")
+    assert ran.returncode == 1
+    assert error in ran.stderr
+    assert [one["id"] for one in project.opencqrs("events", "list", "--format", "json").json] == ["0", "1", "2"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from opencqrs_py.adapters.files import events_of_file, events_of_lines, listing,
 from opencqrs_py.cli.events.appends import writable_store
 from opencqrs_py.cli.events.display import ProgressReport, rate, summed_up
 from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
-from opencqrs_py.cli.output import clean, print_json, print_line, stdout
+from opencqrs_py.cli.output import print_json, print_line, print_result, stdout
 from opencqrs_py.cli.streams import standard_input
 from opencqrs_py.errors import DamagedFileError, EventFormatError, EventStoreError
 from opencqrs_py.model.event import Event
@@ -55,8 +55,14 @@ def import_command(files: tuple[str, ...], options: ProjectOptions, *, new_ids: 
         for name in names:
             done.append(_import(store, name, ProgressReport("read")))
             if len(names) > 1 and not as_json:
-                stdout().print(clean(f"{name}: {summed_up(done[-1].added, done[-1].events, 'imported')}"), markup=False)
+                _say(done[-1])
     _print(done, as_json=as_json)
+
+
+def _say(file: _Imported) -> None:
+    """Print what a file has added; where that cannot be written, the other files are imported all the same."""
+    with suppress(OSError):  # the last line, which is for all of them, meets it again
+        print_result(f"{file.file}: {summed_up(file.added, file.events, 'imported')}")
 
 
 def _not_asked_for() -> EventStoreError:
