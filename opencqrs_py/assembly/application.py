@@ -194,6 +194,10 @@ class Application:
         """Return by setting the files of SQLite that a start would make, each with the origin of the setting."""
         return missing_files(self.blueprint.database, self.container.event_store_choice())
 
+    def missing_database(self) -> tuple[str, str] | None:
+        """Return the SQLite file of ``database.url``, if it is not there, and the origin of the setting."""
+        return missing_files(self.blueprint.database, None).get("database.url")
+
     def conditions(self) -> list[Decision]:
         """Return what was chosen where settings leave a choice, with candidates and reasons, and where handlers are.
 

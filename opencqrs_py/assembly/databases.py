@@ -111,9 +111,17 @@ def database_rule(configuration: Configuration, project: Path) -> DatabaseRule:
     )
 
 
-def missing_files(rule: DatabaseRule, store: Decision) -> dict[str, tuple[str, str]]:
-    """Return by setting the files of SQLite that are named and do not exist, each with the origin of the setting."""
-    named = {"event-store.url": None if store.provider else rule.event_store, "database.url": rule.url}
+def missing_files(rule: DatabaseRule, store: Decision | None) -> dict[str, tuple[str, str]]:
+    """Return by setting the files of SQLite that are named and do not exist, each with the origin of the setting.
+
+    Args:
+        rule: What settings say.
+        store: What the event store is; ``None``: it does not matter here.
+    """
+    named = {
+        "event-store.url": None if store is None or store.provider else rule.event_store,
+        "database.url": rule.url,
+    }
     files = {key: (sqlite_file(said.value), said) for key, said in named.items() if said is not None}
     return {
         key: (str(file), str(said.origin))

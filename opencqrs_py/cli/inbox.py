@@ -106,7 +106,7 @@ def list_command(options: ProjectOptions, which: InboxFilter, *, as_json: bool) 
     """
     if which.status == _SKIPPED and which.sequence is not None:
         raise click.UsageError("--status skipped and --sequence exclude each other: a skip records no sequence")
-    inbox = options.application().inbox
+    inbox = options.recorded().inbox
     if which.status == _SKIPPED:
         _print_skips(inbox, which, as_json=as_json)
         return
@@ -292,6 +292,8 @@ def _print_skips(inbox: InboxControl, which: InboxFilter, *, as_json: bool) -> N
         print_json([{**skip_as_json(skip), "status": _SKIPPED} for skip in skips])
     elif skips:
         print_skips(skips)
+    elif which.event is not None or which.groups:
+        print_line(f"no event that was skipped matches {replace(which, status=None)}", "default")
     else:
         print_line("no events were skipped", "default")
 

@@ -59,7 +59,7 @@ def list_command(options: ProjectOptions, *, as_json: bool) -> None:
 @format_option
 def runs_command(options: ProjectOptions, name: str | None, limit: int, *, as_json: bool) -> None:
     """List the runs of the job NAME, or of all jobs, the newest first."""
-    runs = options.application().jobs.runs(name, limit)
+    runs = options.recorded().jobs.runs(name, limit)
     if as_json:
         print_json([run_row(run) for run in runs])
     elif runs:

@@ -82,6 +82,14 @@ class ProjectOptions:
             print_line(str(warning), "yellow")
         return application
 
+    def recorded(self) -> Application:
+        """Return the application for a look at records; say if their SQLite file is not there, as of a wrong folder."""
+        application = self.application()
+        if (missing := application.missing_database()) is not None:
+            file, origin = missing
+            print_line(f"the database is not there: {file} (database.url, {origin}); it records nothing", "yellow")
+        return application
+
 
 class Text(_ParamType):
     """Text that an event can hold: no bytes that are not UTF-8, no U+0000."""

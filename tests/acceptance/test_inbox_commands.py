@@ -178,7 +178,7 @@ def test_an_inbox_in_memory_is_not_seen_by_another_process(parking):
     in_memory = ("--set", "event-handling.standard.progress.tracking=in-memory")
     listed = parking.opencqrs("inbox", "list", *in_memory)
     assert (listed.code, listed.out) == (0, "")
-    assert listed.err.splitlines() == [
+    assert listed.err.splitlines()[1:] == [  # after the line that the database is not there
         "group late-fines keeps its progress in memory: its inbox is seen by its own process only",
         "nothing waits in the inbox",
     ]

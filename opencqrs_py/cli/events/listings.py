@@ -230,13 +230,14 @@ def skipped_command(options: ProjectOptions, groups: tuple[str, ...], *, as_json
     """
     from opencqrs_py.assembly.inbox import InboxFilter  # noqa: PLC0415 loads SQLAlchemy
 
-    skips = options.application().inbox.skips(InboxFilter(groups))
+    which = InboxFilter(groups)
+    skips = options.recorded().inbox.skips(which)
     if as_json:
         print_json([skip_as_json(skip) for skip in skips])
     elif skips:
         print_skips(skips)
     else:
-        stderr().print("no events were skipped")
+        stderr().print(f"no events{f' of {which}' if groups else ''} were skipped", markup=False)
 
 
 def skip_as_json(skip: Skip) -> dict[str, Any]:

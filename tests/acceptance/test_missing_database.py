@@ -1,0 +1,28 @@
+"""A look at records in a database that is not there, as after a mistake in its name, does not answer in silence."""
+
+from __future__ import annotations
+
+import pytest
+
+THREAD = ("--set", "event-handling.standard.processing.engine=thread")
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+@pytest.mark.parametrize(
+    "command", [("events", "skipped"), ("inbox", "list"), ("inbox", "list", "--status", "skipped"), ("jobs", "runs")]
+)
+def test_a_database_that_is_not_there_is_named_when_its_records_are_asked_for(project, command, form):
+    asked = (*command, "--format", form, *THREAD)
+    missing = project.opencqrs(*asked, "--set", "database.url=sqlite:///reed.db")
+    assert missing.code == 0
+    assert missing.out == ("[]\n" if form == "json" else "")
+    assert missing.err.startswith(f"the database is not there: {project.folder / 'reed.db'} (database.url, argument ")
+    assert project.opencqrs("run", "--until-caught-up", *THREAD).code == 0
+    assert "not there" not in project.opencqrs(*asked).err
+
+
+def test_skips_that_do_not_match_are_not_said_not_to_exist(project):
+    unmatched = project.opencqrs("inbox", "list", "--status", "skipped", "--event", "7", "--group", "catalog")
+    assert unmatched.err.splitlines()[-1] == "no event that was skipped matches group catalog, event 7"
+    of_group = project.opencqrs("events", "skipped", "--group", "catalog")
+    assert of_group.err.splitlines()[-1] == "no events of group catalog were skipped"
