@@ -127,8 +127,13 @@ def test_an_export_can_be_narrowed_and_says_where_the_next_one_begins(tmp_path, 
     assert [json.loads(line)["id"] for line in Path("out.ndjson").read_text().splitlines()] == ["4", "10"]
     rest = events("export", "rest.ndjson", "--after", "15", "--to", "900", "--format", "json").json
     assert (rest["events"], rest["upto"]) == (5, 20)
-    none = events("export", "none.ndjson", "--after", "50", "--format", "json").json
+    upto = events("export", "none.ndjson", "--after", "20", "--overwrite")
+    assert (upto.out, upto.err) == ("exported 0 events\n", "")
+    beyond = events("export", "none.ndjson", "--after", "50", "--overwrite", "--format", "json")
+    none = beyond.json
     assert (none["events"], none["after"], none["upto"]) == (0, 50, 50)
+    what = "--after 50 is beyond the newest event, which is at position 20; is it of another event store?"
+    assert beyond.err == f"nothing found: {what}\n"
     assert Path("none.ndjson").read_bytes() == b""
 
 

@@ -23,7 +23,7 @@ from opencqrs_py.adapters.files import (
 from opencqrs_py.cli.events.display import ProgressReport, rate, summed_up
 from opencqrs_py.cli.events.selection import after_option, print_reasons, selection_options, slices_between, source_of
 from opencqrs_py.cli.options import Integer, ProjectOptions, format_option, project_options
-from opencqrs_py.cli.output import print_json, stderr, stdout
+from opencqrs_py.cli.output import print_json, print_line, stderr, stdout
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model.selection import Selection
 from opencqrs_py.processing.ports import EventSource
@@ -78,6 +78,9 @@ def export_command(
     seconds = time.monotonic() - began
     if not events:
         print_reasons(selection, after)
+    if after > head:  # a position of another store, or of one before it was restored: the next events would be left out
+        what = f"--after {after:,} is beyond the newest event, which is at position {head:,}"
+        print_line(f"nothing found: {what}; is it of another event store?", "yellow")
     result = {"file": file, "events": events, "after": after, "upto": max(after, upto), "seconds": round(seconds, 3)}
     _print(result, as_json=as_json)
 
