@@ -199,10 +199,14 @@ class Control:
             WaitTimedOutError: OCQ-536, if a node has not released it in time.
         """
         view = self.view()
-        keys = [lease.key for lease in view.leases if lease.key.group == group]
-        runnable = any(node.can_run(key) for node in view.alive.values() for key in keys)
+        keys = _keys(view, group)
         with self._released(view, group, keys, timeout):
-            yield runnable and any(view.wanted_of(key) is not Wanted.STOPPED for key in keys)
+            yield _runs(view, keys)
+
+    def runs(self, group: str) -> bool:
+        """Return whether a node that lives can run a group and is wanted to; nothing is paused."""
+        view = self.view()
+        return _runs(view, _keys(view, group))
 
     @contextmanager
     def let_go(self, group: str, partitions: Collection[Partition], timeout: float) -> Iterator[LetGo]:
@@ -329,3 +333,12 @@ def _listed(group: EffectiveGroup, known: Sequence[Partition]) -> str:
 
 def _no_partition(name: str, fix: str) -> AssemblyError:
     return AssemblyError("OCQ-535", f"'{name}' is not a partition", fix=fix)
+
+
+def _keys(view: ControlView, group: str) -> list[GroupPartition]:
+    return [lease.key for lease in view.leases if lease.key.group == group]
+
+
+def _runs(view: ControlView, keys: Sequence[GroupPartition]) -> bool:
+    runnable = any(node.can_run(key) for node in view.alive.values() for key in keys)
+    return runnable and any(view.wanted_of(key) is not Wanted.STOPPED for key in keys)

@@ -76,6 +76,10 @@ class LettingGo(Protocol):
         """Have partitions be stopped for the block; if it fails, they are started again."""
         ...
 
+    def runs(self, group: str) -> bool:
+        """Return whether a node that lives can run a group and is wanted to."""
+        ...
+
     def view(self) -> ControlView:
         """Return the state of the control tables."""
         ...
@@ -199,11 +203,11 @@ class Layouts:
             raise LayoutError("OCQ-615", f"group '{name}' has no progress yet", f"group {name}", fix)
         carried = carry({status.partition: _standing(status) for status in statuses})  # refused before any release
         if dry_run:
-            return _result(name, known, target, carried, dry_run=True)
+            return _result(name, known, target, carried, running=self._nodes.runs(name), dry_run=True)
         if not leaving:
             if self._store is not None and group.name in self._led:
                 self._store.lay_out(name, target)  # a change was broken off, or there is nothing to do
-            return _result(name, known, target, {})
+            return _result(name, known, target, {}, running=self._nodes.runs(name))
         is_recorded = any(record.group == name and record.layout is not None for record in tracker.records())
         if setting is None and not is_recorded:
             setting = group.life_cycle.partitions  # which these override

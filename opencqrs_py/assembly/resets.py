@@ -91,6 +91,10 @@ class Pausing(Protocol):
         """Stop a group until the end of the block; gives whether a node that lives can run it then."""
         ...
 
+    def runs(self, group: str) -> bool:
+        """Return whether a node that lives can run a group and is wanted to."""
+        ...
+
 
 class Resets:
     """Resets groups, from any process. Each reset is logged by the logger ``opencqrs.control``.
@@ -158,7 +162,8 @@ class Resets:
         fingerprint = source.fingerprint(position)
         if dry_run:
             foreseen, omitted_after = _foreseen(tracker, reset), _omitted_after(tracker, reset)
-            return ResetResult(reset, head, foreseen, running=False, dry_run=True, omitted_after=omitted_after)
+            running = self._pausing.runs(group.name)
+            return ResetResult(reset, head, foreseen, running, dry_run=True, omitted_after=omitted_after)
         partitions = partitions_of(tracker, group)
         with self._pausing.paused(group.name, timeout) as running:
             omitted_after = _omitted_after(tracker, reset)

@@ -157,6 +157,22 @@ def test_no_event_is_handled_twice_or_left_out_while_the_partitions_change(world
     world.wait_for_all()
 
 
+def test_what_changes_nothing_says_too_that_a_process_runs_the_group(world: World) -> None:
+    looks = (
+        ("partitions", "catalog", "3", "--dry-run"),
+        ("partitions", "catalog", "4"),  # as many as there are
+        ("split", "catalog:0/4", "--dry-run"),
+        ("reset", "catalog", "--to", "tail", "--dry-run"),
+    )
+    world.start()
+    world.wait_for_all()
+    for look in looks:
+        assert world.project.opencqrs("groups", *look, "--format", "json").json["running"] is True
+    assert world.project.opencqrs("groups", "stop", "catalog").code == 0
+    for look in looks:
+        assert world.project.opencqrs("groups", *look, "--format", "json").json["running"] is False
+
+
 @pytest.mark.release
 def test_without_a_process_the_next_one_continues_with_the_new_partitions(world: World) -> None:
     assert world.project.opencqrs("run", "--until-caught-up").code == 0
