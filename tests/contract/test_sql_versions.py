@@ -241,6 +241,27 @@ def test_where_a_backup_of_the_tables_was_restored_other_programs_take_turns_aga
 
 
 @POSTGRESQL
+def test_positions_continue_after_rows_that_were_copied_without_their_sequence(
+    database: Database, open_database: Callable[[], Database]
+) -> None:
+    """Otherwise an event takes the place of one that is gone, and groups that have passed it never see it."""
+    running = SqlEventStore(database)
+    running.append([event(name) for name in "abcd"])
+    with database.writing() as connection:
+        connection.execute(text("DELETE FROM opencqrs_events WHERE position IN (1, 3)"))
+        connection.execute(text("SELECT setval('opencqrs_events_position_seq', 1, false)"))
+    started = SqlEventStore(open_database())
+    started.append([event("e")])
+    assert [each.position for each in started.read(0, 10, Selection()).events] == [2, 4, 5]
+    with database.writing() as connection:
+        connection.execute(text("SELECT setval('opencqrs_events_position_seq', 1)"))
+    with pytest.raises(EventStoreError, match=r"OCQ-306.*duplicate key(?s:.*)do the same again"):
+        running.append([event("f")])
+    assert running.append([event("f")]) == (1, 1)
+    assert running.head() == 6
+
+
+@POSTGRESQL
 def test_a_log_whose_rows_are_all_hidden_is_not_taken_for_an_empty_one(database: Database, url: str) -> None:
     SqlEventStore(database).append([event("1")])
     with database.writing() as connection:

@@ -29,6 +29,8 @@ _USUAL_CHUNKS = 1  # of an append; one of more chunks is an import
 _ROWS_AT_ONCE = 100  # few enough to be sent together with the begin and the end of their transaction
 _PAYLOAD = WRITTEN.index("payload")
 _COMPARED_AT_ONCE = 500
+_DUPLICATE = "23505"  # of PostgreSQL
+_AGAIN = "nothing was added; do the same again, which lets positions continue after the newest one"
 _SMALLER = "nothing was added; on PostgreSQL id and source may have about 2,700 bytes together"
 
 
@@ -69,6 +71,9 @@ class SqlEventStore(SqlEventSource, EventStore):
             if database.is_outage(error):
                 raise
             what = f"the database does not take the events in ({reason_of(error)})"
+            if getattr(error.orig, "sqlstate", None) == _DUPLICATE:  # of a position: known events are left out
+                self._ready = False
+                raise EventStoreError("OCQ-306", what, database.label, _AGAIN) from None
             raise EventStoreError("OCQ-306", what, database.label, _SMALLER) from None
 
     def pick(self, positions: Sequence[int]) -> list[Event]:

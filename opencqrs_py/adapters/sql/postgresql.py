@@ -259,7 +259,11 @@ class PostgresqlDialect(Dialect):
 
     @override
     def find_turns(self, database: Database) -> str:
-        """Find the trigger: a dump of tables has no functions, so a trigger that calls one is not restored from it."""
+        """Find the trigger: a dump of tables has no functions, so a trigger that calls one is not restored from it.
+
+        Neither does a replication, or a copy of rows, bring the sequence forward. Then positions are given again: an
+        append fails, or fills a gap that groups have passed.
+        """
         return statements_in(database.schema).find_turns
 
     @override
@@ -523,7 +527,7 @@ class LogStatements:
     insert_all: str  # adds rows under the append lock
     append_at_once: str  # takes the lock, too; gives -1 if transactions do not see what was written during the wait
     serialised: tuple[str, ...]  # the trigger, and the function of the statement before
-    find_turns: str  # finds the trigger, if it is there and not disabled
+    find_turns: str  # finds the trigger, if it is there and not disabled, unless known positions would be given again
     find_hidden: str  # finds the table, if row level security is on for the user, and no policy shows a row
 
 
@@ -551,9 +555,11 @@ SELECT count(*), pg_notify('{channel}', max(position) || ' ' || {number}) FROM f
             f"DROP TRIGGER IF EXISTS {EVENTS.name}_in_turn ON {table}",
             _trigger(table, lock),
             _append(table, lock, channel, number),
+            f"SELECT setval(sequence, newest) {_behind(table)}",  # no writer is under way: the trigger is new
         ),
         find_turns=f"""
 SELECT 1 FROM pg_trigger WHERE tgrelid = '{table}'::regclass AND tgname = '{EVENTS.name}_in_turn' AND tgenabled <> 'D'
+AND NOT EXISTS (SELECT 1 {_behind(table)})
 """,  # noqa: S608 our own names
         find_hidden=f"""
 SELECT 1 FROM pg_class WHERE oid = '{table}'::regclass AND row_security_active(oid) AND NOT EXISTS (
@@ -562,6 +568,15 @@ SELECT 1 FROM pg_class WHERE oid = '{table}'::regclass AND row_security_active(o
 )
 """,  # noqa: S608 our own names
     )
+
+
+def _behind(table: str) -> str:
+    """Return the end of a query that finds the sequence of the positions, if the newest position is beyond it."""
+    return f"""
+FROM (SELECT to_regclass(pg_get_serial_sequence('{table}', 'position')) AS sequence, max(position) AS newest
+FROM {table}) AS log WHERE CASE WHEN has_sequence_privilege(sequence, 'USAGE')
+THEN newest > COALESCE(pg_sequence_last_value(sequence), 0) ELSE false END
+"""  # noqa: S608 our own names
 
 
 def _fresh(table: str, rows: str) -> str:

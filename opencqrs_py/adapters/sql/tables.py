@@ -261,7 +261,10 @@ def _see_that_rows_show(database: Database) -> None:
 
 
 def _see_to_turns(database: Database) -> None:
-    """Have other programs that add events take turns again, if a backup of the tables alone was restored."""
+    """Have other programs that add events take turns again, if a backup of the tables alone was restored.
+
+    Have positions continue after the newest one, too, if rows were copied and their sequence was not.
+    """
     statement = database.dialect.find_turns(database)
     if not statement or database.fetch(statement):
         return
@@ -272,7 +275,8 @@ def _see_to_turns(database: Database) -> None:
         if database.is_outage(error):
             raise
         text = (
-            "%s has lost its trigger, so events that other programs add may be missed: have its owner run opencqrs (%s)"
+            "%s has lost its trigger, or its sequence is behind its positions, so events that are added may be missed: "
+            "have its owner run opencqrs (%s)"
         )
         logger.warning(text, EVENTS.name, error.what)
 
