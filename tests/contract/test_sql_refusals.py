@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from sqlalchemy import make_url, text
 
 from opencqrs_py.adapters.sql import Database, SqlEventStore
 from opencqrs_py.errors import EventStoreError
@@ -47,6 +48,26 @@ def test_an_id_that_no_index_holds_is_refused(database: Database, append: Append
     assert not store.is_outage(caught.value)
     assert store.head() == 1
     assert append(store, [event("2")]) == (1, 1)
+
+
+@POSTGRESQL
+@pytest.mark.parametrize(
+    "call", [SqlEventStore.head, lambda store: store.append([event("2")])], ids=["a read", "an append"]
+)
+def test_a_statement_that_takes_too_long_for_the_server_is_explained(
+    database: Database, url: str, call: Callable[[SqlEventStore], object]
+) -> None:
+    hurried = Database(str(make_url(url).update_query_dict({"options": "-cstatement_timeout=300"})))
+    store = SqlEventStore(hurried)
+    store.append([event("1")])
+    with database.writing() as connection:
+        connection.execute(text("LOCK TABLE opencqrs_events"))
+        with pytest.raises(
+            EventStoreError, match=r"OCQ-305.*due to statement timeout(?s:.*)statement_timeout"
+        ) as caught:
+            call(store)
+    assert store.is_outage(caught.value)
+    hurried.close()
 
 
 @MARIADB

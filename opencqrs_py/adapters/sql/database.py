@@ -56,6 +56,9 @@ _OF_CONTROL = 4
 _NO_SLOT: AbstractContextManager[Slot | None] = nullcontext()
 _PROBE = ("SAVEPOINT opencqrs_probe", "RELEASE SAVEPOINT opencqrs_probe")  # which needs one transaction
 _PROBE_SECONDS = 1.0  # to wait for another writer of an SQLite file, which says nothing of the engine
+_FIX_CANCELLED = (
+    "end what holds a lock on its tables; or give the user more time (statement_timeout, max_statement_time)"
+)
 _FIX_COMMITS = 'make it without isolation_level="AUTOCOMMIT", and without listeners that commit'
 _ENGINES = ("engine", "_reading_engine")  # that have a pool, which may be the same one
 _SLOT = "opencqrs_slot"  # in the ``info`` of a connection: by which right its transaction has it
@@ -513,6 +516,9 @@ class Database:
         if self.dialect.is_lock_timeout(error.orig):
             what = f"another program has held a lock for too long ({reason})"
             raise DatabaseBusyError("OCQ-305", what, self.label, "let it finish, or end it") from None
+        if self.dialect.is_cancelled(error.orig):
+            what = f"the server has ended a statement of opencqrs ({reason})"
+            raise DatabaseAwayError("OCQ-305", what, self.label, _FIX_CANCELLED) from None
         if self.is_outage(error):
             fix = FREE_SPACE if self.dialect.is_full(error.orig) else "make sure that it answers, and do the same again"
             what = f"the database does not answer any more ({reason})"

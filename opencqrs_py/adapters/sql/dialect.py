@@ -316,6 +316,10 @@ class Dialect(ABC):
         """Return whether a lock was waited for in vain."""
         return False
 
+    def is_cancelled(self, error: BaseException | None) -> bool:
+        """Return whether the server has ended a statement that took too long for it, or that a person has cancelled."""
+        return False
+
     def is_deadlock(self, error: BaseException | None) -> bool:
         """Return whether the database has ended a transaction since it and another one waited for each other."""
         return False

@@ -39,6 +39,7 @@ logger = logging.getLogger("opencqrs.store")
 # Errors that pass by themselves: out of disk, memory, connections or locks, shutdown, broken connections, lock waits,
 # deadlocks, a connection that was killed, too many of a user. From 2000 on, they are the client's own.
 _DUPLICATE, _LOCK_WAIT_TIMEOUT, _DEADLOCK = 1062, 1205, 1213
+_CANCELLED = {1317, 1969}  # by KILL QUERY, or by max_statement_time
 _AWAY = {1021, 1037, 1038, 1040, 1041, 1053, 1079, 1152, 1158, 1159, 1160, 1161, 1203, _LOCK_WAIT_TIMEOUT, 1206}
 _ENDS_TRANSACTION = {_LOCK_WAIT_TIMEOUT, _DEADLOCK, 1206}  # too many locks; of them a timeout only by an option
 _AWAY |= {_DEADLOCK, 1226, 1927, 2002, 2003, 2005, 2006, 2013, 2055, 0}
@@ -254,6 +255,10 @@ class MariaDbDialect(Dialect):
     @override
     def is_lock_timeout(self, error: BaseException | None) -> bool:
         return _number_of(error) == _LOCK_WAIT_TIMEOUT
+
+    @override
+    def is_cancelled(self, error: BaseException | None) -> bool:
+        return _number_of(error) in _CANCELLED
 
     @override
     def is_deadlock(self, error: BaseException | None) -> bool:

@@ -39,7 +39,7 @@ from opencqrs_py.processing.ports import Watch
 if TYPE_CHECKING:
     from opencqrs_py.adapters.sql.shadows import Shadows
 
-_LOCK_NOT_AVAILABLE, _DEADLOCK = "55P03", "40P01"
+_LOCK_NOT_AVAILABLE, _DEADLOCK, _CANCELLED = "55P03", "40P01", "57014"
 # SQLSTATE classes that pass by themselves: connection, rolled back for others, resources, shutdown, lock not available.
 # Not among them: 57014, a statement that was cancelled or took too long, which is the handler's.
 _AWAY = ("08", "40", "53", "57P", _LOCK_NOT_AVAILABLE)
@@ -242,6 +242,10 @@ class PostgresqlDialect(Dialect):
     @override
     def is_lock_timeout(self, error: BaseException | None) -> bool:
         return _state_of(error) == _LOCK_NOT_AVAILABLE
+
+    @override
+    def is_cancelled(self, error: BaseException | None) -> bool:
+        return _state_of(error) == _CANCELLED
 
     @override
     def is_deadlock(self, error: BaseException | None) -> bool:
