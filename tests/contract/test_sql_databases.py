@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from threading import Event as Signal
 from typing import Any
@@ -20,7 +21,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from opencqrs_py.adapters.sql import Database, DatabaseTransactions, SqlEventStore, SqlProgressTracker
 from opencqrs_py.adapters.sql.dialect import DatabaseAwayError, Dialect
 from opencqrs_py.adapters.sql.transactions import Unit
-from opencqrs_py.errors import EventStoreError, NonTransientError, OpenCqrsError
+from opencqrs_py.errors import EventStoreError, NonTransientError, OpenCqrsError, TransactionEndedError
 from opencqrs_py.model import layout
 from opencqrs_py.processing.ports import UnitOfWork
 from opencqrs_py.testing.contracts import ReadModel
@@ -392,6 +393,50 @@ def test_a_caught_error_that_has_ended_nothing_changes_nothing(
             unit.connection.execute(text("SELECT * FROM nothing"))
         written.write(unit, "two")
     assert written.values() == ["one", "two"]
+
+
+LED_ASTRAY = {  # what makes a table of the same name elsewhere, with the same row; and what leads there
+    "postgresql": (
+        [
+            "CREATE SCHEMA tenant",
+            "CREATE TABLE tenant.{0} (LIKE {0} INCLUDING ALL)",
+            "INSERT INTO tenant.{0} TABLE {0}",
+        ],
+        "SET LOCAL search_path TO tenant, public",
+        "DROP SCHEMA tenant CASCADE",
+    ),
+    "mariadb": (
+        ["CREATE DATABASE tenant", "CREATE TABLE tenant.{0} LIKE {0}", "INSERT INTO tenant.{0} SELECT * FROM {0}"],
+        "USE tenant",
+        "DROP DATABASE tenant",
+    ),
+}
+
+
+@SERVERS
+def test_a_handler_that_leads_its_connection_to_another_table_of_progress_moves_none(
+    database: Database, kind: str, written: ReadModel
+) -> None:
+    """Else the progress of a tenant moves, whose events are never handled, and its own does not."""
+    made, leads, drops = LED_ASTRAY[kind]
+    tracker = SqlProgressTracker(database)
+    (cursor,) = tracker.claim("group", layout(1), 0, "owner")
+    with tracker.unit("group", cursor, 3) as unit:
+        written.write(unit, "usual")
+    cursor = replace(cursor, position=3, stored=3)
+    execute(database, *(each.format("opencqrs_progress") for each in made))
+    try:
+        astray = pytest.raises(TransactionEndedError, match="another table of that name")
+        with astray, tracker.unit("group", cursor, 5) as unit:
+            written.write(unit, "lost")
+            unit.connection.execute(text(leads))
+        with database.reading() as connection:
+            rows = connection.execute(text("SELECT position FROM tenant.opencqrs_progress")).scalars().all()
+        assert rows == [3]
+        assert tracker.statuses()[0].position == 3
+        assert written.values() == ["usual"]
+    finally:
+        execute(database, drops)
 
 
 @MARIADB

@@ -345,6 +345,13 @@ class Dialect(ABC):
         """Return the query that finds something if all events are hidden from the user, empty where that cannot be."""
         return ""
 
+    def own_progress(self, database: Database) -> str:
+        """Return a condition that holds in our own table of progress only, wherever a handler leads its connection.
+
+        Empty where the name of the table is enough for that.
+        """
+        return ""
+
     def order_statements(self, database: Database, connection: Connection) -> tuple[str, ...]:
         """Return what brings the events of an older version of the table into the order of their ids."""
         return ()

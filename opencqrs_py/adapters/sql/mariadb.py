@@ -283,6 +283,14 @@ class MariaDbDialect(Dialect):
         connection.exec_driver_sql(_CREATE_EVENTS.format(table=database.prefix + EVENTS.name))
 
     @override
+    def own_progress(self, database: Database) -> str:
+        """Name the database: ``USE`` may lead to another one that has a table of the name."""
+        if database.schema is not None:
+            return ""
+        ((name,),) = database.fetch("SELECT HEX(DATABASE())")
+        return f"AND HEX(DATABASE()) = '{name}'"
+
+    @override
     def turn_statements(self, database: Database) -> tuple[str, ...]:
         prefix = database.prefix
         return (_TRIGGER.format(table=prefix + EVENTS.name, versions=prefix + SCHEMA.name),)

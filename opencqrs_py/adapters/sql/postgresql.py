@@ -275,6 +275,14 @@ class PostgresqlDialect(Dialect):
         return statements_in(database.schema).find_hidden
 
     @override
+    def own_progress(self, database: Database) -> str:
+        """Name the table by its number: ``search_path`` may lead to another schema that has one of its name."""
+        if database.schema is not None:
+            return ""
+        ((oid,),) = database.fetch(f"SELECT CAST(CAST('{PROGRESS.name}' AS regclass) AS oid)::bigint")
+        return f"AND tableoid = {int(oid)}"
+
+    @override
     def append_lock(self, database: Database) -> AbstractContextManager[Connection]:
         return self._locked(database, APPENDS)
 

@@ -74,25 +74,30 @@ _RESETTING = "opencqrs groups reset"  # the owner of partitions meanwhile
 
 # As text, since they are part of each chunk: SQLAlchemy needs half the time to send it.
 _HERE = "WHERE group_name = {} AND modulus = {} AND residue = {} AND epoch = {} AND position = {}"
+_NOT_MOVED = (
+    f"a handler changed the row of its own partition in {PROGRESS.name}, or led its connection to another table of "
+    "that name (search_path, USE): leave that table alone, or set database.schema"
+)
 _MOVED = "position = {}, updated_at = {}, log_fingerprint = {}, connection_id = NULL"
 
 
 class _Statements:
     """What is sent for each chunk: to find and lock the row of a partition, and to move its progress.
 
-    ``advance_towards`` moves it to a place before the event that failed.
+    ``advance_towards`` moves it to a place before the event that failed. Both find the row in our own table only, since
+    a handler may have led the connection to another one.
     """
 
     def __init__(self, database: Database) -> None:
-        table = database.prefix + PROGRESS.name
+        table, own = database.prefix + PROGRESS.name, database.dialect.own_progress(database)
         # The pool of a user's engine may serve two schemas, and a statement is prepared once a connection.
-        name = PROGRESS.name if database.schema is None else f"{PROGRESS.name}_{hash_of(database.schema):08x}"
+        name = f"{PROGRESS.name}_{hash_of(f'{database.schema} {own}'):08x}"
         move = f"UPDATE {table} SET {_MOVED}"  # noqa: S608 our own names
         lock = database.dialect.row_lock.format(table, _HERE)
         awaited = lock_of_partition(database.schema)
         self.lock = Statement(f"{name}_lock", lock)
-        self.advance = Statement(f"{name}_advance", f"{move}, failure = NULL {_HERE}", awaited)
-        self.advance_towards = Statement(f"{name}_advance_towards", f"{move} {_HERE}", awaited)
+        self.advance = Statement(f"{name}_advance", f"{move}, failure = NULL {_HERE} {own}", awaited)
+        self.advance_towards = Statement(f"{name}_advance_towards", f"{move} {_HERE} {own}", awaited)
 
 
 class SqlProgressTracker(
@@ -110,13 +115,12 @@ class SqlProgressTracker(
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._statements = _Statements(database)
+        self._statements: _Statements | None = None  # until the tables are there
         self._progress, self._skipped = database.table(PROGRESS), database.table(SKIPPED)
         self._inbox = SqlInbox(database)
         self._records = SqlGroupRecords(database)
         self._resets = SqlResets(database, self._inbox, self._records)
         self._layouts = SqlLayouts(database, self._records)
-        self._ready = False
 
     @override
     def claim(
@@ -237,10 +241,8 @@ class SqlProgressTracker(
         cursor.check_forward(to)
         if cursor.file != (guard := self._database.guard).identity:
             guard.require(cursor.file)
-        if not self._ready:
-            self._prepare()
+        known = self._statements or self._prepare()
         here = (group, cursor.partition.modulus, cursor.partition.residue, cursor.epoch, cursor.stored)
-        known = self._statements
         with self._database.writing(of_handlers=True) as connection:
             unit = Unit(connection, self._database, self._database.dialect, guarded=True)
             if not unit.begin(known.lock, (known.advance, known.advance_towards), here):
@@ -256,8 +258,8 @@ class SqlProgressTracker(
                 self._record(connection, skip)
             move = known.advance_towards if cursor.holds_back(to) else known.advance
             if not unit.complete(move, (to, datetime.now(UTC).isoformat(timespec="milliseconds"), fingerprint, *here)):
-                msg = f"a handler changed the row of its own partition in {PROGRESS.name}: leave that table alone"
-                raise TransactionEndedError(msg)  # the row was locked, so it was not another process
+                self._statements = None  # the table may have been made again, too
+                raise TransactionEndedError(_NOT_MOVED)  # the row was locked, so it was not another process
         if unit.stages:
             drop_stages(self._database, unit.stages)
 
@@ -447,13 +449,15 @@ class SqlProgressTracker(
         connection.execute(delete(self._skipped).where(*key))
         connection.execute(self._skipped.insert().values(**row))
 
-    def _prepare(self) -> None:
-        if not self._ready:
+    def _prepare(self) -> _Statements:
+        known = self._statements
+        if known is None:
             watch_ends(self._database)
             prepare(self._database, PROGRESS)
             prepare(self._database, SKIPPED)
             self._inbox.prepare()
-            self._ready = True
+            known = self._statements = _Statements(self._database)
+        return known
 
     def _claimed(
         self,
