@@ -33,7 +33,7 @@ _VALUE = rf"(?:{_QUOTED}|\{{[^}}]*\}}|[^&;\s]*)"
 _USER_TOKEN = re.compile(r"\b((?:eventsourcingdb(?:\+https?)?|esdb|https?):/?/?)[^\s]*(?=@)", re.IGNORECASE)
 _USER_PASSWORD = re.compile(r"(://[^:/@\s]*:).*(?=@)", re.DOTALL)
 _NO_SCHEME = re.compile(r"\A(?!jdbc:)([^:/@\s]*:)(?!/)[^\s]+(?=@)")
-_ORACLE = re.compile(r"(\bjdbc:oracle:\w+:[^/@\s]{0,200}/)(?!/)[^\s]{0,2000}(?=@)", re.IGNORECASE)
+_ORACLE = re.compile(r"(\bjdbc:oracle:\w+:[^/@\s]{0,200}/)(?!/)[^\s]{0,4000}(?=@)", re.IGNORECASE)
 _NAME = r"(?:[\w.-]|%5F|%2D)++"  # read once: others write the texts, and may make them costly
 _NAMED = rf"(?=[\w.-]*?(?:{_WORDS})){_NAME}"
 _QUERY = re.compile(rf"([?&]{_NAMED}=)[^&]*", re.IGNORECASE)  # where & alone ends a value
@@ -61,8 +61,8 @@ _ARGUMENT = (
 
 # In a text there may be several URLs, so what is hidden ends with the URL.
 _IN_TEXT = (
-    r"(?i)\b((?:eventsourcingdb(?:\+https?)?|esdb|https?)://)[^\s/'\"]{0,2000}(?=@)",
-    r"(://[^:/@\s]*:)[^\s'\"]{0,2000}(?=@)",
+    r"(?i)\b((?:eventsourcingdb(?:\+https?)?|esdb|https?)://)[^\s/'\"]{0,4000}(?=@)",
+    r"(://[^:/@\s]*:)[^\s'\"]{0,4000}(?=@)",
     _DEFAULT,
     _ORACLE,
     _OF_REDIS,

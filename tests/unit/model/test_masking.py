@@ -177,3 +177,10 @@ def test_nested_values_are_masked_by_their_keys():
 def test_a_long_text_that_was_made_to_be_costly_is_looked_at_in_time(part):
     text = part * 20_000  # patterns that read a name again and again took minutes
     assert scrubbed(text) == text
+
+
+@pytest.mark.parametrize("url", ["https://u:{}@host/", "https://{}@host/", "postgresql://u:{}@host/db"])
+def test_a_long_token_in_a_url_within_a_text_is_hidden(url: str) -> None:
+    """A token of a cloud's database has some thousand characters."""
+    token = "t0" * 1_900
+    assert "t0t0" not in scrubbed(f"no answer of {url.format(token)} in 5 s")
