@@ -31,9 +31,10 @@ def init_command(folder: str) -> None:
     except OSError as error:
         text = f"cannot make a project in {folder}: {error.strerror}; choose a folder that can be made and written to"
         raise click.UsageError(clean(text)) from None
+    is_here = Path(folder).resolve() == Path.cwd()
     lines = (
         f"made {', '.join(_FILES)} in {folder}; next:",
-        f"  cd {shlex.quote(folder)}",
+        *([] if is_here else [f"  cd {shlex.quote(folder)}"]),
         "  opencqrs events import events.ndjson",
         "  opencqrs run --until-caught-up",
     )

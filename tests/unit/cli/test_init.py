@@ -44,3 +44,9 @@ def test_an_empty_name_is_not_the_current_folder(tmp_path: Path, monkeypatch: py
 def test_the_commands_that_are_shown_can_be_typed(tmp_path: Path) -> None:
     ran = CliRunner().invoke(init_command, [str(tmp_path / "my library")], catch_exceptions=False)
     assert f"  cd '{tmp_path}/my library'\n" in ran.output
+
+
+def test_the_current_folder_is_not_entered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    ran = CliRunner().invoke(init_command, ["."], catch_exceptions=False)
+    assert "in .; next:\n  opencqrs events import" in ran.output
