@@ -110,13 +110,16 @@ class _Reader:
         self, node: yaml.Node, key: tuple[str, ...], places: tuple[Origin, ...], ancestors: tuple[int, ...]
     ) -> Iterator[Entry]:
         origin = self.at(node.start_mark)
-        if key and self._has_unknown_tag(node, key):
+        if key and not node.tag.startswith(_YAML_TAG):
+            self._refuse_tag(node, key)
             return
         if isinstance(node, yaml.ScalarNode):
             yield Entry(key, _scalar(node), origin, places)
         elif isinstance(node, yaml.SequenceNode):
             self._count(node)
-            if [item for item in node.value if self._has_unknown_tag(item, key)]:
+            if tagged := [item for item in node.value if not item.tag.startswith(_YAML_TAG)]:
+                for item in tagged:
+                    self._refuse_tag(item, key)
                 return
             is_flat = all(isinstance(item, yaml.ScalarNode) for item in node.value)
             yield Entry(key, tuple(map(_scalar, node.value)) if is_flat else Nothing.NESTED_LIST, origin, places)
@@ -127,15 +130,12 @@ class _Reader:
                 inside = (*key, name.value), (*places, self.at(name.start_mark)), (*ancestors, id(node))
                 yield from self._entries(value, *inside)
 
-    def _has_unknown_tag(self, node: yaml.Node, key: tuple[str, ...]) -> bool:
-        """Return, and report, whether a value has a tag; a tag alone is a text without quotes, which may be secret."""
-        if node.tag.startswith(_YAML_TAG):
-            return False
+    def _refuse_tag(self, node: yaml.Node, key: tuple[str, ...]) -> None:
+        """Report a tag that is not known; one alone is a text without quotes, which may be secret."""
         what, fix = f"the YAML tag {node.tag} is not known", "remove the tag, or put the text in quotes"
         if holds_secret(key[-1]) or not node.value:
             what, fix = "a text that begins with ! is not in quotes", "put it in quotes"
         self.findings.error(Code.FILE_UNREADABLE, what, self.at(node.start_mark), fix)
-        return True
 
     def _pairs(self, node: yaml.Node, ancestors: tuple[int, ...]) -> dict[str, _Pair]:
         """Return the keys with their values, those of ``<<`` where the mapping does not have them itself."""
