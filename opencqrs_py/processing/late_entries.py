@@ -13,11 +13,12 @@ from opencqrs_py.model.progress import Cursor
 from opencqrs_py.model.times import in_milliseconds
 from opencqrs_py.processing.parked_entries import named
 from opencqrs_py.processing.ports import BackOff, ParkingTracker
-from opencqrs_py.processing.recovery import wait_after
+from opencqrs_py.processing.recovery import wait_after, without_chance
 
 _TRIES = 5  # while people change the same events
 _FEW = 100  # sequences that are read one by one
-_WAITS = 100  # of a back-off, among which is its longest one
+_AT_ONCE = 1_000  # events that are changed in one transaction
+_WAITS = 1_000  # of a back-off, among which is its longest one
 _LEAST_SECONDS = 1.0  # by which a clock must have been ahead
 
 _Pair = tuple[InboxEntry, InboxEntry]
@@ -41,6 +42,8 @@ class LateEntries:
         self._group = group
         self._back_off = back_off
         self._each = each
+        waits = list(islice(without_chance(back_off).waits(), _WAITS))
+        self._first, self._longest = next(iter(waits), 0.0), max(waits, default=0.0)
 
     def bring_forward(self, cursors: Sequence[Cursor], now: datetime) -> int:
         """Give late events of claimed partitions the time that they would have by the clock here; return how many."""
@@ -48,36 +51,40 @@ class LateEntries:
         return sum(self._brought_forward(cursor, late, now) for cursor in cursors) if late else 0
 
     def _brought_forward(self, cursor: Cursor, late: Sequence[_Pair], now: datetime) -> int:
+        done = 0
         for _ in range(_TRIES):
-            changed = tuple(pair for pair in late if cursor.partition.owns(pair[0].sequence_id))
-            if not changed:
-                return 0
-            change = InboxChange(in_milliseconds(now), changed=changed, each=self._each)
-            known = cursor.fingerprint
+            mine = [pair for pair in late if cursor.partition.owns(pair[0].sequence_id)]
             with suppress(FencedError, InboxChangedError):  # another process has it, or a person changes them
-                with self._inbox.unit(self._group, cursor, cursor.stored, fingerprint=known, change=change):
-                    pass
-                return len(changed)
+                for start in range(0, len(mine), _AT_ONCE):
+                    changed = tuple(mine[start : start + _AT_ONCE])
+                    self._change(cursor, InboxChange(in_milliseconds(now), changed=changed, each=self._each))
+                    done += len(changed)
+                break
             late = self._late(now)
-        return 0
+        return done
+
+    def _change(self, cursor: Cursor, change: InboxChange) -> None:
+        with self._inbox.unit(self._group, cursor, cursor.stored, fingerprint=cursor.fingerprint, change=change):
+            pass
 
     def _late(self, now: datetime) -> list[_Pair]:
         """Return the events that wait too long, before and after the change."""
-        found, pairs = self._found(now), list[_Pair]()
+        longest, pairs = _after(now, self._longest), list[_Pair]()
+        found = self._found(_after(now, self._first), longest)
         sequences = self._sequences(found)
         for entry in found:
             those = [entry] if self._each else sequences.get(entry.sequence_id, [entry])
             failed = [one for one in those if one.status is InboxStatus.RETRYING]
-            if failed and (entry.due_at or "") <= self._at(now, self._longest()):
+            if failed and (entry.due_at or "") <= longest:
                 continue
             wait = max(map(self._wait, failed), default=0.0)
             pairs.append((entry, entry._replace(due_at=in_milliseconds(now + timedelta(seconds=wait)))))
         return pairs
 
-    def _found(self, now: datetime) -> list[InboxEntry]:
+    def _found(self, first: str, longest: str) -> list[InboxEntry]:
         """Return the events that may be late: untried ones, and those that wait longer than any that has failed."""
-        pending = InboxSelection(status=InboxStatus.PENDING, due_after=self._at(now, self._first()))
-        retrying = InboxSelection(status=InboxStatus.RETRYING, due_after=self._at(now, self._longest()))
+        pending = InboxSelection(status=InboxStatus.PENDING, due_after=first)
+        retrying = InboxSelection(status=InboxStatus.RETRYING, due_after=longest)
         read = ((which, self._inbox.entries(self._group, selection=which)) for which in (pending, retrying))
         return [one for which, entries in read for one in entries if which.matches(one)]
 
@@ -93,14 +100,9 @@ class LateEntries:
 
     def _wait(self, entry: InboxEntry) -> float:
         wait = wait_after(self._back_off, max(0, entry.retries - 1), named(entry))
-        return self._longest() if wait is None else wait
+        return self._longest if wait is None else wait
 
-    def _first(self) -> float:
-        return next(self._back_off.waits(), 0.0)
 
-    def _longest(self) -> float:
-        return max(islice(self._back_off.waits(), _WAITS), default=0.0)
-
-    @staticmethod
-    def _at(now: datetime, seconds: float) -> str:
-        return in_milliseconds(now + timedelta(seconds=max(_LEAST_SECONDS, seconds)))
+def _after(now: datetime, seconds: float) -> str:
+    """Return the time from which on an event is late that may wait for some seconds."""
+    return in_milliseconds(now + timedelta(seconds=max(_LEAST_SECONDS, seconds)))

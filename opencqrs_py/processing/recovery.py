@@ -281,6 +281,13 @@ class ExponentialBackOff(BackOff):
             wait = int(min(wait * self.multiplier, longest))
 
 
+def without_chance(back_off: BackOff) -> BackOff:
+    """Return the back-off whose waits none of this one exceeds, however jitter shortens them."""
+    if isinstance(back_off, ExponentialBackOff):
+        return replace(back_off, jitter=0.0, max_elapsed=inf)  # waits that are not spread would reach that limit sooner
+    return back_off
+
+
 def waits_of(back_off: BackOff, what: str) -> Iterator[float]:
     """Yield the waits for one retried thing, such as an event of a group.
 

@@ -23,6 +23,7 @@ from opencqrs_py.model import Handler, HandlerMark, ProcessingContext, layout
 from opencqrs_py.model.choices import BatchMode, BatchOrder, OnBatchExhausted, OnExhausted
 from opencqrs_py.model.inbox import AttemptError, InboxChange, InboxEntry, InboxStatus
 from opencqrs_py.model.outcome import Origin
+from opencqrs_py.model.times import in_milliseconds
 from opencqrs_py.processing.batches import OrderingKey, ScheduleRule, eligible
 from opencqrs_py.processing.binding import NothingProvided, bind
 from opencqrs_py.processing.dispatch import Dispatcher
@@ -890,3 +891,21 @@ def test_events_that_wait_as_long_as_they_have_to_keep_their_time_at_a_claim() -
     world.clock.advance(2)
     world.claim()
     assert [one.due_at for one in world.tracker.entries("group")] == before
+
+
+def test_an_event_whose_wait_is_spread_by_chance_is_not_late(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Chance makes the wait of an event another one than that which is drawn for no event in particular."""
+    monkeypatch.setattr("opencqrs_py.processing.recovery.random.random", lambda: 1.0)  # a wait of an event has a seed
+    back_off = ExponentialBackOff(60, 2, 600, max_attempts=4, jitter=1.0)
+    world = World(["/a"], rule=replace(RULE, back_off=back_off))
+    world.errors = {1: NO}
+    world.drain()
+    world.pass_time(20)
+    (before,) = world.tracker.entries("group")
+    assert before.due_at is not None
+    assert before.due_at > in_milliseconds(world.clock.now() + timedelta(seconds=1))
+    world.claim()
+    assert world.tracker.entries("group") == [before]
+    assert "earlier next attempt" not in caplog.text
