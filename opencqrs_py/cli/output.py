@@ -17,6 +17,7 @@ import orjson
 
 from opencqrs_py.errors import OnStartError, OpenCqrsError
 from opencqrs_py.model.masking import scrubbed
+from opencqrs_py.model.naming import visible
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -135,9 +136,7 @@ def explain(error: OpenCqrsError) -> None:
 
 def clean(text: str) -> str:
     """Make text from outside safe to print: control characters but line ends become visible."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)
+    return visible(text, kept="\n\t")
 
 
 def cell(text: str) -> Text:

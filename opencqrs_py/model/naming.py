@@ -62,7 +62,14 @@ def listed(names: Iterable[str]) -> str:
 
 def in_one_line(text: str) -> str:
     """Return a text of others with line ends and control characters as escapes: it cannot look like a line of ours."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    return visible(text)
+
+
+def visible(text: str, kept: str = "") -> str:
+    """Return a text with characters that cannot be printed as escapes, except those that are kept."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in kept else repr(c)[1:-1] for c in text)
 
 
 def storable(text: str, length: int | None = None) -> str:

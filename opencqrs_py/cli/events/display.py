@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from opencqrs_py.cli.output import clean, stderr
+from opencqrs_py.cli.output import stderr
 from opencqrs_py.model.cloudevents import write_event
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.naming import counted
@@ -56,11 +56,6 @@ def positioned(event: Event) -> dict[str, Any]:
     An extension attribute of that name, which CloudEvents allow, is left out: programs page by the position.
     """
     return {"position": 0, **write_event(event)} | {"position": event.position}
-
-
-def on_one_line(text: str) -> str:
-    """Make text from outside safe to print where each thing has one line."""
-    return clean(text).replace("\n", "\\n")
 
 
 def summed_up(added: int, given: int, done: str) -> str:

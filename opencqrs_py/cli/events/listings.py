@@ -13,7 +13,7 @@ from typing import Any
 import click
 import orjson
 
-from opencqrs_py.cli.events.display import DATA_SHOWN, on_one_line, positioned
+from opencqrs_py.cli.events.display import DATA_SHOWN, positioned
 from opencqrs_py.cli.events.selection import (
     after_option,
     events_after,
@@ -28,7 +28,7 @@ from opencqrs_py.cli.output import clean, print_json, stderr, stdout
 from opencqrs_py.errors import DatabaseFileGoneError, ExplainedError
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.masking import scrubbed
-from opencqrs_py.model.naming import counted
+from opencqrs_py.model.naming import counted, in_one_line
 from opencqrs_py.model.progress import Skip
 from opencqrs_py.model.selection import Selection
 from opencqrs_py.processing.ports import EventSource
@@ -84,7 +84,7 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 def _cells(event: Event) -> tuple[str, ...]:
     shown = (event.time or "-", event.type, event.subject, event.payload or "-")
-    return str(event.position), *(on_one_line(cell) for cell in shown)
+    return str(event.position), *(in_one_line(cell) for cell in shown)
 
 
 def _fitted(wanted: Sequence[int], room: int) -> list[int]:
@@ -216,7 +216,7 @@ def _show_text(events: Iterable[Event]) -> None:
         data = event.payload or "-"
         shown = data if len(data) <= DATA_SHOWN else data[: DATA_SHOWN - 1] + "…"
         line = f"{event.position:>9}  {event.time or '-'}  {event.type}  {event.subject}  {shown}"
-        stdout().print(on_one_line(line), markup=False, soft_wrap=True)
+        stdout().print(in_one_line(line), markup=False, soft_wrap=True)
 
 
 @click.command("skipped")
@@ -252,4 +252,4 @@ def print_skips(skips: Sequence[Skip]) -> None:
         where = f"({skip.event_type}, {skip.subject})"
         attempts = counted(skip.attempts, "attempt")
         line = f"{head} {where} skipped after {attempts} at {skip.skipped_at}: {skip.reason}"
-        stdout().print(on_one_line(scrubbed(line)), markup=False, soft_wrap=True)
+        stdout().print(in_one_line(scrubbed(line)), markup=False, soft_wrap=True)

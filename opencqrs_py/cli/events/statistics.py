@@ -9,12 +9,12 @@ from typing import Any
 
 import click
 
-from opencqrs_py.cli.events.display import ProgressReport, on_one_line
+from opencqrs_py.cli.events.display import ProgressReport
 from opencqrs_py.cli.events.selection import print_reasons, selection_options, slices_between, source_of
 from opencqrs_py.cli.options import Integer, ProjectOptions, format_option, project_options
 from opencqrs_py.cli.output import print_json, stdout
 from opencqrs_py.model.event import Event
-from opencqrs_py.model.naming import counted
+from opencqrs_py.model.naming import counted, in_one_line
 from opencqrs_py.model.selection import Selection
 
 _MOST_NAMES = 100_000  # that are counted one by one: memory must not grow with the log
@@ -137,6 +137,6 @@ def _print_names(title: str, names: _Names, top: int) -> None:
     console, width = stdout(), len(f"{shown[0][1]:,}")
     console.print(f"\n{title}" + (f" (the {len(shown)} most frequent of {len(names):,})" if left else ""), markup=False)
     for name, count in shown:
-        console.print(f"  {count:>{width},}  {on_one_line(name)}", markup=False, soft_wrap=True)
+        console.print(f"  {count:>{width},}  {in_one_line(name)}", markup=False, soft_wrap=True)
     if names.others:
         console.print(f"  {names.others:>{width},}  others, not counted separately", markup=False)
