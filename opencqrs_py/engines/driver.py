@@ -22,7 +22,7 @@ from opencqrs_py.processing.notices import NO_OBSERVER, Notice, Observer, text_o
 from opencqrs_py.processing.parking import freed, unseen
 from opencqrs_py.processing.ports import Clock, EventSource, ParkingTracker
 from opencqrs_py.processing.recovery import Action
-from opencqrs_py.processing.supervision import OUTAGE_BACK_OFF, SET_BACK, SupervisedPartition
+from opencqrs_py.processing.supervision import OUTAGE_BACK_OFF, SupervisedPartition, WatchedClock
 
 logger = logging.getLogger("opencqrs.processing")
 _MOST_ISOLATED = 100  # events of a partition with participants
@@ -55,7 +55,7 @@ class PartitionDriver:
         self._unpublished = False  # the last state, in an outage
         self._processing = run.processing
         self._clock = clock
-        self._seen_at = clock.now()
+        self._watched_clock = WatchedClock(clock)
         self._set_back = False  # the clock, since the inbox was last looked through
         self._tracker = run.processing.tracker
         self._observer = observer
@@ -83,9 +83,8 @@ class PartitionDriver:
 
     def mind_clock(self) -> None:
         """Have events in the inbox tried in time if the clock was set back, by which they wait."""
-        now = self._clock.now()
-        self._set_back = self._set_back or self._seen_at - now > SET_BACK
-        self._seen_at = now
+        _, was_set_back = self._watched_clock.look()
+        self._set_back = self._set_back or was_set_back
         if not self._set_back:
             return
         supervised = self.supervised

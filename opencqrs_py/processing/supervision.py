@@ -29,9 +29,22 @@ OUTAGE_BACK_OFF = ExponentialBackOff(initial=0.5, multiplier=2, maximum=30)
 FAILURE_BACK_OFF = ExponentialBackOff(initial=30, multiplier=2, maximum=600)
 CHECKPOINT_BACK_OFF = ExponentialBackOff(initial=1, multiplier=2, maximum=60)  # after a checkpoint has failed
 _MOST_MISSES = 5  # checkpoints in a row that fail before the partition counts as failed
-SET_BACK = timedelta(seconds=1)
-"""A clock that goes back by more was set back."""
+_SET_BACK = timedelta(seconds=1)  # a clock that goes back by more was set back
 _REMINDER = 3_600.0  # seconds after which a held partition is reported again
+
+
+class WatchedClock:
+    """A clock of which it is noticed if it was set back."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._seen = clock.now()
+
+    def look(self) -> tuple[datetime, bool]:
+        """Return the time, and whether the clock was set back since the last look."""
+        now, before = self._clock.now(), self._seen
+        self._seen = now
+        return now, before - now > _SET_BACK
 
 
 class TickState:
@@ -44,9 +57,8 @@ class TickState:
     def __init__(self, schedule: Schedule, clock: Clock) -> None:
         self.wanted: int | None = None
         self._schedule = schedule
-        self._clock = clock
-        self._seen = clock.now()
-        self._next = schedule.first(self._seen)
+        self._clock = WatchedClock(clock)
+        self._next = schedule.first(clock.now())
         self._tick = self._next
         self._from = self._done_from = -1  # where the current tick, and the last finished one, began
 
@@ -78,10 +90,9 @@ class TickState:
 
     def _now(self) -> datetime:
         """Return the time; if the clock was set back, the next tick is scheduled as after a start."""
-        now = self._clock.now()
-        if self._seen - now > SET_BACK:
+        now, was_set_back = self._clock.look()
+        if was_set_back:
             self._next = min(self._next, self._schedule.first(now))
-        self._seen = now
         return now
 
 
