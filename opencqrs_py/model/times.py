@@ -114,6 +114,17 @@ def moment_of(time: str) -> datetime:
     return local.replace(tzinfo=timezone(timedelta(seconds=offset)) if offset else UTC)
 
 
+def moment_in_utc(value: date | str) -> date | str:
+    """Return a text that is a time with an offset as its moment in UTC; anything else as it is."""
+    if not isinstance(value, str):
+        return value
+    try:
+        moment = moment_of(value)
+        return value if moment.tzinfo is None else moment.astimezone(UTC)
+    except (ValueError, OverflowError):
+        return value
+
+
 def _parsed(text: str) -> tuple[int, int, int]:
     """Return the seconds since 1970, the microseconds after them, and the offset in seconds.
 

@@ -7,18 +7,22 @@ task stores them under its own name, and the driver takes only those of runs tha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import date
 from typing import Any, Protocol, runtime_checkable
 
 RecordBatches = Any
 """A ``pyarrow.Table`` or ``RecordBatch``; the core works without pyarrow."""
 
+KeptMoment = Callable[[date | str], date | str]
+"""Makes of a day, a moment or a text what a column holds."""
+
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A table in which tasks store rows. Pickled with each task, so it holds names only.
+    """A table in which tasks store rows. Pickled with each task: it holds names, and functions of modules.
 
     Attributes:
         schema: Its schema; ``None``: where connections begin.
@@ -30,6 +34,7 @@ class Stage:
         target: The final table of the rows, for messages.
         rounded: The columns that would round numbers which they cannot hold.
         short: The columns that hold UUIDs in 32 characters.
+        moments: The columns whose days or moments are converted first, and what does so.
     """
 
     schema: str | None
@@ -41,6 +46,7 @@ class Stage:
     target: str
     rounded: tuple[str, ...] = ()
     short: tuple[str, ...] = ()
+    moments: Mapping[str, KeptMoment] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

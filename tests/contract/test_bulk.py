@@ -484,6 +484,43 @@ DATED = Table(
 )
 
 
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "2026-01-01T12:00:00+02:00",
+        "2026-01-01 12:00:00.000000+0200",
+        "20260101T120000+0200",
+        "2026-01-01T05:00:00-05:00",
+        "2026-01-01T10:00:00Z",
+        "2026-01-01T10:00:00",
+        datetime(2026, 1, 1, 12, tzinfo=timezone(timedelta(hours=2))),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("form", [list, pa.Table.from_pylist], ids=["mappings", "arrow"])
+def test_texts_with_an_offset_are_written_as_their_moment_in_utc(
+    connection: Connection, form: Callable[[list[dict[str, Any]]], Any], moment: Any
+) -> None:
+    """PostgreSQL takes what comes before the offset in silence; SQLite keeps the text as it is."""
+    bulk.upsert(connection, "dated", form([{"day": date(2026, 1, 1), "moment": moment}]), keys="day")
+    stored = connection.execute(text("SELECT moment FROM dated")).scalar_one()
+    if connection.dialect.name == "sqlite" and isinstance(moment, str):
+        assert stored == moment
+    else:
+        assert datetime.fromisoformat(str(stored)) == datetime(2026, 1, 1, 10)  # noqa: DTZ001 as it is stored
+
+
+@pytest.mark.parametrize("moment", ["0001-01-01T00:00:00+02:00", "noon"])
+def test_texts_that_are_no_moments_are_left_to_the_database(connection: Connection, moment: str) -> None:
+    rows = [{"day": date(2026, 1, 1), "moment": moment}]
+    if connection.dialect.name == "sqlite" or (connection.dialect.name == "postgresql" and moment[0] == "0"):
+        bulk.upsert(connection, "dated", rows, keys="day")
+        assert connection.execute(text("SELECT moment FROM dated")).scalar_one() is not None
+    else:
+        with pytest.raises(DBAPIError):
+            bulk.upsert(connection, "dated", rows, keys="day")
+
+
 @pytest.mark.parametrize("staged", [False, True])
 def test_days_and_moments_are_kept_as_what_their_column_holds(connection: Connection, *, staged: bool) -> None:
     """SQLite keeps both as texts, and would find no ``2026-01-02 00:00:00`` by its day."""

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from sqlalchemy import BigInteger, Column, Connection, MetaData, Numeric, String, Table, inspect, make_url, select, text
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    DateTime,
+    MetaData,
+    Numeric,
+    String,
+    Table,
+    inspect,
+    make_url,
+    select,
+    text,
+)
 from sqlalchemy.exc import DBAPIError
 
 from opencqrs_py import bulk
@@ -30,7 +45,8 @@ LOANS = Table(
     Column("paid", Numeric(30, 4), nullable=True),
 )
 ADDED = "a '% b"
-TYPES = {"isbn": "string", "reader": "string", ADDED: "bigint", "paid": "decimal(30,4)"}
+TYPES = {"isbn": "string", "reader": "string", ADDED: "bigint", "paid": "decimal(30,4)", "at": "string"}
+SEEN = Table("seen", METADATA, Column("isbn", String(40), primary_key=True), Column("at", DateTime))
 WHOLE = Partition(1, 0)
 
 
@@ -56,6 +72,7 @@ class Rows(FrameRows):
     of_group: str = "loans"
     stages: list[Stage | None] = field(default_factory=list)
     meanwhile: Callable[[Stage], None] = lambda _: None
+    through: Callable[[Stage], Stage] = lambda stage: stage
 
     @property
     def group(self) -> str:
@@ -70,6 +87,7 @@ class Rows(FrameRows):
         if stage is None:
             yield CollectedRows((), iter([*self.returned, *self.staged]))
             return
+        stage = self.through(stage)
         for number, table in enumerate(self.unfinished):
             self.tracker.stage(stage, f"lost-{number}", [table])
         runs = [
@@ -389,6 +407,19 @@ def test_a_transaction_that_does_not_see_what_tasks_commit_takes_rows_through_th
         upserted(rows.tracker, rows, *COUNTED, **ADDING)
         assert rows.stages == [None]
         assert rows_in(database) == [("a", None, 1, None)]
+
+
+@pytest.mark.usefixtures("by_tasks")
+def test_tasks_write_texts_with_an_offset_as_their_moment_in_utc(
+    tracker: SqlProgressTracker, database: Database
+) -> None:
+    """Pickled as for a task: PostgreSQL takes what comes before the offset in silence."""
+    lent = [{"isbn": "a", "at": "2026-01-01T12:00:00+02:00"}]
+    rows = Rows(tracker, staged=[pa.Table.from_pylist(lent)], through=lambda stage: pickle.loads(pickle.dumps(stage)))
+    handled(tracker, rows, lambda connection: bulk.upsert(connection, "seen", Frame("isbn", "at"), keys="isbn"))
+    with database.reading() as connection:
+        moment = datetime(2026, 1, 1, 10)  # noqa: DTZ001 as it is stored
+        assert connection.execute(select(SEEN.c.isbn, SEEN.c.at)).one() == ("a", moment)
 
 
 @pytest.mark.usefixtures("by_tasks")

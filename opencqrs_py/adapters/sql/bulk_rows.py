@@ -20,6 +20,7 @@ from opencqrs_py.adapters.sql.dialect import Dialect
 from opencqrs_py.errors import BulkWriteError
 from opencqrs_py.model.json_text import write_json
 from opencqrs_py.processing.exceptions import one_line
+from opencqrs_py.processing.staging import KeptMoment
 
 GivenRows = Any
 """A ``pyarrow.Table``, ``RecordBatch`` or ``DataFrame``, known by what it can do; or a sequence of mappings."""
@@ -172,15 +173,20 @@ def short_in(shape: TableShape) -> tuple[str, ...]:
     )
 
 
+def moments_in(shape: TableShape, dialect: Dialect) -> dict[str, KeptMoment]:
+    """Return the columns of a table whose days or moments are converted first, and what does so."""
+    found = ((name, dialect.kept_moment(column["type"])) for name, column in shape.columns.items())
+    return {name: convert for name, convert in found if convert is not None}
+
+
 def in_days_or_moments(
-    columns: Mapping[str, ColumnValues], shape: TableShape, dialect: Dialect
+    columns: Mapping[str, ColumnValues], moments: Mapping[str, KeptMoment]
 ) -> dict[str, ColumnValues]:
-    """Return columns with days where the table has days, and moments where it has moments, if the dialect says so."""
+    """Return columns with days where the table has days, and moments where it has moments; see ``moments_in``."""
     kept = dict(columns)
-    for name, column in columns.items():
-        convert = dialect.kept_moment(shape.columns[name]["type"])
-        if convert is not None:
-            kept[name] = [convert(value) if isinstance(value, date) else value for value in column]
+    for name, convert in moments.items():
+        if name in columns:
+            kept[name] = [convert(value) if isinstance(value, date | str) else value for value in columns[name]]
     return kept
 
 

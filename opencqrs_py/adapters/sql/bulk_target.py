@@ -16,6 +16,7 @@ from opencqrs_py.adapters.sql.bulk_rows import (
     as_kept,
     check_floats,
     in_days_or_moments,
+    moments_in,
     rounded_in,
     short_in,
     shown,
@@ -62,7 +63,7 @@ class Target:
         shape = self.shape(wanted)
         preparer = self.connection.dialect.identifier_preparer
         rounded, short = rounded_in(shape, self.dialect), short_in(shape)
-        columns = in_days_or_moments(columns, shape, self.dialect)
+        columns = in_days_or_moments(columns, moments_in(shape, self.dialect))
         wanted.columns = as_kept(columns, self.name, self.dialect, rounded, short)
         merged = wanted.merged()
         check_floats({name: merged[name] for name in self.add}, self.name, self.dialect)  # a sum may be infinite

@@ -11,13 +11,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from datetime import date
 from decimal import Decimal
 from importlib.metadata import entry_points
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sqlalchemy import URL, Connection, Engine, Table, create_engine, exc
+from sqlalchemy import URL, Connection, Engine, Table, create_engine, exc, types
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import TypeEngine
 
@@ -30,8 +29,10 @@ from opencqrs_py.control.ports import Notices
 from opencqrs_py.errors import EventStoreError, RebuildError
 from opencqrs_py.model.mapping import TableMapping
 from opencqrs_py.model.partition import Partition
+from opencqrs_py.model.times import moment_in_utc
 from opencqrs_py.processing.pipelining import Pipeline
 from opencqrs_py.processing.ports import Watch
+from opencqrs_py.processing.staging import KeptMoment
 
 if TYPE_CHECKING:
     from opencqrs_py.adapters.sql.bulk_write import BulkWrite, ColumnValues, TableShape
@@ -529,12 +530,13 @@ class Dialect(ABC):
         """Return a number as it is sent to such a column; ``None`` if the column would round it."""
         return number
 
-    def kept_moment(self, of: TypeEngine[Any]) -> Callable[[date], date] | None:
-        """Return what makes a day of a moment, or the other way round, as a column of that type holds it.
+    def kept_moment(self, of: TypeEngine[Any]) -> KeptMoment | None:
+        """Return what makes of a moment, a day or a text what a column of that type holds, if the database does not.
 
-        ``None`` where the database does so, or the column holds neither.
+        The default does so where moments have no offset: a text with one is written as its moment in UTC, as that of
+        a datetime is. Else PostgreSQL leaves the offset out without a word, and MariaDB refuses the text.
         """
-        return None
+        return moment_in_utc if isinstance(of, types.DateTime) and not of.timezone else None
 
     # Stages: tables that hold rows until one statement merges them
 

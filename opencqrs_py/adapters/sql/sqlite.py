@@ -41,6 +41,7 @@ from opencqrs_py.adapters.sql.watching import ReadHead, polling
 from opencqrs_py.model.partition import Partition, hash_of
 from opencqrs_py.processing.ports import Watch
 from opencqrs_py.processing.sequence_resolvers import cut_subject
+from opencqrs_py.processing.staging import KeptMoment
 
 if TYPE_CHECKING:
     from opencqrs_py.adapters.sql.shadows import Shadows
@@ -319,7 +320,7 @@ class SqliteDialect(Dialect):
         return nearest if Decimal(repr(nearest)) == number else None
 
     @override
-    def kept_moment(self, of: TypeEngine[Any]) -> Callable[[date], date] | None:
+    def kept_moment(self, of: TypeEngine[Any]) -> KeptMoment | None:
         """Return what SQLAlchemy does, and other databases: for SQLite they are texts, and their column no matter."""
         if isinstance(of, types.DateTime):
             return _moment
@@ -337,12 +338,12 @@ class SqliteDialect(Dialect):
         """Lock nothing: the transaction holds the write lock already."""
 
 
-def _day(value: date) -> date:
+def _day(value: date | str) -> date | str:
     return value.date() if isinstance(value, datetime) else value
 
 
-def _moment(value: date) -> date:
-    return value if isinstance(value, datetime) else datetime.combine(value, time_of_day())
+def _moment(value: date | str) -> date | str:
+    return value if isinstance(value, datetime | str) else datetime.combine(value, time_of_day())
 
 
 def _change_counter(connection: Connection) -> Callable[[], int] | None:

@@ -29,6 +29,7 @@ from opencqrs_py.adapters.sql.bulk_rows import (
     columns_of,
     in_days_or_moments,
     misfit,
+    moments_in,
     rounded_in,
     same_keys,
     short_in,
@@ -88,8 +89,8 @@ def _stage(
         for quoted in (preparer.quote_identifier(column),)
     )
     definition = dialect.defined_stage(whole, written, _quoted(preparer, shape.schema, shape.name), shared=shared)
-    rounded, short = rounded_in(shape, dialect), short_in(shape)
-    return Stage(schema, name, definition, tuple(columns), kinds, target.keys, target.name, rounded, short)
+    kept = rounded_in(shape, dialect), short_in(shape), moments_in(shape, dialect)
+    return Stage(schema, name, definition, tuple(columns), kinds, target.keys, target.name, *kept)
 
 
 def _quoted(preparer: Any, schema: str | None, name: str) -> str:
@@ -139,6 +140,7 @@ def _insert(
     for key in stage.keys:
         if None in columns[key]:
             raise misfit(stage.target, f"the key {key} of a row is null", "leave such rows out: no row is found by it")
+    columns = in_days_or_moments(columns, stage.moments)
     columns = as_kept(columns, stage.target, dialect, stage.rounded, stage.short)
     named: dict[str, ColumnValues] = {f"c{number}": columns[name] for number, name in enumerate(stage.columns)}
     count = len(named["c0"])
@@ -171,7 +173,6 @@ class StagedMerge:
 
     def add(self, columns: Mapping[str, ColumnValues]) -> None:
         """Write rows that the driver has into the stage."""
-        columns = in_days_or_moments(columns, self.shape, self.target.dialect)
         count = _insert(self.target.connection, self.target.dialect, self.stage, _OWN, columns)
         self.staged.append(StagedRows(_OWN, count))
 
