@@ -8,6 +8,7 @@ envelope or surrounded is read first.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -35,6 +36,8 @@ from opencqrs_py.processing.interception import Interceptors
 from opencqrs_py.processing.reading import Reading
 from opencqrs_py.processing.roles import Kind
 from opencqrs_py.processing.tables import RowFailedError, TableMaker
+
+_log = logging.getLogger("opencqrs.processing")
 
 
 class ChunkFailedError(Exception):
@@ -153,6 +156,7 @@ class Dispatcher:
         self._together = self._reading.plain and not self._only_tables  # likewise, until an event shows otherwise
         self._quick: dict[str, QuickDecoder] = {}
         self._calls_of_work: dict[str, CallOfWork] = {}
+        self._compared: set[str] = set()
         for target in self._targets:
             self._check(target.bound)
             self._check_reached(target)
@@ -420,6 +424,8 @@ class Dispatcher:
 
     def _read(self, event: Event, work: Work) -> Sequence[Event]:
         found, partition, is_meant = self._reading.read(event), work.partition, work.is_meant
+        if found and event.type not in self._compared:
+            self._compare(event.type, found)
         if self._belongs is None or len(found) == 1:  # it has one sequence, which is this partition's
             return found
         if partition.modulus == 1 and is_meant is None:
@@ -479,6 +485,26 @@ class Dispatcher:
             what = f"no event of type {listed(map(repr, named))} reaches the handler: the upcaster {places} takes them"
             fix = "let it take what the upcaster makes, or leave the upcaster out"
             raise HandlerSignatureError("OCQ-206", what, target.bound.handler.place, fix)
+
+    def _compare(self, event_type: str, made: Sequence[Event]) -> None:
+        """Warn once if an upcaster takes a type that a handler names, and makes nothing of it that the handler takes.
+
+        What an upcaster makes is only known when it is called.
+        """
+        self._compared.add(event_type)
+        if event_type not in self._reading.upcast_types:
+            return
+        types = dict.fromkeys(one.type for one in made)
+        for target in self._targets:
+            if _open(target.bound) or self._step(target, event_type) is None:
+                continue
+            if not any(self._step(target, each) is not None for each in types):
+                _log.warning(
+                    "handler %s does not get events of type '%s': the upcaster %s takes them, and makes events of type "
+                    "%s\n  fix:   let the handler take that type, or no longer name '%s'",
+                    *(target.bound.handler.place, event_type, self._reading.upcaster_of(event_type)),
+                    *(listed(map(repr, types)), event_type),
+                )
 
 
 @contextmanager

@@ -628,6 +628,51 @@ def test_a_handler_to_which_another_type_may_lead_is_not_refused(recorder: Recor
     assert not {"book-lent", "v1"} & set(names)  # which the log may well have
 
 
+def becomes(*made: str) -> Reading:
+    upcaster = Upcaster(("book-lent",), lambda: [Upcast(name, {"isbn": "1"}) for name in made], "old.py:3 (upcast)")
+    return Reading(Upcasters([upcaster], NothingProvided()))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "types", "made"),
+    [
+        (BookLent | BookReturned, (), ("reader-registered",)),
+        (dict, ("book-lent", "other"), ("reader-registered", "more")),
+    ],
+)
+def test_a_handler_that_gets_nothing_of_a_type_that_it_names_is_warned_of_once(
+    recorder: Recorder, unit: Any, caplog: pytest.LogCaptureFixture, wanted: Any, types: Any, made: Any
+) -> None:
+    recorder.handles(wanted, types=types)
+    dispatcher = Dispatcher(recorder.bound, ALL_CLASSES, becomes(*made))
+    for _ in range(2):
+        assert not dispatch(dispatcher, event("book-lent"), unit)
+    assert [record.getMessage() for record in caplog.records] == [
+        "handler handlers.py:7 does not get events of type 'book-lent': the upcaster old.py:3 (upcast) takes them, and "
+        f"makes events of type {', '.join(map(repr, made))}\n"
+        "  fix:   let the handler take that type, or no longer name 'book-lent'"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "types", "made"),
+    [
+        (BookLent | BookReturned, (), ("book-returned",)),
+        (dict, ("book-lent", "other"), ("reader-registered", "other")),
+        (dict, ("book-lent", "other"), ()),  # dropped, on purpose
+        (dict, ("*",), ("reader-registered",)),
+        (dict, (), ("reader-registered",)),
+        (dict, ("other",), ("reader-registered",)),
+    ],
+)
+def test_a_handler_that_gets_what_upcasters_make_is_not_warned_of(
+    recorder: Recorder, unit: Any, caplog: pytest.LogCaptureFixture, wanted: Any, types: Any, made: Any
+) -> None:
+    recorder.handles(wanted, types=types)
+    dispatch(Dispatcher(recorder.bound, ALL_CLASSES, becomes(*made)), event("book-lent"), unit)
+    assert not caplog.records
+
+
 def test_a_parent_is_served_by_the_children_that_are_known(recorder: Recorder) -> None:
     recorder.handles(BookEvent)
     assert recorder.dispatcher([BookLent]).wanted_types == {"book-lent"}
