@@ -34,7 +34,8 @@ from opencqrs_py.processing.ports import BackOff, EventSource, ProgressTracker
 
 _OWN_CONNECTION = (
     "  fix:   if the handler opens its own connection, have it use the one that it is given: its own may wait for the "
-    "transaction around the handler"
+    "transaction around the handler; if the database ends transactions that are idle for long, as "
+    "idle_in_transaction_session_timeout says, let it wait for as long as handlers take"
 )
 _DECISIVE = (Origin.FENCED, Origin.OUTAGE, Origin.FRAMEWORK, Origin.CHECKPOINT, Origin.EVENT, Origin.HANDLER)
 

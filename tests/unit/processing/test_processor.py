@@ -803,6 +803,7 @@ def test_an_outage_that_a_handler_meets_names_event_and_handler_and_uses_no_atte
     assert outcome.failure.event == "event 1 at position 1 (lent, /a)"
     assert outcome.failure.traceback == "  in handler handlers.py:7"
     assert "if the handler opens its own connection" in outcome.failure.advice
+    assert "idle_in_transaction_session_timeout" in outcome.failure.advice  # whose error is one of the connection, too
 
 
 def test_an_outage_of_spark_that_a_handler_meets_is_not_blamed_on_its_connections(group: Group) -> None:
