@@ -489,6 +489,30 @@ def test_the_newest_row_may_be_removed(reader: Reader, database: Database, kind:
     assert reader.source.read(1, 10, ALL) == Slice(1, 2)
 
 
+@BOTH
+def test_a_position_that_is_given_again_is_warned_of_once(
+    reader: Reader, database: Database, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As SQLite does without AUTOINCREMENT once the newest row is removed, and TRUNCATE with RESTART IDENTITY."""
+    with database.writing() as connection:
+        for n in (1, 2, 3):
+            insert(connection, event(n))
+    assert reader.source.head() == 3
+    execute(database, 'DELETE FROM "Stored Events" WHERE nr >= 2')
+    assert reader.source.head() == 3
+    assert not caplog.messages
+    for position in (2, 3):
+        with database.writing() as connection:
+            insert(connection, event(position + 10), position)
+        assert reader.source.head() == 3
+    (message,) = caplog.messages
+    assert message == (
+        "rows of 'Stored Events' were removed, and a new row has the position 2, which is not read: everything up to 3 "
+        "was read before. The position of a removed row must not be given again, for which a column of SQLite needs "
+        f"INTEGER PRIMARY KEY AUTOINCREMENT; do not restart a sequence ({database.label})"
+    )
+
+
 # What does not fit
 
 

@@ -31,6 +31,11 @@ _PAGES = 20  # that one call searches, so that it returns in good time
 _FIRST_SECONDS = 10.0  # that a first look waits for active transactions
 _PAUSE_SECONDS = 0.01
 _STALLED_SECONDS = 10.0  # after which a transaction that holds the horizon back is logged
+_REUSED = (
+    "rows of '%s' were removed, and a new row has the position %d, which is not read: everything up to %d was read "
+    "before. The position of a removed row must not be given again, for which a column of SQLite needs INTEGER PRIMARY "
+    "KEY AUTOINCREMENT; do not restart a sequence (%s)"
+)
 _JSON = "application/json"
 
 _log = logging.getLogger("opencqrs.store")
@@ -60,6 +65,8 @@ class MappedEventSource(EventSource):
         self._horizon = Horizon()
         self._moved = time.monotonic()
         self._logged: frozenset[str] = frozenset()
+        self._highest_row = 0
+        self._reuse_logged = False
         self._table: ForeignTable | None = None
         self._writers: Writers | None = None
 
@@ -148,17 +155,28 @@ class MappedEventSource(EventSource):
         self._fitted(connection)
         before = self._horizon.mark
         if self._writers is None:
-            self._horizon.look(self._highest(connection), frozenset())
+            highest = self._highest(connection)
+            self._notice_reuse(highest)
+            self._horizon.look(highest, frozenset())
             return
         if before is None and self._writers.doubt:
             _log.warning("%s", self._writers.doubt)
         highest, active = self._writers.look(connection)
+        self._notice_reuse(highest)
         self._horizon.look(highest, active)
         if self._horizon.mark != before or highest == self._horizon.upto:
             self._moved = time.monotonic()
         elif time.monotonic() - self._moved >= _STALLED_SECONDS and self._horizon.waited_for != self._logged:
             self._logged = self._horizon.waited_for
             _log.warning("%s", self._held_up(connection).what)
+
+    def _notice_reuse(self, highest: int) -> None:
+        """Log once that a removed row's position was given again: everything up to the horizon was read before."""
+        upto, before = self._horizon.upto or 0, self._highest_row
+        self._highest_row = highest
+        if before < highest <= upto and not self._reuse_logged:
+            self._reuse_logged = True
+            _log.warning(_REUSED, self._mapping.table, highest, upto, self._database.label)
 
     def _held_up(self, connection: Connection) -> DatabaseAwayError:
         assert self._writers is not None  # noqa: S101 else no transaction is waited for
