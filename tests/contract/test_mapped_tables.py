@@ -517,6 +517,27 @@ def test_a_position_that_is_given_again_is_warned_of_once(
 
 
 @BOTH
+@pytest.mark.parametrize(("column", "part"), [("event id", "id"), ("kind%", "type")])
+def test_a_row_without_id_or_type_is_refused_once_those_before_it_are_read(
+    reader: Reader, database: Database, kind: str, column: str, part: str
+) -> None:
+    with database.writing() as connection:
+        for n in (1, 2, 3, 4):
+            insert(connection, event(n))
+    execute(database, f'UPDATE "Stored Events" SET "{column}" = NULL WHERE nr = 3')
+    assert [one.id for one in reader.source.read(0, 3, ALL).events] == ["1", "2"]
+    assert reader.source.read(0, 3, ALL).upto == 2
+    with pytest.raises(EventStoreError) as caught:
+        reader.source.read(2, 3, ALL)
+    assert str(caught.value) == (
+        f"[OCQ-339] the column '{column}' of 'Stored Events' is NULL in the row at position 3\n"
+        f"  where: {database.label}\n"
+        f"  fix:   put a value there, or name a column that has one in each row in event-store.mapping.{part}"
+    )
+    assert [one.id for one in reader.source.read(3, 3, ALL).events] == ["4"]
+
+
+@BOTH
 def test_a_table_that_is_not_there_is_named_with_those_that_are(database: Database, kind: str) -> None:
     execute(database, "CREATE TABLE one (n INTEGER)", "CREATE TABLE two (n INTEGER)", "CREATE VIEW v AS SELECT 1 AS n")
     with pytest.raises(EventStoreError) as caught:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from threading import Lock
 from typing import Any
 
@@ -37,6 +37,7 @@ _REUSED = (
     "KEY AUTOINCREMENT; do not restart a sequence (%s)"
 )
 _JSON = "application/json"
+_ID, _TYPE = 1, 4  # columns of what is selected
 
 _log = logging.getLogger("opencqrs.store")
 
@@ -246,7 +247,8 @@ class MappedEventSource(EventSource):
     ) -> Slice:
         """Read one page, and one row more, which shows whether its position comes twice.
 
-        A limit around the inner rows keeps a server from looking for another way than the key.
+        It ends before a row that has no id or no type, at which the next one begins. A limit around the inner rows
+        keeps a server from looking for another way than the key.
         """
         table = self._fitted(connection)
         rows = f"{table.name} WHERE {table.position} > {self._mark} AND {table.position} <= {self._mark}"
@@ -259,8 +261,20 @@ class MappedEventSource(EventSource):
                 raise self._no_position(
                     f"is {one[0]} in several rows, for example those with the ids {one[1]} and {other[1]}"
                 )
-        events = tuple(self._event(row) for row in found[:limit])
+        whole = list(takewhile(_is_whole, found[:limit]))
+        if len(whole) < len(found[:limit]):
+            if not whole:
+                raise self._incomplete(found[0])
+            upto = whole[-1][0]
+        events = tuple(map(self._event, whole))
         return Slice(after, events[-1].position if len(events) == limit else upto, events)
+
+    def _incomplete(self, row: Any) -> EventStoreError:
+        part = "id" if row[_ID] is None else "type"
+        column = getattr(self._mapping, part)
+        what = f"the column '{column}' of '{self._mapping.table}' is NULL in the row at position {row[0]}"
+        fix = f"put a value there, or name a column that has one in each row in {self._mapping.said_in}.{part}"
+        return EventStoreError("OCQ-339", what, self._database.label, fix)
 
     def _no_position(self, why: str) -> EventStoreError:
         what = f"the column '{self._mapping.position}' of '{self._mapping.table}' {why}"
@@ -299,3 +313,8 @@ class MappedEventSource(EventSource):
             source = self._mapping.source_value or self._mapping.table
         extensions = None if metadata == "null" else metadata
         return Event(position, event_id, source, subject or "/", kind, in_utc(moment), _JSON, data, extensions)
+
+
+def _is_whole(row: Any) -> bool:
+    """Return whether a row has what each event has; what is not there otherwise has another value instead."""
+    return row[_ID] is not None and row[_TYPE] is not None
