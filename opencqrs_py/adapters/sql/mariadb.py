@@ -36,11 +36,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("opencqrs.store")
 
-# Errors that pass by themselves: out of disk, memory, connections or locks, shutdown, broken connections, lock waits,
-# deadlocks, a connection that was killed, too many of a user. From 2000 on, they are the client's own.
+# Errors that pass by themselves: out of disk, memory, connections or locks, a Galera node without its cluster (1047),
+# shutdown, broken connections, lock waits, deadlocks, a connection that was killed, too many of a user. From 2000 on,
+# they are the client's own.
 _DUPLICATE, _LOCK_WAIT_TIMEOUT, _DEADLOCK = 1062, 1205, 1213
 _CANCELLED = {1317, 1969}  # by KILL QUERY, or by max_statement_time
-_AWAY = {1021, 1037, 1038, 1040, 1041, 1053, 1079, 1152, 1158, 1159, 1160, 1161, 1203, _LOCK_WAIT_TIMEOUT, 1206}
+_AWAY = {1021, 1037, 1038, 1040, 1041, 1047, 1053, 1079, 1152, 1158, 1159, 1160, 1161, 1203, _LOCK_WAIT_TIMEOUT, 1206}
 _ENDS_TRANSACTION = {_LOCK_WAIT_TIMEOUT, _DEADLOCK, 1206}  # too many locks; of them a timeout only by an option
 _AWAY |= {_DEADLOCK, 1226, 1927, 2002, 2003, 2005, 2006, 2013, 2055, 0}
 _DENIES = {1044, 1142, 1143, 1227, 1370}  # a database, table, column, privilege or routine

@@ -141,7 +141,7 @@ def test_waiting_too_long_for_a_connection_is_an_outage(error: Exception, *, out
     assert Database("sqlite://").is_outage(error) is outage
 
 
-OUTAGES = {1040: True, 1205: True, 1213: True, 1927: True, 2003: True, 2006: True, 2013: True, 0: True}
+OUTAGES = {1040: True, 1047: True, 1205: True, 1213: True, 1927: True, 2003: True, 2006: True, 2013: True, 0: True}
 MISTAKES = {1045: False, 1049: False, 1062: False, 1146: False, 1317: False, 1406: False, 1969: False}
 
 
