@@ -10,6 +10,7 @@ import click
 import orjson
 
 from opencqrs_py.cli.output import clean, print_result
+from opencqrs_py.config.files import FORMATS
 from opencqrs_py.config.schema import json_schema
 
 _FILES = ("application.yaml", "handlers.py", "events.ndjson")
@@ -43,7 +44,8 @@ def init_command(folder: str) -> None:
 
 
 def _make(folder: Path) -> None:
-    there = [name for name in (*_FILES, _SCHEMA) if (folder / name).exists()]
+    names = dict.fromkeys((*_FILES, _SCHEMA, *(f"application{suffix}" for suffix in FORMATS)))  # all would be read
+    there = [name for name in names if (folder / name).exists()]
     if there:
         raise click.UsageError(f"{folder} holds {', '.join(there)} already; choose another folder")
     folder.mkdir(parents=True, exist_ok=True)

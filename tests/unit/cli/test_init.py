@@ -26,7 +26,13 @@ def test_a_file_that_cannot_be_written_is_wrong_use(tmp_path: Path) -> None:
         CliRunner().invoke(init_command, [str(tmp_path)], standalone_mode=False, catch_exceptions=False)
 
 
-@pytest.mark.parametrize("name", ["application.yaml", "handlers.py", "events.ndjson", "application.schema.json"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("application.yaml", "handlers.py", "events.ndjson", "application.schema.json"),
+        *("application.yml", "application.toml", "application.properties"),  # which would be read beside the new one
+    ],
+)
 def test_what_is_there_is_not_overwritten(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("mine")
     with pytest.raises(click.UsageError, match=f"holds {name} already; choose another folder"):
