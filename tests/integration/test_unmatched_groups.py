@@ -179,6 +179,53 @@ def test_a_group_for_which_the_log_has_something_says_nothing(make_log, caplog, 
     assert log.run(handler(mark), caplog) == []
 
 
+ONE_OF_TWO = "types=['reader.joined', 'book-lend.v1']"
+
+
+@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("engine", [THREAD, SPARK])
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_a_type_of_several_that_is_misspelt_is_named_with_the_one_that_no_handler_takes(
+    make_log, caplog, store, engine, partitions
+):
+    log = make_log(store, engine)
+    log.settings["event-handling.groups.books.life-cycle.partitions"] = partitions
+    log.add(event(1, "reader.joined"), *(event(number, "book-lent.v1", f"/books/{number}") for number in range(2, 9)))
+    for _ in range(2):
+        (said,) = log.run(handler(ONE_OF_TWO), caplog)
+        assert said == (
+            "group 'books' does not get what some of its handlers want, since the log has no event of type "
+            f"book-lend.v1 (did you mean book-lent.v1?)\n  fix:   {unmatched._FIX}"
+        )
+
+
+@pytest.mark.parametrize(
+    ("kinds", "mark", "other"),
+    [
+        (["book-lent.v1", "book-lend.v1"], ONE_OF_TWO, ""),
+        (["book-lent.v1"], ONE_OF_TWO, handler("types=['book-lent.v1']", "others")),
+        (["book-lend.v2"], ONE_OF_TWO, ""),
+        (["book-lent.v1"], "types=['reader.joined', 'book-lend.*']", ""),
+        (["thing-sold.v1"], ONE_OF_TWO, ""),
+        (["book-lent.v1"], "types=['*', 'book-lend.v1']", ""),
+    ],
+    ids=["there, too", "another group's", "another version", "a pattern", "nothing near", "any type"],
+)
+def test_a_type_of_several_is_not_taken_for_misspelt(make_log, caplog, kinds, mark, other):
+    log = make_log()
+    log.add(event(1, "reader.joined"), *(event(number, kind) for number, kind in enumerate(kinds, 2)))
+    assert log.run(handler(mark) + other, caplog) == []
+
+
+def test_a_type_that_is_in_the_middle_of_the_log_is_found(make_log, caplog, monkeypatch):
+    monkeypatch.setattr(unmatched, "_SAMPLE", 2)
+    log = make_log()
+    log.add(*(event(n, kind) for n, kind in enumerate(["reader.joined", "book-lent.v1", "book-lend.v1", "x", "y"])))
+    assert log.run(handler(ONE_OF_TWO), caplog) == []
+    monkeypatch.setattr(unmatched, "_MOST_READ", 4)
+    assert log.run(handler("types=['reader.joined', 'book_lent.v1']"), caplog) == []
+
+
 @pytest.mark.parametrize("engine", [THREAD, SPARK])
 @pytest.mark.parametrize("on_exhausted", ["skip", "stop", "park"])
 @pytest.mark.parametrize("retry", ["{policy: none}", "{policy: fixed, initial-interval: 1ms, max-attempts: 1}"])
