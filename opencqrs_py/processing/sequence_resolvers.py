@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import dis
 import inspect
+import logging
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import chain, cycle
+from types import CodeType
 from typing import Any, ClassVar, NoReturn
 
 from opencqrs_py.errors import EventFormatError, HandlerSignatureError, ProjectCodeError
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.json_text import write_parsed
+
+_log = logging.getLogger("opencqrs.processing")
 
 
 def cut_subject(subject: str, level: int) -> str:
@@ -176,6 +182,30 @@ def check_plain(
     kinds = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
     if any(is_kind(function) for is_kind in kinds):
         raise HandlerSignatureError("OCQ-204", what, place, fix)
+
+
+def warn_of_hash(resolver: Callable[..., Any], place: str) -> None:
+    """Warn of a resolver whose own code calls ``hash()``: checks within one process cannot see that it differs.
+
+    There is no warning where the environment fixes it, nor of a function of the project with that name.
+    """
+    if os.environ.get("PYTHONHASHSEED", "random") not in ("", "random"):
+        return
+    function: Any = inspect.unwrap(resolver if inspect.isroutine(resolver) else type(resolver).__call__)
+    code = getattr(function, "__code__", None)
+    if code is None or "hash" in function.__globals__ or not _calls_hash(code):
+        return
+    _log.warning(
+        "the sequence resolver %s calls hash(), which returns another number for a text in each process: after a "
+        "restart, or with several processes, an event is handled by no partition, or by two\n"
+        "  fix:   return the text itself, or str() of a number; to shorten a long one, use hashlib",
+        place,
+    )
+
+
+def _calls_hash(code: CodeType) -> bool:
+    loaded = any(each.opname == "LOAD_GLOBAL" and each.argval == "hash" for each in dis.get_instructions(code))
+    return loaded or any(isinstance(each, CodeType) and _calls_hash(each) for each in code.co_consts)
 
 
 def checked_ids(ask: Callable[[Event], Any], place: str, *, only_subject: bool = False) -> Callable[[Event], str]:

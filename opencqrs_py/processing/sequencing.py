@@ -28,6 +28,7 @@ from opencqrs_py.processing.sequence_resolvers import (
     checked_ids,
     cut_subject,
     fields_looked_at,
+    warn_of_hash,
 )
 from opencqrs_py.processing.signatures import Signature, read_signature
 
@@ -183,6 +184,7 @@ def sequencing_for(
         OpenCQRS sequence resolvers for raw events and for objects.
     """
     check_plain(resolver, place)
+    warn_of_hash(resolver, place)
     signature = _signature(resolver, place)
     if signature is None:
         return SequencingByEvent(resolver, partition_of, place=place)

@@ -257,3 +257,44 @@ def test_a_resolver_of_objects_is_given_a_new_one_at_each_ask() -> None:
 
     sequencing = sequencing_for(resolver, EventTypes(), Reading(), "here")
     assert sequencing.sequence_ids(event()) == ("Ada",)
+
+
+def hash_of_reader(event: Event) -> str:
+    return str(hash(event.data["reader"]) % 16)
+
+
+class HashInside:
+    def __call__(self, event: Event) -> str:
+        return "/".join(str(hash(part)) for part in event.subject.split("/"))
+
+
+@pytest.mark.parametrize(
+    ("resolver", "seed", "warned"),
+    [
+        (hash_of_reader, None, True),
+        (hash_of_reader, "random", True),
+        (HashInside(), None, True),
+        (lambda event: str(hash(event.subject)), None, True),
+        (hash_of_reader, "0", False),
+        (lambda event: str(event.hash), None, False),
+        (PerSubject(), None, False),
+    ],
+)
+def test_a_resolver_that_calls_hash_is_warned_of(
+    resolver: Any, seed: str | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, warned: bool
+) -> None:
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    if seed is not None:
+        monkeypatch.setenv("PYTHONHASHSEED", seed)
+    sequencing_for(resolver, EventTypes(), Reading(), "provider by_reader")
+    texts = [record.getMessage() for record in caplog.records]
+    assert [text.startswith("the sequence resolver provider by_reader calls hash()") for text in texts] == [
+        True
+    ] * warned
+
+
+def test_a_function_of_the_project_named_hash_is_not_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    names: dict[str, Any] = {"hash": str}
+    exec("def resolver(event): return hash(event.subject)", names)
+    sequencing_for(names["resolver"], EventTypes(), Reading(), "provider by_reader")
+    assert not caplog.records
