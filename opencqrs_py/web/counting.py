@@ -13,7 +13,7 @@ from opencqrs_py.model.partition import Partition
 from opencqrs_py.processing.notices import Notice, Observer
 from opencqrs_py.processing.recovery import Action
 
-_FAILED_ATTEMPTS = frozenset({Action.RETRY, Action.SKIP, Action.STOP})
+_FAILED_ATTEMPTS = frozenset({Action.RETRY, Action.SKIP, Action.PARK, Action.STOP})
 
 
 @dataclass(slots=True)
@@ -43,6 +43,7 @@ class Counting(Observer):
     def __init__(self) -> None:
         self._lock = Lock()
         self._counts: dict[tuple[str, str], PartitionCounts] = {}
+        self._held: set[tuple[str, str]] = set()  # partitions that are held, of which reminders follow
 
     def counts(self) -> dict[tuple[str, str], dict[str, int]]:
         """Return what was counted, by group and partition."""
@@ -53,6 +54,7 @@ class Counting(Observer):
     def claimed(self, group: str, partition: Partition, position: int) -> None:
         with self._lock:
             self._of(group, partition).claims += 1
+            self._held.discard((group, str(partition)))
 
     @override
     def advanced(self, group: str, partition: Partition, outcome: Outcome) -> None:
@@ -68,8 +70,15 @@ class Counting(Observer):
         with self._lock:
             counts = self._of(notice.group, notice.partition)
             counts.failed_attempts += notice.attempt > 0 and notice.action in _FAILED_ATTEMPTS
-            counts.failures += notice.action is Action.STOP
+            counts.failures += notice.action is Action.STOP or self._is_held_now(notice)
             counts.outages += notice.action is Action.WAIT
+
+    def _is_held_now(self, notice: Notice) -> bool:
+        """Return whether a notice is the first one about a held partition."""
+        key, before = (notice.group, str(notice.partition)), len(self._held)
+        if notice.action is Action.HOLD:
+            self._held.add(key)
+        return len(self._held) > before
 
     def _of(self, group: str, partition: Partition) -> PartitionCounts:
         return self._counts.setdefault((group, str(partition)), PartitionCounts())

@@ -25,8 +25,10 @@ def counted(counting):
     [
         (Action.RETRY, 1, {"failed_attempts": 1}),
         (Action.SKIP, 3, {"failed_attempts": 1}),
+        (Action.PARK, 3, {"failed_attempts": 1}),
         (Action.STOP, 3, {"failed_attempts": 1, "failures": 1}),
         (Action.STOP, 0, {"failures": 1}),
+        (Action.HOLD, 0, {"failures": 1}),
         (Action.WAIT, 0, {"outages": 1}),
         (Action.LEAVE, 0, {}),
         (None, 2, {}),
@@ -36,6 +38,15 @@ def test_a_notice_counts_by_what_is_done_about_it(action, attempt, counts):
     counting = Counting()
     counting.noticed(Notice("books", HALF, action, FAILURE, attempt))
     assert counted(counting) == counts
+
+
+def test_a_partition_that_is_held_counts_once_for_each_claim_and_not_for_each_reminder():
+    counting, held = Counting(), Notice("books", HALF, Action.HOLD, FAILURE)
+    for _ in range(2):
+        counting.claimed("books", HALF, 0)
+        for _ in range(3):
+            counting.noticed(held)
+    assert counted(counting) == {"claims": 2, "failures": 2}
 
 
 def test_events_and_claims_are_added_up_by_partition():
