@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Iterator
+from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import Context, copy_context
 from inspect import isawaitable
@@ -20,7 +21,8 @@ from opencqrs_py.processing.forks import end_if_forked
 _PATIENCE = 1.0  # seconds that an interrupted call on the other thread gets to end
 _LOOK = 0.1  # seconds between looks for an interrupt
 _MANAGERS = frozenset[type]({type(contextmanager(iter)(())), type(asynccontextmanager(id)(()))})  # type: ignore[arg-type]
-_LAZY = frozenset({GeneratorType, AsyncGeneratorType, CoroutineType, map, filter, starmap}) | _MANAGERS
+_LAZY = frozenset({GeneratorType, AsyncGeneratorType, CoroutineType, map, filter, starmap, Future}) | _MANAGERS
+_SEVERAL = frozenset({list, tuple, set})
 _KINDS = {AsyncGeneratorType: "an async generator", CoroutineType: "a coroutine"}
 _of_thread = threading.local()
 
@@ -54,7 +56,7 @@ def complete(result: Any) -> None:
 
     Raises:
         LazyResultError: OCQ-244, if it is a generator or coroutine that has not ended, a context manager made of such
-            a generator, or a ``map``, ``filter`` or ``starmap``.
+            a generator, a ``map``, ``filter`` or ``starmap``, a ``Future`` of an executor, or a list with one of these.
         BaseException: See ``finish``.
     """
     end_if_forked(depth=2)
@@ -62,15 +64,20 @@ def complete(result: Any) -> None:
         return
     returned = finish(result)
     end_if_forked()
-    if type(returned) in _LAZY and _is_unfinished(returned):
-        raise _lazy(returned)
+    each = returned if type(returned) in _SEVERAL else (returned,)
+    unfinished = [one for one in each if type(one) in _LAZY and _is_unfinished(one)]
+    if unfinished:
+        for coroutine in unfinished[1:]:
+            if isinstance(coroutine, CoroutineType):
+                coroutine.close()  # else Python warns of it, too
+        raise _lazy(unfinished[0])
 
 
 def _is_unfinished(returned: Any) -> bool:
     if type(returned) in _MANAGERS:
         return _is_unfinished(returned.gen)
     frames = (getattr(returned, name, None) for name in ("gi_frame", "ag_frame", "cr_frame"))
-    return type(returned) in (map, filter, starmap) or any(frame is not None for frame in frames)
+    return type(returned) in (map, filter, starmap, Future) or any(frame is not None for frame in frames)
 
 
 def _lazy(returned: Any) -> LazyResultError:
@@ -84,9 +91,12 @@ def _lazy(returned: Any) -> LazyResultError:
     if isinstance(returned, CoroutineType):
         returned.close()  # else Python warns of it, too
         fix = "await it in the function"
+    elif isinstance(returned, Future):
+        fix = "call its result() in the function, which waits for the work and raises its error"
     elif made_of is not returned:
         fix = "enter it in the function, by 'with' or 'async with'"
-    return LazyResultError("OCQ-244", f"the function has returned {kind}, whose code nothing runs", where, fix)
+    lost = "for whose end nothing waits" if isinstance(returned, Future) else "whose code nothing runs"
+    return LazyResultError("OCQ-244", f"the function has returned {kind}, {lost}", where, fix)
 
 
 @contextmanager

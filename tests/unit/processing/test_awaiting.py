@@ -78,6 +78,9 @@ async def sending() -> AsyncIterator[None]:
         (starmap(print, [(1,)]), "a starmap", ""),
         (writing(), "a context manager", "writing"),
         (later(sending()), "a context manager", "sending"),
+        ([1, later("text"), later("more")], "a coroutine", "later"),
+        (((n for n in [1]),), "a generator", "<genexpr>"),
+        (later([later("text")]), "a coroutine", "later"),
     ],
 )
 def test_work_that_a_call_returns_undone_is_refused(result: object, what: str, where: str) -> None:
@@ -85,6 +88,18 @@ def test_work_that_a_call_returns_undone_is_refused(result: object, what: str, w
         complete(result)
     assert caught.value.what == f"the function has returned {what}, whose code nothing runs"
     assert re.fullmatch(rf".*test_awaiting\.py:\d+ \({where}\)" if where else "", caught.value.where)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_work_on_another_thread_for_which_nothing_waits_is_refused(*, several: bool) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        sent = pool.submit(str)
+    with pytest.raises(LazyResultError) as caught:
+        complete([sent] if several else sent)
+    assert str(caught.value) == (
+        "[OCQ-244] the function has returned a Future, for whose end nothing waits\n"
+        "  fix:   call its result() in the function, which waits for the work and raises its error"
+    )
 
 
 def test_what_a_call_returns_done_is_passed_over() -> None:
@@ -95,7 +110,7 @@ def test_what_a_call_returns_done_is_passed_over() -> None:
     left = writing()
     with left:
         pass
-    for result in (None, 7, [1], ended, range(3), later("text"), later(awaited), left):
+    for result in (None, 7, [1], ended, range(3), later("text"), later(awaited), left, [ended, awaited]):
         complete(result)
 
 
