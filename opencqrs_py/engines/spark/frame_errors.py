@@ -6,15 +6,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pydantic import TypeAdapter
 from pyspark.errors import AnalysisException, PythonException
 
 from opencqrs_py import errors
 from opencqrs_py.engines.spark.jobs import raised_last, reason_of
 from opencqrs_py.errors import ExplainedError, ProjectCodeError, UnavailableError
+from opencqrs_py.processing.dispatch import ChunkFailedError
 from opencqrs_py.processing.exceptions import one_line
 from opencqrs_py.processing.frames import EventOfRangeError, WorkerLostError
 from opencqrs_py.processing.groups import GroupProcessing
@@ -67,6 +70,9 @@ class RangeFailedError(Exception):
     """A part of a range cannot be read, or rows cannot be written; its text is one line of JSON."""
 
 
+_TOLD_LINE = re.compile(rf"^(?:\w+\.)*{RangeFailedError.__name__}: (\{{.*\}})\s*$", re.MULTILINE)
+
+
 def raised_for(error: Exception, processing: GroupProcessing | None, action: str = READ) -> RangeFailedError:
     """Return what a worker raises for an error, with its reason; ``processing`` says whether it is an outage."""
     return RangeFailedError(_TOLD.dump_json(_told(error, processing, action)).decode())
@@ -89,14 +95,32 @@ def _is_outage(processing: GroupProcessing, error: BaseException) -> bool:
 
 
 def worker_error(error: BaseException) -> BaseException | None:
-    """Return the error that a worker has met, ``None`` if it is none of ours; ``EventOfRangeError`` names its event."""
-    if (told := _told_by_worker(error)) is None:
+    """Return the error that a worker has met, ``None`` if it is none of ours; ``EventOfRangeError`` names its event.
+
+    The handler may have raised its own error because of it.
+    """
+    told = next((told for each in _chained(error) if (told := _told_by_worker(each)) is not None), None)
+    if told is None:
         return None
     cause = _rebuilt(told)
     return cause if told.position is None or told.outage else EventOfRangeError(told.position, cause)
 
 
+def _chained(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error, and those because of which it was raised; not those of an earlier call of the handler."""
+    seen: set[int] = set()
+    following: BaseException | None = error
+    while following is not None and not isinstance(following, ChunkFailedError) and id(following) not in seen:
+        yield following
+        seen.add(id(following))
+        following = following.__context__ if following.__cause__ is None else following.__cause__
+
+
 def _told_by_worker(error: BaseException) -> _Told | None:
+    if isinstance(error, Py4JJavaError):  # of rows that come one by one: it is among the causes
+        with suppress(Py4JError, OSError):  # the JVM, which has the text, may be gone
+            lines = _TOLD_LINE.findall(str(error))
+            return _TOLD.validate_json(lines[-1]) if lines else None
     if not isinstance(error, PythonException):
         return None
     _, found, line = raised_last(error.getMessage() or "").partition(f"{RangeFailedError.__name__}: ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ from pyspark.errors import PySparkException, PythonException
 from opencqrs_py.engines.spark.frame_errors import RangeFailedError, SparkJobError
 from opencqrs_py.engines.spark.frames import SparkFrames, _Counts, _RangeReader, schema_of
 from opencqrs_py.errors import EventFormatError, HandlerSignatureError, ProjectCodeError, UnavailableError
+from opencqrs_py.processing.dispatch import ChunkFailedError
 from opencqrs_py.processing.frames import EventOfRangeError, WorkerLostError
 from opencqrs_py.processing.ranges import PositionRange
 
@@ -54,7 +56,8 @@ def raised_by_a_worker(error: Exception) -> PythonException:
 
 def java_error(what: str, of_the_jvm: str) -> Py4JJavaError:
     """Return an error as py4j raises it for an exception in the JVM."""
-    answer = SimpleNamespace(send_command=lambda _command: f"ys{of_the_jvm}".replace("\n", "\\n"))
+    escaped = of_the_jvm.replace("\\", "\\\\").replace("\n", "\\n")
+    answer = SimpleNamespace(send_command=lambda _command: f"ys{escaped}")
     java: Any = SimpleNamespace(_target_id="o1", _gateway_client=answer)
     return Py4JJavaError(what, java)
 
@@ -77,6 +80,42 @@ def test_what_the_project_raises_for_an_event_is_the_projects_error() -> None:
     assert isinstance(found, EventOfRangeError)
     assert isinstance(found.error, ProjectCodeError)
     assert "broken upcaster" in str(found.error)
+
+
+def raised_by_an_iterator(error: Exception) -> Py4JJavaError:
+    """Return what the driver gets of an error in a worker whose rows come one by one."""
+    return java_error(
+        "An error occurred while calling o712.getResult.\n",
+        "org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 3.0 failed 1 times\n"
+        "\tat org.apache.spark.scheduler.DAGScheduler.abortStage(DAGScheduler.scala:2844)\n"
+        f"Caused by: org.apache.spark.api.python.PythonException: {raised_by_a_worker(error).getMessage()}\n"
+        "\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(Some.scala:518)\n",
+    )
+
+
+def raised_by_the_handler(error: Exception) -> Exception:
+    """Return what a handler raises that has caught the error of a data frame."""
+    raised = ValueError("the loans cannot be counted")
+    raised.__context__ = raised_by_a_worker(error)
+    return raised
+
+
+@pytest.mark.parametrize("raised", [raised_by_an_iterator, raised_by_the_handler])
+def test_an_error_of_a_worker_is_known_from_whatever_reaches_the_driver(
+    raised: Callable[[Exception], Exception],
+) -> None:
+    wrong = EventFormatError("OCQ-211", 'isbn: not "a text"', "event 7 at position 7", "fix\nthe class")
+    found = explained(raised(EventOfRangeError(7, wrong)))
+    assert isinstance(found, EventOfRangeError)
+    assert (found.position, str(found.error), type(found.error)) == (7, str(wrong), EventFormatError)
+    assert isinstance(explained(raised(ConnectionError("refused"))), UnavailableError)
+
+
+def test_an_error_of_an_earlier_call_is_not_that_of_the_handler() -> None:
+    own, earlier = ValueError("own"), ChunkFailedError(None, ValueError("of the whole range"))
+    earlier.__cause__ = raised_by_a_worker(ConnectionError("refused"))
+    own.__context__ = earlier  # as the range is handled again in halves
+    assert explained(own) is own
 
 
 @pytest.mark.parametrize(
