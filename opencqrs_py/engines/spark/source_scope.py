@@ -58,6 +58,7 @@ MAPPING_OPTIONS = tuple(_PREFIX + part.replace("_", "-") for part in _PARTS)
 _PLACE = 'format("opencqrs")'
 _GREATEST = 2**63 - 1  # positions are a bigint in Spark
 _CLASS = re.compile(r"[^\W\d][\w.]*:[^\W\d][\w.]*")  # module:Class
+_LIST = re.compile(r"""[\[({]\s*(['"].*['"],?)?\s*[\])}]""", re.DOTALL)  # as Python shows one of texts
 _POSITION_OR_TIME = "a position from 1 (a whole number) or a time with its offset, such as 2026-01-05T00:00:00Z"
 
 
@@ -170,6 +171,9 @@ def _types(given: Mapping[str, str], event_class: EventClass | None) -> frozense
     """Return the types wanted; a pattern is refused, since as a type it would silently find nothing."""
     if "types" not in given:
         return None if event_class is None or event_class.type is None else frozenset({event_class.type})
+    if _LIST.fullmatch(given["types"]):
+        fix = "Spark makes a text of each option: write ','.join(types)"
+        raise _wrong("types", given["types"], "types separated by commas, not a list", fix)
     types = frozenset(t.strip() for t in given["types"].split(",") if t.strip())
     if not types:
         raise _wrong("types", given["types"], "types separated by commas", "leave it out to read all types")

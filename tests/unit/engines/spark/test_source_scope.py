@@ -78,6 +78,7 @@ def test_options_say_what_is_read(options, expected):
 
 
 TIME = "a time with its offset, such as 2026-01-05T00:00:00Z"
+LISTED = "the option 'types' must be types separated by commas, not a list, got"
 BOUND = f"must be a position from 1 (a whole number) or {TIME}, got {{!r}}".format
 
 
@@ -91,6 +92,10 @@ BOUND = f"must be a position from 1 (a whole number) or {TIME}, got {{!r}}".form
         ({"subject": ""}, "the option 'subject' must be a subject, such as /books, got ''"),
         ({"types": " , "}, "the option 'types' must be types separated by commas, got ','"),
         ({"types": "library.*"}, "the option 'types' must be whole types separated by commas, got 'library.*'"),
+        ({"types": str(["a", "b"])}, f"{LISTED} \"['a', 'b']\""),
+        ({"types": str({"a"})}, f"{LISTED} \"{{'a'}}\""),
+        ({"types": str(("a",))}, f"{LISTED} \"('a',)\""),
+        ({"types": str([])}, f"{LISTED} '[]'"),
         ({"from": "one"}, "the option 'from' " + BOUND("one")),
         ({"from": "0"}, "the option 'from' " + BOUND("0")),
         ({"from": "-1"}, "the option 'from' " + BOUND("-1")),
