@@ -7,14 +7,18 @@ what runs (``statusTracker``). That is how tasks are started, seen and cancelled
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from py4j.protocol import Py4JError
 from pyspark.util import default_api_mode
 
 from opencqrs_py.errors import EngineError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+HANDED_IN, ACTIVE = "the session that was handed in", "the session that is active in this process"
+"""Where a session is from, for messages."""
 
 _OPEN_ONE = "open a session without .remote(…), on a cluster by spark.master"
 
@@ -30,7 +34,7 @@ def refuse_connect(conf: Mapping[str, str], environ: Mapping[str, str]) -> None:
         EngineError: OCQ-416.
     """
     if "SPARK_CONNECT_MODE_ENABLED" in environ:
-        raise _refused("the session that is active in this process", _OPEN_ONE)
+        raise _refused(ACTIVE, _OPEN_ONE)
     if "SPARK_REMOTE" in environ:
         raise _refused("environment variable SPARK_REMOTE", "unset it, and name a cluster by spark.master")
     if "spark.remote" in conf:
@@ -40,18 +44,35 @@ def refuse_connect(conf: Mapping[str, str], environ: Mapping[str, str]) -> None:
         raise _refused("spark.api.mode connect", "set spark.api.mode to classic in spark.conf")
 
 
-def require_usable(session: SparkSession) -> None:
-    """Refuse a session that was handed in and cannot run groups.
+def require_usable(session: SparkSession, where: str = HANDED_IN) -> None:
+    """Refuse a session that is there already and cannot run groups.
 
     Raises:
-        EngineError: OCQ-416, if it is of Spark Connect, OCQ-417, if it has been stopped.
+        EngineError: OCQ-416, if it is of Spark Connect, OCQ-417, if it has been stopped, by whomever.
     """
-    where = "the session that was handed in"
     if not hasattr(session, "sparkContext"):
         raise _refused(where, _OPEN_ONE)
-    if getattr(session.sparkContext, "_jsc", session) is None:
-        fix = "hand in a session that runs, and stop it after the application"
-        raise EngineError("OCQ-417", "the Spark session has been stopped", where, fix)
+    if _has_ended(session.sparkContext):
+        raise ended(where)
+
+
+def _has_ended(context: Any) -> bool:
+    """Return whether a context was stopped: also by Spark itself, as when its master is lost, or with its JVM."""
+    if not hasattr(context, "_jsc"):
+        return False
+    try:
+        return context._jsc is None or bool(context._jsc.sc().isStopped())  # noqa: SLF001 the only way
+    except (Py4JError, OSError):
+        return True
+
+
+def ended(where: str) -> EngineError:
+    """Return the error that a session is there which cannot be used any more."""
+    fix = (
+        "use a session that runs, and stop it after the application; if Spark has ended it, as when its master is "
+        "lost, call its stop() and open a new one; if its Java has ended, start the program again"
+    )
+    return EngineError("OCQ-417", "the Spark session has been stopped", where, fix)
 
 
 def _refused(where: str, fix: str) -> EngineError:

@@ -29,7 +29,7 @@ from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
 
 from opencqrs_py.engines.spark.class_archive import ClassArchive, class_archive
-from opencqrs_py.engines.spark.connect import refuse_connect, require_usable
+from opencqrs_py.engines.spark.connect import ACTIVE, ended, refuse_connect, require_usable
 from opencqrs_py.engines.spark.java import Java, find_java
 from opencqrs_py.engines.spark.launching import (
     by_socket_files,
@@ -237,12 +237,24 @@ class Sessions:
         self._opening.start()
 
     def _found(self) -> SparkSession | None:
-        """Return the session that is there already, ``None`` if one is to be opened."""
+        """Return the session that is there already, ``None`` if one is to be opened.
+
+        Raises:
+            EngineError: OCQ-416 or OCQ-417, if it cannot run groups.
+        """
         if self._given is not None:
             require_usable(self._given)
             return self._given
         refuse_connect(self._conf(), os.environ)
-        return active_session()
+        if self._session is not None or any(thread.is_alive() for thread in _closing):  # which is waited for later
+            return active_session()
+        try:
+            session = active_session()
+        except (Py4JError, OSError) as error:  # its JVM is gone
+            raise ended(ACTIVE) from error
+        if session is not None:
+            require_usable(session, ACTIVE)
+        return session
 
     def _open_for(self, opened: Callable[[SparkSession | Exception], None]) -> None:
         try:

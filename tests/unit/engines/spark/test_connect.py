@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from py4j.protocol import Py4JNetworkError
 from pyspark.errors import PySparkAttributeError
 from pyspark.sql import SparkSession
 
@@ -57,10 +58,42 @@ def test_a_session_of_spark_connect_that_is_handed_in_is_refused():
     assert refused.value.where == "the session that was handed in"
 
 
-def test_a_session_that_is_handed_in_and_has_been_stopped_is_refused():
-    require_usable(SimpleNamespace(sparkContext=SimpleNamespace(_jsc=object())))
+def context_that(is_stopped):
+    return SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=is_stopped)))
+
+
+def gone():
+    raise Py4JNetworkError
+
+
+ENDED = {
+    "by its user": SimpleNamespace(_jsc=None),
+    "by Spark, as when its master is lost": context_that(lambda: True),
+    "with its JVM": context_that(gone),
+}
+
+
+@pytest.mark.parametrize("context", ENDED.values(), ids=ENDED)
+def test_a_session_that_has_ended_is_refused_before_anything_is_claimed(monkeypatch, context):
+    ended = SimpleNamespace(sparkContext=context)
+    with pytest.raises(EngineError, match="OCQ-417") as refused:
+        Sessions(SessionSettings(), ended).require_authentication()
+    assert refused.value.where == "the session that was handed in"
+    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: ended)
+    with pytest.raises(EngineError, match="OCQ-417") as refused:
+        Sessions(SessionSettings()).require_authentication()
+    assert refused.value.where == "the session that is active in this process"
+    assert "call its stop() and open a new one" in refused.value.fix
+
+
+def test_a_session_that_cannot_be_looked_for_since_its_jvm_is_gone_is_refused(monkeypatch):
+    monkeypatch.setattr(SparkSession, "getActiveSession", gone)
     with pytest.raises(EngineError, match="OCQ-417"):
-        require_usable(SimpleNamespace(sparkContext=SimpleNamespace(_jsc=None)))
+        Sessions(SessionSettings()).require_master()
+
+
+def test_a_session_that_runs_is_usable():
+    require_usable(SimpleNamespace(sparkContext=context_that(lambda: False)))
 
 
 class Context:
