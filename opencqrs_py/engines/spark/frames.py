@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, reduce
 from typing import Any
@@ -51,6 +51,14 @@ class _Counts(AccumulatorParam[dict[Any, int]]):
     def addInPlace(self, value1: dict[Any, int], value2: dict[Any, int]) -> dict[Any, int]:  # noqa: N802 Spark's name
         value1.update(value2)
         return value1
+
+
+def events_in(read: Mapping[tuple[str, int, int], int]) -> int:
+    """Return how many events were read, given the rows of each class and part; as stored, a part has those of all."""
+    stored = {(after, upto) for event_class, after, upto in read if not event_class}
+    return sum(
+        rows for (event_class, after, upto), rows in read.items() if not event_class or (after, upto) not in stored
+    )
 
 
 @dataclass
@@ -168,7 +176,7 @@ class _ExecutorFrames(_Frames):
 
     @property
     def handled(self) -> int:
-        return sum(self._counts.value.values())
+        return events_in(self._counts.value)
 
     @property
     def rows(self) -> FrameRows:
@@ -252,11 +260,11 @@ class _DriverFrames(_Frames):
         super().__init__(processing, events, first)
         self._open = spark
         self._noted = noted
-        self._rows = 0
+        self._positions: set[int] = set()
 
     @property
     def handled(self) -> int:
-        return self._rows
+        return len(self._positions)
 
     @property
     def rows(self) -> FrameRows:
@@ -265,8 +273,9 @@ class _DriverFrames(_Frames):
     def _made(self, event_class: type | None, schema: StructType) -> DataFrame:
         found = list(self._processing.tables(event_class, self.first - 1, self.last))
         for each in found:
-            self._noted(each["position"].to_pylist())
-            self._rows += len(each)
+            positions = each["position"].to_pylist()
+            self._noted(positions)
+            self._positions.update(positions)
         wanted = to_arrow_schema(schema, timezone="UTC")
         table = pa.concat_tables([each.cast(wanted) for each in found]) if found else wanted.empty_table()
         return self._open().createDataFrame(table, schema)

@@ -15,7 +15,7 @@ from pyspark.accumulators import _accumulatorRegistry
 from pyspark.errors import PySparkException, PythonException
 
 from opencqrs_py.engines.spark.frame_errors import RangeFailedError, SparkJobError
-from opencqrs_py.engines.spark.frames import SparkFrames, _Counts, _RangeReader, schema_of
+from opencqrs_py.engines.spark.frames import SparkFrames, _Counts, _RangeReader, events_in, schema_of
 from opencqrs_py.errors import EventFormatError, HandlerSignatureError, ProjectCodeError, UnavailableError
 from opencqrs_py.processing.dispatch import ChunkFailedError
 from opencqrs_py.processing.frames import EventOfRangeError, WorkerLostError
@@ -187,6 +187,10 @@ def test_a_worker_that_was_lost_is_told_from_a_job_that_fails(said: str, lost: b
         java_error("An error occurred while calling o1.collect.\n", f"Job aborted: {said}\n"), stopped=False
     )
     assert type(found) is (WorkerLostError if lost else SparkJobError)
+
+
+def test_events_that_are_read_as_stored_and_by_their_class_count_once() -> None:
+    assert events_in({("", 0, 5): 4, ("shop:Sold", 0, 5): 3, ("shop:Sold", 5, 9): 2, ("shop:Back", 5, 9): 1}) == 7
 
 
 def test_a_part_that_is_read_twice_counts_once() -> None:
