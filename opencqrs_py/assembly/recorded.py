@@ -128,4 +128,4 @@ def _beginning(group: str, record: GroupRecord, ignored: str) -> Decision:
     if record.position is None:
         return Decision(group, BEGINNING, "not known", "an earlier version began the group")
     reason = f"the group began there, at position {record.position}, at {record.began_at}"
-    return Decision(group, BEGINNING, record.setting, ignored or reason)
+    return Decision(group, BEGINNING, record.setting or str(record.position), ignored or reason)

@@ -201,7 +201,8 @@ class ShadowBuild:
         name, setting = self._group.name, self._group.fetch.initial_position
         if setting == "head" or setting[:2].casefold() == AGO:
             what = f"nobody knows where group '{name}' began: '{setting}' leads to another event now than it did"
-            fix = "set fetch.initial-position to the position after which it began, or reset it to where it is to begin"
+            fix = "set fetch.initial-position to the position after which it began; or "
+            fix += f"opencqrs groups reset {name} --to tail, and it begins there"
             raise RebuildError("OCQ-630", what, f"group {name}", fix)
         return initial_position(setting, self._container.event_store(), self._container.clock())
 

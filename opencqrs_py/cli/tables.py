@@ -135,7 +135,8 @@ def _record_lines(status: GroupStatus) -> Iterator[str]:
     if record.position is None:
         yield f"[{status.group}] began under an earlier version: where is not known"
     else:
-        yield f"[{status.group}] began at {record.setting} (position {record.position}) at {record.began_at}"
+        at = f"{record.setting} (position {record.position})" if record.setting else f"position {record.position}"
+        yield f"[{status.group}] began at {at} at {record.began_at}"
     if (changed := record.changed) is not None:
         left = f"; not yet taken over: {', '.join(map(str, changed.others))}" if changed.others else ""
         yield f"[{status.group}] handlers changed since position {changed.position}, first seen at {changed.at}{left}"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.rebuild import RebuildRecord
+from opencqrs_py.model.replay import Reset
 
 _KEPT = 10  # changes of the handlers, or of the partitions, that are kept
 
@@ -143,6 +144,24 @@ class GroupRecord:
         taken = (at for one, at in claimed.items() if any(map(one.overlaps, last.others)))
         changed = replace(last, position=max(last.position, *taken, 0), others=left)
         return self if changed == last else replace(self, changes=(*self.changes[:-1], changed))
+
+
+def begun_by(reset: Reset, known: GroupRecord | None, *, is_new: bool) -> GroupRecord | None:
+    """Return the record of a group that begins no later than where it is reset to; ``None`` if it gets none.
+
+    Where nobody knows where it began, it is known after a reset to before the first event only, or if it is new.
+
+    Args:
+        reset: The reset.
+        known: Its record so far.
+        is_new: Whether it has no progress.
+    """
+    begins = reset.position
+    if known is None:
+        return GroupRecord(reset.group, "", begins, reset.reset_at) if is_new or not begins else None
+    if known.position is None:
+        return known if begins else replace(known, position=0)
+    return replace(known, position=min(known.position, begins))
 
 
 def _nothing() -> bool:

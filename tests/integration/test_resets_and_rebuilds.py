@@ -245,6 +245,39 @@ def test_a_group_is_not_changed_between_the_swap_of_its_tables_and_that_of_its_p
     on_mariadb: World, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     with on_mariadb.application() as application:
+@NOT_IN_SQL
+def test_a_group_of_which_nobody_knew_where_it_began_is_rebuilt_after_a_reset_to_the_tail(
+    world: World, make_module: Callable[[str], ModuleType]
+) -> None:
+    world.module = make_module(WITHOUT_MAIL)
+    world.settings[f"{GROUP}.fetch.initial-position"] = "head"
+    world.add(7)
+    world.run()
+    world.send("UPDATE opencqrs_groups SET initial_position = NULL")
+    with world.application() as application, pytest.raises(RebuildError, match="nobody knows") as caught:
+        application.rebuilds.rebuild("catalog")
+    assert "opencqrs groups reset catalog --to tail" in caught.value.fix
+    reset_to_tail(world)
+    world.run()
+    rebuild(world)
+    assert world.lent() == every_book(1)
+
+
+@NOT_IN_SQL
+@pytest.mark.parametrize("setting", ["tail", "head"])
+def test_a_group_that_was_reset_before_its_first_run_is_rebuilt_from_there(
+    world: World, make_module: Callable[[str], ModuleType], setting: str
+) -> None:
+    world.module = make_module(HANDLERS.replace(MAIL, "def mail"))  # there is no table yet to be emptied
+    world.settings[f"{GROUP}.fetch.initial-position"] = setting
+    world.add(14)
+    with world.application() as application:
+        application.resets.reset("catalog", ResetTarget(position=7))
+    world.run()
+    rebuild(world)
+    assert world.lent() == every_book(1)
+
+
         resets, layouts = application.resets, application.layouts  # of a process that was there before
         killed_swap(on_mariadb, monkeypatch, back=False)
         change = {

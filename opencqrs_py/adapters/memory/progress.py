@@ -22,7 +22,7 @@ from opencqrs_py.errors import (
     LayoutError,
 )
 from opencqrs_py.model.ahead import Ahead
-from opencqrs_py.model.group_record import FoundGroup, GroupRecord
+from opencqrs_py.model.group_record import FoundGroup, GroupRecord, begun_by
 from opencqrs_py.model.inbox import EVERYTHING, Fetching, InboxChange, InboxEntry, InboxSelection, ParkedSequences
 from opencqrs_py.model.naming import counted
 from opencqrs_py.model.partition import Partition, are_all
@@ -170,9 +170,9 @@ class InMemoryProgressTracker(
                 yield ResetUnit(unit, replays)
             with self._lock:
                 self._inbox = self._inbox.without(group, reset.position)
-                if (record := self._records.get(group)) is not None:
-                    begun = None if record.position is None else min(record.position, reset.position)
-                    self._records[group] = replace(record, sequencing="", position=begun)
+                begun = begun_by(reset, self._records.get(group), is_new=not known)
+                if begun is not None:
+                    self._records[group] = replace(begun, sequencing="")
                 for partition, replay in replays.items():
                     self._reset((group, partition), reset.position, fingerprint, replay)
 

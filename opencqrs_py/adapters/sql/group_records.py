@@ -14,8 +14,16 @@ from sqlalchemy.exc import DBAPIError
 from opencqrs_py.adapters.sql.database import Database
 from opencqrs_py.adapters.sql.rebuild_rows import rebuild_of
 from opencqrs_py.adapters.sql.tables import GROUPS, REBUILDS, TableMissingError, prepare
-from opencqrs_py.model.group_record import GroupRecord, HandlersChange, RecordedLayout, RecordedSelection, SettingTexts
+from opencqrs_py.model.group_record import (
+    GroupRecord,
+    HandlersChange,
+    RecordedLayout,
+    RecordedSelection,
+    SettingTexts,
+    begun_by,
+)
 from opencqrs_py.model.partition import Partition
+from opencqrs_py.model.replay import Reset
 from opencqrs_py.processing.group_records import require_swapped
 
 _OF_REBUILD = "rebuild_"  # before the names of columns
@@ -79,11 +87,11 @@ class SqlGroupRecords:
         record = self.find(connection, group)
         require_swapped(group, None if record is None else record.rebuild)
 
-    def begin_no_later(self, connection: Connection, group: str, position: int) -> None:
-        """Record that a group begins at a position, if it is one before its beginning so far."""
-        known = self._table.c.initial_position
-        this = (self._table.c.group_name == group) & (known > position)
-        connection.execute(update(self._table).where(this).values(initial_position=position))
+    def begin_no_later(self, connection: Connection, reset: Reset, *, is_new: bool) -> None:
+        """Record that a group begins where it was reset to, if that is before its beginning; see ``begun_by``."""
+        known = self.find(connection, reset.group)
+        if (begun := begun_by(reset, known, is_new=is_new)) is not None:
+            self.write(connection, begun, known)
 
     def write(self, connection: Connection, record: GroupRecord, known: GroupRecord | None) -> None:
         """Write a record in place of the one that is known, unless it is the same."""

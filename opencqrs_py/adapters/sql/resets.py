@@ -55,7 +55,7 @@ class SqlResets:
             after = (skips.group_name == group) & (skips.position > reset.position)
             connection.execute(delete(self._skipped).where(after))
             self._records.forget_sequencing(connection, group)
-            self._records.begin_no_later(connection, group, reset.position)
+            self._records.begin_no_later(connection, reset, is_new=not known)
             for partition, replay in replays.items():
                 values = {**_stopped_at(reset.position, fingerprint), "replay": None if replay is None else replay.text}
                 self._move(connection, group, partition, values, new=partition not in known)

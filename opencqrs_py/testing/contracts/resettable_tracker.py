@@ -116,6 +116,8 @@ class ResettableTrackerContract:
         assert [(one.stored, one.fingerprint, one.replay) for one in cursors] == [(5, "at 5", None)] * 2
         assert [one.unreleased for one in cursors] == [False, False]
         assert read_model.values() == ["prepared"]
+        if isinstance(tracker, GroupRecords):
+            assert [(one.position, one.began_at) for one in tracker.records()] == [(5, NOW)]
 
     @pytest.mark.parametrize(("to", "begins"), [(0, 0), (2, 2), (3, 3), (7, 3)])
     def test_a_group_begins_where_it_was_reset_to_if_that_is_before_its_beginning(
@@ -124,6 +126,18 @@ class ResettableTrackerContract:
         if not isinstance(tracker, GroupRecords):
             pytest.skip("it keeps no records of groups")
         record = GroupRecord("group", "3", 3, NOW)
+        tracker.claim("group", ONE, 3, "owner", keep=lambda _: record)
+        with tracker.resetting(reset(to), ONE):
+            pass
+        assert [each.position for each in tracker.records()] == [begins]
+
+    @pytest.mark.parametrize(("to", "begins"), [(0, 0), (2, None)])
+    def test_it_is_known_where_a_group_begins_after_a_reset_to_before_the_first_event(
+        self, tracker: ResettableTracker, to: int, begins: int | None
+    ) -> None:
+        if not isinstance(tracker, GroupRecords):
+            pytest.skip("it keeps no records of groups")
+        record = GroupRecord("group", "", None, NOW)
         tracker.claim("group", ONE, 3, "owner", keep=lambda _: record)
         with tracker.resetting(reset(to), ONE):
             pass
