@@ -172,7 +172,8 @@ class InMemoryProgressTracker(
                 self._inbox = self._inbox.without(group, reset.position)
                 begun = begun_by(reset, self._records.get(group), is_new=not known)
                 if begun is not None:
-                    self._records[group] = replace(begun, sequencing="")
+                    sequencing = begun.sequencing if self._inbox.entries(group) else ""
+                    self._records[group] = replace(begun, sequencing=sequencing)
                 for partition, replay in replays.items():
                     self._reset((group, partition), reset.position, fingerprint, replay)
 

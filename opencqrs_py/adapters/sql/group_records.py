@@ -118,7 +118,7 @@ class SqlGroupRecords:
             connection.execute(update(self._table).where(this).values(layout=_layout_text(changed)))
 
     def forget_sequencing(self, connection: Connection, group: str) -> None:
-        """Take any way of sequencing for the group's from its next claim on, since no event of it is in hand."""
+        """Take any way of sequencing for the group's from its next claim on; no event is in hand, and none waits."""
         this = self._table.c.group_name == group
         connection.execute(update(self._table).where(this).values(sequencing=""))
 

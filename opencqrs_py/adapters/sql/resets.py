@@ -54,7 +54,8 @@ class SqlResets:
             skips = self._skipped.c
             after = (skips.group_name == group) & (skips.position > reset.position)
             connection.execute(delete(self._skipped).where(after))
-            self._records.forget_sequencing(connection, group)
+            if not self._inbox.has_events(connection, group):
+                self._records.forget_sequencing(connection, group)
             self._records.begin_no_later(connection, reset, is_new=not known)
             for partition, replay in replays.items():
                 values = {**_stopped_at(reset.position, fingerprint), "replay": None if replay is None else replay.text}

@@ -143,6 +143,20 @@ class ResettableTrackerContract:
             pass
         assert [each.position for each in tracker.records()] == [begins]
 
+    @pytest.mark.parametrize(("to", "known"), [(0, ""), (4, ""), (5, "s1"), (8, "s1")])
+    def test_other_sequences_are_taken_only_if_nothing_waits(
+        self, tracker: ResettableTracker, to: int, known: str
+    ) -> None:
+        if not isinstance(tracker, GroupRecords) or not isinstance(tracker, ParkingTracker):
+            pytest.skip("it keeps no records of groups, or has no inbox")
+        record = GroupRecord("group", "tail", 0, NOW, sequencing="s1")
+        (cursor,) = tracker.claim("group", ONE, 0, "owner", keep=lambda _: record)
+        with tracker.unit("group", cursor, 8, change=InboxChange(NOW, (waits(5),))):
+            pass
+        with tracker.resetting(reset(to), ONE):
+            pass
+        assert [each.sequencing for each in tracker.records()] == [known]
+
     def test_another_number_of_partitions_is_refused(self, tracker: ResettableTracker) -> None:
         at(tracker, 8, TWO)
         with pytest.raises(EventStoreError, match="OCQ-310"), tracker.resetting(reset(0), layout(3)):
