@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -20,7 +20,7 @@ from opencqrs_py.config import EffectiveGroup
 from opencqrs_py.errors import ExplainedError, ResetError, TransactionEndedError
 from opencqrs_py.model.naming import listed
 from opencqrs_py.model.partition import Partition
-from opencqrs_py.model.progress import Cursor
+from opencqrs_py.model.progress import Cursor, PartitionStatus
 from opencqrs_py.model.replay import Replay, Reset, replay_after
 from opencqrs_py.model.times import in_milliseconds
 from opencqrs_py.processing.binding import Work, of_reset
@@ -161,12 +161,13 @@ class Resets:
         reset = Reset(group.name, position, _as_json(context, group.name), " ".join(reason.split()), at)
         fingerprint = source.fingerprint(position)
         if dry_run:
+            reset = _of_this_log(tracker, source, reset)
             foreseen, omitted_after = _foreseen(tracker, reset), _omitted_after(tracker, reset)
             running = self._pausing.runs(group.name)
             return ResetResult(reset, head, foreseen, running, dry_run=True, omitted_after=omitted_after)
         partitions = partitions_of(tracker, group)
         with self._pausing.paused(group.name, timeout) as running:
-            omitted_after = _omitted_after(tracker, reset)
+            reset, omitted_after = _of_this_log(tracker, source, reset), _omitted_after(tracker, reset)
             never_handled = partial(_never_handled, group.name, parts)
             opening = tracker.resetting(reset, partitions, fingerprint=fingerprint, never_handled=never_handled)
             with _whole(functions, group.name), opening as opened:
@@ -211,6 +212,23 @@ def _foreseen(tracker: ProgressTracker, reset: Reset) -> Mapping[Partition, Repl
     own = (status for status in tracker.statuses() if status.group == reset.group)
     reached = ((status, status.position if status.ahead is None else status.ahead.until) for status in own)
     return {status.partition: replay_after(reset, position, status.replay) for status, position in reached}
+
+
+def _of_this_log(tracker: ProgressTracker, source: EventSource, reset: Reset) -> Reset:
+    """Return a reset by which no event counts as handled that the log does not have, as after it was restored."""
+    reached = max((_farthest(status) for status in tracker.statuses() if status.group == reset.group), default=0)
+    newest = source.head()  # asked after the progress, so it is not before that in the same log
+    if reached <= newest:
+        return reset
+    text = "the log ends at position %d, and group %s has handled events up to %d: what is added from now on is new"
+    _log.warning(text, newest, reset.group, reached)
+    return replace(reset, newest=newest)
+
+
+def _farthest(status: PartitionStatus) -> int:
+    """Return up to where events of a partition count as handled."""
+    ahead = 0 if status.ahead is None else status.ahead.until
+    return max(status.position, ahead, 0 if status.replay is None else status.replay.until)
 
 
 def _omitted_after(tracker: ProgressTracker, reset: Reset) -> int | None:

@@ -24,6 +24,8 @@ class Reset:
         context: Context given with the reset, as JSON values; ``None`` without any.
         reason: Why the group was reset, one line; empty if no reason was given.
         reset_at: ISO 8601 time.
+        newest: Position of the newest event, if the group was beyond it, as after the log was restored: events that
+            are added later are new. ``None`` if it was not.
     """
 
     group: str
@@ -31,6 +33,7 @@ class Reset:
     context: Any = None
     reason: str = ""
     reset_at: str = ""
+    newest: int | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +123,7 @@ def replay_after(reset: Reset, position: int, before: Replay | None, waiting: Co
         Axon's table of resets: a reset in a replay keeps the farther end, one to a position ahead ends the replay.
     """
     until = position if before is None else max(position, before.until)
+    until = until if reset.newest is None else min(until, reset.newest)
     if reset.position >= until:
         return None
     still = () if before is None else (one for one in before.unhandled if one > position)

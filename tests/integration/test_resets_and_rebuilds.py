@@ -101,6 +101,36 @@ def test_the_end_of_a_replay_is_told_though_the_group_is_rebuilt_meanwhile(
     assert world.lent() == every_book(14)
 
 
+@NOT_IN_SQL
+@pytest.mark.parametrize(("target", "again"), [("tail", 7), ("head", 0)])
+def test_mail_is_sent_for_what_is_added_after_the_log_was_restored_and_the_group_reset(
+    world: World,
+    make_module: Callable[[str], ModuleType],
+    caplog: pytest.LogCaptureFixture,
+    target: str,
+    again: int,
+) -> None:
+    module: Any = make_module(ONCE)
+    world.module = module
+    world.add(28)
+    world.run()
+    (world.folder / "events.db").unlink()
+    world.add(7)  # those of the backup
+    for dry_run in (True, False):
+        with world.application() as application:
+            result = application.resets.reset("catalog", ResetTarget(to=target), dry_run=dry_run)
+        assert result.until == again
+        assert "the log ends at position 7, and group catalog has handled events up to 28" in caplog.text
+        caplog.clear()
+    world.send("DELETE FROM audit")
+    with world.application() as application:
+        application.resets.reset("audit", ResetTarget(to="tail"))
+    module.mailed.clear()
+    world.add(14, start=100)
+    world.run()
+    assert sorted({position for position, _ in module.mailed}) == list(range(8, 22))
+
+
 COMMITTING = RESETTABLE.replace(
     'text("DELETE FROM lent"))', 'text("DELETE FROM lent"))\n    connection.exec_driver_sql("COMMIT")'
 )

@@ -37,6 +37,13 @@ def test_what_is_handled_again(to: int, position: int, before: Replay | None, un
     assert found is None or found.reset.position == to
 
 
+@pytest.mark.parametrize(("to", "before", "until"), [(0, None, 7), (6, None, 7), (7, None, None), (0, BEFORE, 7)])
+def test_what_the_log_does_not_have_was_not_handled(to: int, before: Replay | None, until: int | None) -> None:
+    found = replay_after(Reset("books", to, newest=7), 10, before, [3, 9])
+    assert (found and found.until) == until
+    assert found is None or found.unhandled == tuple(one for one in (3,) if one > to)
+
+
 def test_events_that_wait_in_the_inbox_are_new_and_so_are_those_that_a_replay_has_not_come_to() -> None:
     first = replay_after(reset(0), 10, None, [9, 4])
     assert first is not None
