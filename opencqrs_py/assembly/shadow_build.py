@@ -20,7 +20,7 @@ from opencqrs_py.assembly.rebuild_reach import Reach
 from opencqrs_py.assembly.running import initial_position
 from opencqrs_py.config import EffectiveGroup
 from opencqrs_py.config.value_types import AGO
-from opencqrs_py.errors import RebuildError
+from opencqrs_py.errors import OtherLogError, RebuildError
 from opencqrs_py.model.group_record import GroupRecord
 from opencqrs_py.model.masking import mask_url
 from opencqrs_py.model.naming import listed
@@ -120,6 +120,7 @@ class ShadowBuild:
             The tables; why the rebuild would be refused; how many positions of the log it would pass.
         """
         live = self._live()
+        self._require_log()
         record = self._opened(live)
         try:
             with self._run(record, live) as run:
@@ -143,9 +144,11 @@ class ShadowBuild:
         Raises:
             RebuildError: OCQ-630, if the group cannot be rebuilt beside itself, or another process ends the rebuild
                 meanwhile; OCQ-635, if a handler fails for good.
+            EventStoreError: OCQ-316, if the live group is beyond the end of the log.
         """
         require_streaming(self._group)
         live = self._live()
+        self._require_log()
         name, shadows = self._group.name, self._shadows
         record = self._opened(live)
         with self._run(record, live) as run:
@@ -177,6 +180,15 @@ class ShadowBuild:
             raise RebuildError("OCQ-630", what, f"group {name}", "opencqrs run")
         records = tracker.records() if isinstance(tracker, SqlProgressTracker) else ()
         return next((one for one in records if one.group == name), None)
+
+    def _require_log(self) -> None:
+        """Refuse with OCQ-316 if the live group is beyond the end of the log: the rebuild would never get there."""
+        name = self._group.name
+        position = max(one.position for one in self._parts.tracker().statuses() if one.group == name)
+        try:
+            self._container.event_store().verify(position, "")
+        except OtherLogError as error:
+            raise OtherLogError(error.code, f"group '{name}': {error.what}", error.where, error.fix) from error
 
     def _layout(self) -> tuple[Partition, ...]:
         """Return the partitions that the live group has, which those of the shadow have to be."""

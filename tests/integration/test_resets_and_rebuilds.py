@@ -20,7 +20,7 @@ from opencqrs_py.adapters.sql.shadows_mariadb import MariaDbShadows
 from opencqrs_py.adapters.sql.shadows_postgresql import PostgresqlShadows
 from opencqrs_py.adapters.sql.shadows_sqlite import SqliteShadows
 from opencqrs_py.assembly.resets import ResetTarget
-from opencqrs_py.errors import RebuildError, RebuildUnderWayError, ResetError
+from opencqrs_py.errors import EventStoreError, RebuildError, RebuildUnderWayError, ResetError
 
 GROUP = "event-handling.groups.catalog"
 MAIL = '@event_handling("catalog", types=["lent"])\ndef mail'
@@ -131,6 +131,23 @@ def test_mail_is_sent_for_what_is_added_after_the_log_was_restored_and_the_group
     assert sorted({position for position, _ in module.mailed}) == list(range(8, 22))
 
 
+@NOT_IN_SQL
+def test_a_group_beyond_the_end_of_the_log_is_not_rebuilt(
+    world: World, make_module: Callable[[str], ModuleType]
+) -> None:
+    world.module = make_module(WITHOUT_MAIL)
+    world.add(28)
+    world.run()
+    (world.folder / "events.db").unlink()
+    world.add(7)
+    with world.application() as application:
+        for call in (application.rebuilds.plan, application.rebuilds.rebuild, application.rebuilds.compare):
+            with pytest.raises(EventStoreError, match=r"OCQ-316.*group 'catalog'.*the log ends at 7"):
+                call("catalog")
+    assert not world.is_there("shadow")
+    assert world.lent() == every_book(4)
+
+
 COMMITTING = RESETTABLE.replace(
     'text("DELETE FROM lent"))', 'text("DELETE FROM lent"))\n    connection.exec_driver_sql("COMMIT")'
 )
@@ -228,6 +245,39 @@ def test_a_group_of_which_nobody_knows_where_it_began_is_not_rebuilt(
     assert world.lent() == every_book(1)
 
 
+@NOT_IN_SQL
+def test_a_group_of_which_nobody_knew_where_it_began_is_rebuilt_after_a_reset_to_the_tail(
+    world: World, make_module: Callable[[str], ModuleType]
+) -> None:
+    world.module = make_module(WITHOUT_MAIL)
+    world.settings[f"{GROUP}.fetch.initial-position"] = "head"
+    world.add(7)
+    world.run()
+    world.send("UPDATE opencqrs_groups SET initial_position = NULL")
+    with world.application() as application, pytest.raises(RebuildError, match="nobody knows") as caught:
+        application.rebuilds.rebuild("catalog")
+    assert "opencqrs groups reset catalog --to tail" in caught.value.fix
+    reset_to_tail(world)
+    world.run()
+    rebuild(world)
+    assert world.lent() == every_book(1)
+
+
+@NOT_IN_SQL
+@pytest.mark.parametrize("setting", ["tail", "head"])
+def test_a_group_that_was_reset_before_its_first_run_is_rebuilt_from_there(
+    world: World, make_module: Callable[[str], ModuleType], setting: str
+) -> None:
+    world.module = make_module(HANDLERS.replace(MAIL, "def mail"))  # there is no table yet to be emptied
+    world.settings[f"{GROUP}.fetch.initial-position"] = setting
+    world.add(14)
+    with world.application() as application:
+        application.resets.reset("catalog", ResetTarget(position=7))
+    world.run()
+    rebuild(world)
+    assert world.lent() == every_book(1)
+
+
 @pytest.fixture
 def on_mariadb(fresh_url: Callable[[str], str], tmp_path: Path, make_module: Callable[[str], ModuleType]) -> World:
     """A group that has handled 98 events, on MariaDB, where a swap has steps."""
@@ -275,39 +325,6 @@ def test_a_group_is_not_changed_between_the_swap_of_its_tables_and_that_of_its_p
     on_mariadb: World, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     with on_mariadb.application() as application:
-@NOT_IN_SQL
-def test_a_group_of_which_nobody_knew_where_it_began_is_rebuilt_after_a_reset_to_the_tail(
-    world: World, make_module: Callable[[str], ModuleType]
-) -> None:
-    world.module = make_module(WITHOUT_MAIL)
-    world.settings[f"{GROUP}.fetch.initial-position"] = "head"
-    world.add(7)
-    world.run()
-    world.send("UPDATE opencqrs_groups SET initial_position = NULL")
-    with world.application() as application, pytest.raises(RebuildError, match="nobody knows") as caught:
-        application.rebuilds.rebuild("catalog")
-    assert "opencqrs groups reset catalog --to tail" in caught.value.fix
-    reset_to_tail(world)
-    world.run()
-    rebuild(world)
-    assert world.lent() == every_book(1)
-
-
-@NOT_IN_SQL
-@pytest.mark.parametrize("setting", ["tail", "head"])
-def test_a_group_that_was_reset_before_its_first_run_is_rebuilt_from_there(
-    world: World, make_module: Callable[[str], ModuleType], setting: str
-) -> None:
-    world.module = make_module(HANDLERS.replace(MAIL, "def mail"))  # there is no table yet to be emptied
-    world.settings[f"{GROUP}.fetch.initial-position"] = setting
-    world.add(14)
-    with world.application() as application:
-        application.resets.reset("catalog", ResetTarget(position=7))
-    world.run()
-    rebuild(world)
-    assert world.lent() == every_book(1)
-
-
         resets, layouts = application.resets, application.layouts  # of a process that was there before
         killed_swap(on_mariadb, monkeypatch, back=False)
         change = {
