@@ -17,10 +17,11 @@ from opencqrs_py.assembly.actor import actor
 from opencqrs_py.assembly.blueprint import Blueprint
 from opencqrs_py.assembly.group_code import code_texts
 from opencqrs_py.assembly.group_names import group_named
-from opencqrs_py.assembly.rebuild_checks import require_streaming, tables_of
+from opencqrs_py.assembly.rebuild_checks import require_streaming, shared_tables, tables_of
 from opencqrs_py.assembly.shadow_build import FilledShadow, OnProgress, RebuildProgress, ShadowBuild, old_tables_kept
 from opencqrs_py.config import EffectiveGroup
 from opencqrs_py.errors import RebuildError
+from opencqrs_py.model.naming import listed
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.rebuild import RebuildPhase, RebuildRecord, ShadowTable
 
@@ -33,6 +34,10 @@ _log = logging.getLogger("opencqrs.control")
 _PAUSE = 0.25  # seconds between two comparisons
 _EXAMPLES = 5  # rows of a table that are shown
 DEFAULT_TIMEOUT = 60.0
+_SHARED = (
+    "group %s: others fill its tables, too: %s. What they have written since the swap is not in the old tables: have "
+    "them handle these events again"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +245,9 @@ class Rebuilds:
         if known is None or not known.keeps_old:
             what = f"no old tables of group '{group.name}' are kept"
             raise RebuildError("OCQ-630", what, f"group {group.name}", "there is nothing to undo")
+        built = [name for kind, _, name in (each.partition(":") for each in known.relations) if kind == "table"]
+        if shared := shared_tables(f"group {group.name}", built, self._code()):
+            _log.warning(_SHARED, group.name, listed(shared))
         with self._renewed(group.name) as running:
             swapped = shadows.undo(group.name, timeout, self._fills(group, shadows))
         text = "the old tables of group %s were put back by %s: they are those up to position %d"
@@ -284,8 +292,11 @@ class Rebuilds:
     def _fills(self, group: EffectiveGroup, shadows: Shadows) -> frozenset[str]:
         """Return the live tables that the group's handlers fill, as far as their code shows it."""
         live = [name for name in shadows.live_tables() if name not in group.rebuild.shared_tables]
-        code = code_texts(self._blueprint.discover(), self._container.code_reader())
-        return frozenset(tables_of(f"group {group.name}", live, code))
+        return frozenset(tables_of(f"group {group.name}", live, self._code()))
+
+    def _code(self) -> dict[str, set[str]]:
+        """Return the texts of the code of all that may write to tables."""
+        return code_texts(self._blueprint.discover(), self._container.code_reader())
 
     @contextmanager
     def _renewed(self, group: str) -> Iterator[bool]:

@@ -322,6 +322,26 @@ def take_back(event: Event, connection: Connection, session: Session) -> None:
     assert "audit (" not in caplog.text
 
 
+@pytest.mark.parametrize("kind", ["sqlite"])
+def test_what_others_have_written_since_the_swap_is_warned_of_before_it_is_undone(
+    empty: World, make_module: Callable[[str], ModuleType], caplog: pytest.LogCaptureFixture
+) -> None:
+    other = """
+@event_handling("returns", types=["lent"])
+def take_back(event: Event, connection: Connection) -> None:
+    connection.execute(text("UPDATE lent SET n = n + 100 WHERE isbn = :isbn"), {"isbn": event.subject})
+"""
+    empty.module = make_module(HANDLERS + other)
+    empty.add(14)
+    empty.run()
+    with empty.application() as application:
+        application.rebuilds.rebuild("catalog")
+        caplog.clear()
+        application.rebuilds.undo("catalog")
+    expected = "too: lent (group returns). What they have written since the swap is not in the old tables"
+    assert expected in caplog.text
+
+
 @pytest.mark.parametrize("kind", [POSTGRESQL])
 @pytest.mark.parametrize(
     ("user", "shown"),
