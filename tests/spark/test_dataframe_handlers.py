@@ -30,10 +30,10 @@ from opencqrs_py import (
     on_start,
     upcaster,
 )
-from opencqrs_py.engines.spark.frame_errors import job_error
+from opencqrs_py.engines.spark.frame_errors import job_error, raised_for, worker_error
 from opencqrs_py.engines.spark.frames import session_of_group
 from opencqrs_py.errors import AssemblyError, EventFormatError, HandlerSignatureError, ProjectCodeError
-from opencqrs_py.processing.frames import WorkerLostError
+from opencqrs_py.processing.frames import EventOfRangeError, WorkerLostError
 from opencqrs_py.processing.recovery import FixedBackOff, NoRetry
 from opencqrs_py.testing import HandlerTest
 
@@ -241,6 +241,30 @@ def test_a_worker_that_ends_is_known_from_what_spark_says(spark: SparkSession, e
     with pytest.raises(Py4JJavaError) as caught:
         spark.range(1).mapInArrow(ended, "id long").toArrow()
     assert type(job_error(caught.value)) is WorkerLostError
+
+
+def unreadable(batches: Any) -> Any:
+    raise raised_for(EventOfRangeError(7, EventFormatError("OCQ-211", "isbn: not a text")), None)
+    yield from batches
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda frame, folder: frame.toArrow(),
+        lambda frame, folder: frame.write.parquet(str(folder / "lake")),
+        lambda frame, folder: list(frame.toLocalIterator()),
+    ],
+    ids=["toArrow", "write", "toLocalIterator"],
+)
+def test_an_event_that_is_no_row_is_known_however_the_frame_is_used(
+    spark: SparkSession, tmp_path: Path, use: Callable[[DataFrame, Path], object]
+) -> None:
+    with pytest.raises(Exception, match="OCQ-211") as caught:
+        use(spark.range(1).mapInArrow(unreadable, "id long"), tmp_path)
+    found = worker_error(caught.value)
+    assert isinstance(found, EventOfRangeError)
+    assert (found.position, type(found.error)) == (7, EventFormatError)
 
 
 def test_a_view_that_another_session_has_is_said_to_be_there(spark: SparkSession) -> None:
