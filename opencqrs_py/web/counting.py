@@ -75,10 +75,11 @@ class Counting(Observer):
 
     def _is_held_now(self, notice: Notice) -> bool:
         """Return whether a notice is the first one about a held partition."""
-        key, before = (notice.group, str(notice.partition)), len(self._held)
-        if notice.action is Action.HOLD:
-            self._held.add(key)
-        return len(self._held) > before
+        key = (notice.group, str(notice.partition))
+        if notice.action is not Action.HOLD or key in self._held:
+            return False
+        self._held.add(key)
+        return True
 
     def _of(self, group: str, partition: Partition) -> PartitionCounts:
         return self._counts.setdefault((group, str(partition)), PartitionCounts())
