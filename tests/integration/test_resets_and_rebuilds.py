@@ -228,16 +228,21 @@ def test_a_reset_to_before_the_beginning_during_a_rebuild_keeps_its_tables_from_
     assert from_head.lent() == every_book(2)
 
 
-@NOT_IN_SQL
-@pytest.mark.parametrize("setting", ["head", "-P1D"])
-def test_a_group_of_which_nobody_knows_where_it_began_is_not_rebuilt(
-    world: World, make_module: Callable[[str], ModuleType], setting: str
-) -> None:
+def run_of_earlier_version(world: World, make_module: Callable[[str], ModuleType], setting: str) -> None:
+    """Run a group of which nobody knows where it began, as earlier versions did not record it."""
     world.module = make_module(WITHOUT_MAIL)
     world.settings[f"{GROUP}.fetch.initial-position"] = setting
     world.add(7)
     world.run()
     world.send("UPDATE opencqrs_groups SET initial_position = NULL")
+
+
+@NOT_IN_SQL
+@pytest.mark.parametrize("setting", ["head", "-P1D"])
+def test_a_group_of_which_nobody_knows_where_it_began_is_not_rebuilt(
+    world: World, make_module: Callable[[str], ModuleType], setting: str
+) -> None:
+    run_of_earlier_version(world, make_module, setting)
     with world.application() as application, pytest.raises(RebuildError, match="nobody knows where group 'catalog'"):
         application.rebuilds.rebuild("catalog")
     world.settings[f"{GROUP}.fetch.initial-position"] = "0"
@@ -249,11 +254,7 @@ def test_a_group_of_which_nobody_knows_where_it_began_is_not_rebuilt(
 def test_a_group_of_which_nobody_knew_where_it_began_is_rebuilt_after_a_reset_to_the_tail(
     world: World, make_module: Callable[[str], ModuleType]
 ) -> None:
-    world.module = make_module(WITHOUT_MAIL)
-    world.settings[f"{GROUP}.fetch.initial-position"] = "head"
-    world.add(7)
-    world.run()
-    world.send("UPDATE opencqrs_groups SET initial_position = NULL")
+    run_of_earlier_version(world, make_module, "head")
     with world.application() as application, pytest.raises(RebuildError, match="nobody knows") as caught:
         application.rebuilds.rebuild("catalog")
     assert "opencqrs groups reset catalog --to tail" in caught.value.fix
