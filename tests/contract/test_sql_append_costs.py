@@ -14,6 +14,7 @@ import pytest
 from sqlalchemy import create_engine, event
 
 from opencqrs_py.adapters.sql import Database, SqlEventStore
+from opencqrs_py.adapters.sql.tables import EVENTS, prepare
 from opencqrs_py.model import Event
 from opencqrs_py.model.appending import SubjectIsOnEventId, SubjectIsPopulated, SubjectIsPristine
 
@@ -84,8 +85,14 @@ def rows_of_mariadb(database: Database) -> Iterator[Count]:
 
 @contextmanager
 def pages_of_postgresql(database: Database) -> Iterator[Count]:
-    """Count the pages once all other connections have ended: that is when they tell, at the latest."""
+    """Count the pages once all other connections have ended: that is when they tell, at the latest.
+
+    PostgreSQL does not clear the table up of its own accord meanwhile, since that would count as well.
+    """
+    prepare(database, EVENTS)
     engine = create_engine(database.engine.url, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.exec_driver_sql("ALTER TABLE opencqrs_events SET (autovacuum_enabled = off)")
 
     def looked_at() -> int:
         database.close()
