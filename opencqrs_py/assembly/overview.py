@@ -348,10 +348,13 @@ def _without_mark(status: PartitionStatus) -> PartitionStatus:
 
 
 def _beyond(status: PartitionStatus, head: int) -> PartitionStatus:
-    """Mark progress beyond the newest event as of another log; a start would refuse it."""
-    if status.position <= head or status.error:
+    """Mark progress, or what counts as handled, beyond the newest event as of another log; a start would refuse it."""
+    if status.farthest <= head or status.error:
         return status
-    error = f"[OCQ-316] the event store ends at position {head}, before this progress: it is not the one that was read"
+    before = (
+        "this progress" if status.position > head else f"position {status.farthest}, up to which events were handled"
+    )
+    error = f"[OCQ-316] the event store ends at position {head}, before {before}: it is not the one that was read"
     return replace(status, error=error)
 
 

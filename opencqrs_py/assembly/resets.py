@@ -20,7 +20,7 @@ from opencqrs_py.config import EffectiveGroup
 from opencqrs_py.errors import ExplainedError, ResetError, TransactionEndedError
 from opencqrs_py.model.naming import listed
 from opencqrs_py.model.partition import Partition
-from opencqrs_py.model.progress import Cursor, PartitionStatus
+from opencqrs_py.model.progress import Cursor
 from opencqrs_py.model.replay import Replay, Reset, replay_after
 from opencqrs_py.model.times import in_milliseconds
 from opencqrs_py.processing.binding import Work, of_reset
@@ -216,19 +216,13 @@ def _foreseen(tracker: ProgressTracker, reset: Reset) -> Mapping[Partition, Repl
 
 def _of_this_log(tracker: ProgressTracker, source: EventSource, reset: Reset) -> Reset:
     """Return a reset by which no event counts as handled that the log does not have, as after it was restored."""
-    reached = max((_farthest(status) for status in tracker.statuses() if status.group == reset.group), default=0)
+    reached = max((status.farthest for status in tracker.statuses() if status.group == reset.group), default=0)
     newest = source.head()  # asked after the progress, so it is not before that in the same log
     if reached <= newest:
         return reset
     text = "the log ends at position %d, and group %s has handled events up to %d: what is added from now on is new"
     _log.warning(text, newest, reset.group, reached)
     return replace(reset, newest=newest)
-
-
-def _farthest(status: PartitionStatus) -> int:
-    """Return up to where events of a partition count as handled."""
-    ahead = 0 if status.ahead is None else status.ahead.until
-    return max(status.position, ahead, 0 if status.replay is None else status.replay.until)
 
 
 def _omitted_after(tracker: ProgressTracker, reset: Reset) -> int | None:

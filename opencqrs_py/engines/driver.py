@@ -9,12 +9,13 @@ from threading import Event as Signal
 
 from opencqrs_py.engines.recorded_claims import claimed
 from opencqrs_py.engines.runs import GroupRun
-from opencqrs_py.errors import DatabaseFileError, EngineLostError, EventStoreError, InboxError, OtherLogError
+from opencqrs_py.errors import DatabaseFileError, EngineLostError, EventStoreError, InboxError
 from opencqrs_py.model.naming import counted
 from opencqrs_py.model.outcome import Failure, Origin, Outcome, Uncounted
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, PartitionStatus, ProcessorState
 from opencqrs_py.processing.calls import CallInHand
+from opencqrs_py.processing.claims import verify_log
 from opencqrs_py.processing.exceptions import failure_of, one_line
 from opencqrs_py.processing.frames import FrameProcessing
 from opencqrs_py.processing.groups import CHECKED
@@ -224,7 +225,7 @@ def claim(
     cursors = [isolating(run, cursor) for cursor in claimed(run, partitions, owner)]
     try:
         for cursor in cursors:
-            _verify_log(run.group, source, cursor)
+            verify_log(source, run.group, cursor)
     except EventStoreError as error:
         for cursor in cursors:
             state, message = ProcessorState.FAILED, f"[{error.code}] {error.what}"
@@ -385,15 +386,6 @@ def _log_replay(group: str, partition: Partition, what: str) -> None:
 def _report(notice: Notice, observer: Observer) -> None:
     log_notice(notice)
     observer.noticed(notice)
-
-
-def _verify_log(group: str, source: EventSource, cursor: Cursor) -> None:
-    """Check that the log is the one that the progress belongs to; raise OCQ-316, naming the partition, if it is not."""
-    try:
-        source.verify(cursor.stored, cursor.fingerprint)
-    except OtherLogError as error:
-        what = f"group '{group}' partition {cursor.partition}: {error.what}"
-        raise OtherLogError(error.code, what, error.where, error.fix) from error
 
 
 def log_notice(notice: Notice) -> None:

@@ -160,6 +160,11 @@ class Cursor:
         """Whether everything that is handled again since a reset is done, so that the replay can end."""
         return self.replay is not None and self.position >= self.replay.until
 
+    @property
+    def farthest(self) -> int:
+        """Up to which position events count as handled: in a replay, and while some are ahead, beyond the progress."""
+        return _farthest(self.stored, self.replay, self.ahead)
+
     def check_forward(self, to: int) -> None:
         """Refuse to store a position before the stored one.
 
@@ -245,6 +250,15 @@ class PartitionStatus:
     replay: Replay | None = None
     ahead: Ahead | None = None
     checkpoint: CheckpointStatus | None = None
+
+    @property
+    def farthest(self) -> int:
+        """Up to which position events count as handled, as of a ``Cursor``."""
+        return _farthest(self.position, self.replay, self.ahead)
+
+
+def _farthest(position: int, *beyond: Replay | Ahead | None) -> int:
+    return max(position, *(0 if one is None else one.until for one in beyond))
 
 
 @dataclass(frozen=True, slots=True)

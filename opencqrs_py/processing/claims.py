@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from opencqrs_py.errors import FencedError
+from opencqrs_py.errors import FencedError, OtherLogError
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor
 from opencqrs_py.processing.ports import EventSource, ProgressTracker, SucceedingTracker
@@ -40,7 +40,7 @@ class Claim:
             cursor = cursor.moved_to(found.stored, stored=True, fingerprint=found.fingerprint)
         elif found.stored < cursor.stored:  # the database was restored, and the read model with it
             cursor = found
-        self._source.verify(cursor.stored, cursor.fingerprint)
+        verify_log(self._source, self._group, cursor)
         return replace(cursor, doubtful=False, parked=None)
 
     def moved_by_others(self, cursor: Cursor) -> Cursor | None:
@@ -80,3 +80,33 @@ class Claim:
         """Return the error that another processor has the partition."""
         what = f"progress of group '{self._group}' partition {self._partition} was taken over by another processor"
         return FencedError(what)
+
+
+def verify_log(source: EventSource, group: str, cursor: Cursor) -> None:
+    """Check that the log is the one that progress belongs to, and has all events that count as handled.
+
+    In a replay, and after a change of partitions, these are beyond the progress. If the log was restored meanwhile,
+    events that are added now get their positions.
+
+    Raises:
+        EventStoreError: OCQ-316, naming the partition, if it is not, or has not.
+    """
+    try:
+        source.verify(cursor.stored, cursor.fingerprint)
+    except OtherLogError as error:
+        raise _of_partition(group, cursor, error, error.what, error.fix) from error
+    if (farthest := cursor.farthest) > cursor.stored:
+        try:
+            source.verify(farthest, "")
+        except OtherLogError as error:
+            why = "the group was reset" if cursor.replay is not None else "its partitions were changed"
+            what = f"events up to position {farthest} count as handled since {why}, but the log ends before"
+            fix = (
+                "put back the event store that the progress belongs to; or decide again what the group handles, by "
+                f"opencqrs groups reset {group}: what the log does not have is new then"
+            )
+            raise _of_partition(group, cursor, error, what, fix) from error
+
+
+def _of_partition(group: str, cursor: Cursor, error: OtherLogError, what: str, fix: str) -> OtherLogError:
+    return OtherLogError(error.code, f"group '{group}' partition {cursor.partition}: {what}", error.where, fix)

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, text
 
 from opencqrs_py.adapters.sql import Database, MappedEventSource, mapped
 from opencqrs_py.adapters.sql.dialect import DatabaseAwayError
-from opencqrs_py.errors import EventStoreError
+from opencqrs_py.errors import EventStoreError, OtherLogError
 from opencqrs_py.model import Event, Selection, Slice
 from opencqrs_py.model.mapping import TableMapping
 from opencqrs_py.testing.contracts import EventSourceContract
@@ -376,6 +376,19 @@ def test_what_somebody_has_seen_to_be_final_is_read_without_waiting_for_anybody(
         MappedEventSource(database, MAPPING).read(0, 10, ALL)
     with pytest.raises(DatabaseAwayError, match="OCQ-315"):
         MappedEventSource(database, MAPPING).read(0, 10, ALL, 100)
+
+
+@POSTGRESQL
+def test_a_claim_sees_that_the_table_reaches_a_position_while_others_insert(
+    reader: Reader, transaction: Callable[[], Connection], database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    insert(transaction(), event(1))
+    with database.writing() as connection:
+        insert(connection, event(2))
+    monkeypatch.setattr(mapped, "_FIRST_SECONDS", 0)
+    MappedEventSource(database, MAPPING).verify(2, "")
+    with pytest.raises(OtherLogError, match="the log ends at 2"):
+        MappedEventSource(database, MAPPING).verify(3, "")
 
 
 @BOTH

@@ -14,9 +14,10 @@ from opencqrs_py import Application
 from opencqrs_py.adapters.sql import Database
 from opencqrs_py.assembly.resets import ResetTarget
 from opencqrs_py.control.layouts import Log, carried_over
-from opencqrs_py.errors import AssemblyError, LayoutError, WaitTimedOutError
+from opencqrs_py.errors import AssemblyError, EventStoreError, LayoutError, WaitTimedOutError
 from opencqrs_py.model import layout
 from opencqrs_py.model.cloudevents import parse_event
+from opencqrs_py.model.partition import Partition
 
 HANDLERS = """
 from opencqrs_py import Event, ProcessingContext, event_handling, on_start
@@ -30,6 +31,7 @@ def tables(connection: Connection) -> None:
 def lend(event: Event, context: ProcessingContext, connection: Connection) -> None:
     connection.execute(text("INSERT INTO lent VALUES (:position)"), {"position": context.position})
 """
+WHOLE = Partition(1, 0)
 LOOKS = 100_000  # more than any machine needs
 QUICK = {"lease.duration": "3s", "lease.heartbeat": "250ms"}
 
@@ -184,6 +186,31 @@ def test_partitions_whose_progress_is_lost_are_not_merged_until_the_group_is_res
     world.append(application)
     world.application(**setting).run(until_caught_up=True)
     assert world.handled() == Counter(range(1, world.events + 1))
+
+
+def test_a_log_that_was_restored_to_before_what_is_handled_ahead_is_refused_until_the_group_is_reset(
+    world: World,
+) -> None:
+    with world.application() as application:
+        world.append(application)
+        application.run(until_caught_up=True)
+    with world.database.writing() as connection:
+        late = "UPDATE opencqrs_progress SET position = 5, log_fingerprint = NULL WHERE residue = 0"
+        connection.exec_driver_sql(late)
+    with world.application() as application:
+        assert application.layouts.repartition("loans", 1).ahead == {WHOLE: 30}
+    (world.folder / "events.db").unlink()
+    with world.application() as application:
+        world.append(application, 20)
+        with pytest.raises(EventStoreError, match="OCQ-316") as caught:
+            application.run(until_caught_up=True)
+    assert "position 30 count as handled since its partitions were changed" in caught.value.what
+    with world.database.writing() as connection:
+        connection.exec_driver_sql("DELETE FROM lent")
+    with world.application() as application:
+        application.resets.reset("loans", ResetTarget(to="tail"))
+        assert not application.run(until_caught_up=True).failed
+    assert world.handled() == Counter(range(1, 21))
 
 
 def test_processes_that_start_at_once_with_another_setting_change_the_partitions_once(world: World) -> None:

@@ -132,6 +132,35 @@ def test_mail_is_sent_for_what_is_added_after_the_log_was_restored_and_the_group
 
 
 @NOT_IN_SQL
+def test_a_log_that_was_restored_in_a_replay_is_refused_until_the_group_is_reset_again(
+    world: World, make_module: Callable[[str], ModuleType]
+) -> None:
+    module: Any = make_module(ONCE)
+    world.module = module
+    world.add(28)
+    world.run()
+    reset_to_tail(world)
+    (world.folder / "events.db").unlink()
+    world.add(14)  # those of the backup, and new ones
+    world.send("DELETE FROM audit")
+    with world.application() as application:
+        application.resets.reset("audit", ResetTarget(to="tail"))
+    with world.application() as application, pytest.raises(EventStoreError, match="OCQ-316") as caught:
+        application.run(until_caught_up=True)
+    assert "events up to position 28 count as handled" in caught.value.what
+    assert "opencqrs groups reset catalog" in caught.value.fix
+    with world.application() as application:
+        errors = {each.error for status in application.status() for each in status.partitions}
+        assert any("[OCQ-316]" in error and "position 28" in error for error in errors)
+    reset_to_tail(world)
+    module.mailed.clear()
+    world.add(14, start=100)
+    world.run()
+    assert sorted({position for position, _ in module.mailed}) == list(range(15, 29))
+    assert world.lent() == every_book(4)
+
+
+@NOT_IN_SQL
 def test_a_group_beyond_the_end_of_the_log_is_not_rebuilt(
     world: World, make_module: Callable[[str], ModuleType]
 ) -> None:

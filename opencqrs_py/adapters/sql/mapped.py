@@ -134,7 +134,11 @@ class MappedEventSource(EventSource):
             found = LogMark.of(self._newest(marked))
             return found if found.position == marked else None
 
-        check_mark(position, fingerprint, self.head, find, f"{self._database.label} table '{self._mapping.table}'")
+        def reached() -> int:  # whatever else is open: what progress was made with is final
+            with self._database.reading() as connection:
+                return self._highest(connection)
+
+        check_mark(position, fingerprint, reached, find, f"{self._database.label} table '{self._mapping.table}'")
 
     @override
     def is_outage(self, error: BaseException) -> bool:
