@@ -184,7 +184,7 @@ class ShadowBuild:
     def _require_log(self) -> None:
         """Refuse with OCQ-316 if the live group is beyond the end of the log: the rebuild would never get there."""
         name = self._group.name
-        position = max(one.position for one in self._parts.tracker().statuses() if one.group == name)
+        position = max(one.farthest for one in self._parts.tracker().statuses() if one.group == name)
         try:
             self._container.event_store().verify(position, "")
         except OtherLogError as error:

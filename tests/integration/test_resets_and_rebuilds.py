@@ -152,6 +152,8 @@ def test_a_log_that_was_restored_in_a_replay_is_refused_until_the_group_is_reset
     with world.application() as application:
         errors = {each.error for status in application.status() for each in status.partitions}
         assert any("[OCQ-316]" in error and "position 28" in error for error in errors)
+        with pytest.raises(EventStoreError, match="OCQ-316"):
+            application.rebuilds.rebuild("catalog")
     reset_to_tail(world)
     module.mailed.clear()
     world.add(14, start=100)
