@@ -306,8 +306,8 @@ class JobRunner:
         try:
             ending = make(job, run, self._around, taken.signals, lambda: self._stopping).execute()
             ended = self._recorded(run, ending) if ending is not None else None
-        except BaseException as error:
-            self._interrupted(run, error)
+        except KeyboardInterrupt:  # any other error leaves the run to the process that finds this one ended
+            self._interrupted(run)
             raise
         finally:
             with self._changed:
@@ -319,23 +319,23 @@ class JobRunner:
             self._observe(ended)
 
     def _recorded(self, run: JobRun, ending: Ending) -> JobRun | None:
-        """Record how an attempt has ended; retry after outages, unless this process ends first."""
+        """Record how an attempt has ended; retry after outages, for as long as nobody releases the run."""
         for wait in OUTAGE_BACK_OFF.waits():
             try:
                 return self.desk.finish(run, ending)
             except Exception as error:
                 raise_interrupt(error)
-                if not self._is_outage(error) or self._stopping:
+                if not self._is_outage(error):
                     raise
                 logger.warning("[job %s] its end cannot be recorded yet: %s", run.job, one_line(error))
             with self._changed:
                 self._changed.wait(wait)
         return None
 
-    def _interrupted(self, run: JobRun, error: BaseException) -> None:
-        """Release a run that ends with an interrupt of its process."""
+    def _interrupted(self, run: JobRun) -> None:
+        """Cancel a run that a person has interrupted."""
         try:
-            self.desk.cancel(run.id, one_line(error) if not isinstance(error, KeyboardInterrupt) else "interrupted")
+            self.desk.cancel(run.id, "interrupted")
             known = self._parts.store.find(run.id)
             if known is not None:
                 self.desk.finish(run, Ending(known.position, reason="interrupted", cancelled=True))

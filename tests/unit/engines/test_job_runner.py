@@ -10,6 +10,7 @@ from threading import Timer, current_thread
 from opencqrs_py.adapters.memory.jobs import InMemoryJobStore
 from opencqrs_py.engines.job_parts import Company, JobParts
 from opencqrs_py.engines.job_runner import JobRunner
+from opencqrs_py.errors import UnavailableError
 from opencqrs_py.jobs.binding import BoundJob
 from opencqrs_py.jobs.desk import Ending, JobDesk, Worker
 from opencqrs_py.jobs.rules import JobRule, Ticking
@@ -250,3 +251,39 @@ def test_a_run_that_begins_while_the_process_stops_is_waited_for_and_told_as_it_
     assert [record.getMessage() for record in caplog.records] == [
         "[job job] run run continues later: its process is ending"
     ]
+
+
+class _Away(InMemoryJobStore):
+    """Cannot be written to for as often as ``times`` says."""
+
+    times = 0
+
+    def open(self, jobs):
+        if self.times:
+            self.times -= 1
+            raise UnavailableError("OCQ-305", "the file is locked")
+        return super().open(jobs)
+
+    def is_outage(self, error):
+        return isinstance(error, UnavailableError)
+
+
+def test_a_run_that_ends_during_an_outage_while_its_process_stops_is_not_cancelled():
+    store, begun, goes_on = _Away(), Signal(), Signal()
+
+    def call(*_):
+        begun.set()
+        goes_on.wait(PATIENCE)
+
+    store.request(JobRun("run", "job", Trigger.MANUAL, store.look().now))
+    runner = _runner(store, call)
+    runner.start()
+    assert begun.wait(PATIENCE)
+    runner.end()
+    store.times = 1
+    goes_on.set()
+    runner.stop(PATIENCE)
+    assert store.times == 0
+    ended = store.find("run")
+    assert ended is not None
+    assert (ended.status, ended.reason) == (RunStatus.SUCCEEDED, "")
