@@ -178,8 +178,14 @@ class Processors:
     def _log_stopped(self, led: Sequence[StartedGroup]) -> None:
         for group in led:
             name = group.run.group
-            if group.starts and not self._bars.holds(name) and all(map(self._is_stopped, self._keys(group))):
+            if not group.starts or self._bars.holds(name):
+                continue
+            wanted = {self._wanted_of(key) for key in self._keys(group)}
+            if wanted == {Wanted.STOPPED}:
                 logger.warning("group %s is stopped, as a command asked: opencqrs groups start %s", name, name)
+            elif Wanted.PAUSED in wanted:
+                text = "group %s is paused by a command until that ends; if it was killed: opencqrs groups start %s"
+                logger.warning(text, name, name)
 
     def stop(self, patience: float) -> None:
         """Finish the events in hand, for at most ``patience`` seconds per engine, and release everything."""
@@ -284,7 +290,7 @@ class Processors:
             for group in self._groups
             if group.shared and group.starts
             for key in self._keys(group)
-            if not self._is_stopped(key)
+            if self._wanted_of(key) is not Wanted.STOPPED  # what a command has paused continues after it
         }
         done = {
             GroupPartition(status.group, status.partition)
@@ -309,9 +315,9 @@ class Processors:
         leased = [lease.key for lease in view.leases if lease.key.group == group.run.group] if view is not None else []
         return leased or group.keys
 
-    def _is_stopped(self, key: GroupPartition) -> bool:
+    def _wanted_of(self, key: GroupPartition) -> Wanted:
         view = self.coordinator.view if self.coordinator is not None else None
-        return view is not None and view.wanted_of(key) is not Wanted.STARTED
+        return Wanted.STARTED if view is None else view.wanted_of(key)
 
     def _known(self, *, shared: bool = True) -> list[PartitionStatus]:
         """Return what trackers have of the partitions of groups that run, of each its own; only of those shared."""

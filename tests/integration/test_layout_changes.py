@@ -14,6 +14,7 @@ from opencqrs_py import Application
 from opencqrs_py.adapters.sql import Database
 from opencqrs_py.assembly.resets import ResetTarget
 from opencqrs_py.control.layouts import Log, carried_over
+from opencqrs_py.control.records import GroupPartition, Wanted
 from opencqrs_py.errors import AssemblyError, EventStoreError, LayoutError, WaitTimedOutError
 from opencqrs_py.model import layout
 from opencqrs_py.model.cloudevents import parse_event
@@ -32,6 +33,7 @@ def lend(event: Event, context: ProcessingContext, connection: Connection) -> No
     connection.execute(text("INSERT INTO lent VALUES (:position)"), {"position": context.position})
 """
 WHOLE = Partition(1, 0)
+PATIENCE = 60.0
 LOOKS = 100_000  # more than any machine needs
 QUICK = {"lease.duration": "3s", "lease.heartbeat": "250ms"}
 
@@ -186,6 +188,32 @@ def test_partitions_whose_progress_is_lost_are_not_merged_until_the_group_is_res
     world.append(application)
     world.application(**setting).run(until_caught_up=True)
     assert world.handled() == Counter(range(1, world.events + 1))
+
+
+def test_a_group_that_a_command_has_paused_is_not_caught_up(world: World) -> None:
+    with world.application() as application:
+        world.append(application)
+        application.start()
+        wait_until(world.is_done)
+        processors = application._life.processors
+        assert processors is not None
+        with application.control.paused("loans", PATIENCE):
+            world.append(application)
+            assert all(processors.going_on(until_caught_up=True) for _ in range(10))
+        wait_until(lambda: not processors.going_on(until_caught_up=True))
+    assert world.handled() == Counter(range(1, world.events + 1))
+
+
+def test_a_start_says_that_a_killed_command_has_left_a_group_paused(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    with world.application() as application:
+        world.append(application)
+        application.run(until_caught_up=True)
+        application.control._required().want("loans", Wanted.PAUSED, [GroupPartition("loans", Partition(2, 1))])
+    with world.application() as application:
+        application.start()
+    assert "group loans is paused by a command until that ends; if it was killed: opencqrs groups start" in caplog.text
 
 
 def test_a_log_that_was_restored_to_before_what_is_handled_ahead_is_refused_until_the_group_is_reset(
