@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from opencqrs_py.adapters.processes import has_ended
 from opencqrs_py.assembly.group_names import unknown_group
-from opencqrs_py.assembly.layouts import LetGo, partitions_of
+from opencqrs_py.assembly.layouts import partitions_of
 from opencqrs_py.assembly.nodes import is_led
 from opencqrs_py.config import EffectiveGroup
 from opencqrs_py.control.ports import ControlStore
@@ -209,10 +209,11 @@ class Control:
         return _runs(view, _keys(view, group))
 
     @contextmanager
-    def let_go(self, group: str, partitions: Collection[Partition], timeout: float) -> Iterator[LetGo]:
+    def let_go(self, group: str, partitions: Collection[Partition], timeout: float) -> Iterator[bool]:
         """Have nodes finish the events in hand of partitions, and release them. If the block fails, they continue.
 
-        Nothing is paused if leases do not lead the group.
+        Nothing is paused if leases do not lead the group. Gives whether a node that lives can run them and they are
+        wanted to run.
 
         Raises:
             WaitTimedOutError: OCQ-536, if a node has not released them in time.
@@ -220,17 +221,21 @@ class Control:
         view, keys = self.view(), [GroupPartition(group, each) for each in partitions]
         wanted = [key for key in keys if view.wanted_of(key) is not Wanted.STOPPED]
         runs = any(node.can_run(key) for node in view.alive.values() for key in wanted)
-        stopped = (key.partition for key in keys if view.wanted_partitions.get(key) is Wanted.STOPPED)
         with self._released(view, group, keys, timeout):
-            yield LetGo(runs, frozenset(stopped))
+            yield runs
 
     @contextmanager
     def _released(
         self, view: ControlView, group: str, keys: Sequence[GroupPartition], timeout: float
     ) -> Iterator[None]:
-        """Pause partitions until the end of the block, with those that a command has left paused that was killed."""
+        """Pause partitions until the end of the block, with those that a command has left paused that was killed.
+
+        Then what was wanted of them before counts again: of one that was started by itself, or that a killed command
+        has left, that it runs; of the others nothing of their own, so that settings and commands decide as ever.
+        """
         owned = [lease.key for lease in view.leases if lease.key in keys and view.owner_of(lease) is not None]
         pausing = [key for key in keys if view.wanted_of(key) is not Wanted.STOPPED]
+        withdrawn = {key for key in pausing if key not in view.wanted_partitions}
         try:
             if owned and pausing:
                 self._required().want(group, Wanted.PAUSED, pausing)
@@ -239,8 +244,9 @@ class Control:
         finally:
             said = self.view().wanted_partitions
             paused = [key for key, one in said.items() if key.group == group and one is Wanted.PAUSED]
-            if paused:
-                self._required().want(group, Wanted.STARTED, paused)
+            for wanted in (None, Wanted.STARTED):
+                if again := [key for key in paused if (key in withdrawn) is (wanted is None)]:
+                    self._required().want(group, wanted, again)
 
     def _forget_crashes(self, keys: Collection[GroupPartition]) -> None:
         """Record that events have ended no process, by a claim of their partitions, which no node has now."""

@@ -56,24 +56,11 @@ class LayoutResult:
     dry_run: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class LetGo:
-    """Partitions that no node has.
-
-    Attributes:
-        running: Whether a node that lives can run the group.
-        stopped: Those that were stopped by a command before.
-    """
-
-    running: bool
-    stopped: frozenset[Partition]
-
-
 class LettingGo(Protocol):
     """Makes the nodes release partitions."""
 
-    def let_go(self, group: str, partitions: Collection[Partition], timeout: float) -> AbstractContextManager[LetGo]:
-        """Have partitions be stopped for the block; if it fails, they are started again."""
+    def let_go(self, group: str, partitions: Collection[Partition], timeout: float) -> AbstractContextManager[bool]:
+        """Have partitions be released for the block; if it fails, they continue. Gives whether a node can run them."""
         ...
 
     def runs(self, group: str) -> bool:
@@ -195,7 +182,7 @@ class Layouts:
     ) -> LayoutResult:
         name, tracker = group.name, self._tracker(group)
         known = self._known(group)
-        leaving, coming = sorted(set(known) - set(target)), sorted(set(target) - set(known))
+        leaving = sorted(set(known) - set(target))
         carry = self._carrying(group, target)
         statuses = [status for status in tracker.statuses() if status.group == name]
         if not statuses:
@@ -211,14 +198,13 @@ class Layouts:
         is_recorded = any(record.group == name and record.layout is not None for record in tracker.records())
         if setting is None and not is_recorded:
             setting = group.life_cycle.partitions  # which these override
-        with self._nodes.let_go(name, leaving, timeout) as let_go:
+        with self._nodes.let_go(name, leaving, timeout) as running:
             carried = tracker.repartition(name, target, carry, setting=setting)
             if self._store is not None and group.name in self._led:
-                stopped = [one for one in coming if any(one.overlaps(other) for other in let_go.stopped)]
-                self._store.lay_out(name, target, stopped)
+                self._store.lay_out(name, target)
         count = counted(len(target), "partition")
         _log.info("group %s has %s now, and had %d; changed by %s", name, count, len(known), actor())
-        return _result(name, known, target, carried, running=let_go.running)
+        return _result(name, known, target, carried, running=running)
 
     def _carrying(self, group: EffectiveGroup, target: Sequence[Partition]) -> Callable[[Cursors], Cursors]:
         processing: GroupProcessing = self._parts[group.name].processing()

@@ -76,14 +76,18 @@ class ControlStore(Protocol):
         """Return the state of the control tables."""
         ...
 
-    def want(self, group: str, wanted: Wanted, partitions: Sequence[GroupPartition] = ()) -> None:
-        """Record what is wanted of some partitions; without any, of the whole group, and no longer of single ones."""
+    def want(self, group: str, wanted: Wanted | None, partitions: Sequence[GroupPartition] = ()) -> None:
+        """Record what is wanted of some partitions; without any, of the whole group, and no longer of single ones.
+
+        ``None`` withdraws what was wanted: of a partition that of its group counts then, of a group that of its nodes.
+        """
         ...
 
-    def lay_out(self, group: str, partitions: Collection[Partition], stopped: Collection[Partition] = ()) -> None:
-        """Let a group have these partitions and no others, of which ``stopped`` are wanted stopped.
+    def lay_out(self, group: str, partitions: Collection[Partition]) -> None:
+        """Let a group have these partitions and no others.
 
-        The leases of others end, and so does what was wanted of them.
+        The leases of others end, and so does what was wanted of them. But the parts of one that is wanted stopped are
+        wanted stopped, too, and so is what it is merged into.
         """
         ...
 

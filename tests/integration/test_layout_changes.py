@@ -204,6 +204,73 @@ def test_a_group_that_a_command_has_paused_is_not_caught_up(world: World) -> Non
     assert world.handled() == Counter(range(1, world.events + 1))
 
 
+ANOTHER = """
+@event_handling("fines", types=["fined"])
+def fine(event: Event, connection: Connection) -> None:
+    pass
+"""
+
+
+@pytest.mark.parametrize("began", ["by its name", "by a command"])
+def test_a_group_that_does_not_start_by_itself_does_not_after_a_reset_either(
+    world: World, make_module: Callable[[str], Any], began: str
+) -> None:
+    world.module = make_module(HANDLERS + ANOTHER)
+    settings = {"event-handling.groups.loans.life-cycle.auto-start": False}
+    with world.application(**settings) as running, world.application(**settings) as other:
+        world.append(running)
+        running.start(["loans"] if began == "by its name" else None)
+        if began == "by a command":
+            other.control.start("loans")
+        wait_until(world.is_done)
+        other.resets.reset("loans", ResetTarget(to="head"))
+        assert other.control.view().wanted_partitions == {}
+        world.append(running)
+        wait_until(world.is_done)
+    with world.application(**settings) as again:
+        again.start()
+        view = again.control.view()
+        wanted = {view.wanted_of(lease.key) for lease in view.leases if lease.key.group == "loans"}
+    assert wanted == {Wanted.STOPPED if began == "by its name" else Wanted.STARTED}
+
+
+def test_a_partition_that_was_started_by_itself_is_after_a_reset(world: World) -> None:
+    with world.application() as running, world.application() as other:
+        world.append(running)
+        running.start()
+        wait_until(world.is_done)
+        other.control.stop("loans")
+        other.control.start("loans:0/2")
+        other.resets.reset("loans", ResetTarget(to="head"))
+        first, second = (GroupPartition("loans", one) for one in layout(2))
+        view = other.control.view()
+        assert (view.wanted_of(first), view.wanted_of(second)) == (Wanted.STARTED, Wanted.STOPPED)
+
+
+def test_a_partition_that_is_stopped_while_it_waits_to_be_split_stays_stopped(world: World) -> None:
+    with world.application() as running, world.application() as other:
+        world.append(running)
+        running.start()
+        wait_until(world.is_done)
+        with other.control.let_go("loans", [Partition(2, 0)], PATIENCE):
+            other.control.stop("loans:0/2")
+            group = running._group_containers["loans"]
+            processing, tracker = group.processing(), group.tracker()
+            log, target = (
+                Log(processing.hashes_at, processing.positions_of),
+                [Partition(2, 1), *Partition(2, 0).split()],
+            )
+            tracker.repartition("loans", target, lambda known: carried_over(known, target, log))
+            other.control._required().lay_out("loans", target)
+        view = other.control.view()
+        found = {lease.key.partition: view.wanted_of(lease.key) for lease in view.leases}
+        assert found == {
+            Partition(2, 1): Wanted.STARTED,
+            Partition(4, 0): Wanted.STOPPED,
+            Partition(4, 2): Wanted.STOPPED,
+        }
+
+
 def test_a_start_says_that_a_killed_command_has_left_a_group_paused(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
+from typing import Any
 
 from typing_extensions import override
 
@@ -91,25 +92,28 @@ class InMemoryControlStore(ControlStore):
             return self._seen()
 
     @override
-    def want(self, group: str, wanted: Wanted, partitions: Sequence[GroupPartition] = ()) -> None:
+    def want(self, group: str, wanted: Wanted | None, partitions: Sequence[GroupPartition] = ()) -> None:
         with self._lock:
             for key in partitions:
                 self._leases.setdefault(key, Lease(key))
-                self._wanted_partitions[key] = wanted
+                _put(self._wanted_partitions, key, wanted)
             if not partitions:
-                self._wanted[group] = wanted
+                _put(self._wanted, group, wanted)
                 self._wanted_partitions = {k: v for k, v in self._wanted_partitions.items() if k.group != group}
 
     @override
-    def lay_out(self, group: str, partitions: Collection[Partition], stopped: Collection[Partition] = ()) -> None:
+    def lay_out(self, group: str, partitions: Collection[Partition]) -> None:
         keys = {GroupPartition(group, each) for each in partitions}
         with self._lock:
+            stopped = set[Partition]()
             for key in [each for each in self._leases if each.group == group and each not in keys]:
                 del self._leases[key]
-                self._wanted_partitions.pop(key, None)
-            for key in keys:
-                self._leases.setdefault(key, Lease(key))
-            self._wanted_partitions |= {GroupPartition(group, each): Wanted.STOPPED for each in stopped}
+                if self._wanted_partitions.pop(key, None) is Wanted.STOPPED:
+                    stopped.add(key.partition)
+            for key in keys - self._leases.keys():
+                self._leases[key] = Lease(key)
+                if any(map(key.partition.overlaps, stopped)):
+                    self._wanted_partitions[key] = Wanted.STOPPED
 
     @override
     def avoid(self, key: GroupPartition, node: str, seconds: float) -> None:
@@ -139,3 +143,10 @@ class InMemoryControlStore(ControlStore):
         avoided = {key: node for key, (node, until) in self._avoided.items() if until > now}
         leases = (replace(lease, avoids=avoided.get(key, "")) for key, lease in sorted(self._leases.items()))
         return ControlView(nodes, tuple(leases), dict(self._wanted), dict(self._wanted_partitions))
+
+
+def _put(known: dict[Any, Wanted], key: object, wanted: Wanted | None) -> None:
+    if wanted is None:
+        known.pop(key, None)
+    else:
+        known[key] = wanted

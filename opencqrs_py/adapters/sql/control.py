@@ -127,7 +127,7 @@ class SqlControlStore(ControlStore):
             return self._seen(connection)
 
     @override
-    def want(self, group: str, wanted: Wanted, partitions: Sequence[GroupPartition] = ()) -> None:
+    def want(self, group: str, wanted: Wanted | None, partitions: Sequence[GroupPartition] = ()) -> None:
         self._prepare()
         with self._in_turn() as connection:
             places = [_place(key) for key in partitions] or [(group, 0, 0)]
@@ -136,22 +136,22 @@ class SqlControlStore(ControlStore):
                 forget = "UPDATE {leases} SET wanted = '' WHERE group_name = {mark}"
                 self._send(connection, forget, group)
             for place in places:
-                self._send(connection, "UPDATE {leases} SET wanted = {mark} WHERE {this}", wanted.value, *place)
+                self._set_wanted(connection, wanted, place)
             self._notify(connection)
 
     @override
-    def lay_out(self, group: str, partitions: Collection[Partition], stopped: Collection[Partition] = ()) -> None:
+    def lay_out(self, group: str, partitions: Collection[Partition]) -> None:
         self._prepare()
         with self._in_turn() as connection:
-            there = self._known_places(connection)
+            there = {place for place in self._known_places(connection) if place[0] == group and place[1]}
             places = {_place(GroupPartition(group, each)) for each in partitions}
-            for place in sorted(each for each in there - places if each[0] == group and each[1]):
+            stopped = self._stopped_partitions(connection, group) - set(partitions)
+            for place in sorted(there - places):
                 self._send(connection, "DELETE FROM {leases} WHERE {this}", *place)
             self._insert_leases(connection, sorted(places))
-            for each in sorted(set(stopped)):
-                place = _place(GroupPartition(group, each))
-                stop = "UPDATE {leases} SET wanted = {mark} WHERE {this}"
-                self._send(connection, stop, Wanted.STOPPED.value, *place)
+            for place in sorted(places - there):
+                if any(map(Partition(*place[1:]).overlaps, stopped)):
+                    self._set_wanted(connection, Wanted.STOPPED, place)
             self._notify(connection)
 
     @override
@@ -218,6 +218,15 @@ class SqlControlStore(ControlStore):
         """Have the other nodes hear of it when this is committed, where they can."""
         if self._database.dialect.notify_nodes:
             connection.exec_driver_sql(self._database.dialect.notify_nodes)
+
+    def _set_wanted(self, connection: Connection, wanted: Wanted | None, place: tuple[str, int, int]) -> None:
+        value = "" if wanted is None else wanted.value
+        self._send(connection, "UPDATE {leases} SET wanted = {mark} WHERE {this}", value, *place)
+
+    def _stopped_partitions(self, connection: Connection, group: str) -> set[Partition]:
+        those = "SELECT modulus, residue FROM {leases} WHERE group_name = {mark} AND wanted = {mark} AND modulus > 0"
+        found = connection.exec_driver_sql(self._text(those), (group, Wanted.STOPPED.value))
+        return {Partition(row[0], row[1]) for row in found}
 
     def _known_places(self, connection: Connection) -> set[tuple[str, int, int]]:
         there = connection.exec_driver_sql(self._text("SELECT group_name, modulus, residue FROM {leases}"))

@@ -331,14 +331,43 @@ class ControlStoreContract:
         kept, halves = BOOKS[:2], Partition(2, 1).split()
         more = Partition(8, 2), Partition(8, 6)
         new = [each.partition for each in BOOKS[:2]] + [Partition(4, 3), *more]
-        store.lay_out(BOOKS[0].group, new, stopped=more[:1])
+        store.lay_out(BOOKS[0].group, new)
         seen = another.view()
         found = {lease.key.partition: lease.node for lease in seen.leases if lease.key.group == BOOKS[0].group}
         assert found == {one: A.id if one.modulus == 4 else "" for one in new}
         assert halves == (Partition(4, 1), Partition(4, 3))
         wanted = {key.partition: state for key, state in seen.wanted_partitions.items() if key.group == BOOKS[0].group}
-        assert wanted == dict.fromkeys([kept[1].partition, Partition(4, 3), more[0]], Wanted.STOPPED)
+        assert wanted == dict.fromkeys([kept[1].partition, Partition(4, 3)], Wanted.STOPPED)
         assert seen.wanted_partitions[other] is Wanted.STOPPED
+
+    def test_parts_of_a_stopped_partition_are_stopped_and_so_is_what_it_is_merged_into(
+        self, store: ControlStore, another: ControlStore
+    ) -> None:
+        joined(store, A)
+        group = BOOKS[0].group
+        store.want(group, Wanted.STOPPED, BOOKS[1:2])
+        store.want(group, Wanted.PAUSED, BOOKS[2:3])
+        store.want(group, Wanted.STARTED, BOOKS[3:])
+        for partitions, stopped in (
+            ([*layout(4)[:1], *layout(4)[2:], Partition(8, 1), Partition(8, 5)], {Partition(8, 1), Partition(8, 5)}),
+            ([Partition(2, 0), Partition(2, 1)], {Partition(2, 1)}),
+            (layout(3), set(layout(3))),
+        ):
+            store.lay_out(group, partitions)
+            seen = another.view()
+            of = {key.partition for key, state in seen.wanted_partitions.items() if state is Wanted.STOPPED}
+            assert of == stopped
+            assert {lease.key.partition for lease in seen.leases if lease.key.group == group} == set(partitions)
+
+    def test_what_is_wanted_of_a_partition_can_be_withdrawn(self, store: ControlStore, another: ControlStore) -> None:
+        group = BOOKS[0].group
+        store.want(group, Wanted.STOPPED)
+        store.want(group, Wanted.STARTED, BOOKS[:2])
+        store.want(group, None, BOOKS[:1])
+        assert another.view().wanted_partitions == {BOOKS[1]: Wanted.STARTED}
+        assert another.view().wanted_of(BOOKS[0]) is Wanted.STOPPED
+        store.want(group, None)
+        assert (another.view().wanted, another.view().wanted_partitions) == ({}, {})
 
     def test_leases_of_partitions_that_are_no_more_cannot_be_taken(self, store: ControlStore) -> None:
         joined(store, A, B)
