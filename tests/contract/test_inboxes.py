@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from time import monotonic
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,10 +29,41 @@ SECONDS = 60
 Noted = Callable[[Callable[[str, Any], None]], AbstractContextManager[None]]
 
 
+class UncertainReadModel:
+    """A read model whose commits may fail."""
+
+    fails = False
+
+    @contextmanager
+    def begin(self, *, guarded: bool = True) -> Iterator[Any]:
+        yield SimpleNamespace()
+        if self.fails:
+            raise TimeoutError("no answer")
+
+    def is_outage(self, error: BaseException) -> bool:
+        return isinstance(error, TimeoutError)
+
+
 class TestInMemoryInbox(InboxContract):
     @pytest.fixture
     def tracker(self) -> InMemoryProgressTracker:
         return InMemoryProgressTracker()
+
+    def test_nothing_leaves_or_comes_in_if_the_commit_of_the_read_model_fails(self) -> None:
+        read_model = UncertainReadModel()
+        tracker = InMemoryProgressTracker(read_model)
+        (cursor,) = tracker.claim("group", [WHOLE], 0, "owner")
+        cursor = self.put(tracker, cursor, parked(1), parked(2))
+        read_model.fails = True
+        with pytest.raises(TimeoutError):
+            self.take(tracker, cursor, parked(1))
+        with pytest.raises(TimeoutError):
+            self.put(tracker, cursor, parked(3))
+        assert [one.position for one in tracker.entries("group")] == [1, 2]
+        read_model.fails = False
+        self.take(tracker, cursor, parked(1))
+        self.put(tracker, cursor, parked(3))
+        assert [one.position for one in tracker.entries("group")] == [2, 3]
 
 
 class TestSqlInbox(InboxContract):

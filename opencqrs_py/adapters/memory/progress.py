@@ -442,8 +442,11 @@ class InMemoryProgressTracker(
                 self._check(key, cursor)
                 if change is not None:
                     with self._lock:
-                        self._inbox = self._inbox.changed(key[0], change)
+                        self._inbox.changed(key[0], change)  # which is refused before the commit, and made after it
             with self._lock:
+                if change is not None:
+                    without_limits = replace(change, most_sequences=None, most_of_sequence=None)
+                    self._inbox = self._inbox.changed(key[0], without_limits)
                 if (row := self._progress.get(key)) is not None:
                     row.position, row.fingerprint = to, fingerprint
                     row.failure = row.failure if cursor.holds_back(to) else None
