@@ -83,6 +83,7 @@ class PartitionBatches:
     ) -> None:
         self._inbox = inbox
         self._rule = rule
+        self._grace = timedelta(seconds=rule.grace_seconds)
         self._group = group
         self._partition = partition
         self._source = source
@@ -371,10 +372,11 @@ class PartitionBatches:
         return bool(_expired((portion.waiting for portion in self._ready[:1]), now))
 
     def _in_grace(self, entry: InboxEntry, now: datetime) -> bool:
-        return self._grace_end(entry) > now
+        """Return whether an event has just arrived: long before, or by a clock that was ahead by more, it has not."""
+        return abs(self._grace_end(entry) - self._grace - now) < self._grace
 
     def _grace_end(self, entry: InboxEntry) -> datetime:
-        return datetime.fromisoformat(entry.parked_at) + timedelta(seconds=self._rule.grace_seconds)
+        return datetime.fromisoformat(entry.parked_at) + self._grace
 
     def _after(self, tick: datetime) -> datetime:
         """Return a due time after the tick, and not before now, so that the entry waits for the next tick."""

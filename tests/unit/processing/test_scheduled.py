@@ -882,6 +882,19 @@ def test_events_that_wait_by_a_clock_that_was_ahead_are_tried_in_time(
     assert sum("from a clock that was ahead" in one.message for one in caplog.records) == 1
 
 
+@pytest.mark.parametrize("rule", [RULE, ALL])
+@pytest.mark.parametrize("grace", [0.0, 60.0])
+def test_failures_of_events_that_came_by_a_clock_that_was_ahead_are_counted(rule: ScheduleRule, grace: float) -> None:
+    world = World(["/a"], rule=replace(rule, grace_seconds=grace))
+    world.clock = clock = SetClock()
+    world.claim()
+    world.drain()
+    clock.set_back(days=400)
+    world.errors = {1: NO}
+    world.pass_time(20)
+    assert [(one.attempts, one.status) for one in world.tracker.entries("group")] == [(1, InboxStatus.RETRYING)]
+
+
 def test_events_that_wait_as_long_as_they_have_to_keep_their_time_at_a_claim() -> None:
     world = World(["/a", "/b", "/a"])
     world.errors = {1: NO, 2: NO}
