@@ -194,7 +194,8 @@ class Remainder:
     Attributes:
         sequence_id: Its id.
         due_at: ISO 8601 time from which its first event may be tried, unless that waits for a person, and the
-            others after it; ``None``: a person comes first.
+            others after it; ``None``: a person comes first. If none of its events waits for one any more, since a
+            person has just acted, the times that they have stay.
         until: If given, all events that are due by that time get ``due_at`` instead.
     """
 

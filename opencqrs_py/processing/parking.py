@@ -281,8 +281,10 @@ class PartitionInbox:
 
     def _put_off(self, cursor: Cursor, first: InboxEntry) -> None:
         """Make a sequence wait for a person if its first event does, even if another event has a due time."""
-        change = InboxChange(in_milliseconds(self._clock.now()), remainders=(Remainder(first.sequence_id, None),))
-        with self._inbox.unit(self._group, cursor, cursor.stored, fingerprint=cursor.fingerprint, change=change):
+        rest = Remainder(first.sequence_id, None)
+        change = InboxChange(in_milliseconds(self._clock.now()), changed=((first, first),), remainders=(rest,))
+        unit = self._inbox.unit(self._group, cursor, cursor.stored, fingerprint=cursor.fingerprint, change=change)
+        with suppress(InboxChangedError), unit:  # a person has just acted: it is looked at again
             pass
 
     def _without_event(self, cursor: Cursor, entry: InboxEntry, now: datetime) -> None:

@@ -289,6 +289,29 @@ def test_a_command_waits_for_a_handler_that_does_not_return_for_some_time_only(
     assert len(tracker.entries("group")) == 1
 
 
+@pytest.mark.parametrize(
+    "kind", [pytest.param(name, marks=getattr(pytest.mark, name)) for name in ("postgresql", "mariadb")]
+)
+def test_a_command_waits_while_times_are_arranged(
+    database: Database, open_database: Callable[[], Database], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tracker, arrange = SqlProgressTracker(database), SqlInbox.arrange
+    (cursor,) = tracker.claim("group", [WHOLE], 0, "owner")
+    put(tracker, cursor, parked(1, due=None), entry(2))
+    monkeypatch.setattr(type(database.dialect), "patience", 0.2)
+    change = InboxChange(at(NOON), removed=(parked(1, due=None),))
+
+    def busy(self: SqlInbox, *given: Any, **named: Any) -> None:
+        with pytest.raises(DatabaseBusyError, match="OCQ-305"):
+            SqlProgressTracker(open_database()).change("group", change)
+        arrange(self, *given, **named)
+
+    monkeypatch.setattr(SqlInbox, "arrange", busy)
+    tracker.arrange("group", [WHOLE], LATER, each=False)
+    assert tracker.change("group", change)
+    assert [(one.position, one.due_at) for one in tracker.entries("group")] == [(2, at(NOON))]
+
+
 def put(tracker: SqlProgressTracker, cursor: Cursor, *entries: InboxEntry) -> None:
     with tracker.unit("group", cursor, entries[-1].position, change=brought_in(*entries)):
         pass

@@ -17,7 +17,7 @@ from support.partitions import CrashError
 from support.waiting import GROUP, SCHEDULE, SparkWorld, WaitingWorld
 
 from opencqrs_py import InboxFilter, NonTransientError
-from opencqrs_py.adapters.sql import Database
+from opencqrs_py.adapters.sql import Database, SqlProgressTracker
 from opencqrs_py.adapters.sql.inbox_statements import InboxStatements
 from opencqrs_py.adapters.sql.tables import PROGRESS
 from opencqrs_py.control.layouts import Log, carried_over
@@ -419,6 +419,27 @@ def test_an_event_that_a_person_takes_out_while_events_are_read_is_not_missed(
     world.pass_time(15)
     assert world.written == [2]
     assert [status.error for status in world.tracker.statuses()] == [""]
+
+
+def test_a_batch_that_a_person_frees_while_it_is_put_off_is_tried(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = WaitingWorld(database, ["/a", "/a"], schedule=SCHEDULE)
+    world.drain()
+    world.control.pause(InboxFilter(event="id 2"))
+    due, done = SqlProgressTracker.due, list[object]()
+
+    def freed(self: SqlProgressTracker, *given: Any) -> Any:
+        found = due(self, *given)
+        if found and not done:
+            done.append(None)
+            world.control.resume(InboxFilter(event="id 2"))
+        return found
+
+    monkeypatch.setattr(SqlProgressTracker, "due", freed)
+    world.pass_time(100)
+    assert done
+    assert world.written == [1, 2]
 
 
 # ------------------------------------------------------------------------------------------------------ lost progress

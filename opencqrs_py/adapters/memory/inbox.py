@@ -168,6 +168,8 @@ def _remove(sequences: _Sequences, entry: InboxEntry, change: InboxChange) -> No
 def _put_off(sequences: _Sequences, group: str, remainder: Remainder) -> None:
     key, until = (group, remainder.sequence_id), remainder.until
     entries = sequences.get(key, ())
+    if remainder.due_at is None and all(one.status.moves for one in entries):
+        return
     changed = []
     for index, one in enumerate(entries):
         due_at = one.due_at

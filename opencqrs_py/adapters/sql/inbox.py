@@ -332,6 +332,8 @@ class SqlInbox:
 
     def _put_off(self, connection: Connection, group: str, remainder: Remainder) -> None:
         """Have what remains of a sequence tried from a time on, as far as it does not wait for a person."""
+        if remainder.due_at is None and not self.is_stuck(connection, group, remainder.sequence_id):
+            return
         columns, sequence = self._table.c, key_of(remainder.sequence_id)
         those = self._in(group, sequence) & columns.status.in_(_MOVING)
         due_ms: Any = literal(ms_of(remainder.due_at), BigInteger)

@@ -294,7 +294,9 @@ class SqlProgressTracker(
         self, group: str, partitions: Sequence[Partition], now: datetime, *, each: bool, expiring: bool = True
     ) -> None:
         self._prepare()
+        each_row = (f"modulus = {int(one.modulus)} AND residue = {int(one.residue)}" for one in partitions)
         with self._database.writing() as connection:
+            self._hold(connection, group, f" AND ({' OR '.join(each_row)})")  # else a person may act in the meantime
             self._inbox.arrange(connection, group, partitions, now, each=each, expiring=expiring)
 
     @override
@@ -334,12 +336,10 @@ class SqlProgressTracker(
     def change(self, group: str, change: InboxChange, skips: Sequence[Skip] = ()) -> bool:
         self._prepare()
         columns, dialect = self._progress.c, self._database.dialect
-        rows = (f"{self._database.prefix}{PROGRESS.name}", f"group_name = {dialect.mark}", "modulus, residue")
         with self._database.explained():
             try:
                 with self._database.writing() as connection:
-                    # What a partition has in hand is finished first.
-                    connection.exec_driver_sql(dialect.held("epoch", *rows, dialect.patience), (group,)).all()
+                    self._hold(connection, group)  # what a partition has in hand is finished first
                     # A server that is stricter than READ COMMITTED would show who waits for the rows the inbox as it
                     # was before, unless they have changed.
                     same = update(self._progress).where(columns.group_name == group).values(epoch=columns.epoch)
@@ -354,6 +354,12 @@ class SqlProgressTracker(
                     raise
                 raise dialect.too_long(self._database, "the process that handles the group") from error
         return True
+
+    def _hold(self, connection: Connection, group: str, those: str = "") -> None:
+        """Keep other transactions from changing progress of a group, or what of its inbox goes with that."""
+        dialect = self._database.dialect
+        place = (f"{self._database.prefix}{PROGRESS.name}", f"group_name = {dialect.mark}{those}", "modulus, residue")
+        connection.exec_driver_sql(dialect.held("epoch", *place, dialect.patience), (group,)).all()
 
     @override
     def stage(self, stage: Stage, run: str, tables: Iterable[RecordBatches]) -> int:

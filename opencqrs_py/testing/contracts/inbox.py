@@ -117,6 +117,26 @@ class InboxContract:
         assert [status.position for status in another.statuses()] == [3]
         assert another.parked("group", [WHOLE])[WHOLE] == ParkedSequences(frozenset({"books/1"}), at(LATER))
 
+    def test_a_sequence_is_not_put_off_for_a_person_who_has_just_acted(
+        self, tracker: ParkingTracker, cursor: Cursor
+    ) -> None:
+        change = without_limits(entry(1), entry(2)._replace(status=InboxStatus.PAUSED))
+        with tracker.unit("group", cursor, 2, change=change):
+            pass
+        cursor = replace(cursor, stored=2, position=2)
+        paused, free = entry(2)._replace(status=InboxStatus.PAUSED), entry(2)
+        (before,) = [one for one in tracker.entries("group") if one.position == 1]
+        off = InboxChange(at(NOON), remainders=(Remainder("books/1", None),))
+        assert before.due_at is not None
+        assert tracker.change("group", InboxChange(at(NOON), changed=((paused, free),)))
+        with tracker.unit("group", cursor, 2, change=off):
+            pass
+        assert [one.due_at for one in tracker.entries("group")] == [before.due_at, None]
+        assert tracker.change("group", InboxChange(at(NOON), changed=((free, paused),)))
+        with tracker.unit("group", cursor, 2, change=off):
+            pass
+        assert [one.due_at for one in tracker.entries("group")] == [None, None]
+
     def test_nothing_comes_in_if_the_unit_fails(self, tracker: ParkingTracker, cursor: Cursor) -> None:
         with pytest.raises(KeyError), tracker.unit("group", cursor, 3, change=brought_in(parked(3))):
             raise KeyError
