@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from opencqrs_py.errors import FencedError, JobCancelledError, JobError, NonTransientError, UnavailableError
 from opencqrs_py.jobs.binding import BoundJob, work_of
+from opencqrs_py.jobs.children import EndedError, counted_in_run, fenced, page_of, with_part
 from opencqrs_py.jobs.desk import Ending
 from opencqrs_py.jobs.items import IdPage, Items
 from opencqrs_py.jobs.ports import JobStore, Selector
@@ -114,6 +115,8 @@ class JobExecution:
                     return self._ended_early()
 
     def _to_its_end(self) -> Ending:
+        if self._run.token > 1 and not self._run.parent:  # else there was no attempt before
+            self._finish_children()
         if self._mode is JobTransaction.RUN:
             return self._in_one_transaction()
         while not self._position.done:
@@ -134,7 +137,7 @@ class JobExecution:
 
     def _in_one_transaction(self) -> Ending:
         if self._position.done:  # and its owner ended, or its database was cut off, before that was recorded
-            return Ending(self._position)
+            return self._with_failed()
         with self._unit(needed=True) as unit:
             position, reason = self._position, ""
             while not position.done:
@@ -147,7 +150,52 @@ class JobExecution:
                     break
             self._advance(replace(position, done=True), unit)
         self._position = replace(position, done=True)
-        return Ending(self._position, reason=reason)
+        return self._with_failed(reason)  # of an attempt before, under other settings
+
+    def _finish_children(self) -> None:
+        """Handle what is left of the page that an attempt before has distributed to tasks, as on Spark."""
+        children = self._taken(self._run.owner)
+        position = self._position
+        for child in children:
+            if child.position.done:
+                continue
+            rule = replace(self._job.rule, limit=max(1, len(child.ids or ())), budget=self._seconds_left)
+            job = replace(self._job, rule=rule, input=None)
+            ending = JobExecution(job, child, self._around, self._signals, self._released).execute()
+            if ending is None:
+                raise fenced(self._run)
+            if not ending.position.done:  # what children have done is counted when they are taken again
+                raise EndedError(replace(ending, position=self._position))
+            position = with_part(position, ending.position)
+            self._may_help = self._may_help or (bool(ending.position.failed) and not ending.permanent)
+        if children:
+            page = page_of(children, position.only or self._run.ids)
+            self._gather(replace(position, after=page.after, done=page.last))
+
+    def _taken(self, owner: str) -> list[JobRun]:
+        """Take over the children of the run and move their results to it; return them."""
+        children = self._around.store.take_children(self._run, owner)
+        if children is None:
+            raise fenced(self._run)
+        position = self._position
+        for child in children:
+            position = with_part(position, child.position)
+            self._may_help = self._may_help or bool(child.position.failed)
+        if position != self._position:
+            children = [replace(child, position=counted_in_run(child.position)) for child in children]
+            self._gather(position, children)
+        return [replace(child, attempt=self._run.attempt) for child in children]
+
+    def _gather(self, position: RunPosition, children: Sequence[JobRun] = ()) -> None:
+        run = replace(self._run, done=self._signals.done, total=self._signals.total)
+        if not self._around.store.gather(run, position, children):
+            raise fenced(self._run)
+        self._position = position
+
+    @property
+    def _seconds_left(self) -> float:
+        """What is left of the time budget, in seconds."""
+        return max(0.0, self._until - self._around.clock.monotonic())
 
     def _next_page(self) -> None:
         if self._mode is JobTransaction.ITEM:
@@ -252,7 +300,7 @@ class JobExecution:
     def _advance(self, position: RunPosition, unit: UnitOfWork | None) -> None:
         run = replace(self._run, done=self._signals.done, total=self._signals.total)
         if not self._around.store.advance(run, position, unit):
-            raise FencedError(f"run {self._run.id} was taken over by another process")
+            raise fenced(self._run)
 
     def _record(self, position: RunPosition) -> None:
         self._advance(position, None)
@@ -306,6 +354,8 @@ class JobExecution:
         return Ending(position, error=text, permanent=position.done and not self._may_help)
 
     def _failed(self, error: BaseException) -> Ending:
+        if isinstance(error, EndedError):
+            return error.ending if error.ending.error else self._ended_early()
         if self._is_asked(error):
             return self._ended_early()
         return Ending(self._position, error=_text_of(error), permanent=_is_permanent(error))

@@ -37,8 +37,9 @@ from opencqrs_py.engines.spark.jobs import (
 from opencqrs_py.engines.spark.session import Sessions
 from opencqrs_py.engines.spark.tasks import KeptRecipe
 from opencqrs_py.engines.threads import Threads
-from opencqrs_py.errors import EngineLostError, FencedError
+from opencqrs_py.errors import EngineLostError
 from opencqrs_py.jobs.binding import GROUP_PREFIX, BoundJob
+from opencqrs_py.jobs.children import EndedError, fenced, page_of, with_part
 from opencqrs_py.jobs.desk import Ending
 from opencqrs_py.jobs.execution import JobExecution, Surroundings
 from opencqrs_py.jobs.items import IdPage
@@ -213,29 +214,18 @@ class SparkExecution(JobExecution):
         self._may_help = bool(run.position.failed)
         self._has_children = True  # perhaps, of an attempt before
 
+    def _finish_children(self) -> None:
+        """Nothing: each page begins with those that there are."""
+
     def _next_page(self) -> None:
-        children = self._taken() if self._has_children else []
+        children = self._taken(self._tag()) if self._has_children else []
         self._has_children = True
-        page = _page_of(children, self._position.only or self._run.ids) if children else self._read_page()
+        page = page_of(children, self._position.only or self._run.ids) if children else self._read_page()
         if page.call:
             self._handle(children or self._dealt(page))
         self._signals.done = self._position.items + len(self._position.failed)
         self._gather(replace(self._position, after=page.after, done=page.last))
         self._has_children = False
-
-    def _taken(self) -> list[JobRun]:
-        """Take over the children of the run and move their results to it; return them."""
-        children = self._around.store.take_children(self._run, self._tag())
-        if children is None:
-            raise _fenced(self._run)
-        position = self._position
-        for child in children:
-            position = _with(position, child.position)
-            self._may_help = self._may_help or bool(child.position.failed)
-        if position != self._position:
-            children = [replace(child, position=_counted(child.position)) for child in children]
-            self._gather(position, children)
-        return [replace(child, attempt=self._run.attempt) for child in children]
 
     def _dealt(self, page: IdPage) -> list[JobRun]:
         """Distribute the ids of a page to children, and record them."""
@@ -261,7 +251,7 @@ class SparkExecution(JobExecution):
             for number, part in enumerate(parts)
         ]
         if not self._around.store.spread(self._run, children):
-            raise _fenced(self._run)
+            raise fenced(self._run)
         return children
 
     def _handle(self, children: Sequence[JobRun]) -> None:
@@ -272,26 +262,26 @@ class SparkExecution(JobExecution):
             endings = [] if isinstance(results, Failure) else [result.ending for result in results]
             if endings and all(ending is not None and ending.position.done for ending in endings):
                 for ending in filter(None, endings):
-                    self._position = _with(self._position, ending.position)
+                    self._position = with_part(self._position, ending.position)
                     failed = bool(ending.position.failed)
                     self._may_help = self._may_help or (failed and not ending.permanent)
                 return
             before = self._position
-            children = [child for child in self._taken() if not child.position.done]
+            children = [child for child in self._taken(self._tag()) if not child.position.done]
             if self._signals.cancelled:
-                raise _EndedError(Ending(self._position))
+                raise EndedError(Ending(self._position))
             self._raise_failed(endings)
             lost = 1 if self._position != before else lost + 1
             if isinstance(results, Failure) and (results.permanent or lost >= MOST_LOST):
-                raise _EndedError(Ending(self._position, error=_text_of(results, lost), permanent=True))
+                raise EndedError(Ending(self._position, error=_text_of(results, lost), permanent=True))
         if children:
-            raise _EndedError(Ending(self._position))
+            raise EndedError(Ending(self._position))
 
     def _raise_failed(self, endings: Sequence[Ending | None]) -> None:
         failed = [ending for ending in endings if ending is not None and ending.error and not ending.position.done]
         if failed:
             permanent = any(ending.permanent for ending in failed)
-            raise _EndedError(Ending(self._position, error=failed[0].error, permanent=permanent))
+            raise EndedError(Ending(self._position, error=failed[0].error, permanent=permanent))
 
     def _sent(self, children: Sequence[JobRun]) -> SentJob:
         left = self._until - self._around.clock.monotonic()
@@ -308,52 +298,14 @@ class SparkExecution(JobExecution):
             self._around.clock,
         )
 
-    def _gather(self, position: RunPosition, children: Sequence[JobRun] = ()) -> None:
-        run = replace(self._run, done=self._signals.done, total=self._signals.total)
-        if not self._around.store.gather(run, position, children):
-            raise _fenced(self._run)
-        self._position = position
-
-    def _failed(self, error: BaseException) -> Ending:
-        if not isinstance(error, _EndedError):
-            return super()._failed(error)
-        return error.ending if error.ending.error else self._ended_early()
-
     @staticmethod
     def _tag() -> str:
         return f"opencqrs-{uuid.uuid4().hex}"
 
 
-class _EndedError(Exception):
-    """Ends an attempt."""
-
-    def __init__(self, ending: Ending) -> None:
-        super().__init__(ending.error)
-        self.ending = ending
-
-
 def _collected(context: SparkContext, tag: str, name: str, runner: JobTaskRunner, sent: SentJob) -> Results:
     with labelled(context, tag, name, sent.description):
         return list(map(read_job_result, context.parallelize(sent.lines, len(sent.lines)).map(runner).collect()))
-
-
-def _page_of(children: Sequence[JobRun], named: Sequence[object] | None) -> IdPage:
-    """Return the page that children were made of. Whether another one follows is not recorded; it may be empty."""
-    ids = tuple(id_ for child in children for id_ in child.ids or ())
-    after = ids[-1] if ids else None
-    last = not ids or (named is not None and str(named[-1]) == str(after))
-    return IdPage(ids, ids, after, last)
-
-
-def _with(position: RunPosition, part: RunPosition) -> RunPosition:
-    """Return what is done of a run with what a child has done."""
-    failed, error = (*position.failed, *part.failed), position.error or part.error
-    return replace(position, items=position.items + part.items, failed=failed, error=error)
-
-
-def _counted(position: RunPosition) -> RunPosition:
-    """Return the position of a child whose items its run has."""
-    return replace(position, items=0, failed=(), error="")
 
 
 def _text_of(failure: Failure, lost: int) -> str:
@@ -363,7 +315,3 @@ def _text_of(failure: Failure, lost: int) -> str:
 def _given_up(why: str, code: str = "OCQ-405") -> Failure:
     what = "tasks on Spark were given up"
     return Failure(Origin.OUTAGE, permanent=False, error=what, message=why, code=code)
-
-
-def _fenced(run: JobRun) -> FencedError:
-    return FencedError(f"run {run.id} was taken over by another process")

@@ -398,6 +398,26 @@ def test_items_that_fail_are_tried_again_alone_and_others_are_not():
     assert world.rows == [0, 2, 4, 1, 3]
 
 
+def test_items_that_failed_before_the_whole_run_became_one_transaction_are_tried_again():
+    broken = [True]
+
+    def due(page: JobPage) -> list[int]:
+        if page.after == 3 and broken:
+            broken.clear()
+            raise ValueError("the input")
+        those = range(6) if page.ids is None else page.ids
+        return [int(each) for each in those if page.after is None or int(each) > int(page.after)][: page.limit]
+
+    world = World(failing(1), due, rule(ITEM))
+    assert world.run().position.failed == (1,)
+    world.bound = bound(write, due, replace(world.rule, transaction=RUN))
+    ended = world.run()
+    assert ended.error.startswith("1 of 6 items have failed, the first one 1: ")
+    assert (ended.status, ended.position.only) == (RunStatus.RETRYING, (1,))
+    assert world.run().status is RunStatus.SUCCEEDED
+    assert sorted(world.rows) == list(range(6))
+
+
 def test_items_that_fail_do_not_keep_the_rest_from_being_tried_when_the_input_fails():
     broken = [True]
 

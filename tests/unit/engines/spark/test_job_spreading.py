@@ -27,7 +27,7 @@ from opencqrs_py.engines.spark.tasks import Permit
 from opencqrs_py.errors import NonTransientError
 from opencqrs_py.jobs.binding import BoundJob, JobInput
 from opencqrs_py.jobs.desk import Ending, JobDesk
-from opencqrs_py.jobs.execution import Surroundings
+from opencqrs_py.jobs.execution import JobExecution, Surroundings
 from opencqrs_py.jobs.rules import JobRule
 from opencqrs_py.jobs.runs import JobRun, RunPosition, RunStatus
 from opencqrs_py.model.choices import JobTransaction
@@ -269,6 +269,39 @@ def test_an_attempt_takes_over_the_children_of_one_whose_process_was_killed():
     assert ending.position == RunPosition(after=10, done=True, items=10)
     assert not any(world.store.advance(child, RunPosition(after=9)) for child in halves)
     assert world.context.descriptions == ["run run, 5 items"]
+
+
+@pytest.mark.parametrize("transaction", [JobTransaction.PAGE, JobTransaction.ITEM])
+def test_an_attempt_on_threads_takes_over_the_children_of_one_on_spark(transaction):
+    world = World(transaction, limit=6)
+    first = world.begin()
+    halves = [
+        replace(first, id=f"run/{n}", parent="run", ids=ids, owner="tag") for n, ids in enumerate((IDS[:3], IDS[3:6]))
+    ]
+    assert world.store.spread(first, halves)
+    assert world.store.advance(halves[0], RunPosition(after=3, done=True, items=3))
+    assert world.store.advance(halves[1], RunPosition(after=4, items=1))
+    second = world.begin()
+    ending = JobExecution(world.job, second, world.around, world.signals).execute()
+    assert ending is not None
+    assert (ending.error, ending.position) == ("", RunPosition(after=10, done=True, items=10))
+    assert world.handled == [5, 6, 7, 8, 9, 10]
+    assert {(context.run, context.attempt) for context in world.called} == {("run", 2)}
+    assert not any(world.store.advance(child, RunPosition(after=9)) for child in halves)
+
+
+def test_children_that_fail_on_threads_are_what_the_next_attempt_repeats():
+    failing = {5}
+    world = World(limit=6, fails=lambda id_: ValueError("no") if id_ in failing else None)
+    first = world.begin()
+    assert world.store.spread(first, [replace(first, id="run/0", parent="run", ids=IDS[:6], owner="tag")])
+    ending = JobExecution(world.job, world.begin(), world.around, world.signals).execute()
+    assert ending is not None
+    assert (ending.error.splitlines()[0], ending.position.items) == ("ValueError: no", 0)
+    failing.clear()
+    ending = JobExecution(world.job, world.begin(), world.around, world.signals).execute()
+    assert ending is not None
+    assert (ending.error, ending.position.items, world.handled) == ("", 10, list(IDS))
 
 
 def test_a_run_that_is_cancelled_has_its_job_of_spark_ended():

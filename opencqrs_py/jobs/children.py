@@ -1,0 +1,43 @@
+"""Children of a run: its parts that are executed side by side, each under a record of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from opencqrs_py.errors import FencedError
+from opencqrs_py.jobs.desk import Ending
+from opencqrs_py.jobs.items import IdPage
+from opencqrs_py.jobs.runs import JobRun, RunPosition
+
+
+class EndedError(Exception):
+    """Ends an attempt."""
+
+    def __init__(self, ending: Ending) -> None:
+        super().__init__(ending.error)
+        self.ending = ending
+
+
+def page_of(children: Sequence[JobRun], named: Sequence[object] | None) -> IdPage:
+    """Return the page that children were made of. Whether another one follows is not recorded; it may be empty."""
+    ids = tuple(id_ for child in children for id_ in child.ids or ())
+    after = ids[-1] if ids else None
+    last = not ids or (named is not None and str(named[-1]) == str(after))
+    return IdPage(ids, ids, after, last)
+
+
+def with_part(position: RunPosition, part: RunPosition) -> RunPosition:
+    """Return what is done of a run with what a child has done."""
+    failed, error = (*position.failed, *part.failed), position.error or part.error
+    return replace(position, items=position.items + part.items, failed=failed, error=error)
+
+
+def counted_in_run(position: RunPosition) -> RunPosition:
+    """Return the position of a child whose items its run has."""
+    return replace(position, items=0, failed=(), error="")
+
+
+def fenced(run: JobRun) -> FencedError:
+    """Return the error that another process has a run."""
+    return FencedError(f"run {run.id} was taken over by another process")
