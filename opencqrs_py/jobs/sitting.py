@@ -144,7 +144,7 @@ class Sitting:
             full = len(begun) >= room.free
             if run.status is RunStatus.RETRYING:
                 admitted = not full
-            elif self._is_held(run):
+            elif self._is_held(run) or self._is_missed(run):
                 continue
             elif blocked and one_at_a_time and _only_waits(run):
                 self._let_wait(run)
@@ -192,6 +192,15 @@ class Sitting:
         if run.trigger is not Trigger.EVENT:
             self.put(run.ended(RunStatus.SKIPPED, self.now, f"the job is paused{_by(record)}"))
         return True
+
+    def _is_missed(self, run: JobRun) -> bool:
+        """Return whether a recorded tick does not begin as no process could begin it in time; it is skipped."""
+        if run.trigger is not Trigger.SCHEDULE or run.queued or run.due_at is None:  # what waits for others may be late
+            return False
+        missed = missed_by(self._rules[run.job].ticking, run.due_at, self.now)
+        if missed:
+            self.put(run.ended(RunStatus.SKIPPED, self.now, missed))
+        return bool(missed)
 
     def _admitted(self, run: JobRun, *, full: bool) -> bool:
         """Return whether a run may begin now; else record what happens to it."""

@@ -702,6 +702,36 @@ def test_j7_jitter_delays_the_run_and_not_the_tick():
     assert only(world.attend()).id == run.id
 
 
+@pytest.mark.parametrize(
+    ("misfire", "seconds", "status"),
+    [
+        (Misfire.SKIP, 3, RunStatus.RUNNING),
+        (Misfire.SKIP, 4, RunStatus.SKIPPED),
+        (Misfire.SKIP, 3_600, RunStatus.SKIPPED),
+        (Misfire.RUN_ONCE, 3_600, RunStatus.RUNNING),
+    ],
+)
+def test_j15_a_tick_whose_process_ended_before_its_jitter_was_over_is_missed_like_others(misfire, seconds, status):
+    world = World(JobRule("job", replace(RATE, jitter=4, misfire=misfire, grace=1.5)))
+    assert world.attend() == []
+    (waiting,) = world.store.look().runs
+    world.clock.advance(seconds)  # it was due after 2
+    world.attend()
+    found = world.stands(waiting.id)
+    assert found.status is status
+    if status is RunStatus.SKIPPED:
+        assert found.reason.startswith("it was missed: no process could begin it within 1.5 s")
+
+
+def test_j15_a_tick_that_no_process_had_room_for_in_time_is_missed():
+    world = World(JobRule("job", replace(RATE, misfire=Misfire.SKIP, grace=5)))
+    assert world.attend(free=0) == []
+    (waiting,) = world.store.look().runs
+    world.clock.advance(6)
+    assert world.attend() == []
+    assert world.stands(waiting.id).status is RunStatus.SKIPPED
+
+
 def test_j15_catch_up_runs_each_missed_tick_one_after_the_other():
     world = World(JobRule("job", replace(RATE, misfire=Misfire.CATCH_UP), Meeting(Overlap.CANCEL, grace=0)))
     world.desk().finish(only(world.attend()), DONE)
