@@ -113,10 +113,16 @@ def _problems(status: JobStatus, overdue_after: float, *, unowned: bool) -> Iter
         why = f"no process runs it, and it has a schedule ({status.rule.ticking.text})"
         yield JobProblem.UNOWNED, why, f"start opencqrs run; or, if that is meant, opencqrs jobs pause {name}"
     elif is_to_run and tick is not None and late > overdue_after:
-        where = f"the log of node {listed(status.nodes)}" if status.nodes else "the log of its process"
-        fix = f"look at {where}; node.max-runs may be too low"
-        yield JobProblem.OVERDUE, f"its tick of {iso(tick)} is overdue by {in_words(late)}", fix
+        yield JobProblem.OVERDUE, f"its tick of {iso(tick)} is overdue by {in_words(late)}", _look_at(status)
+    elif (run := status.waiting) is not None and status.waited_seconds > overdue_after:
+        why = f"run {run.id} has waited for {in_words(status.waited_seconds)} to begin"
+        yield JobProblem.OVERDUE, why, f"{_look_at(status)}, or other runs hang: opencqrs jobs runs"
     yield from _stuck(status)
+
+
+def _look_at(status: JobStatus) -> str:
+    where = f"the log of node {listed(status.nodes)}" if status.nodes else "the log of its process"
+    return f"look at {where}; node.max-runs may be too low"
 
 
 def _stuck(status: JobStatus) -> Iterator[tuple[JobProblem, str, str]]:

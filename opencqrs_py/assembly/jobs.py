@@ -52,9 +52,29 @@ class JobStatus:
     now: datetime
 
     @property
+    def waiting(self) -> JobRun | None:
+        """The run that has waited longest to begin; ``None`` while one of its job has begun, or none waits.
+
+        A run that is reserved waits for its caller, and one for events of a paused job for the end of the pause.
+        """
+        is_paused = self.record is not None and self.record.is_paused
+        if any(run.is_active for run in self.open):
+            return None
+        those = (run for run in self.open if run.is_due(self.now) and not run.reserved)
+        waiting = (run for run in those if not (is_paused and run.trigger is Trigger.EVENT))
+        return min(waiting, key=lambda run: run.due_at or run.requested_at, default=None)
+
+    @property
+    def waited_seconds(self) -> float:
+        """For how long that run has waited since it was due; 0 without one."""
+        return 0.0 if (run := self.waiting) is None else (self.now - (run.due_at or run.requested_at)).total_seconds()
+
+    @property
     def lag_seconds(self) -> float | None:
         """How much later than its tick the last run began, or how long the next one is overdue; ``None`` without."""
         record = self.record
+        if self.waiting is not None:
+            return self.waited_seconds
         if record is not None and record.next_tick is not None and record.next_tick < self.now:
             return (self.now - record.next_tick).total_seconds()
         if self.last is None or self.last.scheduled_at is None or self.last.started_at is None:

@@ -38,6 +38,7 @@ def run(status: RunStatus, started: float | None = -100, **changes: object) -> J
 WELL = JobStatus(JOB, SCHEDULED, record(), (), run(RunStatus.SUCCEEDED, ended_at=at(-90)), ("blue",), (), NOON)
 FAILED = run(RunStatus.FAILED, ended_at=at(-90), error="ValueError: no hunter22\n  jobs.py:3")
 OVERDUE = replace(WELL, record=record(-61))
+LATE = run(RunStatus.QUEUED, None, id="remind:2", scheduled_at=at(-900), due_at=at(-900))
 ALONE = replace(WELL, nodes=())
 
 
@@ -46,7 +47,10 @@ ALONE = replace(WELL, nodes=())
     [
         (WELL, "idle"),
         (replace(WELL, record=None, last=None), "idle"),
-        (replace(WELL, open=(run(RunStatus.QUEUED, None),)), "idle"),
+        (replace(WELL, open=(run(RunStatus.QUEUED, None, due_at=at(-60)),)), "idle"),
+        (replace(WELL, open=(run(RunStatus.QUEUED, None, reserved="green"),)), "idle"),
+        (replace(WELL, open=(run(RunStatus.RUNNING), LATE)), "running"),
+        (replace(WELL, record=record(paused=True), open=(replace(LATE, trigger=Trigger.EVENT),)), "paused"),
         (replace(WELL, open=(run(RunStatus.RUNNING),)), "running"),
         (replace(WELL, open=(run(RunStatus.RETRYING),)), "running"),
         (replace(WELL, record=record(paused=True)), "paused"),
@@ -86,6 +90,12 @@ def test_a_job_that_is_well_says_how_it_stands(status, state):
             "overdue",
             "[job remind] its tick of 2026-01-05T11:58:59.000Z is overdue by 1 min 1 s: look at the log of node blue; "
             "node.max-runs may be too low",
+        ),
+        (
+            replace(WELL, open=(LATE, replace(LATE, id="remind:3", due_at=at(-840)))),
+            "overdue",
+            "[job remind] run remind:2 has waited for 15 min 0 s to begin: look at the log of node blue; node.max-runs "
+            "may be too low, or other runs hang: opencqrs jobs runs",
         ),
         (
             replace(WELL, open=(run(RunStatus.RUNNING, -361),)),
@@ -146,3 +156,15 @@ def test_jobs_belong_to_the_health_of_the_application():
             ],
         },
     ]
+
+
+@pytest.mark.parametrize(
+    ("status", "seconds"),
+    [
+        (replace(WELL, open=(LATE,)), 900),
+        (replace(WELL, open=(replace(LATE, due_at=at(10)),)), None),
+        (replace(WELL, record=record(-61), open=()), 61),
+    ],
+)
+def test_the_lag_of_a_job_grows_while_its_run_waits(status, seconds):
+    assert status.lag_seconds == seconds
