@@ -158,8 +158,12 @@ class Layouts:
             text = "life-cycle.partitions of group %s is %d here; another process has set %d since, which counts"
             _log.warning(text, name, setting, recorded.setting)
         if found.changes:
+            stays = set(known) == set(found.partitions)  # by a command that has come before the setting
             was = recorded.setting if recorded is not None else len(known)
-            _log.warning("life-cycle.partitions of group %s was %d and is %d now: it is changed", name, was, setting)
+            if not stays:
+                _log.warning(
+                    "life-cycle.partitions of group %s was %d and is %d now: it is changed", name, was, setting
+                )
             try:
                 return self._change(group, found.partitions, 60.0, setting=setting).after
             except LayoutError:
@@ -192,6 +196,8 @@ class Layouts:
         if dry_run:
             return _result(name, known, target, carried, running=self._nodes.runs(name), dry_run=True)
         if not leaving:
+            if setting is not None:
+                tracker.repartition(name, target, carry, setting=setting)
             if self._store is not None and group.name in self._led:
                 self._store.lay_out(name, target)  # a change was broken off, or there is nothing to do
             return _result(name, known, target, {}, running=self._nodes.runs(name))
@@ -281,9 +287,9 @@ class _Look:
 
 
 def partitions_of(tracker: ProgressTracker, settings: EffectiveGroup) -> tuple[Partition, ...]:
-    """Return the partitions that a group has; before its first start, those that it will have."""
+    """Return the partitions that a group has, or had if its progress is lost; before its first start, will have."""
     known = tuple(sorted(each.partition for each in tracker.statuses() if each.group == settings.name))
-    records = tracker.records() if known and isinstance(tracker, GroupRecords) else []
+    records = tracker.records() if isinstance(tracker, GroupRecords) else []
     recorded: RecordedLayout | None = next((one.layout for one in records if one.group == settings.name), None)
     if recorded is not None:
         return recorded.partitions

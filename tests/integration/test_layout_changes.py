@@ -204,6 +204,54 @@ def test_a_group_that_a_command_has_paused_is_not_caught_up(world: World) -> Non
     assert world.handled() == Counter(range(1, world.events + 1))
 
 
+def test_the_number_of_a_command_that_is_written_into_the_settings_counts_as_the_setting(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    def run(partitions: int) -> int:
+        with world.application(**{"event-handling.standard.life-cycle.partitions": partitions}) as application:
+            world.append(application, 5)
+            assert not application.run(until_caught_up=True).failed
+            return len(application.status()[0].partitions)
+
+    assert run(2) == 2
+    with world.application() as application:
+        application.layouts.repartition("loans", 4)
+    caplog.clear()
+    assert run(4) == run(4) == 4
+    assert "it is changed" not in caplog.text
+    assert run(2) == 2, "the setting has changed"
+    with world.application() as application:
+        application.layouts.repartition("loans", 4)
+    assert run(4) == 4
+    with world.application() as application:
+        application.layouts.repartition("loans", 3)
+    assert run(4) == 3, "what a command has set counts until the setting is changed"
+    assert world.handled() == Counter(range(1, world.events + 1))
+
+
+@pytest.mark.parametrize("way", ["a reset", "progress.on-lost"])
+def test_a_group_whose_progress_is_lost_begins_again_with_partitions_that_it_can_have(world: World, way: str) -> None:
+    with world.application() as application:
+        world.append(application)
+        application.run(until_caught_up=True)
+        application.layouts.split("loans:0/2")
+    with world.database.writing() as connection:
+        connection.exec_driver_sql("DELETE FROM opencqrs_progress")
+        connection.exec_driver_sql("DELETE FROM lent")
+    on_lost = {"event-handling.standard.progress.on-lost": "initial"} if way == "progress.on-lost" else {}
+    with world.application(**on_lost) as application:
+        if way == "a reset":
+            application.resets.reset("loans", ResetTarget(to="tail"))
+        world.append(application)
+        assert not application.run(until_caught_up=True).failed
+        partitions = {str(status.partition) for status in application.status()[0].partitions}
+    with world.application(**on_lost) as application:
+        world.append(application)
+        assert not application.run(until_caught_up=True).failed
+    assert partitions == ({"1/2", "0/4", "2/4"} if way == "a reset" else {"0/2", "1/2"})
+    assert world.handled() == Counter(range(1, world.events + 1))
+
+
 ANOTHER = """
 @event_handling("fines", types=["fined"])
 def fine(event: Event, connection: Connection) -> None:

@@ -190,7 +190,7 @@ class InMemoryProgressTracker(
     ) -> Mapping[Partition, Cursor]:
         known = [partition for name, partition in self._progress if name == group]
         leaving = sorted(set(known) - set(partitions))
-        if not leaving:
+        if not leaving and (not known or setting is None):
             what = f"group '{group}' has no progress yet" if not known else f"group '{group}' has these partitions"
             raise LayoutError("OCQ-615", what, f"group {group}", "start it first")
         with ExitStack() as in_hand:

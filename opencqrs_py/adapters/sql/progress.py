@@ -207,12 +207,12 @@ class SqlProgressTracker(
         """
         known = [status.partition for status in self.statuses() if status.group == group]
         leaving = sorted(set(known) - set(partitions))
-        if not leaving:
+        if not leaving and (not known or setting is None):
             what = f"group '{group}' has no progress yet" if not known else f"group '{group}' has these partitions"
             raise LayoutError("OCQ-615", what, f"group {group}", "start it first")
         self._records.prepare()
         try:
-            cursors = self.claim(group, leaving, 0, REPARTITIONING, known)
+            cursors = self.claim(group, leaving, 0, REPARTITIONING, known) if leaving else []
         except OtherLayoutError:
             raise changed_meanwhile(group) from None
         claimed = {cursor.partition: cursor for cursor in cursors}

@@ -296,6 +296,8 @@ class RepartitioningTracker(GroupRecords, ProgressTracker, Protocol):
     ) -> Mapping[Partition, Cursor]:
         """Replace partitions that are not in a new layout by its new ones, all or nothing.
 
+        If the group has these partitions already, only the setting is recorded.
+
         Owners of replaced partitions are fenced off, and their transactions are waited for. Others are not affected.
 
         Args:
@@ -309,6 +311,7 @@ class RepartitioningTracker(GroupRecords, ProgressTracker, Protocol):
 
         Raises:
             EventStoreError: OCQ-305, if the open transaction of an owner cannot be ended.
-            LayoutError: OCQ-615, if the group has no progress, or another process has changed its partitions.
+            LayoutError: OCQ-615, if the group has no progress, there is nothing to change or record, or another process
+                has changed its partitions.
         """
         ...
