@@ -347,7 +347,9 @@ class JobExecution:
         if not failed:
             gone = self._items.gone
             gone_text = f"{counted(gone, 'item')} that had failed did not apply any more" if gone else ""
-            return Ending(position, reason="; ".join(filter(None, (reason, gone_text))))
+            unmet = self._items.unmet
+            unmet_text = f"the input did not return {counted(unmet, 'id')} of its events" if unmet else ""
+            return Ending(position, reason="; ".join(filter(None, (reason, gone_text, unmet_text))))
         rest = "" if position.done or reason else ", and the rest was not tried"
         text = f"{failed} of {failed + position.items} items have failed{rest}, the first one {position.error}"
         position = replace(position, done=position.done or bool(reason))  # what is left over is for the next run

@@ -11,7 +11,7 @@ from opencqrs_py.errors import JobError
 from opencqrs_py.jobs.binding import BoundJob, JobInput, work_of
 from opencqrs_py.jobs.ports import Selector
 from opencqrs_py.jobs.runs import JobRun, RunPosition, distinct
-from opencqrs_py.model.job import JobId, JobPage
+from opencqrs_py.model.job import JobId, JobPage, Trigger
 from opencqrs_py.processing.ports import UnitOfWork
 
 _ASCENDING = "return the ids in ascending order, those after page.after, or return a select() of the ids"
@@ -52,6 +52,7 @@ class Items:
         self._gathered: list[JobId] | None = None
         self._may_be_short = False  # whether a page that is not full may be followed by another one
         self.gone = 0  # items that had failed and no longer apply
+        self.unmet = 0  # ids of events that the input did not return
 
     def page(self, position: RunPosition, most: int, unit: UnitOfWork | None) -> IdPage:
         """Return the page after a position.
@@ -82,8 +83,11 @@ class Items:
         if self._job.input is None:
             return IdPage(chunk, chunk, after, last, call=bool(chunk))
         found = self._found(self._job.input, chunk, unit)
+        left_out = len(chunk) - len({mark for mark, _ in found})
         if position.only is not None:
-            self.gone += len(chunk) - len({mark for mark, _ in found})
+            self.gone += left_out
+        elif self._run.trigger is Trigger.EVENT:
+            self.unmet += left_out
         return IdPage(tuple(id_ for _, id_ in found), tuple(mark for mark, _ in found), after, last, call=bool(found))
 
     def _found(self, given: JobInput, named: tuple[JobId, ...], unit: UnitOfWork | None) -> list[tuple[JobId, JobId]]:

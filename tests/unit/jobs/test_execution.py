@@ -822,6 +822,21 @@ def test_a_job_that_catches_the_error_of_raise_if_cancelled_keeps_nothing_of_the
     assert world.rows == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("transaction", list(JobTransaction))
+@pytest.mark.parametrize(
+    ("trigger", "ids", "reason"),
+    [
+        (Trigger.EVENT, (1, 8, 9), "the input did not return 2 ids of its events"),
+        (Trigger.EVENT, (8,), "the input did not return 1 id of its events"),
+        (Trigger.EVENT, (1, 3), ""),
+        (Trigger.MANUAL, (1, 8, 9), ""),
+    ],
+)
+def test_a_run_says_how_many_ids_of_its_events_its_input_did_not_return(transaction, trigger, ids, reason):
+    run = World(write, numbers(4), rule(transaction)).run(*ids, trigger=trigger)
+    assert (run.status, run.reason) == (RunStatus.SUCCEEDED, reason)
+
+
 def test_a_retry_says_how_many_of_the_items_that_had_failed_do_not_apply_any_more():
     world = World(failing(1, 2), numbers(4), rule(JobTransaction.ITEM))
     assert world.run().status is RunStatus.RETRYING
