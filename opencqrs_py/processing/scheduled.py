@@ -226,7 +226,7 @@ class PartitionBatches:
         """Return the events grouped into the portions in which they are handled.
 
         An event that was tried before is the first of its portion: handlers see its attempt. All of a portion
-        belong to a replay, or none does.
+        belong to a replay, or none does. One of several sequences is in a portion for each of them.
         """
         at_tick, next_tick = in_milliseconds(tick), in_milliseconds(self._after(tick))
         due_at = None if self._rule.each else at_tick
@@ -241,7 +241,7 @@ class PartitionBatches:
             elif cut and due_at is not None:
                 remainders[sequence_id] = Remainder(sequence_id, due_at)
             flat += chosen
-        starts = [0, *(at for at in range(1, len(flat)) if _begins(flat[at][0], flat[at - 1][0])), len(flat)]
+        starts = [*_starts([entry for entry, _ in flat]), len(flat)]
         found: list[Portion] = []
         for start, end in pairwise(starts):
             for first in range(start, end, self._batch_size):
@@ -416,6 +416,16 @@ class PartitionBatches:
 
 def _expired(batches: Iterable[tuple[InboxEntry, ...]], now: datetime) -> tuple[InboxEntry, ...]:
     return tuple(one for batch in batches for one in batch if one.status_at(now) is InboxStatus.EXPIRED)
+
+
+def _starts(entries: Sequence[InboxEntry]) -> Iterator[int]:
+    """Yield the indices of the entries that begin portions."""
+    there = set[int]()
+    for at, entry in enumerate(entries):
+        if not at or entry.position in there or _begins(entry, entries[at - 1]):
+            there.clear()
+            yield at
+        there.add(entry.position)
 
 
 def _begins(entry: InboxEntry, before: InboxEntry) -> bool:

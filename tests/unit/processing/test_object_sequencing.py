@@ -14,17 +14,37 @@ from hypothesis import strategies as st
 
 from opencqrs_py import Event, Metadata, Upcast, event_type
 from opencqrs_py.adapters.memory import InMemoryEventStore, InMemoryProgressTracker
+from opencqrs_py.engines.driver import claim
+from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.errors import AssemblyError, EventFormatError, HandlerSignatureError
-from opencqrs_py.model import Handler, HandlerMark, Partition, Selection, Upcaster, layout, residue_of
+from opencqrs_py.model import (
+    Handler,
+    HandlerMark,
+    Partition,
+    PartitionStatus,
+    ProcessorState,
+    Selection,
+    Upcaster,
+    layout,
+    residue_of,
+)
+from opencqrs_py.model.choices import OnExhausted
 from opencqrs_py.model.chunk import Chunk
+from opencqrs_py.model.inbox import InboxChange
+from opencqrs_py.processing.batches import ScheduleRule
 from opencqrs_py.processing.binding import NothingProvided, Work, bind
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.event_types import EventTypes
 from opencqrs_py.processing.feed import Feed
+from opencqrs_py.processing.groups import GroupProcessing
+from opencqrs_py.processing.parked_entries import waiting_entry
 from opencqrs_py.processing.processor import PartitionProcessor
 from opencqrs_py.processing.reading import Reading, Upcasters
+from opencqrs_py.processing.recovery import NoRetry
+from opencqrs_py.processing.schedules import FixedDelay
 from opencqrs_py.processing.sequence_resolvers import PerSubjectLevel
 from opencqrs_py.processing.sequencing import SequencingByEvent, SequencingByObject, sequencing_for
+from opencqrs_py.testing import FakeClock
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -339,3 +359,45 @@ def test_progress_of_partitions_is_kept_apart_when_an_event_is_for_both(database
         outcome = processor.step(cursor)
         assert (outcome.handled, outcome.cursor.stored) == (1, 1)
     assert database.rows == [first, second]
+
+
+def test_an_event_of_two_sequences_that_wait_in_one_partition_is_handled_once_for_each() -> None:
+    """Its parts waited in two partitions, which were merged."""
+    handled: list[tuple[str, str]] = []
+
+    def handle(event: ReaderEvent) -> None:
+        handled.append((type(event).__name__, event.reader))
+
+    reading, tracker, clock = upcasting(), InMemoryProgressTracker(), FakeClock()
+    made = sequencing(by_reader, reading)
+    store = InMemoryEventStore([event(1, "moved", MOVED)])
+    bound = bind(Handler(HandlerMark("group", types=["lent", "returned"]), handle, "handlers.py:7"), NothingProvided())
+    processing = GroupProcessing(
+        "group",
+        store,
+        tracker,
+        Dispatcher([bound], TYPES, reading, belongs=made.belongs),
+        subject="/",
+        recursive=True,
+        sequencing=made,
+        partitions=1,
+        batch_size=100,
+        clock=clock,
+        schedule=ScheduleRule(FixedDelay(10, 6)),
+    )
+    (cursor,) = tracker.claim("group", layout(1), 0, "owner")
+    (moved_event,) = store.read(0, 10, Selection()).events
+    entries = tuple(
+        waiting_entry("group", reader, moved_event, "2026-01-01T00:00:00.000Z") for reader in ("Ada", "Bob")
+    )
+    change = InboxChange("2026-01-01T00:00:00.000Z", added=entries, most_sequences=None, most_of_sequence=None)
+    with tracker.unit("group", cursor, 1, change=change):
+        pass
+    tracker.report(PartitionStatus("group", cursor.partition, 1, ProcessorState.STOPPED), cursor.epoch)
+    run = GroupRun(processing, layout(1), lambda: 0, NoRetry(), OnExhausted.STOP)
+    (driver,) = claim(run, layout(1), "owner", clock)
+    for _ in range(20):
+        clock.advance(max(0.0, driver.supervised.until_tick()))
+        driver.step()
+    assert sorted(handled) == [("Lent", "Bob"), ("Returned", "Ada")]
+    assert tracker.entries("group") == []
