@@ -265,6 +265,7 @@ class Dispatcher:
             return self._handle_tables(chunk, shares, work)
         if self._together and (decoded := self._decoded_together(chunk)) is not None:
             return self._handle_decoded(chunk, decoded, work)
+        work.ahead = None  # else the one in hand would be looked for among those of a piece before
         gathered: list[_Gathered] = [[] for _ in self._lists]
         handled = index = 0
         runs, flushes = self._runs, self._flushes
@@ -378,7 +379,7 @@ class Dispatcher:
 
     def _call_lists(self, lists: Iterable[Sequence[Any]], work: Work, size: int) -> None:
         """Call the handlers that take lists or tables, each with its own; those without events are not called."""
-        work.index = None
+        work.index = work.ahead = None
         try:
             for target, own in zip(self._lists, lists, strict=True):
                 if own:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,9 +16,11 @@ from opencqrs_py.model import Handler, HandlerMark, Partition, Selection
 from opencqrs_py.model.chunk import Chunk
 from opencqrs_py.processing.binding import NothingProvided, Work, bind
 from opencqrs_py.processing.calls import NO_LIMITS, CallInHand, CallLimits, CallTimer
-from opencqrs_py.processing.dispatch import Dispatcher
+from opencqrs_py.processing.dispatch import ChunkFailedError, Dispatcher
 from opencqrs_py.processing.feed import Feed
+from opencqrs_py.processing.handler_calls import HandlerCalls
 from opencqrs_py.processing.processor import PartitionProcessor
+from opencqrs_py.processing.replays import ReplayRule
 from opencqrs_py.processing.sequence_resolvers import PerSubject
 from opencqrs_py.processing.sequencing import SequencingByEvent
 
@@ -64,6 +67,28 @@ def test_of_events_that_are_decoded_together_the_one_in_hand_is_known() -> None:
         watched.look(event)
 
     assert watched.runs(handle) == [(0, 1, 0), (1, 2, 0), (2, 3, 0)]
+
+
+def test_of_a_piece_after_one_that_was_decoded_together_the_one_in_hand_is_known() -> None:
+    seen: list[tuple[int, int | None]] = []
+
+    def handle(event: Lent) -> None:
+        call = calls.in_hand()
+        assert call is not None
+        seen.append((event.n, call.index))
+
+    dispatcher = Dispatcher([bind(Handler(HandlerMark("group"), handle, "here:1"), NothingProvided())], [])
+    calls = HandlerCalls("group", ONE, dispatcher, ReplayRule(dispatcher), None)
+    payloads = [f'{{"n": {n}}}' for n in range(7)] + ['{"n": "odd"}']
+    events = [
+        Event(n, str(n), "s", f"/{n}", "lent", None, "application/json", payload, None)
+        for n, payload in enumerate(payloads)
+    ]
+    work = Work("group", ONE, SimpleNamespace(flush=lambda: None))  # type: ignore[arg-type]
+    calls.call(work, Chunk(events[:4]))
+    with pytest.raises(ChunkFailedError):
+        calls.call(work, Chunk(events[4:]))
+    assert seen == [(0, 0), (1, 1), (2, 2), (3, 3), (4, 0), (5, 1), (6, 2)]
 
 
 def test_of_several_handlers_each_call_is_another_one() -> None:
