@@ -437,6 +437,8 @@ class PartitionProcessor:
         both = portion.before(index, entry)
         done = self._handle(cursor, both) if both.chunk else self._without_handling(cursor, both)
         if done.failure is not None and done.cursor is cursor:
+            if done.failure.origin in (Origin.OUTAGE, Origin.FENCED):  # it may be stored all the same
+                return done
             return None  # such as a full inbox, or what comes before it fails now
         if done.failure is not None or done.cursor.stored < entry.position:
             return done

@@ -489,6 +489,29 @@ def test_what_follows_a_parked_event_in_the_half_of_a_chunk_is_not_passed_over()
     assert world.waiting == {2: "retrying"}
 
 
+@pytest.mark.parametrize("failing", [1, 3])
+def test_a_lost_answer_to_the_commit_that_parks_an_event_is_an_outage(failing: int) -> None:
+    world = World(["/a", "/b", "/c", "/d"])
+    world.errors = {failing: NO}
+    opened, lost = world.tracker.unit, list[object]()
+
+    @contextmanager
+    def unit(*given: Any, **named: Any) -> Iterator[Any]:
+        with opened(*given, **named) as made:
+            yield made
+        if named.get("change") is not None and not lost:
+            lost.append(None)
+            raise ConnectionError("cut")
+
+    world.tracker.unit = unit  # type: ignore[method-assign,assignment]
+    world.drain()
+    world.pass_time(10)
+    assert lost
+    assert sorted(world.positions) == [each for each in (1, 2, 3, 4) if each != failing]
+    assert world.waiting == {failing: "retrying"}
+    assert not any(notice.failure and notice.failure.origin is Origin.FENCED for notice in world.seen.notices)
+
+
 @pytest.mark.parametrize("error", [ValueError("a constraint"), TransactionEndedError("it was committed")])
 def test_what_follows_a_parked_event_does_not_overtake_it_however_it_was_found(error: Exception) -> None:
     world = World(["/a", "/b", "/b", "/d"], batch_size=4)
