@@ -387,7 +387,7 @@ class Application:
         source = self.event_store
         processors = self._life.running
         own = processors.load() if processors is not None else None
-        look = overview.look(chosen, source, self._running(), own=own, whole=False)
+        look = overview.look(chosen, source, self._running(), own=own)
         return overview.recorded(overview.statuses(chosen, look, source))
 
     def health(self, groups: Sequence[str] = ()) -> Health:

@@ -117,17 +117,17 @@ class Lifecycle:
             KeyboardInterrupt: After a clean stop.
         """
         patience, pause = _INTERRUPTED_PATIENCE, _SHORTEST_PAUSE
+        processors, result = self.processors, RunResult((), {}, stopped=True)
         try:
-            processors = self.processors
-            while processors is not None and processors.going_on(until_caught_up=until_caught_up):
+            while self.processors is not None and self.processors.going_on(until_caught_up=until_caught_up):
                 time.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
-                processors = self.processors
             patience = DONE_PATIENCE
-            result = processors.result() if processors is not None else RunResult((), {})
+            if processors is not None:
+                result = processors.stopped_result() if processors.stopping else processors.result()
         finally:
             self.stop(patience)
-        return processors.settled(result) if processors is not None else result
+        return result if result.stopped or processors is None else processors.settled(result)
 
     def end(self) -> None:
         """Stop, and close the databases, also those in memory, unless events are in hand or this is a fork."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from opencqrs_py.adapters.sql import SqlProgressTracker
 from opencqrs_py.adapters.sql.dialect import is_outage
-from opencqrs_py.assembly.conditions import parks
 from opencqrs_py.assembly.control import Control, control_of
 from opencqrs_py.assembly.health import GroupHealth, Health, HealthRule, Standing, judged, seconds_since
 from opencqrs_py.assembly.inbox import InboxControl
@@ -22,7 +20,7 @@ from opencqrs_py.control.records import ControlView, GroupPartition, Lease, Want
 from opencqrs_py.errors import EventStoreError, ExplainedError
 from opencqrs_py.model.group_record import GroupRecord
 from opencqrs_py.model.masking import scrubbed
-from opencqrs_py.model.partition import Partition, are_all, layout
+from opencqrs_py.model.partition import layout
 from opencqrs_py.model.progress import PartitionStatus, ProcessorState, Skip
 from opencqrs_py.model.selection import Selection
 from opencqrs_py.processing.exceptions import one_line
@@ -128,7 +126,6 @@ class Overview:
         running: Running,
         *,
         own: NodeLoad | None = None,
-        whole: bool = True,
     ) -> Snapshot:
         """Read what is known of groups, by a number of statements that does not grow with groups and partitions.
 
@@ -140,8 +137,6 @@ class Overview:
             source: The event store.
             running: The partitions that this process has.
             own: What this process has in hand on Spark.
-            whole: Whether to read the recorded progress also if this process has all partitions, for what is known
-                from there only. That of groups that park events is always read, for what waits in their inboxes.
         """
         names = {each.name for each in chosen}
         running = {key: status for key, status in running.items() if key.group in names}
@@ -156,8 +151,7 @@ class Overview:
         view, known = ControlView(), {}
         try:
             view = self._view(chosen)
-            if whole or not _covers(running, chosen) or any(map(parks, chosen)):
-                known = {GroupPartition(each.group, each.partition): each for each in self._known(chosen)}
+            known = {GroupPartition(each.group, each.partition): each for each in self._known(chosen)}
         except Exception as error:
             if not running or not any(self.parts[each.name].tracker().is_outage(error) for each in chosen):
                 raise
@@ -321,13 +315,6 @@ class Waiting:
         unhandled = _age_after(after, self.source, self.settings, self.now, without)
         # A time that lies further ahead than clocks differ says nothing about when the event arrived.
         return waited if unhandled is None or unhandled <= -self.enough else min(waited, max(0.0, unhandled))
-
-
-def _covers(running: Running, chosen: Sequence[EffectiveGroup]) -> bool:
-    own: dict[str, list[Partition]] = defaultdict(list)
-    for key in running:
-        own[key.group].append(key.partition)
-    return all(are_all(own[each.name]) for each in chosen)
 
 
 def line_of_outage(error: BaseException) -> str | None:

@@ -219,7 +219,9 @@ class Processors:
 
     def running(self) -> dict[GroupPartition, PartitionStatus]:
         """Return the state of every partition that this process has now."""
-        statuses = {GroupPartition(p.group, p.partition): p.status() for p in self._mine()}
+        assigned = {key for engine in self._engines for key in engine.assigned()}
+        own = {GroupPartition(p.group, p.partition): p for p in self.partitions()}
+        statuses = {key: partition.status() for key, partition in own.items() if key in assigned}
         held = self._locks.held() if self._locks is not None else {}
         name = self._locks.node if self._locks is not None else ""
         now = datetime.now(UTC)
@@ -267,6 +269,14 @@ class Processors:
         others = [each for each in known if each.group in self._shared and (each.group, each.partition) not in there]
         parked = sum(count for each in known for _, count in each.parked)
         return RunResult((*own, *others), handled, sum(p.skipped for p in partitions), parked)
+
+    def stopped_result(self) -> RunResult:
+        """Return how the run has ended for the partitions of this process, as ``stop`` was called meanwhile."""
+        partitions = self.partitions()
+        handled = {(p.group, p.partition): p.handled for p in partitions}
+        failed_runs = 0 if self.jobs is None else self.jobs.failed
+        statuses, skipped = tuple(p.status() for p in partitions), sum(p.skipped for p in partitions)
+        return RunResult(statuses, handled, skipped, failed_runs=failed_runs, stopped=True)
 
     def settled(self, result: RunResult) -> RunResult:
         """Return the result of a run that has stopped since: what failed meanwhile has failed, as do runs of jobs."""

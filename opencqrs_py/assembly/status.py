@@ -100,6 +100,7 @@ class RunResult:
         skipped: Events whose attempts were exhausted in this run.
         parked: Events of its groups that wait in the inbox.
         failed_runs: Runs of jobs that have failed in this run, with no attempt left.
+        stopped: Whether ``stop`` has ended it from another thread: what was to be done may not be.
     """
 
     partitions: tuple[PartitionStatus, ...]
@@ -107,6 +108,7 @@ class RunResult:
     skipped: int = 0
     parked: int = 0
     failed_runs: int = 0
+    stopped: bool = False
 
     @property
     def failed(self) -> bool:

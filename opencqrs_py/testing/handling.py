@@ -296,7 +296,8 @@ class HandlerTest:
 
     def attempts(self, event: Any) -> int:
         """Return how often an event, given or by its position, was tried; 0 when no handler was called for it."""
-        return self._seen.attempts(self._given.find(event).position, self.progress)
+        waiting = {entry.position for entry in self._tracker.entries(self.group)}
+        return self._seen.attempts(self._given.find(event).position, self.progress, waiting)
 
     def expect_rows(self, query: Any, expected: Sequence[Sequence[Any]]) -> Self:
         """Expect the rows of a query, in this order."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -48,13 +48,17 @@ class Seen(Observer):
         skips = (notice for notice in self.notices if notice.action is Action.SKIP)
         return [notice.failure.position for notice in skips if notice.failure and notice.failure.position is not None]
 
-    def attempts(self, position: int, progress: int) -> int:
-        """Return how often the event at a position was tried; ``progress`` is how far the group is.
+    def attempts(self, position: int, progress: int, waiting: Collection[int] = ()) -> int:
+        """Return how often the event at a position was tried; 0 when no handler was called for it.
 
-        It is 0 when no handler was called for it.
+        Args:
+            position: Its position.
+            progress: How far the group is.
+            waiting: Positions of the events that wait in the inbox.
         """
         failed = [n for n in self.failures if n.attempt and n.failure and n.failure.position == position]
-        succeeded = position in self.called and position <= progress and position not in self.skipped
+        done = position <= progress and position not in self.skipped and position not in waiting
+        succeeded = position in self.called and done
         return len(failed) + succeeded
 
     def _note(self, invocation: Invocation) -> Iterator[None]:

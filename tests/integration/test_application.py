@@ -351,6 +351,23 @@ def test_a_stop_ends_a_start_that_waits_for_the_store(engine, handlers, tmp_path
         starting.result(60)
 
 
+def test_a_run_that_another_thread_has_stopped_says_so_with_what_it_has_done(make_module, tmp_path):
+    module = make_module(HANDLERS.replace("other(event: Event, connection: Connection) -> None: ...", SLOW))
+    application = Application(THREAD, [module], tmp_path)
+    add_events(application, 20)
+    with ThreadPoolExecutor() as threads:
+        run = threads.submit(application.run, until_caught_up=True)
+        assert module.entered.wait(60)
+        stopping = threads.submit(application.stop)
+        module.left.set()
+        stopping.result(60)
+        result = run.result(60)
+    assert result.stopped
+    assert {status.group for status in result.partitions} == {"seen", "other"}
+    assert result.handled.keys() == {(status.group, status.partition) for status in result.partitions}
+    assert not Application(THREAD, [module], tmp_path).run(until_caught_up=True).stopped
+
+
 @pytest.mark.parametrize("engine", ["thread", "spark"])
 def test_a_stop_right_before_the_processors_begin_leaves_nothing_behind(engine, handlers, tmp_path, monkeypatch):
     settings = {"event-handling.standard.processing.engine": engine}

@@ -208,6 +208,10 @@ def test_the_last_one_that_starts_a_partition_has_it(make, project):
     add_events(second, *range(5, 10))
     wait_until(lambda: positions(second) == [10, 10])
     wait_until(lambda: not handle.is_running)
+    assert positions(first) == [10, 10]
+    assert first._life.processors.running() == {}
+    assert first.health().healthy
+    assert first.await_position("seen", 10, timeout=SECONDS) == 10
 
 
 @pytest.mark.parametrize(

@@ -109,3 +109,16 @@ def test_what_waits_in_the_inbox_is_seen_by_the_process_that_runs_the_group_and_
         assert sum(count for partition in seen[0].partitions for _, count in partition.parked) == 2
     assert [one.position for one in made.inbox.entries(InboxFilter())] == [8, 9]
     made.stop()  # closes what was opened to look
+
+
+def test_what_was_skipped_is_seen_by_the_process_that_runs_the_group_and_by_others(make_module, tmp_path):
+    skipping = {"event-handling.standard.retry.policy": "none", "event-handling.standard.retry.on-exhausted": "skip"}
+    made = application(make_module(FAILING), tmp_path, 2, skipping)
+    assert made.run(until_caught_up=True).skipped == 2
+    made.start()
+    running = made.status()
+    made.stop()
+    for seen in (running, made.status()):
+        assert sum(partition.skipped for partition in seen[0].partitions) == 2
+        assert all(partition.updated_at for partition in seen[0].partitions)
+    made.stop()

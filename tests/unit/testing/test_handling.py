@@ -487,12 +487,13 @@ def test_an_event_that_is_parked_holds_up_its_subject_and_is_tried_again_when_it
     test = HandlerTest(tables, when_ready, retry=NoRetry(), on_exhausted="park")
     test.given(Lent("1"), Lent("3"), subject="/a").given(Lent("2"), subject="/b").handle()
     test.expect_rows(LENT, [("2", "ada")]).expect_parked(Lent("1"), Lent("3")).expect_progress(3)
-    test.expect_log("the event is parked, and its sequence waits for it")
+    test.expect_log("the event is parked, and its sequence waits for it").expect_attempts(Lent("1"), 1)
     ready = True
     test.clock.advance(29)
     test.handle().expect_parked(Lent("1"), Lent("3"))
     test.clock.advance(1)
     test.handle().expect_parked().expect_rows(LENT, [("2", "ada"), ("1", "ada"), ("3", "ada")])
+    test.expect_attempts(Lent("1"), 2).expect_attempts(Lent("3"), 1)
 
 
 def test_an_event_that_recovers_was_tried_until_then() -> None:
