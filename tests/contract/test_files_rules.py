@@ -16,6 +16,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
+from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -34,6 +35,7 @@ from opencqrs_py.adapters.files import (
 )
 from opencqrs_py.adapters.files import event_source as event_sources
 from opencqrs_py.adapters.files.event_file import Readers, Selected
+from opencqrs_py.adapters.files.lines import Mark, PlainLines
 from opencqrs_py.cli.events.imports import _events_of
 from opencqrs_py.errors import DamagedFileError, EventFormatError, EventStoreError
 from opencqrs_py.model.event import Event
@@ -286,6 +288,40 @@ def test_lines_that_are_added_after_positions_of_the_next_file_are_known_are_ref
     for _ in range(2):
         error = refusal(source.head, "OCQ-342")
     assert "a.ndjson has grown by more than the end of its last line after a file came after it" in error.what
+
+
+def test_they_are_refused_as_well_by_a_read_that_meets_them_first(tmp_path, source) -> None:
+    path = tmp_path / "a.ndjson"
+    path.write_bytes(line(1) + line(2)[:20])
+    put(tmp_path / "b.ndjson", 3)
+    assert source.head() == 3
+    with path.open("ab") as file:
+        file.write(line(2)[20:] + line(9))
+    for look in (lambda: source.read(1, 10, ALL), source.head):
+        assert "a.ndjson has grown by more" in refusal(look, "OCQ-342").what
+
+
+@pytest.mark.parametrize("name", ["b.ndjson", "b.ndjson.gz", "b.parquet"])
+def test_a_last_line_that_is_completed_while_it_is_read_is_not_passed_over(
+    tmp_path, source, monkeypatch, name: str
+) -> None:
+    path = tmp_path / "a.ndjson"
+    path.write_bytes(line(1) + line(2)[:20])
+    assert source.head() == 1
+    put(tmp_path / name, 3, 4)
+    assert source.head() == 4
+    opened, rest = PlainLines._opened, [line(2)[20:]]
+
+    def completing(lines: PlainLines, mark: Mark) -> BinaryIO:
+        """After its size was looked at."""
+        if lines.path == path and rest:
+            with path.open("ab") as file:
+                file.write(rest.pop())
+        return opened(lines, mark)
+
+    monkeypatch.setattr(PlainLines, "_opened", completing)
+    assert ids(source) == ["1", "2", "3", "4"]
+    assert not rest
 
 
 def test_lines_that_are_added_before_positions_of_the_next_file_are_known_count(tmp_path, source, clock) -> None:

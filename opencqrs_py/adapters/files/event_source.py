@@ -271,6 +271,9 @@ class FileEventSource(EventSource):
         try:
             before = self._log.before(index)
             first = reading.upto - before
+            if first < 0:  # the last line of the file before was completed while it was read: the next read has it
+                reading.full = True
+                return
             if self._readers.is_kept_at(file, first) or file.may_hold(first):
                 with self._readers.at(file, first, before) as reader:
                     reading.take_from(reader, before)

@@ -242,6 +242,8 @@ class LineIndex:
 
     def mark_before(self, event: int) -> Mark:
         """Return the last mark at or before the event of that number, from 0."""
+        if event < 0:
+            raise ValueError(f"an event has no number {event}")
         at = bisect_right(self._marks[0], event) - 1
         return Mark(*(column[at] for column in self._marks))
 
@@ -317,8 +319,8 @@ class PlainLines(EventFile):
 
     @override
     def reader(self, first: int, before: int) -> LineReader:
+        self.look(newest=not self._closed)
         mark = self._places.get(first) or self._index.mark_before(first)
-        self.known.look(may_grow=self._may_grow())
         return LineReader(
             self.path,
             self._opened(mark),
