@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opencqrs_py.adapters.eventsourcingdb import EventSourcingDbEventStore, EventSourcingDbUnavailableError
+from opencqrs_py.adapters.eventsourcingdb import (
+    EventSourcingDbEventStore,
+    EventSourcingDbUnavailableError,
+    reading,
+)
 from opencqrs_py.adapters.eventsourcingdb.chain import EMPTY
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model import Event, Selection
@@ -484,3 +490,22 @@ def test_an_append_to_a_server_that_lost_its_disk_does_not_hide_it(
     store.append(event(n) for n in range(8))
     with pytest.raises(EventStoreError, match=REPLACED):
         store.read(5, 10, ALL)
+
+
+def test_an_event_that_comes_during_a_look_at_the_head_is_no_other_log(store, server, monkeypatch) -> None:
+    write(server, 0, 1)
+    newest = reading.newest
+
+    async def overtaken(client: Any, *given: Any, **named: Any) -> Any:
+        found = await newest(client, *given, **named)
+        monkeypatch.setattr(reading, "newest", newest)
+        write(server, 2)
+        while store._chain.newest.position == found.position:  # noqa: ASYNC110 nothing tells of it
+            await asyncio.sleep(0.005)
+        return found
+
+    with store.watched():
+        assert store.head() == 2
+        monkeypatch.setattr(reading, "newest", overtaken)
+        assert store.head() in (2, 3)
+        assert store.head() == 3

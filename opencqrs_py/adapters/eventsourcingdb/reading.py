@@ -170,7 +170,8 @@ async def head_of(client: Client, chain: SeenChain, label: str) -> int:
         EventStoreError: OCQ-316, if the log does not hold the newest event that was seen.
         EventSourcingDbUnavailableError: OCQ-331, if version 1 sends nothing although there was an event.
     """
-    found, seen = await newest(client), chain.newest
+    seen = chain.newest  # before the request: what comes while it is on its way is no proof against its answer
+    found = await newest(client)
     if found is None and seen is not None and not await _ends_are_marked(client):
         raise _sent_nothing(seen.position, label)
     if seen is not None and (found is None or found.position < seen.position):
