@@ -36,6 +36,7 @@ class Reach:
         hasten: Has the rebuild store its progress without delay.
         following: How far the rebuild may read, if handlers are left out of it.
         positions_of: Returns the positions of a partition's events after a position, up to another one.
+        writes_once: Whether a handler that a replay leaves out writes to the tables.
     """
 
     group: str
@@ -44,6 +45,7 @@ class Reach:
     hasten: Callable[[], None]
     following: Following | None
     positions_of: PositionsOf
+    writes_once: bool = False
 
     def statuses(self) -> list[PartitionStatus]:
         """Return how far the partitions of the rebuild are.
@@ -84,8 +86,17 @@ class Reach:
                 raise BusyError("the rebuild is not as far as the live group", "let it catch up")
             self.hasten()
             time.sleep(_PAUSE)
+        self._require_replayed(own)
         if not accept_unhandled:
             require_handled(self.group, self.live, self.rebuilt, max(handled.values(), default=0))
+
+    def _require_replayed(self, own: Mapping[Partition, int]) -> None:
+        """Refuse to swap within a replay whose rest leaves out a handler that still has to fill the new tables."""
+        replays = {one.partition: one.replay for one in _of(self.live, self.group) if one.replay is not None}
+        until = max((each.until for partition, each in replays.items() if each.until > own[partition]), default=None)
+        if self.writes_once and until is not None:
+            reason = f"the group handles events again up to {until}, without handlers with replay=False, which would "
+            raise BusyError(f"{reason}leave rows out of the new tables", "let the replay end")
 
     def _ahead(self) -> dict[Partition, int]:
         """Return up to where live partitions have handled some sequences, which is beyond their positions."""

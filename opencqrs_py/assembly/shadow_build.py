@@ -365,12 +365,17 @@ class ShadowBuild:
             found: Iterator[int] = parts.processing().positions_of(partition, after, until)
             return found
 
-        return Reach(name, parts.tracker(), run.tracker, run.hasten, following, positions_of)
+        return Reach(name, parts.tracker(), run.tracker, run.hasten, following, positions_of, self._writes_once())
 
     def _calls_after_commits(self) -> bool:
         """Return whether handlers make calls after commits, which a rebuild does not make again."""
         asked = (argument.kind for one in self._parts.handlers() for argument in one.signature.arguments)
         return not self._group.rebuild.run_all_handlers and Kind.AFTER_COMMIT in asked
+
+    def _writes_once(self) -> bool:
+        """Return whether handlers that a replay leaves out write to the tables."""
+        once = (one for one in self._parts.handlers() if one.handler.mark.replay is False)
+        return any(one.signature.transactional for one in once)
 
     def _fill(
         self, run: ShadowRun, watcher: OnProgress, pace: Pace | None, reach: Reach, record: RebuildRecord
