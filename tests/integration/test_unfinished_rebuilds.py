@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,11 +14,14 @@ import pytest
 from support.rebuilding import HANDLERS, KINDS, NOT_IN_SQL, RIGHT, World, of
 
 from opencqrs_py.adapters.sql.shadows import Shadows
+from opencqrs_py.adapters.sql.shadows_postgresql import PostgresqlShadows
+from opencqrs_py.adapters.sql.shadows_sqlite import SqliteShadows
 from opencqrs_py.adapters.sql.staging import STAGES
 from opencqrs_py.errors import RebuildError
 
 GROUP = "event-handling.groups.catalog"
 SERVERS = KINDS[1:]
+SQLITE_AND_POSTGRESQL = KINDS[:2]
 
 
 @pytest.fixture(params=KINDS)
@@ -192,6 +196,86 @@ def require_same_structure(world: World, caplog: pytest.LogCaptureFixture) -> No
     begin(world)
     complete(world)
     assert "begins again" not in caplog.text
+
+
+def adding(world: World, number: int) -> list[str]:
+    """Return statements that make a trigger, which adds a number to each position, in place of the one there is."""
+    value = f"NEW.position + {number}"
+    if world.kind == "sqlite":
+        body = f"BEGIN UPDATE loan SET position = {value} WHERE rowid = NEW.rowid; END"
+        return ["DROP TRIGGER IF EXISTS adds", f"CREATE TRIGGER adds AFTER INSERT ON loan {body}"]
+    body = f"BEGIN NEW.position = {value}; RETURN NEW; END"
+    return [
+        f"CREATE OR REPLACE FUNCTION add_{number}() RETURNS trigger LANGUAGE plpgsql AS '{body}'",
+        "DROP TRIGGER IF EXISTS adds ON loan",
+        f"CREATE TRIGGER adds BEFORE INSERT ON loan FOR EACH ROW EXECUTE FUNCTION add_{number}()",
+    ]
+
+
+def without_trigger(world: World) -> list[str]:
+    return ["DROP TRIGGER adds" + " ON loan" * (world.kind == "postgresql")]
+
+
+def disabling(_world: World) -> list[str]:
+    return ["ALTER TABLE loan DISABLE TRIGGER adds"]
+
+
+CHANGES = {"changed": (partial(adding, number=200), 201), "dropped": (without_trigger, 1), "disabled": (disabling, 1)}
+
+
+@pytest.mark.parametrize(
+    ("world", "change"),
+    [
+        ("sqlite", "changed"),
+        ("sqlite", "dropped"),
+        *(pytest.param("postgresql", each, marks=pytest.mark.postgresql) for each in CHANGES),
+    ],
+    indirect=["world"],
+)
+def test_a_trigger_that_a_migration_has_changed_begins_it_again(
+    migrated: World, caplog: pytest.LogCaptureFixture, change: str
+) -> None:
+    migrated.send(*adding(migrated, 100))
+    begin(migrated)
+    statements, least = CHANGES[change]
+    migrated.send(*statements(migrated))
+    complete(migrated)
+    assert "group catalog: triggers of table loan changed since the rebuild began, so it begins again" in caplog.text
+    assert migrated.send("SELECT min(position) FROM loan") == [(least,)]
+    require_same_structure(migrated, caplog)
+
+
+@pytest.mark.parametrize("world", SQLITE_AND_POSTGRESQL, indirect=True)
+def test_a_trigger_that_is_changed_while_it_is_built_keeps_the_tables_from_being_swapped(
+    migrated: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    migrated.send(*adding(migrated, 100))
+    swap = Shadows.swap
+
+    def migrate(*arguments: Any) -> Any:
+        migrated.send(*adding(migrated, 200))
+        return swap(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Shadows, "swap", migrate)
+        with pytest.raises(RebuildError, match="triggers of table loan changed since the rebuild of"):
+            complete(migrated)
+    complete(migrated)
+    assert migrated.send("SELECT min(position) FROM loan") == [(201,)]
+
+
+@pytest.mark.parametrize("world", SQLITE_AND_POSTGRESQL, indirect=True)
+def test_it_continues_if_an_earlier_version_that_did_not_look_at_triggers_has_begun_it(
+    migrated: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    migrated.send(*adding(migrated, 100))
+    with monkeypatch.context() as patch:
+        for kind in (SqliteShadows, PostgresqlShadows):
+            patch.setattr(kind, "_triggers", lambda *_: {})
+        begin(migrated)
+    complete(migrated)
+    assert "begins again" not in caplog.text
+    assert migrated.send("SELECT min(position) FROM loan") == [(101,)]
 
 
 @pytest.mark.parametrize("world", SERVERS, indirect=True)

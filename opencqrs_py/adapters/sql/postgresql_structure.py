@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from sqlalchemy import Connection
 
 from opencqrs_py.adapters.sql.connections import run
 from opencqrs_py.adapters.sql.postgresql_belongings import have_fire
 from opencqrs_py.adapters.sql.postgresql_catalog import is_table, quoted, relations
+from opencqrs_py.adapters.sql.structure import Triggers
 from opencqrs_py.errors import RebuildError
 from opencqrs_py.model.naming import listed
 
@@ -47,6 +48,22 @@ _OWN_TRIGGERS = """
 SELECT tgname, tgenabled::text, pg_get_triggerdef(oid, true) FROM pg_trigger
 WHERE tgrelid = %s AND NOT tgisinternal ORDER BY tgname
 """
+
+# But for those that come with a table whose partition it is.
+_TRIGGERS_OF = """
+SELECT relname, tgname, tgenabled::text || ' ' || pg_get_triggerdef(pg_trigger.oid) FROM pg_trigger
+JOIN pg_class ON pg_class.oid = tgrelid JOIN pg_namespace ON pg_namespace.oid = relnamespace
+WHERE nspname = current_schema() AND relname = ANY(%s) AND NOT tgisinternal
+    AND coalesce(to_jsonb(pg_trigger) ->> 'tgparentid', '0') = '0'
+"""
+
+
+def triggers_of(connection: Connection, tables: Collection[str]) -> dict[str, Triggers]:
+    """Return the triggers of tables in the current schema, each with when it fires, as the catalog has it."""
+    found = dict[str, Triggers]((name, {}) for name in tables)
+    for table, name, definition in connection.exec_driver_sql(_TRIGGERS_OF, (list(tables),)):
+        found[table][name] = definition
+    return found
 
 
 def copy_structure(connection: Connection, live: str, shadow: str, tables: Sequence[str]) -> None:

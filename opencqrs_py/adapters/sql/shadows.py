@@ -23,7 +23,7 @@ from opencqrs_py.adapters.sql.rebuild_rows import found_rebuild, rebuild_row
 from opencqrs_py.adapters.sql.shadow_guards import OURS, SEEDED, WRITTEN, WRITTEN_COLUMNS
 from opencqrs_py.adapters.sql.shadow_urls import place_of
 from opencqrs_py.adapters.sql.staging import STAGES
-from opencqrs_py.adapters.sql.structure import parts_of, structure_of
+from opencqrs_py.adapters.sql.structure import Triggers, parts_of, structure_of, text_of
 from opencqrs_py.adapters.sql.swaps import (
     BusyError,
     Swap,
@@ -135,17 +135,23 @@ class Shadows(ABC):
 
     # The build
 
-    def structure_of(self, tables: Iterable[str], connection: Connection | None = None) -> dict[str, str]:
+    def structure_of(self, tables: Collection[str], connection: Connection | None = None) -> dict[str, str]:
         """Return the structure of live tables, as texts by which two moments can be compared; of those that are there.
 
         Args:
             tables: Their names.
             connection: The one to look by, as within a transaction that has locked them; ``None``: another one.
         """
-        if connection is not None:
-            return structure_of(connection, tables)
-        with self._database.reading() as reading:
-            return structure_of(reading, tables)
+        if connection is None:
+            with self._database.reading() as reading:
+                return self.structure_of(tables, reading)
+        found, triggers = structure_of(connection, tables), self._triggers(connection, tables)
+        return found | {f"triggers of table {name}": text_of(each) for name, each in triggers.items()}
+
+    def _triggers(self, connection: Connection, tables: Collection[str]) -> dict[str, Triggers]:
+        """Return the triggers of tables where a connection begins, by table; empty where triggers are refused."""
+        del connection, tables
+        return {}
 
     def _require_same_structure(self, connection: Connection, swap: Swap, before: RebuildRecord) -> None:
         """Refuse with OCQ-630 to swap tables whose structure was copied before it was changed; they are locked now."""

@@ -23,10 +23,11 @@ from opencqrs_py.adapters.sql.postgresql_moves import (
     specials_of,
     specials_that_go,
 )
-from opencqrs_py.adapters.sql.postgresql_structure import copy_structure
+from opencqrs_py.adapters.sql.postgresql_structure import copy_structure, triggers_of
 from opencqrs_py.adapters.sql.shadow_guards import WRITTEN, WRITTEN_COLUMNS
 from opencqrs_py.adapters.sql.shadow_urls import ShadowOf, marked
 from opencqrs_py.adapters.sql.shadows import Columns, Comparison, Shadows, seeded_in, written_in
+from opencqrs_py.adapters.sql.structure import Triggers
 from opencqrs_py.adapters.sql.swaps import (
     Swap,
     Swapped,
@@ -110,6 +111,10 @@ class PostgresqlShadows(Shadows):
             what = f"the shadow of group '{begun.group}' cannot be made ({reason_of(error)})"
             fix = f"let an administrator GRANT CREATE ON DATABASE, or run CREATE SCHEMA {shadow} AUTHORIZATION the user"
             raise RebuildError("OCQ-630", what, self._database.label, fix) from None
+
+    @override
+    def _triggers(self, connection: Connection, tables: Collection[str]) -> dict[str, Triggers]:
+        return triggers_of(connection, tables)
 
     @override
     def look(self, group: str, named: Collection[str], shared: Collection[str]) -> list[ShadowTable]:

@@ -30,6 +30,7 @@ from opencqrs_py.adapters.sql.shadows import (
     written_in,
 )
 from opencqrs_py.adapters.sql.sqlite_file import CONTROL_SUFFIX, make_with_rights_of
+from opencqrs_py.adapters.sql.structure import Triggers
 from opencqrs_py.adapters.sql.swaps import (
     Swap,
     Swapped,
@@ -110,6 +111,14 @@ class SqliteShadows(Shadows):
         prepared_place(self._url(self._file("shadow", begun.group)))
         with self._database.writing() as live:
             self._write(live, begun)
+
+    @override
+    def _triggers(self, connection: Connection, tables: Collection[str]) -> dict[str, Triggers]:
+        found = connection.exec_driver_sql(_MASTER.format("main.")).all()
+        return {
+            table: {name: sql for kind, name, of, sql in found if kind == "trigger" and _is_among(of, (table,))}
+            for table in tables
+        }
 
     @override
     def look(self, group: str, named: Collection[str], shared: Collection[str]) -> list[ShadowTable]:

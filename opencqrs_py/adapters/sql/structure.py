@@ -10,6 +10,9 @@ from typing import Any
 from sqlalchemy import Connection, Inspector, inspect
 from sqlalchemy.exc import SAWarning
 
+Triggers = dict[str, str]
+"""The definitions of a table's triggers, by name."""
+
 _NAMES = ("name", "duplicates_constraint")  # of an index and its constraint
 
 
@@ -31,7 +34,7 @@ def parts_of(connection: Connection, tables: Iterable[str]) -> dict[tuple[str, .
             for column in looking.get_columns(there):
                 found[table, "column", column["name"].lower()] = f"column {column['name']} of {table}"
             for index in looking.get_indexes(there):
-                identity = _text({k: v for k, v in index.items() if k not in _NAMES})
+                identity = text_of({k: v for k, v in index.items() if k not in _NAMES})
                 found[table, "index", identity] = f"index {index['name']} of {table}"
             for check in filter(lambda each: each["name"], looking.get_check_constraints(there)):
                 found[table, "check", str(check["name"])] = f"check {check['name']} of {table}"
@@ -64,9 +67,10 @@ def _keys_of(looking: Inspector, table: str) -> str:
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SAWarning)  # of an index that SQLAlchemy cannot describe
-        found: list[Any] = [looking.get_pk_constraint(table), *(sorted(map(_text, each(table))) for each in asked)]
-    return _text(found)
+        found: list[Any] = [looking.get_pk_constraint(table), *(sorted(map(text_of, each(table))) for each in asked)]
+    return text_of(found)
 
 
-def _text(found: Any) -> str:
+def text_of(found: Any) -> str:
+    """Return a part of a structure as a text that is the same at another moment if nothing has changed."""
     return json.dumps(found, default=str, sort_keys=True)
