@@ -44,6 +44,10 @@ _SHARED = (
     "group %s: others fill its tables, too: %s. What they have written will not be in the new ones: look at --compare "
     "before a swap, or give each its own tables"
 )
+_TRIGGERS = (
+    "group %s: the new tables are filled without %s, which only the swap adds: let @on_start make it if rows depend "
+    "on it"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,11 +287,14 @@ class ShadowBuild:
         """Return the obstacles, if handlers write to all of the tables."""
         written = [replace(one, fate=Fate.SWAPPED) if one.fate is Fate.LEFT else one for one in tables]
         found = self._shadows.refusals(self._group.name, written)
-        if lacking := self._shadows.lacking(record, [one.name for one in tables if one.is_table]):
+        names = [one.name for one in tables if one.is_table]
+        if lacking := self._shadows.lacking(record, names):
             text = "group %s: the new tables lack %s: let @on_start make it, or add it after the swap"
             _log.warning(text, self._group.name, listed(lacking))
+        if lacking := self._shadows.triggers_lacking(record, names):
+            _log.warning(_TRIGGERS, self._group.name, listed(lacking))
         code = code_texts(self._blueprint.discover(), self._container.code_reader())
-        if shared := shared_tables(f"group {self._group.name}", [one.name for one in tables if one.is_table], code):
+        if shared := shared_tables(f"group {self._group.name}", names, code):
             _log.warning(_SHARED, self._group.name, listed(shared))
         found += [f"{name} begins like the tables of this package" for name in self._shadows.misnamed(record)]
         if not any(one.fate is not Fate.SHARED for one in tables):

@@ -777,6 +777,43 @@ def test_columns_and_checks_that_were_added_by_hand_are_warned_of_before_they_ar
     assert f"the new tables lack {check}column note of lent: let @on_start" in caplog.text
 
 
+NOTED = "the new tables are filled without trigger noted of lent, which only the swap adds: let @on_start make it"
+
+
+@pytest.mark.parametrize("kind", KINDS[:2], indirect=True)
+def test_triggers_that_only_live_tables_have_are_warned_of_as_they_do_not_fire_in_a_rebuild(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    does = "BEGIN SELECT 1; END"
+    if world.kind == "postgresql":
+        world.send("CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'")
+        does = "FOR EACH ROW EXECUTE FUNCTION note()"
+    world.send(f"CREATE TRIGGER noted AFTER INSERT ON lent {does}")
+    with world.application() as application:
+        application.rebuilds.plan("catalog")
+    assert f"group catalog: {NOTED}" in caplog.text
+    caplog.clear()
+    with world.application(**{"event-handling.groups.catalog.rebuild.tables": "lent"}) as application:
+        application.rebuilds.plan("catalog")  # whose tables have it
+    assert "trigger noted" not in caplog.text
+
+
+@pytest.mark.postgresql
+@pytest.mark.parametrize("kind", KINDS[1:2], indirect=True)
+@pytest.mark.parametrize(("state", "warned"), [("DISABLE", False), ("ENABLE REPLICA", False), ("ENABLE ALWAYS", True)])
+def test_only_triggers_that_fire_on_the_live_tables_are_warned_of(
+    world: World, caplog: pytest.LogCaptureFixture, state: str, *, warned: bool
+) -> None:
+    world.send(
+        "CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'",
+        "CREATE TRIGGER noted AFTER INSERT ON lent FOR EACH ROW EXECUTE FUNCTION note()",
+        f"ALTER TABLE lent {state} TRIGGER noted",
+    )
+    with world.application() as application:
+        application.rebuilds.plan("catalog")
+    assert (NOTED in caplog.text) is warned
+
+
 @NOT_IN_SQL
 def test_progress_in_memory_is_refused(world: World) -> None:
     settings = {"event-handling.standard.progress.tracking": "in_memory"}

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from opencqrs_py.adapters.sql.connections import run
 from opencqrs_py.adapters.sql.postgresql_belongings import have_fire
 from opencqrs_py.adapters.sql.postgresql_catalog import is_table, quoted, relations
-from opencqrs_py.adapters.sql.structure import Triggers
+from opencqrs_py.adapters.sql.structure import Trigger, Triggers
 from opencqrs_py.errors import RebuildError
 from opencqrs_py.model.naming import listed
 
@@ -51,7 +51,7 @@ WHERE tgrelid = %s AND NOT tgisinternal ORDER BY tgname
 
 # But for those that come with a table whose partition it is.
 _TRIGGERS_OF = """
-SELECT relname, tgname, tgenabled::text || ' ' || pg_get_triggerdef(pg_trigger.oid) FROM pg_trigger
+SELECT relname, tgname, pg_get_triggerdef(pg_trigger.oid), tgenabled IN ('O', 'A') FROM pg_trigger
 JOIN pg_class ON pg_class.oid = tgrelid JOIN pg_namespace ON pg_namespace.oid = relnamespace
 WHERE nspname = current_schema() AND relname = ANY(%s) AND NOT tgisinternal
     AND coalesce(to_jsonb(pg_trigger) ->> 'tgparentid', '0') = '0'
@@ -59,10 +59,10 @@ WHERE nspname = current_schema() AND relname = ANY(%s) AND NOT tgisinternal
 
 
 def triggers_of(connection: Connection, tables: Collection[str]) -> dict[str, Triggers]:
-    """Return the triggers of tables in the current schema, each with when it fires, as the catalog has it."""
+    """Return the triggers of tables in the current schema."""
     found = dict[str, Triggers]((name, {}) for name in tables)
-    for table, name, definition in connection.exec_driver_sql(_TRIGGERS_OF, (list(tables),)):
-        found[table][name] = definition
+    for table, name, definition, fires in connection.exec_driver_sql(_TRIGGERS_OF, (list(tables),)):
+        found[table][name] = Trigger(definition, fires)
     return found
 
 

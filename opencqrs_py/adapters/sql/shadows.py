@@ -255,6 +255,19 @@ class Shadows(ABC):
             live = parts_of(connection, tables)
         return sorted(name for key, name in live.items() if key not in new)
 
+    def triggers_lacking(self, record: RebuildRecord, tables: Collection[str]) -> list[str]:
+        """Return the triggers that fire on live tables, and which those of the shadow do not have."""
+        with self._reading_shadow(record) as connection:
+            new = self._triggers(connection, tables)
+        with self._database.reading() as connection:
+            live = self._triggers(connection, tables)
+        return sorted(
+            f"trigger {name} of {table}"
+            for table, triggers in live.items()
+            for name, trigger in triggers.items()
+            if trigger.fires and name not in new[table]
+        )
+
     @contextmanager
     def _reading_shadow(self, record: RebuildRecord) -> Iterator[Connection]:
         database = Database(self.url(record))

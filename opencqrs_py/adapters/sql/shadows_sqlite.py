@@ -30,7 +30,7 @@ from opencqrs_py.adapters.sql.shadows import (
     written_in,
 )
 from opencqrs_py.adapters.sql.sqlite_file import CONTROL_SUFFIX, make_with_rights_of
-from opencqrs_py.adapters.sql.structure import Triggers
+from opencqrs_py.adapters.sql.structure import Trigger, Triggers
 from opencqrs_py.adapters.sql.swaps import (
     Swap,
     Swapped,
@@ -116,7 +116,9 @@ class SqliteShadows(Shadows):
     def _triggers(self, connection: Connection, tables: Collection[str]) -> dict[str, Triggers]:
         found = connection.exec_driver_sql(_MASTER.format("main.")).all()
         return {
-            table: {name: sql for kind, name, of, sql in found if kind == "trigger" and _is_among(of, (table,))}
+            table: {
+                name: Trigger(sql) for kind, name, of, sql in found if kind == "trigger" and _is_among(of, (table,))
+            }
             for table in tables
         }
 

@@ -5,15 +5,28 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Inspector, inspect
 from sqlalchemy.exc import SAWarning
 
-Triggers = dict[str, str]
-"""The definitions of a table's triggers, by name."""
-
 _NAMES = ("name", "duplicates_constraint")  # of an index and its constraint
+
+
+class Trigger(NamedTuple):
+    """A trigger of a table.
+
+    Attributes:
+        definition: The statement that makes it.
+        fires: Whether it does; not if it is disabled, or is for replicas only.
+    """
+
+    definition: str
+    fires: bool = True
+
+
+Triggers = dict[str, Trigger]
+"""The triggers of a table, by name."""
 
 
 def structure_of(connection: Connection, tables: Iterable[str]) -> dict[str, str]:
