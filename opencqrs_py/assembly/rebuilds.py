@@ -38,6 +38,9 @@ _SHARED = (
     "group %s: others fill its tables, too: %s. What they have written since the swap is not in the old tables: have "
     "them handle these events again"
 )
+_LACKING = (
+    "group %s: the old tables lack %s, as they are put back without what was changed since the swap: add it again"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +251,8 @@ class Rebuilds:
         built = [name for kind, _, name in (each.partition(":") for each in known.relations) if kind == "table"]
         if shared := shared_tables(f"group {group.name}", built, self._code()):
             _log.warning(_SHARED, group.name, listed(shared))
+        if lacking := shadows.lacking(known, built, "old"):
+            _log.warning(_LACKING, group.name, listed(lacking))
         with self._renewed(group.name) as running:
             swapped = shadows.undo(group.name, timeout, self._fills(group, shadows))
         text = "the old tables of group %s were put back by %s: they are those up to position %d"

@@ -777,6 +777,30 @@ def test_columns_and_checks_that_were_added_by_hand_are_warned_of_before_they_ar
     assert f"the new tables lack {check}column note of lent: let @on_start" in caplog.text
 
 
+def test_what_the_old_tables_lack_is_warned_of_before_they_are_put_back(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    check = "" if world.kind == "sqlite" else "check few of lent, "
+    with world.application() as application:
+        application.rebuilds.rebuild("catalog")
+    world.send("CREATE UNIQUE INDEX other ON lent (n, isbn)", "ALTER TABLE lent ADD COLUMN note VARCHAR(20)")
+    if check:
+        world.send("ALTER TABLE lent ADD CONSTRAINT few CHECK (n < 1000)")
+    with world.application() as application:
+        application.rebuilds.undo("catalog")
+    assert f"group catalog: the old tables lack {check}column note of lent, index other of lent" in caplog.text
+
+
+def test_a_table_that_was_not_there_before_the_swap_lacks_nothing(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.send("DROP TABLE lent")
+    with world.application() as application:
+        application.rebuilds.rebuild("catalog")
+        application.rebuilds.undo("catalog")
+    assert "old tables lack" not in caplog.text
+
+
 NOTED = "the new tables are filled without trigger noted of lent, which only the swap adds: let @on_start make it"
 
 

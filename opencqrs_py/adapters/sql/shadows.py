@@ -206,12 +206,12 @@ class Shadows(ABC):
         return begun
 
     @abstractmethod
-    def url(self, record: RebuildRecord) -> str:
-        """Return the URL of the shadow, with its password."""
+    def url(self, record: RebuildRecord, kind: str = "shadow") -> str:
+        """Return the URL of the shadow, or with ``old`` that of the old tables, with its password."""
 
     @abstractmethod
-    def exists(self, group: str) -> bool:
-        """Return whether there is a place of a shadow."""
+    def exists(self, group: str, kind: str = "shadow") -> bool:
+        """Return whether there is a place of a shadow, or of old tables."""
 
     @abstractmethod
     def look(self, group: str, named: Collection[str], shared: Collection[str]) -> list[ShadowTable]:
@@ -241,23 +241,32 @@ class Shadows(ABC):
 
         The stages of processes that were killed are ours.
         """
-        with self._reading_shadow(record) as connection:
+        with self._reading_place(record) as connection:
             looking = inspect(connection)
             found = {*looking.get_table_names(), *looking.get_view_names()}
         theirs = found - NAMES - {WRITTEN, SEEDED, *record.shared}
         return sorted(name for name in theirs if is_ours(name) and not name.startswith(STAGES))
 
-    def lacking(self, record: RebuildRecord, tables: Collection[str]) -> list[str]:
-        """Return what live tables have and those of the shadow do not: columns, indexes, checks, as added by hand."""
-        with self._reading_shadow(record) as connection:
-            new = parts_of(connection, tables)
+    def lacking(self, record: RebuildRecord, tables: Collection[str], kind: str = "shadow") -> list[str]:
+        """Return what live tables have and those that are to replace them do not: columns, indexes, checks.
+
+        Args:
+            record: The rebuild.
+            tables: Their names; those that only the live place has are left out.
+            kind: Where the others are: in the ``shadow``, or in the place of the ``old`` ones.
+        """
+        if not self.exists(record.group, kind):
+            return []
+        with self._reading_place(replace(record, shared=()), kind) as connection:
+            others = parts_of(connection, tables)
         with self._database.reading() as connection:
             live = parts_of(connection, tables)
-        return sorted(name for key, name in live.items() if key not in new)
+        there = {table for table, *_ in others}
+        return sorted(name for key, name in live.items() if key not in others and key[0] in there)
 
     def triggers_lacking(self, record: RebuildRecord, tables: Collection[str]) -> list[str]:
         """Return the triggers that fire on live tables, and which those of the shadow do not have."""
-        with self._reading_shadow(record) as connection:
+        with self._reading_place(record) as connection:
             new = self._triggers(connection, tables)
         with self._database.reading() as connection:
             live = self._triggers(connection, tables)
@@ -269,8 +278,8 @@ class Shadows(ABC):
         )
 
     @contextmanager
-    def _reading_shadow(self, record: RebuildRecord) -> Iterator[Connection]:
-        database = Database(self.url(record))
+    def _reading_place(self, record: RebuildRecord, kind: str = "shadow") -> Iterator[Connection]:
+        database = Database(self.url(record, kind))
         try:
             with database.reading() as connection:
                 yield connection

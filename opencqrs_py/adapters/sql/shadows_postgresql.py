@@ -69,8 +69,8 @@ class PostgresqlShadows(Shadows):
         return self._database.prefix or f"{quoted(self._live_place)}."
 
     @override
-    def url(self, record: RebuildRecord) -> str:
-        return self._url(self._place("shadow", record.group), record.shared)
+    def url(self, record: RebuildRecord, kind: str = "shadow") -> str:
+        return self._url(self._place(kind, record.group), record.shared)
 
     def _url(self, schema: str, shared: Sequence[str] = ()) -> str:
         said = self._database.url.query.get("options", "")
@@ -80,8 +80,8 @@ class PostgresqlShadows(Shadows):
         return marked(url, ShadowOf(self._live_place, tuple(shared)))
 
     @override
-    def exists(self, group: str) -> bool:
-        return self._has_schema(self._place("shadow", group))
+    def exists(self, group: str, kind: str = "shadow") -> bool:
+        return self._has_schema(self._place(kind, group))
 
     def _has_schema(self, name: str) -> bool:
         with self._database.reading() as connection:

@@ -73,16 +73,16 @@ class SqliteShadows(Shadows):
         return live.with_name(f"{live.name}-{self._place(kind, group)}.db")
 
     @override
-    def url(self, record: RebuildRecord) -> str:
-        return self._url(self._file("shadow", record.group), record.shared)
+    def url(self, record: RebuildRecord, kind: str = "shadow") -> str:
+        return self._url(self._file(kind, record.group), record.shared)
 
     def _url(self, file: Path, shared: Sequence[str] = ()) -> str:
         url = URL.create("sqlite", database=f"file:{quote(str(file))}", query={"uri": "true"})
         return marked(url, ShadowOf(self._live_place, tuple(shared)))
 
     @override
-    def exists(self, group: str) -> bool:
-        return self._file("shadow", group).exists()
+    def exists(self, group: str, kind: str = "shadow") -> bool:
+        return self._file(kind, group).exists()
 
     @override
     def _live_names(self) -> list[str]:
