@@ -126,15 +126,26 @@ def require_handled(name: str, live: ProgressTracker, rebuilt: ProgressTracker, 
     raise RebuildError("OCQ-636", what, f"group {name}", fix)
 
 
-def _unhandled(name: str, tracker: ProgressTracker) -> dict[int, str]:
-    """Return the events of a group that were skipped, or wait in its inbox, by position, with why."""
-    statuses = [one for one in tracker.statuses() if one.group == name]
+def waiting_again(name: str, live: ProgressTracker, rebuilt: ProgressTracker, reached: int) -> int:
+    """Return how many events that the live group has handled wait in the inbox of the rebuild; as above."""
+    known = _unhandled(name, live)
+    return sum(position <= reached and position not in known for position in _waiting(name, rebuilt))
+
+
+def _waiting(name: str, tracker: ProgressTracker) -> dict[int, str]:
+    """Return the events that wait in the inbox of a group, by position, with why."""
     found: dict[int, str] = {}
-    if any(one.parked for one in statuses) and isinstance(tracker, SqlProgressTracker):
+    if any(one.parked for one in tracker.statuses() if one.group == name) and isinstance(tracker, SqlProgressTracker):
         for entry in tracker.entries(name):
             why = entry.errors[-1].error if entry.errors else "an earlier one of its sequence does"
             found[entry.position] = f"{entry.event_id!r} waits in the inbox ({why})"
-    if any(one.skipped for one in statuses):
+    return found
+
+
+def _unhandled(name: str, tracker: ProgressTracker) -> dict[int, str]:
+    """Return the events of a group that were skipped, or wait in its inbox, by position, with why."""
+    found = _waiting(name, tracker)
+    if any(one.skipped for one in tracker.statuses() if one.group == name):
         for skip in tracker.skipped():
             if skip.group == name:
                 found[skip.position] = f"{skip.event_id!r} was skipped ({skip.reason})"

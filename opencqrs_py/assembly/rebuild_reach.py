@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from opencqrs_py.adapters.sql.swaps import BusyError
-from opencqrs_py.assembly.rebuild_checks import require_handled, require_sound
+from opencqrs_py.assembly.rebuild_checks import require_handled, require_sound, waiting_again
 from opencqrs_py.model.naming import counted
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import PartitionStatus
@@ -18,6 +18,10 @@ from opencqrs_py.processing.ports import ProgressTracker
 _log = logging.getLogger("opencqrs.control")
 _REACH_SECONDS = 5.0  # that the live group pauses for the rebuild to handle the rest
 _PAUSE = 0.005
+_WAITING_AGAIN = (
+    "group %s: %s in the inbox of the new tables, though the live group has handled them: all handlers are called for "
+    "them there, also those that the rebuild leaves out"
+)
 PositionsOf = Callable[[Partition, int, int], Iterable[int]]
 
 
@@ -87,8 +91,11 @@ class Reach:
             self.hasten()
             time.sleep(_PAUSE)
         self._require_replayed(own)
+        known = (self.group, self.live, self.rebuilt, max(handled.values(), default=0))
         if not accept_unhandled:
-            require_handled(self.group, self.live, self.rebuilt, max(handled.values(), default=0))
+            require_handled(*known)
+        elif self.following is not None and (waiting := waiting_again(*known)):
+            _log.warning(_WAITING_AGAIN, self.group, counted(waiting, "event waits", "events wait"))
 
     def _require_replayed(self, own: Mapping[Partition, int]) -> None:
         """Refuse to swap within a replay whose rest leaves out a handler that still has to fill the new tables."""

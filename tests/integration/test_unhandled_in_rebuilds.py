@@ -95,6 +95,33 @@ def test_skipped_and_parked_events_belong_to_the_tables_of_their_version(world: 
     assert positions(world) == ALL - behind[3] - behind[7]
 
 
+MAILING = f"""{HANDLERS}
+@event_handling("catalog", types=["lent"])
+def mail(event: Event) -> None:
+    mailed.append(event.position)
+
+mailed = []
+"""
+AGAIN = "in the inbox of the new tables, though the live group has handled them: all handlers are called for them there"
+
+
+@NOT_IN_SQL
+@pytest.mark.parametrize(("source", "said"), [(MAILING, f"group catalog: 3 events wait {AGAIN}"), (HANDLERS, "")])
+def test_parked_events_for_which_left_out_handlers_are_called_again_are_warned_of(
+    world: World,
+    make_module: Callable[[str], ModuleType],
+    caplog: pytest.LogCaptureFixture,
+    source: str,
+    said: str,
+) -> None:
+    world.module = make_module(source)
+    failing(world, "park", {3}, {3, 5})  # 3 waits in both inboxes: the live group has sent no mail for it
+    with world.application() as application:
+        application.rebuilds.rebuild("catalog", accept_unhandled=True)
+    assert said in caplog.text
+    assert (AGAIN in caplog.text) is bool(said)
+
+
 @NOT_IN_SQL
 def test_an_event_that_the_live_group_has_not_reached_is_not_missing(world: World) -> None:
     failing(world, "skip", set(), {25})
