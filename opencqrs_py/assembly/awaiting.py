@@ -20,6 +20,7 @@ from opencqrs_py.errors import AssemblyError, NotReachedError, WaitTimedOutError
 from opencqrs_py.model.rebuild import RebuildPhase
 from opencqrs_py.processing.finding import find_event
 from opencqrs_py.processing.ports import EventSource, ProgressTracker
+from opencqrs_py.processing.positions import newest_in
 from opencqrs_py.processing.reaching import WatchedGroup, reached
 
 _FIRST_LOOK_SECONDS = 0.05  # until the first check whether it may take for ever: most waits are over by then
@@ -126,7 +127,7 @@ class Awaiting:
             ValueError: If the position is less than 0.
         """
         if position is None:
-            return self.source.head()
+            return newest_in(self.source)
         if not isinstance(position, str):
             if position < 0:
                 raise ValueError(f"a position is at least 0, not {position}")

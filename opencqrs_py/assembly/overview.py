@@ -25,6 +25,7 @@ from opencqrs_py.model.progress import PartitionStatus, ProcessorState, Skip
 from opencqrs_py.model.selection import Selection
 from opencqrs_py.processing.exceptions import one_line
 from opencqrs_py.processing.ports import EventSource, GroupRecords, ProgressTracker
+from opencqrs_py.processing.positions import newest_in
 
 if TYPE_CHECKING:
     from opencqrs_py.assembly.container import ApplicationContainer, GroupContainer
@@ -142,7 +143,7 @@ class Overview:
         running = {key: status for key, status in running.items() if key.group in names}
         outages: list[str] = []
         try:
-            head = source.head()
+            head = newest_in(source)
         except Exception as error:
             if not running or not source.is_outage(error):
                 raise
@@ -157,7 +158,7 @@ class Overview:
                 raise
             outages.append(_line_of(error))
         if not outages and any(status.position > head for status in known.values()):
-            head = source.head()  # events were added and handled since the first call
+            head = newest_in(source)  # events were added and handled since the first call
         return Snapshot(head, running, known, view, own, "; ".join(outages))
 
     def statuses(

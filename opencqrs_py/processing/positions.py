@@ -1,4 +1,4 @@
-"""Reading events again by their positions."""
+"""Positions: reading events again by theirs, and that of the newest one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.selection import ATTRIBUTES, Selection
-from opencqrs_py.processing.ports import EventSource, PickingSource
+from opencqrs_py.processing.ports import EventSource, HeldUpSource, PickingSource
 
 _ALL = Selection("/", recursive=True, attributes=ATTRIBUTES)
 _NEAR = 20  # most positions between two events that are read together, in a store that cannot pick events
@@ -28,6 +28,12 @@ def events_at(source: EventSource, positions: Iterable[int]) -> dict[int, Event]
                 break
             after = part.upto
     return found
+
+
+def newest_in(source: EventSource) -> int:
+    """Return the position of the newest event of a log, even one that may not be read yet."""
+    head = source.head()
+    return max(head, source.newest()) if isinstance(source, HeldUpSource) else head
 
 
 def _runs(positions: list[int]) -> Iterator[list[int]]:

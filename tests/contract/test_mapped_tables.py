@@ -19,6 +19,7 @@ from opencqrs_py.adapters.sql.dialect import DatabaseAwayError
 from opencqrs_py.errors import EventStoreError, OtherLogError
 from opencqrs_py.model import Event, Selection, Slice
 from opencqrs_py.model.mapping import TableMapping
+from opencqrs_py.processing.positions import newest_in
 from opencqrs_py.testing.contracts import EventSourceContract
 from opencqrs_py.testing.contracts.event_source import ALL, Append, event, followed, identities
 
@@ -389,6 +390,21 @@ def test_a_claim_sees_that_the_table_reaches_a_position_while_others_insert(
     MappedEventSource(database, MAPPING).verify(2, "")
     with pytest.raises(OtherLogError, match="the log ends at 2"):
         MappedEventSource(database, MAPPING).verify(3, "")
+
+
+@POSTGRESQL
+def test_what_may_not_be_read_yet_is_newer_than_the_head(
+    reader: Reader, transaction: Callable[[], Connection], database: Database
+) -> None:
+    assert (newest_in(reader.source), reader.source.head()) == (0, 0)
+    with database.writing() as connection:
+        insert(connection, event(1))
+    assert reader.read_on() == ["1"]
+    insert(transaction(), event(2))
+    with database.writing() as connection:
+        insert(connection, event(3))
+    assert reader.read_on() == []
+    assert (newest_in(reader.source), reader.source.head()) == (3, 1)
 
 
 @BOTH

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 import pytest
 import yaml
-from sqlalchemy import text
+from sqlalchemy import create_engine, text
 from support.sqlite import rows_of
 
 from opencqrs_py import Application, Event
@@ -22,7 +22,7 @@ from opencqrs_py.adapters.eventsourcingdb import EventSourcingDbEventStore
 from opencqrs_py.adapters.files import format_of, writer_to, written_whole
 from opencqrs_py.adapters.sql import Database, SqlEventStore
 from opencqrs_py.assembly import stores
-from opencqrs_py.errors import AssemblyError, EventStoreError
+from opencqrs_py.errors import AssemblyError, EventStoreError, WaitTimedOutError
 from opencqrs_py.model import Selection
 from opencqrs_py.model.cloudevents import write_event
 from opencqrs_py.testing.eventsourcingdb import EventSourcingDbStandIn
@@ -378,3 +378,27 @@ def test_a_misspelled_scheme_is_the_error_that_a_start_raises_not_the_missing_da
 ) -> None:
     with pytest.raises(EventStoreError, match=r"\[OCQ-302\].*'postgrsql' are not supported"):
         Application({"event-store.url": "postgrsql://ada:secret@h/d"}, [handlers], tmp_path).start()
+
+
+@pytest.mark.postgresql
+def test_what_an_open_transaction_of_others_holds_up_is_waited_for_and_lags(make, mapped_postgresql, handlers) -> None:
+    settings = {**mapped_postgresql, "database.url": "sqlite:///read.db"}
+    settings["event-handling.standard.processing.engine"] = "thread"
+    application = make(settings, handlers)
+    group = application.groups[0].name
+    application.start()
+    newest = application.await_position(group)
+    engine = create_engine(Database(mapped_postgresql["event-store.url"]).engine.url)
+    columns = "event_id, stream, event_name, body, headers"
+    row = f"INSERT INTO domain_events ({columns}) VALUES (:id, '/x', 't', '{{}}', '{{}}')"
+    with engine.connect() as slow, engine.begin() as quick:
+        slow.execute(text(row), {"id": "slow"})
+        quick.execute(text(row), {"id": "quick"})
+        quick.commit()
+        with pytest.raises(WaitTimedOutError):
+            application.await_position(group, timeout=0.5)
+        (status, *_) = application.status([group])
+        assert status.lag == 2
+        slow.commit()
+    assert application.await_position(group, timeout=60) == newest + 2
+    engine.dispose()

@@ -82,6 +82,11 @@ class MappedEventSource(EventSource):
         with self._database.reading() as connection:
             return self._look(connection)
 
+    def newest(self) -> int:
+        """Return the highest position in the table, 0 in an empty one; see ``HeldUpSource``."""
+        with self._database.reading() as connection:
+            return self._highest(connection)
+
     @override
     def read(self, after: int, limit: int, selection: Selection, upto: int | None = None) -> Slice:
         """Return the selected events that follow ``after``, at most ``limit``; there may be more after the slice.
@@ -134,11 +139,8 @@ class MappedEventSource(EventSource):
             found = LogMark.of(self._newest(marked))
             return found if found.position == marked else None
 
-        def reached() -> int:  # whatever else is open: what progress was made with is final
-            with self._database.reading() as connection:
-                return self._highest(connection)
-
-        check_mark(position, fingerprint, reached, find, f"{self._database.label} table '{self._mapping.table}'")
+        label = f"{self._database.label} table '{self._mapping.table}'"
+        check_mark(position, fingerprint, self.newest, find, label)  # whatever is open: what was handled is final
 
     @override
     def is_outage(self, error: BaseException) -> bool:

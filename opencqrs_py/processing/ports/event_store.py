@@ -106,6 +106,15 @@ class LimitedSource(Protocol):
 
 
 @runtime_checkable
+class HeldUpSource(Protocol):
+    """An event source whose newest events may not be read yet, as others may still add some before them."""
+
+    def newest(self) -> int:
+        """Return the position of the newest event that is there, whether or not it may be read; 0 without any."""
+        ...
+
+
+@runtime_checkable
 class PickingSource(Protocol):
     """An event source that can read events at many positions at once."""
 
