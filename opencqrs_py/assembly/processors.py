@@ -281,9 +281,9 @@ class Processors:
     def settled(self, result: RunResult) -> RunResult:
         """Return the result of a run that has stopped since: what failed meanwhile has failed, as do runs of jobs."""
         partitions = self.partitions()
-        failed = {(p.group, p.partition): p.status() for p in partitions if p.state is ProcessorState.FAILED}
+        at_end = {(p.group, p.partition): p.failed_at_end() for p in partitions}
         handled = {(p.group, p.partition): p.handled for p in partitions}
-        known = tuple(failed.get((each.group, each.partition), each) for each in result.partitions)
+        known = tuple(_after_stop(each, at_end.get((each.group, each.partition))) for each in result.partitions)
         skipped, failed_runs = sum(p.skipped for p in partitions), 0 if self.jobs is None else self.jobs.failed
         return replace(result, partitions=known, handled=handled, skipped=skipped, failed_runs=failed_runs)
 
@@ -334,6 +334,11 @@ class Processors:
         runs = [each.run for each in self._groups if each.starts and (each.shared or not shared)]
         found = [(run.group, status) for run in runs for status in run.processing.tracker.statuses()]
         return [status for group, status in found if status.group == group]
+
+
+def _after_stop(before: PartitionStatus, failed: PartitionStatus | None) -> PartitionStatus:
+    """Return the status of a partition after the stop; what another process has stored since this one had it counts."""
+    return before if failed is None or failed.position < before.position else failed
 
 
 def _locked(group: StartedGroup, registry: LockRegistry) -> LockedGroup:

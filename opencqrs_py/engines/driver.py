@@ -115,8 +115,8 @@ class PartitionDriver:
         """Store progress over events of other partitions, and settle the outcome."""
         return self.settle(self.processor.flush(self.cursor))
 
-    def settle(self, outcome: Outcome) -> Outcome:
-        """Record the outcome of a step, wherever it was done; notify the observer and publish a change of state.
+    def settle(self, outcome: Outcome, *, releases: bool = False) -> Outcome:
+        """Record the outcome of a step or release, wherever it was done; notify the observer and publish a new state.
 
         Outcomes of an abandoned driver are ignored: its work since then was rolled back, or is fenced off.
         """
@@ -139,7 +139,7 @@ class PartitionDriver:
             gone = counted(outcome.expired, "event has expired and was", "events have expired and were")
             logger.warning("[%s %s] %s removed from the inbox", supervised.group, self.partition, gone)
         if notice is not None:
-            self._report_step(notice)
+            self._report_step(replace(notice, releases=releases))
         is_over = failed and supervised.failure is None  # also of an event that was given up, without a notice
         if notice is not None or supervised.state is not before or is_over or self._unpublished:
             self._publish()
@@ -187,7 +187,7 @@ class PartitionDriver:
             holds = self.supervised.failure is None or self._participates
             outcome = self.processor.release(self.cursor) if holds and not self.over else None
             if outcome is not None and not _is_fenced(outcome):  # otherwise another process has it already
-                self.settle(outcome)
+                self.settle(outcome, releases=True)
         finally:
             self.supervised.stop()
             try:

@@ -110,13 +110,13 @@ class CheckpointedProcessor(PartitionProcessor):
 
     @override
     def release(self, cursor: Cursor) -> Outcome | None:
-        """Have the participants flush what they can, and store what all of them confirm."""
+        """Have the participants flush what they can, and store what all of them confirm; one that fails is reported."""
         claimed = self._claimed
         if claimed is None:
             return super().release(cursor)
         if claimed.closed:
             return None
-        confirmed = claimed.release(cursor.stored)
+        confirmed, refusal = claimed.release(cursor.stored)
         if cursor.doubtful:
             try:
                 cursor = self._confirmed(cursor)
@@ -127,7 +127,10 @@ class CheckpointedProcessor(PartitionProcessor):
                 return None
             if self._claimed is None:  # the database was restored: what they would confirm is void
                 return None
-        return self._stored(cursor, confirmed, claimed)
+        done = self._stored(cursor, confirmed, claimed)
+        if refusal is None or done.failure is not None:
+            return done
+        return replace(done, failure=_failure_of_checkpoint(refusal))
 
     @override
     def close(self) -> None:

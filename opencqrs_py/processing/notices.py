@@ -28,6 +28,7 @@ class Notice:
             if it is not about the inbox.
         advises: Whether what to do about an outage is said, too: when a start meets it, since a URL may be wrong, and
             when a handler does at first, since its code may be.
+        releases: Whether this process releases the partition, so that there is no next attempt here.
     """
 
     group: str
@@ -38,6 +39,7 @@ class Notice:
     wait: float = 0.0
     sequence_id: str | None = None
     advises: bool = False
+    releases: bool = False
 
 
 class Observer:
@@ -142,7 +144,8 @@ def line_of(notice: Notice) -> str:
         return f"{head} a call after the commit raised {failure}; nothing is repeated"
     what = f"{failure.event} failed on attempt {notice.attempt}" if notice.attempt else "could not continue"
     what += f" at {failure.event}" if failure.event and not notice.attempt else ""
-    return f"{head} {what} ({failure}); {_next(notice, failure).format(when=when(notice.wait))}"
+    again = "when it is assigned again" if notice.releases else when(notice.wait)
+    return f"{head} {what} ({failure}); {_next(notice, failure).format(when=again)}"
 
 
 def _next(notice: Notice, failure: Failure) -> str:

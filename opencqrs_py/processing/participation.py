@@ -308,7 +308,8 @@ class ClaimedPartition:
 
         agreement = agree(len(self._all.participants), requested, ask)
         if agreement.position is None:
-            raise self._refused(agreement.lagging[0], seen, requested)
+            number = agreement.lagging[0]
+            raise self._refused(number, seen[number], requested, CHECKPOINT)
         self._warn(agreement, "a checkpoint")
         return agreement.position
 
@@ -330,13 +331,14 @@ class ClaimedPartition:
                 fix = f"return from {PARKED} when they are durable"
                 raise CheckpointError("OCQ-646", what, self._where_of(participant), fix) from error
 
-    def release(self, stored: int) -> int:
-        """Have the participants flush what they can; return the highest position that all confirm. Never raises.
-
-        Requests are ignored from here on.
+    def release(self, stored: int) -> tuple[int, CheckpointError | None]:
+        """Have the participants flush what they can; never raises. Requests are ignored from here on.
 
         Args:
             stored: Position that is returned if one of them fails.
+
+        Returns:
+            The highest position that all confirm, and the error, OCQ-646, if one has failed with events to flush.
         """
         self.positions.close()
         up_to = max(stored, self.positions.handled)
@@ -359,7 +361,11 @@ class ClaimedPartition:
         agreement = agree_at_release(stored, known, ask)
         if None not in known.values():
             self._warn(agreement, "the release")
-        return max(stored, agreement.position or 0)
+        elif up_to > stored:
+            number = agreement.lagging[0]
+            callback = RELEASED if number in with_own else CHECKPOINT
+            return stored, self._refused(number, answers[number], up_to, callback)
+        return max(stored, agreement.position or 0), None
 
     def end(self) -> None:
         """Accept no more requests, events and confirmations."""
@@ -377,10 +383,10 @@ class ClaimedPartition:
                 name, reason = self._all.participants[number].name, one_line(answer.error)
                 logger.warning("[%s] %s.%s has failed: %s", self._where, name, CLOSED, reason)
 
-    def _refused(self, number: int, seen: Mapping[int, CallOutcome], requested: int) -> CheckpointError:
-        participant, answer = self._all.participants[number], seen[number]
+    def _refused(self, number: int, answer: CallOutcome, requested: int, callback: str) -> CheckpointError:
+        participant = self._all.participants[number]
         what = f"{participant.name} has not confirmed position {requested}: {_reason(answer)}"
-        fix = f"return a position from {requested} on, or LATEST, from {CHECKPOINT} when everything is durable"
+        fix = f"return a position from {requested} on, or LATEST, from {callback} when everything is durable"
         error = CheckpointError("OCQ-646", what, self._where_of(participant), fix)
         error.__cause__ = answer.error
         return error

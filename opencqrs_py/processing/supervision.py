@@ -161,6 +161,15 @@ class SupervisedPartition:
         """Whether this process must no longer touch the partition."""
         return self.state is ProcessorState.STOPPED
 
+    def failed_at_end(self) -> PartitionStatus | None:
+        """Return the status after the end of a run, if it has failed, or its participants have not flushed then."""
+        origin = None if self.failure is None else self.failure.origin
+        if self.state is ProcessorState.FAILED or (self.over and origin is Origin.CHECKPOINT):
+            return self.status()
+        if self.over or not self.withholds():
+            return None
+        return replace(self.status(), error="its participants have not flushed in time what was handled")
+
     def done(self, head: int) -> bool:
         """Return whether everything up to ``head`` is handled and stored, and what was first due in the inbox, too."""
         if self.failure is not None or self.cursor.position < head:
@@ -267,7 +276,8 @@ class SupervisedPartition:
     def status(self) -> PartitionStatus:
         """Return the status of the partition."""
         held = self.failure is not None and self.failure.held
-        due = self._clock.now() + timedelta(seconds=self.wait()) if self.wait() and not held else None
+        rests = self.wait() and not held and not self.over
+        due = self._clock.now() + timedelta(seconds=self.wait()) if rests else None
         return PartitionStatus(
             group=self.group,
             partition=self.partition,

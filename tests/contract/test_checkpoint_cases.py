@@ -143,9 +143,20 @@ def test_1c_release_failing_participant(tracker: Counting, failing: Any, caplog:
     assert (world.stored(), tracker.stores) == (0, [])
     assert tracker.statuses()[0].state is ProcessorState.STOPPED  # H8: released all the same
     assert "Board could not flush" in caplog.text
+    assert "events after the stored position are repeated" in caplog.text
+    assert (failures(world.seen), "when it is assigned again" in caplog.text) == (["OCQ-646"], True)
     world.until_idle(world.driver())
     assert board.asked("claimed") == [0, 0]
     assert board.positions == [*range(1, 11)] * 2
+
+
+def test_a_release_with_nothing_to_flush_is_no_failure(tracker: Counting) -> None:
+    world = World(tracker, Board(released=fails).handle).given(10)
+    world.until_idle(driver := world.driver())
+    driver.processor.trigger.request()  # type: ignore[union-attr]
+    world.until_idle(driver)
+    driver.release()
+    assert (world.stored(), tracker.statuses()[0].error, failures(world.seen)) == (10, "", [])
 
 
 def test_1d_release_three_participants_lowest(tracker: Counting) -> None:

@@ -25,8 +25,9 @@ from opencqrs_py.engines.spark.tasks import TaskRunner
 from opencqrs_py.engines.thread import ThreadEngine
 from opencqrs_py.model import Partition, ProcessorState, layout
 from opencqrs_py.model.choices import OnExhausted
+from opencqrs_py.processing import supervision
 from opencqrs_py.processing.ports import SystemClock
-from opencqrs_py.processing.recovery import NoRetry
+from opencqrs_py.processing.recovery import Action, ExponentialBackOff, FixedBackOff, NoRetry
 
 SECONDS = 60  # longest wait for another thread
 FIRST_HALF, SECOND_HALF = layout(2)
@@ -172,6 +173,24 @@ def test_a_parked_event_is_tried_again_and_its_sequence_behind_it(engines: Engin
     assert world.stored_of_all() == {"0/2": 10, "1/2": 10}
 
 
+def test_a_flush_that_fails_at_the_end_is_noticed_and_shown_by_the_stopped_partition(
+    engines: Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervision, "CHECKPOINT_BACK_OFF", FixedBackOff(3_600.0))
+    board = Board(released=raising(OSError("disk full")))
+    world = engines.world(board, partitions=1).given(9)
+    engine = engines.started(world)
+    engines.when(lambda: len(board.seen) >= 9)
+    engine.stop(SECONDS)
+    (status,) = engines.tracker.statuses()
+    assert (status.state, status.position, status.next_attempt_at) == (ProcessorState.STOPPED, 0, None)
+    assert status.error == "[OCQ-646] CheckpointError: Board has not confirmed position 9: OSError: disk full"
+    assert engines.watching.notices[-1].action is Action.CLAIM
+    (at_end,) = [partition.failed_at_end() for partition in engine.partitions()]
+    assert at_end is not None
+    assert at_end.error == status.error
+
+
 # ------------------------------------------------------------------------------------------------------- threads
 
 
@@ -198,8 +217,6 @@ def test_idle_request_wakes_worker(threads: Engines, monkeypatch: pytest.MonkeyP
 
 
 def test_a_request_is_met_while_an_event_backs_off(threads: Engines) -> None:
-    from opencqrs_py import FixedBackOff  # noqa: PLC0415
-
     board = Board()
     board.before[5] = raising(OSError("not now"))
     world = threads.world(board, partitions=1, back_off=FixedBackOff(3_600.0)).given(9)
@@ -299,6 +316,19 @@ def test_tasks_of_participants_count_against_the_most_of_a_group_and_take_turns(
         elif name == "closed":
             held.remove(partition)
     assert {call[1] for call in board.calls} == {"0/2", "1/2"}
+
+
+def test_a_flush_that_fails_at_the_end_of_tasks_backs_the_partition_off_more_each_time(
+    spark: Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervision, "CHECKPOINT_BACK_OFF", ExponentialBackOff(0.01, multiplier=2, maximum=60))
+    monkeypatch.setattr(holds, "IDLE_SECONDS", 0.1)
+    board = Board(released=raising(OSError("disk full")))
+    engine = spark.started(spark.world(board, partitions=1).given(9))
+    (partition,) = engine.partitions()
+    spark.when(lambda: partition.state is ProcessorState.FAILED)
+    failed = [notice for notice in spark.watching.notices if notice.failure is not None]
+    assert [notice.wait for notice in failed][:5] == [0.01, 0.02, 0.04, 0.08, 0.16]
 
 
 def test_a_second_run_of_a_task_resumes_at_the_stored_position_and_the_first_stores_nothing(

@@ -23,9 +23,11 @@ from opencqrs_py import (
     event_handling,
     on_start,
 )
+from opencqrs_py.assembly import lifecycle
 from opencqrs_py.assembly.source_text import read_source
 from opencqrs_py.errors import AssemblyError, RebuildError
 from opencqrs_py.model.cloudevents import parse_event
+from opencqrs_py.model.progress import ProcessorState
 
 
 @checkpointing("archive")
@@ -200,6 +202,53 @@ def test_the_group_of_a_class_is_found_without_an_import(tmp_path: Path) -> None
     assert source.counts
     assert source.all_named
     assert source.groups == [("archive", 4)]
+
+
+class Full(CheckpointParticipant):
+    """Never requests a checkpoint, and cannot flush."""
+
+    @event_handling(types=["*"])
+    def keep(self, event: Event) -> None:
+        """Keep an event."""
+
+    def on_checkpoint(self, partition: Any, requested: int) -> int:
+        """Fail."""
+        raise OSError("disk full")
+
+
+class Slow(Full):
+    """Flushes for longer than a stop waits."""
+
+    go = Signal()
+
+    def on_checkpoint(self, partition: Any, requested: int) -> int:
+        """Wait."""
+        self.go.wait(300)
+        return requested
+
+
+@pytest.mark.parametrize(
+    ("participant", "why"),
+    [
+        (Full, "Full has not confirmed position 1: OSError: disk full"),
+        (Slow, "its participants have not flushed in time what was handled"),
+    ],
+)
+def test_a_run_until_caught_up_fails_if_its_effects_are_not_durable_at_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, participant: type[Full], why: str
+) -> None:
+    Slow.go.clear()
+    monkeypatch.setattr(lifecycle, "DONE_PATIENCE", 0.5 if participant is Slow else 60.0)
+    with Application(THREAD, [checkpointing("archive")(participant)], tmp_path) as application:
+        application.event_store.append([parse_event('{"id": "1", "source": "s", "type": "t", "subject": "/a"}')])
+        result = application.run(until_caught_up=True)
+        Slow.go.set()
+        until = time.monotonic() + 120
+        while application.status()[0].partitions[0].state is not ProcessorState.STOPPED:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+    assert result.failed
+    assert [status.error.endswith(why) for status in result.partitions if status.error] == [True]
 
 
 class Hanging:
