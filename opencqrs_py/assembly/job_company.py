@@ -52,12 +52,14 @@ def alone(parts: JobParts, store: ControlStore | None, node: NodeSettings) -> It
     coordinator = None if store is None else coordinator_for(store, node, LeaseTiming(), {}, {})
     runner = JobRunner(parts, company_of(coordinator, name))
     if coordinator is None:
-        yield runner
+        with runner.following():
+            yield runner
         return
     coordinator.join()
     coordinator.start()
     try:
-        yield runner
+        with runner.following():
+            yield runner
     finally:
         coordinator.end()
         coordinator.leave()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from threading import Condition, Thread, current_thread
+from threading import Event as Signal
 
 from opencqrs_py.engines.job_parts import Company, JobParts
 from opencqrs_py.engines.leading import END_PATIENCE
@@ -181,6 +183,18 @@ class JobRunner:
             with self._changed:
                 self._changed.wait(_WAIT_SECONDS)
 
+    @contextmanager
+    def following(self) -> Iterator[None]:
+        """Follow runs on the thread of the caller, in a process in which this runner is not started."""
+        ended = Signal()
+        thread = Thread(target=self._follow_until, args=(ended,), name="opencqrs-jobs", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join(END_PATIENCE)
+
     def _guarded(self) -> None:
         try:
             self._watch()
@@ -219,15 +233,33 @@ class JobRunner:
         for run in begun:
             self._begin(run)
         self._attended = True
-        with self._changed:
-            in_hand = list(self._in_hand.values())  # before the poll, which knows nothing of runs that begin later
-        view = self._parts.store.look(self._rules)
-        self._follow(view, in_hand)
+        view = self._look()
         if time.monotonic() - self._purged_at > _PURGE_SECONDS:
             self._purged_at = time.monotonic()
             self.desk.purge()
         due = self.desk.next_due(view, worker) if len(self._in_hand) < self._parts.most else None
         return POLL_SECONDS if due is None else min(POLL_SECONDS, max(0.0, (due - view.now).total_seconds()))
+
+    def _look(self) -> JobsView:
+        """Look at the store, and follow the runs in hand."""
+        with self._changed:
+            in_hand = list(self._in_hand.values())  # before the poll, which knows nothing of runs that begin later
+        view = self._parts.store.look(self._rules)
+        self._follow(view, in_hand)
+        return view
+
+    def _follow_until(self, ended: Signal) -> None:
+        """Follow the run in hand; what keeps this from the store does not end the run."""
+        failed = False
+        while not ended.wait(POLL_SECONDS):
+            self._warn_of_long()
+            try:
+                self._look()
+                failed = False
+            except Exception as error:
+                if not failed:
+                    logger.warning("a run cannot be cancelled for now: %s", one_line(error))
+                failed = True
 
     def _tell_of_dead(self) -> None:
         """Log and count what has become of runs whose processes have ended, as these cannot."""

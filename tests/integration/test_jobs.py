@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
@@ -289,6 +290,35 @@ def test_j11_a_run_that_is_cancelled_ends_and_says_who_has_asked(url, jobs, tmp_
         application.jobs.cancel("slow", reason="not today", by="ada")
         done = application.jobs.wait(asked.id, 120)
     assert (done.status, done.reason) == (RunStatus.CANCELLED, "cancelled by ada: not today")
+
+
+def test_j11_a_run_that_is_cancelled_ends_in_a_process_that_runs_nothing_else(url, jobs, tmp_path):
+    with made(url, jobs, tmp_path) as application, made(url, jobs, tmp_path) as other, ThreadPoolExecutor(1) as threads:
+        try:
+            run = threads.submit(application.run_job, "slow")
+            until((tmp_path / "slow").exists)
+            other.jobs.cancel("slow", reason="not today", by="ada")
+            done = run.result(60)
+        finally:
+            (tmp_path / "go").touch()
+    assert (done.status, done.reason) == (RunStatus.CANCELLED, "cancelled by ada: not today")
+
+
+def test_j12_a_run_that_begins_cancels_one_of_a_process_that_runs_nothing_else(url, jobs, tmp_path):
+    cancels = {"jobs.slow.overlap": "cancel"}
+    with (
+        made(url, jobs, tmp_path, **cancels) as application,
+        made(url, jobs, tmp_path, **cancels) as other,
+        ThreadPoolExecutor(2) as threads,
+    ):
+        try:
+            first = threads.submit(application.run_job, "slow")
+            until((tmp_path / "slow").exists)
+            second = threads.submit(other.run_job, "slow")
+            assert first.result(60).status is RunStatus.CANCELLED
+        finally:
+            (tmp_path / "go").touch()
+        assert second.result(60).status is RunStatus.SUCCEEDED
 
 
 def test_a_paused_job_skips_its_ticks_and_still_runs_for_people(url, jobs, tmp_path):

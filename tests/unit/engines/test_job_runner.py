@@ -8,6 +8,7 @@ from threading import Event as Signal
 from threading import Timer, current_thread
 
 from opencqrs_py.adapters.memory.jobs import InMemoryJobStore
+from opencqrs_py.engines import job_runner
 from opencqrs_py.engines.job_parts import Company, JobParts
 from opencqrs_py.engines.job_runner import JobRunner
 from opencqrs_py.errors import UnavailableError
@@ -251,6 +252,32 @@ def test_a_run_that_begins_while_the_process_stops_is_waited_for_and_told_as_it_
     assert [record.getMessage() for record in caplog.records] == [
         "[job job] run run continues later: its process is ending"
     ]
+
+
+def test_a_run_in_a_process_that_runs_nothing_else_is_followed_whatever_outages_there_are(monkeypatch, caplog):
+    class Flaky(InMemoryJobStore):
+        looks = 0
+
+        def look(self, jobs=None):
+            if current_thread().name == "opencqrs-jobs":
+                self.looks += 1
+                if self.looks <= 2:
+                    raise UnavailableError("OCQ-420", "no answer")
+            return super().look(jobs)
+
+    def call(context, _):
+        runner.desk.cancel("run", "not today")
+        _until(lambda: context.cancelled)
+        context.raise_if_cancelled()
+
+    monkeypatch.setattr(job_runner, "POLL_SECONDS", 0.01)
+    store = Flaky()
+    runner = _runner(store, call)
+    store.request(JobRun("run", "job", Trigger.MANUAL, store.look().now, reserved="node"))
+    with runner.following():
+        done = runner.run_here("run", PATIENCE)
+    assert (done.status, done.reason) == (RunStatus.CANCELLED, "not today")
+    assert [text for text in caplog.messages if "cannot be cancelled for now: " in text and "no answer" in text] != []
 
 
 class _Away(InMemoryJobStore):
