@@ -170,7 +170,7 @@ async def head_of(client: Client, chain: SeenChain, label: str) -> int:
         EventStoreError: OCQ-316, if the log does not hold the newest event that was seen.
         EventSourcingDbUnavailableError: OCQ-331, if version 1 sends nothing although there was an event.
     """
-    seen = chain.newest  # before the request: what comes while it is on its way is no proof against its answer
+    seen = chain.newest  # before the request: an answer need not have what comes while it is on its way
     found = await newest(client)
     if found is None and seen is not None and not await _ends_are_marked(client):
         raise _sent_nothing(seen.position, label)
