@@ -48,6 +48,7 @@ class Lifecycle:
         self._starting = Lock()  # held while a thread is in start()
         self._started_in = 0  # the process that has called start()
         self._in_hand: list[SupervisedPartition] = []  # partitions that a stop has not waited for
+        self._is_to_stop = False
 
     def start(self, plan: Callable[[], Callable[[], None]]) -> None:
         """Start what is planned.
@@ -65,6 +66,7 @@ class Lifecycle:
             raise AssemblyError("OCQ-511", what, fix="start it only after the fork, or make another Application here")
         if not self._starting.acquire(blocking=False):
             raise AssemblyError("OCQ-511", "another thread is starting the application", fix="call start() once")
+        self._is_to_stop = False
         try:
             if self.processors is not None:
                 raise AssemblyError("OCQ-511", "the application is running already", fix="stop() it first")
@@ -81,6 +83,9 @@ class Lifecycle:
             begin()
             enable_loggers()  # which a resource of the project may have disabled
             serving, processors = self.serving, self.processors  # a stop in another thread takes them at any moment
+            if self._is_to_stop:  # it has come when there was nothing to take
+                self.stop(patience=0)
+                serving = None
             if serving is not None:
                 serving.start()
             if processors is not None:
@@ -94,6 +99,7 @@ class Lifecycle:
         """Finish the events in hand, for at most ``patience`` seconds an engine, and release everything."""
         if self.is_forked:
             return
+        self._is_to_stop = True  # also for a start in another thread that has nothing to be stopped yet
         processors = self.processors
         if processors is not None:
             processors.stop(patience)

@@ -391,6 +391,26 @@ def test_a_stop_right_before_the_processors_begin_leaves_nothing_behind(engine, 
 
 
 @pytest.mark.parametrize("engine", ["thread", pytest.param("spark", marks=pytest.mark.spark)])
+def test_a_stop_while_a_start_prepares_is_not_passed_over(engine, handlers, tmp_path, monkeypatch):
+    settings = {"event-handling.standard.processing.engine": engine}
+    application, launch = Application(settings, [handlers], tmp_path), Application._launch
+    add_events(application, 1)
+
+    def after_a_stop(self: Application, *given: object, **named: object) -> object:
+        with ThreadPoolExecutor() as threads:
+            threads.submit(application.stop).result(60)
+        return launch(self, *given, **named)
+
+    with monkeypatch.context() as patched, opened_connections() as opened:
+        patched.setattr(Application, "_launch", after_a_stop)
+        assert application.run(until_caught_up=True).stopped
+        assert not any(map(is_open, opened))
+    assert list(rows_of(tmp_path / "opencqrs.db", "SELECT name FROM sqlite_master WHERE name = 'seen'")) == []
+    assert not application.run(until_caught_up=True).stopped
+    assert list(rows_of(tmp_path / "opencqrs.db", "SELECT count(*) FROM seen")) == [(1,)]
+
+
+@pytest.mark.parametrize("engine", ["thread", pytest.param("spark", marks=pytest.mark.spark)])
 def test_an_observer_is_told_of_each_partition_that_is_claimed_and_released(engine, handlers, tmp_path):
     settings = {
         "event-handling.standard.processing.engine": engine,
