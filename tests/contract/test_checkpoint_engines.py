@@ -327,6 +327,7 @@ def test_a_flush_that_fails_at_the_end_of_tasks_backs_the_partition_off_more_eac
     engine = spark.started(spark.world(board, partitions=1).given(9))
     (partition,) = engine.partitions()
     spark.when(lambda: partition.state is ProcessorState.FAILED)
+    spark.when(lambda: sum(notice.failure is not None for notice in spark.watching.notices) >= 5)
     failed = [notice for notice in spark.watching.notices if notice.failure is not None]
     assert [notice.wait for notice in failed][:5] == [0.01, 0.02, 0.04, 0.08, 0.16]
 
