@@ -219,8 +219,7 @@ class Processors:
 
     def running(self) -> dict[GroupPartition, PartitionStatus]:
         """Return the state of every partition that this process has now."""
-        assigned = {key for engine in self._engines for key in engine.assigned()}
-        own = {GroupPartition(p.group, p.partition): p for p in self.partitions()}
+        own, assigned = {GroupPartition(p.group, p.partition): p for p in self.partitions()}, self._assigned()
         statuses = {key: partition.status() for key, partition in own.items() if key in assigned}
         held = self._locks.held() if self._locks is not None else {}
         name = self._locks.node if self._locks is not None else ""
@@ -310,10 +309,12 @@ class Processors:
         return waited_for <= there | done
 
     def _mine(self) -> list[SupervisedPartition]:
-        """Return the partitions that this process has now."""
-        assigned = {key for engine in self._engines for key in engine.assigned()}
-        found = self.partitions()
+        """Return the partitions that this process has now; of groups that are not shared also those that it had."""
+        found, assigned = self.partitions(), self._assigned()
         return [p for p in found if GroupPartition(p.group, p.partition) in assigned or p.group not in self._shared]
+
+    def _assigned(self) -> set[GroupPartition]:
+        return {key for engine in self._engines for key in engine.assigned()}
 
     def _is_outage(self, error: BaseException) -> bool:
         trackers = (group.run.processing.tracker for group in self._groups)

@@ -398,7 +398,8 @@ def test_items_that_fail_are_tried_again_alone_and_others_are_not():
     assert world.rows == [0, 2, 4, 1, 3]
 
 
-def test_items_that_failed_before_the_whole_run_became_one_transaction_are_tried_again():
+def six_with_an_error() -> Callable[[JobPage], list[int]]:
+    """Return an input of six ids that fails once, after the fourth."""
     broken = [True]
 
     def due(page: JobPage) -> list[int]:
@@ -408,6 +409,11 @@ def test_items_that_failed_before_the_whole_run_became_one_transaction_are_tried
         those = range(6) if page.ids is None else page.ids
         return [int(each) for each in those if page.after is None or int(each) > int(page.after)][: page.limit]
 
+    return due
+
+
+def test_items_that_failed_before_the_whole_run_became_one_transaction_are_tried_again():
+    due = six_with_an_error()
     world = World(failing(1), due, rule(ITEM))
     assert world.run().position.failed == (1,)
     world.bound = bound(write, due, replace(world.rule, transaction=RUN))
@@ -419,14 +425,7 @@ def test_items_that_failed_before_the_whole_run_became_one_transaction_are_tried
 
 
 def test_items_that_fail_do_not_keep_the_rest_from_being_tried_when_the_input_fails():
-    broken = [True]
-
-    def due(page: JobPage) -> list[int]:
-        if page.after == 3 and broken:
-            broken.clear()
-            raise ValueError("the input")
-        return [each for each in range(6) if page.after is None or each > int(page.after)][: page.limit]
-
+    due = six_with_an_error()
     world = World(failing(1), due, rule(ITEM))
     ended = world.run()
     assert "the input" in ended.error
