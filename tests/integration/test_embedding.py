@@ -254,7 +254,6 @@ import host_handlers
 application = Application({settings}, [host_handlers], {folder!r})
 lines = (f'{{{{"id": "{{n}}", "source": "s", "type": "t", "subject": "/x", "data": {{{{}}}}}}}}' for n in range(10))
 application.event_store.append(map(parse_event, lines))
-application.start()
 """
 WAIT = """
 while application.status()[0].lag:
@@ -263,10 +262,13 @@ while application.status()[0].lag:
 NODES = "SELECT count(*) FROM opencqrs_nodes"
 
 
-def hosted(folder: Path, ends: str, handlers: str = HANDLERS) -> subprocess.CompletedProcess[str]:
+def hosted(
+    folder: Path, ends: str, handlers: str = HANDLERS, store: str = "", starts: str = "application.start()\n"
+) -> subprocess.CompletedProcess[str]:
     """Run a program that embeds the application."""
     (folder / "host_handlers.py").write_text(handlers)
-    (folder / "host.py").write_text(HOST.format(settings=THREAD, folder=str(folder)) + ends)
+    settings = THREAD | ({"event-store.url": store} if store else {})
+    (folder / "host.py").write_text(HOST.format(settings=settings, folder=str(folder)) + starts + ends)
     command = [sys.executable, "-W", "error", "host.py"]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
 
@@ -313,15 +315,17 @@ application.stop()
     assert seen(tmp_path) == 10
 
 
-def test_a_fork_reports_what_its_parent_does_meanwhile(tmp_path):
-    """As the view ``health`` of a worker that gunicorn has forked with ``--preload``."""
-    forks = """
+REPORTS = """
 (asked, ask), (reported, report) = os.pipe(), os.pipe()
 if os.fork() == 0:
     os.read(asked, 1)
-    status = application.status()[0]
-    owners = [each.owner for each in status.partitions]
-    said = [status.head, status.lag, application.health().groups[0].lag, application.await_position("seen"), owners]
+    try:
+        status = application.status()[0]
+        owners = [each.owner for each in status.partitions]
+        health, reached = application.health().groups[0].lag, application.await_position("seen")
+        said = [status.head, status.lag, health, reached, owners]
+    except Exception as error:
+        said = [str(error)]
     try:
         application.start()
     except Exception as error:
@@ -331,20 +335,69 @@ if os.fork() == 0:
 more = '{"id": "more-%d", "source": "s", "type": "t", "subject": "/x", "data": {}}'
 application.event_store.append([parse_event(more % number) for number in range(10)])
 """
-    ends = """
+ASKED = """
 owners = [each.owner for each in application.status()[0].partitions]
 os.write(ask, b" ")
 said = eval(os.read(reported, 10_000))
-assert said[:5] == [20, 0, 0, 20, owners], said
-print(said[5])
 application.stop()
 """
-    done = hosted(tmp_path, WAIT + forks + WAIT + ends)
+STARTED_BY_PARENT = (
+    "[OCQ-511] the process from which this one was forked has started the application\n"
+    "  fix:   start it only after the fork, or make another Application here\n"
+)
+
+
+@pytest.mark.postgresql
+def test_a_fork_reports_what_its_parent_does_meanwhile(postgresql_url, tmp_path):
+    """As the view ``health`` of a worker that gunicorn has forked with ``--preload``."""
+    ends = f"{ASKED}assert said[:5] == [20, 0, 0, 20, owners], said\nprint(said[5])"
+    done = hosted(tmp_path, WAIT + REPORTS + WAIT + ends, store=postgresql_url)
+    assert (done.returncode, done.stdout, done.stderr) == (0, STARTED_BY_PARENT, "")
+
+
+def test_a_fork_does_not_open_an_sqlite_file_that_its_parent_has_open(tmp_path):
+    """SQLite would wait there for locks of threads that do not exist, or read what the parent overwrites."""
+    writes = HANDLERS.replace("await asyncio.sleep(0)", "IN_HAND.set()\n    await asyncio.to_thread(FREED.wait)")
+    writes += "\nfrom threading import Event as Signal\nIN_HAND, FREED = Signal(), Signal()\n"
+    ends = f"assert host_handlers.IN_HAND.wait(60)\n{REPORTS.partition('more =')[0]}"
+    ends += f"""
+os.write(ask, b" ")
+print(*eval(os.read(reported, 10_000)), sep="\\n")
+host_handlers.FREED.set()
+{WAIT}application.stop()
+"""
+    done = hosted(tmp_path, ends, writes)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == (
-        "[OCQ-511] the process from which this one was forked has started the application\n"
-        "  fix:   start it only after the fork, or make another Application here\n"
+        "[OCQ-353] the process from which this one was forked has the SQLite database open, so it cannot be used here\n"
+        f"  where: {tmp_path / 'opencqrs.db'}\n"
+        "  fix:   open it only after the fork (gunicorn: without --preload), start processes by spawn, or use "
+        "PostgreSQL\n" + STARTED_BY_PARENT
     )
+    assert seen(tmp_path) == 10
+
+
+def test_a_fork_uses_an_sqlite_file_that_nobody_uses_when_it_is_forked(tmp_path):
+    """As a worker of gunicorn with ``--preload``, if the application is used at import, but started in each worker."""
+    ends = """
+application.status()
+for worker in range(3):
+    child = os.fork()
+    if child == 0:
+        line = '{"id": "worker-%d", "source": "s", "type": "t", "subject": "/x", "data": {}}' % worker
+        application.event_store.append([parse_event(line)])
+        application.start()
+        while application.status()[0].lag:
+            pass
+        application.stop()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+status = application.status()[0]
+print(status.head, status.lag)
+"""
+    done = hosted(tmp_path, ends, starts="")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "13 0\n", "")
+    assert seen(tmp_path) == 13
 
 
 ON_SPARK = """

@@ -28,10 +28,11 @@ from eventsourcingdb import (
     OutcomeUnknownError,
     ServerError,
 )
+from typing_extensions import override
 
 from opencqrs_py.adapters.eventsourcingdb.address import Address
 from opencqrs_py.adapters.eventsourcingdb.answering import RedirectedError, refuse_others
-from opencqrs_py.adapters.forks import keep_open, leave_to_parent_in_forks
+from opencqrs_py.adapters.forks import Inherited, keep_open, leave_to_parent_in_forks
 from opencqrs_py.errors import EventStoreError, PreconditionFailedError
 from opencqrs_py.model.masking import scrubbed
 
@@ -143,7 +144,7 @@ _REQUEST_SECONDS = 1.0  # that requests in progress may take when the connection
 Use = Callable[[Client], Coroutine[Any, Any, T]]
 
 
-class Connection:
+class Connection(Inherited):
     """A client whose coroutines run on one thread, started at first use and ended with the process at the latest.
 
     Safe for several threads; not to be used across a fork.
@@ -223,6 +224,7 @@ class Connection:
         if loop is not None:
             loop.close()
 
+    @override
     def leave_to_parent(self) -> None:
         """In a fork: the thread of the loop is not there, and its connections are the parent's."""
         keep_open(self._loop)

@@ -15,6 +15,7 @@ from typing_extensions import override
 from opencqrs_py.adapters.files.event_file import EventReader, Readers, Selected
 from opencqrs_py.adapters.files.history import History, LogState, holds, state_of
 from opencqrs_py.adapters.files.log import FileLog
+from opencqrs_py.adapters.forks import Inherited, keep_open, leave_to_parent_in_forks
 from opencqrs_py.errors import EventFormatError, EventStoreError, IncompleteLineError
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.selection import Selection, Slice
@@ -78,7 +79,7 @@ class FileWatch(Watch):
         self._woken.set()
 
 
-class FileEventSource(EventSource):
+class FileEventSource(EventSource, Inherited):
     """CloudEvents in files: NDJSON (``.ndjson``, ``.jsonl``, also ``.gz`` and ``.zst``) and Parquet. Read-only.
 
     The files of a folder are one log, in the order of their names, and an event's position is its running number in it,
@@ -97,6 +98,7 @@ class FileEventSource(EventSource):
         self._readers = Readers()
         self._lock = RLock()
         self._incomplete = ("", 0.0)  # the last line that was met not to be complete, and when it first was
+        leave_to_parent_in_forks(self)
 
     @override
     def head(self) -> int:
@@ -232,6 +234,13 @@ class FileEventSource(EventSource):
         """Close the files that are open. The source can be used again."""
         with self._lock:
             self._readers.close()
+
+    @override
+    def leave_to_parent(self) -> None:
+        """In a fork: open the files again, since a place in one that the parent has open is moved by whoever reads."""
+        keep_open(self._readers)
+        self._readers, self._lock = Readers(), RLock()
+        self._start_again()
 
     @contextmanager
     def _held(self) -> Iterator[None]:

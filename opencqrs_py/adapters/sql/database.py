@@ -11,8 +11,9 @@ from typing import Any, Self, TypeAlias, TypeVar, cast
 from sqlalchemy import URL, Connection, Engine, RootTransaction, Table
 from sqlalchemy.exc import DBAPIError, NoSuchModuleError
 from sqlalchemy.pool import ConnectionPoolEntry, QueuePool, StaticPool
+from typing_extensions import override
 
-from opencqrs_py.adapters.forks import keep_open, leave_to_parent_in_forks
+from opencqrs_py.adapters.forks import Inherited, keep_open, leave_to_parent_in_forks
 from opencqrs_py.adapters.sql.connections import (
     WRITING,
     FetchedRows,
@@ -64,7 +65,7 @@ _ENGINES = ("engine", "_reading_engine")  # that have a pool, which may be the s
 _SLOT = "opencqrs_slot"  # in the ``info`` of a connection: by which right its transaction has it
 
 
-class Database:
+class Database(Inherited):
     """One database, opened at first use. Safe for several threads; a fork opens connections of its own.
 
     Args:
@@ -390,6 +391,13 @@ class Database:
         if self.guard.outlives_connections:
             self._close_connections()
 
+    @override
+    def close_before_fork(self) -> None:
+        """Close the connections to an SQLite file that no thread uses, so that a fork may open it."""
+        if not self.dialect.remote and not self.guard.has_turn:
+            self.disconnect()
+
+    @override
     def leave_to_parent(self) -> None:
         """In a fork: open new connections, and close none of the parent. A database in memory is a copy of its own."""
         self.guard.free()

@@ -80,6 +80,11 @@ class FileGuard:
         """
         return nullcontext()
 
+    @property
+    def has_turn(self) -> bool:
+        """Whether this thread is in such a block."""
+        return False
+
     def quiet(self) -> AbstractContextManager[None]:
         """Return a block for a long read, in which no other thread writes if that would slow both down."""
         return nullcontext()
@@ -109,14 +114,18 @@ class FileGuard:
 
         Raises:
             DatabaseFileGoneError: OCQ-326, if no file is there.
-            DatabaseFileError: OCQ-326, if another file is there, or a file beside it is gone or another one.
+            DatabaseFileError: OCQ-326, if another file is there, or a file beside it is gone or another one; OCQ-353
+                in a fork, if its parent has the file open.
         """
 
     def forget(self) -> None:
         """Forget the file, since all connections are closed."""
 
     def free(self) -> None:
-        """In a fork: let its threads write, since those of the parent, which may have been writing, are not there."""
+        """In a fork: let its threads write, since those of the parent, which may have been writing, are not there.
+
+        A file that the parent has open is of no use there.
+        """
 
 
 class Dialect(ABC):

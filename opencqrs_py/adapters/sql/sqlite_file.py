@@ -9,6 +9,7 @@ import stat
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from copy import copy
 from pathlib import Path
 from threading import Lock, get_ident
 from typing import Any
@@ -17,6 +18,7 @@ from urllib.parse import unquote, urlsplit
 from sqlalchemy import Connection
 from typing_extensions import override
 
+from opencqrs_py.adapters.forks import FILES_OF_PARENT
 from opencqrs_py.adapters.sql.connections import WRITING
 from opencqrs_py.adapters.sql.dialect import DatabaseBusyError, Dialect, FileGuard
 from opencqrs_py.errors import DatabaseFileError, DatabaseFileGoneError, NonTransientError
@@ -59,7 +61,7 @@ class SqliteFile(FileGuard):
         self._path: Path | None = None
         self._identity: _Identity | None = None
         self._beside: tuple[Path, ...] = ()
-        self._lost: Path | None = None  # a file beside it; other connections would not notice that
+        self._unusable: DatabaseFileError | None = None  # why; other connections would not notice that
 
     @property
     @override
@@ -88,6 +90,11 @@ class SqliteFile(FileGuard):
         finally:
             self._holder = None
             self._free.release()
+
+    @property
+    @override
+    def has_turn(self) -> bool:
+        return self._holder == get_ident()
 
     @override
     @contextmanager
@@ -130,8 +137,7 @@ class SqliteFile(FileGuard):
             raise _another(self._path)
         if self._name is None:
             return
-        # Before SQLite opens it, or makes one
-        path = Path(unquote(urlsplit(self._name).path) if self._name.startswith("file:") else self._name).absolute()
+        path = self._path_before_it_is_open()
         try:
             (found,) = _identities((path,))
         except OSError:  # the database meets it as well, and explains it
@@ -144,6 +150,8 @@ class SqliteFile(FileGuard):
     @override
     def check(self, connection: Connection | None = None) -> None:
         if self._path is None or self._identity is None:
+            if FILES_OF_PARENT and self._name is not None:
+                self._refuse_that_of_parent()
             return
         try:
             found = os.stat(self._path)  # noqa: PTH116 path.stat() takes twice the time, and each commit waits for it
@@ -151,8 +159,8 @@ class SqliteFile(FileGuard):
             raise _gone(self._path) from None
         except OSError:  # the database meets it as well, and explains it
             return
-        if self._lost is not None:
-            raise _lost(self._lost)
+        if self._unusable is not None:
+            raise copy(self._unusable)
         if (found.st_dev, found.st_ino) != self._identity:
             raise _another(self._path)
         if connection is not None:
@@ -162,13 +170,26 @@ class SqliteFile(FileGuard):
 
     @override
     def forget(self) -> None:
-        self._path = self._identity = self._lost = None
+        self._path = self._identity = self._unusable = None
         self.identity = ""
 
     @override
     def free(self) -> None:
         if self._holder != get_ident():  # else it is forked within a transaction, which ends in both processes
             self._free, self._holder = Lock(), None
+        if self._identity in FILES_OF_PARENT and self._path is not None:
+            self._unusable = _of_parent(self._path)
+
+    def _refuse_that_of_parent(self) -> None:
+        """Raise in a fork if the parent has the file open, before SQLite opens it here."""
+        path = self._path_before_it_is_open()
+        with suppress(OSError):  # the database meets it as well, and explains it
+            if not FILES_OF_PARENT.isdisjoint(_identities((path,))):
+                raise _of_parent(path)
+
+    def _path_before_it_is_open(self) -> Path:
+        name = self._name or ""
+        return Path(unquote(urlsplit(name).path) if name.startswith("file:") else name).absolute()
 
     def _compare(self, seen: list[_Identity | None], found: list[_Identity | None]) -> None:
         """Compare the files beside it that a connection has open with those that are there; some come later."""
@@ -176,8 +197,8 @@ class SqliteFile(FileGuard):
             if seen[number] is None:
                 seen[number] = found[number]
             elif seen[number] != found[number]:
-                self._lost = path
-                raise _lost(path)
+                self._unusable = _lost(path)
+                raise self._unusable
 
 
 _Identity = tuple[int, int]
@@ -229,6 +250,12 @@ def _another(path: Path) -> DatabaseFileError:
 def _lost(path: Path) -> DatabaseFileError:
     what = "a file that belongs to the SQLite database was deleted or replaced while it is in use"
     return DatabaseFileError("OCQ-326", what, str(path), "stop all processes that use the database, then start again")
+
+
+def _of_parent(path: Path) -> DatabaseFileError:
+    what = "the process from which this one was forked has the SQLite database open, so it cannot be used here"
+    fix = "open it only after the fork (gunicorn: without --preload), start processes by spawn, or use PostgreSQL"
+    return DatabaseFileError("OCQ-353", what, str(path), fix)
 
 
 def make_with_rights_of(live: Path, file: Path) -> None:
