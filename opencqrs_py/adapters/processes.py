@@ -66,6 +66,18 @@ def _stat(pid: int) -> tuple[str, str] | None:
     try:
         text = (_PROC / str(pid) / "stat").read_text("utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError):
-        return None if _PROC.joinpath("self/stat").exists() else ("", "")
+        if not _PROC.joinpath("self/stat").exists():
+            return "", ""
+        _require_none(pid)
+        return None
     fields = text.rpartition(")")[2].split()
     return fields[_STATE], fields[_STARTED]
+
+
+def _require_none(pid: int) -> None:
+    """Raise ``PermissionError`` if there is such a process after all: ``/proc`` may hide it (``hidepid=2``)."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return
+    raise PermissionError(pid)

@@ -30,16 +30,34 @@ def test_this_process_is_identified_by_boot_namespace_number_and_start():
 
 @pytest.mark.parametrize("reaped", [True, False])
 def test_a_killed_process_has_ended_even_before_its_parent_takes_note(reaped):
-    code = "import sys; sys.stdout.write('x'); sys.stdout.flush(); sys.stdin.read()"
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
-        assert child.stdout is not None
-        child.stdout.read(1)
-        state = Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()
-        identity = replace(this_process(), pid=child.pid, started=state[19])
+    with _child() as child:
+        identity = _identity(child)
         assert not has_ended(identity)
         child.kill()
         os.waitid(os.P_PID, child.pid, os.WEXITED | (0 if reaped else os.WNOWAIT))
         assert has_ended(identity)
+
+
+def test_a_process_that_proc_hides_has_ended_only_when_there_is_none_of_its_number(tmp_path, monkeypatch):
+    (tmp_path / "self").symlink_to("/proc/self")  # as with hidepid=2, which other users do not see
+    with _child() as child:
+        identity = _identity(child)
+        monkeypatch.setattr(processes, "_PROC", tmp_path)
+        assert not has_ended(identity)
+        child.kill()
+        child.wait()
+        assert has_ended(identity)
+
+
+def test_a_hidden_process_of_another_user_has_not_provably_ended(tmp_path, monkeypatch):
+    def refuse(pid: int, signal: int) -> None:
+        raise PermissionError(pid)
+
+    (tmp_path / "self").symlink_to("/proc/self")
+    identity = this_process()
+    monkeypatch.setattr(processes, "_PROC", tmp_path)
+    monkeypatch.setattr(os, "kill", refuse)
+    assert not has_ended(identity)
 
 
 def test_a_process_whose_number_another_one_has_now_has_ended():
@@ -81,3 +99,17 @@ def test_without_a_boot_id_it_is_the_time_of_day(monkeypatch):
     monkeypatch.setattr(processes, "boot_id", lambda: "")
     monkeypatch.setattr("time.time_ns", lambda: 5_000_000)
     assert machine_ms() == 5
+
+
+def _child() -> subprocess.Popen[bytes]:
+    """Start a process that runs until its input ends, and wait until it does."""
+    code = "import sys; sys.stdout.write('x'); sys.stdout.flush(); sys.stdin.read()"
+    child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    child.stdout.read(1)
+    return child
+
+
+def _identity(child: subprocess.Popen[bytes]) -> processes.ProcessIdentity:
+    state = Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()
+    return replace(this_process(), pid=child.pid, started=state[19])
