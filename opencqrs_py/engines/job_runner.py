@@ -156,7 +156,7 @@ class JobRunner:
 
         Args:
             run: Id of a run that is reserved for this process.
-            timeout: Seconds that it may wait for others to end; ``None``: no limit.
+            timeout: Seconds that it may wait for others to end before it begins; ``None``: no limit.
 
         Raises:
             WaitTimedOutError: OCQ-664, if others have not ended in time; the run is cancelled then.
@@ -173,6 +173,7 @@ class JobRunner:
                 self._tell_of_dead()
                 if stands.status is RunStatus.RUNNING and stands.owner == company.node:
                     self._execute(self._taken(stands))
+                    until = None
                     stands = self._parts.store.find(run) or stands
                 if not stands.is_open:
                     return stands

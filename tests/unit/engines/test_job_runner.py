@@ -7,16 +7,19 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Event as Signal
 from threading import Timer, current_thread
 
+import pytest
+
 from opencqrs_py.adapters.memory.jobs import InMemoryJobStore
 from opencqrs_py.engines import job_runner
 from opencqrs_py.engines.job_parts import Company, JobParts
 from opencqrs_py.engines.job_runner import JobRunner
-from opencqrs_py.errors import UnavailableError
+from opencqrs_py.errors import UnavailableError, WaitTimedOutError
 from opencqrs_py.jobs.binding import BoundJob
 from opencqrs_py.jobs.desk import Ending, JobDesk, Worker
-from opencqrs_py.jobs.rules import JobRule, Ticking
+from opencqrs_py.jobs.rules import JobRule, Meeting, Ticking
 from opencqrs_py.jobs.runs import JobRun, RunStatus
 from opencqrs_py.jobs.sitting import MOST_DEATHS
+from opencqrs_py.model.choices import Overlap
 from opencqrs_py.model.job import Job, JobMark, Trigger
 from opencqrs_py.processing.ports import SystemClock
 from opencqrs_py.processing.recovery import FixedBackOff
@@ -278,6 +281,35 @@ def test_a_run_in_a_process_that_runs_nothing_else_is_followed_whatever_outages_
         done = runner.run_here("run", PATIENCE)
     assert (done.status, done.reason) == (RunStatus.CANCELLED, "not today")
     assert [text for text in caplog.messages if "cannot be cancelled for now: " in text and "no answer" in text] != []
+
+
+def test_a_run_here_that_has_begun_waits_for_its_next_attempt_for_longer_than_its_beginning_may_take():
+    calls = []
+
+    def call(context, _):
+        calls.append(context.attempt)
+        if context.attempt == 1:
+            raise RuntimeError("the attic is locked")
+
+    store = InMemoryJobStore()
+    runner = _runner(store, call, JobRule("job", back_off=FixedBackOff(0.2, 1)))
+    store.request(JobRun("run", "job", Trigger.MANUAL, store.look().now, reserved="node"))
+    done = runner.run_here("run", timeout=0.0)
+    assert (done.status, done.attempt, calls) == (RunStatus.SUCCEEDED, 2, [1, 2])
+
+
+def test_a_run_here_that_cannot_begin_in_time_is_cancelled():
+    store, rule = InMemoryJobStore(), JobRule("job", meeting=Meeting(Overlap.QUEUE))
+    store.request(JobRun("other", "job", Trigger.MANUAL, store.look().now))
+    JobDesk(store, {"job": rule}).attend(HEIR)
+    company = Company("node", "node", frozenset({"node", "heir"}), {}, lambda: {"node", "heir"})
+    runner = _runner(store, lambda *_: None, rule, lambda: company)
+    store.request(JobRun("run", "job", Trigger.MANUAL, store.look().now, reserved="node"))
+    with pytest.raises(WaitTimedOutError, match="could not begin within 0 s"):
+        runner.run_here("run", timeout=0.0)
+    waited = store.find("run")
+    assert waited is not None
+    assert (waited.status, waited.reason) == (RunStatus.CANCELLED, "it has waited for too long")
 
 
 class _Away(InMemoryJobStore):
