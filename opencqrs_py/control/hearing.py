@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from opencqrs_py.control.records import ControlView, NodeRecord
 
-_TOLERANCE = 1.0  # seconds by which an answer of the database may be late
+_TOLERANCE = 0.1  # by which an answer of the database may be late, as a part of the duration of leases
 
 
 class Hearing:
@@ -35,8 +35,9 @@ class Hearing:
         if not record.alive or not lasts:
             return record
         known_end, since = before.get(id_, (end, asked))
-        if abs(end - known_end) > _TOLERANCE:
-            was_set = record.seconds_left > lasts + _TOLERANCE  # the clock: no extension makes them last for longer
+        tolerance = _TOLERANCE * lasts
+        if abs(end - known_end) > tolerance:
+            was_set = record.seconds_left > lasts + tolerance  # the clock: no extension makes them last for longer
             known_end, since = end, since if was_set else asked
         self._heard[id_] = known_end, since
         left = min(record.seconds_left, lasts - (asked - since))

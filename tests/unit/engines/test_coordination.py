@@ -93,8 +93,9 @@ class Shifted(FakeClock):
 class World:
     """Nodes a, b, … that share one store and one clock."""
 
-    def __init__(self, clock: FakeClock | None = None) -> None:
+    def __init__(self, clock: FakeClock | None = None, timing: LeaseTiming | None = None) -> None:
         self.clock = clock or FakeClock()
+        self.timing = timing or LeaseTiming(10, 3)
         self.lease_clock = Shifted(self.clock)
         self.store = Store(self.lease_clock)
         self.ended: set[int] = set()
@@ -111,7 +112,7 @@ class World:
             self.store,
             Node(f"{name}-0", name, process, groups, most),
             dict.fromkeys(groups, engine),
-            LeaseTiming(10, 3),
+            self.timing,
             self.clock.monotonic,
             lambda process: process.pid in self.ended,
             lambda: f"{name}-{next(self.ids) + 1}",
@@ -274,6 +275,27 @@ def test_a_node_that_is_heard_of_keeps_its_share_when_the_clock_of_leases_is_set
             heartbeat(a, b)
             world.clock.advance(3)
     assert (world.has("a"), world.has("b")) == ([0, 1], [2, 3])
+
+
+@pytest.mark.parametrize(("duration", "heartbeat_seconds"), [(1, 0.1), (1, 0.3), (1, 0.5), (2, 1), (10, 3), (10, 5)])
+def test_a_node_that_beats_in_time_keeps_its_share_however_short_its_leases_are(duration, heartbeat_seconds):
+    world = World(timing=LeaseTiming(duration, heartbeat_seconds))
+    a, b = world.node("a"), world.node("b")
+    a.join()
+    b.join()
+    heartbeat(a, b)
+    next_beat = next_look = world.clock.monotonic()
+    ends = next_beat + 10 * duration
+    while (now := min(next_beat, next_look)) < ends:
+        world.clock.advance(now - world.clock.monotonic())
+        if now == next_look:
+            heartbeat(b)
+            next_look = now + b._pause()
+        if now == next_beat:
+            assert a.beat()
+            a.reconcile()
+            next_beat = now + heartbeat_seconds
+        assert (world.has("a"), world.has("b")) == ([0, 1], [2, 3])
 
 
 def test_a_process_of_this_machine_that_has_ended_loses_its_share_at_once(world):
