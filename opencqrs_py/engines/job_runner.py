@@ -60,6 +60,7 @@ class JobRunner:
         self.desk = JobDesk(parts.store, self._rules)
         self._in_hand: dict[Claim, _InHand] = {}
         self._ids: set[str] = set()  # of this process: it gets a new one after the end of its leases
+        self._callers = 0  # that wait for runs on their threads
         self._changed = Condition()
         self._stopping = False
         self._asked_for_starts = False  # whether the runs after the start of the process are recorded
@@ -79,7 +80,11 @@ class JobRunner:
     def node(self) -> str:
         """Return the id of this process among those that run jobs; empty while it has no leases."""
         company = self._company()
-        return "" if company is None else company.node
+        if company is None:
+            return ""
+        with self._changed:
+            self._ids.add(company.node)
+        return company.node
 
     def start(self) -> None:
         """Start following schedules and running requested jobs."""
@@ -164,6 +169,10 @@ class JobRunner:
         Source:
             J5 and J13.
         """
+        with self._called():
+            return self._run_here(run, timeout)
+
+    def _run_here(self, run: str, timeout: float | None) -> JobRun:
         until = None if timeout is None else time.monotonic() + timeout
         while True:
             company = self._company()
@@ -183,6 +192,17 @@ class JobRunner:
                 raise WaitTimedOutError("OCQ-664", what, fix="wait for longer, or opencqrs jobs cancel the others")
             with self._changed:
                 self._changed.wait(_WAIT_SECONDS)
+
+    @contextmanager
+    def _called(self) -> Iterator[None]:
+        """Count a caller, so that what is reserved for a former id of this process is not taken for abandoned."""
+        with self._changed:
+            self._callers += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._callers -= 1
 
     @contextmanager
     def following(self) -> Iterator[None]:
@@ -286,12 +306,12 @@ class JobRunner:
         with self._changed:
             self._ids.add(company.node)
             own = frozenset(self._ids)
-            in_hand = own if self._in_hand else frozenset()
+            present = own if self._in_hand or self._callers else frozenset()
             free = self._parts.most - len(self._in_hand) if free is None else free
         mine = frozenset(name for name, text in self.schedules.items() if company.schedules.get(name, text) == text)
-        alive = company.alive | in_hand
+        alive = company.alive | present
         return Worker(
-            company.node, company.name, alive, max(0, free), mine, lambda: {*company.alive_now(), *in_hand}, own
+            company.node, company.name, alive, max(0, free), mine, lambda: {*company.alive_now(), *present}, own
         )
 
     def _follow(self, view: JobsView, in_hand: Collection[_InHand]) -> None:

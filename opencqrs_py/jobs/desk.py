@@ -272,6 +272,8 @@ class JobDesk:
                 for run in sitting.runs:
                     if self._is_lost(run, worker):
                         sitting.take_back(run)
+                    elif run.id == only and run.reserved in worker.own:
+                        sitting.reserve(run, worker.node)
                 sitting.bring_forward(name)
                 if name in worker.ticks_of:
                     sitting.tick(self.rules[name], self._draw)

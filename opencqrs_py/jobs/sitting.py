@@ -109,6 +109,11 @@ class Sitting:
         back = replace(run, status=RunStatus.RETRYING, due_at=self.now, owner="", token=run.token + 1)
         self.put(replace(back, attempt=run.attempt - 1))
 
+    def reserve(self, run: JobRun, node: str) -> None:
+        """Reserve a run for a node, as the one that it was reserved for is the same process."""
+        if run.reserved != node:
+            self._write(replace(run, reserved=node))
+
     def tick(self, rule: JobRule, draw: Callable[[], float]) -> None:
         """Record the ticks of a job that have come.
 

@@ -312,6 +312,67 @@ def test_a_run_here_that_cannot_begin_in_time_is_cancelled():
     assert (waited.status, waited.reason) == (RunStatus.CANCELLED, "it has waited for too long")
 
 
+class _Rejoined:
+    """A process whose leases end once its run has waited: it continues as another node."""
+
+    def __init__(self, waits) -> None:
+        self._waits = waits
+        self.ids = ["node"]
+
+    def __call__(self):
+        if len(self.ids) == 1 and self._waits():
+            self.ids.append("node-2")
+        alive = frozenset({self.ids[-1], "heir"})
+        return Company(self.ids[-1], "node", alive, {}, lambda: alive)
+
+
+def test_a_run_here_that_waits_for_others_survives_the_end_of_the_leases_of_its_process():
+    store, rule, reserved = InMemoryJobStore(), JobRule("job", meeting=Meeting(Overlap.QUEUE)), []
+
+    def call(*_):
+        reserved.extend(run.reserved for run in store.look().runs)
+
+    store.request(JobRun("other", "job", Trigger.MANUAL, store.look().now))
+    desk = JobDesk(store, {"job": rule})
+    (other,) = desk.attend(HEIR)
+    company = _Rejoined(lambda: any(run.queued for run in store.look().runs))
+    runner = _runner(store, call, rule, company)
+    store.request(JobRun("run", "job", Trigger.MANUAL, store.look().now, reserved=runner.node()))
+    with ThreadPoolExecutor(1) as threads:
+        ran = threads.submit(runner.run_here, "run")
+        _until(lambda: any(run.reserved == "node-2" for run in store.look().runs) or ran.done())
+        desk.finish(other, Ending(other.position))
+        done = ran.result(PATIENCE)
+    assert (done.status, done.reason, done.node, reserved) == (RunStatus.SUCCEEDED, "", "node", ["node-2"])
+
+
+def test_a_run_here_that_waits_for_its_next_attempt_survives_the_end_of_the_leases_of_its_process():
+    def call(context, _):
+        if context.attempt == 1:
+            raise RuntimeError("the attic is locked")
+
+    store, rule = InMemoryJobStore(), JobRule("job", back_off=FixedBackOff(0.0, 1))
+    company = _Rejoined(lambda: any(run.status is RunStatus.RETRYING for run in store.look().runs))
+    runner = _runner(store, call, rule, company)
+    store.request(JobRun("run", "job", Trigger.MANUAL, store.look().now, reserved=runner.node()))
+    done = runner.run_here("run")
+    assert (done.status, done.attempt, company.ids) == (RunStatus.SUCCEEDED, 2, ["node", "node-2"])
+
+
+def test_a_run_whose_caller_no_longer_waits_ends_with_the_leases_of_its_process():
+    store, rule = InMemoryJobStore(), JobRule("job")
+    runner = _runner(store, lambda *_: None, rule, _Rejoined(lambda: bool(store.look().runs)))
+    store.request(JobRun("run", "job", Trigger.MANUAL, store.look().now, reserved=runner.node()))
+    runner.start()
+    try:
+        _until(store.history)
+    finally:
+        runner.stop(PATIENCE)
+    assert [(run.status, run.reason) for run in store.history()] == [
+        (RunStatus.CANCELLED, "the process that was to run it has ended")
+    ]
+
+
 class _Away(InMemoryJobStore):
     """Cannot be written to for as often as ``times`` says."""
 
