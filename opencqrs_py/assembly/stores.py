@@ -63,9 +63,9 @@ def located(url: str, project: Path, place: str = _PLACE) -> str:
         from opencqrs_py.adapters.files.log import path_of_url  # noqa: PLC0415 only for files
 
         return path_of_url(url, project.resolve()).as_uri()
-    prefix = "sqlite:///"
-    path = url.removeprefix(prefix)
-    if not url.startswith(prefix) or not path or path.startswith((":memory:", "file:")) or Path(path).is_absolute():
+    scheme, _, path = url.partition("///")
+    file = sqlite_file(url)
+    if file is None or file.is_absolute():
         return url
     folder = project.resolve().as_posix()
     if (found := _OF_URLS.search(folder)) is not None:
@@ -74,7 +74,7 @@ def located(url: str, project: Path, place: str = _PLACE) -> str:
         )
         fix = "rename the folder, or write the full path of a file elsewhere: sqlite:////srv/events.db"
         raise EventStoreError("OCQ-301", what, place, fix)
-    return f"{prefix}{folder}/{path}"
+    return f"{scheme}///{folder}/{path}"
 
 
 def sqlite_file(url: str) -> Path | None:
