@@ -21,11 +21,14 @@ from opencqrs_py.engines.coordination import Coordinator, LeaseTiming
 from opencqrs_py.engines.runs import Engine, GroupRun
 from opencqrs_py.engines.spark import holds
 from opencqrs_py.engines.spark.engine import SparkEngine
+from opencqrs_py.engines.spark.holds import Hold
 from opencqrs_py.engines.spark.tasks import TaskRunner
+from opencqrs_py.engines.spark.turns import turns_within
 from opencqrs_py.engines.thread import ThreadEngine
 from opencqrs_py.model import Partition, ProcessorState, layout
 from opencqrs_py.model.choices import OnExhausted
-from opencqrs_py.processing import supervision
+from opencqrs_py.model.outcome import Origin, Outcome
+from opencqrs_py.processing import checkpointed, supervision
 from opencqrs_py.processing.ports import SystemClock
 from opencqrs_py.processing.recovery import Action, ExponentialBackOff, FixedBackOff, NoRetry
 
@@ -300,6 +303,21 @@ def test_a_task_has_one_partition_and_claims_and_releases_it(spark: Engines) -> 
     claims = [call for call in board.calls if call[0] == "claimed"]
     assert len(claims) == len([call for call in board.calls if call[0] == "released"])
     assert sorted(board.positions) == [*range(1, 41)]
+
+
+def test_a_task_whose_partition_was_taken_over_closes_it_and_does_not_flush(
+    spark: Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpointed, "_BEAT_SECONDS", 0)
+    board = Board()
+    world = spark.world(board, partitions=1).given(9)
+    (cursor,) = spark.tracker.claim(GROUP, layout(1), 0, "owner")
+    board.before[3] = lambda: spark.tracker.claim(GROUP, layout(1), 0, "another")
+    hold = Hold(world.processing, turns_within(world.processing.limits), SECONDS, lambda: True)
+    done = hold.run(Outcome(cursor))
+    assert done.failure is not None
+    assert done.failure.origin is Origin.FENCED
+    assert board.calls == [("claimed", "0/1", 0), ("closed", "0/1")]
 
 
 def test_tasks_of_participants_count_against_the_most_of_a_group_and_take_turns(spark: Engines) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from opencqrs_py.engines.spark.turns import Turns
 from opencqrs_py.engines.watching import HeadWatcher
-from opencqrs_py.model.outcome import Outcome
+from opencqrs_py.model.outcome import Origin, Outcome
 from opencqrs_py.model.progress import Cursor
 from opencqrs_py.processing.checkpointed import CheckpointedProcessor
 from opencqrs_py.processing.exceptions import one_line, raise_interrupt
@@ -96,7 +96,13 @@ class Hold:
 
 
 def _released(processor: CheckpointedProcessor, so_far: Outcome) -> Outcome:
-    """Have the participants flush, and store what they confirm; a failure of a step stays the outcome's."""
+    """Have the participants flush, and store what they confirm; a failure of a step stays the outcome's.
+
+    Where another processor has the partition, they are only closed: a flush would come between its own.
+    """
+    if so_far.failure is not None and so_far.failure.origin is Origin.FENCED:
+        processor.close()
+        return so_far
     cursor: Cursor = so_far.cursor
     released = processor.release(cursor)
     failure = so_far.failure
