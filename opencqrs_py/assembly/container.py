@@ -208,6 +208,7 @@ class ApplicationContainer(containers.DeclarativeContainer):
     )
     transactions = providers.ThreadSafeSingleton(transactions_on, database)
     job_store = providers.ThreadSafeSingleton(job_store_on, database, clock)
+    job_runners: providers.Provider[set[str]] = providers.ThreadSafeSingleton(set)
     job_selector = providers.ThreadSafeSingleton(SqlSelector, database)
     job_bell = providers.ThreadSafeSingleton(Bell)
     discovered = providers.Callable(

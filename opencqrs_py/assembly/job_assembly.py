@@ -96,6 +96,7 @@ class JobAssembly:
             self.configuration.settings.node.max_runs,
             self._on_spark(chosen),
             observer=observer,
+            runners=container.job_runners(),
         )
 
     def _mention_left(self, runs: Mapping[str, int]) -> None:

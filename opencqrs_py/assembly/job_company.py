@@ -22,16 +22,18 @@ def schedules_of(jobs: JobParts) -> dict[str, str]:
     return {name: job.rule.ticking.text for name, job in jobs.jobs.items()}
 
 
-def company_of(coordinator: Coordinator | None, name: str) -> Callable[[], Company | None]:
+def company_of(coordinator: Coordinator | None, name: str, runners: set[str]) -> Callable[[], Company | None]:
     """Return a function that returns this process among those that run jobs; ``None`` while it has no leases.
 
     Args:
         coordinator: What keeps the leases of this process; ``None``: no other process can see its jobs.
         name: How people know this process.
+        runners: Ids of those that run its jobs where no other process sees them; that of a new one is added.
     """
     if coordinator is None:
-        alone = uuid.uuid4().hex
-        return lambda: Company(alone, name, frozenset({alone}), {}, lambda: (alone,))
+        own = uuid.uuid4().hex
+        runners.add(own)
+        return lambda: Company(own, name, frozenset(runners), {}, lambda: tuple(runners))
 
     def company() -> Company | None:
         view, node = coordinator.view, coordinator.node
@@ -50,7 +52,7 @@ def alone(parts: JobParts, store: ControlStore | None, node: NodeSettings) -> It
     """
     name = node.name or node_name()
     coordinator = None if store is None else coordinator_for(store, node, LeaseTiming(), {}, {})
-    runner = JobRunner(parts, company_of(coordinator, name))
+    runner = JobRunner(parts, company_of(coordinator, name, parts.runners))
     if coordinator is None:
         with runner.following():
             yield runner

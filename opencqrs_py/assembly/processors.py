@@ -120,7 +120,7 @@ class Processors:
             self._bars = RebuildBars(each.run for each in led.values())
             schedules = {} if jobs is None else schedules_of(jobs)
             self.coordinator = coordinator_for(store, node, timing, runnable, engines, self._bars, schedules)
-        self.jobs = None if jobs is None else JobRunner(jobs, company_of(self.coordinator, self._name))
+        self.jobs = None if jobs is None else JobRunner(jobs, company_of(self.coordinator, self._name, jobs.runners))
         locked = {
             each.run.group: _locked(each, each.locks) for each in groups if each.locks is not None and each.starts
         }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from opencqrs_py.jobs.binding import BoundJob
@@ -65,6 +65,7 @@ class JobParts:
         most: How many runs the process has in hand at once, at least 1.
         on_spark: Makes attempts whose items are handled on Spark; ``None`` if none are.
         observer: Observes the ends of runs.
+        runners: Ids of the runners that share the store, if no other process can see it.
     """
 
     jobs: Mapping[str, BoundJob]
@@ -75,3 +76,4 @@ class JobParts:
     most: int = 4
     on_spark: MakeAttempt | None = None
     observer: RunObserver | None = None
+    runners: set[str] = field(default_factory=set)

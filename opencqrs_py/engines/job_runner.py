@@ -119,6 +119,7 @@ class JobRunner:
             letting_go = Thread(target=self._let_go, name="opencqrs-jobs-release", daemon=True)
             letting_go.start()
             letting_go.join(END_PATIENCE)
+        self._parts.runners.discard(self.node())
 
     def check(self) -> None:
         """Raise what has ended the thread that watches, if something has."""
@@ -215,6 +216,7 @@ class JobRunner:
         finally:
             ended.set()
             thread.join(END_PATIENCE)
+            self._parts.runners.discard(self.node())
 
     def _guarded(self) -> None:
         try:

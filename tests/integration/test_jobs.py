@@ -321,6 +321,30 @@ def test_j12_a_run_that_begins_cancels_one_of_a_process_that_runs_nothing_else(u
         assert second.result(60).status is RunStatus.SUCCEEDED
 
 
+@pytest.mark.parametrize("store", ["sqlite:///file:{}/log?vfs=memdb&uri=true", "file://{}/log.ndjson"])
+@pytest.mark.parametrize("second", ["run_job", "start"])
+def test_runs_that_no_other_process_sees_are_not_taken_from_each_other(store, second, monkeypatch, tmp_path):
+    head, _, slow = JOBS.partition('@job("note")')[0], *JOBS.partition('@job("slow")')[1:]
+    (tmp_path / "job_without_database.py").write_text(f'{head}@job("slow"){slow}')
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "job_without_database", raising=False)
+    jobs = __import__("job_without_database")
+    (tmp_path / "log.ndjson").touch()
+    settings = {"event-store.url": store.format(tmp_path), "event-handling.standard.processing.engine": "thread"}
+    with Application(settings, [jobs], tmp_path) as application, ThreadPoolExecutor(1) as threads:
+        try:
+            first = threads.submit(application.run_job, "slow")
+            until((tmp_path / "slow").exists)
+            if second == "start":
+                application.start(jobs=True)
+            else:
+                assert application.run_job("slow", timeout=5).status is RunStatus.SKIPPED
+            assert not first.done()
+        finally:
+            (tmp_path / "go").touch()
+        assert first.result(60).status is RunStatus.SUCCEEDED
+
+
 def test_a_paused_job_skips_its_ticks_and_still_runs_for_people(url, jobs, tmp_path):
     with made(url, jobs, tmp_path, **{"jobs.note.triggers.fixed-rate": "100ms"}) as application:
         application.jobs.pause("note", "holiday", by="ada")
