@@ -359,6 +359,7 @@ def test_a_fork_does_not_open_an_sqlite_file_that_its_parent_has_open(tmp_path):
     """SQLite would wait there for locks of threads that do not exist, or read what the parent overwrites."""
     writes = HANDLERS.replace("await asyncio.sleep(0)", "IN_HAND.set()\n    await asyncio.to_thread(FREED.wait)")
     writes += "\nfrom threading import Event as Signal\nIN_HAND, FREED = Signal(), Signal()\n"
+    writes += "import concurrent.futures.thread\n"  # whose hooks for forks are not to come while the process forks
     ends = f"assert host_handlers.IN_HAND.wait(60)\n{REPORTS.partition('more =')[0]}"
     ends += f"""
 os.write(ask, b" ")
@@ -394,6 +395,7 @@ for worker in range(3):
     assert os.waitpid(child, 0)[1] == 0
 status = application.status()[0]
 print(status.head, status.lag)
+application.stop()
 """
     done = hosted(tmp_path, ends, starts="")
     assert (done.returncode, done.stdout, done.stderr) == (0, "13 0\n", "")
