@@ -364,8 +364,9 @@ class SupervisedPartition:
     def _next_wait(self, failure: Failure) -> float | None:
         if self._action_for(failure, exhausted=False) is not Action.RETRY:
             return None
-        if self._event_waits is None:
-            self._event_waits = self._waits_of(_position(failure))
+        known = self._record.position if self._record is not None else failure.position
+        if self._event_waits is None or known != failure.position:  # one before it fails now, which has its own
+            self._event_waits, self._retries = self._waits_of(_position(failure)), 0
         wait = next(self._event_waits, None)
         self._retries += wait is not None
         return wait

@@ -180,6 +180,13 @@ def test_each_event_has_its_own_attempts() -> None:
     assert supervised.fails(failure(position=14)) == [(Action.SKIP, 0)]
 
 
+def test_an_event_before_one_that_has_failed_has_its_own_attempts() -> None:
+    supervised = Supervised(FixedBackOff(2, 1))
+    assert supervised.fails(failure(position=14)) == [(Action.RETRY, 2)]
+    assert supervised.fails(failure(position=11)) == [(Action.RETRY, 2)]
+    assert supervised.fails(failure(position=11)) == [(Action.SKIP, 0)]
+
+
 def test_an_event_that_is_given_up_ends_the_failure_and_that_is_no_recovery() -> None:
     supervised = Supervised(NoRetry())
     supervised.fails(failure())
