@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 import pytest
@@ -235,6 +235,27 @@ def test_the_participant_of_the_how_to_confirms_what_it_has_written(
     assert (partition["position"], partition["checkpoint"]["mode"]) == (1_200, "deferred")
     decided = json.loads(opencqrs("conditions", "--format", "json"))
     assert [each["choice"] for each in decided if each["subject"] == "checkpointing.mode"] == ["deferred"]
+
+
+def test_the_participant_of_the_how_to_overwrites_nothing_and_syncs_all_that_it_has_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A position is asked for again when the event after it has failed and the partition is released."""
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda handle: synced.append(os.fstat(handle).st_size))
+    monkeypatch.chdir(tmp_path)
+    page = next(block for block in blocks(DOCS / "how-to" / "self-checkpointing.md") if block.title == "handlers.py")
+    names: dict[str, Any] = {"__name__": "archive_of_the_page"}
+    exec(page.text, names)
+    archive, partition = names["Archive"](), Partition(1, 0)
+    archive.on_partition_claimed(partition, 0, None)
+    for positions in (range(1, 9), (9,), (9,)):
+        archive.lines[partition] += [json.dumps({"position": position}) for position in positions]
+        assert archive.on_partition_released(partition, 8) == 8
+    files = list((tmp_path / "archive").iterdir())
+    written = [json.loads(line)["position"] for file in files for line in file.read_text("utf-8").splitlines()]
+    assert sorted(written) == [*range(1, 10), 9]
+    assert sorted(synced) == sorted(file.stat().st_size for file in files)
 
 
 def _without_surroundings(messages: str) -> list[str]:
