@@ -7,9 +7,9 @@ import os
 import sqlite3
 import stat
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from copy import copy
+from functools import partial
 from pathlib import Path
 from threading import Lock, get_ident
 from typing import Any
@@ -61,7 +61,7 @@ class SqliteFile(FileGuard):
         self._path: Path | None = None
         self._identity: _Identity | None = None
         self._beside: tuple[Path, ...] = ()
-        self._unusable: DatabaseFileError | None = None  # why; other connections would not notice that
+        self._unusable: Callable[[], DatabaseFileError] | None = None  # why; other connections would not notice that
 
     @property
     @override
@@ -160,7 +160,7 @@ class SqliteFile(FileGuard):
         except OSError:  # the database meets it as well, and explains it
             return
         if self._unusable is not None:
-            raise copy(self._unusable)
+            raise self._unusable()
         if (found.st_dev, found.st_ino) != self._identity:
             raise _another(self._path)
         if connection is not None:
@@ -178,7 +178,7 @@ class SqliteFile(FileGuard):
         if self._holder != get_ident():  # else it is forked within a transaction, which ends in both processes
             self._free, self._holder = Lock(), None
         if self._identity in FILES_OF_PARENT and self._path is not None:
-            self._unusable = _of_parent(self._path)
+            self._unusable = partial(_of_parent, self._path)
 
     def _refuse_that_of_parent(self) -> None:
         """Raise in a fork if the parent has the file open, before SQLite opens it here."""
@@ -197,8 +197,8 @@ class SqliteFile(FileGuard):
             if seen[number] is None:
                 seen[number] = found[number]
             elif seen[number] != found[number]:
-                self._unusable = _lost(path)
-                raise self._unusable
+                self._unusable = partial(_lost, path)
+                raise self._unusable()
 
 
 _Identity = tuple[int, int]
