@@ -340,7 +340,7 @@ class SupervisedPartition:
         if failure.position is None:
             return self._record
         now = self._clock.now()
-        before = self._record if self._record is not None and self._record.position == failure.position else None
+        before = self._known(failure)
         if before is not None and failure.held:
             return replace(before, first_error=before.first_error or str(failure), last_error=str(failure))
         return FailureRecord(
@@ -357,6 +357,10 @@ class SupervisedPartition:
             else (now + timedelta(seconds=wait)).isoformat(timespec="milliseconds"),
         )
 
+    def _known(self, failure: Failure) -> FailureRecord | None:
+        """Return the record of earlier failures of the same event, ``None`` if there is none."""
+        return self._record if self._record is not None and self._record.position == failure.position else None
+
     def _action_for(self, failure: Failure, *, exhausted: bool) -> Action:
         wanted = {"on_exhausted": self._on_exhausted, "on_undecodable": self._on_undecodable}
         return action_for(failure, exhausted=exhausted, **wanted)
@@ -364,8 +368,7 @@ class SupervisedPartition:
     def _next_wait(self, failure: Failure) -> float | None:
         if self._action_for(failure, exhausted=False) is not Action.RETRY:
             return None
-        known = self._record.position if self._record is not None else failure.position
-        if self._event_waits is None or known != failure.position:  # one before it fails now, which has its own
+        if self._event_waits is None or self._known(failure) is None:  # one before it, too, has waits of its own
             self._event_waits, self._retries = self._waits_of(_position(failure)), 0
         wait = next(self._event_waits, None)
         self._retries += wait is not None
