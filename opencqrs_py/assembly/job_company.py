@@ -28,12 +28,11 @@ def company_of(coordinator: Coordinator | None, name: str, runners: set[str]) ->
     Args:
         coordinator: What keeps the leases of this process; ``None``: no other process can see its jobs.
         name: How people know this process.
-        runners: Ids of those that run its jobs where no other process sees them; that of a new one is added.
+        runners: Ids of those that run its jobs now, if no other process can see these.
     """
     if coordinator is None:
         own = uuid.uuid4().hex
-        runners.add(own)
-        return lambda: Company(own, name, frozenset(runners), {}, lambda: tuple(runners))
+        return lambda: Company(own, name, frozenset({own, *runners}), {}, lambda: {own, *runners})
 
     def company() -> Company | None:
         view, node = coordinator.view, coordinator.node

@@ -65,7 +65,7 @@ class JobParts:
         most: How many runs the process has in hand at once, at least 1.
         on_spark: Makes attempts whose items are handled on Spark; ``None`` if none are.
         observer: Observes the ends of runs.
-        runners: Ids of the runners that share the store, if no other process can see it.
+        runners: Ids of those that run jobs of the same store in this process now.
     """
 
     jobs: Mapping[str, BoundJob]

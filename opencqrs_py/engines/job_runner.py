@@ -88,6 +88,7 @@ class JobRunner:
 
     def start(self) -> None:
         """Start following schedules and running requested jobs."""
+        self._appear()
         company = self._company()
         if company is not None:
             self._request_starts(company)
@@ -119,7 +120,7 @@ class JobRunner:
             letting_go = Thread(target=self._let_go, name="opencqrs-jobs-release", daemon=True)
             letting_go.start()
             letting_go.join(END_PATIENCE)
-        self._parts.runners.discard(self.node())
+        self._parts.runners.difference_update(self._ids)
 
     def check(self) -> None:
         """Raise what has ended the thread that watches, if something has."""
@@ -208,6 +209,7 @@ class JobRunner:
     @contextmanager
     def following(self) -> Iterator[None]:
         """Follow runs on the thread of the caller, in a process in which this runner is not started."""
+        self._appear()
         ended = Signal()
         thread = Thread(target=self._follow_until, args=(ended,), name="opencqrs-jobs", daemon=True)
         thread.start()
@@ -216,7 +218,12 @@ class JobRunner:
         finally:
             ended.set()
             thread.join(END_PATIENCE)
-            self._parts.runners.discard(self.node())
+            self._parts.runners.difference_update(self._ids)
+
+    def _appear(self) -> None:
+        """Let the other runners of this process know that what this one has in hand is not abandoned."""
+        if node := self.node():
+            self._parts.runners.add(node)
 
     def _guarded(self) -> None:
         try:
