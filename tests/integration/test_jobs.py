@@ -331,14 +331,15 @@ def test_runs_that_no_other_process_sees_are_not_taken_from_each_other(store, se
     jobs = __import__("job_without_database")
     (tmp_path / "log.ndjson").touch()
     settings = {"event-store.url": store.format(tmp_path), "event-handling.standard.processing.engine": "thread"}
-    with Application(settings, [jobs], tmp_path) as application, ThreadPoolExecutor(1) as threads:
+    with Application(settings, [jobs], tmp_path) as application, ThreadPoolExecutor(2) as threads:
         try:
             first = threads.submit(application.run_job, "slow")
             until((tmp_path / "slow").exists)
             if second == "start":
                 application.start(jobs=True)
             else:
-                assert application.run_job("slow", timeout=5).status is RunStatus.SKIPPED
+                skipped = threads.submit(application.run_job, "slow")
+                assert skipped.result(60).status is RunStatus.SKIPPED
             assert not first.done()
         finally:
             (tmp_path / "go").touch()
