@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from threading import Condition, Thread
+from threading import Condition, RLock, Thread
 
 from opencqrs_py.control.hearing import Hearing
 from opencqrs_py.control.ports import ControlStore, Notices
@@ -90,6 +90,7 @@ class Coordinator:
         self._stopping = False
         self._left = False
         self._changed = Condition()
+        self._once = RLock()  # of leaving; a signal may stop within a stop
         self._threads = [
             Thread(target=self._guarded, args=(work,), name=f"opencqrs-{name}", daemon=True)
             for name, work in (
@@ -143,12 +144,17 @@ class Coordinator:
             self._changed.notify_all()
 
     def leave(self) -> None:
-        """Release all leases, after the engines have stopped. If that takes long, it continues in the background."""
-        try:
-            self._leaving.start()
-        except RuntimeError:  # Python is about to end, and starts no more threads
-            self._leave()
-        else:
+        """Release all leases, after the engines have stopped. If that takes long, it continues in the background.
+
+        Threads that stop the same application at the same time may all call this; one releases, all wait.
+        """
+        with self._once:
+            if self._leaving.ident is None and not self._left:
+                try:
+                    self._leaving.start()
+                except RuntimeError:  # Python is about to end, and starts no more threads
+                    self._leave()
+        if self._leaving.ident is not None:
             self._leaving.join(END_PATIENCE)
 
     def lingering(self) -> list[Thread]:

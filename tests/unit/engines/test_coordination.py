@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from itertools import count
 from queue import Empty, SimpleQueue
-from threading import Semaphore
+from threading import RLock, Semaphore
 from threading import enumerate as threads
 
 import pytest
@@ -673,6 +674,43 @@ def test_a_node_leaves_also_when_python_starts_no_thread_any_more(world, monkeyp
 
     monkeypatch.setattr(a._leaving, "start", refuse)
     a.leave()
+    assert world.store.view().nodes == ()
+
+
+class Arrivals:
+    """A lock that tells who wants it."""
+
+    def __init__(self) -> None:
+        self.arrived = Semaphore(0)
+        self._lock = RLock()
+
+    def __enter__(self) -> None:
+        self.arrived.release()
+        self._lock.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.release()
+
+
+def test_two_threads_that_stop_a_node_at_once_leave_once(world, monkeypatch):
+    a, once = world.node("a"), Arrivals()
+    a.join()
+    start, starts, left, leave = a._leaving.start, [], [], world.store.leave
+
+    def start_when_both_are_there() -> None:
+        starts.append(1)
+        assert once.arrived.acquire(timeout=60)
+        assert once.arrived.acquire(timeout=60)
+        start()
+
+    monkeypatch.setattr(a, "_once", once)
+    monkeypatch.setattr(a._leaving, "start", start_when_both_are_there)
+    monkeypatch.setattr(world.store, "leave", lambda node: (left.append(node), leave(node)))
+    with ThreadPoolExecutor() as threads:
+        for stopping in [threads.submit(a.leave), threads.submit(a.leave)]:
+            stopping.result(60)
+    a.leave()
+    assert (len(starts), left) == (1, [a.node.id])
     assert world.store.view().nodes == ()
 
 
