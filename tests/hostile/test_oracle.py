@@ -99,12 +99,13 @@ def test_the_quick_lane_leaves_nothing_out(what: str) -> None:
     assert seen(quick_lane()) == seen(all_combinations())
 
 
-def test_the_whole_tries_each_attack_on_spark_on_each_database_and_with_each_kind() -> None:
+@pytest.mark.parametrize("engine", ["hand", "thread", "spark"])
+def test_the_whole_tries_each_attack_on_each_database_and_with_each_kind(engine: str) -> None:
     tried = {(one.attack.name, what) for one in all_combinations() for what in (one.database, one.kind)
-             if one.engine == "spark"}  # fmt: skip
+             if one.engine == engine}  # fmt: skip
     assert tried == {
         (attack.name, what)
         for attack in ATTACKS
-        if "spark" in attack.engines
+        if engine in attack.engines
         for what in (*attack.databases, *attack.kinds)
     }

@@ -20,7 +20,8 @@ _SPREAD = 10
 _ON_SPARK = 41
 """In the quick lane, every so many attacks are also tried on Spark."""
 
-_WHOLE_ON_SPARK = 7
+_WHOLE = 7
+"""Every so many attacks are tried in all combinations on each engine."""
 
 _SCHEMA = "our_log"
 _IN_SCHEMA = 58
@@ -48,9 +49,10 @@ class Combination:
 
 
 def all_combinations() -> list[Combination]:
-    """Return the full product by hand and on threads, and a part of it on Spark, whose workers do the same as threads.
+    """Return the full product by hand, and a part of it on threads and on Spark, where the same code runs.
 
     There each attack is tried on each database and with each kind of handler, and every seventh in all combinations.
+    What does not run by hand is tried in full on threads.
     """
     return [*(one for n, attack in enumerate(ATTACKS) for one in _of(attack) if _belongs(n, one)), *_in_a_schema()]
 
@@ -72,9 +74,9 @@ def as_parameters(combinations: Sequence[Combination]) -> list[Any]:
 
 def _belongs(number: int, one: Combination) -> bool:
     """Return whether a combination of the attack of this number belongs to the whole."""
-    if one.engine != "spark" or number % _WHOLE_ON_SPARK == 0:
+    databases, engines, kinds = one.attack.databases, one.attack.engines, one.attack.kinds
+    if number % _WHOLE == 0 or one.engine == ("hand" if "hand" in engines else "thread"):
         return True
-    databases, kinds = one.attack.databases, one.attack.kinds
     place, kind = databases.index(one.database), kinds.index(one.kind)
     turn = kind + number  # each kind on the next database, and if there are fewer kinds, each database once
     return place == turn % len(databases) or (len(databases) > len(kinds) and kind == place % len(kinds))
