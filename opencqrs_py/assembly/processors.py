@@ -110,6 +110,7 @@ class Processors:
         self._store = store
         self._shared = frozenset(group.run.group for group in groups if group.shared)
         self._registered = Registered()
+        self._announced: set[GroupPartition] = set()
         led = {each.run.group: each for each in groups if each.led}
         runnable = {name: runnable_of(each.run, each.life_cycle, starts=each.starts) for name, each in led.items()}
         engines = {name: each.engine for name, each in led.items()}
@@ -301,12 +302,20 @@ class Processors:
             for key in self._keys(group)
             if self._wanted_of(key) is not Wanted.STOPPED  # what a command has paused continues after it
         }
+        pending = self._registered.pending() if head else set()
+        missing = (waited_for - there) | pending
         done = {
             GroupPartition(status.group, status.partition)
-            for status in (self._known() if waited_for - there else ())
+            for status in (self._known(shared=not pending) if missing else ())
             if status.position >= head or status.state is ProcessorState.FAILED
         }
-        return waited_for <= there | done
+        self._log_pending(pending - done)
+        return missing <= done
+
+    def _log_pending(self, pending: set[GroupPartition]) -> None:
+        for key in sorted(pending - self._announced):
+            logger.info("waiting until %s has caught up, which its controller may still start", key)
+        self._announced |= pending
 
     def _mine(self) -> list[SupervisedPartition]:
         """Return the partitions that this process has now; of groups that are not shared also those that it had."""

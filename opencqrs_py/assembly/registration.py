@@ -35,6 +35,11 @@ class ProcessorHandle:
         self._closed = False
 
     @property
+    def key(self) -> GroupPartition:
+        """The group and the partition."""
+        return self._key
+
+    @property
     def group(self) -> str:
         """The processing group."""
         return self._key.group
@@ -98,12 +103,17 @@ class Registered:
 
     def __init__(self) -> None:
         self._handles: list[ProcessorHandle] = []
-        self._controllers: list[ProcessorController] = []
+        self._controllers: dict[ProcessorHandle, ProcessorController] = {}
 
     @property
     def is_running(self) -> bool:
         """Whether a controller may still start its partition."""
-        return any(controller.is_running for controller in self._controllers)
+        return any(controller.is_running for controller in self._controllers.values())
+
+    def pending(self) -> set[GroupPartition]:
+        """Return the partitions that do not run here and that their controllers may still start."""
+        found = self._controllers.items()
+        return {handle.key for handle, controller in found if not handle.is_running and controller.is_running}
 
     def register(
         self,
@@ -122,13 +132,13 @@ class Registered:
             self._handles.append(ProcessorHandle(key, engine))
             controller = _controller_of(registration, self._handles[-1], settings)
             if controller is not None:
-                self._controllers.append(controller)
+                self._controllers[self._handles[-1]] = controller
 
     def stop(self) -> None:
         """End all controllers, whatever one of them raises. None starts anything afterwards."""
         for handle in self._handles:
             handle.close()
-        for controller in self._controllers:
+        for controller in self._controllers.values():
             try:
                 controller.stop()
             except BaseException as error:

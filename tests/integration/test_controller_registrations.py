@@ -183,6 +183,42 @@ def test_a_run_until_caught_up_ends_when_what_runs_is_there(make, project):
     assert positions(application) == [10, 10]
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_run_until_caught_up_waits_for_what_controllers_start_later(make, project, engine, caplog):
+    project.CONTENT["begins"] = False
+    application = make(engine)
+    add_events(application, *range(10))
+    caplog.set_level("INFO", "opencqrs")
+    with ThreadPoolExecutor() as threads:
+        run = threads.submit(application.run, until_caught_up=True)
+        wait_until(lambda: run.done() or caplog.text.count("which its controller may still start") == 2)
+        project.HANDLES[0][0].start()
+        wait_until(lambda: run.done() or positions(application)[0] == 10)
+        project.HANDLES[0][0].stop()  # nobody waits for what has caught up
+        project.HANDLES[1][0].start()
+        assert not run.result(SECONDS).failed
+    assert positions(application) == [10, 10]
+    assert caplog.text.count("waiting until seen 0/2 has caught up, which its controller may still start") == 1
+
+
+def test_a_run_until_caught_up_does_not_wait_for_what_its_controller_has_given_up(make, project):
+    project.CONTENT["begins"] = False
+    application = make()
+    add_events(application, *range(10))
+    with ThreadPoolExecutor() as threads:
+        run = threads.submit(application.run, until_caught_up=True)
+        wait_until(lambda: len(project.CONTROLLERS) == 2)
+        project.HANDLES[0][0].start()
+        project.CONTROLLERS[1].is_running = False
+        assert not run.result(SECONDS).failed
+    assert positions(application)[0] == 10
+
+
+def test_a_run_of_an_empty_log_does_not_wait_for_what_controllers_may_start(make, project):
+    project.CONTENT["begins"] = False
+    assert not make().run(until_caught_up=True).failed
+
+
 def test_a_run_without_controllers_goes_on_with_what_was_started(make, project):
     project.CONTENT["controls"] = False
     application = make()
