@@ -238,12 +238,12 @@ def test_the_last_one_that_starts_a_partition_has_it(make, project):
     first = make()
     add_events(first, *range(5))
     first.start()
-    handle, _ = project.HANDLES[0]
+    handles = [handle for handle, _ in project.HANDLES.values()]
     second = make()
     second.start()
     add_events(second, *range(5, 10))
     wait_until(lambda: positions(second) == [10, 10])
-    wait_until(lambda: not handle.is_running)
+    wait_until(lambda: not any(handle.is_running for handle in handles))
     assert positions(first) == [10, 10]
     assert first._life.processors.running() == {}
     assert first.health().healthy
