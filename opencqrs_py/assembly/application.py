@@ -29,8 +29,9 @@ from opencqrs_py.assembly.reading import events_rule
 from opencqrs_py.assembly.shared_spark import SharedSpark
 from opencqrs_py.assembly.status import GroupStatus, RunResult
 from opencqrs_py.assembly.stores import mapping_of
-from opencqrs_py.config import Configuration, EffectiveGroup, load
+from opencqrs_py.config import Configuration, ConfigurationWarning, EffectiveGroup, load
 from opencqrs_py.errors import AssemblyError, ExplainedError
+from opencqrs_py.model.naming import letters_and_digits
 from opencqrs_py.model.progress import PartitionStatus, Skip
 from opencqrs_py.model.properties import locked_cached_property
 from opencqrs_py.processing.notices import NO_OBSERVER, Observer, Observers
@@ -74,6 +75,7 @@ class Application:
         project: Folder that relative database files are seen from.
         spark: A Spark session of the program's own, for the groups that run on Spark. It is left open at the end.
             Without one, the session that is active in the process is used, else one is opened as settings say.
+        log_warnings: Whether what ``configuration.warnings`` has at first is logged; not if the caller shows it.
 
     Raises:
         ConfigurationErrors: With all that is wrong in the settings.
@@ -87,6 +89,8 @@ class Application:
         handlers: UserModules | Sequence[ModuleType | Any] = (),
         project: Path | str = ".",
         spark: Session | None = None,
+        *,
+        log_warnings: bool = True,
     ) -> None:
         self.project = Path(project).resolve()
         _check_arguments(settings, handlers)
@@ -107,6 +111,8 @@ class Application:
         spark_of_all = SharedSpark(loaded.settings.spark, self.blueprint, self.project.name, spark)
         pool_size = loaded.settings.database.pool_size
         self._life = Lifecycle(self.blueprint, pool_size, spark_of_all, self._forget_parts)
+        if log_warnings:
+            _log_each(loaded.warnings)
 
     def __enter__(self) -> Self:
         return self
@@ -125,6 +131,7 @@ class Application:
         overrides: Sequence[str] = (),
         environ: Mapping[str, str] | None = None,
         spark: Session | None = None,
+        log_warnings: bool = True,
     ) -> Self:
         """Find the handlers and settings of a project folder.
 
@@ -134,9 +141,11 @@ class Application:
             overrides: ``key=value`` pairs that win over everything else.
             environ: Environment variables; ``None`` for the process's own.
             spark: A Spark session of the program's own.
+            log_warnings: Whether what ``configuration.warnings`` has at first is logged; not if the caller shows it.
         """
         found = read_project(Path(path).resolve(), profiles=profiles, overrides=overrides, environ=environ)
-        application = cls(found.configuration, modules_in(found.scan, found.named_at), found.folder, spark)
+        modules = modules_in(found.scan, found.named_at)
+        application = cls(found.configuration, modules, found.folder, spark, log_warnings=log_warnings)
         application._scan = found.scan
         return application
 
@@ -170,13 +179,11 @@ class Application:
         if self._scan is not None:
             self._scan.check(self.project)
         found = self.blueprint.discover()
-        known = set(self.configuration.warnings)
+        known = set(map(_said, self.configuration.warnings))
         events = events_of(found.jobs, self.blueprint.job_triggers)
         places = {**found.places, **{each.group: each.place for each in events}}
         self.configuration = self.configuration.for_code(places, {job.name: job.place for job in found.jobs})
-        for warning in (*self.configuration.warnings, *found.warnings):
-            if warning not in known:
-                _log.warning("%s", warning)
+        _log_each(each for each in (*self.configuration.warnings, *found.warnings) if _said(each) not in known)
         of_handlers = (replace(self.configuration.group(name), name=name) for name in found.places)
         of_jobs = (
             group_of(each, self.configuration.group(each.group), enabled=self.configuration.job(each.job).enabled)
@@ -638,6 +645,18 @@ def _check_arguments(settings: object, handlers: object) -> None:
         return
     if isinstance(handlers, str) or not isinstance(handlers, Iterable):
         raise TypeError(f"handlers are a list of modules, functions and classes, got {handlers!r}; write handlers=[…]")
+
+
+def _log_each(warnings: Iterable[ConfigurationWarning]) -> None:
+    """Log warnings, also if ``logging.config`` has disabled the logger since it was made."""
+    enable_loggers()
+    for warning in warnings:
+        _log.warning("%s", warning)
+
+
+def _said(warning: ConfigurationWarning) -> tuple[str, str]:
+    """Return what a warning says; once code is known, its names are spelled as there."""
+    return warning.code, letters_and_digits(warning.what)
 
 
 def _starts(life_cycle: LifeCycleSettings) -> bool:

@@ -73,7 +73,9 @@ class ProjectOptions:
         except OSError as error:
             what = f"the current folder cannot be found ({error.strerror}): it was deleted or replaced; cd to it again"
             raise click.UsageError(what) from None
-        application = Application.from_project(folder, profiles=self.profiles, overrides=self.overrides)
+        application = Application.from_project(
+            folder, profiles=self.profiles, overrides=self.overrides, log_warnings=False
+        )
         click.get_current_context().call_on_close(application.stop)
         if logs and application.configuration.settings.logging.format is LogFormat.JSON:
             write_json_lines()

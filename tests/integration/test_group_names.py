@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -117,6 +118,28 @@ def test_a_configured_group_without_handlers_is_warned_of_when_the_handlers_are_
     assert [group.name for group in application.groups] == ["book-catalog"]
     (warning,) = application.configuration.warnings
     assert (warning.code, warning.fix) == ("OCQ-117", "did you mean book-catalog?")
+
+
+def test_warnings_of_the_settings_are_logged_once(make, tmp_path, caplog):
+    (tmp_path / "aplication.yaml").write_text("opencqrs.node.name: here\n")
+    settings = {
+        **THREAD,
+        f"{GROUP}.BookCatalog.retry.on-exhausted": "skip",
+        f"{GROUP}.book-katalog.fetch.subject": "/x",
+    }
+    application = Application(settings, [make("NAME")], tmp_path)
+    assert "aplication.yaml" in caplog.text
+    add_events(application, 1)
+    application.run(until_caught_up=True)
+    once = {"OCQ-117": 1, "OCQ-121": 1, "OCQ-125": 1}
+    assert {code: caplog.text.count(code) for code in once} == once
+
+
+def test_warnings_of_the_settings_are_logged_although_logging_was_configured_since_the_import(make, tmp_path, caplog):
+    (tmp_path / "aplication.yaml").write_text("opencqrs.node.name: here\n")
+    logging.getLogger("opencqrs.settings").disabled = True  # as ``logging.config`` does by default
+    Application(THREAD, [make("NAME")], tmp_path)
+    assert caplog.text.count("OCQ-125") == 1
 
 
 def test_groups_to_start_may_be_named_in_every_spelling(make, tmp_path):

@@ -297,6 +297,21 @@ def test_settings_beside_modules_that_nothing_reads_are_warned_of(folder, place)
     assert imported.configuration.settings.node.name == "there"
 
 
+def test_a_program_and_a_command_report_each_warning_of_a_project_once(folder, caplog):
+    folder.write("handled.py", HANDLER.format("'a'", "a"))
+    folder.write("application-prod.yaml", "opencqrs.event-handling.groups.b.fetch.subject: /b\n")
+    once = {"OCQ-529": 1, "OCQ-119": 1, "OCQ-117": 1}
+    overrides = ["discovery.exclude=nothing", "event-handling.groups.b.fetch.subject=/b"]
+    given = [each for override in overrides for each in ("--set", override)]
+    for command in ("status", "conditions", "health", "config"):
+        printed = folder.run(command, "--profile", "prdo", *given).err
+        assert {code: printed.count(code) for code in once} == once
+    with Application.from_project(folder.path, profiles=["prdo"], overrides=overrides) as application:
+        assert groups(application) == ["a"]
+        application.run(until_caught_up=True)
+    assert {code: caplog.text.count(code) for code in once} == once
+
+
 def test_conditions_list_modules_what_is_passed_over_and_the_handlers(folder):
     folder.write("listed.py", HANDLER.format("'a'", "a") * 2)
     folder.write("tool.py", "print()\n")
