@@ -124,7 +124,7 @@ section or list may be JSON. An empty variable counts as unset.
 
 
 _PAGE_FOOT = f"""\
-`{INLINE_JSON}` can hold any number of settings as one JSON object.
+`{INLINE_JSON}` can hold any number of settings as one JSON object, in the environment, in `.env` or as a secret.
 """
 
 

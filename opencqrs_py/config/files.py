@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from opencqrs_py.config.entries import Entry, Layer, LayerKind, Origin, OriginKind, text_items
+from opencqrs_py.config.inline_json import variable_layers
 from opencqrs_py.config.keys import is_ours
 from opencqrs_py.config.placeholders import resolved_items
 from opencqrs_py.config.problems import MOST_BYTES, Code, Findings
@@ -248,7 +249,7 @@ def _secret_layers(folder: Path, shown: str, findings: Findings) -> list[Layer]:
         elif is_ours(parts[0]):
             fix = "check its rights and encoding"
             findings.error(Code.FILE_UNREADABLE, "the secret cannot be read as text", origin, fix)
-    return [Layer(LayerKind.FILE, tuple(by_key)), Layer(LayerKind.VARIABLES, tuple(by_variable))]
+    return [Layer(LayerKind.FILE, tuple(by_key)), *variable_layers(by_variable, findings)]
 
 
 def is_there(path: Path) -> bool:

@@ -351,7 +351,7 @@ def split_key(key: str) -> tuple[str, ...]:
 
 def is_ours(name: str) -> bool:
     """Return whether the variable ``name`` claims to be a setting of this package."""
-    return _OURS.match(name) is not None and name.upper() != INLINE_JSON
+    return _OURS.match(name) is not None
 
 
 def spellings_of_variable(name: str, prefix_length: int = len(PREFIX)) -> Iterator[Spelling]:

@@ -22,8 +22,9 @@ from pydantic_settings import InitSettingsSource, PydanticBaseSettingsSource
 from typing_extensions import override
 
 from opencqrs_py.config.binding import Binder, Merged
-from opencqrs_py.config.entries import Entry, Layer, LayerKind, Nothing, Origin, OriginKind, keys_layer, parsed_json
+from opencqrs_py.config.entries import Entry, Layer, LayerKind, Nothing, Origin, OriginKind, keys_layer
 from opencqrs_py.config.files import FileReader, FileStack, is_there
+from opencqrs_py.config.inline_json import inline_entries, variable_layers
 from opencqrs_py.config.keys import HOLDERS, INLINE_JSON, FreeNames, index_of
 from opencqrs_py.config.placeholders import Lookup, resolved_items
 from opencqrs_py.config.problems import Code, Findings
@@ -127,24 +128,15 @@ class ArgumentSource(LayeredSource):
 
 
 class InlineJsonSource(LayeredSource):
-    """``OPENCQRS_APPLICATION_JSON``; its keys may be dotted, and leave ``opencqrs`` out."""
+    """The environment variable ``OPENCQRS_APPLICATION_JSON``."""
 
     @override
     def layers(self) -> list[Layer]:
         name = next((name for name in self.given.environ if name.upper() == INLINE_JSON), "")
-        if not self.given.environ.get(name, "").strip():
+        if not name:
             return []
-        origin = Origin(OriginKind.VARIABLE, name)
-        try:
-            content = parsed_json(self.given.environ[name])
-        except ValueError as error:
-            what, fix = f"{name} {error}", "correct the JSON"
-        else:
-            if isinstance(content, Mapping):
-                return [keys_layer(content, origin)]
-            what, fix = f"{name} holds no JSON object", 'write it like {"event-handling": {"groups": {}}}'
-        self.findings.error(Code.WRONG_SHAPE, what, origin, fix)
-        return []
+        variable = Entry((name,), self.given.environ[name], Origin(OriginKind.VARIABLE, name))
+        return [Layer(LayerKind.KEYS, tuple(inline_entries(variable, self.findings)))]
 
 
 class EnvironmentSource(LayeredSource):
@@ -169,7 +161,7 @@ class DotenvSource(LayeredSource):
         if ".env" not in self.given.reader.names_in(self.given.project) or is_there(file / "pyvenv.cfg"):
             return []  # none, or that of ``python -m venv .env``
         text = self.given.reader.text(file)
-        return [] if text is None else [Layer(LayerKind.VARIABLES, tuple(self._entries(file.name, text)))]
+        return [] if text is None else variable_layers(self._entries(file.name, text), self.findings)
 
     def _entries(self, file: str, text: str) -> Iterator[Entry]:
         from dotenv.parser import parse_stream  # noqa: PLC0415 most projects have no such file

@@ -11,6 +11,7 @@ BOOKS = """
             life-cycle: {partitions: 2}
 """
 PREFIX = "OPENCQRS__EVENT_HANDLING__GROUPS__"
+JSON = "OPENCQRS_APPLICATION_JSON"
 
 
 @pytest.mark.parametrize(
@@ -165,6 +166,30 @@ def test_broken_json_is_reported_with_variable_and_setting(project, name, text, 
     assert error.code == "OCQ-107"
     assert said in error.what
     assert error.where == f"environment variable {name}"
+
+
+@pytest.mark.parametrize(
+    ("name", "where"),
+    [(".env", ".env:1"), (f"s/{JSON}", f"secret file s/{JSON}"), (f"s/{JSON.lower()}", "secret file")],
+)
+@pytest.mark.parametrize(
+    ("text", "code", "said"),
+    [
+        ("{", "OCQ-107", "holds broken JSON"),
+        ("[]", "OCQ-107", "holds no JSON object"),
+        ('{"spark": {"mastr": "hunter2"}}', "OCQ-103", "there is no setting spark.mastr"),
+    ],
+)
+def test_json_in_other_places_of_variables_is_checked_as_that_of_the_environment(
+    project, name, where, text, code, said
+):
+    error = project.write(name, f"{JSON}={text}" if name == ".env" else text).error(
+        overrides=["config.import=optional:s"]
+    )
+    assert error.code == code
+    assert said in error.what
+    assert error.where.startswith(where)
+    assert "hunter2" not in str(error)
 
 
 @pytest.mark.parametrize(

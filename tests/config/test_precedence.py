@@ -8,6 +8,7 @@ from opencqrs_py.config import OriginKind, pinned
 
 KEY = "event-handling.standard.fetch.subject"
 VARIABLE = "OPENCQRS__EVENT_HANDLING__STANDARD__FETCH__SUBJECT"
+JSON = "OPENCQRS_APPLICATION_JSON"
 
 
 def in_yaml(value):
@@ -28,6 +29,8 @@ FILES = [
     ("config/application-prod.properties", f"opencqrs.{KEY}=/config-prod\n"),
     (".env", f"{VARIABLE}=/dotenv\n"),
     ("secrets/opencqrs.event-handling.standard.fetch.subject", "/secret\n"),
+    (f"secrets/{VARIABLE}", "/secret-variable\n"),
+    (f"secrets/{JSON}", f'{{"{KEY}": "/secret-json"}}\n'),
 ]
 SHOWN = {
     "/package": "{package}/application.yaml:1:49",
@@ -43,8 +46,10 @@ SHOWN = {
     "/config-prod": "config/application-prod.properties:1:48",
     "/dotenv": ".env:1",
     "/secret": "secret file secrets/opencqrs.event-handling.standard.fetch.subject",
+    "/secret-variable": f"secret file secrets/{VARIABLE}",
+    "/secret-json": f"secret file secrets/{JSON}",
     "/environ": f"environment variable {VARIABLE}",
-    "/json": "environment variable OPENCQRS_APPLICATION_JSON",
+    "/json": f"environment variable {JSON}",
     "/first": f"argument --set {KEY}",
     "/second": f"argument --set opencqrs.{KEY}",
     "/pinned": "property of the test",
@@ -62,7 +67,7 @@ def given(project, tmp_path_factory, count):
         else:
             project.write(name, text)
     arguments = {"profiles": ["test", "prod"], "package": package, "defaults": {KEY: "/code"}}
-    if count == len(FILES):
+    if any(name.startswith("secrets/") for name, _ in FILES[:count]):
         arguments["overrides"] = ["config.import=secrets"]
     return arguments
 
@@ -84,7 +89,7 @@ def test_what_is_no_file_wins_over_all_files(project, tmp_path_factory):
     arguments = given(project, tmp_path_factory, len(FILES))
     steps = [
         ("/environ", {"environ": {VARIABLE: "/environ"}}),
-        ("/json", {"environ": {VARIABLE: "/environ", "OPENCQRS_APPLICATION_JSON": f'{{"{KEY}": "/json"}}'}}),
+        ("/json", {"environ": {VARIABLE: "/environ", JSON: f'{{"{KEY}": "/json"}}'}}),
         ("/first", {"overrides": ["config.import=secrets", f"{KEY}=/first"]}),
         ("/second", {"overrides": ["config.import=secrets", f"{KEY}=/first", f"opencqrs.{KEY}=/second"]}),
     ]
@@ -105,6 +110,18 @@ def test_what_is_no_file_wins_over_all_files(project, tmp_path_factory):
         OriginKind.ARGUMENT,
     ]
     assert project.load(**arguments).group("any").fetch.subject == "/second"
+
+
+@pytest.mark.parametrize("text", ["{json}\n{variable}\n", "{variable}\n{json}\n"])
+def test_json_in_the_dotenv_file_wins_over_its_other_variables_and_over_nothing_above(project, text):
+    line = f'{JSON}=\'{{"{KEY}": "/in-json", "profiles.active": "test"}}\''
+    project.write(".env", text.format(json=line, variable=f"{VARIABLE}=/dotenv"))
+    project.write("application-test.yaml", in_yaml("/test"))
+    configuration = project.load()
+    assert (configuration.profiles, configuration.group("any").fetch.subject) == (("test",), "/in-json")
+    assert str(configuration.origin(KEY)) == f".env:{1 if text.startswith('{json}') else 2}"
+    assert project.load(environ={VARIABLE: "/environ"}).group("any").fetch.subject == "/environ"
+    assert project.load(environ={JSON: f'{{"{KEY}": "/json"}}'}).group("any").fetch.subject == "/json"
 
 
 def test_what_is_pinned_wins_in_other_threads_too_unless_they_pin_something_themselves(project):
