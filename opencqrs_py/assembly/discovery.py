@@ -14,7 +14,16 @@ from dependency_injector.containers import Container, DeclarativeContainer
 
 from opencqrs_py.assembly.conditions import raise_together
 from opencqrs_py.assembly.injection import ContainerInjector
-from opencqrs_py.assembly.members import EVERYTHING, Member, decorated_in, marks_of, members_of, methods_of
+from opencqrs_py.assembly.members import (
+    EVERYTHING,
+    Member,
+    decorated_in,
+    home_of,
+    mark_ids,
+    marks_of,
+    members_of,
+    methods_of,
+)
 from opencqrs_py.config import ConfigurationWarning
 from opencqrs_py.config.problems import alike_groups
 from opencqrs_py.errors import AssemblyError, ExplainedError, HandlerSignatureError
@@ -48,6 +57,18 @@ _FUNCTIONS_ONLY = {
     ON_REPLAY_FINISHED_ATTRIBUTE: "@on_replay_finished",
     BATCH_KEY_ATTRIBUTE: "@batch_key",
     INBOX_FILTER_ATTRIBUTE: "@inbox_filter",
+}
+
+_NOUNS = {
+    HANDLER_ATTRIBUTE: "handler",
+    JOB_ATTRIBUTE: "job",
+    UPCASTER_ATTRIBUTE: "upcaster",
+    AROUND_ATTRIBUTE: "interceptor",
+    ON_START_ATTRIBUTE: "@on_start function",
+    ON_RESET_ATTRIBUTE: "@on_reset function",
+    ON_REPLAY_FINISHED_ATTRIBUTE: "@on_replay_finished function",
+    BATCH_KEY_ATTRIBUTE: "@batch_key function",
+    INBOX_FILTER_ATTRIBUTE: "@inbox_filter function",
 }
 
 _OF_GROUPS = {
@@ -140,7 +161,7 @@ def discover(
     found = discover_members(members, only, provided)
     raise_together(_spelled_in_two_ways(found))
     warnings = (
-        *_handlers_of_others(modules, members),
+        *_imported_from_others(modules, members),
         *_alike_handlers(found.handlers),
         *_inherited_twice(found.handlers),
     )
@@ -324,21 +345,20 @@ def _of_groups(members: Iterable[Any], attribute: str) -> tuple[GroupFunction, .
     return tuple(GroupFunction(mark.group, function, place_of(function)) for function, mark in marked)
 
 
-def _handlers_of_others(modules: Sequence[ModuleType], members: Sequence[Member]) -> Iterator[ConfigurationWarning]:
-    """Yield a warning for each handler that a module imports from one that is not searched."""
-    counted = {id(mark) for member in members for mark in marks_of(member.value, HANDLER_ATTRIBUTE)}
+def _imported_from_others(modules: Sequence[ModuleType], members: Sequence[Member]) -> Iterator[ConfigurationWarning]:
+    """Yield a warning for each handler, job or the like that a module imports from one that is not searched."""
+    counted = {each for member in members for each in mark_ids(member.value)}
     names = {module.__name__ for module in modules}
     for module in modules:
         for name, value in vars(module).items():
-            marks = [mark for mark in marks_of(value, HANDLER_ATTRIBUTE) if id(mark) not in counted]
-            counted.update(map(id, marks))
-            homes = {mark.home for mark in marks if mark.home} - names
-            if homes:
-                what = (
-                    f"module {module.__name__} imports handler {name} of a module that is not looked at: it never runs"
-                )
-                fix = f"name module {listed(sorted(homes))} in discovery.modules, with the others, or do not import it"
-                yield ConfigurationWarning("OCQ-529", what, place_of(value), fix)
+            ids = mark_ids(value) - counted
+            counted |= ids
+            if not ids or (home := home_of(value)) in names:
+                continue
+            noun = next(noun for attribute, noun in _NOUNS.items() if marks_of(value, attribute))
+            what = f"module {module.__name__} imports {noun} {name} of a module that is not looked at: it never runs"
+            fix = f"name module {home} in discovery.modules, with the others, or do not import it"
+            yield ConfigurationWarning("OCQ-529", what, place_of(value), fix)
 
 
 def _spelled_in_two_ways(found: Discovered) -> Iterator[ExplainedError]:

@@ -82,7 +82,7 @@ def members_of(module: ModuleType) -> list[Member]:
 
 def home_of(member: Any) -> str:
     """Return the name of the module whose import has decorated a function or class, else of the one that defines it."""
-    marks = (*marks_of(member, HANDLER_ATTRIBUTE), *marks_of(member, JOB_ATTRIBUTE))
+    marks = (mark for attribute in _ATTRIBUTES for mark in marks_of(member, attribute))
     return next((mark.home for mark in marks if mark.home), "") or str(member.__module__)
 
 
@@ -92,9 +92,9 @@ def reference_of(member: Any, module: ModuleType) -> str:
     Raises:
         AssemblyError: OCQ-513, if an import of the module does not decorate it.
     """
-    ids = _mark_ids(member)
+    ids = mark_ids(member)
     for each in members_of(module):
-        if each.value is member or (ids and ids <= _mark_ids(each.value)):
+        if each.value is member or (ids and ids <= mark_ids(each.value)):
             return each.reference
     name = getattr(member, "__qualname__", type(member).__qualname__)
     what = f"{name} is not decorated by an import of module {module.__name__}, so other processes cannot find it"
@@ -137,8 +137,8 @@ def standing_for(function: Any, namespace: Mapping[str, Any], registered: Sequen
     for value in values:
         if value is function or (isinstance(value, staticmethod | classmethod) and value.__func__ is function):
             return value
-    ids = _mark_ids(function)
-    copies = [each for each in (*values, *registered) if each is not function and ids and ids <= _mark_ids(each)]
+    ids = mark_ids(function)
+    copies = [each for each in (*values, *registered) if each is not function and ids and ids <= mark_ids(each)]
     if copies:
         return max(copies, key=_depth)
     in_its_place = namespace.get(getattr(function, "__name__", ""))
@@ -211,12 +211,12 @@ def _unregistered(visible: Sequence[Any], entries: Sequence[Any]) -> Iterator[An
 
     Containers, classes that inherit handlers, and what was marked while no import could be seen: in a compiled module.
     """
-    known = {each for entry in entries for each in _mark_ids(entry)}
+    known = {each for entry in entries for each in mark_ids(entry)}
     for value in visible:
         if isinstance(value, type):
             if issubclass(value, DeclarativeContainer) or event_type_of(value) or _has_marks(value):
                 yield value
-        elif (ids := _mark_ids(value)) and not ids <= known:
+        elif (ids := mark_ids(value)) and not ids <= known:
             yield value
 
 
@@ -236,11 +236,11 @@ def _in_written_order(resolved: Iterable[Any], visible: Sequence[Any], more: Ite
 def _has_marks(cls: type) -> bool:
     parents = [each for each in cls.__mro__ if each.__module__ != "builtins"]
     own = (value for each in parents for value in (each, *vars(each).values()))
-    decorated = (v for v in own if isinstance(v, _METHODS) and _mark_ids(v))
+    decorated = (v for v in own if isinstance(v, _METHODS) and mark_ids(v))
     return any(register_of(each) for each in parents) or any(True for _ in decorated)
 
 
-def _mark_ids(member: Any) -> set[int]:
+def mark_ids(member: Any) -> set[int]:
     """Return what identifies the decorations of ``member``: a copy by ``functools.wraps`` has the same ones."""
     ids = {id(mark) for attribute in _ATTRIBUTES for mark in marks_of(member, attribute)}
     types = marks_of(member, UPCASTER_ATTRIBUTE)
@@ -256,7 +256,7 @@ def _depth(function: Any) -> int:
 
 def _wraps(outer: Any, function: Any, deep: int = 5) -> bool:
     """Return whether ``outer`` calls ``function`` and has no marks of its own, as far as can be seen from outside."""
-    if outer is None or not callable(inner_function(outer)) or isinstance(outer, type) or _mark_ids(outer):
+    if outer is None or not callable(inner_function(outer)) or isinstance(outer, type) or mark_ids(outer):
         return False
     cells = getattr(inner_function(outer), "__closure__", None) or ()
     held = [*map(_content, cells), getattr(outer, "func", None), *_namespace_of(outer).values()]
@@ -272,10 +272,10 @@ def _content(cell: Any) -> Any:
 
 def _is_copy_of_another(value: Any, function: Any, registered: Sequence[Any]) -> bool:
     """Return whether a wrapper of another function of the same name has replaced ``function``."""
-    if value is None or _holds(registered, inner_function(value)) or not (ids := _mark_ids(value)):
+    if value is None or _holds(registered, inner_function(value)) or not (ids := mark_ids(value)):
         return False
     name = getattr(function, "__qualname__", "")
-    return any(getattr(each, "__qualname__", "") == name and _mark_ids(each) & ids for each in registered)
+    return any(getattr(each, "__qualname__", "") == name and mark_ids(each) & ids for each in registered)
 
 
 def _holds(members: Iterable[Any], member: Any) -> bool:

@@ -64,7 +64,7 @@ class Scan:
         all_named: Whether that is every group; else some names are known by an import only.
         containers: Whether the project uses dependency-injector.
         unmatched: Patterns of ``discovery.exclude`` that match nothing.
-        lost: Files with handlers that are not imported and probably should be, each with the reason.
+        lost: Files with handlers, jobs or the like that are not imported and probably should be, each with the reason.
         settings: Files in folders of modules that are named and look like files of settings.
         complete: Whether everything was searched; ``False`` if there is too much.
         may_have_jobs: Whether a module may have jobs; an import tells.
@@ -154,17 +154,17 @@ def scan_project(project: Path, modules: Sequence[str] = (), exclude: Sequence[s
 def _below_named(
     names: Sequence[str], files: Sequence[SourceModule], texts: Mapping[Path, SourceText]
 ) -> Iterator[PassedOver]:
-    """Yield the files with handlers below each named package that has none itself, unless they are named, too."""
+    """Yield the files with handlers or the like below each named package without any, unless they are named, too."""
     idle = {file.name for file in files if file.path.name == "__init__.py" and not texts[file.path].counts}
     for file in files:
         above = next((name for name in names if name in idle and file.name.startswith(f"{name}.")), "")
-        if above and file.name not in names and texts[file.path].has_handlers:
+        if above and file.name not in names and texts[file.path].has_code_to_run:
             yield PassedOver(file.path, f"discovery.modules names {above}, and not {file.name}")
 
 
 def _in_no_package(project: Path) -> Iterator[PassedOver]:
     file = project / "__init__.py"
-    if _holds(project, file.name) and read_source(file, "").has_handlers:
+    if _holds(project, file.name) and read_source(file, "").has_code_to_run:
         yield PassedOver(file, "the folder of the project is not a package")
 
 
@@ -335,8 +335,8 @@ def _unmatched(configuration: Configuration, scan: Scan) -> list[ConfigurationWa
 
 def _lost(scan: Scan) -> Iterator[ConfigurationWarning]:
     for file in scan.lost:
-        what = f"a file with handlers is not imported: {file.why}"
-        fix = "name that module in discovery.modules, too; or move the handlers to one that is imported"
+        what = f"a file with handlers, jobs or the like is not imported: {file.why}"
+        fix = "name that module in discovery.modules, too; or move what it has to one that is imported"
         yield ConfigurationWarning("OCQ-529", what, str(file.path), fix)
 
 

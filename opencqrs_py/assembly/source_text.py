@@ -18,6 +18,7 @@ _UNMISTAKABLE = {"event_handling", "dataframe_handler", "upcaster", "around_even
 _OF_GROUPS = {"on_start", "on_reset", "on_replay_finished", "batch_key", "inbox_filter"}
 _JOB = re.compile(rb"\bjob\b")
 _FROM_PACKAGE = rb"\bfrom\s*\.[.\s]*import\b"  # which does not name the package
+_RUN = {*_UNMISTAKABLE, *_OF_GROUPS, "job"}
 _DECORATORS = {*_UNMISTAKABLE, *_NAME_GROUPS, *_OF_GROUPS, "event_type", "job"}
 
 
@@ -67,9 +68,9 @@ class SourceText:
         return not self.readable or _JOB.search(self.text) is not None
 
     @property
-    def has_handlers(self) -> bool:
-        """Whether it uses a decorator of handlers by its own name."""
-        return self.counts and bool(self._named)
+    def has_code_to_run(self) -> bool:
+        """Whether it uses a decorator of handlers, jobs or the like by its own name."""
+        return self.counts and (bool(self._named) or bool(self._tree and _RUN.intersection(_decorators(self._tree))))
 
     @property
     def groups(self) -> list[tuple[str, int]]:
@@ -130,6 +131,12 @@ def _names(tree: ast.AST) -> Iterator[str]:
             yield node.attr
         elif isinstance(node, ast.alias):
             yield node.name.rpartition(".")[2]
+
+
+def _decorators(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        for each in getattr(node, "decorator_list", ()):
+            yield _last_name(each.func if isinstance(each, ast.Call) else each)
 
 
 def _imports(tree: ast.AST, package: str) -> Iterator[str]:

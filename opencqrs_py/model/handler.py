@@ -69,9 +69,15 @@ class Handler:
 
 @dataclass(frozen=True, slots=True)
 class GroupMark:
-    """The mark of ``@on_start``, ``@on_reset``, ``@checkpointing`` and others on a function or class: its group."""
+    """The mark of ``@on_start``, ``@on_reset``, ``@checkpointing`` and others on a function or class.
+
+    Attributes:
+        group: Its processing group.
+        home: As of a handler's mark.
+    """
 
     group: str
+    home: str = field(default="", compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +110,13 @@ class AroundMark:
         surrounded: What it surrounds.
         group: Processing group; empty for all groups.
         order: Interceptors with a lower order surround those with a higher one; ``None`` is innermost.
+        home: As of a handler's mark.
     """
 
     surrounded: Surrounded
     group: str = ""
     order: int | None = None
+    home: str = field(default="", compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

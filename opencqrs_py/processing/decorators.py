@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import Enum
-from typing import Any, TypeVar, overload
+from typing import Any, TypeAlias, TypeVar, overload
 from unicodedata import category
 
 from opencqrs_py.errors import HandlerSignatureError
@@ -38,6 +38,7 @@ from opencqrs_py.processing.register import register
 _NOT_IN_NAMES = {"Cc", "Cs"}  # categories of Unicode: control characters, lone surrogates
 T = TypeVar("T", bound=Callable[..., Any])
 C = TypeVar("C", bound=type)
+_Mark: TypeAlias = AroundMark | GroupMark | HandlerMark | JobMark
 
 
 def event_type(name: str) -> Callable[[C], C]:
@@ -113,9 +114,9 @@ def event_handling(
         OpenCQRS ``@EventHandling`` and Spring's order annotation.
     """
     if callable(group):
-        return _marked(group, HandlerMark(""))
+        return _noted(group, HANDLER_ATTRIBUTE, HandlerMark(""))
     mark = _checked(group, types, order, events, replay=replay)
-    return lambda handler: _marked(handler, mark)
+    return lambda handler: _noted(handler, HANDLER_ATTRIBUTE, mark)
 
 
 def _refuse_patterns(decorator: str, types: Sequence[str]) -> None:
@@ -169,7 +170,7 @@ def dataframe_handler(
         fix = """write @dataframe_handler("loans", events=BookLent)"""
         raise HandlerSignatureError("OCQ-200", "@dataframe_handler needs the name of a processing group", fix=fix)
     mark = _checked(group, types, None, events, replay=replay)
-    return lambda handler: _marked(handler, replace(mark, in_frames=True))
+    return lambda handler: _noted(handler, HANDLER_ATTRIBUTE, replace(mark, in_frames=True))
 
 
 def on_start(group: str | Enum) -> Callable[[T], T]:
@@ -343,12 +344,7 @@ def job(name: str | Enum, *, input: Callable[..., Any] | None = None) -> Callabl
         what = f"input is a function that returns ids, got {input!r}"
         raise HandlerSignatureError("OCQ-200", what, fix='write @job("remind", input=due_invoices)')
     mark = JobMark(text.strip(), input)
-
-    def marked(function: T) -> T:
-        _marks_on(function, JOB_ATTRIBUTE)
-        return _noted(function, JOB_ATTRIBUTE, replace(mark, home=register(function)))
-
-    return marked
+    return lambda function: _noted(function, JOB_ATTRIBUTE, mark)
 
 
 @overload
@@ -410,15 +406,10 @@ def _text(name: Any) -> Any:
     return text
 
 
-def _marked(handler: T, mark: HandlerMark) -> T:
-    """Mark a handler. Each decoration creates its own mark, which copies of the function share."""
-    _marks_on(handler, HANDLER_ATTRIBUTE)
-    return _noted(handler, HANDLER_ATTRIBUTE, replace(mark, home=register(handler)))
-
-
-def _noted(member: T, attribute: str, mark: object) -> T:
-    setattr(member, attribute, (*_marks_on(member, attribute), mark))
-    register(member)
+def _noted(member: T, attribute: str, mark: _Mark) -> T:
+    """Add a mark. Each decoration creates its own mark, which copies of the member share."""
+    earlier = _marks_on(member, attribute)
+    setattr(member, attribute, (*earlier, replace(mark, home=register(member))))
     return member
 
 

@@ -203,9 +203,57 @@ def test_handlers_below_a_named_package_that_has_none_are_warned_of(folder):
     folder.write("shop_f/__init__.py", HANDLER.format("'b'", "b"))
     folder.write("shop_f/drafts.py", HANDLER.format("'c'", "c"))
     (warning,) = folder.application("discovery.modules=shop_e,shop_f").configuration.warnings
-    what = "a file with handlers is not imported: discovery.modules names shop_e, and not shop_e.loans"
+    what = (
+        "a file with handlers, jobs or the like is not imported: discovery.modules names shop_e, and not shop_e.loans"
+    )
     assert (warning.code, warning.what, warning.where) == ("OCQ-529", what, str(folder.path / "shop_e/loans.py"))
     assert folder.application("discovery.modules=shop_e,shop_e.loans").configuration.warnings == ()
+
+
+FUNCTIONS = {
+    "upcaster": "upcaster('old')",
+    "interceptor": "around_event",
+    "job": "job('tidy')",
+    "@on_start function": "on_start('a')",
+    "@on_reset function": "on_reset('a')",
+    "@on_replay_finished function": "on_replay_finished('a')",
+    "@batch_key function": "batch_key('a')",
+    "@inbox_filter function": "inbox_filter('a')",
+}
+
+
+def decorated(decorator: str) -> str:
+    name = decorator.partition("(")[0]
+    return f"from opencqrs_py import {name}\n@{decorator}\ndef found(): ...\n"
+
+
+@pytest.mark.parametrize("decorator", FUNCTIONS.values())
+def test_functions_below_a_named_package_that_has_none_are_warned_of(folder, decorator):
+    folder.write("shop_g/__init__.py", "")
+    folder.write("shop_g/old.py", decorated(decorator))
+    folder.write("shop_h.py", HANDLER.format("'a'", "a"))
+    (warning,) = folder.application("discovery.modules=shop_g,shop_h").configuration.warnings
+    assert (warning.code, warning.where) == ("OCQ-529", str(folder.path / "shop_g/old.py"))
+
+
+@pytest.mark.parametrize(("noun", "decorator"), FUNCTIONS.items())
+def test_a_function_of_a_module_that_is_not_looked_at_is_warned_of(folder, caplog, noun, decorator):
+    folder.write("left_behind.py", decorated(decorator))
+    folder.write("imports_found.py", "from left_behind import found\n" + HANDLER.format("'a'", "a"))
+    assert groups(folder.application("discovery.exclude=left_behind")) == ["a"]
+    assert f"imports {noun} found of a module that is not looked at: it never runs" in caplog.text
+    assert "fix:   name module left_behind in discovery.modules" in caplog.text
+
+
+def test_functions_of_modules_that_are_looked_at_are_not_warned_of(folder, caplog):
+    folder.write("looked_at.py", decorated("on_start('a')") + "def made(): yield\n")
+    folder.write(
+        "uses_both.py",
+        "from looked_at import found, made\nfrom opencqrs_py import around_event\naround_event(made)\n"
+        + HANDLER.format("'a'", "a"),
+    )
+    assert groups(folder.application()) == ["a"]
+    assert caplog.text == ""
 
 
 def test_handlers_of_the_project_folder_itself_are_warned_of(folder):
