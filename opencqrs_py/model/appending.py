@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
-from opencqrs_py.errors import PreconditionFailedError
+from opencqrs_py.errors import EventFormatError, PreconditionFailedError
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.json_text import read_json
 from opencqrs_py.model.naming import in_one_line, listed
@@ -64,6 +64,20 @@ class Appended(_Counts):
         made = super().__new__(cls, given, added)
         made.ids = ids
         return made
+
+
+def identified(event: Event) -> Event:
+    """Return an event that has an id and a source, by which a store knows it.
+
+    Raises:
+        EventFormatError: OCQ-212, naming what it lacks.
+    """
+    for name, value in (("id", event.id), ("source", event.source)):
+        if not value:
+            what = f"attribute '{name}' is {value!r}; it must be a text with at least one character"
+            fix = "nothing was added; give each event a source, and an id that no other event of its source has"
+            raise EventFormatError("OCQ-212", what, event.label, fix)
+    return event
 
 
 class Clashes:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from opencqrs_py.adapters.memory import InMemoryEventStore
 from opencqrs_py.adapters.sql import Database, SqlEventStore
+from opencqrs_py.errors import EventFormatError
+from opencqrs_py.model.appending import Appended, SubjectIsPristine
+from opencqrs_py.model.event import Event
 from opencqrs_py.processing.ports import EventStore
 from opencqrs_py.testing.contracts import EventStoreContract
 from opencqrs_py.testing.contracts.event_source import event
 
 
-class ClashesAreReported:
-    """What our stores do besides: an event that is left out wrongly is not lost in silence."""
+class NoEventIsLostInSilence:
+    """What our stores do besides: an event is not taken for another one without a word."""
 
     @pytest.mark.parametrize("count", [1, 200])  # of one statement, and of a transaction
     def test_an_event_with_the_id_of_another_one_is_warned_of(
@@ -37,14 +42,34 @@ class ClashesAreReported:
         assert source.append([event(1), event(1)._replace(subject="/other", type="other")]).added == 1
         assert "with other subject, type" in caplog.text
 
+    @pytest.mark.parametrize("attribute", ["id", "source"])
+    @pytest.mark.parametrize(
+        "append",
+        [
+            lambda store, events: store.append(events),
+            lambda store, events: store.append(iter(events)),
+            lambda store, events: store.append(events, [SubjectIsPristine("/never")]),
+        ],
+        ids=["a list", "a stream", "on condition"],
+    )
+    def test_an_event_without_id_or_source_is_refused(
+        self, source: EventStore, append: Callable[[EventStore, list[Event]], Appended], attribute: str
+    ) -> None:
+        nameless = event(2)._replace(**{attribute: ""})
+        with pytest.raises(EventFormatError, match=rf"OCQ-212\] attribute '{attribute}' is ''") as caught:
+            append(source, [event(1), nameless])
+        assert caught.value.where == nameless.label
+        assert source.head() == 0
+        assert append(source, [event(1)]) == (1, 1)
 
-class TestInMemoryEventStore(ClashesAreReported, EventStoreContract):
+
+class TestInMemoryEventStore(NoEventIsLostInSilence, EventStoreContract):
     @pytest.fixture
     def source(self) -> InMemoryEventStore:
         return InMemoryEventStore()
 
 
-class TestSqlEventStore(ClashesAreReported, EventStoreContract):
+class TestSqlEventStore(NoEventIsLostInSilence, EventStoreContract):
     @pytest.fixture
     def source(self, database: Database) -> SqlEventStore:
         return SqlEventStore(database)

@@ -12,7 +12,7 @@ from threading import Condition
 from typing_extensions import override
 
 from opencqrs_py.adapters.memory.watching import ConditionWatch
-from opencqrs_py.model.appending import Appended, Clashes, Precondition, check
+from opencqrs_py.model.appending import Appended, Clashes, Precondition, check, identified
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.progress import LogMark, check_mark
 from opencqrs_py.model.selection import Selection, Slice
@@ -40,7 +40,7 @@ class InMemoryEventStore(EventStore, PickingSource, FindingSource):
         preconditions: Sequence[Precondition] = (),
         progress: Callable[[int], None] | None = None,
     ) -> Appended:
-        given = tuple(events)
+        given = tuple(map(identified, events))
         with self._changed:
             check(preconditions, self._newest.get)
             before = len(self._events)

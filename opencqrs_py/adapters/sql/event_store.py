@@ -16,7 +16,7 @@ from opencqrs_py.adapters.sql.dialect import Row, chunks
 from opencqrs_py.adapters.sql.reading import SqlEventSource, read_at
 from opencqrs_py.adapters.sql.tables import EVENTS, WRITTEN
 from opencqrs_py.errors import EventStoreError
-from opencqrs_py.model.appending import Appended, Clashes, Precondition, check
+from opencqrs_py.model.appending import Appended, Clashes, Precondition, check, identified
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.times import microseconds
 from opencqrs_py.processing.ports import EventStore
@@ -59,6 +59,7 @@ class SqlEventStore(SqlEventSource, EventStore):
                 appending for too long.
             EventStoreError: OCQ-304, if the database's user may not add events; OCQ-306, if the database cannot hold
                 one of them.
+            EventFormatError: OCQ-212, if an event has no id or no source.
             PreconditionFailedError: OCQ-320, naming the first precondition that does not hold.
         """
         if not self._ready:
@@ -148,7 +149,7 @@ def _is_short(events: Iterable[Event]) -> TypeGuard[Sequence[Event]]:
 
 
 def _row(event: Event) -> Row:
-    return (*event[1:], microseconds(event.time))
+    return (*identified(event)[1:], microseconds(event.time))
 
 
 def _event(row: Row) -> Event:
