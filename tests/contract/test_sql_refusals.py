@@ -70,6 +70,39 @@ def test_a_statement_that_takes_too_long_for_the_server_is_explained(
     hurried.close()
 
 
+class TestAfterTheCommit:
+    """What fails then does not say that nothing was added."""
+
+    @POSTGRESQL
+    def test_statistics_that_the_table_does_not_get_are_warned_of(
+        self, database: Database, url: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        hurried = Database(str(make_url(url).update_query_dict({"options": "-cstatement_timeout=2000"})))
+        store = SqlEventStore(hurried)
+        store.append([event("0")])
+        with database.writing() as connection:
+            connection.execute(text("LOCK TABLE opencqrs_events IN SHARE UPDATE EXCLUSIVE MODE"))  # as a VACUUM does
+            assert store.append([event(str(number)) for number in range(1, 10_001)]) == (10_000, 10_000)
+        hurried.close()
+        (message,) = caplog.messages
+        assert "the events are stored, but the table was not analysed" in message
+        assert "OCQ-305" in message
+
+    @POSTGRESQL
+    def test_events_that_cannot_be_compared_are_warned_of(
+        self, database: Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        store = SqlEventStore(database)
+        store.append([event("1")])
+        cut = "SELECT pg_terminate_backend(pg_backend_pid())"
+        monkeypatch.setattr(type(database.dialect), "find_stored", lambda *_: (cut, ()))
+        assert store.append([event("1"), event("2")]) == (2, 1)
+        (message,) = caplog.messages
+        assert "the events are stored, but those that were known already were not compared" in message
+        assert "OCQ-304" in message
+        assert [each.id for each in store.read(0, 10, Selection()).events] == ["1", "2"]
+
+
 @MARIADB
 @WAYS
 @pytest.mark.parametrize(

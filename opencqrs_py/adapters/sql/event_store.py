@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import TypeGuard
 
 from sqlalchemy import Connection
@@ -15,7 +15,7 @@ from opencqrs_py.adapters.sql.connections import reason_of
 from opencqrs_py.adapters.sql.dialect import Row, chunks
 from opencqrs_py.adapters.sql.reading import SqlEventSource, read_at
 from opencqrs_py.adapters.sql.tables import EVENTS, WRITTEN
-from opencqrs_py.errors import EventStoreError
+from opencqrs_py.errors import EventStoreError, ExplainedError
 from opencqrs_py.model.appending import Appended, Clashes, Precondition, check, identified
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.times import microseconds
@@ -114,13 +114,15 @@ class SqlEventStore(SqlEventSource, EventStore):
                 given += len(chunk)
                 if progress is not None:
                     progress(given)
-        dialect.settle(database, added)
+        with _after_commit("the table was not analysed, and reads may be slower until it is"):
+            dialect.settle(database, added)
         _warn_of(clashes)
         return Appended(given, added)
 
     def _compare_later(self, clashes: Clashes, events: Sequence[Event]) -> None:
         """Compare what was appended with what is stored, in a transaction of its own."""
-        with self._database.reading() as connection:
+        undone = "those that were known already were not compared with what is stored"
+        with _after_commit(undone), self._database.reading() as connection:
             self._compare(clashes, connection, events)
         _warn_of(clashes)
 
@@ -155,6 +157,22 @@ def _row(event: Event) -> Row:
 def _event(row: Row) -> Event:
     """Return the event of a row that has no position yet."""
     return Event(0, *row[:-1])
+
+
+@contextmanager
+def _after_commit(undone: str) -> Iterator[None]:
+    """Log an error instead of raising it: the events are stored, and the caller would append them again."""
+    try:
+        yield
+    except Exception as error:
+        match error:
+            case ExplainedError():
+                reason = f"[{error.code}] {error.what}"
+            case DBAPIError():
+                reason = reason_of(error)
+            case _:
+                reason = repr(error)
+        _log.warning("the events are stored, but %s: %s", undone, reason)
 
 
 def _warn_of(clashes: Clashes) -> None:
