@@ -420,6 +420,23 @@ def test_closing_the_store_ends_a_read_that_hangs(
             reading.result(SECONDS)
 
 
+def test_an_append_that_closing_the_store_ends_may_be_stored(
+    open_store: Open, server: EventSourcingDbStandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(stall=SECONDS)
+    monkeypatch.setattr(connection, "_REQUEST_SECONDS", 0.0)
+    reached = threading.Event()
+    fault, take = Fault(WRITE, then=Then.STALL, stored=True), server.fault
+    server.fault = lambda what: (reached.set(), fault)[1] if what == WRITE else take(what)  # type: ignore[method-assign]
+    with ThreadPoolExecutor(1) as pool:
+        appending = pool.submit(store.append, [event(1)])
+        assert reached.wait(SECONDS)
+        store.close()
+        with pytest.raises(EventStoreError, match=r"OCQ-335\].*\(the connection was closed meanwhile\)") as raised:
+            appending.result(SECONDS)
+    assert not store.is_outage(raised.value)
+
+
 def test_the_engines_watcher_opens_anew_after_cuts_and_while_the_server_is_away(
     hasty: EventSourcingDbEventStore, server: EventSourcingDbStandIn, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -64,10 +64,8 @@ def explained(error: Exception, label: str) -> Exception:
         case DbApiError():
             return _refused(error, label)
         case OutcomeUnknownError():
-            what = f"it is unknown whether EventSourcingDB has stored the events ({_reason(error.cause)})"
-            fix = "read the subjects to see; or append again with a precondition that holds only if it has not"
             refused = error.cause if isinstance(error.cause, RedirectedError) else None  # which has stored nothing
-            return refused or EventStoreError("OCQ-335", what, label, fix)
+            return refused or unknown(_reason(error.cause), label)
         case aiohttp.ClientSSLError() | aiohttp.ClientConnectorCertificateError():
             fix = "make the server's certificate one that this machine trusts, or correct event-store.url"
             return EventStoreError("OCQ-334", f"no secure connection ({_reason(error)})", label, fix)
@@ -83,6 +81,13 @@ def explained(error: Exception, label: str) -> Exception:
 def unavailable(reason: str, label: str) -> EventSourcingDbUnavailableError:
     """Return the error for a server that is temporarily unavailable."""
     return EventSourcingDbUnavailableError("OCQ-331", f"EventSourcingDB cannot be reached ({reason})", label, _START)
+
+
+def unknown(reason: str, label: str) -> EventStoreError:
+    """Return the error for an append whose answer is not known."""
+    what = f"it is unknown whether EventSourcingDB has stored the events ({reason})"
+    fix = "read the subjects to see; or append again with a precondition that holds only if it has not"
+    return EventStoreError("OCQ-335", what, label, fix)
 
 
 def limited(seconds: float, label: str) -> EventSourcingDbUnavailableError:
@@ -137,6 +142,7 @@ def _reason(error: BaseException) -> str:
 
 T = TypeVar("T")
 
+_CLOSED = "the connection was closed meanwhile"
 _LONGEST_PAUSE = 300  # seconds; what a server asks for beyond that is taken for a mistake
 _CLOSING_SECONDS = 5.0  # longest wait for the loop's thread to end
 _REQUEST_SECONDS = 1.0  # that requests in progress may take when the connection is closed
@@ -167,13 +173,20 @@ class Connection(Inherited):
         self._loop: _Loop | None = None
         leave_to_parent_in_forks(self)
 
-    def run(self, use: Use[T]) -> T:
-        """Let the client do something and wait for it; in place of its errors, raise OCQ-320 or OCQ-331 to OCQ-335."""
+    def run(self, use: Use[T], closed: Callable[[str, str], EventStoreError] = unavailable) -> T:
+        """Let the client do something and wait for it; in place of its errors, raise OCQ-320 or OCQ-331 to OCQ-335.
+
+        Args:
+            use: What the client is to do.
+            closed: Makes the error for a connection that is closed meanwhile, from the reason and the server's label.
+        """
         future = self._start(use, _Loop.start_request)
         try:
             return future.result()
         except EventStoreError as error:
             raise error.with_traceback(None) from None  # where on the loop it was raised says nothing to a person
+        except CancelledError:
+            raise closed(_CLOSED, self._address.label) from None
         except Exception as error:
             raise self.explained(error) from error
         except BaseException:  # Ctrl-C: the answer is no longer waited for
@@ -211,7 +224,7 @@ class Connection(Inherited):
     def explained(self, error: BaseException) -> BaseException:
         """Return what to raise instead of an error of the client."""
         if isinstance(error, CancelledError):
-            return unavailable("the connection was closed meanwhile", self._address.label)
+            return unavailable(_CLOSED, self._address.label)
         return explained(error, self._address.label) if isinstance(error, Exception) else error
 
     def close(self) -> None:

@@ -20,6 +20,7 @@ from opencqrs_py.adapters.eventsourcingdb.connection import (
     EventSourcingDbUnavailableError,
     Use,
     unavailable,
+    unknown,
 )
 from opencqrs_py.adapters.eventsourcingdb.reading import (
     ServerRead,
@@ -243,7 +244,7 @@ class EventSourcingDbEventStore(EventStore, FindingSource):
         Raises:
             PreconditionFailedError: OCQ-320, if a precondition does not hold.
             EventStoreError: OCQ-336, if an event holds what the server has no place for; OCQ-335, if the answer was
-                lost, so that it is unknown whether the events were added.
+                lost, or the store closed meanwhile, so that it is unknown whether the events were added.
         """
         candidates = [candidate_of(event, self._source) for event in events]
         conditions = [precondition_of(condition) for condition in preconditions]
@@ -251,7 +252,7 @@ class EventSourcingDbEventStore(EventStore, FindingSource):
             check(preconditions, self._newest_of, self._address.label)
             return Appended(0, 0, ())
         try:
-            written = self._connection.run(lambda client: client.write_events(candidates, conditions))
+            written = self._connection.run(lambda client: client.write_events(candidates, conditions), unknown)
         except PreconditionFailedError:
             check(preconditions, self._newest_of, self._address.label)  # the server does not say which one it is
             raise
