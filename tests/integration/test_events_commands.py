@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -17,6 +18,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from opencqrs_py.adapters.files import FileEventSource, event_line
+from opencqrs_py.adapters.sql import SqlEventStore
+from opencqrs_py.adapters.sql.dialect import DatabaseAwayError
 from opencqrs_py.assembly.application import Application
 from opencqrs_py.cli.events import display, listings
 from opencqrs_py.cli.main import main
@@ -465,6 +468,27 @@ def test_one_event_is_made_up_from_options(events, stored) -> None:
     assert (other["subject"], other["time"], "data" in other) == ("/", "2026-01-01T00:00:00Z", False)
     known = events("append", "--type", "t", "--id", "7", "--source", "s")
     assert known.out == "appended 0 events, skipped 1 (already stored)\n"
+
+
+def test_an_event_whose_answer_was_lost_is_not_added_twice_under_the_id_that_is_named(
+    events, stored, monkeypatch
+) -> None:
+    append = SqlEventStore.append
+
+    def unanswered(*arguments) -> None:
+        append(*arguments)
+        raise DatabaseAwayError("OCQ-304", "the database does not answer any more", "db", "do the same again")
+
+    with monkeypatch.context() as losing:
+        losing.setattr(SqlEventStore, "append", unanswered)
+        lost = events("append", "--type", "t")
+        own = events("append", "--type", "t", "--id", "7")
+    assert (lost.code, own.code) == (2, 2)
+    named = re.search(r"\[OCQ-304\](?s:.*)fix: +do the same again; repeat it with --id (\S+), ", lost.err)
+    assert named
+    assert "--id" not in own.err
+    assert events("append", "--type", "t", "--id", named[1]).out == "appended 0 events, skipped 1 (already stored)\n"
+    assert [one["id"] for one in stored()] == [named[1], "7"]
 
 
 def test_events_come_from_arguments_and_standard_input_all_or_none(events, stored) -> None:

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,13 @@ from opencqrs_py.cli.options import ProjectOptions, Text, format_option, project
 from opencqrs_py.cli.output import print_json, print_line, stdout
 from opencqrs_py.cli.streams import standard_input
 from opencqrs_py.errors import EventFormatError, EventStoreError
-from opencqrs_py.model.appending import Precondition, SubjectIsOnEventId, SubjectIsPopulated, SubjectIsPristine
+from opencqrs_py.model.appending import (
+    Appended,
+    Precondition,
+    SubjectIsOnEventId,
+    SubjectIsPopulated,
+    SubjectIsPristine,
+)
 from opencqrs_py.model.cloudevents import parse_event
 from opencqrs_py.model.event import Event
 from opencqrs_py.processing.ports import EventStore, gives_ids
@@ -90,12 +97,25 @@ def append_command(
     with writable_store(options.application()) as store:
         for name in _NOT_KEPT.keys() & given.keys() if gives_ids(store) else ():
             raise click.UsageError(f"{_NOT_KEPT[name]} is of no use: this event store gives ids and times of its own")
-        appended = store.append(wanted, preconditions)
+        append = store.append if events or "event_id" in given else partial(_append_with_new_id, store)
+        appended = append(wanted, preconditions)
     if as_json:
         ids = [event.id for event in wanted] if appended.ids is None else appended.ids
         print_json({"events": appended.given, "added": appended.added, "ids": ids})
     else:
         stdout().print(summed_up(appended.added, appended.given, "appended"), markup=False)
+
+
+def _append_with_new_id(store: EventStore, wanted: Sequence[Event], preconditions: Sequence[Precondition]) -> Appended:
+    """Append an event whose id its author does not know; the error after an outage names it for the repetition."""
+    try:
+        return store.append(wanted, preconditions)
+    except EventStoreError as error:
+        if gives_ids(store) or not store.is_outage(error):
+            raise
+        again = f"repeat it with --id {wanted[0].id}, so that the event is not stored twice"
+        fix = "; ".join(filter(None, (error.fix, again)))
+        raise EventStoreError(error.code, error.what, error.where, fix) from None
 
 
 def _preconditions(pristine: Iterable[str], populated: Iterable[str], on: Iterable[str]) -> Sequence[Precondition]:
