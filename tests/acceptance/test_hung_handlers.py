@@ -138,6 +138,21 @@ def test_on_spark_only_a_worker_ends(project, hangs, request):
     assert rows(f"sqlite:///{project.folder}/read.db") == ALL_BUT_8
 
 
+REPEATING = ("--set", "spark.master=local[2,4]")
+SPECULATING = (*REPEATING, "--set", "spark.conf.spark.speculation=true")
+
+
+@pytest.mark.release(master=SPECULATING)
+@pytest.mark.parametrize("master", [REPEATING, SPECULATING])
+def test_a_call_that_times_out_where_spark_repeats_its_task_is_an_error_of_its_event(project, hangs, request, master):
+    project.environment.update(request.getfixturevalue("java"))
+    hangs()
+    run = project.opencqrs("run", "--until-caught-up", *TIMEOUT, *TRIED_TWICE, *master)
+    assert run.code == 3, run.err
+    assert "failed on attempt 1 ([OCQ-229] HandlerTimeoutError: the handler has not returned for" in run.err
+    assert rows(f"sqlite:///{project.folder}/read.db") == ALL_BUT_8
+
+
 @pytest.mark.release(engine="spark")
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_call_that_takes_long_is_warned_of(project, engine, hangs):

@@ -94,6 +94,7 @@ class Context:
         self.jobs: list[int] = []  # that run
         self.looked = Signal()
         self.conf: dict[str, str] = {}
+        self.errors_of_runs: list[str] = []  # of the one task of each job, which it repeats
 
     def getConf(self) -> dict[str, str]:  # noqa: N802 Spark's name
         return self.conf
@@ -142,7 +143,12 @@ class Context:
     def _jsc(self) -> SimpleNamespace:
         memory = SimpleNamespace(size=lambda: 1 + self.executors)  # the driver's
         profiles = SimpleNamespace(defaultResourceProfile=lambda: "default")
+        errors = [SimpleNamespace(isDefined=lambda: True, get=lambda text=text: text) for text in self.errors_of_runs]
+        runs = [SimpleNamespace(errorMessage=lambda error=error: error) for error in errors]
+        listed = SimpleNamespace(size=lambda: len(runs), apply=runs.__getitem__)
         spark = SimpleNamespace(
+            statusTracker=lambda: SimpleNamespace(getJobIdsForTag=lambda tag: [self.tags.index(tag)]),
+            statusStore=lambda: SimpleNamespace(taskList=lambda _stage, _attempt, _most: listed),
             getExecutorMemoryStatus=lambda: memory,
             resourceProfileManager=lambda: profiles,
             maxNumConcurrentTasks=lambda profile: self.slots if profile == "default" else 0,
@@ -153,7 +159,10 @@ class Context:
         self.looked.set()
         stage = SimpleNamespace(numActiveTasks=self.active)
         return SimpleNamespace(
-            getActiveStageIds=lambda: [1], getStageInfo=lambda _: stage, getActiveJobsIds=lambda: list(self.jobs)
+            getActiveStageIds=lambda: [1],
+            getStageInfo=lambda _: stage,
+            getActiveJobsIds=lambda: list(self.jobs),
+            getJobInfo=lambda _: SimpleNamespace(stageIds=[1]),
         )
 
 

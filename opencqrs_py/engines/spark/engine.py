@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil, inf, log2
@@ -34,6 +34,7 @@ from opencqrs_py.engines.spark.jobs import (
     running_tasks,
     spark_failure,
     timed_out_call,
+    timed_out_run,
 )
 from opencqrs_py.engines.spark.masters import is_local
 from opencqrs_py.engines.spark.session import Sessions
@@ -425,8 +426,14 @@ class SparkEngine(Engine, RunsTasks):
                 self._handled_here += handled
             elif handled:
                 task.group.rate = handled / max(self._clock.monotonic() - task.since, _LEAST_SECONDS)
+            repeated = {}
             for driver, outcome in zip(task.drivers, result.outcomes, strict=True):
-                driver.settle(self._own(driver, outcome))
+                if self._is_fenced_by_own_run(driver, outcome):
+                    repeated[driver] = outcome
+                else:
+                    driver.settle(outcome)
+            if repeated:
+                self._settle_repeated(task, repeated)
             if task.group.in_frames is not None and any(outcome.failure for outcome in result.outcomes):
                 self._sessions.check()  # the JVM may be gone
         except Exception as error:
@@ -434,17 +441,28 @@ class SparkEngine(Engine, RunsTasks):
         finally:
             self._free(task)
 
-    def _own(self, driver: PartitionDriver, outcome: Outcome) -> Outcome:
-        """Return what a run of a task came to; nothing is lost if it was another run of the same that fenced it.
+    def _is_fenced_by_own_run(self, driver: PartitionDriver, outcome: Outcome) -> bool:
+        """Return whether another run of the same task fenced this one; then the partition is taken over from it."""
+        fenced = outcome.failure is not None and outcome.failure.origin is Origin.FENCED
+        return fenced and not driver.abandoned and self._assignment.continued(driver)
+
+    def _settle_repeated(self, task: RunningTask, repeated: Mapping[PartitionDriver, Outcome]) -> None:
+        """Process a task that Spark ran more than once: nothing is lost, unless a call timed out in another run.
 
         Where Spark makes no copies the runs before were lost, and perhaps by an event: then this is the third one.
         """
-        fenced = outcome.failure is not None and outcome.failure.origin is Origin.FENCED
-        if not fenced or driver.abandoned or not self._assignment.continued(driver):
-            return outcome
-        if not self._copies:
-            self._assignment.claim_again(driver.supervised.group, [driver], crashed=True)
-        return replace(outcome, cursor=driver.cursor, failure=None)
+        if (hung := self._timed_out_run(task)) is not None:
+            self._settle_timeout(task, hung)
+            return
+        for driver, outcome in repeated.items():
+            if not self._copies:
+                self._assignment.claim_again(driver.supervised.group, [driver], crashed=True)
+            driver.settle(replace(outcome, cursor=driver.cursor, failure=None))
+
+    def _timed_out_run(self, task: RunningTask) -> TimedOut | None:
+        if self._spark is None or task.job is None:
+            return None
+        return timed_out_run(self._spark.sparkContext, task.job.tag)
 
     def _lost(self, task: RunningTask, error: Exception) -> None:
         """Process the failure of Spark to finish a task."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from threading import Event as Signal
 from threading import Lock
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
@@ -29,6 +29,7 @@ _OTHER_PYTHON = re.compile(r"\[PYTHON_VERSION_MISMATCH\] .*: (\S+) than that in 
 _TRACEBACK = "Traceback (most recent call last):"
 _LOOK_SECONDS = 1.0  # between two checks of what runs
 _MOST_NAMED = 10  # partitions of a job that its description names
+_MOST_RUNS = 100  # of a task that are looked at
 
 Result = TypeVar("Result")
 Ended = Callable[["TaskResult | Exception"], None]
@@ -208,6 +209,19 @@ def timed_out_call(error: Exception) -> TimedOut | None:
     """Return the call of a handler that has not returned in time, if that is why a job has failed."""
     text = error.getMessage() if isinstance(error, PythonException) else ""
     return timed_out_of(raised_last(text or ""))
+
+
+def timed_out_run(context: SparkContext, tag: str) -> TimedOut | None:
+    """Return the call that timed out in a run of a job's task that Spark then repeated itself; ``None`` if none did."""
+    spark: Any = context._jsc.sc()  # noqa: SLF001 the only way
+    found = map(context.statusTracker().getJobInfo, spark.statusTracker().getJobIdsForTag(tag))
+    for stage in [stage for job in found if job is not None for stage in job.stageIds]:
+        runs = spark.statusStore().taskList(stage, 0, _MOST_RUNS)
+        errors = [runs.apply(number).errorMessage() for number in range(runs.size())]
+        for text in [error.get() for error in errors if error.isDefined()]:
+            if (hung := timed_out_of(raised_last(text))) is not None:
+                return hung
+    return None
 
 
 def reason_of(error: Exception) -> str:

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 from py4j.protocol import Py4JNetworkError
+from pydantic import TypeAdapter
 from support.spark import Context, Sessions
 
 from opencqrs_py.adapters.sql import Database, SqlEventStore, SqlProgressTracker
@@ -23,10 +24,12 @@ from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.engines.spark.engine import NOTICED_SECONDS, STILL_SECONDS, Meanwhile, SparkEngine, read_at_once
 from opencqrs_py.engines.spark.slots import HELD_SECONDS
 from opencqrs_py.engines.spark.tasks import Permit
+from opencqrs_py.engines.spark.turns import TimedOut
 from opencqrs_py.errors import EngineError, EngineLostError
 from opencqrs_py.model.choices import OnExhausted
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.handler import Handler, HandlerMark
+from opencqrs_py.model.outcome import Failure, Origin
 from opencqrs_py.model.partition import Partition, layout
 from opencqrs_py.model.progress import Cursor
 from opencqrs_py.processing.binding import bind
@@ -250,6 +253,29 @@ def test_the_events_of_a_task_that_spark_has_lost_and_repeated_itself_are_handle
     engine.start()
     assert engine.seen.done.wait(SECONDS)
     assert bool(marked) is (speculation == "false")  # otherwise the first run is slow, and not lost
+
+
+@pytest.mark.parametrize("speculation", ["true", "false"])
+def test_a_call_that_timed_out_in_another_run_of_its_task_is_an_error_of_its_event(engine, speculation):
+    failure = Failure(Origin.HANDLER, permanent=False, error="TimeoutError", message="too slow", position=1)
+    line = TypeAdapter(TimedOut).dump_json(TimedOut(Partition(PARTITIONS, 0), failure, 0)).decode()
+
+    def time_out_twice() -> None:
+        for partition in layout(PARTITIONS):
+            engine.tracker.succeed("g", Cursor(partition, 1, 0, 0))
+
+    engine.context.conf["spark.speculation"] = speculation
+    engine.context.errors_of_runs = [
+        "executor lost",
+        f"x.PythonException: Traceback (most recent call last):\n  File\nx.TaskTimedOutError: {line}\n\tat x",
+    ]
+    engine.context.before.append(time_out_twice)
+    engine.start()
+    assert engine.seen.reasons(1) == {"0/3": "TimeoutError: too slow"}
+    engine.clock.advance(5)
+    assert engine.seen.done.wait(SECONDS)
+    assert engine.seen.reasons(1) == {"0/3": "None"}
+    assert sorted(engine.handled) == list(range(1, EVENTS + 1))
 
 
 @pytest.mark.parametrize("speculation", ["true", "false"])
