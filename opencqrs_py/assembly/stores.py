@@ -8,6 +8,7 @@ from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from opencqrs_py.assembly.packages import Registry
 from opencqrs_py.errors import EventStoreError
@@ -38,6 +39,7 @@ _REGISTRY = Registry(
     code="OCQ-531",
 )
 _OF_URLS = re.compile(r"\?|%[0-9A-Fa-f]{2}")
+_SQLITE = ("sqlite:", "sqlite+pysqlite:")
 _SCHEME = re.compile(r"([a-z][a-z0-9.-]*)(?:\+[^:/]*)?:", re.IGNORECASE)
 
 
@@ -64,6 +66,9 @@ def located(url: str, project: Path, place: str = _PLACE) -> str:
 
         return path_of_url(url, project.resolve()).as_uri()
     scheme, _, path = url.partition("///")
+    if _is_relative_uri(url):
+        folder = quote(quote(project.resolve().as_posix()))  # SQLAlchemy reads it, then SQLite
+        return f"{scheme}///file:{folder}/{path.removeprefix('file:')}"
     file = sqlite_file(url)
     if file is None or file.is_absolute():
         return url
@@ -77,11 +82,20 @@ def located(url: str, project: Path, place: str = _PLACE) -> str:
     return f"{scheme}///{folder}/{path}"
 
 
+def _is_relative_uri(url: str) -> bool:
+    """Return whether a URL of SQLite names a file by a URI with a relative path."""
+    scheme, _, path = url.partition("///")
+    name, _, query = path.partition("?")
+    if scheme not in _SQLITE or not re.match(r"file:[^/:]", name):
+        return False
+    return "uri=true" in query and not re.search("mode=memory|vfs=memdb", query)
+
+
 def sqlite_file(url: str) -> Path | None:
     """Return the file that a URL of SQLite names, ``None`` for other URLs and for databases in memory."""
     scheme, _, path = url.partition("///")
     path = path.partition("?")[0]
-    is_file = scheme in ("sqlite:", "sqlite+pysqlite:") and path and not path.startswith((":memory:", "file:"))
+    is_file = scheme in _SQLITE and path and not path.startswith((":memory:", "file:"))
     return Path(path) if is_file else None
 
 

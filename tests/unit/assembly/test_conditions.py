@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from dependency_injector import containers, providers
-from sqlalchemy import Engine, create_engine
+from sqlalchemy import Engine, create_engine, text
 
 from opencqrs_py.assembly.conditions import (
     Decision,
@@ -236,11 +236,28 @@ def test_a_driver_in_the_url_makes_no_other_kind_of_store():
         ("sqlite://", "sqlite://"),
         ("sqlite:///:memory:", "sqlite:///:memory:"),
         ("sqlite:///file:a?mode=memory&uri=true", "sqlite:///file:a?mode=memory&uri=true"),
+        ("sqlite:///file:a?vfs=memdb&uri=true", "sqlite:///file:a?vfs=memdb&uri=true"),
+        ("sqlite:///file::memory:?uri=true", "sqlite:///file::memory:?uri=true"),
+        ("sqlite:///file:/srv/a.db?uri=true", "sqlite:///file:/srv/a.db?uri=true"),
+        ("sqlite:///file:///srv/a.db?uri=true", "sqlite:///file:///srv/a.db?uri=true"),
+        ("sqlite:///file:a.db?mode=rw&uri=true", "sqlite:///file:/project/a.db?mode=rw&uri=true"),
+        ("sqlite+pysqlite:///file:../a%20b.db?uri=true", "sqlite+pysqlite:///file:/project/../a%20b.db?uri=true"),
         ("postgresql://u@h/d", "postgresql://u@h/d"),
     ],
 )
 def test_a_relative_path_of_sqlite_is_seen_from_the_project(url, expected):
     assert located(url, Path("/project")) == expected
+
+
+@pytest.mark.parametrize("folder", ["plain", "what?x=1", "50%25 of #1"])
+def test_a_relative_uri_of_sqlite_names_the_file_in_the_project_whatever_its_folder_is_called(tmp_path, folder):
+    project = tmp_path / folder
+    project.mkdir()
+    engine = create_engine(located("sqlite:///file:a%20b.db?mode=rwc&uri=true", project))
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE t (x INT)"))
+    engine.dispose()
+    assert [file.name for file in project.iterdir()] == ["a b.db"]
 
 
 @pytest.mark.parametrize("folder", ["/what?", "/what?x=1", "/50%25"])
@@ -444,9 +461,9 @@ def test_the_chunk_of_data_frames_is_a_range_of_positions():
 def test_settings_that_a_group_of_data_frames_cannot_have_are_errors(settings, says):
     errors = list(unfit_for_frames(group(settings), "here.py:1 (lent)"))
     assert len(errors) == len(says)
-    for found, text in zip(errors, says, strict=True):
+    for found, said in zip(errors, says, strict=True):
         assert (found.code, found.where) == ("OCQ-541", "here.py:1 (lent)")
-        assert text in found.what
+        assert said in found.what
 
 
 # --------------------------------------------------------------------------------------------------------- errors
