@@ -25,12 +25,12 @@ from opencqrs_py.cli.events.selection import (
 )
 from opencqrs_py.cli.options import Integer, ProjectOptions, format_option, project_options
 from opencqrs_py.cli.output import clean, print_json, stderr, stdout
-from opencqrs_py.errors import DatabaseFileGoneError, ExplainedError
+from opencqrs_py.errors import DatabaseFileGoneError, ExplainedError, OtherLogError
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.masking import scrubbed
 from opencqrs_py.model.naming import counted, in_one_line
 from opencqrs_py.model.progress import Skip
-from opencqrs_py.model.selection import Selection
+from opencqrs_py.model.selection import Selection, Slice
 from opencqrs_py.processing.ports import EventSource
 from opencqrs_py.processing.supervision import OUTAGE_BACK_OFF
 
@@ -97,6 +97,7 @@ def _fitted(wanted: Sequence[int], room: int) -> list[int]:
 
 _WAIT_SECONDS = 1.0  # most seconds of one call of a watch
 _FIRST_WINDOW = 1_000  # positions that are read for the last events; then twice as many before them, and so on
+_AGAIN = "start the command again to follow the log that is there now"
 
 Show = Callable[[Sequence[Event]], None]
 
@@ -161,13 +162,20 @@ class Follower:
         self._show = show
         self._pause = pause
         self._waits: Iterator[float] = OUTAGE_BACK_OFF.waits()
+        self._mark: tuple[int, str] | None = None  # a position, and the fingerprint of the log up to there
         self._outage: str | None = None  # why the store is unavailable, as it was reported
 
     def run(self) -> None:
-        """Follow until something raises, such as Ctrl-C. While the store is unavailable, wait for it."""
+        """Follow until something raises, such as Ctrl-C. While the store is unavailable, wait for it.
+
+        Raises:
+            OtherLogError: OCQ-316, if the log was restored or replaced, as far as a wait or an outage shows it.
+        """
         while True:
             try:
                 self._follow()
+            except OtherLogError as error:
+                raise OtherLogError(error.code, error.what, error.where, _AGAIN) from None
             except Exception as error:
                 if not isinstance(error, DatabaseFileGoneError) and not self._source.is_outage(error):
                     raise
@@ -176,13 +184,22 @@ class Follower:
 
     def _follow(self) -> None:
         with self._source.watched() as watch:
+            self._check_log()
             while True:
                 head = watch.wait(self.after, _WAIT_SECONDS)
+                if head < self.after:
+                    self._check_log()
                 for part in slices_between(self._source, self.after, head, self._selection):
                     self._report_return()
+                    self._mark = part.upto, self._source.fingerprint(part.upto, _event_at(part))
                     self._show(part.events)
                     self.after = part.upto
                 self._report_return()
+
+    def _check_log(self) -> None:
+        if self._mark is None:
+            self._mark = self.after, self._source.fingerprint(self.after)
+        self._source.verify(*self._mark)
 
     def _report_outage(self, reason: str) -> None:
         if reason != self._outage:
@@ -194,6 +211,11 @@ class Follower:
         if self._outage is not None:
             stderr().print("the event store is available again", style="green")
             self._outage, self._waits = None, OUTAGE_BACK_OFF.waits()
+
+
+def _event_at(part: Slice) -> Event | None:
+    """Return the event at a slice's last position, if it was selected."""
+    return part.events[-1] if part.events and part.events[-1].position == part.upto else None
 
 
 def _reason_of(error: Exception) -> str:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -8,7 +8,7 @@ import pytest
 from opencqrs_py.adapters.memory import InMemoryEventStore
 from opencqrs_py.cli.events import listings
 from opencqrs_py.cli.events.listings import Follower, last_events
-from opencqrs_py.errors import DatabaseFileError, DatabaseFileGoneError, EventStoreError
+from opencqrs_py.errors import DatabaseFileError, DatabaseFileGoneError, EventStoreError, OtherLogError
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.selection import Selection
 
@@ -136,7 +136,7 @@ class Away(InMemoryEventStore):
             yield watch
 
     def is_outage(self, error):
-        return isinstance(error, AwayError | EventStoreError)
+        return isinstance(error, AwayError | EventStoreError) and not isinstance(error, OtherLogError)
 
 
 def test_of_a_store_that_is_away_one_line_is_told_for_each_reason_and_one_when_it_is_back(capsys):
@@ -211,6 +211,38 @@ def test_a_store_whose_file_was_replaced_ends_it(capsys):
     with pytest.raises(DatabaseFileError, match="replaced"):
         Follower(store, 0, ALL, Shown(store, event(2)), lambda _: None).run()
     assert capsys.readouterr().err == ""
+
+
+def restore(store, *events):
+    store._events, store._known = [], {}
+    store.append(events)
+
+
+RESTART = "start the command again to follow the log that is there now"
+
+
+def test_a_log_that_was_restored_and_is_shorter_ends_it():
+    store, waits = InMemoryEventStore(event(n) for n in range(3)), []
+    store.watched = lambda: nullcontext(
+        SimpleNamespace(wait=lambda *_: waits.append(1) or stop_after(waits, 4) or store.head())
+    )
+    with pytest.raises(OtherLogError, match=r"OCQ-316(?s:.*)ends at position 1") as ended:
+        Follower(store, 0, ALL, lambda _: restore(store, event(0))).run()
+    assert ended.value.fix == RESTART
+
+
+def test_a_log_that_was_restored_in_an_outage_ends_it():
+    store, pauses = Away([event(1), event(2)]), []
+
+    def fail(*_):
+        restore(store, event(1), event(3), event(4))
+        raise AwayError("down")
+
+    store.watched = lambda: nullcontext(SimpleNamespace(wait=fail))
+    with pytest.raises(OtherLogError, match="OCQ-316") as ended:
+        Follower(store, 2, ALL, Shown(store), lambda _: pauses.append(1) or stop_after(pauses, 3)).run()
+    assert ended.value.fix == RESTART
+    assert len(pauses) == 1
 
 
 def stop_after(waits, most):
