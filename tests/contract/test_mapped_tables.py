@@ -170,6 +170,19 @@ def test_what_no_column_holds_is_the_same_for_all(database: Database, kind: str)
     assert read == Event(1, "1", "urn:shop", "/", "book-lent.v1", None, "application/json", '{"n":1}', None)
 
 
+@BOTH
+def test_a_row_without_a_subject_is_found_under_the_one_that_it_is_shown_with(database: Database, kind: str) -> None:
+    create(database)
+    with database.writing() as connection:
+        for number, subject in enumerate(["", "/", "/a"]):
+            insert(connection, event(number, subject))
+        connection.execute(text("""INSERT INTO "Stored Events" ("event id", "kind%") VALUES ('3', 't')"""))
+    source = MappedEventSource(database, MAPPING)
+    assert [one.subject for one in source.read(0, 10, ALL).events] == ["/", "/", "/a", "/"]
+    assert identities(source, Selection("/", recursive=False)) == ["0", "1", "3"]
+    assert identities(source, Selection("", recursive=False)) == []
+
+
 @SQLITE
 def test_a_column_that_compares_without_case_is_read_with_it(database: Database, kind: str) -> None:
     execute(

@@ -171,7 +171,7 @@ def _named(
         return "NULL" if column is None else dialect.as_text(quote(column), found[column])
 
     parts = [text_of(part) for part in ("id", "source", "subject", "type", "time", "data", "metadata")]
-    subject = f"COALESCE({text_of('subject')}, '/')"
+    subject = f"COALESCE(NULLIF({text_of('subject')}, ''), '/')"
     return ForeignTable(
         name=f"{quote(schema)}.{quote(table)}" if schema else quote(table),
         position=quote(mapping.position),
