@@ -40,9 +40,11 @@ if TYPE_CHECKING:
     from opencqrs_py.assembly.awaiting import Watched
     from opencqrs_py.assembly.container import ApplicationContainer, GroupContainer
     from opencqrs_py.assembly.control import Control
+    from opencqrs_py.assembly.discovery import Discovered
     from opencqrs_py.assembly.health import Health
     from opencqrs_py.assembly.inbox import InboxControl
     from opencqrs_py.assembly.job_assembly import JobAssembly
+    from opencqrs_py.assembly.job_events import JobEvents
     from opencqrs_py.assembly.job_health import JobHealth
     from opencqrs_py.assembly.jobs import Jobs
     from opencqrs_py.assembly.launch import Launch
@@ -168,7 +170,9 @@ class Application:
         from opencqrs_py.assembly.container import group_containers  # noqa: PLC0415 loads SQLAlchemy
 
         self._life.resources.use()
-        return group_containers(self.container, self.groups)
+        groups = self.groups
+        self.container.blueprint.override(self.blueprint)  # which is complete now
+        return group_containers(self.container, groups)
 
     @locked_cached_property
     def groups(self) -> tuple[EffectiveGroup, ...]:
@@ -180,9 +184,7 @@ class Application:
             self._scan.check(self.project)
         found = self.blueprint.discover()
         known = set(map(_said, self.configuration.warnings))
-        events = events_of(found.jobs, self.blueprint.job_triggers)
-        places = {**found.places, **{each.group: each.place for each in events}}
-        self.configuration = self.configuration.for_code(places, {job.name: job.place for job in found.jobs})
+        events = self._bind(found)
         _log_each(each for each in (*self.configuration.warnings, *found.warnings) if _said(each) not in known)
         of_handlers = (replace(self.configuration.group(name), name=name) for name in found.places)
         of_jobs = (
@@ -190,6 +192,17 @@ class Application:
             for each in events
         )
         return (*of_handlers, *of_jobs)
+
+    def _bind(self, found: Discovered) -> tuple[JobEvents, ...]:
+        """Bind the settings for what code has, and return which events start which jobs; these have groups, too."""
+        jobs = {job.name: job.place for job in found.jobs}
+        bound = self.configuration.for_code(found.places, jobs)
+        triggers = event_triggers(bound)
+        events = events_of(found.jobs, triggers)
+        if events:
+            bound = bound.for_code({**found.places, **{each.group: each.place for each in events}}, jobs)
+        self.configuration, self.blueprint = bound, replace(self.blueprint, job_triggers=triggers)
+        return events
 
     @property
     def event_store(self) -> Any:

@@ -112,6 +112,21 @@ def test_without_a_database_the_history_is_in_memory(make_module, tmp_path):
         )
 
 
+@pytest.mark.parametrize("name", ["re.mind", "re mind", "re/mind", "re-mind"])
+def test_a_variable_sets_the_events_of_a_job_whose_name_it_cannot_spell(make_module, tmp_path, monkeypatch, name):
+    monkeypatch.setenv("OPENCQRS__JOBS__RE_MIND__TRIGGERS__EVENTS__TYPES", "order.*")
+    monkeypatch.setenv("OPENCQRS__JOBS__RE_MIND__TRIGGERS__EVENTS__IDS", "subject")
+    monkeypatch.setenv("OPENCQRS__EVENT_HANDLING__GROUPS__JOB_RE_MIND__SCHEDULE__INTERVAL", "7s")
+    with application(make_module, tmp_path, CODE.replace('"remind"', f'"{name}"')) as made:
+        choice, reason = of_job(made, name)["triggers.events"]
+        assert (choice, reason.partition(" (")[0]) == (
+            f"group job:{name}",
+            "events of order.* start it, each for the id that is its subject",
+        )
+        assert {each.name: each.schedule.interval for each in made.groups}[f"job:{name}"] == 7
+        assert "triggers.events" not in of_job(made, "clean")
+
+
 def test_the_group_that_reads_the_events_of_a_job_is_named(make_module, tmp_path):
     triggers = {"jobs.remind.triggers.events": {"types": ["order.*", "x"], "ids": "data.order"}}
     with application(make_module, tmp_path, **triggers) as made:

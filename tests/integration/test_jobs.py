@@ -187,6 +187,21 @@ def test_j6_an_event_starts_a_run_for_its_id_once_also_over_restarts(url, jobs, 
     assert rows(url, "SELECT id FROM noted ORDER BY id") == [("o1",), ("o2",)]
 
 
+def test_a_variable_lets_an_event_start_a_job_whose_name_it_cannot_spell(url, jobs, tmp_path, monkeypatch):
+    (tmp_path / "dotted_jobs.py").write_text(JOBS.replace('@job("note")', '@job("note.v2")'))
+    monkeypatch.setenv("OPENCQRS__JOBS__NOTE_V2__TRIGGERS__EVENTS__TYPES", "shop.*")
+    monkeypatch.setenv("OPENCQRS__JOBS__NOTE_V2__TRIGGERS__EVENTS__IDS", "id")
+    line = '{"id": "o1", "source": "s", "type": "shop.paid", "subject": "/o", "data": {}}'
+    with made(url, __import__("dotted_jobs"), tmp_path) as application:
+        application.event_store.head()  # used before the jobs are known
+        application.start()
+        application.await_position("job:note.v2", timeout=120)
+        application.event_store.append([parse_event(line)])
+        until(lambda: rows(url, "SELECT id FROM noted"))
+    sys.modules.pop("dotted_jobs")
+    assert rows(url, "SELECT id FROM noted") == [("o1",)]
+
+
 def test_events_that_are_handled_again_after_a_reset_start_runs_again(url, jobs, tmp_path):
     """Their runs of before were still listed: nothing ran, and the reset said that the events are handled again."""
     settings = {"jobs.note.triggers.events.types": "shop.*", "jobs.note.triggers.events.ids": "id"}
