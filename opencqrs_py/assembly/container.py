@@ -127,7 +127,9 @@ class GroupContainer(containers.DeclarativeContainer):
         sequencing,
         providers.Factory(checkpoint_rule_of, settings, tracking),
     )
-    schedule = providers.ThreadSafeSingleton(schedule_rule_of, settings, discovered, event_types, reading)
+    schedule = providers.ThreadSafeSingleton(
+        schedule_rule_of, settings, discovered, event_types, reading, dispatcher.provided.handles
+    )
     processing = providers.ThreadSafeSingleton(
         group_processing,
         settings.provided.name,

@@ -145,9 +145,15 @@ def batch_key_of(settings: EffectiveGroup, discovered: Discovered) -> GroupFunct
 
 
 def schedule_rule_of(
-    settings: EffectiveGroup, discovered: Discovered, types: EventTypes, reading: Reading
+    settings: EffectiveGroup,
+    discovered: Discovered,
+    types: EventTypes,
+    reading: Reading,
+    handles: Callable[[str], bool],
 ) -> ScheduleRule | None:
     """Return how a scheduled group handles its events, ``None`` for any other group.
+
+    Its filters decide by the events, as read, whose type ``handles`` accepts.
 
     Raises:
         AssemblyError: OCQ-502, if there is no provider of the name in ``batch.ordering-ref``.
@@ -173,7 +179,7 @@ def schedule_rule_of(
         expires_seconds=schedule.expires_after,
         back_off=exponential(retry, further_attempts),
         on_exhausted=schedule.on_exhausted,
-        filters=tuple(EventFilter(one.call, types, reading, one.place) for one in filters),
+        filters=tuple(EventFilter(one.call, types, reading, one.place, handles) for one in filters),
     )
 
 

@@ -20,19 +20,27 @@ class EventFilter:
     """A function that decides about events, as they are stored or as handlers see them.
 
     If it takes an event class, events of other classes are accepted without a call. Where upcasters make several events
-    of one, it is accepted if one of them would be.
+    of one, it is accepted if one of those that are handled would be.
 
     Args:
         function: Returns ``True`` or ``False``.
         types: The event classes known.
         reading: How stored events are read.
         place: How messages name the function.
+        handles: Returns whether the group handles events of a type, as read.
 
     Raises:
         HandlerSignatureError: OCQ-201 to OCQ-205.
     """
 
-    def __init__(self, function: Callable[..., Any], types: EventTypes, reading: Reading, place: str) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        types: EventTypes,
+        reading: Reading,
+        place: str,
+        handles: Callable[[str], bool],
+    ) -> None:
         what = "a filter must be a plain function that returns True or False"
         check_plain(function, place, what, "def of_members(event: BookLent) -> bool")
         signature = read_signature(function, place, NothingProvided(), RESOLVER)
@@ -43,6 +51,7 @@ class EventFilter:
         self._types = types
         self._reading = reading
         self._place = place
+        self._handles = handles
 
     def __call__(self, event: Event) -> bool:
         """Return whether a stored event enters the inbox.
@@ -52,7 +61,7 @@ class EventFilter:
         """
         if self._raw:
             return self._answer(None, event)
-        return any(self._takes(one) for one in self._reading.read(event))
+        return any(self._takes(one) for one in self._reading.read(event) if self._handles(one.type))
 
     def _takes(self, event: Event) -> bool:
         if not self._wanted:

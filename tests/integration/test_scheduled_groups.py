@@ -113,13 +113,13 @@ class Library:
         self.made.append(Application(self.settings, [self.module], self.folder))
         return self.made[-1]
 
-    def append(self, *lent: tuple[str, str, int]) -> None:
+    def append(self, *lent: tuple[str, str, int], kind: str = "lent.v1") -> None:
         """Append events: ISBN, reader and urgency of each."""
         store = self.application().event_store
         events = []
         for number, (isbn, reader, urgency) in enumerate(lent, store.head() + 1):
             data = {"isbn": isbn, "reader": reader, "urgency": urgency}
-            known = {"id": str(number), "source": "urn:library", "subject": f"/books/{isbn}", "type": "lent.v1"}
+            known = {"id": str(number), "source": "urn:library", "subject": f"/books/{isbn}", "type": kind}
             events.append(parse_event(json.dumps({**known, "data": data})))
         store.append(events)
 
@@ -334,6 +334,26 @@ def test_events_are_handled_at_the_ticks_of_a_cron_expression_while_the_applicat
     watching.wait_for(lambda: library.waiting == {})
     assert sorted(library.handled) == [1, 2]
     application.stop()
+
+
+SPLIT = (
+    HANDLERS
+    + """
+from opencqrs_py import Upcast, upcaster
+
+@upcaster("lent.v0")
+def split(data: dict) -> list[Upcast]:
+    return [Upcast("lent.v1", data), Upcast("counted.v1", {})]
+"""
+)
+
+
+def test_a_filter_decides_by_the_parts_of_an_event_that_handlers_take(make_library, make_module):
+    library = make_library()
+    library.module = make_module(SPLIT)
+    library.append(("none", "ada", 0), ("2", "ada", 0), kind="lent.v0")
+    assert library.run() == 0
+    assert library.handled == [2]
 
 
 # ------------------------------------------------------------------------------------------- what settings become

@@ -239,7 +239,7 @@ def test_a_filter_decides_about_the_class_that_an_event_becomes() -> None:
     def expensive(event: Card) -> bool:
         return event.amount > 10
 
-    accepts = EventFilter(expensive, EventTypes(mapped={"paid": Paid}), Reading(), "filters.py:1")
+    accepts = EventFilter(expensive, EventTypes(mapped={"paid": Paid}), Reading(), "filters.py:1", lambda _: True)
     data = ['{"kind": "card", "amount": 1}', '{"kind": "card", "amount": 11}', '{"kind": "cash", "amount": 1}']
     events = [Event(1, "1", "s", "/", "paid", None, "application/json", each, None) for each in data]
     assert [accepts(event) for event in events] == [False, True, True]
