@@ -64,7 +64,7 @@ class CallInHand:
         if other is None:
             return False
         this, that = ((one.committed, one.index, one.number) for one in (self, other))
-        return self.work is other.work and this == that
+        return self.work is other.work and self.chunk is other.chunk and this == that
 
 
 @dataclass(frozen=True, slots=True)

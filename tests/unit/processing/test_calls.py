@@ -91,6 +91,26 @@ def test_of_a_piece_after_one_that_was_decoded_together_the_one_in_hand_is_known
     assert seen == [(0, 0), (1, 1), (2, 2), (3, 3), (4, 0), (5, 1), (6, 2)]
 
 
+def test_the_first_calls_of_two_pieces_are_not_one_call() -> None:
+    seen: list[CallInHand | None] = []
+
+    def handle(event: Lent) -> None:
+        seen.extend([calls.in_hand(), calls.in_hand()])
+
+    dispatcher = Dispatcher([bind(Handler(HandlerMark("group"), handle, "here:1"), NothingProvided())], [])
+    calls = HandlerCalls("group", ONE, dispatcher, ReplayRule(dispatcher), None)
+    work = Work("group", ONE, SimpleNamespace(flush=lambda: None))  # type: ignore[arg-type]
+    for n in range(2):
+        event = Event(n, str(n), "s", f"/{n}", "lent", None, "application/json", f'{{"n": {n}}}', None)
+        calls.call(work, Chunk([event]))
+    first, first_again, second, second_again = (call for call in seen if call is not None)
+    assert first.is_same(first_again)
+    assert second.is_same(second_again)
+    assert not first.is_same(second)
+    timer = CallTimer(CallLimits(timeout=10))
+    assert [timer.look(call, now) for call, now in ((first, 0.0), (second, 6.0), (second_again, 12.0))] == [None] * 3
+
+
 def test_of_several_handlers_each_call_is_another_one() -> None:
     watched = Watched()
 
