@@ -43,6 +43,7 @@ class Surroundings:
         clock: For time budgets.
         pause: Waits a number of seconds, or until a run is to end.
         missed: Gets what a call after a commit has raised, once that is logged.
+        failed: Gets what an attempt or one of its items has failed with, and what it is tried again after.
     """
 
     store: JobStore
@@ -51,6 +52,7 @@ class Surroundings:
     clock: Clock
     pause: Callable[[float, RunSignals], None]
     missed: Callable[[BaseException], None] = lambda _error: None
+    failed: Callable[[BaseException], None] = lambda _error: None
 
 
 class JobExecution:
@@ -105,6 +107,8 @@ class JobExecution:
                 raise_interrupt(error)
                 if issubclass(type(error), FencedError):
                     return None
+                if not isinstance(error, EndedError):  # the child has said what it failed with
+                    self._around.failed(error)
                 if not self._is_outage(error):
                     return self._failed(error)
                 waits = waits or OUTAGE_BACK_OFF.waits()
@@ -243,6 +247,7 @@ class JobExecution:
             raise_interrupt(error)
             if item is None or issubclass(type(error), FencedError) or self._is_outage(error) or self._is_asked(error):
                 raise
+            self._around.failed(error)
             self._may_help = self._may_help or not _is_permanent(error)
             text = position.error or f"{item}: {_text_of(error)}"
             self._record(replace(position, after=after, failed=(*position.failed, item), error=text))

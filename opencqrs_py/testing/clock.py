@@ -22,7 +22,8 @@ class FakeClock(Clock):
 
     @override
     def now(self) -> datetime:
-        return self._start + timedelta(seconds=self._gone)
+        gone = timedelta(seconds=self._gone)
+        return (self._start.astimezone(UTC) + gone).astimezone(self._start.tzinfo)
 
     def advance(self, seconds: float) -> None:
         """Let some seconds go by; ``ValueError`` if they are negative."""

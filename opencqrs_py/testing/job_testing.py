@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,12 +15,11 @@ from opencqrs_py.adapters.sql import Database, DatabaseTransactions, Engine, Sql
 from opencqrs_py.assembly.discovery import GroupFunction, discover_members
 from opencqrs_py.assembly.job_rules import bound_jobs, rule_for
 from opencqrs_py.config import load
-from opencqrs_py.jobs.binding import BoundJob
 from opencqrs_py.jobs.desk import JobDesk, Worker
 from opencqrs_py.jobs.execution import JobExecution, Surroundings
 from opencqrs_py.jobs.rules import JobRule
 from opencqrs_py.jobs.runs import JobRun, RunStatus, chosen_ids
-from opencqrs_py.model.job import Job, JobContext, JobId, RunSignals, Trigger
+from opencqrs_py.model.job import Job, JobId, RunSignals, Trigger
 from opencqrs_py.model.naming import canonical
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.processing.binding import Work, run_on_start
@@ -80,11 +78,11 @@ class JobTest:
         self._transactions = DatabaseTransactions(self.database)
         self._store = InMemoryJobStore(self.clock)
         rules = _rules(self.job, found.jobs, settings or {})
-        bound = bound_jobs([self.job], rules, found.injector, lambda _signature, _place: None)[self.job.name]
-        self._bound = replace(bound, call=self._noting(bound))
+        self._bound = bound_jobs([self.job], rules, found.injector, lambda _signature, _place: None)[self.job.name]
         self._desk = JobDesk(self._store, rules)
         self._signals = RunSignals()
         self._error: BaseException | None = None
+        self._errors: dict[str, BaseException] = {}  # of the last attempt of each run that has failed in one
         self._missed: list[BaseException] = []  # what calls after the commit have raised since run() or advance()
         self._waits = 0  # for a database, in one attempt
         self._prepared = False
@@ -93,8 +91,9 @@ class JobTest:
         """Run the job now: for some ids, or for all that it applies to.
 
         Raises:
-            BaseException: What the job raised, also if a further attempt follows: a test that expects it catches it,
-                and lets that attempt come with ``advance``. Or what a call after the commit raised.
+            BaseException: What the job, its input or the commit raised, also if a further attempt follows: a test that
+                expects it catches it, and lets that attempt come with ``advance``. Or what a call after the commit
+                raised.
         """
         self._prepare()
         now = self.clock.now()
@@ -104,8 +103,8 @@ class JobTest:
         self._execute_due()
         found = self._store.find(run.id)
         failed = found is not None and found.status in {RunStatus.FAILED, RunStatus.RETRYING}
-        if failed and self._error is not None:
-            raise from_users_frame(self._error)
+        if failed and (error := self._errors.get(run.id)) is not None:
+            raise from_users_frame(error)
         self._raise_missed()
         return self
 
@@ -202,12 +201,15 @@ class JobTest:
             self.clock,
             lambda seconds, _: self._wait(seconds),
             self._missed.append,
+            self._note,
         )
         while runs := self._desk.attend(self._worker):
             for run in runs:
                 self._error, self._waits = None, 0
                 ending = JobExecution(self._bound, run, around, self._signals).execute()
                 self._signals = RunSignals()
+                if (error := self.error) is not None:
+                    self._errors[run.id] = error
                 if ending is not None:
                     self._desk.finish(run, ending)
 
@@ -227,15 +229,8 @@ class JobTest:
             raise from_users_frame(self._error)
         self.clock.advance(seconds)
 
-    def _noting(self, bound: BoundJob) -> Callable[[JobContext, Work], None]:
-        def call(context: JobContext, work: Work) -> None:
-            try:
-                bound.call(context, work)
-            except BaseException as error:
-                self._error = error
-                raise
-
-        return call
+    def _note(self, error: BaseException) -> None:
+        self._error = error
 
 
 def assert_idempotent(job: JobTest | ModuleType | type | Callable[..., Any], *ids: JobId, **arguments: Any) -> JobTest:
@@ -259,14 +254,15 @@ def assert_idempotent(job: JobTest | ModuleType | type | Callable[..., Any], *id
     """
     __tracebackhide__ = True
     test = job if isinstance(job, JobTest) else JobTest(job, **arguments)
-    once = _succeeded(test, ids).tables()
-    if (ids or test.job.mark.input is not None) and not test.runs[-1].position.items:
+    ran, once = _succeeded(test, ids), test.tables()
+    if (ids or test.job.mark.input is not None) and not ran.position.items:
         msg = f"job '{test.job.name}' was not tested: its input has selected nothing; add rows that it selects before"
         raise AssertionError(msg)
     if not once:
         msg = f"job '{test.job.name}' was not tested: its database has no table that it could change; give database=…"
         raise AssertionError(msg)
-    again = _succeeded(test, ids).tables()
+    _succeeded(test, ids)
+    again = test.tables()
     if once == again:
         return test
     changed = sorted(name for name in once.keys() | again.keys() if once.get(name) != again.get(name))
@@ -274,11 +270,11 @@ def assert_idempotent(job: JobTest | ModuleType | type | Callable[..., Any], *id
     raise AssertionError(f"job '{test.job.name}' is not idempotent: its second run has changed something\n{shown}")
 
 
-def _succeeded(test: JobTest, ids: Sequence[JobId]) -> JobTest:
-    """Run a job; raise unless that has handled everything at once."""
-    ran = test.run(*ids).runs[-1]
+def _succeeded(test: JobTest, ids: Sequence[JobId]) -> JobRun:
+    """Run a job, and return the run; raise unless that has handled everything at once."""
+    ran = [run for run in test.run(*ids).runs if run.trigger is Trigger.MANUAL][-1]  # a tick's may have followed
     if ran.status is RunStatus.SUCCEEDED:
-        return test
+        return ran
     if test.error is not None:
         raise from_users_frame(test.error)
     raise AssertionError(f"a run of job '{test.job.name}' has not succeeded: it is {ran.status.value}, {ran.reason}")

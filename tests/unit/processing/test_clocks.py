@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -31,3 +32,11 @@ def test_the_fake_clock_stands_still_until_it_is_moved() -> None:
 def test_the_fake_clock_does_not_go_back_either() -> None:
     with pytest.raises(ValueError, match="time does not go back, got -1"):
         FakeClock().advance(-1)
+
+
+def test_a_clock_in_a_zone_with_summer_time_moves_by_the_time_that_has_gone_by() -> None:
+    clock = FakeClock(datetime(2026, 3, 29, 1, 30, tzinfo=ZoneInfo("Europe/Berlin")))
+    before = clock.now().astimezone(UTC)
+    clock.advance(3_600)
+    assert clock.now().astimezone(UTC) - before == timedelta(hours=1)
+    assert (clock.now().hour, clock.now().minute) == (3, 30)

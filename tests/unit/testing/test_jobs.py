@@ -11,12 +11,14 @@ from uuid import uuid4
 import pytest
 from dependency_injector import containers, providers
 from sqlalchemy import Connection, Select, column, make_url, select, table, text
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import IntegrityError, OperationalError
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from opencqrs_py import AfterCommit, JobContext, job, on_start
 from opencqrs_py.adapters.sql import Database
 from opencqrs_py.adapters.sql.snapshots import table_rows
-from opencqrs_py.errors import JobError
+from opencqrs_py.errors import JobError, NonTransientError
+from opencqrs_py.model.job import Trigger
 from opencqrs_py.testing import JobTest, assert_idempotent
 
 
@@ -223,3 +225,112 @@ def test_runs_are_in_the_order_in_which_they_were_asked_for() -> None:
 def test_what_is_no_id_is_refused(ids: tuple[object, ...], error: type[Exception]) -> None:
     with pytest.raises(error, match="is not an id: ids are whole numbers and texts"):
         JobTest(other).run(*ids)  # type: ignore[arg-type]
+
+
+def broken() -> list[int]:
+    raise LookupError("no such list")
+
+
+@job("selects", input=broken)
+def selects(context: JobContext) -> None: ...
+
+
+class Base(DeclarativeBase): ...
+
+
+class Needy(Base):
+    __tablename__ = "needy"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str]
+
+
+def one() -> list[int]:
+    return [1]
+
+
+@job("flushes", input=one)
+def flushes(context: JobContext, session: Session) -> None:
+    session.add(Needy(id=1))
+
+
+@on_start("jobs")
+def needy(connection: Connection) -> None:
+    Base.metadata.create_all(connection)
+
+
+@pytest.mark.parametrize("transaction", ["run", "page", "item"])
+@pytest.mark.parametrize(
+    ("given", "error", "what"),
+    [
+        (selects, LookupError, "no such list"),
+        (flushes, IntegrityError, "NOT NULL constraint failed"),
+    ],
+)
+def test_a_run_that_fails_outside_of_the_job_fails_the_test(
+    given: Callable[..., None], error: type[Exception], what: str, transaction: str
+) -> None:
+    test = JobTest(given, needy, settings={"transaction": transaction})
+    with pytest.raises(error, match=what):
+        test.run()
+    assert isinstance(test.error, error)
+    test.expect_statuses("retrying")
+
+
+@job("commits", input=one)
+def commits(context: JobContext, connection: Connection) -> None:
+    connection.execute(text("INSERT INTO one VALUES (1)"))
+
+
+@pytest.mark.postgresql
+@pytest.mark.parametrize("transaction", ["run", "page", "item"])
+def test_a_run_whose_commit_fails_fails_the_test(fresh_url: Callable[[str], str], transaction: str) -> None:
+    test = JobTest(commits, database=fresh_url("postgresql"), settings={"transaction": transaction})
+    with test.connection() as connection:
+        connection.execute(text("CREATE TABLE one (n INTEGER UNIQUE DEFERRABLE INITIALLY DEFERRED)"))
+        connection.execute(text("INSERT INTO one VALUES (1)"))
+    with pytest.raises(IntegrityError, match="duplicate key"):
+        test.run()
+    test.expect_statuses("retrying").close()
+
+
+@job("unreachable", input=away)
+def unreachable(context: JobContext) -> None: ...
+
+
+def test_an_input_whose_database_does_not_come_back_ends_the_test_with_its_error() -> None:
+    with pytest.raises(OperationalError, match="server closed the connection"):
+        JobTest(unreachable).run()
+
+
+EVERY_MINUTE = {"triggers.fixed-rate": "PT1M"}
+
+
+def test_a_run_that_fails_fails_the_test_also_if_that_of_a_tick_follows() -> None:
+    @job("slow")
+    def slow(context: JobContext) -> None:
+        if context.trigger is Trigger.MANUAL:
+            test.clock.advance(60)
+            raise NonTransientError("by hand")
+
+    test = JobTest(slow, settings=EVERY_MINUTE)
+    with pytest.raises(NonTransientError, match="by hand"):
+        test.run()
+    statuses = {run.trigger: run.status.value for run in test.runs}
+    assert statuses == {Trigger.MANUAL: "failed", Trigger.SCHEDULE: "succeeded"}
+
+
+def test_a_tick_that_follows_does_not_decide_whether_a_job_was_tested() -> None:
+    def new() -> Select[Any]:
+        return ids_of_rows().where(column("times") == 0)
+
+    @job("marks", input=new)
+    def marks(context: JobContext, connection: Connection) -> None:
+        connection.execute(text("UPDATE seen SET times = 1"))
+        test.clock.advance(60)
+
+    test = JobTest(marks, tables, settings=EVERY_MINUTE).run()
+    with test.connection() as connection:
+        connection.execute(text("INSERT INTO seen VALUES (77, 0)"))
+    assert_idempotent(test)
+    assert [run.trigger for run in test.runs].count(Trigger.MANUAL) == 3
+    assert test.runs[-1].position.items == 0
