@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,8 +90,21 @@ class Leaderboard(CheckpointParticipant):
         FOLDER.mkdir(exist_ok=True)
         written = file.with_suffix(".new")
         written.write_text(json.dumps(vars(board)), "utf-8")
-        written.replace(file)
+        name_for_good(written, file)
         self.saved[partition] = board.position
+
+
+def name_for_good(written: Path, file: Path) -> None:
+    """Give a file its name when its content is on the disk: a power cut takes neither from then on."""
+    with written.open("rb+") as content:
+        os.fsync(content.fileno())
+    written.replace(file)
+    if os.name == "posix":  # elsewhere folders cannot be synced
+        folder = os.open(file.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 def file_of(partition: Partition) -> Path:

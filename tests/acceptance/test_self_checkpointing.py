@@ -11,9 +11,13 @@ import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
+from types import ModuleType
 
+import pyarrow as pa
 import pytest
 from support.sqlite import rows_of
+
+from opencqrs_py.model import Partition
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ["leaderboard_in_memory", "parquet_archive", "search_index"]
@@ -201,3 +205,34 @@ def test_the_archive_comes_to_the_same_on_spark_when_a_worker_is_killed(tmp_path
     assert first.startswith("25,000 trips in ")
     assert first.endswith(" files, 25,000 of them different")
     assert second == shown[1]
+
+
+@pytest.mark.parametrize("name", ["leaderboard_in_memory", "parquet_archive"])
+def test_what_an_example_confirms_is_on_the_disk_before_it_has_its_name(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = ModuleType(f"handlers_of_{name}")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    exec(compile((ROOT / "examples" / name / "handlers.py").read_text("utf-8"), name, "exec"), vars(module))
+    monkeypatch.chdir(tmp_path)
+    synced: list[tuple[int, list[str]]] = []
+    sync = os.fsync
+
+    def fsync(opened: int) -> None:
+        synced.append((os.fstat(opened).st_ino, [file.name for file in module.FOLDER.iterdir()]))
+        sync(opened)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    one = Partition(1, 0)
+    if name == "parquet_archive":
+        archive = module.Archive()
+        archive.on_partition_claimed(one, 0, None)
+        archive.buffers[one].tables.append(pa.table({"position": [1, 2]}))
+        archive.on_checkpoint(one, 2)
+    else:
+        module.Leaderboard().on_partition_claimed(one, 0, None)
+    (file,) = module.FOLDER.iterdir()
+    (content, names), (folder, then) = synced
+    assert (content, folder) == (file.stat().st_ino, module.FOLDER.stat().st_ino)
+    assert file.name not in names
+    assert then == [file.name]
