@@ -113,10 +113,12 @@ class Coordinator:
         return frozenset(self._store.view().without(self._has_ended, but=self.node.id).alive)
 
     def join(self) -> None:
-        """Join the other nodes; acquire and assign the free partitions of this node's share."""
+        """Join the other nodes; acquire and assign the free partitions of this node's share; none after ``end``."""
         self._join()
         self.beat()
         self.reconcile()
+        if self._stopping:  # a stop in another thread may have left before
+            self._leave()
 
     def start(self) -> None:
         """Send heartbeats until ``end``."""

@@ -87,8 +87,11 @@ class JobRunner:
         return company.node
 
     def start(self) -> None:
-        """Start following schedules and running requested jobs."""
+        """Start following schedules and running requested jobs; nothing after a stop."""
         self._appear()
+        if self._stopping:  # a stop in another thread may be over
+            self._parts.runners.difference_update(self._ids)
+            return
         company = self._company()
         if company is not None:
             self._request_starts(company)

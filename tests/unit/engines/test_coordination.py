@@ -721,3 +721,20 @@ def test_a_thread_that_was_not_waited_for_closes_what_it_has_opened_after_the_no
     before = world.store.closed
     a._guarded(lambda: None)
     assert world.store.closed == before + 1
+
+
+@pytest.mark.parametrize("step", ["join", "beat", "take"])
+def test_a_node_that_is_stopped_while_it_joins_leaves_nothing_behind(world, monkeypatch, step):
+    a, proceed = world.node("a"), getattr(world.store, step)
+
+    def stopped_before(*arguments):
+        a.end()
+        a.leave()
+        return proceed(*arguments)
+
+    monkeypatch.setattr(world.store, step, stopped_before)
+    a.join()
+    a.start()
+    assert world.store.view().nodes == ()
+    world.node("b").join()
+    assert world.has("b") == [0, 1, 2, 3]

@@ -407,3 +407,11 @@ def test_a_run_that_ends_during_an_outage_while_its_process_stops_is_not_cancell
     ended = store.find("run")
     assert ended is not None
     assert (ended.status, ended.reason) == (RunStatus.SUCCEEDED, "")
+
+
+def test_a_runner_that_is_stopped_before_it_starts_is_not_counted_among_those_alive():
+    runner = _runner(InMemoryJobStore(), lambda *_: None)
+    runner.stop(0)
+    runner.start()
+    assert not runner._parts.runners
+    assert runner._thread.ident is None
