@@ -93,6 +93,7 @@ class Context:
         self.executors = 0
         self.jobs: list[int] = []  # that run
         self.looked = Signal()
+        self.counted = Signal()  # the slots
         self.conf: dict[str, str] = {}
         self.errors_of_runs: list[str] = []  # of the one task of each job, which it repeats
 
@@ -151,9 +152,13 @@ class Context:
             statusStore=lambda: SimpleNamespace(taskList=lambda _stage, _attempt, _most: listed),
             getExecutorMemoryStatus=lambda: memory,
             resourceProfileManager=lambda: profiles,
-            maxNumConcurrentTasks=lambda profile: self.slots if profile == "default" else 0,
+            maxNumConcurrentTasks=self._count_slots,
         )
         return SimpleNamespace(sc=lambda: spark)
+
+    def _count_slots(self, profile: str) -> int:
+        self.counted.set()
+        return self.slots if profile == "default" else 0
 
     def statusTracker(self) -> SimpleNamespace:  # noqa: N802 Spark's name
         self.looked.set()

@@ -535,9 +535,9 @@ class SparkEngine(Engine, RunsTasks):
         return {name: count for name, count in counts.items() if count}
 
     def _is_on_spark(self, task: RunningTask) -> bool:
-        """Return whether a task may wait for Spark: a handler of data frames does so only during its jobs."""
+        """Return whether a task may wait for Spark: on the driver, a handler of data frames does during its jobs."""
         if task.group.in_frames is None or self._spark is None:
-            return True
+            return not isinstance(task.permit, DriverPermit)
         return bool(self._spark.sparkContext.statusTracker().getActiveJobsIds())
 
     def _reason(self) -> str:

@@ -463,6 +463,23 @@ class TestWhileSparkIsStarting:
         assert engine.seen.done.wait(SECONDS)
         assert sorted(engine.handled) == list(range(1, EVENTS + 1))
 
+    def test_a_call_that_the_driver_began_before_is_not_abandoned_while_nothing_runs_on_spark(self, engine):
+        called, free = Signal(), Signal()
+        engine.before_return = lambda: (called.set(), free.wait(SECONDS))
+        engine.make(handles_while_starting=True)
+        engine.engine.assign("g", layout(PARTITIONS)[:1])
+        engine.engine.start()
+        assert called.wait(SECONDS)
+        engine.sessions.finish(SimpleNamespace(sparkContext=engine.context))
+        for _ in range(3):
+            engine.context.counted.clear()
+            engine.clock.advance(STILL_SECONDS)
+            assert engine.context.counted.wait(SECONDS)
+        free.set()
+        engine.seen.wait_for({Partition(PARTITIONS, 0): EVENTS})
+        assert engine.seen.notices.empty()
+        assert len(engine.handled) == len(set(engine.handled))
+
     def test_a_stop_waits_for_no_handler_that_the_driver_has_called_and_that_does_not_return(self, engine):
         """Its transaction holds the write lock of the file, and the row of the progress: to release would wait."""
         called, free = Signal(), Signal()
