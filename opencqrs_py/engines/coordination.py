@@ -90,6 +90,7 @@ class Coordinator:
         self._stopping = False
         self._left = False
         self._changed = Condition()
+        self._leave_begun = False
         self._once = RLock()  # of leaving; a signal may stop within a stop
         self._threads = [
             Thread(target=self._guarded, args=(work,), name=f"opencqrs-{name}", daemon=True)
@@ -151,12 +152,13 @@ class Coordinator:
         Threads that stop the same application at the same time may all call this; one releases, all wait.
         """
         with self._once:
-            if self._leaving.ident is None and not self._left:
+            if not self._leave_begun:
+                self._leave_begun = True
                 try:
                     self._leaving.start()
                 except RuntimeError:  # Python is about to end, and starts no more threads
                     self._leave()
-        if self._leaving.ident is not None:
+        with suppress(RuntimeError):  # it has not started: as above, or since a signal came meanwhile
             self._leaving.join(END_PATIENCE)
 
     def lingering(self) -> list[Thread]:

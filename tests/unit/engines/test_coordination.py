@@ -714,6 +714,21 @@ def test_two_threads_that_stop_a_node_at_once_leave_once(world, monkeypatch):
     assert world.store.view().nodes == ()
 
 
+def test_a_signal_that_stops_a_node_while_it_leaves_leaves_once(world, monkeypatch):
+    a, left, leave = world.node("a"), [], world.store.leave
+    a.join()
+    start = a._leaving.start
+
+    def start_after_a_signal() -> None:
+        a.leave()
+        start()
+
+    monkeypatch.setattr(a._leaving, "start", start_after_a_signal)
+    monkeypatch.setattr(world.store, "leave", lambda node: (left.append(node), leave(node)))
+    a.leave()
+    assert left == [a.node.id]
+
+
 def test_a_thread_that_was_not_waited_for_closes_what_it_has_opened_after_the_node_has_left(world):
     a = world.node("a")
     a.join()
