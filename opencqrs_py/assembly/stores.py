@@ -39,6 +39,7 @@ _REGISTRY = Registry(
     code="OCQ-531",
 )
 _OF_URLS = re.compile(r"\?|%[0-9A-Fa-f]{2}")
+_AS_URI = re.compile(r"(?:^|&)uri=(?:true|yes|on|y|t|1)(?:&|$)", re.IGNORECASE)  # as SQLAlchemy reads it
 _SQLITE = ("sqlite:", "sqlite+pysqlite:")
 _SCHEME = re.compile(r"([a-z][a-z0-9.-]*)(?:\+[^:/]*)?:", re.IGNORECASE)
 
@@ -86,9 +87,9 @@ def _is_relative_uri(url: str) -> bool:
     """Return whether a URL of SQLite names a file by a URI with a relative path."""
     scheme, _, path = url.partition("///")
     name, _, query = path.partition("?")
-    if scheme not in _SQLITE or not re.match(r"file:[^/:]", name):
+    if scheme not in _SQLITE or not re.match(r"file:(?!/|:|%2F)", name, re.IGNORECASE):
         return False
-    return "uri=true" in query and not re.search("mode=memory|vfs=memdb", query)
+    return _AS_URI.search(query) is not None and not re.search("mode=memory|vfs=memdb", query)
 
 
 def sqlite_file(url: str) -> Path | None:
