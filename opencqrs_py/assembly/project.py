@@ -319,9 +319,18 @@ def read_project(
     loaded = load(folder, profiles=profiles, overrides=overrides, environ=environ, groups=groups)
     scan = scans[-1]
     unsure = () if scan.all_named else (GroupWithoutHandlerWarning, JobWithoutCodeWarning)
-    known = [warning for warning in loaded.warnings if not isinstance(warning, unsure)]
+    known = [each for each in loaded.warnings if not isinstance(each, unsure) and not _may_be_of_a_job(each, scan)]
     warnings = (*known, *_unmatched(loaded, scan), *_lost(scan), *_unread(loaded, scan, folder))
     return Project(folder, replace(loaded, warnings=warnings), scan)
+
+
+def _may_be_of_a_job(warning: ConfigurationWarning, scan: Scan) -> bool:
+    """Return whether a group without handlers may be that of a job which events start; an import tells."""
+    if not isinstance(warning, GroupWithoutHandlerWarning):
+        return False
+    from opencqrs_py.jobs.binding import GROUP_PREFIX  # noqa: PLC0415 only where such a group is warned of
+
+    return warning.group.startswith(GROUP_PREFIX) and scan.may_have_jobs
 
 
 def _unmatched(configuration: Configuration, scan: Scan) -> list[ConfigurationWarning]:

@@ -70,7 +70,7 @@ class SourceText:
     @property
     def has_code_to_run(self) -> bool:
         """Whether it uses a decorator of handlers, jobs or the like by its own name."""
-        return self.counts and (bool(self._named) or bool(self._tree and _RUN.intersection(_decorators(self._tree))))
+        return self.counts and (bool(self._named) or any(map(self._is_ours, self._run)))
 
     @property
     def groups(self) -> list[tuple[str, int]]:
@@ -87,6 +87,16 @@ class SourceText:
         last_names = {re.escape(name.rpartition(".")[2].encode()) for name in modules}
         may_import = re.search(b"|".join((*last_names, _FROM_PACKAGE)), self.text) is not None
         return may_import and not self._imports.isdisjoint(modules)
+
+    @property
+    def _run(self) -> set[str]:
+        return _RUN.intersection(_decorators(self._tree)) if self._tree else set()
+
+    def _is_ours(self, decorator: str) -> bool:
+        """Return whether a decorator of such a name is of this package; others have a ``job``, too."""
+        name = f"{_PACKAGE.decode()}.{decorator}"
+        imported = not self._imports.isdisjoint({name, f"{_PACKAGE.decode()}.*"})
+        return decorator in _UNMISTAKABLE or imported or name.encode() in self.text
 
     @cached_property
     def _tree(self) -> ast.Module | None:

@@ -216,7 +216,7 @@ def _warn_of_groups(settings: Settings, groups: Sequence[str], merged: Merged, f
         fix = f"did you mean {close}?" if close else f"groups with handlers: {listed(groups) or 'none'}"
         what = f"{merged.index.display(path)} is configured, but no handler belongs to that group"
         where = merged.first_origin(path)
-        findings.warnings.append(GroupWithoutHandlerWarning(Code.GROUP_WITHOUT_HANDLER.value, what, where, fix))
+        findings.warnings.append(GroupWithoutHandlerWarning(Code.GROUP_WITHOUT_HANDLER.value, what, where, fix, name))
 
 
 def _warn_of_jobs(settings: Settings, jobs: Sequence[str], merged: Merged, findings: Findings) -> None:

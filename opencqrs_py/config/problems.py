@@ -70,8 +70,15 @@ class ConfigurationWarning:
         return str(ConfigurationError(self.code, self.what, self.where, self.fix))
 
 
+@dataclass(frozen=True, slots=True)
 class GroupWithoutHandlerWarning(ConfigurationWarning):
-    """A group has settings and, as far as can be seen, no handler (OCQ-117)."""
+    """A group has settings and, as far as can be seen, no handler (OCQ-117).
+
+    Args:
+        group: The group, as the settings spell it.
+    """
+
+    group: str = ""
 
 
 class JobWithoutCodeWarning(ConfigurationWarning):

@@ -210,6 +210,38 @@ def test_handlers_below_a_named_package_that_has_none_are_warned_of(folder):
     assert folder.application("discovery.modules=shop_e,shop_e.loans").configuration.warnings == ()
 
 
+@pytest.mark.parametrize(
+    ("source", "warned"),
+    [
+        ("from opencqrs_py import Application\nfrom other import plan\n@plan.job('x')\ndef found(): ...\n", False),
+        ("from opencqrs_py import Event\nfrom other import job\n@job\ndef found(): ...\n", False),
+        ("import opencqrs_py\n@opencqrs_py.job('tidy')\ndef found(): ...\n", True),
+        ("from opencqrs_py import *\n@job('tidy')\ndef found(): ...\n", True),
+    ],
+)
+def test_a_decorator_of_another_package_with_the_name_of_one_of_ours_is_not_warned_of(folder, source, warned):
+    folder.write("shop_i/__init__.py", "")
+    folder.write("shop_i/plans.py", source)
+    folder.write("shop_j.py", HANDLER.format("'a'", "a"))
+    warnings = folder.application("discovery.modules=shop_i,shop_j").configuration.warnings
+    assert [warning.code for warning in warnings] == ["OCQ-529"] * warned
+
+
+def test_a_group_of_a_job_that_events_start_is_not_warned_of_as_one_without_handlers(folder, caplog):
+    folder.write("handled_k.py", HANDLER.format("'a'", "a"))
+    folder.write("jobs_k.py", "from opencqrs_py import job\n@job('send')\ndef send() -> None: ...\n")
+    folder.write(
+        "application.yaml",
+        "opencqrs:\n  jobs: {send: {triggers: {events: {types: [lent]}}}}\n"
+        "  event-handling.groups:\n    'job:send': {fetch: {subject: /x}}\n    'job:sned': {fetch: {subject: /x}}\n",
+    )
+    application = folder.application()
+    assert caplog.text.count("OCQ-117") == 0
+    assert groups(application) == ["a", "job:send"]
+    assert caplog.text.count("OCQ-117") == 1
+    assert "groups.job:sned is configured, but no handler belongs to that group" in caplog.text
+
+
 FUNCTIONS = {
     "upcaster": "upcaster('old')",
     "interceptor": "around_event",
