@@ -35,11 +35,6 @@ class ProcessorHandle:
         self._closed = False
 
     @property
-    def key(self) -> GroupPartition:
-        """The group and the partition."""
-        return self._key
-
-    @property
     def group(self) -> str:
         """The processing group."""
         return self._key.group
@@ -103,17 +98,17 @@ class Registered:
 
     def __init__(self) -> None:
         self._handles: list[ProcessorHandle] = []
-        self._controllers: dict[ProcessorHandle, ProcessorController] = {}
+        self._controllers: list[tuple[ProcessorHandle, ProcessorController]] = []
 
     @property
     def is_running(self) -> bool:
         """Whether a controller may still start its partition."""
-        return any(controller.is_running for controller in self._controllers.values())
+        return any(controller.is_running for _, controller in self._controllers)
 
     def pending(self) -> set[GroupPartition]:
         """Return the partitions that do not run here and that their controllers may still start."""
-        found = self._controllers.items()
-        return {handle.key for handle, controller in found if not handle.is_running and controller.is_running}
+        found = [handle for handle, controller in self._controllers if not handle.is_running and controller.is_running]
+        return {GroupPartition(handle.group, handle.partition) for handle in found}
 
     def register(
         self,
@@ -132,13 +127,13 @@ class Registered:
             self._handles.append(ProcessorHandle(key, engine))
             controller = _controller_of(registration, self._handles[-1], settings)
             if controller is not None:
-                self._controllers[self._handles[-1]] = controller
+                self._controllers.append((self._handles[-1], controller))
 
     def stop(self) -> None:
         """End all controllers, whatever one of them raises. None starts anything afterwards."""
         for handle in self._handles:
             handle.close()
-        for controller in self._controllers.values():
+        for _, controller in self._controllers:
             try:
                 controller.stop()
             except BaseException as error:

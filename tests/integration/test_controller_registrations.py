@@ -5,14 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from support.engines import ENGINES
 
-from opencqrs_py import Application
+from opencqrs_py import Application, ProcessorHandle
+from opencqrs_py.assembly.registration import Registered
+from opencqrs_py.config import LifeCycleSettings
+from opencqrs_py.control.records import GroupPartition
 from opencqrs_py.errors import AssemblyError, ProjectCodeError
 from opencqrs_py.model.cloudevents import parse_event
+from opencqrs_py.model.partition import layout
 from opencqrs_py.model.progress import ProcessorState
 
 SOURCE = """
@@ -146,6 +150,28 @@ def test_a_controller_that_cannot_be_stopped_keeps_nothing_from_stopping(make, p
     assert "controller OneController could not be stopped: AttributeError" in caplog.text
     assert project.CONTROLLERS[1].calls == [True]
     assert {each.state for each in application.status()[0].partitions} == {ProcessorState.STOPPED}
+
+
+def test_a_stop_while_another_thread_still_registers_stops_all_that_there_is():
+    registered, stopped = Registered(), []
+    keys = [GroupPartition("g", each) for each in layout(3)]
+
+    class Meanwhile:
+        is_running = True
+
+        def __init__(self, handle: ProcessorHandle) -> None:
+            self._partition = handle.partition
+
+        def stop(self) -> None:
+            if not stopped:
+                registered.register(
+                    lambda handle, _: Meanwhile(handle), LifeCycleSettings(), keys[2:], SimpleNamespace()
+                )
+            stopped.append(self._partition)
+
+    registered.register(lambda handle, _: Meanwhile(handle), LifeCycleSettings(), keys[:2], SimpleNamespace())
+    registered.stop()
+    assert stopped == [key.partition for key in keys]
 
 
 def test_each_start_registers_again(make, project):
