@@ -72,12 +72,12 @@ def identified(event: Event) -> Event:
     Raises:
         EventFormatError: OCQ-212, naming what it lacks.
     """
-    for name, value in (("id", event.id), ("source", event.source)):
-        if not value:
-            what = f"attribute '{name}' is {value!r}; it must be a text with at least one character"
-            fix = "nothing was added; give each event a source, and an id that no other event of its source has"
-            raise EventFormatError("OCQ-212", what, event.label, fix)
-    return event
+    if event.id and event.source:
+        return event
+    name, value = ("source", event.source) if event.id else ("id", event.id)
+    what = f"attribute '{name}' is {value!r}; it must be a text with at least one character"
+    fix = "nothing was added; give each event a source, and an id that no other event of its source has"
+    raise EventFormatError("OCQ-212", what, event.label, fix)
 
 
 class Clashes:
