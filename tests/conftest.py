@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib.util
+import logging
 import os
 import shutil
 import signal
@@ -135,6 +136,17 @@ def _concerns(mark: pytest.Mark, item: pytest.Item) -> bool:
     parameters = item.callspec.params if hasattr(item, "callspec") else {}
     values = {name: value if isinstance(value, tuple) else (value,) for name, value in mark.kwargs.items()}
     return all(parameters.get(name) in those for name, those in values.items())
+
+
+def pytest_runtest_makereport() -> None:
+    """After each phase of a test, let PySpark's loggers of queries pass their records on, as all other loggers do.
+
+    PySpark ends that whenever a query fails. pytest would then add its handler, which all tests share, to them too, and
+    they give each handler a formatter of their own: from then on, the logs of all tests would be JSON.
+    """
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        if name in logging.root.manager.loggerDict:
+            logging.getLogger(name).propagate = True
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

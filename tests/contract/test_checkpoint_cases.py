@@ -240,8 +240,8 @@ def test_4b_mixed_mode_is_visible(tracker: Counting, caplog: pytest.LogCaptureFi
     world = World(tracker, board.handle, ordinary.handle)
     driver = world.driver()
     (warning,) = (each for each in caplog.records if each.levelno == logging.WARNING)
-    assert "checkpoint of Board with each chunk" in warning.message
-    assert "test_checkpoint_cases.py" in warning.message
+    assert "checkpoint of Board with each chunk" in warning.getMessage()
+    assert "test_checkpoint_cases.py" in warning.getMessage()
     driver.step()
     driver.release()
     assert tracker.statuses()[0].checkpoint.mode == "auto"

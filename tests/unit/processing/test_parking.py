@@ -774,4 +774,4 @@ def test_a_parked_event_whose_clock_was_ahead_is_tried_after_its_wait(
     assert world.positions == [2]
     world.pass_time(32)
     assert world.positions == [2, 1, 3]
-    assert sum("from a clock that was ahead" in one.message for one in caplog.records) == 1
+    assert sum("from a clock that was ahead" in one.getMessage() for one in caplog.records) == 1

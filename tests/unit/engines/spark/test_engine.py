@@ -407,13 +407,15 @@ def test_slow_events_that_hold_all_slots_while_a_partition_waits_are_reported_on
     engine.clock.advance(HELD_SECONDS)
     said = lines.get(timeout=SECONDS)
     assert said.levelname == "WARNING"
-    assert "all 2 slots of Spark are held by slow events (g 2 for 10 s), while partitions wait (g 1)" in said.message
+    assert (
+        "all 2 slots of Spark are held by slow events (g 2 for 10 s), while partitions wait (g 1)" in said.getMessage()
+    )
     engine.context.looked.clear()
     engine.clock.advance(2)
     assert engine.context.looked.wait(SECONDS)
     go.set()
     over = lines.get(timeout=SECONDS)
-    assert (over.levelname, over.message) == ("INFO", "slow events do not hold all slots of Spark any more")
+    assert (over.levelname, over.getMessage()) == ("INFO", "slow events do not hold all slots of Spark any more")
     assert engine.seen.done.wait(SECONDS)
 
 
