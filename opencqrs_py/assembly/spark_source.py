@@ -61,7 +61,7 @@ def _opened(url: str, mapping: TableMapping | None) -> EventSource:
     _refuse_missing_file(located)
     if mapping is not None:
         refuse_all_but_sql(located, mapping, 'format("opencqrs")')
-    return open_event_store(located, os.environ.get(_TOKEN, ""), mapping=mapping)
+    return open_event_store(located, os.environ.get(_TOKEN, ""), mapping=mapping, creates=False)
 
 
 def _with_variables(url: str) -> str:

@@ -154,6 +154,8 @@ def open_event_store(
     event_database: Callable[[], Database] | None = None,
     mapping: TableMapping | None = None,
     place: str = "",
+    *,
+    creates: bool = True,
 ) -> EventSource:
     """Return the event store that a URL names. It connects on first use.
 
@@ -164,6 +166,7 @@ def open_event_store(
         event_database: Returns the database of a SQL store, when others share it.
         mapping: The table of another system that is the store; ``None`` for our own.
         place: Where the URL is set, for the errors that it may cause; empty if that is not known.
+        creates: Whether our own table is created at first use, if it is missing; else that is an error (OCQ-327).
 
     Raises:
         EventStoreError: OCQ-301, OCQ-302, OCQ-330 or OCQ-344 for a URL that names no event store; OCQ-303, if what it
@@ -189,7 +192,7 @@ def open_event_store(
     from opencqrs_py.adapters.sql import Database, MappedEventSource, SqlEventStore  # noqa: PLC0415
 
     database = event_database() if event_database is not None else Database(url)
-    return SqlEventStore(database) if mapping is None else MappedEventSource(database, mapping)
+    return SqlEventStore(database, creates=creates) if mapping is None else MappedEventSource(database, mapping)
 
 
 def _scheme(url: str) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from opencqrs_py.adapters.files import FileEventSource, format_of, writer_to, written_whole
-from opencqrs_py.engines.spark.source import Renewable
+from opencqrs_py.engines.spark.source import Replaceable
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model.selection import Selection
 from opencqrs_py.testing.contracts.event_source import event, followed
@@ -104,7 +104,7 @@ def folder(tmp_path: Path, suffix: str) -> Path:
 @pytest.mark.parametrize(("change", "left"), CHANGES)
 def test_after_a_renewal_the_files_are_read_that_are_there(folder: Path, suffix: str, change, left: list[int]) -> None:
     source = FileEventSource(folder)
-    assert isinstance(source, Renewable)
+    assert isinstance(source, Replaceable)
     assert source.read(0, 2, Selection()).upto == 2  # a reader is kept in the middle of the first file
     change(folder, suffix)
     source.renew()

@@ -16,6 +16,10 @@ from sqlalchemy import Connection, text
 
 from opencqrs_py.adapters.sql import Database, MappedEventSource, mapped
 from opencqrs_py.adapters.sql.dialect import DatabaseAwayError
+from opencqrs_py.engines.spark.source import BatchReader
+from opencqrs_py.engines.spark.source_columns import Available
+from opencqrs_py.engines.spark.source_ranges import Range
+from opencqrs_py.engines.spark.source_scope import Scope
 from opencqrs_py.errors import EventStoreError, OtherLogError
 from opencqrs_py.model import Event, Selection, Slice
 from opencqrs_py.model.mapping import TableMapping
@@ -418,6 +422,26 @@ def test_what_may_not_be_read_yet_is_newer_than_the_head(
         insert(connection, event(3))
     assert reader.read_on() == []
     assert (newest_in(reader.source), reader.source.head()) == (3, 1)
+
+
+@POSTGRESQL
+def test_a_query_reads_all_that_is_there_when_it_begins_though_another_one_was_made_before(
+    reader: Reader, transaction: Callable[[], Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mapped, "_FIRST_SECONDS", 0)
+    columns = Available().chosen(Available().usual())
+    query = BatchReader(lambda _url, _mapping: reader.source, Scope("postgresql://h/d"), columns)
+    first, slow = transaction(), transaction()
+    insert(first, event(1))
+    first.commit()
+    assert query.partitions() == [Range(0, 1)]
+    insert(first, event(2))
+    first.commit()
+    insert(slow, event(3))
+    with pytest.raises(DatabaseAwayError, match=r"OCQ-315.* nothing after 0 is read until it has ended"):
+        query.partitions()
+    slow.commit()
+    assert query.partitions() == [Range(0, 3)]
 
 
 @BOTH

@@ -6,12 +6,14 @@ import json
 from dataclasses import replace
 
 import pytest
+from sqlalchemy import inspect
 
 from opencqrs_py.adapters.sql import Database, MappedEventSource, SqlEventStore
 from opencqrs_py.assembly.spark_source import EventStoreSource
 from opencqrs_py.errors import EngineError, EventStoreError
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.mapping import TableMapping
+from opencqrs_py.model.selection import Selection
 
 pytestmark = pytest.mark.usefixtures("databases_closed")
 EVENT = Event(0, "1", "urn:s", "/x", "t", None, "application/json", None, None)
@@ -82,11 +84,35 @@ def test_a_database_in_memory_is_refused(url):
         EventStoreSource.open_source(url)
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "sqlite",
+        pytest.param("postgresql", marks=pytest.mark.postgresql),
+        pytest.param("mariadb", marks=pytest.mark.mariadb),
+    ],
+)
+@pytest.mark.parametrize("ask", [lambda source: source.head(), lambda source: source.read(0, 10, Selection())])
+def test_a_database_without_a_log_is_refused_and_gets_none(fresh_url, tmp_path, kind, ask):
+    url = f"sqlite:///{tmp_path}/shop.db" if kind == "sqlite" else fresh_url(kind)
+    database = Database(url)
+    with database.writing() as connection:
+        connection.exec_driver_sql("CREATE TABLE orders (id INTEGER)")
+    source = EventStoreSource.open_source(url)
+    with pytest.raises(EventStoreError, match="there is no table opencqrs_events in the database") as caught:
+        ask(source)
+    assert caught.value.code == "OCQ-327"
+    with database.reading() as connection:
+        assert inspect(connection).get_table_names() == ["orders"]
+    SqlEventStore(database).append([EVENT])
+    assert source.head() == 1
+
+
 def test_the_token_of_eventsourcingdb_comes_from_the_environment(monkeypatch):
     monkeypatch.setenv("OPENCQRS__EVENT_STORE__API_TOKEN", "secret")
     asked = []
     monkeypatch.setattr(
-        "opencqrs_py.assembly.spark_source.open_event_store", lambda url, token, mapping: asked.append((url, token))
+        "opencqrs_py.assembly.spark_source.open_event_store", lambda url, token, **_: asked.append((url, token))
     )
     EventStoreSource.open_source("eventsourcingdb://host:3000")
     assert asked == [("eventsourcingdb://host:3000", "secret")]

@@ -42,7 +42,8 @@ class SqlEventStore(SqlEventSource, EventStore):
     appends leave holes that stay empty.
 
     Args:
-        database: Where the table is; it is created at first use.
+        database: Where the table is.
+        creates: As of ``SqlEventSource``.
     """
 
     @override

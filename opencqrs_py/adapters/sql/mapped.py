@@ -146,6 +146,11 @@ class MappedEventSource(EventSource):
     def is_outage(self, error: BaseException) -> bool:
         return self._database.is_outage(error)
 
+    def renew(self) -> None:
+        """Forget the horizon: the next look waits, as the first one did, until all is final that is there then."""
+        with self._looking:
+            self._horizon = Horizon()
+
     def _look(self, connection: Connection) -> int:
         """Return the current horizon; by one thread at a time, as observations must be processed in their order."""
         with self._looking:

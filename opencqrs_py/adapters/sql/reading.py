@@ -16,7 +16,7 @@ from typing_extensions import override
 from opencqrs_py.adapters.sql.connections import FetchedRows
 from opencqrs_py.adapters.sql.database import Database
 from opencqrs_py.adapters.sql.dialect import Dialect
-from opencqrs_py.adapters.sql.tables import EVENTS, prepare
+from opencqrs_py.adapters.sql.tables import EVENTS, prepare, see_that_it_exists
 from opencqrs_py.model.chunk import Chunk
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.partition import hash_of
@@ -47,11 +47,13 @@ class SqlEventSource(EventSource, SharingSource, FindingSource):
     """The table ``opencqrs_events`` as it is read.
 
     Args:
-        database: Where the table is; it is created at first use.
+        database: Where the table is.
+        creates: Whether the table is created at first use, if it is missing; else that is an error (OCQ-327).
     """
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, *, creates: bool = True) -> None:
         self._database = database
+        self._creates = creates
         self._table = database.table(EVENTS)
         self._ready = False
         self._known = 0  # a position that the log has reached
@@ -190,6 +192,8 @@ class SqlEventSource(EventSource, SharingSource, FindingSource):
 
     def _prepare(self) -> None:
         if not self._ready:
+            if not self._creates:
+                see_that_it_exists(self._database, EVENTS)
             prepare(self._database, EVENTS)
             self._ready = True
 

@@ -251,6 +251,23 @@ def prepare(database: Database, table: Table) -> None:
         raise EventStoreError("OCQ-311", what, database.label, "update it: pip install --upgrade opencqrs-py")
 
 
+def see_that_it_exists(database: Database, table: Table) -> None:
+    """Refuse a database without ``table``, for a program that only reads: it may be another one than was meant.
+
+    Raises:
+        EventStoreError: OCQ-327, if the table is missing; OCQ-304, if the database's user may not read it.
+    """
+    try:
+        with database.explained(), database.reading() as connection:
+            version = _version(database, connection, table)
+    except TableMissingError:
+        version = None
+    if version is None:
+        what = f"there is no table {database.prefix}{table.name} in the database, and so no event log"
+        fix = "name the database to which the events are appended; if none have been, append the first one"
+        raise EventStoreError("OCQ-327", what, database.label, fix)
+
+
 def _see_that_rows_show(database: Database) -> None:
     """Refuse a log all of whose events are hidden from the user: it would look empty, and groups caught up with it."""
     statement = database.dialect.find_hidden(database)

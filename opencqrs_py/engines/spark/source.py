@@ -128,14 +128,22 @@ def _refuse_writing() -> NoReturn:
 
 @runtime_checkable
 class Renewable(Protocol):
-    """What event sources also have whose log can be replaced by another one at the same place, as files can.
+    """What event sources also have that hold on to what they have seen of the log.
 
-    They refuse what was changed. Python workers of Spark live on from query to query, and keep sources open.
+    Python workers of Spark live on from query to query, and keep sources open.
     """
 
     def renew(self) -> None:
-        """Begin again, at the start of a query, if the log was replaced."""
+        """Begin again, at the start of a query, with what is there now."""
         ...
+
+
+@runtime_checkable
+class Replaceable(Renewable, Protocol):
+    """What event sources also have whose log can be replaced by another one at the same place, as files can.
+
+    They refuse what was changed since they were renewed.
+    """
 
     def state(self) -> object:
         """Return the identity of the log as of the last check; it is pickled."""
@@ -194,7 +202,7 @@ class _Reader:
         """Read one range. Runs on an executor."""
         span: Any = partition
         with self._opened() as source:
-            if isinstance(source, Renewable) and span.state is not None:
+            if isinstance(source, Replaceable) and span.state is not None:
                 source.expect(span.state)
             yield from batches(source, self._scope.selection, span, self._columns)
 
@@ -247,8 +255,9 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
     """Follows the head. An offset is ``{"position": n, "log": mark}``: everything up to ``n`` has been read.
 
     Stores show events in the order of their positions, so none is missed when its transaction commits late. The mark is
-    the store's fingerprint of the log up to ``n``; with it a query that is started again recognizes another log, or one
-    that was restored. Offsets of older versions have none, nor has a start that the log has not reached yet.
+    the store's fingerprint of the log up to ``n``. With it, a query that is started again, or finds new events,
+    recognizes another log, or one that was restored. Offsets of older versions have none, nor has a start that the log
+    has not reached yet.
     """
 
     def __init__(self, open_source: Opener, scope: Scope, columns: ReadColumns) -> None:
@@ -282,8 +291,9 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         """
         position = start["position"]
         with self._log() as source:
-            self._verify(source, start)
             self._head = head = source.head()
+            if head > position or not self._verified:
+                self._verify(source, start)
             if head < position and position > self._scope.start(source):
                 raise shorter(position, head)
             end = max(position, self._scope.end(source, head if self._target is None else min(head, self._target)))
@@ -302,16 +312,16 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
             EngineError: OCQ-411, as by ``latestOffset``: a query that is started again plans its last one first.
         """
         with self._log() as source:
-            self._verify(source, end)
+            if not self._verified:
+                self._verify(source, end)
             return self._ranges(source, start["position"], end["position"])
 
     def _verify(self, source: EventSource, offset: StreamOffset) -> None:
-        """Compare the log with the first offset that says to which log it belongs: a checkpoint's."""
+        """Compare the log with an offset, if that says to which log it belongs."""
         mark = offset.get("log")
-        if mark is None or self._verified:
-            return
-        source.verify(offset["position"], mark)
-        self._verified = True
+        if mark is not None:
+            source.verify(offset["position"], mark)
+            self._verified = True
 
     @contextmanager
     def _log(self) -> Iterator[EventSource]:
@@ -329,7 +339,7 @@ def _offset(source: EventSource, position: int) -> StreamOffset:
 
 
 def _state(source: EventSource) -> object:
-    return source.state() if isinstance(source, Renewable) else None
+    return source.state() if isinstance(source, Replaceable) else None
 
 
 def batches(source: EventSource, selection: Selection, span: Range, columns: ReadColumns) -> Iterator[pa.RecordBatch]:

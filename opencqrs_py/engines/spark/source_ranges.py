@@ -33,7 +33,7 @@ class Seekable(Protocol):
 class Range(InputPartition):
     """Positions that one task reads, ``after + 1 .. upto``, and the state of the log in which they were planned.
 
-    The state is ``None`` if the log's source is not ``Renewable``.
+    The state is ``None`` if the log's source is not ``Replaceable``.
     """
 
     after: int

@@ -210,7 +210,7 @@ def test_a_log_that_is_exchanged_while_it_is_read_is_told_with_advice_for_a_quer
     assert "name the event store that the checkpoint belongs to" in caught.value.fix
 
 
-def test_a_checkpoint_is_compared_with_the_log_once_and_one_without_a_mark_by_its_position_only():
+def test_a_checkpoint_is_compared_with_the_log_where_events_follow_and_one_without_a_mark_by_its_position_only():
     class Counted(InMemoryEventStore):
         compared = 0
 
@@ -225,11 +225,25 @@ def test_a_checkpoint_is_compared_with_the_log_once_and_one_without_a_mark_by_it
     assert reader.partitions({"position": 2}, offset(5))
     assert reader.latestOffset(offset(5), ALL) == offset(9)
     assert reader.partitions(offset(5), offset(9))
-    assert log.compared == 1
+    assert log.compared == 2
+    assert reader.latestOffset(offset(9), ALL) == offset(9)
+    assert log.compared == 2
     old = {"position": 50_007}
     with pytest.raises(EngineError, match=r"OCQ-411.* the log ends at position 50000, but 50007 was there before"):
         stream_reader().latestOffset(old, ALL)
     assert stream_reader().latestOffset({"position": COUNT}, ALL) == {"position": COUNT}
+
+
+def test_a_log_that_was_restored_and_has_grown_since_is_refused_while_the_query_lives():
+    log = InMemoryEventStore(made(n) for n in range(1, 4))
+    reader = stream_reader(lambda _url, _mapping: log)
+    assert reader.latestOffset(reader.initialOffset(), ALL) == offset(3)
+    assert reader.latestOffset(offset(3), ALL) == offset(3)
+    log = InMemoryEventStore(made(n)._replace(id=f"other {n}") for n in range(1, 6))
+    with pytest.raises(
+        EngineError, match=r"OCQ-411.* it should hold event 3 of s at position 3, but it holds event oth"
+    ):
+        reader.latestOffset(offset(3), ALL)
 
 
 # --------------------------------------------------------------------------------------- logs that are replaced
