@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import starmap
 from threading import Event as Signal
 from threading import Lock
 
@@ -44,7 +45,7 @@ from opencqrs_py.jobs.desk import Ending
 from opencqrs_py.jobs.execution import JobExecution, Surroundings
 from opencqrs_py.jobs.items import IdPage
 from opencqrs_py.jobs.runs import JobRun, RunPosition, RunStatus, distinct
-from opencqrs_py.model.job import RunSignals
+from opencqrs_py.model.job import JobId, RunSignals
 from opencqrs_py.model.naming import counted
 from opencqrs_py.model.outcome import Failure, Origin
 from opencqrs_py.processing.ports import Clock
@@ -229,11 +230,8 @@ class SparkExecution(JobExecution):
 
     def _dealt(self, page: IdPage) -> list[JobRun]:
         """Distribute the ids of a page to children, and record them."""
-        ids, prefix, tag = (
-            distinct(mark for mark in page.marks if mark is not None),
-            f"{self._run.id}/{uuid.uuid4().hex[:12]}",
-            self._tag(),
-        )
+        ids = distinct(starmap(_sent_id, zip(page.ids, page.marks, strict=True)))
+        prefix, tag = f"{self._run.id}/{uuid.uuid4().hex[:12]}", self._tag()
         count = max(1, min(self._spark.slots(), len(ids)))
         parts = [ids[len(ids) * n // count : len(ids) * (n + 1) // count] or None for n in range(count)]
         children = [
@@ -301,6 +299,14 @@ class SparkExecution(JobExecution):
     @staticmethod
     def _tag() -> str:
         return f"opencqrs-{uuid.uuid4().hex}"
+
+
+def _sent_id(item: JobId, mark: JobId | None) -> JobId:
+    """Return what a task is given: the id as the input yields it, unless it is spelled in another way than its mark.
+
+    Of a page whose driver is killed only that is known, and up to which mark it went must be found by it.
+    """
+    return item if mark is None or str(item) == str(mark) else mark
 
 
 def _collected(context: SparkContext, tag: str, name: str, runner: JobTaskRunner, sent: SentJob) -> Results:

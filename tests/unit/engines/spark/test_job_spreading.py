@@ -43,8 +43,15 @@ class NoSelector:
     def limited(self, statement: object, unit: object) -> None:
         return None
 
-    def ids(self, statement: object, page: JobPage, unit: object) -> None:
+    def ids(self, statement: object, page: JobPage, unit: object) -> list[JobId] | None:
         return None
+
+
+class WithoutCase(NoSelector):
+    """As a database that takes another spelling for the same."""
+
+    def ids(self, statement: object, page: JobPage, unit: object) -> list[JobId]:
+        return [id_ for id_ in ("A1", "b2") if id_.lower() in map(str, page.ids or ())]
 
 
 @dataclass
@@ -151,8 +158,29 @@ def test_a_run_for_named_ids_handles_those_that_apply_page_by_page():
     ending = world.attempt()
     assert ending is not None
     assert ending.position == RunPosition(after="7", done=True, items=3)
-    assert sorted(map(int, world.handled)) == [3, 5, 7]
+    assert sorted(world.handled) == [3, 5, 7]  # numbers, as the input yields them
     assert len(world.context.groups) == 2
+
+
+def test_the_next_attempt_of_a_run_for_named_ids_continues_after_the_page_of_one_that_was_killed():
+    world = World(limit=2)
+    world.run = replace(world.run, ids=("3", "5", "7"))
+    first = world.begin()
+    child = replace(first, id="run/0", parent="run", ids=(3, 5), owner="tag")
+    assert world.store.spread(first, [child])
+    assert world.store.advance(child, RunPosition(after=3, items=1))
+    ending = world.attempt()
+    assert ending is not None
+    assert (world.handled, ending.position.items, ending.position.done) == ([5, 7], 3, True)
+
+
+def test_an_id_that_is_named_in_another_spelling_is_handled_as_it_was_named():
+    world = World()
+    world.around = replace(world.around, select=WithoutCase())
+    world.run = replace(world.run, ids=("a1", "b2"))
+    ending = world.attempt()
+    assert ending is not None
+    assert (sorted(world.handled), ending.position) == (["a1", "b2"], RunPosition(after="b2", done=True, items=2))
 
 
 def test_a_job_without_input_that_is_run_for_all_is_called_once():
