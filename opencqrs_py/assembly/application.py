@@ -19,7 +19,7 @@ from opencqrs_py.assembly.blueprint import (
     refuse_in_import,
 )
 from opencqrs_py.assembly.conditions import Decision, ignored_variables
-from opencqrs_py.assembly.databases import database_rule, missing_files
+from opencqrs_py.assembly.databases import NewFiles, database_rule, missing_files
 from opencqrs_py.assembly.decisions import decisions, looked_at
 from opencqrs_py.assembly.group_names import groups_named
 from opencqrs_py.assembly.job_events import event_triggers, events_of, group_of
@@ -77,7 +77,8 @@ class Application:
         project: Folder that relative database files are seen from.
         spark: A Spark session of the program's own, for the groups that run on Spark. It is left open at the end.
             Without one, the session that is active in the process is used, else one is opened as settings say.
-        log_warnings: Whether what ``configuration.warnings`` has at first is logged; not if the caller shows it.
+        log_warnings: Whether what ``configuration.warnings`` has at first is logged, and which files of SQLite a start
+            has made; not if the caller shows it.
 
     Raises:
         ConfigurationErrors: With all that is wrong in the settings.
@@ -113,6 +114,7 @@ class Application:
         spark_of_all = SharedSpark(loaded.settings.spark, self.blueprint, self.project.name, spark)
         pool_size = loaded.settings.database.pool_size
         self._life = Lifecycle(self.blueprint, pool_size, spark_of_all, self._forget_parts)
+        self._log_warnings = log_warnings
         if log_warnings:
             _log_each(loaded.warnings)
 
@@ -143,7 +145,7 @@ class Application:
             overrides: ``key=value`` pairs that win over everything else.
             environ: Environment variables; ``None`` for the process's own.
             spark: A Spark session of the program's own.
-            log_warnings: Whether what ``configuration.warnings`` has at first is logged; not if the caller shows it.
+            log_warnings: As of ``Application``.
         """
         found = read_project(Path(path).resolve(), profiles=profiles, overrides=overrides, environ=environ)
         modules = modules_in(found.scan, found.named_at)
@@ -213,6 +215,11 @@ class Application:
     def missing_files(self) -> dict[str, tuple[str, str]]:
         """Return by setting the files of SQLite that a start would make, each with the origin of the setting."""
         return missing_files(self.blueprint.database, self.container.event_store_choice())
+
+    def reporting_new_files(self, observer: Observer) -> Observer:
+        """Return an observer that also logs which files of SQLite a start has made, if any are missing now."""
+        missing = self.missing_files()
+        return Observers([NewFiles(missing), observer]) if missing else observer
 
     def missing_database(self) -> tuple[str, str] | None:
         """Return the SQLite file of ``database.url``, if it is not there, and the origin of the setting."""
@@ -299,6 +306,8 @@ class Application:
         launch = self._launch(verbose=verbose)
         launch.check(chosen, [each.error for each in self._job_decisions() if each.error] if jobs else [])
         if chosen:
+            if self._log_warnings:
+                observer = self.reporting_new_files(observer)
             self._require_event_store()
         counting = None if serving is None else serving.runs
         parts = self._job_assembly(verbose=verbose).parts(observer=counting) if jobs else None

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Lock
+
+from typing_extensions import override
 
 from opencqrs_py.assembly.conditions import EVENT_STORE, Decision, checked, decide, undecided
 from opencqrs_py.assembly.injection import ContainerInjector
@@ -12,7 +16,10 @@ from opencqrs_py.assembly.stores import is_in_memory_of_a_thread, is_sql, locate
 from opencqrs_py.config import Configuration
 from opencqrs_py.errors import AssemblyError, EventStoreError
 from opencqrs_py.model.naming import listed
+from opencqrs_py.model.partition import Partition
+from opencqrs_py.processing.notices import Observer
 
+_log = logging.getLogger("opencqrs.settings")
 _SUBJECT = "database"
 _WAYS = "set database.url, or name a provider with database.ref"
 _REMOVE = "remove one of them; null takes back what stands in another place"
@@ -128,6 +135,26 @@ def missing_files(rule: DatabaseRule, store: Decision | None) -> dict[str, tuple
         for key, (file, said) in files.items()
         if file is not None and not file.exists()
     }
+
+
+class NewFiles(Observer):
+    """Logs which files of SQLite a start has made, once a partition is claimed: then the databases are used.
+
+    Args:
+        missing: As ``missing_files`` returned them before the start.
+    """
+
+    def __init__(self, missing: Mapping[str, tuple[str, str]]) -> None:
+        self._missing = {file: f"{key}, {origin}" for key, (file, origin) in missing.items()}
+        self._lock = Lock()
+
+    @override
+    def claimed(self, group: str, partition: Partition, position: int) -> None:
+        with self._lock:
+            missing, self._missing = self._missing, {}
+        for file, said in missing.items():
+            if Path(file).exists():
+                _log.warning("made a new, empty SQLite database: %s (%s)", file, said)
 
 
 def decide_event_store(rule: DatabaseRule, injector: ContainerInjector) -> Decision:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict, deque
-from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from threading import Event, Lock, Thread
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -79,7 +77,6 @@ class Monitor(Observer, AbstractContextManager["Monitor"]):
         self._groups: set[str] = set()
         self.held: set[str] = set()  # the partitions that run
         self.started = False
-        self._missing: dict[str, str] = {}
         self._application = application
         self._every = every
         self._lock = Lock()
@@ -97,25 +94,13 @@ class Monitor(Observer, AbstractContextManager["Monitor"]):
         self._done.set()
         self._thread.join(0.5)
 
-    def announce(self, missing: Mapping[str, str]) -> None:
-        """Report files of databases that this run makes.
-
-        Args:
-            missing: Files that do not exist yet, each with the setting that names it and its place.
-        """
-        self._missing = dict(missing)
-
     def claimed(self, group: str, partition: Partition, position: int) -> None:
-        """Watch the group, and report the files that were made: once a partition is claimed, the databases are used."""
+        """Watch the group."""
         del position
         self.held.add(f"{group} {partition}")
         self.started = True
         with self._lock:
             self._groups.add(group)
-            missing, self._missing = self._missing, {}
-        for file, said in missing.items():
-            if Path(file).exists():
-                _log.warning("made a new, empty SQLite database: %s (%s)", file, said)
 
     def stopped(self, group: str, partition: Partition) -> None:
         """Note that nothing of the partition is in hand."""

@@ -65,6 +65,24 @@ def seen(tmp_path) -> int:
     return rows_of(tmp_path / "opencqrs.db", "SELECT count(*) FROM seen")[0][0]
 
 
+@pytest.mark.parametrize("models", ["opencqrs.db", "models.db"])
+def test_a_file_of_sqlite_that_a_start_makes_is_reported_once(handlers, tmp_path, caplog, models):
+    def reported(*, log_warnings: bool = True) -> list[str]:
+        caplog.clear()
+        settings = {**THREAD, "database.url": f"sqlite:///{models}"}
+        Application(settings, [handlers], tmp_path, log_warnings=log_warnings).run(until_caught_up=True)
+        return sorted(record.getMessage() for record in caplog.records if record.levelname == "WARNING")
+
+    made = {"opencqrs.db": "event-store.url, built-in default"}
+    made[models] = "database.url, default given in code"
+    assert reported() == [
+        f"made a new, empty SQLite database: {tmp_path / name} ({said})" for name, said in sorted(made.items())
+    ]
+    assert reported() == []
+    (tmp_path / "opencqrs.db").unlink()
+    assert reported(log_warnings=False) == []
+
+
 def test_modules_and_settings_make_an_application(handlers, tmp_path):
     application = Application({**THREAD, "event-handling.groups.seen.life-cycle.partitions": 2}, [handlers], tmp_path)
     add_events(application)
