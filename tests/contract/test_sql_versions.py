@@ -240,6 +240,41 @@ def test_where_a_backup_of_the_tables_was_restored_other_programs_take_turns_aga
     assert others_wait()
 
 
+@MARIADB
+def test_a_trigger_that_a_copy_of_the_table_lacks_is_made_again_by_who_may(
+    database: Database, open_database: Callable[[], Database], url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Such as a dump without triggers, or a table that was rebuilt by another tool."""
+
+    name = make_url(url).database
+    users = [f"m_{name}@{host}" for host in ("localhost", "'127.0.0.1'")]
+
+    def triggers() -> list[str]:
+        with database.reading() as connection:
+            named = "SELECT trigger_name FROM information_schema.triggers WHERE trigger_schema = DATABASE()"
+            return list(connection.execute(text(named)).scalars())
+
+    SqlEventStore(database).append([event("1")])
+    made = triggers()
+    assert "opencqrs_events_in_turn" in made
+    with database.writing() as connection:
+        connection.execute(text("DROP TRIGGER opencqrs_events_in_turn"))
+        for user in users:
+            connection.execute(text(f"CREATE USER {user}"))
+            connection.execute(text(f"GRANT SELECT, INSERT ON {name}.* TO {user}"))
+    modest = Database(make_url(url).set(username=f"m_{name}", password=None).render_as_string(hide_password=False))
+    try:
+        assert SqlEventStore(modest).head() == 1
+    finally:
+        modest.close()
+        with database.writing() as connection:
+            connection.execute(text(f"DROP USER {', '.join(users)}"))
+    assert triggers() == []
+    assert SqlEventStore(open_database()).head() == 1
+    assert triggers() == made
+    assert caplog.text == ""
+
+
 @POSTGRESQL
 def test_positions_continue_after_rows_that_were_copied_without_their_sequence(
     database: Database, open_database: Callable[[], Database]

@@ -107,6 +107,19 @@ _lenient: set[str] = set()  # the databases of which this process has warned
 _LOCKED = "@opencqrs_turn"  # a variable of the connection: it holds the append lock already
 # Our own appends hold the lock already; the trigger is for other programs. It fires before the first position is given,
 # and the row that it locks stays locked until the commit, so that positions become visible in their order.
+_FIND_TURNS = """
+SELECT 1 FROM information_schema.triggers WHERE trigger_schema = {schema} AND trigger_name = '{table}_in_turn'
+UNION ALL SELECT 1 FROM DUAL WHERE NOT EXISTS (
+    SELECT 1 FROM (
+        SELECT grantee, privilege_type FROM information_schema.user_privileges
+        UNION ALL SELECT grantee, privilege_type FROM information_schema.schema_privileges
+        WHERE {schema} LIKE table_schema
+        UNION ALL SELECT grantee, privilege_type FROM information_schema.table_privileges
+        WHERE table_schema = {schema} AND table_name = '{table}'
+    ) AS known WHERE privilege_type = 'TRIGGER' AND grantee = CONCAT('''', REPLACE(CURRENT_USER(), '@', '''@'''), '''')
+)
+"""
+
 _TRIGGER = f"""
 CREATE OR REPLACE TRIGGER {{table}}_in_turn BEFORE INSERT ON {{table}} FOR EACH ROW
 BEGIN
@@ -295,6 +308,15 @@ class MariaDbDialect(Dialect):
     def turn_statements(self, database: Database) -> tuple[str, ...]:
         prefix = database.prefix
         return (_TRIGGER.format(table=prefix + EVENTS.name, versions=prefix + SCHEMA.name),)
+
+    @override
+    def find_turns(self, database: Database) -> str:
+        """Find the trigger, or that it cannot be looked for: only who may make triggers of the table sees them.
+
+        A dump can leave triggers out, and a copy of the table has none.
+        """
+        schema = "DATABASE()" if database.schema is None else f"'{database.schema}'"
+        return _FIND_TURNS.format(table=EVENTS.name, schema=schema)
 
     @override
     def order_statements(self, database: Database, connection: Connection) -> tuple[str, ...]:
