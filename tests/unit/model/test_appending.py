@@ -91,6 +91,21 @@ def test_an_event_clashes_with_a_stored_one_that_says_something_else(given: Even
     assert clashes.message.partition(", with other ")[2].partition("\n")[0] == other
 
 
+@pytest.mark.parametrize("form", ['{"paid":%s}', "[%s]", "%s", '{"of":[{"paid":%s}]}'])
+@pytest.mark.parametrize(("given", "stored"), [("true", "1"), ("0", "false"), ("1.0", "true")])
+def test_a_truth_value_is_no_number(form: str, given: str, stored: str) -> None:
+    clashes = Clashes()
+    clashes.look([STORED._replace(payload=form % given)], [STORED._replace(payload=form % stored)])
+    assert "event 1 of source s, with other data" in clashes.message
+
+
+@pytest.mark.parametrize("same", ["1.0", "true", '{"a":[true,1.5,null,{"b":[]}]}', "[" * 1_000 + "1" + "]" * 1_000])
+def test_data_that_are_spelled_otherwise_are_the_same(same: str) -> None:
+    clashes = Clashes()
+    clashes.look([STORED._replace(payload=f" {same}")], [STORED._replace(payload=same)])
+    assert clashes.message == ""
+
+
 def test_clashes_are_counted_and_the_first_one_is_named() -> None:
     clashes = Clashes()
     for event_id in "123":
