@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from datetime import UTC, datetime
 from threading import Event as Signal
 from time import monotonic
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
-from opencqrs_py.adapters.sql import Database, SqlEventStore, tables
+from opencqrs_py.adapters.sql import Database, SqlEventStore, reading, tables
 from opencqrs_py.adapters.sql.dialect import DatabaseAwayError, Dialect
 from opencqrs_py.errors import PreconditionFailedError
 from opencqrs_py.model import Event, Selection
@@ -30,6 +31,28 @@ SERVERS = pytest.mark.parametrize(
 FOREIGN = text(
     "INSERT INTO opencqrs_events (id, source, subject, type, content_type) VALUES (:id, 'foreign', '/', 't', 'x')"
 )
+
+
+@pytest.mark.parametrize("page", [1, 10_000])
+def test_a_time_finds_the_events_of_other_programs(
+    database: Database, page: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They need not know that we search by another column."""
+    monkeypatch.setattr(reading, "_PAGE", page)
+    store = SqlEventStore(database)
+    store.append([event("1"), event("2")._replace(time="2026-03-01T00:00:00Z")])
+    with database.writing() as connection:
+        columns = "id, source, subject, type, time, content_type"
+        add = text(f"INSERT INTO opencqrs_events ({columns}) VALUES (:id, 'foreign', '/', 't', :time, 'x')")
+        times = [None, "2026-03-01T12:00:00Z", "in March", "2026-03-02T02:00:00+02:00", "2026-03-03T00:00:00Z"]
+        for number, moment in enumerate(times, 3):
+            connection.execute(add, {"id": str(number), "time": moment})
+    store.append([event("8")._replace(time="2026-03-04T00:00:00Z")])
+
+    def before(day: int) -> int:
+        return store.position_before(datetime(2026, 3, day, tzinfo=UTC))
+
+    assert [before(day) for day in range(1, 6)] == [1, 5, 6, 7, 8]
 
 
 def event(name: str, subject: str = "/books/1") -> Event:

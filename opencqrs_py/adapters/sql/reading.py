@@ -30,6 +30,7 @@ from opencqrs_py.processing.sequence_resolvers import cut_subject
 LIVE = 32  # events at the head: they are read whole, since each commit asks for the identity of its last one
 _WINDOW = 10_000  # positions to scan before an index is used to find the next selected event
 _FEW = 10_000  # events that an index may find and that are then sorted to get at the first ones
+_PAGE = 10_000  # times that are read at once, if they are texts only
 _MANY_TYPES = 50  # with more of them, hardly anything is rare
 
 # The columns that are read where only these attributes are needed.
@@ -140,12 +141,32 @@ class SqlEventSource(EventSource, SharingSource, FindingSource):
     @override
     def position_before(self, moment: datetime) -> int:
         self._prepare()
-        columns = self._table.c
-        late_enough = select(columns.position).where(columns.time_us >= microseconds(moment.isoformat()))
+        columns, wanted = self._table.c, microseconds(moment.isoformat())
+        assert wanted is not None  # noqa: S101 for the type checker
+        late_enough = select(columns.position).where(columns.time_us >= wanted)
         with self._database.reading() as connection:
             head = self._look(connection)
             position = connection.execute(late_enough.order_by(columns.position).limit(1)).scalar()
-            return head if position is None else position - 1
+            before = head if position is None else position - 1
+            return self._before_in_texts(connection, wanted, before)
+
+    def _before_in_texts(self, connection: Connection, wanted: int, before: int) -> int:
+        """Return the position before the first event up to ``before`` whose time is late enough, else ``before``.
+
+        Only of events whose time is nothing but a text, since another program has added them.
+        """
+        columns, after = self._table.c, 0
+        texts = select(columns.position, columns.time).where(columns.time_us.is_(None), columns.time.is_not(None))
+        while True:
+            part = texts.where(columns.position > after, columns.position <= before)
+            rows = connection.execute(part.order_by(columns.position).limit(_PAGE)).all()
+            for position, said in rows:
+                moment = _moment_of(said)
+                if moment is not None and moment >= wanted:
+                    return int(position) - 1
+            if len(rows) < _PAGE:
+                return before
+            after = rows[-1].position
 
     @override
     @contextmanager
@@ -196,6 +217,14 @@ class SqlEventSource(EventSource, SharingSource, FindingSource):
                 see_that_it_exists(self._database, EVENTS)
             prepare(self._database, EVENTS)
             self._ready = True
+
+
+def _moment_of(said: str) -> int | None:
+    """Return the microseconds of a time, ``None`` for what is none."""
+    try:
+        return microseconds(said)
+    except ValueError:
+        return None
 
 
 def head_of(database: Database, connection: Connection) -> int:
