@@ -15,6 +15,7 @@ from opencqrs_py.model.times import check_time, is_time, microseconds, surely_a_
 _REQUIRED = ("id", "source", "type")
 _TEXTS = (*_REQUIRED, "subject", "time", "datacontenttype")
 _ATTRIBUTES = frozenset({*_TEXTS, "specversion", "data", "data_base64"})
+_QUOTED_ATTRIBUTES = tuple(f'"{name}"' for name in sorted(_ATTRIBUTES))
 
 
 def parse_event(line: bytes | str, position: int = 0, *, stored: bool = False) -> Event:
@@ -105,6 +106,14 @@ def extensions_of(event: Event) -> dict[str, Any]:
     if event.extensions is not None and loses_digits(text := event.extensions.encode()):
         values = {name: orjson.Fragment(value) for name, value in exact_members(text).items()}
     return {name: value for name, value in values.items() if name not in _ATTRIBUTES}
+
+
+def names_of_attributes(event: Event) -> frozenset[str]:
+    """Return the names in an event's metadata that are those of attributes; ``extensions_of`` leaves them out."""
+    text = event.extensions
+    if text is None or not any(name in text for name in _QUOTED_ATTRIBUTES):
+        return frozenset()
+    return _ATTRIBUTES & event.metadata.keys()
 
 
 def _check_keys(text: bytes) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from opencqrs_py.adapters.files import FileEventSource, event_line
+from opencqrs_py.adapters.files import FileEventSource, FileFormat, FileKind, event_line, writer_to, written_whole
 from opencqrs_py.adapters.sql import SqlEventStore
 from opencqrs_py.adapters.sql.dialect import DatabaseAwayError
 from opencqrs_py.assembly.application import Application
@@ -120,6 +120,24 @@ def test_what_was_exported_is_imported_as_it_was(tmp_path, events, suffix: str) 
     database.close()
     assert [one._replace(position=0) for one in imported] == given
     assert [one._replace(position=0) for one in first.read(0, 100, Selection()).events] == given
+
+
+def test_metadata_with_the_names_of_attributes_are_kept_in_parquet_and_named_by_an_export_to_lines(events) -> None:
+    """Headers of another system may have them; CloudEvents' JSON has one place for each name."""
+    odd = event(1, extensions='{"type":"a header","user":"ada","x":{"id":1}}')
+    with written_whole(Path("in.parquet")) as file, writer_to(file, FileFormat(FileKind.ROWS)) as writer:
+        writer.write([odd, event(2, extensions='{"id":7}'), event(3, extensions='{"traceid":"id"}')])
+    events("import", "in.parquet")
+    in_rows, in_lines = events("export", "out.parquet"), events("export", "out.ndjson")
+    assert (in_rows.out, in_rows.err) == ("exported 3 events\n", "")
+    assert (in_lines.out, in_lines.err) == (
+        "exported 3 events\n",
+        "metadata named id, type were left out: NDJSON has the events' own attributes under these names; "
+        "Parquet holds both\n",
+    )
+    (row, *_), (line, *_) = pq.read_table("out.parquet").to_pylist(), Path("out.ndjson").read_text().splitlines()
+    assert json.loads(row["extensions"]) == {"type": "a header", "user": "ada", "x": {"id": 1}}
+    assert (json.loads(line)["type"], json.loads(line)["user"]) == ("t", "ada")
 
 
 def test_an_export_can_be_narrowed_and_says_where_the_next_one_begins(tmp_path, events) -> None:

@@ -16,7 +16,7 @@ from opencqrs_py.adapters.files.event_file import EventReader
 from opencqrs_py.adapters.files.formats import Compression, FileFormat, FileKind, format_of, unpacked
 from opencqrs_py.adapters.files.lines import LineReader
 from opencqrs_py.adapters.files.rows import RowReader, open_parquet
-from opencqrs_py.model.cloudevents import extensions_of
+from opencqrs_py.model.cloudevents import extensions_of, names_of_attributes
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.json_text import without_space
 from opencqrs_py.model.times import microseconds
@@ -63,7 +63,13 @@ def _last_suffix(path: Path) -> Compression:
 
 
 class EventWriter(Protocol):
-    """Takes events for a file."""
+    """Takes events for a file.
+
+    Attributes:
+        left_out: Names in the metadata of events that the file cannot hold, as they are those of attributes.
+    """
+
+    left_out: set[str]
 
     def write(self, events: Sequence[Event]) -> None:
         """Write events after those that were written before.
@@ -118,14 +124,17 @@ def event_line(event: Event) -> bytes:
 
 class _LineWriter:
     def __init__(self, file: BinaryIO) -> None:
+        self.left_out: set[str] = set()
         self._file = file
 
     def write(self, events: Sequence[Event]) -> None:
         self._file.write(b"".join(map(event_line, events)))
+        self.left_out.update(*map(names_of_attributes, events))
 
 
 class _RowWriter:
     def __init__(self, file: Any, schema: Any) -> None:
+        self.left_out: set[str] = set()
         self._file = file
         self._schema = schema
         self._waiting: list[Event] = []

@@ -25,6 +25,7 @@ from opencqrs_py.cli.events.selection import after_option, print_reasons, select
 from opencqrs_py.cli.options import Integer, ProjectOptions, format_option, project_options
 from opencqrs_py.cli.output import print_json, print_line, stderr, stdout
 from opencqrs_py.errors import EventStoreError
+from opencqrs_py.model.naming import listed
 from opencqrs_py.model.selection import Selection
 from opencqrs_py.processing.ports import EventSource
 
@@ -76,6 +77,10 @@ def export_command(
             events += len(part.events)
             progress(part.upto - after)
     seconds = time.monotonic() - began
+    if writer.left_out:
+        names = listed(sorted(writer.left_out))
+        what = f"metadata named {names} were left out: NDJSON has the events' own attributes under these names"
+        print_line(f"{what}; Parquet holds both", "yellow")
     if not events:
         print_reasons(selection, after)
     if after > head:  # a position of another store, or of one before it was restored: the next events would be left out
