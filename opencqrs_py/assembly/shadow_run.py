@@ -20,7 +20,7 @@ from opencqrs_py.config import Configuration, EffectiveGroup
 from opencqrs_py.engines.leading import LostPartitions
 from opencqrs_py.model.progress import PartitionStatus
 from opencqrs_py.model.properties import locked_cached_property
-from opencqrs_py.processing.pacing import Limit, paced
+from opencqrs_py.processing.pacing import Limit, PacedSource
 from opencqrs_py.processing.ports import ProgressTracker
 
 
@@ -83,7 +83,7 @@ class ShadowRun:
     def limit(self, limit: Limit) -> None:
         """Read the log as far as a limit allows."""
         store = self._container.event_store
-        store.override(providers.Object(paced(store(), limit)))
+        store.override(providers.Object(PacedSource(store(), limit)))
 
     @property
     def tracker(self) -> ProgressTracker:

@@ -15,6 +15,7 @@ from typing_extensions import override
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.selection import Selection, Share, Slice
 from opencqrs_py.processing.ports import EventSource, LimitedSource, PickingSource, SharingSource, Watch
+from opencqrs_py.processing.positions import events_at
 
 STEP_SECONDS = 0.25
 """Seconds between two moves of the limit: each one costs a transaction per partition, or a task."""
@@ -140,12 +141,7 @@ class ArrivalRate:
         return rate if self._is_known else None
 
 
-def paced(source: EventSource, pace: Limit) -> PacedSource:
-    """Return the log up to the limit."""
-    return _PickingPacedSource(source, pace) if isinstance(source, PickingSource) else PacedSource(source, pace)
-
-
-class PacedSource(EventSource, LimitedSource):
+class PacedSource(EventSource, LimitedSource, PickingSource):
     """An event log that ends at a limit.
 
     Args:
@@ -211,14 +207,10 @@ class PacedSource(EventSource, LimitedSource):
         """Return whether the log leaves out what does not belong to such a share."""
         return isinstance(self._source, SharingSource) and self._source.selects(share)
 
-
-class _PickingPacedSource(PacedSource):
-    """One whose log can read events at many positions at once."""
-
     def pick(self, positions: Sequence[int]) -> Sequence[Event]:
-        """Return what the log returns."""
-        source = self._source
-        return source.pick(positions) if isinstance(source, PickingSource) else ()
+        """Return events of the whole log: they were read before, as those in the inbox."""
+        found = events_at(self._source, positions)
+        return [found[position] for position in sorted(found)]
 
 
 class _PacedWatch(Watch):

@@ -10,8 +10,9 @@ import pytest
 from opencqrs_py.adapters.memory import InMemoryEventStore
 from opencqrs_py.model import Event, Selection
 from opencqrs_py.model.selection import Share
-from opencqrs_py.processing.pacing import STEP_SECONDS, ArrivalRate, Following, Pace, PacedSource, paced
-from opencqrs_py.processing.ports import LimitedSource, PickingSource
+from opencqrs_py.processing.pacing import STEP_SECONDS, ArrivalRate, Following, Pace, PacedSource
+from opencqrs_py.processing.ports import LimitedSource
+from opencqrs_py.processing.positions import events_at
 from opencqrs_py.testing import FakeClock
 
 ALL = Selection()
@@ -30,7 +31,7 @@ def clock() -> FakeClock:
 
 def source_of(clock: FakeClock, count: int = 1_000, per_second: int = 100) -> tuple[Any, Pace]:
     pace = Pace(per_second, 0, clock.monotonic)
-    return paced(store_of(count), pace), pace
+    return PacedSource(store_of(count), pace), pace
 
 
 def test_nothing_may_be_read_before_time_goes_by(clock: FakeClock) -> None:
@@ -101,16 +102,28 @@ def test_a_lifted_limit_is_none(clock: FakeClock) -> None:
 
 def test_what_the_log_can_do_a_limited_one_can(clock: FakeClock) -> None:
     pace = Pace(1, 0, clock.monotonic)
-    picking: Any = paced(store_of(3), pace)
-    assert isinstance(picking, LimitedSource)
-    assert isinstance(picking, PickingSource)
-    assert [event.position for event in picking.pick([2, 3])] == [2, 3]
-    plain = paced(PacedSource(store_of(3), pace), pace)
-    assert not isinstance(plain, PickingSource)
-    assert not plain.selects(Share(2, frozenset({0})))
-    assert plain.fingerprint(3) == store_of(3).fingerprint(3)
-    plain.verify(3, plain.fingerprint(3))
-    assert not plain.is_outage(ValueError())
+    limited = PacedSource(store_of(3), pace)
+    assert isinstance(limited, LimitedSource)
+    assert not limited.selects(Share(2, frozenset({0})))
+    assert limited.fingerprint(3) == store_of(3).fingerprint(3)
+    limited.verify(3, limited.fingerprint(3))
+    assert not limited.is_outage(ValueError())
+
+
+class Unpicking:
+    """A log that only reads on and on, as files do."""
+
+    def __init__(self, store: InMemoryEventStore) -> None:
+        self.head, self.read = store.head, store.read
+
+
+@pytest.mark.parametrize("kind", [lambda store: store, Unpicking])
+def test_what_waits_in_the_inbox_is_found_beyond_the_limit_too(kind: Any) -> None:
+    """A rebuild that continues begins with a limit of 0, and such events were read before."""
+    store = kind(store_of(9))
+    limited = PacedSource(PacedSource(store, Following(5)), Following(0))
+    assert limited.read(0, 9, ALL).events == ()
+    assert list(events_at(limited, [7, 2, 12])) == [2, 7]
 
 
 def test_a_watch_waits_for_the_limit(clock: FakeClock) -> None:
@@ -173,7 +186,7 @@ def test_a_log_that_is_watched_without_limit_is_waited_for_itself(clock: FakeClo
 
 def test_who_follows_others_reads_no_further_than_they_are_and_never_less_than_before() -> None:
     following = Following(5)
-    source = paced(store_of(20), following)
+    source = PacedSource(store_of(20), following)
     assert (source.head(), source.read(0, 100, ALL).upto) == (5, 5)
     following.move(9)
     following.move(7)
@@ -184,7 +197,7 @@ def test_who_follows_others_reads_no_further_than_they_are_and_never_less_than_b
 
 def test_of_two_limits_the_nearer_one_counts(clock: FakeClock) -> None:
     following, pace = Following(30), Pace(100, 0, clock.monotonic)
-    source = paced(paced(store_of(1_000), pace), following)
+    source = PacedSource(PacedSource(store_of(1_000), pace), following)
     clock.advance(0.25)
     assert (source.head(), source.read(0, 100, ALL).upto) == (25, 25)
     clock.advance(0.25)
@@ -196,7 +209,7 @@ def test_of_two_limits_the_nearer_one_counts(clock: FakeClock) -> None:
 
 def test_a_watch_notices_how_far_the_others_have_come() -> None:
     following = Following(5)
-    source = paced(store_of(20), following)
+    source = PacedSource(store_of(20), following)
     with ThreadPoolExecutor(1) as threads, source.watched() as watch:
         waiting = threads.submit(watch.wait, 5, SECONDS)
         following.move(8)
