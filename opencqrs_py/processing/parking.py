@@ -153,6 +153,7 @@ class PartitionInbox:
         self._parking = parking
         self._inbox = parking.inbox
         self._rule = parking.rule
+        self._mark_left: tuple[InboxEntry, InboxEntry] | None = None  # a mark that an outage has kept, and without it
         self._group = group
         self._partition = partition
         self._source = source
@@ -253,6 +254,11 @@ class PartitionInbox:
 
     def step(self, cursor: Cursor) -> Outcome | None:
         """Handle the first events of a sequence that is due; ``None`` if there is none."""
+        if self._mark_left is not None:
+            with suppress(InboxChangedError):
+                self._change(cursor, *self._mark_left)
+            self._mark_left = None
+            return Outcome(unseen(cursor))
         now = self._clock.now()
         if cursor.parked is None or not is_due(cursor.parked, now):
             return None
@@ -342,8 +348,13 @@ class PartitionInbox:
             after = after._replace(due_at=in_milliseconds(self._clock.now() + timedelta(seconds=wait)))
         elif marked is None:
             return
-        with suppress(Exception):  # an outage, which the next step reports, or a change by a person
+        try:
             self._change(cursor, marked or entries[0], after)
+        except InboxChangedError:
+            return
+        except Exception:  # an outage, perhaps the one that ended the attempt: the next step reports it
+            if marked is not None:
+                self._mark_left = marked, after
 
     def _change(self, cursor: Cursor, before: InboxEntry, after: InboxEntry) -> None:
         change = InboxChange(in_milliseconds(self._clock.now()), changed=((before, after),))

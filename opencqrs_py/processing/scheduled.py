@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -95,6 +95,7 @@ class PartitionBatches:
         self._ready: list[Portion] = []
         self._ready_for: tuple[int, str | None] | None = None  # epoch and tick
         self._without_expired_for: tuple[int, str | None] | None = None  # likewise: whatever had expired is removed
+        self._mark_left: dict[str, Any] | None = None  # what removes a mark that an outage has kept from being removed
 
     def stored(self, page: Page, events: Chunk, upto: int, cursor: Cursor) -> Portion:
         """Return the portion that moves events of the log into the inbox.
@@ -146,6 +147,9 @@ class PartitionBatches:
 
     def step(self, cursor: Cursor) -> Outcome | None:
         """Handle the next events that are due at the tick; ``None`` if there are none."""
+        if self._mark_left is not None:
+            self._apply(cursor, **self._mark_left)
+            self._mark_left = None
         now = self._clock.now()
         if self._ready_for != (cursor.epoch, cursor.tick) or cursor.isolate or self._is_expired(now):
             self._ready.clear()
@@ -334,8 +338,11 @@ class PartitionBatches:
         """Remove the mark of an attempt that did not fail because of its event; it is still due at this tick."""
         before = entries[0] if self._rule.each else entries[0]._replace(due_at=None)
         rest = () if self._rule.each else (Remainder(before.sequence_id, cursor.tick),)
-        with suppress(Exception):  # an outage, which the next step reports
-            self._apply(cursor, changed=((self._kept(marked), before),), remainders=rest)
+        change: dict[str, Any] = {"changed": ((self._kept(marked), before),), "remainders": rest}
+        try:
+            self._apply(cursor, **change)
+        except Exception:  # an outage, perhaps the one that ended the attempt: the next step reports it
+            self._mark_left = change
 
     def _kept(self, after: InboxEntry) -> InboxEntry:
         """Return an entry as stored: in a sequence that is tried as a whole, the first event has the due time."""

@@ -49,6 +49,41 @@ class Rows:
         return isinstance(error, ConnectionError)
 
 
+class Outage(dict[int, BaseException]):
+    """The errors of a handler, of which one is that the database is away; its tracker opens no unit until it is back.
+
+    Attributes:
+        is_on: Whether it is away.
+    """
+
+    def __init__(self, tracker: Any) -> None:
+        super().__init__()
+        self.is_on = False
+        self._position: int | None = None
+        self._unit, tracker.unit = tracker.unit, self._opened
+
+    def at(self, position: int) -> Outage:
+        """Have it begin with the next call for the event at a position."""
+        self._position = position
+        return self
+
+    def end(self) -> None:
+        """Have the database be there again."""
+        self.is_on = False
+
+    def get(self, position: int, default: Any = None) -> Any:
+        """Return the error of a call, if it has one."""
+        if position != self._position:
+            return default
+        self._position, self.is_on = None, True
+        return ConnectionError("the database is away")
+
+    def _opened(self, *arguments: Any, **named: Any) -> Any:
+        if self.is_on:
+            raise ConnectionError("the database is away")
+        return self._unit(*arguments, **named)
+
+
 class SqlRows:
     """The same in a table of an SQLite database in memory."""
 

@@ -33,7 +33,7 @@ from opencqrs_py.processing.recovery import Action, ExponentialBackOff, FixedBac
 from opencqrs_py.processing.sequence_resolvers import PerSubject, PerSubjectLevel
 from opencqrs_py.processing.sequencing import SequencingByEvent
 from opencqrs_py.testing import FakeClock
-from tests.support.partitions import CrashError, Rows, Seen
+from tests.support.partitions import CrashError, Outage, Rows, Seen
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -377,6 +377,23 @@ def test_a_crash_in_the_inbox_uses_an_attempt_so_that_it_comes_to_an_end() -> No
     assert world.waiting == {1: "exhausted"}
     assert crashes == 5
     assert world.positions == [2]
+
+
+def test_an_outage_in_an_attempt_in_the_inbox_after_a_crash_is_no_crash() -> None:
+    """It also keeps the mark of the attempt from being removed then."""
+    world = World(["/a"])
+    world.errors = {1: NO}
+    world.drain()
+    world.claim()
+    outage = Outage(world.tracker)
+    world.errors = outage.at(1)
+    world.pass_time(100)
+    assert outage.is_on
+    outage.end()
+    world.errors = {1: NO}
+    world.pass_time(30)
+    (entry,) = world.tracker.entries("group")
+    assert (entry.attempts, entry.reason) == (2, "ValueError: no")
 
 
 def test_nothing_parked_costs_one_look_at_the_claim() -> None:

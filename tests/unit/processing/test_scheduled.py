@@ -34,7 +34,7 @@ from opencqrs_py.processing.schedules import FixedDelay
 from opencqrs_py.processing.sequence_resolvers import PerSubject, PerSubjectLevel
 from opencqrs_py.processing.sequencing import SequencingByEvent
 from opencqrs_py.testing import FakeClock
-from tests.support.partitions import CrashError, Rows, Seen
+from tests.support.partitions import CrashError, Outage, Rows, Seen
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -751,6 +751,24 @@ def test_a_crash_uses_an_attempt_so_that_it_comes_to_an_end(rule: ScheduleRule) 
     assert world.waiting == {1: "exhausted"}
     assert world.positions == [2]
     assert crashes == 6  # the first one was not marked
+
+
+@pytest.mark.parametrize("exhausted", OnBatchExhausted)
+@pytest.mark.parametrize("rule", [RULE, ALL])
+def test_an_outage_in_an_attempt_after_a_crash_is_no_crash(rule: ScheduleRule, exhausted: OnBatchExhausted) -> None:
+    """It also keeps the mark of the attempt from being removed then."""
+    world = World(["/a"], rule=replace(rule, back_off=NoRetry(), on_exhausted=exhausted))
+    world.drain()
+    world.claim()
+    outage = Outage(world.tracker)
+    world.errors = outage.at(1)
+    world.pass_time(60)
+    assert outage.is_on
+    assert world.positions == []
+    outage.end()
+    world.pass_time(600)
+    assert (world.positions, world.waiting, world.tracker.skipped()) == ([1], {}, [])
+    assert {call.attempt for call in world.calls} == {1}
 
 
 # --------------------------------------------------------------------------------------------------------------- laws
