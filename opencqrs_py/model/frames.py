@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any
 
+from opencqrs_py.errors import HandlerSignatureError
+
 
 class EventFrames(ABC):
     """The events of a range of positions, as data frames of Spark that read them when they are used.
@@ -16,6 +18,8 @@ class EventFrames(ABC):
         last: Last position of the range.
     """
 
+    rebuilding = False  # whether it is for the new tables of a rebuild
+
     def __init__(self, first: int, last: int) -> None:
         self.first = first
         self.last = last
@@ -26,7 +30,14 @@ class EventFrames(ABC):
 
         It is the position of its first event, in 19 digits, so that names sort like positions. Data that an attempt has
         written under it must be replaced by the next one, which may end at another position.
+
+        Raises:
+            HandlerSignatureError: OCQ-245 in a rebuild, whose ranges would replace those in use.
         """
+        if self.rebuilding:
+            what = "events.batch has no name in a rebuild: what is written under it would replace what is in use"
+            fix = "write no files while ProcessingContext.rebuilding is true, or to a new folder, by events.first"
+            raise HandlerSignatureError("OCQ-245", what, fix=fix)
         return f"{self.first:019d}"
 
     @abstractmethod

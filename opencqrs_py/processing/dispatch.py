@@ -41,12 +41,18 @@ _log = logging.getLogger("opencqrs.processing")
 
 
 class ChunkFailedError(Exception):
-    """The handlers of a chunk raised ``error`` at the event with ``index``; ``None``: with several events in hand."""
+    """The handlers of a chunk raised ``error`` at the event with ``index``; ``None``: with several events in hand.
 
-    def __init__(self, index: int | None, error: BaseException) -> None:
+    Attributes:
+        tries_alone: Whether that event, if it is the first one, is tried alone before it has failed: then what this
+            attempt leaves behind outside the transaction is of no other event.
+    """
+
+    def __init__(self, index: int | None, error: BaseException, *, tries_alone: bool = False) -> None:
         super().__init__(index, error)
         self.index = index
         self.error = error
+        self.tries_alone = tries_alone
 
 
 _Gathered = list[tuple[Any, Event, Event]]

@@ -6,7 +6,7 @@ rules of chunks. The engine provides the maker of data frames when its session i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -228,11 +228,23 @@ class FrameDispatcher(EventTables):
         if found is None:
             place = self.bound.handler.place
             found = EventTables(event_class, () if event_class else ("*",), place, self._given, self._as_read)
-            if event_class and (left_out := [name for name in found.wanted_types or () if not self.wants(name)]):
-                what = f"events of {event_class.__name__} are asked for, of types that the handler leaves out"
-                raise HandlerSignatureError("OCQ-241", what, place, f"add to its types: {', '.join(sorted(left_out))}")
+            if event_class:
+                known = found.wanted_types  # none if a resolver may know more
+                names = filter(found.wants, self._given.names) if known is None else known
+                self.require_wanted(event_class, names)
             self._of_class[event_class] = found
         return found
+
+    def require_wanted(self, event_class: type, types: Iterable[str]) -> None:
+        """Refuse to give events of a class of which the group leaves some out: those would be skipped.
+
+        Raises:
+            HandlerSignatureError: OCQ-241, naming their types.
+        """
+        if left_out := sorted({name for name in types if not self.wants(name)}):
+            what = f"events of {event_class.__name__} are asked for, of types that the handler leaves out"
+            place = self.bound.handler.place
+            raise HandlerSignatureError("OCQ-241", what, place, f"add to its types: {', '.join(left_out)}")
 
     @override
     def handle(self, chunk: Chunk, work: Work) -> int:
@@ -248,6 +260,7 @@ class FrameDispatcher(EventTables):
         if self._lost.expects(chunk, first):
             raise ChunkFailedError(None, WorkerLostError(f"a worker of Spark was lost at position {first.position}"))
         frames = self._maker.frames(chunk, first)
+        frames.rebuilding = work.rebuilding
         try:
             self._call(frames, first, work)
             frames.require_read()
@@ -263,7 +276,7 @@ class FrameDispatcher(EventTables):
         alone = len(chunk) == 1
         if isinstance(found, EventOfRangeError):
             if 0 <= (index := chunk.index_of(found.position)) < len(chunk):
-                return ChunkFailedError(index, found.error)
+                return ChunkFailedError(index, found.error, tries_alone=True)  # its files replace those of the range
             found = found.error  # the handler has kept a data frame of an earlier range
         if isinstance(found, HandlerSignatureError):  # the handler's request is wrong, not an event
             found = ProjectCodeError(found.code, found.what, found.where, found.fix)
@@ -354,5 +367,7 @@ class FrameProcessing(GroupProcessing):
                 raise UnavailableError("OCQ-420", f"the log ends at position {after}, but {upto} was there before")
             chunk = Chunk.of(part.events)
             if chunk := chunk if wanted is None else chunk.of_types(wanted):
+                if wanted is not None and event_class is not None and tables is not self.frames:
+                    self.frames.require_wanted(event_class, chunk.types)
                 yield from tables.of_chunk(self.group, chunk)
             after = part.upto

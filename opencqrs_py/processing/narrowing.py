@@ -40,6 +40,8 @@ class Narrowing:
             failure = replace(failure, event=f"one of {len(chunk)} events, from {failure.event}")
         if index is not None and (parked := self._park_at_once(cursor, portion, index, failure)) is not None:
             return parked
+        if index == 0 and failed.tries_alone and len(chunk) > 1 and failure.origin is not Origin.OUTAGE:
+            return self._handle(cursor, portion.first(1))
         if index == 0 or failure.origin is Origin.OUTAGE:
             return Outcome(cursor, failure=failure)
         if index is None:

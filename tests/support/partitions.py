@@ -50,10 +50,10 @@ class Rows:
 
 
 class Outage(dict[int, BaseException]):
-    """The errors of a handler, of which one is that the database is away; its tracker opens no unit until it is back.
+    """The errors of a handler, of which one is an outage of the database; until its end the tracker opens no unit.
 
     Attributes:
-        is_on: Whether it is away.
+        is_on: Whether it lasts.
     """
 
     def __init__(self, tracker: Any) -> None:
@@ -68,7 +68,7 @@ class Outage(dict[int, BaseException]):
         return self
 
     def end(self) -> None:
-        """Have the database be there again."""
+        """End it."""
         self.is_on = False
 
     def get(self, position: int, default: Any = None) -> Any:
@@ -76,11 +76,11 @@ class Outage(dict[int, BaseException]):
         if position != self._position:
             return default
         self._position, self.is_on = None, True
-        return ConnectionError("the database is away")
+        return ConnectionError("the database is unavailable")
 
     def _opened(self, *arguments: Any, **named: Any) -> Any:
         if self.is_on:
-            raise ConnectionError("the database is away")
+            raise ConnectionError("the database is unavailable")
         return self._unit(*arguments, **named)
 
 

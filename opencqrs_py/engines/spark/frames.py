@@ -25,6 +25,7 @@ from pyspark.sql.types import StructType
 from opencqrs_py.engines.runs import Recipe
 from opencqrs_py.engines.spark.frame_errors import job_error, raised_for, worker_error
 from opencqrs_py.engines.spark.frame_rows import DriverRows, ExecutorRows
+from opencqrs_py.engines.spark.jobs import is_cancelled
 from opencqrs_py.engines.spark.session import Sessions, SessionSettings, active_session, is_gone
 from opencqrs_py.engines.spark.source_ranges import cut
 from opencqrs_py.engines.spark.tasks import KeptRecipe, processing_of
@@ -183,6 +184,8 @@ class _ExecutorFrames(_Frames):
         return ExecutorRows(self._recipe, self._processing)
 
     def require_read(self) -> None:
+        if is_cancelled(self._spark.sparkContext):
+            raise UnavailableError("OCQ-420", "a job of Spark was cancelled, and the handler has caught that")
         read = self._counts.value
         for reader in self._readers:
             unread = tuple(part for part in reader.parts if (reader.event_class, *part) not in read)

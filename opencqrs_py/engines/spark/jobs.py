@@ -31,6 +31,8 @@ _LOOK_SECONDS = 1.0  # between two checks of what runs
 _MOST_NAMED = 10  # partitions of a job that its description names
 _MOST_RUNS = 100  # of a task that are looked at
 
+_cancelled: set[str] = set()  # tags of what was cancelled, and has not ended
+
 Result = TypeVar("Result")
 Ended = Callable[["TaskResult | Exception"], None]
 
@@ -79,6 +81,11 @@ def labelled(context: SparkContext, tag: str, group: str, description: str) -> I
         context.removeJobTag(tag)  # of the thread, which will run other jobs
 
 
+def is_cancelled(context: SparkContext) -> bool:
+    """Return whether the engine has cancelled what this thread does on Spark, though its code may have caught that."""
+    return bool(_cancelled) and not _cancelled.isdisjoint(context.getJobTags())
+
+
 class SparkJob(Generic[Result]):
     """What was started on Spark, until it has ended or was abandoned."""
 
@@ -98,6 +105,7 @@ class SparkJob(Generic[Result]):
             result: Result | Exception = collect()
         except Exception as error:  # Spark's failures are reported; the coordinator continues
             result = error
+        _cancelled.discard(self.tag)
         self._gone.set()
         if self._is_last():
             self._ended(result)
@@ -117,6 +125,8 @@ class SparkJob(Generic[Result]):
         if first and self._context is not None:
             # The JVM may be gone, or the session stopped: PySpark takes it apart then.
             with suppress(Py4JError, PySparkException, OSError, AttributeError):
+                if self.is_under_way:
+                    _cancelled.add(self.tag)
                 self._context.cancelJobsWithTag(self.tag)
         return first
 

@@ -16,6 +16,7 @@ from pyspark.errors import PySparkException, PythonException
 
 from opencqrs_py.engines.spark.frame_errors import RangeFailedError, SparkJobError
 from opencqrs_py.engines.spark.frames import SparkFrames, _Counts, _RangeReader, events_in, schema_of
+from opencqrs_py.engines.spark.jobs import SparkJob
 from opencqrs_py.errors import EventFormatError, HandlerSignatureError, ProjectCodeError, UnavailableError
 from opencqrs_py.processing.dispatch import ChunkFailedError
 from opencqrs_py.processing.frames import EventOfRangeError, WorkerLostError
@@ -231,3 +232,30 @@ def test_other_columns_have_their_type_in_spark() -> None:
     kinds = {"a": pa.list_(pa.string()), "b": pa.struct([("c", pa.decimal128(38, 18))]), "d": pa.timestamp("us", "UTC")}
     found = schema_of(Lent, pa.schema(list(kinds.items())), "here")
     assert found.simpleString() == "struct<a:array<string>,b:struct<c:decimal(38,18)>,d:timestamp>"
+
+
+def test_a_handler_that_catches_the_end_of_a_cancelled_job_does_not_pass_for_done() -> None:
+    """A stop cancels what takes long: the range is handled again, so nothing of this call may be committed."""
+    tags: set[str] = set()
+    context = SimpleNamespace(
+        accumulator=lambda start, param: Accumulator(0, start, param),
+        getJobTags=lambda: tags,
+        cancelJobsWithTag=lambda _tag: None,
+    )
+    maker = SparkFrames(SimpleNamespace(sparkContext=context), None, Processing(ValueError()))
+    frames = maker.frames(PositionRange(0, 10, lambda _after, _upto: None), SimpleNamespace(position=1))
+    job = SparkJob[None](context, lambda _: None)
+    tags.add(job.tag)
+    raised: list[str] = []
+
+    def handle() -> None:
+        frames.require_read()
+        job.abandon()
+        with pytest.raises(UnavailableError) as caught:
+            frames.require_read()
+        raised.append(str(caught.value))
+
+    job.run(handle)
+    assert ["a job of Spark was cancelled" in one for one in raised] == [True]
+    frames.require_read()  # that of another job on the same thread
+    frames.close()
