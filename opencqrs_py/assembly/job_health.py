@@ -140,6 +140,6 @@ def _age(run: JobRun, status: JobStatus) -> float:
     A record has the time at which the first attempt began; a later one has begun when it was due, or after that.
     """
     began = run.started_at or status.now
-    if run.attempt > 1 and run.due_at is not None:
+    if run.due_at is not None:  # also of a first attempt that a stop has released, which is the first one again
         began = max(began, run.due_at)
     return (status.now - began).total_seconds()

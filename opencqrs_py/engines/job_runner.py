@@ -169,7 +169,8 @@ class JobRunner:
             timeout: Seconds that it may wait for others to end before it begins; ``None``: no limit.
 
         Raises:
-            WaitTimedOutError: OCQ-664, if others have not ended in time; the run is cancelled then.
+            WaitTimedOutError: OCQ-664, if others have not ended in time; the run is cancelled then, as it is if this
+                runner is stopped before it begins.
 
         Source:
             J5 and J13.
@@ -191,6 +192,10 @@ class JobRunner:
                     stands = self._parts.store.find(run) or stands
                 if not stands.is_open:
                     return stands
+            if self._stopping:  # it begins no more here, and nowhere else, as it is reserved for this process
+                left = self.desk.cancel(run, _ENDING) or self._parts.store.find(run)
+                if left is not None:
+                    return left
             if until is not None and time.monotonic() >= until:
                 self.desk.cancel(run, "it has waited for too long")
                 what = f"run {run} could not begin within {timeout:g} s, as others have not ended"

@@ -38,6 +38,10 @@ def counted_in_run(position: RunPosition) -> RunPosition:
     return replace(position, items=0, failed=(), error="")
 
 
-def fenced(run: JobRun) -> FencedError:
+class RunFencedError(FencedError):
+    """A run was taken over by another process. A job may raise ``FencedError`` itself, of a tracker that it uses."""
+
+
+def fenced(run: JobRun) -> RunFencedError:
     """Return the error that another process has a run."""
-    return FencedError(f"run {run.id} was taken over by another process")
+    return RunFencedError(f"run {run.id} was taken over by another process")

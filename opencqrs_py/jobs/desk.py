@@ -83,6 +83,7 @@ class JobDesk:
         self._exclusive = _both_ways(rules)
         self._concerned = self._exclusive.keys()
         self._mine: set[Claim] = set()  # what this desk has begun, and returned
+        self._meant: dict[Claim, JobRun] = {}  # ends whose commit has not been answered
         self._recovered: deque[JobRun] = deque()  # from dead processes, and nobody was told yet
         self._held: dict[str, datetime] = {}  # jobs whose records could not be opened, and until when they are left out
 
@@ -163,16 +164,20 @@ class JobDesk:
         Returns:
             The current state of the run; ``None`` if it was taken from its owner in the meantime.
         """
-        rule, ended = self.rules[run.job], None
+        rule, claim, ended = self.rules[run.job], claim_of(run), None
         with self.store.open([run.job]) as book:
             sitting = Sitting(book, self.rules)
             known = sitting.find(run.id)
             if known is not None and known.status is RunStatus.RUNNING and known.token == run.token:
-                ended = _after(known, ending, rule, book.now)
+                ended = self._meant[claim] = _after(known, ending, rule, book.now)
                 sitting.put(ended)
                 if ended.status is RunStatus.SUCCEEDED:
                     book.put_record(replace(book.records[run.job], succeeded_at=book.now))
-        self._mine.discard(claim_of(run))
+        meant = self._meant.pop(claim, None)
+        if ended is None and meant is not None:  # perhaps recorded by a call whose answer was lost
+            found = self.store.find(run.id)
+            ended = found if found is not None and _end_of(found) == _end_of(meant) else None
+        self._mine.discard(claim)
         return ended
 
     def cancel(
@@ -317,6 +322,11 @@ def _after(known: JobRun, ending: Ending, rule: JobRule, now: datetime) -> JobRu
         position = replace(position, only=position.failed, failed=(), after=None, done=False, error="")
     due = now + timedelta(seconds=wait)
     return replace(run, status=RunStatus.RETRYING, due_at=due, owner="", token=run.token + 1, position=position)
+
+
+def _end_of(run: JobRun) -> tuple[RunStatus, int, str, str]:
+    """Return by what the end of an attempt is known again."""
+    return run.status, run.token, run.error, run.reason
 
 
 def _is_orphan(run: JobRun, alive: Collection[str]) -> bool:

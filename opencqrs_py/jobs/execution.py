@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from opencqrs_py.errors import FencedError, JobCancelledError, JobError, NonTransientError, UnavailableError
+from opencqrs_py.errors import JobCancelledError, JobError, NonTransientError, UnavailableError
 from opencqrs_py.jobs.binding import BoundJob, work_of
-from opencqrs_py.jobs.children import EndedError, counted_in_run, fenced, page_of, with_part
+from opencqrs_py.jobs.children import EndedError, RunFencedError, counted_in_run, fenced, page_of, with_part
 from opencqrs_py.jobs.desk import Ending
 from opencqrs_py.jobs.items import IdPage, Items
 from opencqrs_py.jobs.ports import JobStore, Selector
@@ -105,7 +105,7 @@ class JobExecution:
                 return self._to_its_end()
             except BaseException as error:
                 raise_interrupt(error)
-                if issubclass(type(error), FencedError):
+                if issubclass(type(error), RunFencedError):
                     return None
                 if not isinstance(error, EndedError):  # the child has said what it failed with
                     self._around.failed(error)
@@ -245,7 +245,12 @@ class JobExecution:
             self._position = done
         except BaseException as error:
             raise_interrupt(error)
-            if item is None or issubclass(type(error), FencedError) or self._is_outage(error) or self._is_asked(error):
+            if (
+                item is None
+                or issubclass(type(error), RunFencedError)
+                or self._is_outage(error)
+                or self._is_asked(error)
+            ):
                 raise
             self._around.failed(error)
             self._may_help = self._may_help or not _is_permanent(error)

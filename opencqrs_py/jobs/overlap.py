@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from enum import Enum, auto
 
 from opencqrs_py.jobs.rules import Meeting
-from opencqrs_py.jobs.runs import JobRun
+from opencqrs_py.jobs.runs import JobRun, identity_of
 from opencqrs_py.model.choices import Overlap, OverlapScope
 from opencqrs_py.model.job import JobId, Trigger
 
@@ -121,7 +121,7 @@ def _covers(run: JobRun, other: JobRun) -> bool:
 
 
 def _keys(ids: tuple[JobId, ...]) -> set[str]:
-    return set(map(str, ids))
+    return set(map(identity_of, ids))
 
 
 def _order(run: JobRun) -> tuple[datetime, str]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 
 from opencqrs_py.model.job import JobId, Trigger
+
+_UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
 class RunStatus(StrEnum):
@@ -71,8 +74,14 @@ def distinct(ids: Iterable[JobId]) -> tuple[JobId, ...]:
     """Return ids without those that are named twice: those of the command line are texts, whatever the input yields."""
     found: dict[str, JobId] = {}
     for each in ids:
-        found.setdefault(str(each), each)
+        found.setdefault(identity_of(each), each)
     return tuple(found.values())
+
+
+def identity_of(id_: JobId) -> str:
+    """Return the text by which an id is the same as another one: a UUID is, in capitals or not."""
+    text = str(id_)
+    return text.lower() if _UUID.fullmatch(text) else text
 
 
 @dataclass(frozen=True, slots=True)

@@ -270,7 +270,7 @@ class SparkExecution(JobExecution):
                 raise EndedError(Ending(self._position))
             self._raise_failed(endings)
             lost = 1 if self._position != before else lost + 1
-            if isinstance(results, Failure) and (results.permanent or lost >= MOST_LOST):
+            if lost >= MOST_LOST or (isinstance(results, Failure) and results.permanent):
                 raise EndedError(Ending(self._position, error=_text_of(results, lost), permanent=True))
         if children:
             raise EndedError(Ending(self._position))
@@ -314,7 +314,9 @@ def _collected(context: SparkContext, tag: str, name: str, runner: JobTaskRunner
         return list(map(read_job_result, context.parallelize(sent.lines, len(sent.lines)).map(runner).collect()))
 
 
-def _text_of(failure: Failure, lost: int) -> str:
+def _text_of(failure: Failure | Results, lost: int) -> str:
+    if not isinstance(failure, Failure):
+        return f"tasks on Spark lost their parts of the run to other ones {counted(lost, 'time')} in a row"
     return str(failure) if lost < MOST_LOST else f"{failure} ({counted(lost, 'time')} in a row)"
 
 

@@ -137,13 +137,15 @@ class JobTaskRunner:
         return _RESULT.dump_json(result).decode()
 
     def _ending_of(self, task: JobTask) -> Ending | None:
+        parts: JobOnExecutor | None = None
         try:
             parts = job_of(self.recipe)
             child = _owned(task.child, parts.around.store)
         except BaseException as error:  # the user's modules, or a database, on this machine
             frames = own_frames(error)
             text = f"{one_line(error)}\n{frames}" if frames else one_line(error)
-            return Ending(task.child.position, error=text, permanent=not isinstance(error, UnavailableError))
+            outage = isinstance(error, UnavailableError) or (parts is not None and parts.around.store.is_outage(error))
+            return Ending(task.child.position, error=text, permanent=not outage)
         if child is None:
             return None
         began, signals = time.monotonic(), TaskSignals(self.permit)

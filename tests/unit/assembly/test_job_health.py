@@ -60,6 +60,9 @@ ALONE = replace(WELL, nodes=())
         pytest.param(replace(OVERDUE, rule=JobRule("remind")), "idle", id="a tick of before triggers were turned off"),
         pytest.param(replace(WELL, open=(run(RunStatus.RUNNING, -360),)), "running", id="within budget and a minute"),
         pytest.param(
+            replace(WELL, open=(run(RunStatus.RUNNING, -5_000, due_at=at(-10)),)), "running", id="released by a stop"
+        ),
+        pytest.param(
             replace(WELL, rule=replace(SCHEDULED, budget=float("inf")), open=(run(RunStatus.RUNNING, -9e6),)),
             "running",
             id="no budget",

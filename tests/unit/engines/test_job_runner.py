@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from threading import Event as Signal
 from threading import Timer, current_thread
 
@@ -13,7 +14,7 @@ from opencqrs_py.adapters.memory.jobs import InMemoryJobStore
 from opencqrs_py.engines import job_runner
 from opencqrs_py.engines.job_parts import Company, JobParts
 from opencqrs_py.engines.job_runner import JobRunner
-from opencqrs_py.errors import UnavailableError, WaitTimedOutError
+from opencqrs_py.errors import FencedError, UnavailableError, WaitTimedOutError
 from opencqrs_py.jobs.binding import BoundJob
 from opencqrs_py.jobs.desk import Ending, JobDesk, Worker
 from opencqrs_py.jobs.rules import JobRule, Meeting, Ticking
@@ -310,6 +311,80 @@ def test_a_run_here_that_cannot_begin_in_time_is_cancelled():
     waited = store.find("run")
     assert waited is not None
     assert (waited.status, waited.reason) == (RunStatus.CANCELLED, "it has waited for too long")
+
+
+@pytest.mark.parametrize("here", [True, False], ids=["with leases", "after its leases"])
+def test_a_run_here_that_waits_for_others_ends_when_the_runner_is_stopped(here):
+    store, rule = InMemoryJobStore(), JobRule("job", meeting=Meeting(Overlap.QUEUE))
+    store.request(JobRun("other", "job", Trigger.MANUAL, store.look().now))
+    JobDesk(store, {"job": rule}).attend(HEIR)
+    company, looked = Company("node", "node", frozenset({"node", "heir"}), {}, lambda: {"node", "heir"}), Signal()
+
+    def present():
+        looked.set()
+        return company if here else None
+
+    runner = _runner(store, lambda *_: None, rule, present)
+    store.request(JobRun("run", "job", Trigger.MANUAL, store.look().now, reserved="node"))
+    with ThreadPoolExecutor(1) as threads:
+        waits = threads.submit(runner.run_here, "run")
+        assert looked.wait(PATIENCE)
+        runner.stop(0.0)
+        left = waits.result(PATIENCE)
+    assert (left.status, left.reason) == (RunStatus.CANCELLED, "its process is ending")
+
+
+def test_an_error_of_another_claim_that_a_job_raises_is_the_error_of_its_run(caplog):
+    """It may drive a processor by hand, whose partition another process has taken."""
+
+    def call(context, _):
+        raise FencedError("the partition was taken over")
+
+    store = InMemoryJobStore()
+    runner = _runner(store, call)
+    store.request(JobRun("run", "job", Trigger.MANUAL, store.look().now, reserved="node"))
+    done = runner.run_here("run", PATIENCE)
+    assert done.status is RunStatus.FAILED
+    assert done.error.startswith("FencedError: the partition was taken over")
+    assert runner.failed == 1
+    assert "by another process" not in caplog.text
+
+
+class _Lossy(InMemoryJobStore):
+    """A store whose answer to the commit of an end is lost once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loses = False
+
+    @contextmanager
+    def open(self, jobs):
+        with super().open(jobs) as book:
+            yield book
+        if self.loses:
+            self.loses = False
+            raise ConnectionError("the answer was lost")
+
+    def is_outage(self, error):
+        return isinstance(error, ConnectionError)
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_the_end_of_a_run_is_reported_although_the_answer_to_its_commit_is_lost(caplog, fails):
+    def call(context, _):
+        store.loses = True
+        if fails:
+            raise RuntimeError("the attic is locked")
+
+    store, counting = _Lossy(), RunCounting()
+    runner = _runner(store, call, observer=counting)
+    store.request(JobRun("run", "job", Trigger.MANUAL, store.look().now, reserved="node"))
+    done = runner.run_here("run", PATIENCE)
+    assert done.status is (RunStatus.FAILED if fails else RunStatus.SUCCEEDED)
+    assert runner.failed == fails
+    assert "the answer was lost" in caplog.text
+    assert "taken over" not in caplog.text
+    assert ("the attic is locked" in caplog.text) is fails
 
 
 class _Rejoined:

@@ -24,6 +24,7 @@ def run(id_: str, ago: float = 0, trigger: Trigger = Trigger.SCHEDULE, **others:
     return replace(JobRun(id_, others.pop("job", "job"), trigger, at, due_at=at), **others)
 
 
+UUID = "0f8fad5b-d9cb-469f-a165-70867728950e"
 ACTIVE = run("active", 60, status=RunStatus.RUNNING, token=1)
 RETRYING = replace(ACTIVE, status=RunStatus.RETRYING)
 OF_EVENT = replace(ACTIVE, trigger=Trigger.EVENT)
@@ -159,6 +160,8 @@ def test_a_run_that_was_asked_to_end_is_not_asked_again():
         (PER_ID, (1,), (2,), False),
         (PER_ID, (1, 2), (2, 3), True),
         pytest.param(PER_ID, ("1",), (1,), True, id="J11: an id of the command line is a text"),
+        pytest.param(PER_ID, (UUID.upper(),), (UUID,), True, id="a UUID in capitals"),
+        pytest.param(PER_ID, ("A",), ("a",), False, id="another text in capitals"),
     ],
 )
 def test_which_runs_exclude_each_other(scope, one, other, excluded):

@@ -24,7 +24,7 @@ from opencqrs_py.engines.spark.job_tasks import (
     write_job_task,
 )
 from opencqrs_py.engines.spark.tasks import Permit
-from opencqrs_py.errors import NonTransientError
+from opencqrs_py.errors import FencedError, NonTransientError
 from opencqrs_py.jobs.binding import BoundJob, JobInput
 from opencqrs_py.jobs.desk import Ending, JobDesk
 from opencqrs_py.jobs.execution import JobExecution, Surroundings
@@ -257,6 +257,38 @@ def test_what_was_done_before_a_job_of_spark_was_lost_is_not_repeated():
     assert ending is not None
     assert ending.position == RunPosition(after=10, done=True, items=10)
     assert (sorted(world.handled), len(world.context.groups)) == (list(IDS), 1)
+
+
+def test_an_error_of_another_claim_that_a_job_raises_is_the_error_of_its_run():
+    world = World(fails=lambda _: FencedError("the partition was taken over"))
+    ending = world.attempt()
+    assert ending is not None
+    assert ending.error.startswith("FencedError: the partition was taken over")
+    assert len(world.context.groups) == 1
+
+
+def test_tasks_that_lose_their_children_again_and_again_end_the_run(monkeypatch):
+    world = World()
+    monkeypatch.setattr(JobTaskRunner, "_ending_of", lambda _self, _task: None)
+    ending = world.attempt()
+    assert ending is not None
+    said = f"tasks on Spark lost their parts of the run to other ones {MOST_LOST} times in a row"
+    assert (ending.error, ending.permanent, len(world.context.groups)) == (said, True, MOST_LOST)
+
+
+def test_a_copy_of_a_task_that_meets_an_outage_fails_nothing_for_good(monkeypatch):
+    def cut_off(_child):
+        raise ConnectionError("no answer")
+
+    world = World()
+    task = write_job_task(JobTask(child_of(world)))
+    monkeypatch.setattr(job_tasks, "TaskContext", SimpleNamespace(get=lambda: SimpleNamespace(attemptNumber=lambda: 1)))
+    monkeypatch.setattr(world.store, "take_over", cut_off)
+    for is_outage in (True, False):
+        monkeypatch.setattr(world.store, "is_outage", lambda _error, is_outage=is_outage: is_outage)
+        ending = read_job_result(JobTaskRunner(world.recipe)(task)).ending
+        assert ending is not None
+        assert (ending.error.splitlines()[0], ending.permanent) == ("ConnectionError: no answer", not is_outage)
 
 
 def test_a_run_whose_jobs_are_lost_again_and_again_fails_with_one_line():
