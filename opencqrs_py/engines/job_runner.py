@@ -170,7 +170,7 @@ class JobRunner:
 
         Raises:
             WaitTimedOutError: OCQ-664, if others have not ended in time; the run is cancelled then, as it is if this
-                runner is stopped before it begins.
+                runner is stopped before it has ended.
 
         Source:
             J5 and J13.
@@ -192,7 +192,7 @@ class JobRunner:
                     stands = self._parts.store.find(run) or stands
                 if not stands.is_open:
                     return stands
-            if self._stopping:  # it begins no more here, and nowhere else, as it is reserved for this process
+            if self._stopping:  # nothing else can begin it, as it is reserved for this process
                 left = self.desk.cancel(run, _ENDING) or self._parts.store.find(run)
                 if left is not None:
                     return left

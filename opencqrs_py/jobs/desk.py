@@ -173,10 +173,11 @@ class JobDesk:
                 sitting.put(ended)
                 if ended.status is RunStatus.SUCCEEDED:
                     book.put_record(replace(book.records[run.job], succeeded_at=book.now))
-        meant = self._meant.pop(claim, None)
+        meant = self._meant.get(claim)
         if ended is None and meant is not None:  # perhaps recorded by a call whose answer was lost
             found = self.store.find(run.id)
             ended = found if found is not None and _end_of(found) == _end_of(meant) else None
+        self._meant.pop(claim, None)
         self._mine.discard(claim)
         return ended
 

@@ -74,12 +74,12 @@ def distinct(ids: Iterable[JobId]) -> tuple[JobId, ...]:
     """Return ids without those that are named twice: those of the command line are texts, whatever the input yields."""
     found: dict[str, JobId] = {}
     for each in ids:
-        found.setdefault(identity_of(each), each)
+        found.setdefault(str(each), each)
     return tuple(found.values())
 
 
 def identity_of(id_: JobId) -> str:
-    """Return the text by which an id is the same as another one: a UUID is, in capitals or not."""
+    """Return the text by which runs for an id exclude each other: a UUID is the same in capitals."""
     text = str(id_)
     return text.lower() if _UUID.fullmatch(text) else text
 

@@ -18,7 +18,7 @@ class EventFrames(ABC):
         last: Last position of the range.
     """
 
-    rebuilding = False  # whether it is for the new tables of a rebuild
+    _in_rebuild = False
 
     def __init__(self, first: int, last: int) -> None:
         self.first = first
@@ -34,9 +34,9 @@ class EventFrames(ABC):
         Raises:
             HandlerSignatureError: OCQ-245 in a rebuild, whose ranges would replace those in use.
         """
-        if self.rebuilding:
-            what = "events.batch has no name in a rebuild: what is written under it would replace what is in use"
-            fix = "write no files while ProcessingContext.rebuilding is true, or to a new folder, by events.first"
+        if self._in_rebuild:
+            what = "events.batch is not available in a rebuild: what is written under it would replace what is in use"
+            fix = "write no files while ProcessingContext.rebuilding is true, or write them to another folder"
             raise HandlerSignatureError("OCQ-245", what, fix=fix)
         return f"{self.first:019d}"
 

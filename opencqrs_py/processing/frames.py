@@ -152,6 +152,10 @@ class OpenedFrames(EventFrames):
         """Provides the rows of data frames that the handler writes; ``None``: the data frames do so themselves."""
         return None
 
+    def serve_rebuild(self) -> None:
+        """Note that they are for the new tables of a rebuild."""
+        self._in_rebuild = True
+
     def require_read(self) -> None:
         """Read the events of the data frames that the handler has not read, so that none passes that cannot be.
 
@@ -260,7 +264,8 @@ class FrameDispatcher(EventTables):
         if self._lost.expects(chunk, first):
             raise ChunkFailedError(None, WorkerLostError(f"a worker of Spark was lost at position {first.position}"))
         frames = self._maker.frames(chunk, first)
-        frames.rebuilding = work.rebuilding
+        if work.rebuilding:
+            frames.serve_rebuild()
         try:
             self._call(frames, first, work)
             frames.require_read()

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.event import listens_for
 from sqlalchemy.exc import OperationalError
 
 from opencqrs_py.adapters.sql import Database, SqlEventStore, reading, tables
@@ -53,6 +54,32 @@ def test_a_time_finds_the_events_of_other_programs(
         return store.position_before(datetime(2026, 3, day, tzinfo=UTC))
 
     assert [before(day) for day in range(1, 6)] == [1, 5, 6, 7, 8]
+    assert [before(day) for day in range(1, 6)] == [1, 5, 6, 7, 8]
+
+
+def test_a_time_that_is_no_text_is_passed_over(database: Database) -> None:
+    if database.kind != "sqlite":
+        pytest.skip("only SQLite keeps anything in any column")
+    store = SqlEventStore(database)
+    store.append([event("1")])
+    with database.writing() as connection:
+        columns = "id, source, subject, type, time, content_type"
+        connection.execute(text(f"INSERT INTO opencqrs_events ({columns}) VALUES ('2', 'f', '/', 't', x'00', 'x')"))
+    assert store.position_before(datetime(2026, 3, 1, tzinfo=UTC)) == 2
+
+
+def test_events_without_times_of_others_are_looked_through_once(database: Database) -> None:
+    store, bounds = SqlEventStore(database), list[Any]()
+    store.append([event("1"), event("2")])
+    moment = datetime(2026, 3, 1, tzinfo=UTC)
+
+    @listens_for(database.engine, "before_cursor_execute")
+    def note(_connection: Any, _cursor: Any, statement: str, values: Any, *_: Any) -> None:
+        if "time_us IS NULL" in statement:
+            bounds.append(list(values.values() if isinstance(values, dict) else values)[:1])
+
+    assert [store.position_before(moment) for _ in range(2)] == [2, 2]
+    assert bounds == [[0], [2]]
 
 
 def event(name: str, subject: str = "/books/1") -> Event:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from typing import Any
 
 import pytest
@@ -241,7 +242,7 @@ def test_where_a_backup_of_the_tables_was_restored_other_programs_take_turns_aga
 
 
 @MARIADB
-def test_a_trigger_that_a_copy_of_the_table_lacks_is_made_again_by_who_may(
+def test_a_start_recreates_a_missing_trigger_if_the_user_has_the_privilege(
     database: Database, open_database: Callable[[], Database], url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Such as a dump without triggers, or a table that was rebuilt by another tool."""
@@ -259,20 +260,65 @@ def test_a_trigger_that_a_copy_of_the_table_lacks_is_made_again_by_who_may(
     assert "opencqrs_events_in_turn" in made
     with database.writing() as connection:
         connection.execute(text("DROP TRIGGER opencqrs_events_in_turn"))
-        for user in users:
-            connection.execute(text(f"CREATE USER {user}"))
-            connection.execute(text(f"GRANT SELECT, INSERT ON {name}.* TO {user}"))
     modest = Database(make_url(url).set(username=f"m_{name}", password=None).render_as_string(hide_password=False))
     try:
+        with database.writing() as connection:
+            for user in users:
+                connection.execute(text(f"CREATE USER {user}"))
+                connection.execute(text(f"GRANT SELECT, INSERT ON {name}.* TO {user}"))
         assert SqlEventStore(modest).head() == 1
     finally:
         modest.close()
         with database.writing() as connection:
-            connection.execute(text(f"DROP USER {', '.join(users)}"))
+            connection.execute(text(f"DROP USER IF EXISTS {', '.join(users)}"))
     assert triggers() == []
     assert SqlEventStore(open_database()).head() == 1
     assert triggers() == made
     assert caplog.text == ""
+
+
+@MARIADB
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (1419, "You do not have the SUPER privilege and binary logging is enabled"),
+        (1359, "Trigger 'opencqrs_events_in_turn' already exists"),
+    ],
+)
+def test_a_start_that_cannot_create_the_trigger_warns_and_goes_on(
+    database: Database, open_database: Callable[[], Database], caplog: pytest.LogCaptureFixture, code: int, said: str
+) -> None:
+    """As on a server with a binary log, and where the old table still has the trigger."""
+    SqlEventStore(database).append([event("1")])
+    with database.writing() as connection:
+        connection.execute(text("DROP TRIGGER opencqrs_events_in_turn"))
+    quoted = said.replace("'", "''")
+    refuses = f"SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = {code}, MESSAGE_TEXT = '{quoted}'"
+    again = open_database()
+    again.dialect = copy(again.dialect)
+    again.dialect.turn_statements = lambda _database: (f"BEGIN NOT ATOMIC {refuses}; END",)  # type: ignore[method-assign]
+    assert SqlEventStore(again).head() == 1
+    assert "opencqrs_events has lost its trigger" in caplog.text
+    assert said in caplog.text
+
+
+@MARIADB
+def test_a_trigger_that_stays_with_the_table_of_before_is_missed(
+    database: Database, open_database: Callable[[], Database], caplog: pytest.LogCaptureFixture
+) -> None:
+    SqlEventStore(database).append([event("1")])
+    with database.writing() as connection:
+        connection.execute(text("CREATE TABLE copied LIKE opencqrs_events"))
+        connection.execute(text("INSERT INTO copied SELECT * FROM opencqrs_events"))
+        connection.execute(text("RENAME TABLE opencqrs_events TO before_it, copied TO opencqrs_events"))
+    assert SqlEventStore(open_database()).head() == 1
+    assert "opencqrs_events has lost its trigger" in caplog.text
+    with database.writing() as connection:
+        connection.execute(text("DROP TABLE before_it"))
+    caplog.clear()
+    assert SqlEventStore(open_database()).head() == 1
+    assert caplog.text == ""
+    assert database.fetch("SHOW TRIGGERS LIKE 'opencqrs_events'")
 
 
 @POSTGRESQL

@@ -108,6 +108,14 @@ def test_a_database_without_a_log_is_refused_and_gets_none(fresh_url, tmp_path, 
     assert source.head() == 1
 
 
+def test_a_log_that_was_copied_without_our_table_of_versions_is_read(database):
+    copied = Database(f"sqlite:///{database}")
+    with copied.writing() as connection:
+        connection.exec_driver_sql("DROP TABLE opencqrs_schema")
+    copied.close()
+    assert EventStoreSource.open_source(f"sqlite:///{database}").head() == 1
+
+
 def test_the_token_of_eventsourcingdb_comes_from_the_environment(monkeypatch):
     monkeypatch.setenv("OPENCQRS__EVENT_STORE__API_TOKEN", "secret")
     asked = []

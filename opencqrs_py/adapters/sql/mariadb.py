@@ -104,11 +104,9 @@ ORDER BY table_schema <> DATABASE(), 1 LIMIT 5
 
 _lenient: set[str] = set()  # the databases of which this process has warned
 
-_LOCKED = "@opencqrs_turn"  # a variable of the connection: it holds the append lock already
-# Our own appends hold the lock already; the trigger is for other programs. It fires before the first position is given,
-# and the row that it locks stays locked until the commit, so that positions become visible in their order.
 _FIND_TURNS = """
-SELECT 1 FROM information_schema.triggers WHERE trigger_schema = {schema} AND trigger_name = '{table}_in_turn'
+SELECT 1 FROM information_schema.triggers
+WHERE event_object_schema = {schema} AND event_object_table = '{table}' AND trigger_name = '{table}_in_turn'
 UNION ALL SELECT 1 FROM DUAL WHERE NOT EXISTS (
     SELECT 1 FROM (
         SELECT grantee, privilege_type FROM information_schema.user_privileges
@@ -120,6 +118,9 @@ UNION ALL SELECT 1 FROM DUAL WHERE NOT EXISTS (
 )
 """
 
+_LOCKED = "@opencqrs_turn"  # a variable of the connection: it holds the append lock already
+# Our own appends hold the lock already; the trigger is for other programs. It fires before the first position is given,
+# and the row that it locks stays locked until the commit, so that positions become visible in their order.
 _TRIGGER = f"""
 CREATE OR REPLACE TRIGGER {{table}}_in_turn BEFORE INSERT ON {{table}} FOR EACH ROW
 BEGIN
@@ -311,9 +312,9 @@ class MariaDbDialect(Dialect):
 
     @override
     def find_turns(self, database: Database) -> str:
-        """Find the trigger, or that it cannot be looked for: only who may make triggers of the table sees them.
+        """Find the trigger, or that the user has no privilege of its own to create it: others do not see triggers.
 
-        A dump can leave triggers out, and a copy of the table has none.
+        A dump can leave triggers out, and where a copy takes the place of the table they stay with the old one.
         """
         schema = "DATABASE()" if database.schema is None else f"'{database.schema}'"
         return _FIND_TURNS.format(table=EVENTS.name, schema=schema)

@@ -58,6 +58,7 @@ class SqlEventSource(EventSource, SharingSource, FindingSource):
         self._table = database.table(EVENTS)
         self._ready = False
         self._known = 0  # a position that the log has reached
+        self._timed = 0  # a position up to which no event has its time as a text only
         self._few_until = -1  # the end of the last read, if it has found few events: then so will the next one
         self._lock = Lock()
         self._selects: dict[bool, bool] = {}  # shares: by whether the subject is cut
@@ -155,7 +156,7 @@ class SqlEventSource(EventSource, SharingSource, FindingSource):
 
         Only of events whose time is nothing but a text, since another program has added them.
         """
-        columns, after = self._table.c, 0
+        columns, after = self._table.c, self._timed
         texts = select(columns.position, columns.time).where(columns.time_us.is_(None), columns.time.is_not(None))
         while True:
             part = texts.where(columns.position > after, columns.position <= before)
@@ -164,6 +165,8 @@ class SqlEventSource(EventSource, SharingSource, FindingSource):
                 moment = _moment_of(said)
                 if moment is not None and moment >= wanted:
                     return int(position) - 1
+            if not rows and after == self._timed:
+                self._timed = max(after, before)
             if len(rows) < _PAGE:
                 return before
             after = rows[-1].position
@@ -223,7 +226,7 @@ def _moment_of(said: str) -> int | None:
     """Return the microseconds of a time, ``None`` for what is none."""
     try:
         return microseconds(said)
-    except ValueError:
+    except (TypeError, ValueError):  # SQLite keeps anything in any column
         return None
 
 

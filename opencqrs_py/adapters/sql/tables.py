@@ -232,7 +232,7 @@ class SchemaError(EventStoreError):
 def prepare(database: Database, table: Table) -> None:
     """See that ``table`` is there in the version that this package knows; harmless when several processes do it.
 
-    If it is, that takes one statement, for a log on PostgreSQL three, and waits for no writer.
+    If it is, that takes one statement, for a log two on MariaDB and three on PostgreSQL, and waits for no writer.
 
     Raises:
         EventStoreError: OCQ-304, if the database's user may not read or create it, or sees no row of it; OCQ-311, if a
@@ -255,14 +255,11 @@ def see_that_it_exists(database: Database, table: Table) -> None:
     """Refuse a database without ``table``, for a program that only reads: it may be another one than was meant.
 
     Raises:
-        EventStoreError: OCQ-327, if the table is missing; OCQ-304, if the database's user may not read it.
+        EventStoreError: OCQ-327, if the table is missing.
     """
-    try:
-        with database.explained(), database.reading() as connection:
-            version = _version(database, connection, table)
-    except TableMissingError:
-        version = None
-    if version is None:
+    with database.explained(), database.reading() as connection:
+        exists = inspect(connection).has_table(table.name, schema=database.schema)
+    if not exists:
         what = f"there is no table {database.prefix}{table.name} in the database, and so no event log"
         fix = "name the database to which the events are appended; if none have been, append the first one"
         raise EventStoreError("OCQ-327", what, database.label, fix)
@@ -287,15 +284,15 @@ def _see_to_turns(database: Database) -> None:
         return
     try:
         with database.explained(), database.dialect.change_lock(database) as connection:
-            _serialise_events(database, connection)
-    except EventStoreError as error:
+            _take_step(database, connection, _serialise_events)
+    except (EventStoreError, DBAPIError) as error:
         if database.is_outage(error):
             raise
         text = (
             "%s has lost its trigger, or its sequence is behind its positions, so events that are added may be missed: "
             "have its owner run opencqrs (%s)"
         )
-        logger.warning(text, EVENTS.name, error.what)
+        logger.warning(text, EVENTS.name, error.what if isinstance(error, EventStoreError) else reason_of(error))
 
 
 def _recorded(database: Database, table: Table) -> int | None:

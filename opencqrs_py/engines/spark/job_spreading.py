@@ -316,7 +316,7 @@ def _collected(context: SparkContext, tag: str, name: str, runner: JobTaskRunner
 
 def _text_of(failure: Failure | Results, lost: int) -> str:
     if not isinstance(failure, Failure):
-        return f"tasks on Spark lost their parts of the run to other ones {counted(lost, 'time')} in a row"
+        return f"other tasks took over the items of this run {counted(lost, 'time')} in a row"
     return str(failure) if lost < MOST_LOST else f"{failure} ({counted(lost, 'time')} in a row)"
 
 

@@ -6,7 +6,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Event as Signal
-from threading import Timer, current_thread
+from threading import Thread, Timer, current_thread
 
 import pytest
 
@@ -313,6 +313,21 @@ def test_a_run_here_that_cannot_begin_in_time_is_cancelled():
     assert (waited.status, waited.reason) == (RunStatus.CANCELLED, "it has waited for too long")
 
 
+@contextmanager
+def _in_background(call):
+    """Yield what returns the result of a call, or fails if that does not end."""
+    results = []
+    thread = Thread(target=lambda: results.append(call()), daemon=True)
+    thread.start()
+
+    def ended():
+        thread.join(PATIENCE)
+        assert results, "it has not ended"
+        return results[0]
+
+    yield ended
+
+
 @pytest.mark.parametrize("here", [True, False], ids=["with leases", "after its leases"])
 def test_a_run_here_that_waits_for_others_ends_when_the_runner_is_stopped(here):
     store, rule = InMemoryJobStore(), JobRule("job", meeting=Meeting(Overlap.QUEUE))
@@ -326,11 +341,10 @@ def test_a_run_here_that_waits_for_others_ends_when_the_runner_is_stopped(here):
 
     runner = _runner(store, lambda *_: None, rule, present)
     store.request(JobRun("run", "job", Trigger.MANUAL, store.look().now, reserved="node"))
-    with ThreadPoolExecutor(1) as threads:
-        waits = threads.submit(runner.run_here, "run")
+    with _in_background(lambda: runner.run_here("run")) as ended:
         assert looked.wait(PATIENCE)
         runner.stop(0.0)
-        left = waits.result(PATIENCE)
+        left = ended()
     assert (left.status, left.reason) == (RunStatus.CANCELLED, "its process is ending")
 
 
@@ -343,7 +357,8 @@ def test_an_error_of_another_claim_that_a_job_raises_is_the_error_of_its_run(cap
     store = InMemoryJobStore()
     runner = _runner(store, call)
     store.request(JobRun("run", "job", Trigger.MANUAL, store.look().now, reserved="node"))
-    done = runner.run_here("run", PATIENCE)
+    with _in_background(lambda: runner.run_here("run", PATIENCE)) as ended:
+        done = ended()
     assert done.status is RunStatus.FAILED
     assert done.error.startswith("FencedError: the partition was taken over")
     assert runner.failed == 1
@@ -351,18 +366,24 @@ def test_an_error_of_another_claim_that_a_job_raises_is_the_error_of_its_run(cap
 
 
 class _Lossy(InMemoryJobStore):
-    """A store whose answer to the commit of an end is lost once."""
+    """A store whose answer to the commit of an end is lost, and that cannot be asked right after that."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.loses = False
+        self.loses = self.fails = False
+
+    def find(self, run):
+        if self.fails:
+            self.fails = False
+            raise ConnectionError("no answer")
+        return super().find(run)
 
     @contextmanager
     def open(self, jobs):
         with super().open(jobs) as book:
             yield book
         if self.loses:
-            self.loses = False
+            self.loses, self.fails = False, True
             raise ConnectionError("the answer was lost")
 
     def is_outage(self, error):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from threading import Event as Signal
 from types import SimpleNamespace
 
@@ -259,9 +260,22 @@ def test_what_was_done_before_a_job_of_spark_was_lost_is_not_repeated():
     assert (sorted(world.handled), len(world.context.groups)) == (list(IDS), 1)
 
 
+def bounded(world: World) -> Ending | None:
+    """Return how an attempt has ended, which is cancelled after more jobs of Spark than any has."""
+    results, sent = world.spark.results, count(1)
+
+    def some(*given):
+        if next(sent) > 2 * MOST_LOST:
+            world.signals.cancelled = "it has not ended"
+        return results(*given)
+
+    world.spark.results = some
+    return world.attempt()
+
+
 def test_an_error_of_another_claim_that_a_job_raises_is_the_error_of_its_run():
     world = World(fails=lambda _: FencedError("the partition was taken over"))
-    ending = world.attempt()
+    ending = bounded(world)
     assert ending is not None
     assert ending.error.startswith("FencedError: the partition was taken over")
     assert len(world.context.groups) == 1
@@ -270,9 +284,9 @@ def test_an_error_of_another_claim_that_a_job_raises_is_the_error_of_its_run():
 def test_tasks_that_lose_their_children_again_and_again_end_the_run(monkeypatch):
     world = World()
     monkeypatch.setattr(JobTaskRunner, "_ending_of", lambda _self, _task: None)
-    ending = world.attempt()
+    ending = bounded(world)
     assert ending is not None
-    said = f"tasks on Spark lost their parts of the run to other ones {MOST_LOST} times in a row"
+    said = f"other tasks took over the items of this run {MOST_LOST} times in a row"
     assert (ending.error, ending.permanent, len(world.context.groups)) == (said, True, MOST_LOST)
 
 
