@@ -30,7 +30,7 @@ from opencqrs_py.processing.sequence_resolvers import cut_subject
 LIVE = 32  # events at the head: they are read whole, since each commit asks for the identity of its last one
 _WINDOW = 10_000  # positions to scan before an index is used to find the next selected event
 _FEW = 10_000  # events that an index may find and that are then sorted to get at the first ones
-_PAGE = 10_000  # times that are read at once, if they are texts only
+_PAGE = 10_000  # events that are searched for a time at once, where the first one has it as a text only
 _MANY_TYPES = 50  # with more of them, hardly anything is rare
 
 # The columns that are read where only these attributes are needed.
@@ -58,7 +58,6 @@ class SqlEventSource(EventSource, SharingSource, FindingSource):
         self._table = database.table(EVENTS)
         self._ready = False
         self._known = 0  # a position that the log has reached
-        self._timed = 0  # a position up to which no event has its time as a text only
         self._few_until = -1  # the end of the last read, if it has found few events: then so will the next one
         self._lock = Lock()
         self._selects: dict[bool, bool] = {}  # shares: by whether the subject is cut
@@ -144,32 +143,21 @@ class SqlEventSource(EventSource, SharingSource, FindingSource):
         self._prepare()
         columns, wanted = self._table.c, microseconds(moment.isoformat())
         assert wanted is not None  # noqa: S101 for the type checker
-        late_enough = select(columns.position).where(columns.time_us >= wanted)
+        # Other programs need not fill the column that is searched.
+        late_or_text = (columns.time_us >= wanted) | (columns.time_us.is_(None) & columns.time.is_not(None))
+        found = select(columns.position, columns.time_us, columns.time).where(late_or_text).order_by(columns.position)
         with self._database.reading() as connection:
-            head = self._look(connection)
-            position = connection.execute(late_enough.order_by(columns.position).limit(1)).scalar()
-            before = head if position is None else position - 1
-            return self._before_in_texts(connection, wanted, before)
-
-    def _before_in_texts(self, connection: Connection, wanted: int, before: int) -> int:
-        """Return the position before the first event up to ``before`` whose time is late enough, else ``before``.
-
-        Only of events whose time is nothing but a text, since another program has added them.
-        """
-        columns, after = self._table.c, self._timed
-        texts = select(columns.position, columns.time).where(columns.time_us.is_(None), columns.time.is_not(None))
-        while True:
-            part = texts.where(columns.position > after, columns.position <= before)
-            rows = connection.execute(part.order_by(columns.position).limit(_PAGE)).all()
-            for position, said in rows:
-                moment = _moment_of(said)
-                if moment is not None and moment >= wanted:
-                    return int(position) - 1
-            if not rows and after == self._timed:
-                self._timed = max(after, before)
-            if len(rows) < _PAGE:
-                return before
-            after = rows[-1].position
+            head, after, limit = self._look(connection), 0, 1
+            while True:
+                part = found.where(columns.position > after, columns.position <= head).limit(limit)
+                rows = connection.execute(part).all()
+                for position, time_us, text in rows:
+                    happened = _moment_of(text) if time_us is None else time_us
+                    if happened is not None and happened >= wanted:
+                        return int(position) - 1
+                if len(rows) < limit:
+                    return head
+                after, limit = rows[-1].position, _PAGE
 
     @override
     @contextmanager
