@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum, auto
 
 from opencqrs_py.jobs.rules import Meeting
-from opencqrs_py.jobs.runs import JobRun, identity_of
+from opencqrs_py.jobs.runs import JobRun
 from opencqrs_py.model.choices import Overlap, OverlapScope
 from opencqrs_py.model.job import JobId, Trigger
+
+_UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
 class Verdict(Enum):
@@ -77,7 +80,7 @@ def excludes(run: JobRun, other: JobRun, scope: OverlapScope) -> bool:
         return True
     if run.ids is None or other.ids is None:
         return run.ids is None and other.ids is None
-    return not _keys(run.ids).isdisjoint(_keys(other.ids))
+    return not set(map(_folded, run.ids)).isdisjoint(map(_folded, other.ids))
 
 
 def _newcomer(run: JobRun, active: Sequence[JobRun], waiting: Sequence[JobRun], rule: Meeting) -> Admission:
@@ -121,7 +124,13 @@ def _covers(run: JobRun, other: JobRun) -> bool:
 
 
 def _keys(ids: tuple[JobId, ...]) -> set[str]:
-    return set(map(identity_of, ids))
+    return set(map(str, ids))
+
+
+def _folded(id_: JobId) -> str:
+    """Return the text of an id, of a UUID in small letters: it may be the same in capitals, but need not be."""
+    text = str(id_)
+    return text.lower() if _UUID.fullmatch(text) else text
 
 
 def _order(run: JobRun) -> tuple[datetime, str]:

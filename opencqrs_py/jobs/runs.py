@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 
 from opencqrs_py.model.job import JobId, Trigger
-
-_UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
 class RunStatus(StrEnum):
@@ -76,12 +73,6 @@ def distinct(ids: Iterable[JobId]) -> tuple[JobId, ...]:
     for each in ids:
         found.setdefault(str(each), each)
     return tuple(found.values())
-
-
-def identity_of(id_: JobId) -> str:
-    """Return the text by which runs for an id exclude each other: a UUID is the same in capitals."""
-    text = str(id_)
-    return text.lower() if _UUID.fullmatch(text) else text
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,6 +88,7 @@ def test_those_that_wait_begin_in_their_order(overlap):
         pytest.param(None, [None], 1, Verdict.COALESCE, id="J11: the same for all"),
         pytest.param((1, 2), [("2", "1")], 1, Verdict.COALESCE, id="J11: the same ids, in any order and type"),
         pytest.param((1,), [(1, 2)], 1, Verdict.COALESCE, id="J11: ids that one waits for already"),
+        pytest.param((UUID.upper(),), [(UUID,)], 2, Verdict.WAIT, id="a UUID in capitals may be another item"),
         pytest.param((1, 2), [(1,)], 2, Verdict.WAIT, id="J11: more ids than the one that waits is for"),
         pytest.param((1,), [None], 2, Verdict.WAIT, id="J11: ids, while one waits for all, whose input may differ"),
         pytest.param(None, [(1,)], 2, Verdict.WAIT, id="J11: all, while one waits for an id"),
