@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import pytest
+from support.frames import NoFrameMaker
 
 from opencqrs_py import EventFrames, InMemoryEventStore, InMemoryProgressTracker, ProcessingContext, event_type
 from opencqrs_py.assembly.injection import ContainerInjector
@@ -17,7 +18,7 @@ from opencqrs_py.model.outcome import Origin, Outcome
 from opencqrs_py.model.partition import layout
 from opencqrs_py.processing.binding import bind
 from opencqrs_py.processing.event_types import EventTypes
-from opencqrs_py.processing.frames import EventOfRangeError, FrameDispatcher, FrameProcessing, OpenedFrames
+from opencqrs_py.processing.frames import EventOfRangeError, FrameDispatcher, FrameProcessing
 from opencqrs_py.processing.reading import Reading
 from opencqrs_py.processing.replays import ReplayRule
 from opencqrs_py.processing.sequence_resolvers import PerSubject
@@ -41,20 +42,6 @@ class Returned:
 @dataclass
 class Unmarked:
     isbn: str
-
-
-class Frames(OpenedFrames):
-    def of(self, event_class: type) -> object: ...
-
-    def as_stored(self) -> object: ...
-
-
-class Maker:
-    def frames(self, events, first) -> Frames:
-        return Frames(first.position, events.upto)
-
-    def explained(self, error: BaseException) -> BaseException:
-        return error
 
 
 def made(n: int, kind: str = "lent.v1") -> Event:
@@ -82,7 +69,7 @@ class Group:
             batch_size=EVENTS,
             replays=ReplayRule(None, (), rebuilding, False),  # noqa: FBT003
         )
-        self.processing.use(Maker())
+        self.processing.use(NoFrameMaker())
 
     def step(self, position: int = 0) -> Outcome:
         """Take the next step, as if everything up to a position was handled or skipped."""

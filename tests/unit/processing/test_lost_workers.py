@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.frames import NoFrameMaker
 
 from opencqrs_py import EventFrames, InMemoryEventStore, InMemoryProgressTracker
 from opencqrs_py.assembly.injection import ContainerInjector
@@ -13,26 +14,12 @@ from opencqrs_py.model.outcome import Origin, Outcome
 from opencqrs_py.model.partition import layout
 from opencqrs_py.processing.binding import bind
 from opencqrs_py.processing.event_types import EventTypes
-from opencqrs_py.processing.frames import MOST_LOST, FrameDispatcher, OpenedFrames, WorkerLostError
+from opencqrs_py.processing.frames import MOST_LOST, FrameDispatcher, WorkerLostError
 from opencqrs_py.processing.reading import Reading
 from opencqrs_py.processing.sequence_resolvers import PerSubject
 from opencqrs_py.processing.sequencing import SequencingByEvent
 
 EVENTS, POISON = 12, 6
-
-
-class Frames(OpenedFrames):
-    def of(self, event_class: type) -> object: ...
-
-    def as_stored(self) -> object: ...
-
-
-class Maker:
-    def frames(self, events, first) -> Frames:
-        return Frames(first.position, events.upto)
-
-    def explained(self, error: BaseException) -> BaseException:
-        return error
 
 
 class Group:
@@ -56,7 +43,7 @@ class Group:
             partitions=1,
             batch_size=EVENTS,
         )
-        processing.use(Maker())
+        processing.use(NoFrameMaker())
         self.processor = processing.processor(*layout(1))
         (cursor,) = tracker.claim("g", layout(1), 0, "me")
         self.outcome = Outcome(cursor)
