@@ -232,6 +232,7 @@ def claim(
             status = PartitionStatus(run.group, cursor.partition, cursor.stored, state, 0, message)
             tracker.report(replace(status, failure=cursor.failure), cursor.epoch)
         raise
+    run.processing.forget_earlier(cursors)
     if run.processing.checkpointing is not None:
         run.processing.checkpointing.warn()
     seen = run.processing.look(cursors, clock)

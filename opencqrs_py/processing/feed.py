@@ -311,6 +311,15 @@ class Feed:
         self._own[partition] = page
         return page if part.upto > after else None
 
+    def forget(self) -> None:
+        """Forget all pages that were read: the log may have been replaced, and what was read be no part of it."""
+        with self._lock:
+            self._recent.clear()
+            self._behind.clear()
+            self._own.clear()
+        if self.sequenced is not self:
+            self.sequenced.forget()
+
     def narrowed(self, share: Share, limit: int, largest: int = 0) -> Feed:
         """Return a feed for some partitions only, with other limits."""
         selection = replace(self._selection, share=share)

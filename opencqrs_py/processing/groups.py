@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from copy import copy
 from functools import partial
 from math import isqrt
@@ -111,6 +111,7 @@ class GroupProcessing:
         memory = 1 if partitions == 1 else _PAGES_KEPT
         self.feed = Feed(source, selection, sequencing, size, memory, wanted, largest=self._largest)
         self._narrowed: dict[tuple[Share, int, int], GroupProcessing] = {}
+        self._epochs: dict[Partition, int] = {}
         self._lock = Lock()
 
     def narrowed(self, partitions: Collection[Partition], most: int | None = None) -> GroupProcessing:
@@ -134,6 +135,17 @@ class GroupProcessing:
             for old in list(self._narrowed)[:-_FEEDS_KEPT]:
                 del self._narrowed[old]
         return found
+
+    def forget_earlier(self, cursors: Iterable[Cursor]) -> None:
+        """Forget the events that were read here under other claims than these: the log may have been replaced since."""
+        claims = {cursor.partition: cursor.epoch for cursor in cursors}
+        with self._lock:
+            if claims.items() <= self._epochs.items():
+                return
+            self._epochs.update(claims)
+            feeds = [self.feed, *(narrowed.feed for narrowed in self._narrowed.values())]
+        for feed in feeds:
+            feed.forget()
 
     @property
     def _largest(self) -> int:

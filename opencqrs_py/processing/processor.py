@@ -510,8 +510,13 @@ class PartitionProcessor:
         return Skip(self.group, self.partition, *known, attempts, reason, now)
 
     def _confirmed(self, cursor: Cursor) -> Cursor:
-        """Return the cursor as it is stored, see ``Claim.confirmed``."""
-        return self.claim.confirmed(cursor)
+        """Return the cursor as it is stored, see ``Claim.confirmed``; events that were read before are read again.
+
+        The log may have been restored meanwhile, to a place between the progress and what was read.
+        """
+        found = self.claim.confirmed(cursor)
+        self._feed.forget()
+        return found
 
     def _taken_over(self, cursor: Cursor, outcome: Outcome) -> Outcome:
         """Continue from where another run of the same task has moved the progress."""

@@ -242,6 +242,7 @@ class TaskRunner:
             origin = Origin.FRAMEWORK if lasting else Origin.OUTAGE
             failure = failure_of(error, origin, permanent=lasting, traceback=own_frames(error))
             return TaskResult(tuple(Outcome(cursor, failure=failure) for cursor in task.cursors))
+        processing.forget_earlier(task.cursors)
         partitions = [cursor.partition for cursor in task.cursors]
         of_task = processing.narrowed(partitions, task.most)
         of_task = of_task if task.upto is None else of_task.bounded(task.upto)

@@ -29,6 +29,9 @@ class Processing:
     def processor(self, *_: object) -> object:
         return object()
 
+    def forget_earlier(self, cursors: Sequence[Cursor]) -> None:
+        pass
+
     def look(self, cursors: Sequence[Cursor], _: object) -> Sequence[Cursor]:
         return cursors
 

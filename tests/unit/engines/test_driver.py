@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from itertools import count
 from threading import Event as Signal
 from types import SimpleNamespace
 from typing import Any
@@ -357,6 +358,20 @@ def test_a_group_is_prepared_once_and_a_partition_claimed_once(tracker: Tracker)
     ]
     assert [str(driver.partition) for driver in assignment.of("books")] == ["0/2", "1/2"]
     assert [str(driver.partition) for driver in assignment.of("books", [second])] == ["1/2"]
+
+
+def test_a_later_claim_reads_the_log_as_it_is_then(tracker: Tracker, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, epochs = run_of(tracker, lambda: None, lambda: 0), count(1)
+    monkeypatch.setattr(
+        tracker,
+        "claim",
+        lambda group, partitions, *_, **__: tuple(Cursor(one, next(epochs), 0, 0) for one in partitions),
+    )
+    claimed(run)
+    page = run.processing.feed.read(0)
+    assert run.processing.feed.read(2) is page
+    claimed(run)
+    assert run.processing.feed.read(2) is not page
 
 
 def test_a_partition_that_was_removed_can_be_claimed_again_and_its_state_stays_known(tracker: Tracker) -> None:

@@ -773,6 +773,26 @@ def test_after_an_outage_another_log_is_refused_and_stays_refused(group: Group) 
         assert "is not the one that the progress belongs to" in outcome.failure.message
 
 
+def restore(store: Store, upto: int) -> None:
+    """Leave what a backup of an earlier time has held, and add as many other events."""
+    lost = len(store._events) - upto
+    del store._events[upto:]
+    store.append(
+        Event(0, f"new {n}", "s", "/a", "lent", None, "application/json", "{}", None) for n in range(1, lost + 1)
+    )
+
+
+def test_after_an_outage_events_come_from_the_log_as_it_is_now(group: Group) -> None:
+    group.add("/a", "/a", "/a", "/a")
+    group.failures["2"] = [ValueError("not yet")]
+    processor, (cursor,) = group.processor(1), group.claim()
+    (_, failed) = steps(processor, cursor, 2)
+    restore(group.store, 2)
+    for _ in steps(processor, replace(failed.cursor, doubtful=True), 3):
+        pass
+    assert group.rows == ["1", "2", "new 1", "new 2"]
+
+
 def test_who_cannot_learn_where_to_go_on_waits_until_that_is_known(group: Group) -> None:
     def away(group_name: str, cursor: Cursor) -> None:
         raise ConnectionError("away")

@@ -276,6 +276,24 @@ def test_what_a_recipe_builds_serves_all_later_orders(processing):
     assert Counting.calls == 1
 
 
+def test_a_task_of_a_later_claim_reads_the_log_as_it_is_then(processing, monkeypatch):
+    add(processing, 8)
+    add(processing, 1, bad=[0])
+    runner, first = TaskRunner(lambda: processing), task(processing)
+    read = []
+    monkeypatch.setattr(
+        processing.source, "read", lambda *given, **named: read.append(given) or reading(*given, **named)
+    )
+    reading = type(processing.source).read.__get__(processing.source)
+    outcomes = read_result(runner(write_task(first))).outcomes
+    assert [o.failure is not None for o in outcomes].count(True) == 1
+    del read[:]
+    runner(write_task(replace(first, cursors=tuple(o.cursor for o in outcomes))))
+    assert not [given for given in read if given[0] < 8]  # it is known, under the same claim
+    runner(write_task(task(processing)))
+    assert [given for given in read if given[0] < 8]
+
+
 def test_the_log_is_read_once_for_all_partitions_of_an_order(processing, tmp_path):
     add(processing, 900)
     reads = []
