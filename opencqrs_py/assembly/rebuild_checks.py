@@ -22,7 +22,7 @@ _USED = (
     r"|args=\[<str '{name}'>.*func=\([^()]*'[Tt]able'|'__tablename__'>\)\]? value=<str '{name}'>)"
 )
 _IN_BULK = "=<str 'upsert'>"  # the name of ``bulk.upsert`` where it is called
-_OF_DATABASE = re.compile(r"\b(?:(?:Operational|Programming|Database)Error|Undefined[A-Z]\w+|OCQ-634)\b")
+_OF_DATABASE = re.compile(r"\b(?:(?:Operational|Programming|Database)Error|Undefined[A-Z]\w+|RebuildWriteError)\b")
 _MISSING = (
     "no such table",
     "no such column",

@@ -9,6 +9,8 @@ from enum import Enum
 from itertools import count, islice, repeat
 from math import inf
 
+from typing_extensions import override
+
 from opencqrs_py.errors import (
     AssemblyError,
     DatabaseFileError,
@@ -26,6 +28,7 @@ from opencqrs_py.processing.exceptions import (
     failure_of,
     label_text,
     leaves,
+    one_line,
     own_frames,
     placed_error_text,
     raise_interrupt,
@@ -294,8 +297,39 @@ def waits_of(back_off: BackOff, what: str) -> Iterator[float]:
 
     Jitter is seeded by its name. So the waits are the same in each process and for each call, and
     ``max_elapsed`` counts the real waits.
+
+    Raises:
+        AssemblyError: OCQ-546, if a back-off of the project raises, or yields anything but a wait, such as ``nan``.
     """
-    return (back_off.of(what) if isinstance(back_off, ExponentialBackOff) else back_off).waits()
+    if isinstance(back_off, ExponentialBackOff):
+        return back_off.of(what).waits()
+    return back_off.waits() if isinstance(back_off, FixedBackOff | NoRetry) else _Checked(back_off)
+
+
+class _Checked(Iterator[float]):
+    """The waits of a back-off of the project. An error is not their end, however often they are asked."""
+
+    def __init__(self, back_off: BackOff) -> None:
+        self._back_off = back_off
+        self._waits: Iterator[float] | None = None
+        self._error: AssemblyError | None = None
+
+    @override
+    def __next__(self) -> float:
+        if self._error is not None:
+            raise self._error
+        try:
+            self._waits = iter(self._back_off.waits()) if self._waits is None else self._waits
+            wait = next(self._waits)
+            _check("a wait", wait)
+        except StopIteration:
+            raise
+        except Exception as error:
+            what = f"the back-off {type(self._back_off).__qualname__} failed: {one_line(error)}"
+            fix = "have waits() yield numbers of seconds, 0 or more, or end; then start again"
+            self._error = AssemblyError("OCQ-546", what, "retry.back-off-ref", fix)
+            raise self._error from error
+        return wait
 
 
 def wait_after(back_off: BackOff, retries: int, what: str) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import pickle
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -90,6 +91,9 @@ def _decides_by_code(node: ast.AST) -> bool:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in {"startswith", "get"}:
         looked_at = node.func.value if node.func.attr == "startswith" else next(iter(node.args), None)
         return isinstance(looked_at, ast.Attribute) and looked_at.attr == "code"
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "compile":
+        constants = (each.value for each in ast.walk(node) if isinstance(each, ast.Constant))
+        return any(isinstance(one, str) and re.search(r"OCQ-[0-9]", one) for one in constants)
     if isinstance(node, ast.Subscript):
         return isinstance(node.slice, ast.Attribute) and node.slice.attr == "code"
     if not isinstance(node, ast.Compare):
@@ -113,6 +117,8 @@ def _is_own_code(node: ast.AST) -> bool:
         ("fixes[error.code]", True),
         ("fixes.get(error.code, '')", True),
         ("error.code.startswith('OCQ-64')", True),
+        ("re.compile(r'Error|OCQ-634')", True),
+        (r"re.compile(r'OCQ-\d{3}')", False),
         ("error.code in {Code.PROFILE, Code.PLACEHOLDER}", True),
         ("answer.code == Code.GONE", False),
         ("raise type(error)(error.code, what)", False),

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from opencqrs_py.errors import AssemblyError
 from opencqrs_py.model import Failure, Origin
 from opencqrs_py.model.choices import OnExhausted
 from opencqrs_py.processing.ports import BackOff
@@ -143,6 +144,28 @@ def test_each_event_has_its_own_waits(back_off: BackOff) -> None:
 def test_a_wait_that_nobody_can_make_is_refused(made: Any, name: str, wrong: float) -> None:
     with pytest.raises(ValueError, match=rf"^{name} must be 0 to 31,536,000,000, got {re.escape(str(wrong))}$"):
         made(**{name: wrong})
+
+
+class Odd(BackOff):
+    def __init__(self, wrong: Any) -> None:
+        self.wrong = wrong
+
+    def waits(self) -> Iterator[float]:
+        yield 1.0
+        if isinstance(self.wrong, Exception):
+            raise self.wrong
+        yield self.wrong
+
+
+@pytest.mark.parametrize("wrong", [nan, inf, -1, "2", None, KeyError("x")])
+def test_a_back_off_of_the_project_that_fails_is_named(wrong: Any) -> None:
+    waits = waits_of(Odd(wrong), "books:1")
+    assert next(waits) == 1.0
+    with pytest.raises(AssemblyError, match=r"OCQ-546\] the back-off Odd failed: (Value|Key)Error: ") as raised:
+        next(waits)
+    assert raised.value.where == "retry.back-off-ref"
+    with pytest.raises(AssemblyError, match="OCQ-546"):  # its end would mean that the attempts are exhausted
+        next(waits)
 
 
 @pytest.mark.parametrize(
