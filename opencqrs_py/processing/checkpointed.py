@@ -10,7 +10,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from opencqrs_py.errors import CheckpointError
+from opencqrs_py.errors import CheckpointError, FencedError
 from opencqrs_py.model.checkpoint import CheckpointStatus
 from opencqrs_py.model.chunk import NOTHING
 from opencqrs_py.model.inbox import GivenUp
@@ -18,7 +18,7 @@ from opencqrs_py.model.outcome import Failure, Origin, Outcome
 from opencqrs_py.model.progress import Cursor, PartitionStatus, ProcessorState, Skip
 from opencqrs_py.processing.checkpoints import CheckpointTrigger
 from opencqrs_py.processing.dispatch import ChunkFailedError
-from opencqrs_py.processing.exceptions import failure_of, one_line, own_frames, raise_interrupt
+from opencqrs_py.processing.exceptions import failure_of, own_frames, raise_interrupt
 from opencqrs_py.processing.feed import Page
 from opencqrs_py.processing.participant_calls import NO_UNIT, ParticipantCalls
 from opencqrs_py.processing.participation import ClaimedPartition, Participation, logger
@@ -27,7 +27,7 @@ from opencqrs_py.processing.portions import Portion, without_handling
 from opencqrs_py.processing.processor import PartitionProcessor, Stopping
 from opencqrs_py.processing.replays import ReplayRule
 
-_BEAT_SECONDS = 1.0  # between two checks of the claim, which also publish positions
+_BEAT_SECONDS = 1.0  # between two steps that check the claim first, and publish positions
 _QUICK_SECONDS, _LONG_SECONDS = 0.05, 0.2  # of a chunk; below or above, the next ones are larger or smaller
 _FIRST_SIZE = 16  # events
 _LOOK_SECONDS = 0.05  # between two checks for a request, while an event backs off
@@ -84,13 +84,13 @@ class CheckpointedProcessor(PartitionProcessor):
     @override
     def step(self, cursor: Cursor) -> Outcome:
         """Claim the partition for its participants, make a checkpoint that is due, or handle the next chunk."""
+        beats = self._beats()
         try:
             cursor = self._confirmed(cursor) if cursor.doubtful else cursor
+            if beats:
+                self._look(cursor)
         except BaseException as error:
-            raise_interrupt(error)
-            outage = Outcome(cursor, failure=self._diagnosis.failure_to_read(error))
-            is_outage = outage.failure is not None and outage.failure.origin is Origin.OUTAGE
-            return replace(outage, cursor=replace(cursor, doubtful=True)) if is_outage else outage
+            return self._not_confirmed(cursor, error)
         if self._claimed is not None and self._claimed.closed:
             return Outcome(cursor, failure=self._failure(self.claim.lost(), Origin.FRAMEWORK))
         if self._claimed is None:
@@ -101,7 +101,9 @@ class CheckpointedProcessor(PartitionProcessor):
                 return self._aborted(cursor, error)
         requested = self._claimed.positions.take() if self._claimed is not None else None
         outcome = super().step(cursor) if requested is None else self._checkpoint(cursor, requested)
-        return self._beat(outcome) if outcome.failure is None else outcome
+        if beats and outcome.failure is None:
+            self._publish_quietly(outcome.cursor)
+        return outcome
 
     @override
     def flush(self, cursor: Cursor) -> Outcome:
@@ -110,23 +112,23 @@ class CheckpointedProcessor(PartitionProcessor):
 
     @override
     def release(self, cursor: Cursor) -> Outcome | None:
-        """Have the participants flush what they can, and store what all of them confirm; one that fails is reported."""
+        """Have the participants flush what they can, and store what all of them confirm; one that fails is reported.
+
+        If another process has the partition, or may have it, they flush nothing: its participants may have made later
+        effects durable, which a flush would overwrite.
+        """
         claimed = self._claimed
         if claimed is None:
             return super().release(cursor)
         if claimed.closed:
             return None
+        try:
+            cursor = self._confirmed(cursor) if cursor.doubtful else self._still_claimed(cursor)
+        except BaseException as error:
+            return self._not_confirmed(cursor, error)
+        if self._claimed is None:  # the database was restored: what they would confirm is void
+            return None
         confirmed, refusal = claimed.release(cursor.stored)
-        if cursor.doubtful:
-            try:
-                cursor = self._confirmed(cursor)
-            except BaseException as error:
-                raise_interrupt(error)
-                where = f"[{self.group} {self.partition}]"
-                logger.warning("%s what its participants have flushed is not stored: %s", where, one_line(error))
-                return None
-            if self._claimed is None:  # the database was restored: what they would confirm is void
-                return None
         done = self._stored(cursor, confirmed, claimed)
         if refusal is None or done.failure is not None:
             return done
@@ -473,19 +475,50 @@ class CheckpointedProcessor(PartitionProcessor):
             raise ValueError(f"partition {self.partition} is not claimed by its participants")
         return self._claimed
 
-    def _beat(self, outcome: Outcome) -> Outcome:
-        """Publish now and then how far the participants are, and notice when another process has the partition."""
+    def _beats(self) -> bool:
+        """Return whether it is time to check the claim and to publish positions."""
         now = self._clock.monotonic()
         if now - self._beaten < _BEAT_SECONDS:
-            return outcome
-        self._beaten, cursor = now, outcome.cursor
+            return False
+        self._beaten = now
+        return True
+
+    def _look(self, cursor: Cursor) -> None:
+        """Notice when another process has the partition, before participants handle or flush anything more.
+
+        Raises:
+            FencedError: If it has.
+            BaseException: As the tracker raises it, if a checkpoint is due.
+        """
         try:
-            if self._tracker.renewed(self.group, cursor) is None:
-                return replace(outcome, failure=self._failure(self.claim.lost(), Origin.FRAMEWORK))
+            self._still_claimed(cursor)
+        except BaseException as error:  # an outage: the next step that writes reports it
+            raise_interrupt(error)
+            if isinstance(error, FencedError) or self.has_checkpoint():
+                raise
+
+    def _still_claimed(self, cursor: Cursor) -> Cursor:
+        """Return the cursor of a claim that still stands.
+
+        Raises:
+            FencedError: If another process has the partition.
+        """
+        if self._tracker.renewed(self.group, cursor) is None:
+            raise self.claim.lost()
+        return cursor
+
+    def _not_confirmed(self, cursor: Cursor, error: BaseException) -> Outcome:
+        """Return the outcome where the partition is another process's, or may be."""
+        raise_interrupt(error)
+        failure = self._diagnosis.failure_to_read(error)
+        doubtful = cursor.doubtful or failure.origin is Origin.OUTAGE
+        return Outcome(replace(cursor, doubtful=doubtful), failure=failure)
+
+    def _publish_quietly(self, cursor: Cursor) -> None:
+        try:
             self.publish(cursor)
         except BaseException as error:  # an outage: the next step that writes reports it
             raise_interrupt(error)
-        return outcome
 
 
 class _Rest:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from random import Random
 from threading import Event as Signal
 from typing import Any
@@ -99,6 +100,16 @@ class Ordinary:
             return self._rows
         with self._database.reading() as connection:
             return [row[0] for row in connection.execute(text("SELECT position FROM written ORDER BY position"))]
+
+
+@contextmanager
+def unavailable(tracker: Any, error: Exception) -> Iterator[None]:
+    """Have a tracker raise an error whenever it is to look or to store; a ``ConnectionError`` is an outage."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(tracker, "unit", raising(error))
+        patched.setattr(tracker, "renewed", raising(error))
+        patched.setattr(tracker, "is_outage", lambda found: isinstance(found, ConnectionError))
+        yield
 
 
 # -------------------------------------------------------------------------------------------------- 1: release
@@ -813,6 +824,59 @@ def test_a_partition_that_was_taken_over_is_closed_and_not_flushed(tracker: Coun
     driver.release()
     assert board.calls == [("claimed", "0/1", 0), ("closed", "0/1")]
     assert tracker.stores == []
+
+
+def test_a_release_before_a_take_over_is_noticed_closes_the_partition_and_flushes_nothing(tracker: Counting) -> None:
+    board = Board()
+    world = World(tracker, board.handle).given(3)
+    world.until_idle(driver := world.driver())
+    tracker.claim(GROUP, layout(1), 0, "another")  # while this process was frozen, for example
+    driver.release()
+    assert board.calls == [("claimed", "0/1", 0), ("closed", "0/1")]
+    assert (tracker.stores, failures(world.seen)) == ([], [])
+
+
+@pytest.mark.parametrize("noticed", [False, True])
+def test_a_release_in_an_outage_flushes_nothing_and_the_events_are_handled_again(
+    tracker: Counting, caplog: pytest.LogCaptureFixture, *, noticed: bool
+) -> None:
+    board = Board()
+    world = World(tracker, board.handle).given(3)
+    world.until_idle(driver := world.driver())
+    with unavailable(tracker, ConnectionError("away")):
+        if noticed:
+            driver.supervised.doubt()
+        driver.release()
+    assert board.calls == [("claimed", "0/1", 0), ("closed", "0/1")]
+    assert "ConnectionError: away" in caplog.text
+    assert tracker.statuses()[0].state is ProcessorState.STOPPED
+    world.until_idle(world.driver())
+    assert board.positions == [1, 2, 3, 1, 2, 3]
+
+
+def test_no_checkpoint_is_made_after_a_pause_in_which_the_partition_was_taken_over(tracker: Counting) -> None:
+    board = Board()
+    world = World(tracker, board.handle).given(3)
+    world.until_idle(driver := world.driver())
+    tracker.claim(GROUP, layout(1), 0, "another")
+    board.trigger.request()
+    world.clock.advance(2)
+    driver.step()
+    assert driver.over
+    assert board.asked() == []
+
+
+def test_no_checkpoint_is_made_after_a_pause_while_an_outage_hides_a_take_over(tracker: Counting) -> None:
+    board = Board()
+    world = World(tracker, board.handle).given(3)
+    world.until_idle(driver := world.driver())
+    board.trigger.request()
+    world.clock.advance(2)
+    with unavailable(tracker, ConnectionError("away")):
+        driver.step()
+        assert (board.asked(), driver.supervised.state) == ([], ProcessorState.WAITING)
+    world.until_idle(driver)
+    assert (board.asked(), world.stored()) == ([3], 3)
 
 
 def test_positions_are_published(tracker: Counting) -> None:

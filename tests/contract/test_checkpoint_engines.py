@@ -305,10 +305,12 @@ def test_a_task_has_one_partition_and_claims_and_releases_it(spark: Engines) -> 
     assert sorted(board.positions) == [*range(1, 41)]
 
 
+@pytest.mark.parametrize("noticed_by", ["a step", "the release"])
 def test_a_task_whose_partition_was_taken_over_closes_it_and_does_not_flush(
-    spark: Engines, monkeypatch: pytest.MonkeyPatch
+    spark: Engines, monkeypatch: pytest.MonkeyPatch, noticed_by: str
 ) -> None:
-    monkeypatch.setattr(checkpointed, "_BEAT_SECONDS", 0)
+    monkeypatch.setattr(checkpointed, "_BEAT_SECONDS", 0 if noticed_by == "a step" else SECONDS)
+    monkeypatch.setattr(holds, "IDLE_SECONDS", 0)
     board = Board()
     world = spark.world(board, partitions=1).given(9)
     (cursor,) = spark.tracker.claim(GROUP, layout(1), 0, "owner")

@@ -129,7 +129,7 @@ class Board(CheckpointParticipant):
 def raising(error: Exception) -> Callable[..., Any]:
     """Return a function that raises."""
 
-    def raise_(*_: object) -> None:
+    def raise_(*_: object, **_named: object) -> None:
         raise error
 
     return raise_
