@@ -61,6 +61,7 @@ class CheckpointedProcessor(PartitionProcessor):
         self._beaten = self._clock.monotonic()
         self._published: CheckpointStatus | None = None
         self._last: ClaimedPartition | None = None
+        self._pauses = False  # until the next step, since no checkpoint can be stored
         self._replays = ReplayRule(checkpointing.others.replaying, self._replays.finished)
         self.calls = self._calls = ParticipantCalls(
             self.group,
@@ -84,6 +85,11 @@ class CheckpointedProcessor(PartitionProcessor):
     @override
     def step(self, cursor: Cursor) -> Outcome:
         """Claim the partition for its participants, make a checkpoint that is due, or handle the next chunk."""
+        outcome = self._stepped(cursor)
+        self._pauses = outcome.failure is not None and (outcome.checkpoint or outcome.cursor.doubtful)
+        return outcome
+
+    def _stepped(self, cursor: Cursor) -> Outcome:
         beats = self._beats()
         try:
             cursor = self._confirmed(cursor) if cursor.doubtful else cursor
@@ -158,7 +164,7 @@ class CheckpointedProcessor(PartitionProcessor):
     @override
     def has_checkpoint(self) -> bool:
         """Return whether a checkpoint is requested that can be made now."""
-        return self._claimed is not None and self._claimed.positions.due()
+        return not self._pauses and self._is_due()
 
     @override
     def withholds(self) -> bool:
@@ -475,6 +481,9 @@ class CheckpointedProcessor(PartitionProcessor):
             raise ValueError(f"partition {self.partition} is not claimed by its participants")
         return self._claimed
 
+    def _is_due(self) -> bool:
+        return self._claimed is not None and self._claimed.positions.due()
+
     def _beats(self) -> bool:
         """Return whether it is time to check the claim and to publish positions."""
         now = self._clock.monotonic()
@@ -494,7 +503,7 @@ class CheckpointedProcessor(PartitionProcessor):
             self._still_claimed(cursor)
         except BaseException as error:  # an outage: the next step that writes reports it
             raise_interrupt(error)
-            if isinstance(error, FencedError) or self.has_checkpoint():
+            if isinstance(error, FencedError) or self._is_due():
                 raise
 
     def _still_claimed(self, cursor: Cursor) -> Cursor:
@@ -510,9 +519,7 @@ class CheckpointedProcessor(PartitionProcessor):
     def _not_confirmed(self, cursor: Cursor, error: BaseException) -> Outcome:
         """Return the outcome where the partition is another process's, or may be."""
         raise_interrupt(error)
-        failure = self._diagnosis.failure_to_read(error)
-        doubtful = cursor.doubtful or failure.origin is Origin.OUTAGE
-        return Outcome(replace(cursor, doubtful=doubtful), failure=failure)
+        return Outcome(replace(cursor, doubtful=True), failure=self._diagnosis.failure_to_read(error))
 
     def _publish_quietly(self, cursor: Cursor) -> None:
         try:

@@ -753,6 +753,38 @@ def test_events_before_one_that_fails_are_handled_once(tracker: Counting) -> Non
     assert board.positions == [*range(1, 10)]
 
 
+@pytest.mark.parametrize("error", [ConnectionError("away"), PermissionError("denied")])
+def test_a_checkpoint_that_cannot_be_stored_is_tried_again_only_after_a_wait(
+    tracker: Counting, error: Exception
+) -> None:
+    board = Board()
+    world = World(tracker, board.handle).given(3)
+    world.until_idle(driver := world.driver())
+    board.trigger.request()
+    with unavailable(tracker, error):
+        for _ in range(3):
+            driver.step()
+            assert driver.wait() > 0
+            assert not driver.processor.has_checkpoint()
+            world.clock.advance(driver.wait())
+    driver.step()
+    assert (world.stored(), len(failures(world.seen))) == (3, 3)
+
+
+def test_a_checkpoint_is_made_while_the_log_cannot_be_read(tracker: Counting, monkeypatch: pytest.MonkeyPatch) -> None:
+    board = Board()
+    world = World(tracker, board.handle).given(3)
+    world.until_idle(driver := world.driver())
+    world.given(1)
+    monkeypatch.setattr(world.store, "read", raising(ValueError("no events")))
+    driver.step()
+    assert driver.wait() > 0
+    board.trigger.request()
+    assert driver.wait() == 0
+    driver.step()
+    assert (world.stored(), driver.supervised.state) == (3, ProcessorState.FAILED)
+
+
 def test_an_event_is_skipped_only_after_what_comes_before_it_is_confirmed(tracker: Counting) -> None:
     board = Board()
     world = World(tracker, board.handle, batch_size=9, back_off=NoRetry()).given(9)
