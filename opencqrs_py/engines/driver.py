@@ -141,7 +141,8 @@ class PartitionDriver:
         if notice is not None:
             self._report_step(replace(notice, releases=releases))
         is_over = failed and supervised.failure is None  # also of an event that was given up, without a notice
-        if notice is not None or supervised.state is not before or is_over or self._unpublished:
+        still_fails = outcome.checkpoint and supervised.failure is not None  # the processor publishes nothing then
+        if notice is not None or supervised.state is not before or is_over or still_fails or self._unpublished:
             self._publish()
         return outcome
 

@@ -61,6 +61,7 @@ class CheckpointedProcessor(PartitionProcessor):
         self._beaten = self._clock.monotonic()
         self._published: CheckpointStatus | None = None
         self._last: ClaimedPartition | None = None
+        self._failed = False  # a checkpoint does not end a failure; the driver publishes both
         self._pauses = False  # until the next step, since no checkpoint can be stored
         self._replays = ReplayRule(checkpointing.others.replaying, self._replays.finished)
         self.calls = self._calls = ParticipantCalls(
@@ -87,6 +88,8 @@ class CheckpointedProcessor(PartitionProcessor):
         """Claim the partition for its participants, make a checkpoint that is due, or handle the next chunk."""
         outcome = self._stepped(cursor)
         self._pauses = outcome.failure is not None and (outcome.checkpoint or outcome.cursor.doubtful)
+        if outcome.failure is not None or not outcome.checkpoint:
+            self._failed = outcome.failure is not None
         return outcome
 
     def _stepped(self, cursor: Cursor) -> Outcome:
@@ -107,7 +110,7 @@ class CheckpointedProcessor(PartitionProcessor):
                 return self._aborted(cursor, error)
         requested = self._claimed.positions.take() if self._claimed is not None else None
         outcome = super().step(cursor) if requested is None else self._checkpoint(cursor, requested)
-        if beats and outcome.failure is None:
+        if beats and outcome.failure is None and not (outcome.checkpoint and self._failed):
             self._publish_quietly(outcome.cursor)
         return outcome
 

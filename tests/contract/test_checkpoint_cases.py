@@ -51,7 +51,7 @@ from opencqrs_py.model import Partition, ProcessorState, layout
 from opencqrs_py.model.choices import OnExhausted
 from opencqrs_py.processing.batches import ScheduleRule
 from opencqrs_py.processing.checkpoints import CheckpointMode
-from opencqrs_py.processing.recovery import Action
+from opencqrs_py.processing.recovery import Action, FixedBackOff
 from opencqrs_py.processing.schedules import FixedDelay
 
 pytestmark = pytest.mark.release(kind=("postgresql", "mariadb"))  # what is stored is one column, whatever the case
@@ -783,6 +783,35 @@ def test_a_checkpoint_is_made_while_the_log_cannot_be_read(tracker: Counting, mo
     assert driver.wait() == 0
     driver.step()
     assert (world.stored(), driver.supervised.state) == (3, ProcessorState.FAILED)
+
+
+@pytest.mark.parametrize(
+    ("error", "state"),
+    [(NonTransientError("never"), ProcessorState.FAILED), (OSError("not now"), ProcessorState.BACKING_OFF)],
+)
+def test_a_checkpoint_while_an_event_fails_leaves_the_failure_in_the_status(
+    tracker: Counting, monkeypatch: pytest.MonkeyPatch, error: Exception, state: ProcessorState
+) -> None:
+    board = Board()
+    world = World(tracker, board.handle, on_exhausted=OnExhausted.STOP, back_off=FixedBackOff(30.0)).given(9)
+    board.before[5] = raising(error)
+    driver = world.driver()
+    driver.step()
+    (before,) = tracker.statuses()
+    world.clock.advance(2)
+    board.trigger.request()
+    published: list[ProcessorState] = []
+    report = world.tracker.report
+    monkeypatch.setattr(
+        tracker, "report", lambda status, epoch: (published.append(status.state), report(status, epoch))
+    )
+    driver.step()
+    (after,) = tracker.statuses()
+    assert published == [state]  # at no time another one
+    assert (after.state, after.position, after.checkpoint.handled) == (state, 4, 4)
+    assert str(error) in after.error
+    assert (after.attempt, after.error, after.next_attempt_at) == (1, before.error, before.next_attempt_at)
+    assert after.checkpoint.at.startswith("2026-01-01T00:00:02")
 
 
 def test_an_event_is_skipped_only_after_what_comes_before_it_is_confirmed(tracker: Counting) -> None:
