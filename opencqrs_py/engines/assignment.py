@@ -112,7 +112,9 @@ class Assignment:
         return found is not None
 
     def claim_after_timeout(self, hung: PartitionDriver, call: CallInHand, failure: Failure) -> PartitionDriver | None:
-        """Replace a driver whose thread hangs; ``None`` if it was removed in the meantime.
+        """Replace a driver whose thread hangs; ``None`` if it was removed in the meantime, or after ``stop``.
+
+        An outage is waited for, also if it is what the thread hangs in.
 
         Raises:
             EngineLostError: As ``driver.claim_after_timeout``.
@@ -126,7 +128,7 @@ class Assignment:
         with self._claiming:
             if self._drivers.get((group, partition)) is not hung:
                 return None
-            for driver in when_available(run, claimed, self._stopping, self._observer):
+            for driver in when_available(run, claimed, self._stopping, self._observer, starts=False):
                 with self._lock:
                     self._drivers[group, partition], self._known[group, partition] = driver, driver.supervised
                 return driver

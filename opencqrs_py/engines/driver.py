@@ -322,20 +322,26 @@ def claim_after_timeout(
 
 
 def when_available(
-    run: GroupRun, act: Callable[[], list[PartitionDriver]], stopping: Signal, observer: Observer = NO_OBSERVER
+    run: GroupRun,
+    act: Callable[[], list[PartitionDriver]],
+    stopping: Signal,
+    observer: Observer = NO_OBSERVER,
+    *,
+    starts: bool = True,
 ) -> list[PartitionDriver]:
     """Return the result of ``act``; during an outage of a database or the event store, retry after a wait.
 
-    A database that cannot be reached at all is an error, since most likely its URL is wrong. Later outages, such as a
-    stopped process that holds the write lock of an SQLite file, are waited for. The observer is notified of each wait,
-    the first time with what is unavailable and what to do, since a URL may be wrong; ``stopping`` ends it, and
-    nothing is claimed then.
+    A database that cannot be reached at all when partitions start is an error, since most likely its URL is wrong.
+    Later outages, such as a stopped process that holds the write lock of an SQLite file, are waited for. The observer
+    is notified of each wait, the first time with what is unavailable and what to do, since a URL may be wrong;
+    ``stopping`` ends it, and nothing is claimed then.
 
     Raises:
-        DatabaseAwayError: OCQ-304, if the database of the progress cannot be reached.
+        DatabaseAwayError: OCQ-304, if the database of the progress cannot be reached at a start.
     """
     tracker, source = run.processing.tracker, run.processing.source
-    tracker.statuses()
+    if starts:
+        tracker.statuses()
     failed: Failure | None = None
     for wait in OUTAGE_BACK_OFF.waits():
         try:

@@ -96,6 +96,20 @@ def test_a_session_that_cannot_be_written_rolls_everything_back(
     assert written.values() == []
 
 
+def test_a_transaction_that_has_ended_needs_no_end_of_its_session(transactions: DatabaseTransactions) -> None:
+    with transactions.begin() as unit:
+        pass
+    assert unit.end_session()
+
+
+@SERVERS
+def test_a_transaction_whose_connection_is_lost_needs_no_end_of_its_session(transactions: DatabaseTransactions) -> None:
+    with suppress(Exception), transactions.begin() as unit:  # which cannot be committed
+        unit.connection.invalidate()
+        ended = unit.end_session()
+    assert ended
+
+
 def commit(unit: UnitOfWork) -> None:
     unit.connection.commit()
 

@@ -98,9 +98,10 @@ class Unit:
     def end_session(self) -> bool:
         """End the session of the transaction, from another thread, and take its connection out of the pool.
 
-        Whatever the stuck thread does with the connection later fails.
+        Whatever the stuck thread does with the connection later fails. Nothing is left to end if it has returned,
+        or has lost its connection, as during an outage.
         """
-        if self._session_ended:
+        if self._session_ended or self.connection.closed or self.connection.invalidated:
             return True
         pooled = self.connection.connection
         number = self.dialect.session_of(pooled.dbapi_connection)

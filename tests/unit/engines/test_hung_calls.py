@@ -15,6 +15,7 @@ from support.observers import Watching
 from opencqrs_py import AfterCommit, Event
 from opencqrs_py.adapters.memory import InMemoryEventStore, InMemoryProgressTracker
 from opencqrs_py.control.records import GroupPartition
+from opencqrs_py.engines import driver as driving
 from opencqrs_py.engines.call_watching import CallWatcher
 from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.engines.spark.jobs import timed_out_call
@@ -22,7 +23,7 @@ from opencqrs_py.engines.spark.turns import TaskTimedOutError, TimedOut, Turns, 
 from opencqrs_py.engines.thread import ThreadEngine
 from opencqrs_py.engines.thread import engine as thread_engine
 from opencqrs_py.errors import EngineLostError
-from opencqrs_py.model import Handler, HandlerMark, Outcome, Partition, ProcessorState, layout
+from opencqrs_py.model import Cursor, Handler, HandlerMark, Outcome, Partition, PartitionStatus, ProcessorState, layout
 from opencqrs_py.model.choices import OnExhausted
 from opencqrs_py.processing.binding import NothingProvided, bind
 from opencqrs_py.processing.calls import CallLimits
@@ -38,11 +39,33 @@ ONE = Partition(1, 0)
 SOON = CallLimits(timeout=0.1)
 
 
+class Tracker(InMemoryProgressTracker):
+    """Progress in a database that may be unavailable until some claims have failed."""
+
+    failing_claims = 0
+
+    def claim(self, *args: Any, **kwargs: Any) -> tuple[Cursor, ...]:
+        self._reach()
+        return super().claim(*args, **kwargs)
+
+    def statuses(self) -> list[PartitionStatus]:
+        self._reach(0)
+        return super().statuses()
+
+    def is_outage(self, error: BaseException) -> bool:
+        return isinstance(error, ConnectionError)
+
+    def _reach(self, fewer: int = 1) -> None:
+        if self.failing_claims:
+            self.failing_claims -= fewer
+            raise ConnectionError("it cannot be reached")
+
+
 class Group:
     """A group whose handler hangs in some events, as often as said, until the test ends."""
 
     def __init__(self, events: int = 4) -> None:
-        self.store, self.tracker = InMemoryEventStore(), InMemoryProgressTracker()
+        self.store, self.tracker = InMemoryEventStore(), Tracker()
         self.store.append(Event(0, f"id {n}", "s", "/a", "t", None, None, "{}", None) for n in range(1, events + 1))
         self.hangs: dict[int, int] = {}
         self.over, self.returned = Signal(), Signal()
@@ -138,6 +161,28 @@ def test_a_call_that_hangs_uses_an_attempt_and_the_event_is_tried_again(group: G
         ("stopped", "group", "0/1"),
         ("claimed", "group", "0/1", 1),
     ]
+
+
+def test_an_outage_in_which_a_call_hangs_is_waited_for_and_the_event_is_tried_again(
+    group: Group, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driving, "OUTAGE_BACK_OFF", FixedBackOff(0))
+    group.hangs = {2: 1}
+
+    def handle(raw: Event) -> None:
+        group.tracker.failing_claims = 2 * group.hangs.get(raw.position, 0)
+        group.meet(raw.position)
+        group.handled.append(raw.position)
+
+    def continued() -> bool:
+        engine.check()
+        return group.handled == [1, 2, 3, 4]
+
+    group.handler = handle
+    engine, watching = start(SOON)
+    wait_for(group, watching, continued)
+    assert [notice.action for notice in watching.notices] == [Action.WAIT, Action.WAIT, Action.RETRY, None]
+    assert watching.notices[2].attempt == 1
 
 
 def test_a_call_that_hangs_does_not_count_among_those_that_are_made_at_once(group: Group, start: Start) -> None:
