@@ -9,9 +9,10 @@ Source:
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from opencqrs_py.control.records import ControlView, GroupPartition, Wanted
 
@@ -62,13 +63,18 @@ class _Sharing:
         self._moved: dict[GroupPartition, str] = {}  # away from the node that is to avoid them
 
     def count_out(self) -> None:
-        """Give each partition to a node that has few of its group, if possible to one that has it already."""
+        """Give each partition to a node that has few of its group, if possible to one that has it already.
+
+        Those that find no room come last, so that without limits nothing is moved for others.
+        """
         for key, lease in self._leases.items():
             if lease.avoids in self._able[key.group] and (taker := self._next(key, lease.avoids)) is not None:
                 self._moved[key] = taker
-        for key, lease in self._leases.items():
-            if lease.avoids not in self._able[key.group]:
-                self._next(key)
+        left = Counter(key.group for key in self._rest() if self._next(key) is None)
+        for group, number in left.items():
+            for _ in range(number):
+                if not self._make_room(group):
+                    break  # nor is there room for the others
 
     def even_out(self) -> None:
         """Let the odd partitions of groups go to nodes that have few of others."""
@@ -81,7 +87,7 @@ class _Sharing:
         """Return whose each partition is. A node keeps what it has, up to its count."""
         left = self._counts - Counter((key.group, node) for key, node in self._moved.items())
         assigned = dict(self._moved)
-        rest = [key for key, lease in self._leases.items() if lease.avoids not in self._able[key.group]]
+        rest = self._rest()
         for key in rest:
             if left[key.group, holder := self._held.get(key, "")] > 0:
                 assigned[key] = holder
@@ -94,6 +100,10 @@ class _Sharing:
                 left[group, taker] -= 1
         return assigned
 
+    def _rest(self) -> list[GroupPartition]:
+        """Return the partitions that no node is to avoid."""
+        return [key for key, lease in self._leases.items() if lease.avoids not in self._able[key.group]]
+
     def _nodes_for(self, group: str) -> tuple[str, ...]:
         """Return the nodes that may have partitions of a group: only one, if that one has all of them or none."""
         able = [each for each, node in sorted(self._nodes.items()) if group in node.groups]
@@ -104,16 +114,45 @@ class _Sharing:
     def _next(self, key: GroupPartition, avoids: str = "") -> str | None:
         """Count one partition more for the node that is to have it, and return that node."""
         group = key.group
-
-        def rank(node: str) -> tuple[int, bool, int, str]:
-            count = self._counts[group, node]
-            return count, self._held_counts[group, node] <= count, self._totals[node], node
-
         free = (node for node in self._able[group] if node != avoids and self._has_room(group, node))
-        chosen = min(free, key=rank, default=None)
+        chosen = min(free, key=partial(self._rank, group), default=None)
         if chosen is not None:
             self._add(group, chosen)
         return chosen
+
+    def _rank(self, group: str, node: str) -> tuple[int, bool, int, str]:
+        """Return what nodes are sorted by: the first is to have the next partition of a group."""
+        count = self._counts[group, node]
+        return count, self._held_counts[group, node] <= count, self._totals[node], node
+
+    def _make_room(self, group: str) -> bool:
+        """Count one partition more for a group whose nodes are full; return whether it was possible.
+
+        The node that gets it gives one of another group to another node, which may have to do the same: the chain is
+        as short as possible. This finds room whenever there is some.
+        """
+        chains: deque[tuple[str, tuple[tuple[str, str, str], ...]]] = deque([(group, ())])
+        seen = {group}
+        while chains:
+            taking, chain = chains.popleft()
+            for node in sorted(self._able[taking], key=partial(self._rank, taking)):
+                if self._has_room(taking, node):
+                    for taker, full, giver in chain:
+                        self._add(giver, full, -1)
+                        self._add(taker, full)
+                    self._add(taking, node)
+                    return True
+                if self._has_room_of_group(taking, node):
+                    others = [other for other in self._movable(node) if other not in seen]
+                    seen.update(others)
+                    chains.extend((other, (*chain, (taking, node, other))) for other in others)
+        return False
+
+    def _movable(self, node: str) -> list[str]:
+        """Return the groups of which a node may give a partition to another one; first those it does not have yet."""
+        moved = Counter((key.group, owner) for key, owner in self._moved.items())
+        groups = [group for group in self._able if self._counts[group, node] > moved[group, node]]
+        return sorted(groups, key=lambda group: self._counts[group, node] <= self._held_counts[group, node])
 
     def _improvements(self) -> Iterator[tuple[bool, str, str, str]]:
         """Yield what could go from one node to another one that has fewer; first what the one does not have yet."""
@@ -126,9 +165,12 @@ class _Sharing:
                         yield self._held_counts[group, giver] >= count, group, giver, taker
 
     def _has_room(self, group: str, node: str) -> bool:
-        of_group, of_all = self._nodes[node].groups[group].most, self._nodes[node].most
-        has_room = of_group is None or self._counts[group, node] < of_group
-        return has_room and (of_all is None or self._totals[node] < of_all)
+        most = self._nodes[node].most
+        return self._has_room_of_group(group, node) and (most is None or self._totals[node] < most)
+
+    def _has_room_of_group(self, group: str, node: str) -> bool:
+        most = self._nodes[node].groups[group].most
+        return most is None or self._counts[group, node] < most
 
     def _add(self, group: str, node: str, number: int = 1) -> None:
         self._counts[group, node] += number

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from itertools import combinations
+from math import inf
 
 import pytest
 from hypothesis import given
@@ -22,6 +24,7 @@ from opencqrs_py.control.records import (
 from opencqrs_py.control.sharing import plan_of, shares
 from opencqrs_py.model.partition import Partition, layout
 
+ROUNDS = 10  # of all nodes, after which their shares are as they stay
 PROCESS = ProcessIdentity("boot", "pids", 1, "1")
 
 
@@ -102,6 +105,36 @@ def test_nodes_with_other_settings_share_the_partitions_that_there_are():
 )
 def test_limits_of_nodes_are_kept_and_the_rest_is_nobody_s(first, second, expected):
     assert counts(view([first, second], leases("books", "a", "a", "a", "a"))) == expected
+
+
+@pytest.mark.parametrize(("limited", "other"), [("n0", "n1"), ("n1", "n0")])
+@pytest.mark.parametrize("holder", ["", "n0", "n1"])
+@pytest.mark.parametrize("size", [1, 4])
+def test_what_a_full_node_has_goes_to_another_node_to_make_room_for_what_only_the_full_one_can_run(
+    size, holder, limited, other
+):
+    runs = books(size)
+    nodes = [node(limited, most=size, books=runs, mails=runs), node(other, books=runs)]
+    found = shares(view(nodes, [*leases("books", *[holder] * size), *leases("mails", *[""] * size)]))
+    assert Counter((key.group, owner) for key, owner in found.items()) == {
+        ("books", other): size,
+        ("mails", limited): size,
+    }
+
+
+def test_room_is_made_by_a_chain_of_moves_if_it_takes_one():
+    one = books(1)
+    nodes = [node("a", most=1, g0=one, g2=one), node("b", most=1, g0=one, g1=one), node("c", most=1, g1=one)]
+    held = [*leases("g0", "a"), *leases("g1", "b"), *leases("g2", "")]
+    found = shares(view(nodes, held))
+    assert {key.group: owner for key, owner in found.items()} == {"g0": "b", "g1": "c", "g2": "a"}
+
+
+def test_a_partition_that_avoids_a_node_is_not_moved_back_to_make_room():
+    one = books(1)
+    nodes = [node("a", most=1, books=one, mails=one), node("b", books=one)]
+    held = [*leases("books", "b", avoids="b"), *leases("mails", "")]
+    assert shares(view(nodes, held)) == {held[0].key: "a"}
 
 
 @pytest.mark.parametrize(
@@ -187,6 +220,47 @@ def views(draw, *, same: bool = True) -> ControlView:
     return view(nodes, draw(st.permutations(held)))
 
 
+LIMITS = st.sampled_from([None, None, 1, 2, 3, 5])
+
+
+@st.composite
+def limited_views(draw) -> ControlView:
+    seen = draw(views(same=False))
+    nodes = [
+        replace(
+            each,
+            most=draw(LIMITS),
+            groups={name: replace(group, most=draw(LIMITS)) for name, group in each.groups.items()},
+        )
+        for each in seen.alive.values()
+    ]
+    return view(nodes, list(seen.leases))
+
+
+def most_that_can_be_shared(seen: ControlView) -> float:
+    """Return the narrowest cut: some nodes count by their limits, groups by what they and the other nodes allow."""
+    sizes, nodes = Counter(lease.key.group for lease in seen.leases), seen.alive.values()
+
+    def width(full: tuple[Node, ...]) -> float:
+        others = [each.groups for each in nodes if each not in full]
+        taken = ((limit(groups[name].most) for groups in others if name in groups) for name in sizes)
+        of_groups = (min(size, sum(most)) for size, most in zip(sizes.values(), taken, strict=True))
+        return sum(limit(each.most) for each in full) + sum(of_groups)
+
+    return min(width(full) for number in range(len(nodes) + 1) for full in combinations(nodes, number))
+
+
+def limit(most: int | None) -> float:
+    return inf if most is None else most
+
+
+def after(seen: ControlView, name: str) -> ControlView:
+    """Return the view after a node has done what its plan says."""
+    plan = plan_of(name, seen)
+    owners = dict.fromkeys(plan.release, "") | dict.fromkeys(plan.take, name)
+    return replace(seen, leases=tuple(replace(each, node=owners.get(each.key, each.node)) for each in seen.leases))
+
+
 @given(views())
 def test_nodes_that_can_run_the_same_have_as_many_of_each_group_and_of_all(seen):
     found = shares(seen)
@@ -220,6 +294,31 @@ def test_every_node_works_out_the_same_shares(seen, random):
     random.shuffle(mixed_nodes)
     random.shuffle(mixed_leases)
     assert shares(ControlView(tuple(mixed_nodes), tuple(mixed_leases))) == shares(seen)
+
+
+@given(limited_views())
+def test_as_many_partitions_are_shared_out_as_the_limits_allow(seen):
+    assert len(shares(seen)) == most_that_can_be_shared(seen)
+
+
+@given(limited_views())
+def test_no_limit_is_exceeded_to_make_room(seen):
+    found = shares(seen)
+    for name, count in Counter(found.values()).items():
+        assert count <= limit(seen.alive[name].most)
+    for (group, name), count in Counter((key.group, owner) for key, owner in found.items()).items():
+        assert count <= limit(seen.alive[name].groups[group].most)
+
+
+@given(limited_views(), st.randoms())
+def test_nodes_with_limits_that_follow_their_plans_get_their_shares_and_keep_them(seen, random):
+    names = list(seen.alive)
+    for _ in range(ROUNDS):
+        random.shuffle(names)
+        for name in names:
+            seen = after(seen, name)
+    assert all(after(seen, name) == seen for name in names)
+    assert shares(seen) == {lease.key: lease.node for lease in seen.leases if lease.node in seen.alive}
 
 
 @given(st.integers(1, 12), st.integers(1, 5), st.data())
