@@ -16,6 +16,7 @@ from opencqrs_py.assembly.actor import actor
 from opencqrs_py.assembly.discovery import Discovered, GroupFunction
 from opencqrs_py.assembly.group_names import group_named
 from opencqrs_py.assembly.layouts import partitions_of
+from opencqrs_py.assembly.resequencing import is_resequenced, never_handled, require_same_events
 from opencqrs_py.config import EffectiveGroup
 from opencqrs_py.errors import ExplainedError, ResetError, TransactionEndedError
 from opencqrs_py.model.naming import listed
@@ -28,9 +29,9 @@ from opencqrs_py.processing.exceptions import message_of, raise_interrupt, type_
 from opencqrs_py.processing.feed import UnsequencedError
 from opencqrs_py.processing.finding import find_event
 from opencqrs_py.processing.groups import GroupProcessing
-from opencqrs_py.processing.ports import EventSource, ProgressTracker, ResettableTracker
+from opencqrs_py.processing.ports import EventSource, NeverHandled, ProgressTracker, ResettableTracker
 from opencqrs_py.processing.replays import ResetFunction
-from opencqrs_py.processing.roles import ON_RESET
+from opencqrs_py.processing.roles import ON_RESET, Kind
 
 if TYPE_CHECKING:
     from opencqrs_py.assembly.container import ApplicationContainer, GroupContainer
@@ -162,14 +163,15 @@ class Resets:
         fingerprint = source.fingerprint(position)
         if dry_run:
             reset = _of_this_log(tracker, source, reset)
+            self._never_handled(tracker, reset)
             foreseen, omitted_after = _foreseen(tracker, reset), _omitted_after(tracker, reset)
             running = self._pausing.runs(group.name)
             return ResetResult(reset, head, foreseen, running, dry_run=True, omitted_after=omitted_after)
         partitions = partitions_of(tracker, group)
         with self._pausing.paused(group.name, timeout) as running:
             reset, omitted_after = _of_this_log(tracker, source, reset), _omitted_after(tracker, reset)
-            never_handled = partial(_never_handled, group.name, parts)
-            opening = tracker.resetting(reset, partitions, fingerprint=fingerprint, never_handled=never_handled)
+            new = self._never_handled(tracker, reset)
+            opening = tracker.resetting(reset, partitions, fingerprint=fingerprint, never_handled=new)
             with _whole(functions, group.name), opening as opened:
                 for function, place in functions:
                     _call(function, place, reset, Work(group.name, Partition(1, 0), opened.unit), tracker)
@@ -177,6 +179,31 @@ class Resets:
             why = f": {reset.reason}" if reset.reason else ""
             _log.info("group %s was reset to position %d by %s%s", group.name, position, actor(), why)
         return result
+
+    def _never_handled(self, tracker: ProgressTracker, reset: Reset) -> NeverHandled:
+        """Return what finds the events that are new though a partition is beyond them.
+
+        Raises:
+            ResetError: OCQ-613, if that cannot be found, and functions of the group look at it.
+        """
+        parts = self._parts[reset.group]
+        processing: GroupProcessing = parts.processing()
+        if not self._looks_at_replays(reset.group):
+            return partial(_handled_later, reset.group, processing)
+        if not is_resequenced(tracker, reset.group, parts.code().sequencing):
+            return partial(_handled_later, reset.group, processing)
+        statuses = [one for one in tracker.statuses() if one.group == reset.group]
+        with _sequenced(reset.group):
+            require_same_events(reset, statuses, processing)
+        found = never_handled(tracker, reset, statuses)
+        return lambda _: found
+
+    def _looks_at_replays(self, group: str) -> bool:
+        """Return whether functions of a group are left out of replays, or can ask for them."""
+        around = (one for one in self._container.discovered().interceptors if one.mark.group in ("", group))
+        handlers = self._parts[group].handlers()
+        asks = any(one.handler.mark.replay is False or one.signature.asks_for(Kind.CONTEXT) for one in handlers)
+        return asks or any(around)
 
     def _position(self, target: ResetTarget, source: EventSource, head: int) -> int:
         given = [each for each in (target.to, target.position, target.time, target.event) if each is not None]
@@ -236,12 +263,18 @@ def _bound(function: GroupFunction, discovered: Discovered) -> tuple[ResetFuncti
     return call, function.place
 
 
-def _never_handled(group: str, parts: GroupContainer, cursor: Cursor) -> Collection[int]:
+def _handled_later(group: str, processing: GroupProcessing, cursor: Cursor) -> Collection[int]:
     if cursor.ahead is None:
         return ()
-    processing: GroupProcessing = parts.processing()
-    try:
+    with _sequenced(group):
         return processing.never_handled(cursor)
+
+
+@contextmanager
+def _sequenced(group: str) -> Iterator[None]:
+    """Explain, with OCQ-613, that the sequence of an event cannot be determined in this block."""
+    try:
+        yield
     except UnsequencedError as failed:
         what = f"the sequence of {failed.event.label} cannot be determined: {failed.error}"
         raise ResetError("OCQ-613", what, f"group {group}", "fix its resolver") from failed

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import create_engine
-from support.rebuilding import HANDLERS, KINDS, NOT_IN_SQL, World
+from support.rebuilding import HANDLERS, KINDS, NOT_IN_SQL, RESEQUENCED, World
 
 from opencqrs_py import Application
 from opencqrs_py.adapters.sql import Database
@@ -50,6 +50,13 @@ def notes(connection: Connection) -> None:
 def note(event: Event, connection: Connection) -> None:
     connection.execute(text("INSERT INTO history VALUES (:position)"), {"position": event.position})
 """
+)
+PARKING = (
+    ONCE.replace("    book = ", "    if event.position == fails:\n        raise ValueError('no')\n    book = ")
+    + "\nfails = 0\n"
+)
+UNAWARE = RESETTABLE.replace("mail(event: Event, context: ProcessingContext)", "mail(event: Event)").replace(
+    "(context.position, context.rebuilding)", "(event.position, False)"
 )
 WITHOUT_MAIL = RESETTABLE.replace(MAIL, "def mail")
 
@@ -192,6 +199,80 @@ def test_a_log_that_was_restored_in_a_replay_is_refused_until_the_group_is_reset
     world.run()
     assert sorted({position for position, _ in module.mailed}) == list(range(15, 29))
     assert world.lent() == every_book(4)
+
+
+def resequenced_reset(world: World, *, dry_run: bool = False) -> None:
+    with world.application(**RESEQUENCED) as application:
+        application.resets.reset("catalog", ResetTarget(to="tail"), dry_run=dry_run)
+
+
+@NOT_IN_SQL
+@pytest.mark.parametrize("way", ["catch up", "merge"])
+def test_a_reset_waits_for_one_position_of_partitions_whose_events_are_sequenced_in_another_way(
+    world: World, make_module: Callable[[str], ModuleType], way: str
+) -> None:
+    module: Any = make_module(ONCE)
+    world.module = module
+    world.leave_behind()
+    for dry_run in (True, False):
+        with pytest.raises(ResetError, match=r"(?s)OCQ-613.*different positions.*groups partitions catalog 1"):
+            resequenced_reset(world, dry_run=dry_run)
+    assert world.positions() == {2, 5}
+    if way == "catch up":
+        world.catch_up()
+        resequenced_reset(world)
+    else:
+        with world.application() as application:
+            application.layouts.repartition("catalog", 1)
+        with pytest.raises(ResetError, match=r"(?s)OCQ-613.*ahead.*"):
+            resequenced_reset(world)
+        reset_to_tail(world)
+        with world.application() as application:
+            application.control.start("catalog", timeout=None)
+    world.run(**RESEQUENCED)
+    assert Counter(position for position, _ in module.mailed) == Counter(range(1, 6))
+    assert sum(world.lent().values()) == 5
+
+
+@NOT_IN_SQL
+def test_a_reset_ahead_of_all_partitions_needs_not_know_which_events_they_have_handled(
+    world: World, make_module: Callable[[str], ModuleType]
+) -> None:
+    world.module = make_module(ONCE)
+    world.leave_behind()
+    with world.application(**RESEQUENCED) as application:
+        assert application.resets.reset("catalog", ResetTarget(to="head")).until == 0
+
+
+@NOT_IN_SQL
+def test_a_reset_of_a_group_that_does_not_look_at_replays_waits_for_no_position(
+    world: World, make_module: Callable[[str], ModuleType]
+) -> None:
+    world.module = make_module(UNAWARE)
+    world.leave_behind()
+    resequenced_reset(world)
+    with world.application(**RESEQUENCED) as application:
+        application.control.start("catalog:1/2", timeout=None)
+    world.run(**RESEQUENCED)
+    assert sum(world.lent().values()) == 5
+
+
+@NOT_IN_SQL
+def test_events_that_waited_in_the_inbox_are_new_after_a_reset_that_sequences_them_in_another_way(
+    world: World, make_module: Callable[[str], ModuleType]
+) -> None:
+    module: Any = make_module(PARKING)
+    world.module = module
+    world.settings |= {f"{GROUP}.retry.policy": "none", f"{GROUP}.retry.on-exhausted": "park"}
+    module.fails = 3
+    world.leave_behind()
+    world.catch_up()
+    assert sorted(position for position, _ in module.mailed) == [1, 2, 4, 5]
+    module.fails = 0
+    resequenced_reset(world)
+    world.run(**RESEQUENCED)
+    assert Counter(position for position, _ in module.mailed) == Counter(range(1, 6))
+    assert sum(world.lent().values()) == 5
 
 
 @NOT_IN_SQL

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import count
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,6 +15,7 @@ from opencqrs_py import Application
 from opencqrs_py.adapters.sql import Database
 from opencqrs_py.adapters.sql.shadow_urls import place_of
 from opencqrs_py.model.cloudevents import parse_event
+from opencqrs_py.model.partition import residue_of
 
 KINDS = [
     "sqlite",
@@ -49,7 +51,19 @@ def mail(event: Event, context: ProcessingContext) -> None:
 def audit(event: Event, connection: Connection) -> None:
     connection.execute(text("INSERT INTO audit VALUES (:position)"), {"position": event.position})
 """
+RESEQUENCED: dict[str, Any] = {
+    "event-handling.groups.catalog.sequence.resolution": "per_level_subject",
+    "event-handling.groups.catalog.sequence.level": 1,
+}
+"""Settings by which events are in other partitions than by their whole subjects."""
+
 WRONG, RIGHT = "UPDATE lent SET n = 99 WHERE isbn = '/books/3'", 14
+
+
+def subject_of(before: int, after: int) -> str:
+    """Return a subject that belongs to one of two partitions as a whole, and to another one by its first level."""
+    levels = (f"/{n}" for n in count())
+    return next(f"{one}/1" for one in levels if (residue_of(f"{one}/1", 2), residue_of(one, 2)) == (before, after))
 
 
 class World:
@@ -71,12 +85,31 @@ class World:
         return Application({**self.settings, **settings}, [self.module], self.folder)
 
     def add(self, count: int, start: int = 0) -> None:
+        self.add_of((f"/books/{n % 7}" for n in range(start, start + count)), start)
+
+    def add_of(self, subjects: Iterable[str], start: int = 0) -> None:
         lines = (
-            f'{{"id": "{n}", "source": "s", "type": "lent", "subject": "/books/{n % 7}", "data": {{}}}}'
-            for n in range(start, start + count)
+            f'{{"id": "{n}", "source": "s", "type": "lent", "subject": "{subject}", "data": {{}}}}'
+            for n, subject in enumerate(subjects, start)
         )
         with self.application() as application:
             application.event_store.append(map(parse_event, lines))
+
+    def leave_behind(self) -> None:
+        """Have 0/2 handle events 1 to 5, and 1/2 only 1 and 2, of which by ``RESEQUENCED`` 3 is of 0/2 and 4 of 1/2."""
+        self.add_of([subject_of(0, 0), subject_of(1, 1)])
+        self.run()
+        with self.application() as application:
+            application.control.stop("catalog:1/2", timeout=None)
+        self.add_of([subject_of(1, 0), subject_of(0, 1), subject_of(0, 0)], start=2)
+        self.run()
+        assert self.positions() == {2, 5}
+
+    def catch_up(self) -> None:
+        """Have 1/2 handle the rest as it is sequenced so far."""
+        with self.application() as application:
+            application.control.start("catalog:1/2", timeout=None)
+        self.run()
 
     def run(self, **settings: Any) -> None:
         with self.application(**settings) as application:
