@@ -18,6 +18,7 @@ from opencqrs_py.processing.ports import ProgressTracker
 _log = logging.getLogger("opencqrs.control")
 _REACH_SECONDS = 5.0  # that the live group pauses for the rebuild to handle the rest
 _PAUSE = 0.005
+_WHOLE = Partition(1, 0)
 _WAITING_AGAIN = (
     "group %s: %s in the inbox of the new tables, though the live group has handled them: all handlers are called for "
     "them there, also those that the rebuild leaves out"
@@ -41,6 +42,7 @@ class Reach:
         following: How far the rebuild may read, if handlers are left out of it.
         positions_of: Returns the positions of a partition's events after a position, up to another one.
         writes_once: Whether a handler that a replay leaves out writes to the tables.
+        resequenced: Whether the live partitions have other events than those of the rebuild.
     """
 
     group: str
@@ -50,6 +52,7 @@ class Reach:
     following: Following | None
     positions_of: PositionsOf
     writes_once: bool = False
+    resequenced: bool = False
 
     def statuses(self) -> list[PartitionStatus]:
         """Return how far the partitions of the rebuild are.
@@ -115,14 +118,36 @@ class Reach:
             return
         statuses = _of(self.live, self.group)
         own = {one.partition: one.position for one in _of(self.rebuilt, self.group)}
-        for partition, position in sorted(live.items()):
-            ahead = any(one.partition == partition and one.ahead is not None for one in statuses)
-            between = self.positions_of(partition, position, max(farthest, own.get(partition, 0)))
-            if ahead or next(iter(between), None) is not None:
-                reason = f"handlers that the rebuild leaves out have events to handle in partition {partition}"
-                raise BusyError(reason, "let opencqrs run catch up, or wait for fewer events")
+        if self.resequenced:
+            self._require_same_events(live, statuses, max((farthest, *own.values())))
+        else:
+            self._require_no_more(live, statuses, {one: max(farthest, own.get(one, 0)) for one in live})
         _warn_of_waiting(self.group, statuses)
         self.following.move(farthest)
+
+    def _require_no_more(
+        self, live: Mapping[Partition, int], statuses: Sequence[PartitionStatus], until: Mapping[Partition, int]
+    ) -> None:
+        """Refuse to swap while a live partition has events to handle."""
+        for partition, position in sorted(live.items()):
+            ahead = any(one.partition == partition and one.ahead is not None for one in statuses)
+            if ahead or self._has_events(partition, position, until[partition]):
+                reason = f"handlers that the rebuild leaves out have events to handle in partition {partition}"
+                raise BusyError(reason, "let opencqrs run catch up, or wait for fewer events")
+
+    def _require_same_events(
+        self, live: Mapping[Partition, int], statuses: Sequence[PartitionStatus], until: int
+    ) -> None:
+        """Refuse to swap while it is unknown what was handled, as partitions with other events have handled it."""
+        beyond = (one.replay if one.replay is not None and one.replay.until > until else None for one in statuses)
+        replays = {None if replay is None else (replay.until, replay.unhandled) for replay in beyond}
+        ahead = any(one.ahead is not None for one in statuses)
+        if ahead or len(replays) > 1 or self._has_events(_WHOLE, min(live.values(), default=0), until):
+            reason = "its events are sequenced in another way now, and its partitions are at different positions"
+            raise BusyError(reason, "let the processes with the earlier sequencing catch up, or wait for fewer events")
+
+    def _has_events(self, partition: Partition, after: int, until: int) -> bool:
+        return next(iter(self.positions_of(partition, after, until)), None) is not None
 
 
 def _of(tracker: ProgressTracker, group: str) -> list[PartitionStatus]:

@@ -17,6 +17,7 @@ from opencqrs_py.assembly.databases import DatabaseRule, SettingValue
 from opencqrs_py.assembly.group_code import code_texts, starts_fingerprint
 from opencqrs_py.assembly.rebuild_checks import require_streaming, shared_tables
 from opencqrs_py.assembly.rebuild_reach import Reach
+from opencqrs_py.assembly.resequencing import is_resequenced
 from opencqrs_py.assembly.running import initial_position
 from opencqrs_py.config import EffectiveGroup
 from opencqrs_py.config.value_types import AGO
@@ -372,7 +373,9 @@ class ShadowBuild:
             found: Iterator[int] = parts.processing().positions_of(partition, after, until)
             return found
 
-        return Reach(name, parts.tracker(), run.tracker, run.hasten, following, positions_of, self._writes_once())
+        resequenced = is_resequenced(parts.tracker(), name, self.code.sequencing)
+        known = (name, parts.tracker(), run.tracker, run.hasten, following, positions_of)
+        return Reach(*known, writes_once=self._writes_once(), resequenced=resequenced)
 
     def _calls_after_commits(self) -> bool:
         """Return whether handlers make calls after commits, which a rebuild does not make again."""

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from support.rebuilding import HANDLERS, KINDS, NOT_IN_SQL, World
+from support.rebuilding import HANDLERS, KINDS, NOT_IN_SQL, RESEQUENCED, World
 
 from opencqrs_py.errors import WaitTimedOutError
 
@@ -71,6 +71,25 @@ def test_a_swap_waits_for_a_partition_that_has_mail_to_send(world: World) -> Non
         assert application.rebuilds.rebuild("catalog").position == 34
     assert mailed(world) == once(34)
     assert sum(world.lent().values()) == 34
+
+
+@NOT_IN_SQL
+@pytest.mark.parametrize("fourth", [0, 1])
+def test_a_swap_waits_for_one_position_of_partitions_whose_events_are_sequenced_in_another_way(
+    world: World, fourth: int
+) -> None:
+    world.leave_behind(20, fourth)
+    with world.application(**RESEQUENCED) as application:
+        said = r"OCQ-536.*sequenced in another way now.*different positions.*processes with the earlier sequencing"
+        with pytest.raises(WaitTimedOutError, match=rf"(?s){said}"):
+            application.rebuilds.rebuild("catalog", timeout=0.1)
+    world.catch_up()
+    with world.application(**RESEQUENCED) as application:
+        assert application.rebuilds.rebuild("catalog").position == 25
+    world.add(2, start=25)
+    world.run(**RESEQUENCED)
+    assert mailed(world) == once(27)
+    assert sum(world.lent().values()) == 27
 
 
 @NOT_IN_SQL

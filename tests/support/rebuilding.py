@@ -95,15 +95,18 @@ class World:
         with self.application() as application:
             application.event_store.append(map(parse_event, lines))
 
-    def leave_behind(self) -> None:
-        """Have 0/2 handle events 1 to 5, and 1/2 only 1 and 2, of which by ``RESEQUENCED`` 3 is of 0/2 and 4 of 1/2."""
-        self.add_of([subject_of(0, 0), subject_of(1, 1)])
+    def leave_behind(self, start: int = 0, fourth: int = 1) -> None:
+        """Have 1/2 handle two of five events, and 0/2 all of its own; by ``RESEQUENCED`` the third is of 0/2, too.
+
+        The fourth, which 0/2 handles, is of the partition named.
+        """
+        self.add_of([subject_of(0, 0), subject_of(1, 1)], start)
         self.run()
         with self.application() as application:
             application.control.stop("catalog:1/2", timeout=None)
-        self.add_of([subject_of(1, 0), subject_of(0, 1), subject_of(0, 0)], start=2)
+        self.add_of([subject_of(1, 0), subject_of(0, fourth), subject_of(0, 0)], start + 2)
         self.run()
-        assert self.positions() == {2, 5}
+        assert self.positions() == {start + 2, start + 5}
 
     def catch_up(self) -> None:
         """Have 1/2 handle the rest as it is sequenced so far."""

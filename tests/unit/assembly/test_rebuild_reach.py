@@ -11,8 +11,10 @@ from opencqrs_py.adapters.sql.shadows import BusyError
 from opencqrs_py.assembly import rebuild_reach
 from opencqrs_py.assembly.rebuild_reach import Reach
 from opencqrs_py.model.ahead import Ahead
-from opencqrs_py.model.partition import Partition
+from opencqrs_py.model.partition import Partition, layout
 from opencqrs_py.model.progress import PartitionStatus, ProcessorState
+from opencqrs_py.model.replay import Replay, Reset
+from opencqrs_py.processing.pacing import Following
 
 WHOLE, HALF = Partition(1, 0), Partition(2, 1)
 
@@ -49,3 +51,50 @@ def test_a_rebuild_that_is_behind_is_waited_for(monkeypatch: pytest.MonkeyPatch)
     rebuilt = Tracker([90, 95, 100])
     reach(Tracker([100]), rebuilt).reached({WHOLE: 100}, accept_unhandled=False)
     assert rebuilt.positions == [100]
+
+
+class Halves:
+    """Shows two partitions at two positions, each in a replay or not."""
+
+    def __init__(self, positions: Sequence[int], replays: Sequence[Replay | None] = (None, None)) -> None:
+        self.known = list(zip(layout(2), positions, replays, strict=True))
+
+    def statuses(self) -> list[PartitionStatus]:
+        running = ProcessorState.RUNNING
+        return [
+            PartitionStatus("catalog", one, position, running, replay=replay) for one, position, replay in self.known
+        ]
+
+    def positions(self) -> dict[Partition, int]:
+        return {partition: position for partition, position, _ in self.known}
+
+
+def resequenced(live: Halves, events: Sequence[int]) -> Following:
+    """Have a rebuild reach partitions that had other events; return how far it may go then."""
+
+    def positions_of(partition: Partition, after: int, until: int) -> list[int]:
+        assert partition == WHOLE
+        return [one for one in events if after < one <= until]
+
+    known: dict[str, Any] = {"live": live, "rebuilt": Halves([9, 9]), "hasten": lambda: None}
+    following = Following(0)
+    reach = Reach("catalog", **known, following=following, positions_of=positions_of, resequenced=True)
+    reach.reached(live.positions(), accept_unhandled=True)
+    return following
+
+
+def test_partitions_that_had_other_events_are_swapped_where_none_lies_between_them() -> None:
+    assert resequenced(Halves([5, 9]), [5, 10]).limit() == 9
+    for between in (6, 9):
+        with pytest.raises(BusyError, match="sequenced in another way now"):
+            resequenced(Halves([5, 9]), [between])
+
+
+def test_partitions_that_had_other_events_are_not_swapped_while_their_replays_end_at_different_positions() -> None:
+    short, long = (Replay(Reset("catalog", 0), until) for until in (12, 15))
+    assert resequenced(Halves([9, 9], [long, long]), []).limit() == 9
+    over = Replay(Reset("catalog", 0), 9)
+    assert resequenced(Halves([9, 9], [None, over]), []).limit() == 9
+    for replays in ([short, long], [None, long]):
+        with pytest.raises(BusyError, match="sequenced in another way now"):
+            resequenced(Halves([9, 9], replays), [])
