@@ -169,6 +169,9 @@ class Resets:
             return ResetResult(reset, head, foreseen, running, dry_run=True, omitted_after=omitted_after)
         partitions = partitions_of(tracker, group)
         with self._pausing.paused(group.name, timeout) as running:
+            if target.to == "head":  # nodes have handled more events until they released the group
+                head = position = source.head()
+                reset, fingerprint = replace(reset, position=position), source.fingerprint(position)
             reset, omitted_after = _of_this_log(tracker, source, reset), _omitted_after(tracker, reset)
             new = self._never_handled(tracker, reset)
             opening = tracker.resetting(reset, partitions, fingerprint=fingerprint, never_handled=new)

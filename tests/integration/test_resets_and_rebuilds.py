@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -19,7 +20,7 @@ from opencqrs_py.adapters.sql.shadows import Shadows
 from opencqrs_py.adapters.sql.shadows_mariadb import MariaDbShadows
 from opencqrs_py.adapters.sql.shadows_postgresql import PostgresqlShadows
 from opencqrs_py.adapters.sql.shadows_sqlite import SqliteShadows
-from opencqrs_py.assembly.resets import ResetTarget
+from opencqrs_py.assembly.resets import Pausing, ResetTarget
 from opencqrs_py.errors import EventStoreError, RebuildError, RebuildUnderWayError, ResetError, WaitTimedOutError
 
 GROUP = "event-handling.groups.catalog"
@@ -273,6 +274,41 @@ def test_events_that_waited_in_the_inbox_are_new_after_a_reset_that_sequences_th
     world.run(**RESEQUENCED)
     assert Counter(position for position, _ in module.mailed) == Counter(range(1, 6))
     assert sum(world.lent().values()) == 5
+
+
+class FinishingFirst:
+    """Has a group handle more events while it is asked to release its partitions."""
+
+    def __init__(self, world: World, pausing: Pausing) -> None:
+        self._world = world
+        self._pausing = pausing
+        self.runs = pausing.runs
+
+    @contextmanager
+    def paused(self, group: str, timeout: float) -> Iterator[bool]:
+        self._world.add(2, start=7)
+        self._world.run()
+        with self._pausing.paused(group, timeout) as running:
+            yield running
+
+
+@NOT_IN_SQL
+def test_a_reset_to_the_head_handles_nothing_again_that_was_handled_before_the_group_was_released(
+    world: World, make_module: Callable[[str], ModuleType], caplog: pytest.LogCaptureFixture
+) -> None:
+    world.module = make_module(WITHOUT_MAIL.replace("DELETE FROM lent", "DELETE FROM lent WHERE n < 0"))
+    caplog.set_level("INFO", "opencqrs.control")
+    world.add(7)
+    world.run()
+    with world.application() as application:
+        resets = application.resets
+        resets._pausing = FinishingFirst(world, resets._pausing)
+        result = resets.reset("catalog", ResetTarget(to="head"))
+    assert (result.reset.position, result.head, result.until, result.omitted_after) == (9, 9, 0, None)
+    assert "group catalog was reset to position 9 by" in caplog.text
+    world.add(5, start=9)
+    world.run()
+    assert world.lent() == every_book(2)
 
 
 @NOT_IN_SQL
