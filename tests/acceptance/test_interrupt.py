@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 
 import pytest
 from support.engines import ENGINES
+from support.sqlite import rows_of
 
 SLOW_HANDLERS = """
 import time
@@ -64,6 +66,37 @@ def test_sigterm_ends_with_the_code_that_is_set_for_it(project):
             process.kill()
     assert process.returncode == 0
     assert b"stopped; each partition continues from here:" in err
+
+
+def test_an_interrupted_import_says_so_in_one_line_and_can_be_typed_again(project):
+    lines = [
+        json.dumps({"specversion": "1.0", "id": str(n), "source": "s", "type": "t", "subject": "/a", "data": {}}) + "\n"
+        for n in range(30_000)
+    ]
+    project.write("events.ndjson", lines[0])
+    assert project.opencqrs("events", "import", "events.ndjson").code == 0
+    with subprocess.Popen(
+        project.command("events", "import", "-"),
+        cwd=project.folder,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdin is not None
+            process.stdin.writelines(lines)
+            process.stdin.flush()  # a pipe holds a few hundred of them, so the others are in its transaction
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=300)
+        finally:
+            process.kill()
+    assert (process.returncode, out, err) == (130, "", "interrupted\n")
+    project.write("events.ndjson", "".join(lines))
+    assert project.opencqrs("events", "import", "events.ndjson").code == 0
+    assert rows_of(project.folder / "events.db", "SELECT count(*), max(position) FROM opencqrs_events") == [
+        (30_000,) * 2
+    ]
 
 
 HANGING = """
