@@ -68,6 +68,27 @@ def test_sigterm_ends_with_the_code_that_is_set_for_it(project):
     assert b"stopped; each partition continues from here:" in err
 
 
+def test_an_interrupt_while_spark_starts_is_one_line_and_leaves_no_process(project):
+    project.write_events(20)
+    project.opencqrs("events", "import", "events.ndjson")
+    command = project.command("run", "--set", "event-handling.standard.processing.engine=spark")
+    with subprocess.Popen(
+        command, cwd=project.folder, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        try:
+            assert process.stderr is not None
+            while "starting Spark" not in (line := process.stderr.readline()):
+                assert line
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=300)  # its end needs that no process holds the pipe
+        finally:
+            process.kill()
+    assert process.returncode == 130
+    assert err.splitlines()[-1] in {"interrupted", "stopped; each partition continues from here:"}
+    assert "Traceback" not in err
+    assert "py4j" not in err
+
+
 def test_an_interrupted_import_says_so_in_one_line_and_can_be_typed_again(project):
     lines = [
         json.dumps({"specversion": "1.0", "id": str(n), "source": "s", "type": "t", "subject": "/a", "data": {}}) + "\n"
