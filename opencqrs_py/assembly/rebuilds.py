@@ -41,6 +41,10 @@ _SHARED = (
 _LACKING = (
     "group %s: the old tables lack %s, as they are put back without what was changed since the swap: add it again"
 )
+_TRIGGERS = (
+    "group %s: the old tables come back without %s, which only the live ones have: if it was added by hand since the "
+    "swap, add it again"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +257,8 @@ class Rebuilds:
             _log.warning(_SHARED, group.name, listed(shared))
         if lacking := shadows.lacking(known, built, "old"):
             _log.warning(_LACKING, group.name, listed(lacking))
+        if lacking := shadows.triggers_lacking(known, built, "old"):
+            _log.warning(_TRIGGERS, group.name, listed(lacking))
         with self._renewed(group.name) as running:
             swapped = shadows.undo(group.name, timeout, self._fills(group, shadows))
         text = "the old tables of group %s were put back by %s: they are those up to position %d"

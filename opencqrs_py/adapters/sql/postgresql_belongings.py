@@ -79,12 +79,12 @@ class Kept:
     publications: tuple[str, ...]
 
 
-def taken_from(connection: Connection, one: Relation) -> Kept:
-    """Return what a table has that another one is to take over."""
+def taken_from(connection: Connection, one: Relation, *, with_triggers: bool = True) -> Kept:
+    """Return what a table has that another one is to take over; no triggers for one that comes back with its own."""
     number = one.number
     owner, identity = connection.exec_driver_sql(_KEPT_OF, (number,)).one()
     sequences = {column: _access(connection, each) for column, each, _ in _owned(connection, number)}
-    found = connection.exec_driver_sql(_TRIGGERS, (number,)).all()
+    found = connection.exec_driver_sql(_TRIGGERS, (number,)).all() if with_triggers else ()
     triggers = {name: definition for name, definition, _, is_copy in found if not is_copy}
     firing = {row[0]: row[2] for row in found}
     publications = tuple(connection.exec_driver_sql(_PUBLICATIONS, (number,)).scalars())

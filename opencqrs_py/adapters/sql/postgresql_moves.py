@@ -55,6 +55,8 @@ def exchange(
     source: str,
     target: str,
     gone: Sequence[ShadowTable] = (),
+    *,
+    with_triggers: bool = True,
 ) -> None:
     """Move what a schema has to ``target``, and what ``source`` has there; the new takes over what was granted.
 
@@ -65,6 +67,7 @@ def exchange(
         source: Schema of the new.
         target: Schema for the old.
         gone: What else leaves.
+        with_triggers: Whether the new takes over triggers, too, and when they fire.
     """
     numbers = {each.name: each for each in relations(connection, live)}
     specials = [{(e.kind, e.name): e for e in specials_of(connection, place)} for place in (live, source)]
@@ -76,7 +79,7 @@ def exchange(
             _move_special(connection, special, target)
         elif each.kind not in SPECIALS and each.name in numbers:
             there = numbers[each.name]
-            taken[each.name] = taken_from(connection, there)
+            taken[each.name] = taken_from(connection, there, with_triggers=with_triggers)
             _move(connection, there.kind, each.name, live, target)
     for each in moved:
         if (special := specials[1].get((each.kind, each.name))) is not None:

@@ -264,17 +264,26 @@ class Shadows(ABC):
         there = {table for table, *_ in others}
         return sorted(name for key, name in live.items() if key not in others and key[0] in there)
 
-    def triggers_lacking(self, record: RebuildRecord, tables: Collection[str]) -> list[str]:
-        """Return the triggers that fire on live tables, and which those of the shadow do not have."""
-        with self._reading_place(record) as connection:
-            new = self._triggers(connection, tables)
+    def triggers_lacking(self, record: RebuildRecord, tables: Collection[str], kind: str = "shadow") -> list[str]:
+        """Return the triggers that fire on live tables, and which those of another place do not have.
+
+        Args:
+            record: The rebuild.
+            tables: Their names; those that only the live place has are left out.
+            kind: Where the others are: in the ``shadow``, or in the place of the ``old`` ones.
+        """
+        if not self.exists(record.group, kind):
+            return []
+        with self._reading_place(replace(record, shared=()), kind) as connection:
+            tables = [*filter(inspect(connection).has_table, tables)]
+            others = self._triggers(connection, tables)
         with self._database.reading() as connection:
             live = self._triggers(connection, tables)
         return sorted(
             f"trigger {name} of {table}"
             for table, triggers in live.items()
             for name, trigger in triggers.items()
-            if trigger.fires and name not in new[table]
+            if trigger.fires and name not in others[table]
         )
 
     @contextmanager

@@ -271,7 +271,7 @@ class PostgresqlShadows(Shadows):
             began = self._lock(connection, [name for kind, name in built if name in live and kind == "table"])
             self._require_empty(connection, before, fills)
             gone = [ShadowTable(name, kind, Fate.SWAPPED) for kind, name in built]
-            exchange(connection, self._live_place, back, old, shadow, gone)
+            exchange(connection, self._live_place, back, old, shadow, gone, with_triggers=False)
             position = rows.replace(f"{quoted(old)}.", self._ours)
             self._write(connection, self._undone_record(before, self._records.find(connection, group)))
             self._notify(connection)

@@ -202,7 +202,7 @@ class SqliteShadows(Shadows):
                 before = replace(before, filled=self._left_filled(connection, swap, moved))
                 self._keep(old, group, [each.name for each in moved if each.fate is Fate.SWAPPED])
                 began = time.monotonic()
-                _exchange(connection, [each.name for each in moved], [each.name for each in moved])
+                _exchange(connection, [each.name for each in moved], [each.name for each in moved], keep=True)
                 position = rows.replace(f"{_OTHER}.", "", keep_replays=True)
                 self._records.write(connection, built_record(known, swap), self._records.find(connection, group))
                 names = tuple(f"{each.kind}:{each.name}" for each in moved)
@@ -225,7 +225,7 @@ class SqliteShadows(Shadows):
                 back = _objects(connection, f"{_OTHER}.", ("table", "view"))
                 began = time.monotonic()
                 gone = [name.partition(":")[2] for name in before.relations]
-                _exchange(connection, [name for _, name, _ in back], gone)
+                _exchange(connection, [name for _, name, _ in back], gone, keep=False)
                 position = rows.replace(f"{_OTHER}.", "")
                 self._write(connection, self._undone_record(before, self._records.find(connection, group)))
                 _check_references(connection, group, enforced=enforced)
@@ -334,13 +334,13 @@ def _detach(connection: Connection) -> None:
         driver.execute(f"DETACH DATABASE {_OTHER}")
 
 
-def _exchange(connection: Connection, coming: Sequence[str], leaving: Sequence[str]) -> None:
-    """Replace live tables and views by those of the other file; triggers that only the live ones have are kept."""
+def _exchange(connection: Connection, coming: Sequence[str], leaving: Sequence[str], *, keep: bool) -> None:
+    """Replace live tables and views by those of the other file; ``keep`` triggers that only the live ones have."""
     driver = _driver(connection)
     kept = [
         (name, sql)
         for kind, name, table, sql in driver.execute(_MASTER.format("main.")).fetchall()
-        if kind == "trigger" and _is_among(table, leaving) and _is_among(table, coming)
+        if keep and kind == "trigger" and _is_among(table, leaving) and _is_among(table, coming)
     ]
     kinds = {name: kind for kind, name, _ in _objects(driver, "main.", ("table", "view"))}
     for name in sorted(filter(lambda each: _is_among(each, leaving), kinds), key=lambda each: kinds[each] != "view"):
