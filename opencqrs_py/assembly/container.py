@@ -49,6 +49,7 @@ from opencqrs_py.assembly.reading import (
     EventsRule,
     event_types_for,
     interceptors_for,
+    mapped_types_of,
     reading_for,
     schedule_rule_of,
     sequencing_of,
@@ -101,6 +102,7 @@ class GroupContainer(containers.DeclarativeContainer):
     dispatcher = providers.ThreadSafeSingleton(
         make_dispatcher, handlers, event_types, reading, interceptors, sequencing
     )
+    mapped_types = providers.ThreadSafeSingleton(mapped_types_of, events, dispatcher)
     code = providers.ThreadSafeSingleton(
         group_code, settings, discovered, handlers, dispatcher, event_types, sequencing, code_reader
     )

@@ -18,6 +18,7 @@ from opencqrs_py.model.choices import BatchOrder
 from opencqrs_py.model.handler import event_type_of
 from opencqrs_py.processing.batches import OrderingKey, ScheduleRule
 from opencqrs_py.processing.definitions import place_of
+from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.event_types import EventTypes
 from opencqrs_py.processing.filters import EventFilter
 from opencqrs_py.processing.interception import Interceptors
@@ -55,6 +56,11 @@ class EventsRule:
     types: tuple[tuple[str, str], ...] = ()
     type_resolver_ref: str | None = None
 
+    @property
+    def format(self) -> DataFormat:
+        """The layout of the data."""
+        return DataFormat.ENVELOPE if self.enveloped else DataFormat.PLAIN
+
 
 PLAIN = EventsRule()
 """What is so without any setting."""
@@ -77,6 +83,12 @@ def event_types_for(rule: EventsRule, discovered: Discovered) -> EventTypes:
         resolver = discovered.injector.named(rule.type_resolver_ref, "events.type-resolver-ref")
     mapped = {name: _imported(name, path) for name, path in rule.types}
     return EventTypes(discovered.event_classes, mapped, resolver)
+
+
+def mapped_types_of(rule: EventsRule, dispatcher: Dispatcher) -> str:
+    """Return the entries of ``events.types`` by which a group's handlers get events, as a text."""
+    taken = sorted(each for each in rule.types if dispatcher.takes(each[0], _imported(*each)))
+    return f"{{{', '.join(f'{name}: {path}' for name, path in taken)}}}"
 
 
 def reading_for(rule: EventsRule, discovered: Discovered) -> Reading:

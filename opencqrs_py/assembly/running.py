@@ -13,7 +13,7 @@ from opencqrs_py.assembly.conditions import no_inbox, waits
 from opencqrs_py.assembly.container import ApplicationContainer, GroupContainer, GroupRecipe
 from opencqrs_py.assembly.loaded_code import NO_CODE, loaded_code
 from opencqrs_py.assembly.packages import Registry
-from opencqrs_py.config import DataFormat, DriverHandles, EffectiveGroup
+from opencqrs_py.config import DriverHandles, EffectiveGroup
 from opencqrs_py.config import Engine as EngineName
 from opencqrs_py.config.choices import ENGINES, LiveDuringRebuild, Mode
 from opencqrs_py.config.value_types import AGO, parse_duration
@@ -98,7 +98,8 @@ def record_rule(settings: EffectiveGroup, group: GroupContainer, container: Appl
         selection=(
             ("fetch.subject", settings.fetch.subject),
             ("fetch.recursive", str(settings.fetch.recursive).lower()),
-            ("events.format", (DataFormat.ENVELOPE if group.events().enveloped else DataFormat.PLAIN).value),
+            ("events.format", group.events().format.value),
+            ("events.types", group.mapped_types()),
         ),
         can_rebuild=settings.processing.mode is not Mode.SCHEDULED
         and all(each.participant is None for each in handlers),

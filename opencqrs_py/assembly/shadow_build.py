@@ -269,7 +269,10 @@ class ShadowBuild:
         return {
             "fetch.subject": group.fetch.subject,
             "fetch.recursive": str(group.fetch.recursive),
+            "events.format": self._parts.events().format.value,
+            "events.types": self._parts.mapped_types(),
             "rebuild.run-all-handlers": str(group.rebuild.run_all_handlers),
+            "rebuild.tables": ", ".join(sorted(group.rebuild.tables)),
             _STARTS: starts_fingerprint(group.name, starts, self._container.code_reader()),
             _SEQUENCING: self.code.sequencing,
             _BEGINNING: str(self._beginning(live)),

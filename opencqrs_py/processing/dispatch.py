@@ -256,6 +256,12 @@ class Dispatcher:
         """Return whether a handler wants events of a type, as read."""
         return bool(self._plan(event_type).steps)
 
+    def takes(self, event_type: str, cls: type) -> bool:
+        """Return whether a handler that wants events of a type takes objects of a class, or what it may yield."""
+        steps = self._plan(event_type).steps
+        asked = {plain(each) for step in steps for each in step.target.bound.signature.event_classes}
+        return any(is_a(cls, each) or may_yield(cls, each) for each in asked - {*ANYTHING})
+
     def places(self, event: Event) -> list[str]:
         """Return ``file:line (name)`` of the handlers to which a stored event may lead."""
         if self._reading.plain_for(event.type):

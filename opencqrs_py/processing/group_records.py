@@ -191,11 +191,15 @@ class RecordRule:
 
     def _selected(self, record: GroupRecord, position: int | None, warnings: dict[Warned, str]) -> GroupRecord:
         """Return the record with the selection of the settings, which may change at a position."""
-        known, now = record.selection, self.selection
-        if not now or (known is not None and known.settings == now):
+        now = self.selection
+        if not now:
             return record
-        if known is None or position is None:
-            return replace(record, selection=RecordedSelection(now))
+        if record.selection is None or position is None:
+            same = record.selection is not None and record.selection.settings == now
+            return record if same else replace(record, selection=RecordedSelection(now))
+        known = record.selection.completed(now)
+        if known.settings == now:
+            return replace(record, selection=known)
         changed = known.changed(now, position)
         if changed.since is not None:
             warnings[Warned.SELECTION] = selected_since(self.group, changed, can_rebuild=self.can_rebuild)

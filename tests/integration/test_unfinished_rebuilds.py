@@ -18,6 +18,7 @@ from opencqrs_py.adapters.sql.shadows_postgresql import PostgresqlShadows
 from opencqrs_py.adapters.sql.shadows_sqlite import SqliteShadows
 from opencqrs_py.adapters.sql.staging import STAGES
 from opencqrs_py.errors import RebuildError
+from opencqrs_py.model.cloudevents import parse_event
 
 GROUP = "event-handling.groups.catalog"
 SERVERS = KINDS[1:]
@@ -98,6 +99,84 @@ def test_other_events_that_the_group_gets_begin_it_again(
     assert world.lent() == {f"/books/{number}": RIGHT for number in range(7)}
 
 
+MAPPED = """
+from dataclasses import dataclass
+from opencqrs_py import Event, event_handling, on_start
+from sqlalchemy import Connection, text
+
+@dataclass(frozen=True)
+class Lent:
+    isbn: str = "none"
+
+@dataclass(frozen=True)
+class Fined:
+    pass
+
+@on_start("catalog")
+def tables(connection: Connection) -> None:
+    connection.execute(text("CREATE TABLE IF NOT EXISTS loan (position INTEGER, isbn VARCHAR(20))"))
+
+@event_handling("catalog")
+def lend(event: Lent, raw: Event, connection: Connection) -> None:
+    connection.execute(text("INSERT INTO loan VALUES (:p, :isbn)"), {"p": raw.position, "isbn": event.isbn})
+"""
+LENT = (
+    '{"id": "%d", "source": "s", "type": "%s", "subject": "/b/%d", "data": {"metadata": {}, "payload": {"isbn": "a"}}}'
+)
+
+
+@pytest.fixture
+def mapped(world: World, make_module: Callable[[str], ModuleType]) -> World:
+    """A group that takes events of a class, for which one type stands; the log has events of another one, too."""
+    world.module = make_module(MAPPED)
+    world.settings |= {"events.format": "envelope", "events.types.lent": f"{world.module.__name__}:Lent"}
+    with world.application() as application:
+        application.event_store.append(
+            parse_event(LENT % (number, "sold" if number % 2 else "lent", number)) for number in range(10)
+        )
+    return world
+
+
+@NOT_IN_SQL
+@pytest.mark.parametrize("setting", ["events.format", "events.types"])
+def test_events_that_are_read_in_another_way_begin_it_again(
+    mapped: World, caplog: pytest.LogCaptureFixture, setting: str
+) -> None:
+    assert mapped.module is not None
+    sold = {"events.types.sold": f"{mapped.module.__name__}:Lent"}
+    before = sold | {"events.format": "plain"} if setting == "events.format" else {}
+    with mapped.application(**before) as application:
+        assert not application.run(until_caught_up=True).failed
+        application.rebuilds.compare("catalog")
+    complete(mapped, **sold)
+    assert f"group catalog: {setting} changed since the rebuild began, so it begins again" in caplog.text
+    assert sorted(mapped.send("SELECT position, isbn FROM loan")) == [(n, "a") for n in range(1, 11)]
+
+
+@NOT_IN_SQL
+def test_a_class_that_no_handler_of_the_group_takes_lets_it_continue(
+    mapped: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert mapped.module is not None
+    mapped.run()
+    begin(mapped)
+    other = {"events.types.fined": f"{mapped.module.__name__}:Fined"}
+    complete(mapped, **other)
+    mapped.run(**other)
+    assert "begins again" not in caplog.text
+    assert "selects other events" not in caplog.text
+
+
+@NOT_IN_SQL
+def test_a_start_warns_of_types_that_the_group_has_passed_over(mapped: World, caplog: pytest.LogCaptureFixture) -> None:
+    assert mapped.module is not None
+    mapped.run()
+    name = f"{mapped.module.__name__}:Lent"
+    mapped.run(**{"events.types.sold": name})
+    said = f"events.types was {{lent: {name}}} and is {{lent: {name}, sold: {name}}}"
+    assert f"group 'catalog' selects other events since position 10: {said}" in caplog.text
+
+
 @NOT_IN_SQL
 def test_handlers_that_are_no_longer_left_out_begin_it_again(filled: World) -> None:
     module: Any = filled.module
@@ -153,6 +232,18 @@ def migrated_beside_ours(world: World, make_module: Callable[[str], ModuleType])
 
 
 MIGRATION = "ALTER TABLE loan ADD COLUMN note VARCHAR(9) DEFAULT 'x'"
+
+
+@NOT_IN_SQL
+def test_a_table_that_settings_no_longer_name_begins_it_again(
+    migrated: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    migrated.send("CREATE TABLE other (n INTEGER)")
+    migrated.settings[f"{GROUP}.rebuild.tables"] = "loan, other"
+    begin(migrated)
+    migrated.settings[f"{GROUP}.rebuild.tables"] = "loan"
+    complete(migrated)
+    assert "group catalog: rebuild.tables changed since the rebuild began, so it begins again" in caplog.text
 
 
 def test_a_column_that_a_migration_has_added_begins_it_again(migrated: World, caplog: pytest.LogCaptureFixture) -> None:
