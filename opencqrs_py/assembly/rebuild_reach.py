@@ -39,7 +39,7 @@ class Reach:
         live: Where the progress of the live group is.
         rebuilt: Where that of the rebuild is.
         hasten: Has the rebuild store its progress without delay.
-        following: How far the rebuild may read, if handlers are left out of it.
+        following: How far the rebuild may read, if it must not overtake the live group.
         positions_of: Returns the positions of a partition's events after a position, up to another one.
         writes_once: Whether a handler that a replay leaves out writes to the tables.
         resequenced: Whether the live partitions have other events than those of the rebuild.

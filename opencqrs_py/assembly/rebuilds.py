@@ -218,23 +218,24 @@ class Rebuilds:
         examples: int = _EXAMPLES,
         watcher: OnProgress = _unwatched,
     ) -> Comparison:
-        """Build the group again up to the head, and return which rows differ from the live ones. Nothing is swapped.
+        """Build the group again up to where it is, and return which rows differ from the live ones. Nothing is swapped.
 
         Both are compared where they have handled the same events. If there is no such moment within the time, as events
-        come in without a pause, the result says so. Args and errors are those of ``rebuild``.
+        come in without a pause, or live partitions stand still at different positions, the result says so. Args and
+        errors are those of ``rebuild``.
         """
         group, shadows = self._chosen(name)
-        with self._build(group, shadows).filled(watcher) as filled:
+        with self._build(group, shadows).filled(watcher, follows=True) as filled:
             until = time.monotonic() + timeout
             while True:
-                filled.reach.target(self._container.event_store().head())
-                filled.reach.hasten()
                 with shadows.explained(group.name, filled.record):
                     found = shadows.compare(group.name, examples)
                     shadows.require_current(group.name, filled.record)
                 if found.exact or time.monotonic() >= until:
                     return found
-                time.sleep(_PAUSE)
+                filled.reach.target(self._container.event_store().head())
+                filled.reach.hasten()
+                time.sleep(_PAUSE)  # for the rebuild to get there
 
     def undo(self, name: str, *, timeout: float = DEFAULT_TIMEOUT) -> RebuildResult:
         """Put the tables back that a swap has kept, with their progress, from which the group then continues.

@@ -143,8 +143,12 @@ class ShadowBuild:
         return tuple(one.handler.place for one in bound if not one.signature.transactional)
 
     @contextmanager
-    def filled(self, watcher: OnProgress) -> Iterator[FilledShadow]:
+    def filled(self, watcher: OnProgress, *, follows: bool = False) -> Iterator[FilledShadow]:
         """Fill the shadow until it is near the head; that continues until the end of the block.
+
+        Args:
+            watcher: Is shown how far it is.
+            follows: Whether it goes as far as the live group only, as it also does if handlers are left out.
 
         Raises:
             RebuildError: OCQ-630, if the group cannot be rebuilt beside itself, or another process ends the rebuild
@@ -158,7 +162,7 @@ class ShadowBuild:
         record = self._opened(live)
         with self._run(record, live) as run:
             self._prepare(run, record)
-            pace, reach = self._paced(run, live), self._reach(run)
+            pace, reach = self._paced(run, live), self._reach(run, follows=follows)
             run.start()
             try:
                 with shadows.explained(name, record):
@@ -364,11 +368,11 @@ class ShadowBuild:
         run.limit(pace)
         return pace
 
-    def _reach(self, run: ShadowRun) -> Reach:
-        """Return how far it is; a run that leaves handlers out follows the live group from now on."""
+    def _reach(self, run: ShadowRun, *, follows: bool) -> Reach:
+        """Return how far it is; a run that ``follows`` the live group, or leaves handlers out, does so from now on."""
         parts, name = self._parts, self._group.name
         following = None
-        if self.left_out() or self._calls_after_commits():
+        if follows or self.left_out() or self._calls_after_commits():
             following = Following(0)
             run.limit(following)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from opencqrs_py.adapters.sql.shadows import Comparison
     from opencqrs_py.assembly.rebuilds import RebuildPlan, RebuildResult, Rebuilds
     from opencqrs_py.assembly.shadow_build import RebuildProgress
+    from opencqrs_py.model.partition import Partition
     from opencqrs_py.model.rebuild import ShadowTable
 
 
@@ -210,14 +211,17 @@ def _comparison_as_json(name: str, found: Comparison) -> dict[str, Any]:
     }
 
 
+def _positions(known: Mapping[Partition, int]) -> str:
+    least, most = min(known.values(), default=0), max(known.values(), default=0)
+    return f"position {least:,}" if least == most else f"positions {least:,} to {most:,}"
+
+
 def _comparison_lines(name: str, found: Comparison) -> list[str]:
-    positions = f"{min(found.live.values(), default=0):,}"
-    lines = [f"{name}: live and rebuilt tables compared at position {positions}; nothing is swapped"]
+    live, rebuilt = _positions(found.live), _positions(found.shadow)
+    lines = [f"{name}: live and rebuilt tables compared at {live}; nothing is swapped"]
     if not found.exact:
-        rebuilt = f"{min(found.shadow.values(), default=0):,}"
-        lines = [
-            f"{name}: events come in without a pause, so live tables are at {positions}, rebuilt ones at {rebuilt}"
-        ]
+        what = f"live tables are at {live}, rebuilt ones at {rebuilt}, so rows of the events between differ"
+        lines = [f"{name}: {what}; nothing is swapped"]
     for one in found.differences:
         rows = f"{one.table}: {one.live:,} rows live, {one.shadow:,} rebuilt"
         only = f"{one.missing:,} live only, {one.added:,} rebuilt only" if one.differs else "no row differs"

@@ -261,6 +261,17 @@ def test_a_comparison_shows_the_rows_that_differ_and_swaps_nothing(world: World)
         assert world.lent()["/books/3"] == RIGHT
 
 
+def test_a_comparison_is_made_where_a_live_group_stands_still(world: World) -> None:
+    world.add(7, start=98)
+    with world.application(**{ALL_HANDLERS: True}) as application:
+        found = application.rebuilds.compare("catalog", timeout=0)
+        assert (found.exact, {*found.shadow.values()}) == (True, {98})
+        (lent,) = found.differences
+        assert (lent.missing, lent.added) == (1, 1)
+        assert application.rebuilds.rebuild("catalog").position == 105  # it continues
+    assert world.lent() == {f"/books/{n}": RIGHT + 1 for n in range(7)}
+
+
 NOTES = "CREATE TABLE IF NOT EXISTS notes (position INTEGER, note {})"
 
 
@@ -417,7 +428,7 @@ def test_a_rebuild_that_continues_is_limited_from_where_it_is(world: World, monk
     world.add(21, start=98)
     paces = Paces(monkeypatch)
     with world.application(**{LIMIT: 40, ALL_HANDLERS: True}) as application:
-        assert application.rebuilds.compare("catalog", timeout=0).exact is False  # nobody runs the live group
+        assert application.rebuilds.rebuild("catalog").position == 119
     assert all(98 <= position <= 98 + 40 * seconds for seconds, position in paces.seen)
     assert paces.lifted_at == [119]
 

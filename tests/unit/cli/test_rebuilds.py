@@ -34,3 +34,23 @@ def test_a_comparison_names_the_tables_that_it_leaves_out() -> None:
         "  not made by @on_start of the group, so a swap leaves them as they are: loans_old, readers",
     ]
     assert _comparison_as_json("catalog", found)["not_made"] == ("loans_old", "readers")
+
+
+FIRST, SECOND = Partition(2, 0), Partition(2, 1)
+
+
+@pytest.mark.parametrize(
+    ("live", "said"),
+    [
+        ({FIRST: 1000, SECOND: 1000}, "live tables are at position 1,000"),
+        ({FIRST: 1000, SECOND: 98}, "live tables are at positions 98 to 1,000"),
+    ],
+    ids=["together", "apart"],
+)
+def test_a_comparison_at_different_positions_says_that_rows_differ_for_that(
+    live: dict[Partition, int], said: str
+) -> None:
+    (line,) = _comparison_lines("catalog", Comparison(live, {FIRST: 98, SECOND: 98}, ()))
+    assert line == (
+        f"catalog: {said}, rebuilt ones at position 98, so rows of the events between differ; nothing is swapped"
+    )
