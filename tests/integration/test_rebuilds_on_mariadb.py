@@ -112,6 +112,19 @@ def test_names_may_have_percent_signs_and_quotes(empty: World, make_module: Call
     assert count(world, "`5%d`") == 17
 
 
+def test_a_table_may_be_named_like_another_database(empty: World, make_module: Callable[[str], ModuleType]) -> None:
+    of(
+        empty,
+        make_module,
+        "CREATE TABLE IF NOT EXISTS mysql (id INTEGER PRIMARY KEY, n INTEGER NOT NULL)",
+        "INSERT INTO mysql VALUES (1, 1) ON DUPLICATE KEY UPDATE n = mysql.n + 1;"
+        "UPDATE mysql SET n=(mysql.n + 1) WHERE mysql.id = 1;DELETE FROM mysql WHERE mysql.id = 2",
+    )
+    empty.send("UPDATE mysql SET n = 0")
+    rebuild(empty)
+    assert empty.send("SELECT n FROM mysql") == [(40,)]
+
+
 def test_a_view_keeps_whose_privileges_it_uses_and_what_may_be_written_through_it(
     empty: World, make_module: Callable[[str], ModuleType]
 ) -> None:

@@ -175,6 +175,14 @@ _COMMENTS = re.compile(
 )
 _AFTER_TARGETS = re.compile(r"\b(?:SET|WHERE|SELECT|VALUES?)\b", re.IGNORECASE)
 _TARGET_WITH_MORE = re.compile(r"[\w`]+")
+# What a statement may write to is before that word; after it, a name before a dot may be a table's.
+_TARGETS = re.compile(
+    r"\s*(?:UPDATE\b.*?(?<!`)\bSET|DELETE\b.*?(?<!`)\bWHERE|(?:INSERT|REPLACE)\b.*?(?<!`)\b(?:SET|SELECT|VALUES?))"
+    r"\b(?!`)",
+    re.IGNORECASE | re.DOTALL,
+)
+_BEFORE_NO_COLUMN = re.compile(r"\b(?:FROM|JOIN|FOR|(?:NEXTVAL|SETVAL|LASTVAL)\s*\()\s*\Z", re.IGNORECASE)
+_LONGEST_BEFORE = 40  # characters of that, with blanks
 _CALLED = re.compile(r"\s*(?:`(?:[^`]|``)+`|[\w$]+)\s*\(")
 
 
@@ -185,12 +193,33 @@ def _uncommented(statement: str) -> str:
     return _COMMENTS.sub(lambda found: found[1] or " ", statement)
 
 
+def _targets_of(statement: str) -> str:
+    """Return the part of a statement, without literals, in which its targets are; empty if it may not be all of it."""
+    found = _TARGETS.match(statement)
+    if found is None or found[0].count("(") != found[0].count(")") or ";" in statement.rstrip("; \n\t"):
+        return ""
+    return found[0]
+
+
+def _is_column(statement: str, found: re.Match[str], targets: str) -> bool:
+    """Return whether a name before a dot is that of a target or its alias, so that a column follows."""
+    alone = rf"(?<![\w`.])`?{re.escape(found[1])}`?(?![\w`]|\s*\.)"
+    before = statement[max(0, found.start() - _LONGEST_BEFORE) : found.start()]
+    return (
+        found.start() >= len(targets)
+        and re.search(alone, targets, re.IGNORECASE) is not None
+        and not _CALLED.match(statement, found.end())
+        and not _BEFORE_NO_COLUMN.search(before)
+    )
+
+
 class MariaDbGuard(ShadowGuard):
     """Checks the text of each statement, since the server does not show what a transaction has written.
 
     Another database is reached by its name before a dot only. So a statement that writes, and names one, is refused,
-    even if it only reads there; so is one that reads and calls a routine of another database, as the routine may write;
-    and so is one whose text is elsewhere, or a compound one.
+    even if it only reads there, unless that is the name of a table that it writes to, before a column. So is one that
+    reads and calls a routine of another database, as the routine may write; and so is one whose text is elsewhere, or a
+    compound one.
 
     Args:
         database: The shadow.
@@ -213,8 +242,10 @@ class MariaDbGuard(ShadowGuard):
         others, bare = self._names_of_others(), statement
         if others.search(statement):
             bare = _LITERALS.sub("''", statement)
-            if found := others.search(bare):
-                raise outside([f"database {found[1]}"])
+            targets = _targets_of(bare)
+            for found in others.finditer(bare):
+                if not _is_column(bare, found, targets):
+                    raise outside([f"database {found[1]}"])
         if not of_handler:
             return
         target = _TARGET.match(bare)

@@ -30,6 +30,20 @@ OUTSIDE = (
     "SET @noted = live.noted(1)",
     "SET STATEMENT max_statement_time = 9 FOR INSERT INTO live.notes VALUES (1)",
     "WITH old AS (SELECT 1)\nDELETE FROM live.notes",
+    "WITH live AS (SELECT 1) DELETE FROM live.notes",
+    "UPDATE live, live.notes SET live.notes.n = 1",
+    "UPDATE live, `set`, live.notes SET live.notes.n = 1",
+    "UPDATE live, value, live.notes SET live.notes.n = 1",
+    "UPDATE live, (SELECT CAST(1 AS CHAR CHARACTER SET utf8) AS n) AS one, live.notes SET live.notes.n = 1",
+    "UPDATE loan SET live.n = 1",
+    "UPDATE live SET n = live.noted (live.n)",
+    "UPDATE live SET n = live.n; UPDATE live.notes SET n = 1",
+    "DELETE live.notes FROM loan AS live, live.notes WHERE live.id = 1",
+    "INSERT INTO live.notes (live) VALUES (1)",
+    "INSERT INTO live SELECT n FROM live.notes",
+    "INSERT INTO live VALUES (live.next_number())",
+    "INSERT INTO live VALUES (NEXTVAL(live.numbers))",
+    "INSERT INTO live VALUES (NEXT VALUE FOR live.numbers)",
 )
 INSIDE = {
     "INSERT INTO loan VALUES (1)": {"loan"},
@@ -41,6 +55,13 @@ INSIDE = {
     "SET @n = 1": set(),
     "BEGIN": set(),
     "SELECT * FROM live.notes FOR UPDATE": set(),
+    "UPDATE live SET n = live.n + 1 WHERE live.id = 1": {"live"},
+    "UPDATE `live` SET n=(`live`.n + 1) WHERE `live`.`id` = 1;": {"live"},
+    "UPDATE loan AS live SET live.n = 1": {"loan"},
+    "UPDATE loan, audit AS live SET live.n = loan.n": {"UPDATE", "loan", "audit", "AS", "live"},
+    "DELETE FROM live WHERE live.id = 1": {"live"},
+    "INSERT INTO live (n) VALUES (1) ON DUPLICATE KEY UPDATE n = live.n + 1": {"live"},
+    "INSERT INTO live SELECT live.n + 1 FROM live": {"live"},
 }
 
 
