@@ -77,10 +77,12 @@ class Snapshot:
         return found
 
     def wanted_of(self, key: GroupPartition, settings: EffectiveGroup) -> Wanted:
-        """Return what is wanted of a partition: by command, else by a live node, else by the settings."""
+        """Return what is wanted of a partition: by command, else by a live node, this process, or the settings."""
         is_said = key in self.view.wanted_partitions or key.group in self.view.wanted
         if is_said or self.able(key.group):
             return self.view.wanted_of(key)
+        if key in self.running:
+            return Wanted.STARTED
         return Wanted.STARTED if settings.life_cycle.auto_start else Wanted.STOPPED
 
     def able(self, group: str) -> list[str]:
@@ -269,7 +271,7 @@ class Overview:
             Standing(
                 group=settings.name,
                 partition=key.partition,
-                wanted=look.wanted_of(key, settings) is Wanted.STARTED,
+                wanted=look.wanted_of(key, settings) is Wanted.STARTED or (not led and _was_started(statuses.get(key))),
                 led=led,
                 status=statuses.get(key),
                 head=look.head,
@@ -344,6 +346,11 @@ def _beyond(status: PartitionStatus, head: int) -> PartitionStatus:
     )
     error = f"[OCQ-316] the event store ends at position {head}, before {before}: it is not the one that was read"
     return replace(status, error=error)
+
+
+def _was_started(status: PartitionStatus | None) -> bool:
+    """Return whether a process has started a partition and has not stopped it, as far as its progress shows."""
+    return status is not None and status.state in (*_OF_OWNERS, ProcessorState.FAILED)
 
 
 def _handled_beyond(status: PartitionStatus) -> int | None:

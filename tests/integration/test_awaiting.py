@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import Event as Signal
 from types import ModuleType
 
 import pytest
@@ -9,6 +10,7 @@ from support.engines import ENGINES
 from support.sqlite import rows_of
 
 from opencqrs_py import Application
+from opencqrs_py.assembly.overview import Overview
 from opencqrs_py.errors import NotReachedError
 from opencqrs_py.model.cloudevents import parse_event
 from opencqrs_py.testing import caught_up
@@ -89,6 +91,43 @@ def test_progress_in_memory_is_waited_for_in_the_process_that_runs_the_group(tmp
             application.await_position("seen")
         application.start()
         assert caught_up(application) == 1
+
+
+SLOW = """
+from opencqrs_py import event_handling
+
+MAY_END = []
+
+@event_handling("seen", types=["t"])
+def see(event: dict) -> None:
+    MAY_END[0].wait()
+"""
+
+
+@pytest.mark.parametrize("tracking", ["in_memory", "sql"])
+def test_a_group_that_was_started_by_name_is_waited_for_while_its_handler_works(
+    tmp_path, make_module, monkeypatch, tracking
+):
+    handlers, looked = make_module(SLOW), Signal()
+    handlers.MAY_END.append(looked)
+    standings = Overview.standings
+
+    def look(*given, **named):
+        try:
+            return standings(*given, **named)
+        finally:
+            looked.set()
+
+    monkeypatch.setattr(Overview, "standings", look)
+    on_request = settings("thread") | {
+        "event-handling.standard.progress.tracking": tracking,
+        "event-handling.standard.life-cycle.auto-start": False,
+    }
+    with Application(on_request, [handlers], tmp_path) as application:
+        application.start(["seen"])
+        add(application, "1")
+        assert caught_up(application, "seen") == 1
+        assert looked.is_set()
 
 
 def test_the_names_of_groups_are_needed(tmp_path, handlers):

@@ -13,7 +13,7 @@ from support.observers import Watching
 from support.sqlite import rows_of
 
 from opencqrs_py import Application
-from opencqrs_py.errors import AssemblyError, ProjectCodeError
+from opencqrs_py.errors import AssemblyError, NotReachedError, ProjectCodeError
 from opencqrs_py.model.cloudevents import parse_event
 from opencqrs_py.model.progress import ProcessorState
 
@@ -134,6 +134,25 @@ def test_events_are_handled_under_locks_that_only_the_driver_holds(request, make
     assert held == {*KEYS}
     assert project.HELD == {}
     assert {*project.CALLS.read_text().split()} == {str(os.getpid())}
+
+
+def test_a_group_that_was_started_by_name_and_has_failed_is_unhealthy_in_every_process(make):
+    life_cycle, standard = f"{GROUP}.life-cycle", "event-handling.standard"
+    settings = {
+        f"{life_cycle}.auto-start": False,
+        f"{life_cycle}.partitions": 1,
+        f"{standard}.retry.policy": "none",
+        f"{standard}.retry.on-exhausted": "stop",
+    }
+    first, second = make(**settings), make(**settings)
+    add_events(first, "poison")
+    first.start(["seen"])
+    wait_until(lambda: any(each.state is ProcessorState.FAILED for each in of(second)))
+    assert [each.health().groups[0].state for each in (first, second)] == ["failed", "failed"]
+    assert not second.health().healthy
+    for each in (first, second):
+        with pytest.raises(NotReachedError, match="it has failed at event poison"):
+            each.await_position("seen")
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -4,16 +4,27 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from opencqrs_py import Event
 from opencqrs_py.adapters.memory import InMemoryEventStore
-from opencqrs_py.assembly.overview import Snapshot, Waiting
+from opencqrs_py.assembly.overview import Overview, Snapshot, Waiting
 from opencqrs_py.assembly.rows import group_rows
 from opencqrs_py.assembly.status import GroupStatus, NodeLoad
-from opencqrs_py.config import EffectiveGroup
-from opencqrs_py.control.records import ControlView, GroupPartition, Lease, Node, NodeRecord, ProcessIdentity, TaskLoad
+from opencqrs_py.config import EffectiveGroup, LifeCycleSettings
+from opencqrs_py.control.records import (
+    ControlView,
+    GroupPartition,
+    Lease,
+    Node,
+    NodeRecord,
+    ProcessIdentity,
+    TaskLoad,
+    Wanted,
+)
 from opencqrs_py.model.checkpoint import CheckpointStatus
 from opencqrs_py.model.group_record import GroupRecord
 from opencqrs_py.model.inbox import InboxStatus
@@ -95,6 +106,43 @@ def test_a_partition_that_no_node_has_is_not_shown_as_it_was_left(state, node, s
     (status,) = look.statuses_of(EffectiveGroup("loans")).values()
     assert status.state is seen
     assert (status.next_attempt_at is None) is (seen is STOPPED and state is not STOPPED)
+
+
+LOANS_0 = GroupPartition("loans", Partition(1, 0))
+ON_REQUEST = EffectiveGroup("loans", life_cycle=LifeCycleSettings(auto_start=False))
+
+
+def is_wanted(look: Snapshot, *, led: bool = False) -> bool:
+    """Return whether the partition of a group that does not start by itself is wanted."""
+    decided = SimpleNamespace(choice="sql", provider="" if led else "locks")
+    part: Any = SimpleNamespace(tracking=lambda: SimpleNamespace(choice="sql", provider=""), controller=lambda: decided)
+    container: Any = None
+    overview = Overview([ON_REQUEST], {"loans": part}, container)
+    (standing,) = overview.standings(ON_REQUEST, look, InMemoryEventStore())
+    return standing.wanted
+
+
+@pytest.mark.parametrize("state", [STARTING, RUNNING, BACKING_OFF, WAITING, FAILED])
+def test_what_this_process_drives_is_wanted_though_it_does_not_start_by_itself(state):
+    own = {LOANS_0: PartitionStatus("loans", LOANS_0.partition, 3, state)}
+    assert is_wanted(Snapshot(9, own))
+    assert is_wanted(Snapshot(9, own), led=True)
+    stopped = ControlView(wanted={"loans": Wanted.STOPPED})
+    assert not is_wanted(Snapshot(9, own, view=stopped), led=True)
+
+
+@pytest.mark.parametrize(
+    ("state", "without_leases"),
+    [(STARTING, True), (RUNNING, True), (BACKING_OFF, True), (WAITING, True), (FAILED, True), (STOPPED, False)],
+)
+def test_what_another_process_drives_or_has_failed_in_is_wanted_without_leases(state, without_leases):
+    look = Snapshot(9, {}, {LOANS_0: PartitionStatus("loans", LOANS_0.partition, 3, state)})
+    assert is_wanted(look) is without_leases
+    assert not is_wanted(look, led=True)  # the control tables say who drives it
+
+
+def test_a_group_that_does_not_start_by_itself_is_not_wanted_before_its_first_start():
+    assert not is_wanted(Snapshot(9, {}))
 
 
 @pytest.mark.parametrize(
