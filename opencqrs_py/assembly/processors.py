@@ -31,7 +31,7 @@ from opencqrs_py.engines.job_parts import JobParts
 from opencqrs_py.engines.job_runner import JobRunner
 from opencqrs_py.engines.leading import Coordination, logger
 from opencqrs_py.engines.locking import LockCoordinator, LockedGroup
-from opencqrs_py.engines.runs import Engine, GroupRun, hasten, load_of
+from opencqrs_py.engines.runs import Engine, GroupRun, end_claims, hasten, load_of
 from opencqrs_py.model.progress import PartitionStatus, ProcessorState
 from opencqrs_py.processing.ports import EventSource, LockRegistry
 from opencqrs_py.processing.supervision import SupervisedPartition
@@ -191,6 +191,8 @@ class Processors:
     def stop(self, patience: float) -> None:
         """Finish the events in hand, for at most ``patience`` seconds per engine, and release everything."""
         self.stopping = True
+        for engine in self._engines:
+            end_claims(engine)  # a controller may be in one, which waits for as long as an outage lasts
         self._registered.stop()
         if self.jobs is not None:
             self.jobs.end()

@@ -52,6 +52,9 @@ class ProcessorHandle:
     def start(self) -> None:
         """Take the partition over from any other process, and drive it. Nothing happens if it is driven already.
 
+        If the database of its progress cannot be reached, that is raised. During other outages, such as of the event
+        store, this waits until they are over; if the application stops meanwhile, it returns without the partition.
+
         Raises:
             RuntimeError: If the application has stopped.
             EventStoreError: If the group's progress does not fit its configuration, or a database cannot be used.

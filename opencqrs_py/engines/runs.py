@@ -143,6 +143,21 @@ class StoresSoon(Protocol):
         ...
 
 
+@runtime_checkable
+class EndsClaims(Protocol):
+    """An engine whose claims can be ended before it is stopped, as a claim may wait for the end of an outage."""
+
+    def end_claims(self) -> None:
+        """Claim nothing from now on, as after ``stop``: a waiting ``assign`` returns. What is driven continues."""
+        ...
+
+
+def end_claims(engine: object) -> None:
+    """Have an engine claim nothing from now on, if it can do so before it is stopped."""
+    if isinstance(engine, EndsClaims):
+        engine.end_claims()
+
+
 def hasten(engine: object, group: str) -> None:
     """Have an engine store the progress of a group without delay, if it does not do so anyway."""
     if isinstance(engine, StoresSoon):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from threading import Thread
 from types import ModuleType, SimpleNamespace
 
 import pytest
 from support.engines import ENGINES
+from support.observers import Watching
 
 from opencqrs_py import Application, ProcessorHandle
 from opencqrs_py.assembly.registration import Registered
@@ -18,6 +20,7 @@ from opencqrs_py.errors import AssemblyError, ProjectCodeError
 from opencqrs_py.model.cloudevents import parse_event
 from opencqrs_py.model.partition import layout
 from opencqrs_py.model.progress import ProcessorState
+from opencqrs_py.processing.recovery import Action
 
 SOURCE = """
 from dependency_injector import containers, providers
@@ -150,6 +153,43 @@ def test_a_controller_that_cannot_be_stopped_keeps_nothing_from_stopping(make, p
     assert "controller OneController could not be stopped: AttributeError" in caplog.text
     assert project.CONTROLLERS[1].calls == [True]
     assert {each.state for each in application.status()[0].partitions} == {ProcessorState.STOPPED}
+
+
+class Watch:
+    """A controller that starts its partition on a thread of its own, for which its stop waits."""
+
+    is_running = True
+
+    def __init__(self, handle: ProcessorHandle) -> None:
+        self._thread = Thread(target=handle.start, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._thread.join()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_stop_does_not_wait_for_the_end_of_an_outage_in_which_controllers_start(make, project, engine, monkeypatch):
+    application, observer = make(engine), Watching()
+    store = application.event_store
+
+    def unavailable(*_: object) -> str:
+        raise ConnectionError("no answer")
+
+    with (
+        project.Container.mine.override(lambda handle, _: Watch(handle)),
+        monkeypatch.context() as outage,
+        ThreadPoolExecutor() as threads,
+    ):
+        outage.setattr(store, "fingerprint", unavailable)
+        outage.setattr(store, "is_outage", lambda error: isinstance(error, ConnectionError))
+        application.start(observer=observer)
+        observer.wait_for(lambda: ("noticed", Action.WAIT) in observer.told)
+        stop = threads.submit(application.stop)
+        try:
+            stop.result(SECONDS)
+        finally:
+            outage.undo()  # for the controllers' threads, if the stop waits for them after all
 
 
 def test_a_stop_while_another_thread_still_registers_stops_all_that_there_is():

@@ -21,7 +21,7 @@ from typing_extensions import override
 from opencqrs_py.control.records import GroupPartition, TaskLoad
 from opencqrs_py.engines.assignment import Assignment
 from opencqrs_py.engines.driver import PartitionDriver, logger
-from opencqrs_py.engines.runs import Engine, GroupRun, RunsTasks
+from opencqrs_py.engines.runs import EndsClaims, Engine, GroupRun, RunsTasks
 from opencqrs_py.engines.spark.driver_jobs import DriverJobs, DriverPermit
 from opencqrs_py.engines.spark.frames import SparkFrames
 from opencqrs_py.engines.spark.groups import RunnableGroup, RunningTask
@@ -76,7 +76,7 @@ class Meanwhile:
     handed_over: Callable[[], None] = _nothing
 
 
-class SparkEngine(Engine, RunsTasks):
+class SparkEngine(Engine, RunsTasks, EndsClaims):
     """Runs the partitions of groups by tasks on Spark, each a job; partitions are claimed under the name ``owner``.
 
     Args:
@@ -177,6 +177,10 @@ class SparkEngine(Engine, RunsTasks):
         """Raise what ended the coordinator, if something did."""
         if self._failure is not None:
             raise self._failure
+
+    @override
+    def end_claims(self) -> None:
+        self._assignment.stop()
 
     @override
     def stop(self, patience: float) -> None:

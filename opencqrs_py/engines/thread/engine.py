@@ -16,7 +16,7 @@ from opencqrs_py.engines.at_once import AtOnce
 from opencqrs_py.engines.call_watching import CallWatcher
 from opencqrs_py.engines.driver import PartitionDriver, logger
 from opencqrs_py.engines.following import Haste, follow
-from opencqrs_py.engines.runs import Engine, GroupRun, StoresSoon
+from opencqrs_py.engines.runs import EndsClaims, Engine, GroupRun, StoresSoon
 from opencqrs_py.engines.watching import HeadWatcher
 from opencqrs_py.errors import EngineLostError
 from opencqrs_py.model.outcome import Failure, Origin, Outcome
@@ -34,7 +34,7 @@ _Ended = Callable[["_Follower", BaseException | None], None]
 _Retake = Callable[[], PartitionDriver | None]
 
 
-class ThreadEngine(Engine, StoresSoon):
+class ThreadEngine(Engine, StoresSoon, EndsClaims):
     """Runs groups on threads of this process.
 
     Partitions of a group read through one feed, so the log is read once while they keep together.
@@ -126,6 +126,10 @@ class ThreadEngine(Engine, StoresSoon):
         """Raise what ended a thread, if something did: a partition must not stop and say nothing."""
         if self._failure is not None:
             raise self._failure
+
+    @override
+    def end_claims(self) -> None:
+        self._assignment.stop()
 
     @override
     def stop(self, patience: float) -> None:
