@@ -394,10 +394,15 @@ class Application:
             jobs: As for ``start``; with ``until_caught_up`` ``None`` is no. Runs that are due are waited for then.
 
         Raises:
-            KeyboardInterrupt: After a clean stop.
+            KeyboardInterrupt: After a clean stop; ``last_result`` says how the run has ended.
         """
         self.start(groups, observer, verbose=verbose, jobs=False if until_caught_up and jobs is None else jobs)
         return self._life.stay(until_caught_up=until_caught_up)
+
+    @property
+    def last_result(self) -> RunResult | None:
+        """How the last ``run`` in this process has ended, also if it was interrupted; ``None`` if none has."""
+        return self._life.last_result
 
     def status(self, groups: Sequence[str] = ()) -> list[GroupStatus]:
         """Return how far each group is, also from another process than the one that runs it.

@@ -45,6 +45,7 @@ class Lifecycle:
         self.spark = spark
         self.processors: Processors | None = None
         self.serving: Serving | None = None
+        self.last_result: RunResult | None = None
         self._starting = Lock()  # held while a thread is in start()
         self._started_in = 0  # the process that has called start()
         self._in_hand: list[SupervisedPartition] = []  # partitions that a stop has not waited for
@@ -120,10 +121,19 @@ class Lifecycle:
         """Wait until the processors are done or have failed, and stop them; return how the run has ended.
 
         Raises:
-            KeyboardInterrupt: After a clean stop.
+            KeyboardInterrupt: After a clean stop; ``last_result`` is how the run has ended then, too.
         """
+        processors, self.last_result = self.processors, None
+        try:
+            self.last_result = self._stay(processors, until_caught_up=until_caught_up)
+        except KeyboardInterrupt:
+            self.last_result = processors.stopped_result() if processors is not None else None
+            raise
+        return self.last_result
+
+    def _stay(self, processors: Processors | None, *, until_caught_up: bool) -> RunResult:
         patience, pause = _INTERRUPTED_PATIENCE, _SHORTEST_PAUSE
-        processors, result = self.processors, RunResult((), {}, stopped=True)
+        result = RunResult((), {}, stopped=True)
         try:
             while self.processors is not None and self.processors.going_on(until_caught_up=until_caught_up):
                 time.sleep(pause)

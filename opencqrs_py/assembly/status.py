@@ -100,7 +100,7 @@ class RunResult:
         skipped: Events whose attempts were exhausted in this run.
         parked: Events of its groups that wait in the inbox.
         failed_runs: Runs of jobs that have failed in this run, with no attempt left.
-        stopped: Whether ``stop`` has ended it from another thread: what was to be done may not be.
+        stopped: Whether ``stop`` in another thread, or an interrupt, has ended it: what was to be done may not be.
     """
 
     partitions: tuple[PartitionStatus, ...]
@@ -112,5 +112,10 @@ class RunResult:
 
     @property
     def failed(self) -> bool:
-        """Whether a processor failed, or lost its partition to another process; or a run of a job failed."""
-        return self.failed_runs > 0 or any(p.state is ProcessorState.FAILED or p.error for p in self.partitions)
+        """Whether a processor failed, or lost its partition to another process; or a run of a job failed.
+
+        After a stop, an error does not count: its event is tried again at the next start.
+        """
+        return self.failed_runs > 0 or any(
+            p.state is ProcessorState.FAILED or (p.error and not self.stopped) for p in self.partitions
+        )

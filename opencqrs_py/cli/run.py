@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from opencqrs_py.assembly.rows import group_rows
+from opencqrs_py.assembly.status import GroupStatus, RunResult
 from opencqrs_py.cli.monitor import monitor_for
 from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
 from opencqrs_py.cli.output import messages, print_json, print_line, stderr
@@ -24,7 +25,6 @@ from opencqrs_py.processing.exceptions import one_line
 if TYPE_CHECKING:
     from opencqrs_py.assembly.application import Application
     from opencqrs_py.processing.notices import Observer
-from opencqrs_py.assembly.status import GroupStatus, RunResult
 
 _log = logging.getLogger("opencqrs.command")
 CAUGHT_UP_WITH_SKIPS = 3  # exit code: done, but not every event was handled
@@ -71,7 +71,7 @@ def run_command(
     except KeyboardInterrupt:
         if not monitor.started:
             raise
-        return _interrupted(application, groups, cut_off=sorted(monitor.held), as_json=as_json)
+        return _interrupted(application, groups, cut_off=sorted(monitor.held), as_json=as_json, typed=options.typed)
     statuses = application.status(groups)
     if as_json:
         print_json(
@@ -108,9 +108,18 @@ def _tell_unhandled(result: RunResult, project: str) -> None:
 
 
 def _interrupted(
-    application: Application, groups: tuple[str, ...], *, cut_off: Sequence[str] = (), as_json: bool
+    application: Application,
+    groups: tuple[str, ...],
+    *,
+    cut_off: Sequence[str] = (),
+    as_json: bool,
+    typed: str = "",
 ) -> int:
-    """Print where each partition continues, or why that is unknown; and which handlers have not returned."""
+    """Print where each partition continues, or why that is unknown.
+
+    Then what was skipped or has failed, and which handlers have not returned.
+    """
+    result = application.last_result or RunResult((), {}, stopped=True)
     statuses: list[GroupStatus] = []
     said = "stopped; each partition continues from here:"
     try:
@@ -120,11 +129,22 @@ def _interrupted(
         said = f"stopped; where each partition continues cannot be shown: {reason}"
     if as_json:
         parked = sum(count for status in statuses for each in status.partitions for _, count in each.parked)
-        print_json(_as_json(statuses, interrupted=True, parked=parked))
+        print_json(
+            _as_json(
+                statuses,
+                interrupted=True,
+                failed=result.failed,
+                skipped=result.skipped,
+                parked=parked,
+                failed_runs=result.failed_runs,
+            )
+        )
     if not statuses or not as_json:
         print_line(said, "default")
     if statuses and not as_json:
         _show(statuses, {})  # what was cut off is not counted
+    if not as_json:
+        _tell_unhandled(result, typed)
     if cut_off:
         print_line(f"a handler did not return; the next start repeats its event: {listed(cut_off)}", "yellow")
     sys.stdout.flush()

@@ -178,6 +178,63 @@ def test_a_run_that_is_interrupted_stops_sooner_than_one_that_is_done(
     assert patiences == [most]
 
 
+SKIPPING_AND_FAILING = """
+from opencqrs_py import Event, event_handling, job
+
+@event_handling("skips", types=["*"])
+def skip(event: Event) -> None:
+    if event.id in {"0", "1"}:
+        raise ValueError(event.id)
+
+@event_handling("stops", types=["*"])
+def stop(event: Event) -> None:
+    if event.id == "1":
+        raise ValueError(event.id)
+
+@event_handling("waits", types=["*"])
+def wait(event: Event) -> None:
+    raise ValueError(event.id)
+
+@job("fails")
+def fail() -> None:
+    raise ValueError("the attic is locked")
+"""
+
+
+@pytest.mark.parametrize("failing", [True, False])
+def test_a_run_that_was_interrupted_keeps_what_was_skipped_and_what_has_failed(
+    failing, make_module, tmp_path, monkeypatch
+):
+    settings = {
+        "event-handling.standard.retry.policy": "none",
+        "event-handling.groups.skips.retry.on-exhausted": "skip",
+        "event-handling.groups.stops.retry.on-exhausted": "stop",
+        "event-handling.groups.waits.retry": {"policy": "fixed", "initial-interval": "1h"},
+        "jobs.fails": {"triggers.startup": True, "retry.policy": "none"},
+    }
+    at_end = {"skips": (3, False), "stops": (1, True), "waits": (0, True)}
+    groups = ["skips", "stops", "waits"] if failing else ["waits"]
+    wanted = {group: at_end[group] for group in groups}
+    application = Application(THREAD | settings, [make_module(SKIPPING_AND_FAILING)], tmp_path)
+    add_events(application, 3)
+
+    def interrupt(processors: Processors) -> None:
+        at = {p.group: (p.cursor.position, p.failure is not None) for p in processors.partitions()}
+        if at == wanted and (processors.jobs is None or processors.jobs.failed):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Processors, "check", interrupt)
+    assert application.last_result is None
+    with pytest.raises(KeyboardInterrupt):
+        application.run(groups, jobs=failing)
+    result = application.last_result
+    assert result is not None
+    assert (result.stopped, result.failed, result.failed_runs, result.skipped) == (True, failing, failing, 2 * failing)
+    assert {(p.group, p.state.value) for p in result.partitions} == {
+        (group, "failed" if group == "stops" else "stopped") for group in groups
+    }
+
+
 def test_start_and_stop_go_on_where_they_were(handlers, tmp_path):
     application = Application(THREAD, [handlers], tmp_path)
     add_events(application)

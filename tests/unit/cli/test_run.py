@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from opencqrs_py.assembly.status import GroupStatus
+from opencqrs_py.assembly.status import GroupStatus, RunResult
 from opencqrs_py.cli.run import _interrupted
 from opencqrs_py.cli.signals import INTERRUPTED, signals
 from opencqrs_py.model.partition import Partition
@@ -30,8 +31,53 @@ def test_an_interrupted_run_says_whose_handlers_did_not_return(
 ) -> None:
     monkeypatch.setattr(signals, "said", False)
     status = PartitionStatus("books", Partition(1, 0), 3, ProcessorState.STOPPED)
-    application: Any = SimpleNamespace(status=lambda _: [GroupStatus("books", 5, (status,))])
+    application: Any = SimpleNamespace(status=lambda _: [GroupStatus("books", 5, (status,))], last_result=None)
     assert _interrupted(application, (), cut_off=cut_off, as_json=False) == INTERRUPTED
     shown = capsys.readouterr()
     assert shown.out.splitlines()[-1].split() == ["books", "0/1", "3", "2", "stopped"]
     assert shown.err.splitlines()[-1] == last
+
+
+FAILED = PartitionStatus("books", Partition(1, 0), 3, ProcessorState.FAILED)
+
+
+@pytest.mark.parametrize(
+    ("result", "shown"),
+    [
+        (None, {"failed": False, "skipped": 0, "failed_runs": 0}),
+        (RunResult((), {}, skipped=2, stopped=True), {"failed": False, "skipped": 2, "failed_runs": 0}),
+        (RunResult((), {}, failed_runs=1, stopped=True), {"failed": True, "skipped": 0, "failed_runs": 1}),
+        (RunResult((FAILED,), {}, stopped=True), {"failed": True, "skipped": 0, "failed_runs": 0}),
+    ],
+)
+def test_the_json_of_an_interrupted_run_counts_what_was_skipped_and_has_failed(
+    result: RunResult | None,
+    shown: dict[str, Any],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(signals, "said", False)
+    application: Any = SimpleNamespace(status=lambda _: [], last_result=result)
+    assert _interrupted(application, (), as_json=True) == INTERRUPTED
+    found = json.loads(capsys.readouterr().out)
+    assert found == {"interrupted": True, "parked": 0, "groups": [], **shown}
+
+
+def test_an_interrupted_run_says_what_was_skipped_and_which_runs_of_jobs_have_failed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(signals, "said", False)
+    result = RunResult((FAILED,), {}, skipped=2, failed_runs=1, stopped=True)
+    application: Any = SimpleNamespace(status=lambda _: [GroupStatus("books", 5, (FAILED,))], last_result=result)
+    assert _interrupted(application, (), as_json=False, typed=" --project there") == INTERRUPTED
+    assert capsys.readouterr().err.splitlines() == [
+        "stopped; each partition continues from here:",
+        "2 events skipped in this run: opencqrs events skipped --project there",
+        "1 run of a job failed: opencqrs jobs runs --project there",
+    ]
+
+
+def test_an_error_that_is_tried_again_after_a_stop_does_not_count_as_a_failure() -> None:
+    backing_off = PartitionStatus("books", Partition(1, 0), 3, ProcessorState.STOPPED, error="ValueError: 1")
+    assert RunResult((backing_off,), {}).failed
+    assert not RunResult((backing_off,), {}, stopped=True).failed
