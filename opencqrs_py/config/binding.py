@@ -167,8 +167,9 @@ class Binder:
 
     def _register(self, meaning: Meaning, spelling: Spelling, entry: Entry) -> None:
         """Register the free names of a meaning; report a name spelled in two ways, and warn about former names."""
+        of_value = len(meaning.path) - 1 if meaning.setting.kind is SettingKind.VALUE else None
         for place, written in meaning.written:
-            self.names.add(meaning.path[:place], meaning.path[place])
+            self.names.add(meaning.path[:place], meaning.path[place], exact=place == of_value)
             first = written if spelling.by_variable else self._written.setdefault(meaning.path[: place + 1], written)
             if first != written:
                 what = f"{first} and {written} are two spellings of one name"

@@ -131,21 +131,24 @@ class Meaning:
 
 @dataclass(slots=True)
 class FreeNames:
-    """The names that the user chose, by the path of their map. The first spelling of a name is kept."""
+    """The names that the user chose, by the path of their map. The first spelling of a name is kept.
+
+    An ``exact`` name, such as an event type, is not only the user's: it has one spelling.
+    """
 
     _known: dict[tuple[Path, str, bool], list[str]] = field(default_factory=dict)
 
-    def add(self, of: Path, name: str) -> str:
+    def add(self, of: Path, name: str, *, exact: bool = False) -> str:
         """Register ``name`` in the map at ``of``, and return its known spelling."""
-        spelled = self._known.setdefault((of, canonical(name), False), [])
+        spelled = self._known.setdefault((of, name if exact else canonical(name), False), [])
         if not spelled:
             spelled.append(name)
             self._known.setdefault((of, letters_and_digits(name), True), []).append(name)
         return spelled[0]
 
-    def meant(self, of: Path, name: str, *, by_variable: bool = False) -> Sequence[str]:
+    def meant(self, of: Path, name: str, *, by_variable: bool = False, exact: bool = False) -> Sequence[str]:
         """Return the known names of the map at ``of`` that ``name`` can mean, in a variable or elsewhere."""
-        form = letters_and_digits(name) if by_variable else canonical(name)
+        form = letters_and_digits(name) if by_variable else name if exact else canonical(name)
         return self._known.get((of, form, by_variable), ())
 
 
@@ -269,7 +272,7 @@ class Index:
             name = spelling.name(start, end, dotted=takes_all)
             if canonical(name) in beside:
                 continue
-            known = names.meant(path, name, by_variable=spelling.by_variable)
+            known = names.meant(path, name, by_variable=spelling.by_variable, exact=takes_all)
             for spelled in known or (name,):
                 for each in below.meanings(spelling, names, end, (*path, spelled)):
                     written = ((len(path), name), *each.written)

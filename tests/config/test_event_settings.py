@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from opencqrs_py.config import DataFormat, Resolution
@@ -35,6 +37,36 @@ def test_event_types_of_several_places_are_put_together_one_by_one(project):
     project.write("application-prod.yaml", "opencqrs.events.types: {b.v1: 'm:Better', c.v1: 'm:C'}")
     events = project.load(profiles=["prod"], overrides=["events.types.d.v1=m:D"]).settings.events
     assert events.types == {"a.v1": "m:A", "b.v1": "m:Better", "c.v1": "m:C", "d.v1": "m:D"}
+
+
+BOTH = {"library.bookLent.v1": "m:A", "library.book-lent.v1": "m:B", "library.book_lent.v1": "m:C"}
+
+
+@pytest.mark.parametrize("key", ["events.types", "spark.conf"])
+def test_event_types_and_names_of_spark_differ_by_every_letter(project, key):
+    entries = [f"{name}: '{value}'" for name, value in BOTH.items()]
+    assert values_of(project.yaml(f"opencqrs.{key}: {{{', '.join(entries)}}}"), key) == BOTH
+    project.yaml(f"opencqrs.{key}: {{{entries[0]}}}")
+    project.write("application-prod.yaml", f"opencqrs.{key}: {{{entries[1]}}}")
+    third = list(BOTH)[2]
+    assert values_of(project, key, profiles=["prod"], overrides=[f"{key}.{third}={BOTH[third]}"]) == BOTH
+    variable = "OPENCQRS__" + key.upper().replace(".", "__")
+    assert values_of(project, key, environ={variable: json.dumps(dict(list(BOTH.items())[1:]))}) == BOTH
+
+
+def test_a_variable_that_can_mean_two_event_types_is_refused(project):
+    project.yaml("opencqrs.events.types: {library.bookLent.v1: 'm:A', library.book-lent.v1: 'm:B'}")
+    error = project.error(environ={"OPENCQRS__EVENTS__TYPES__LIBRARY_BOOK_LENT_V1": "m:C"})
+    assert (error.code, error.what) == (
+        "OCQ-105",
+        "OPENCQRS__EVENTS__TYPES__LIBRARY_BOOK_LENT_V1 can mean events.types.library.bookLent.v1 or "
+        "events.types.library.book-lent.v1",
+    )
+
+
+def values_of(project, key, **sources):
+    settings = project.load(**sources).settings
+    return settings.events.types if key == "events.types" else settings.spark.conf
 
 
 def test_an_unknown_format_is_refused_with_the_known_ones(project):
