@@ -115,8 +115,14 @@ _VARIABLES_HEAD = """\
 
 Each setting has a variable in two styles. The first separates names with `__`, which makes it unambiguous. The second,
 the style of Spring Boot, drops the dashes. Write the name of a group or job in upper case,
-with `_` for every character that is not a letter or digit. In a key of `spark.conf`, `_` means a dot. A whole
-section or list may be JSON. An empty variable counts as unset.
+with `_` for every character that is not a letter or digit. A whole section or list may be JSON.
+An empty variable counts as unset.
+
+In a key of `spark.conf` or `events.types`, `_` means a dot and capitals mean lower case, unless a lower source
+names a key with these letters in full. So a variable in capitals cannot name a new key with a capital, a hyphen or an
+underscore, such as `spark.sql.session.timeZone`: use a file, `--set`, or JSON
+(`OPENCQRS__SPARK__CONF='{"spark.sql.session.timeZone": "UTC"}'`). A key that is not all in capitals keeps its letters
+(`OPENCQRS__SPARK__CONF__spark_sql_session_timeZone`), and if it has a dot, its `-` and `_`, too.
 
 | setting | variable | variable in the style of Spring Boot |
 | --- | --- | --- |

@@ -23,7 +23,7 @@ from opencqrs_py.config.groups import GROUP_FAMILY
 from opencqrs_py.config.inheritance import Family
 from opencqrs_py.config.jobs import JOB_FAMILY
 from opencqrs_py.config.value_types import NO_FACT, Fact
-from opencqrs_py.model.naming import canonical, letters_and_digits
+from opencqrs_py.model.naming import canonical, composed, letters_and_digits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -110,11 +110,34 @@ class Spelling:
         return cls(tuple(chain.from_iterable(written)), tuple(ends), by_variable=by_variable)
 
     def name(self, start: int, end: int, *, dotted: bool = False) -> str:
-        """Return the free name that the pieces from ``start`` to ``end`` make up; if it is dotted, ``_`` is a dot."""
+        """Return the free name that the pieces from ``start`` to ``end`` make up.
+
+        In a variable it is lower case. If it is dotted, ``_`` is a dot, and letters that are not all capitals stay as
+        they are; so does ``_`` beside a dot.
+        """
         name = ("_" if self.words else ".").join(self.pieces[start:end])
         if not self.by_variable:
             return name
-        return name.lower().replace("_", ".") if dotted else name.lower()
+        if not dotted:
+            return name.lower()
+        name = name.lower() if name == name.upper() else name
+        return name if self._is_in_full(start, end) else name.replace("_", ".")
+
+    def agrees(self, start: int, end: int, known: str) -> bool:
+        """Return whether the pieces of a variable mean a dotted name that has their letters and digits."""
+        if self._is_in_full(start, end):
+            return self.name(start, end, dotted=True) == known
+        letters = _letters_in("".join(self.pieces[start:end]))
+        return letters in {letters.upper(), _letters_in(known)}
+
+    def _is_in_full(self, start: int, end: int) -> bool:
+        """Return whether a variable says every letter of a dotted name: capitals alone say none."""
+        written = "".join(self.pieces[start:end])
+        return "." in written and written != written.upper()
+
+
+def _letters_in(name: str) -> str:
+    return "".join(filter(str.isalnum, composed(name)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,6 +296,8 @@ class Index:
             if canonical(name) in beside:
                 continue
             known = names.meant(path, name, by_variable=spelling.by_variable, exact=takes_all)
+            if takes_all and spelling.by_variable:
+                known = [each for each in known if spelling.agrees(start, end, each)]
             for spelled in known or (name,):
                 for each in below.meanings(spelling, names, end, (*path, spelled)):
                     written = ((len(path), name), *each.written)

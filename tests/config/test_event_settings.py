@@ -64,6 +64,14 @@ def test_a_variable_that_can_mean_two_event_types_is_refused(project):
     )
 
 
+def test_a_variable_in_capitals_sets_the_name_of_spark_that_a_file_spells_in_full(project):
+    project.yaml("opencqrs.spark.conf: {spark.sql.session.timeZone: UTC}")
+    capitals = {"OPENCQRS__SPARK__CONF__SPARK_SQL_SESSION_TIMEZONE": "Europe/Berlin"}
+    as_written = {"OPENCQRS__SPARK__CONF__spark.sql.session.timeZone": "Europe/Berlin"}
+    for environ in (capitals, as_written):
+        assert values_of(project, "spark.conf", environ=environ) == {"spark.sql.session.timeZone": "Europe/Berlin"}
+
+
 def values_of(project, key, **sources):
     settings = project.load(**sources).settings
     return settings.events.types if key == "events.types" else settings.spark.conf

@@ -94,6 +94,54 @@ def test_a_key_prefers_the_name_that_is_in_use():
     assert INDEX.path_of("nothing", names) is None
 
 
+TYPES, CONF = ("events", "types"), ("spark", "conf")
+TIME_ZONE = "spark.sql.session.timeZone"
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        (f"OPENCQRS__SPARK__CONF__{TIME_ZONE}", (*CONF, TIME_ZONE)),
+        (f"OPENCQRS_SPARK_CONF_{TIME_ZONE}", (*CONF, TIME_ZONE)),
+        ("OPENCQRS__SPARK__CONF__spark_sql_session_timeZone", (*CONF, TIME_ZONE)),
+        ("OPENCQRS_SPARK_CONF_spark_sql_session_timeZone", (*CONF, TIME_ZONE)),
+        ("opencqrs__events__types__com.acme.OrderPlaced", (*TYPES, "com.acme.OrderPlaced")),
+        ("OPENCQRS__EVENTS__TYPES__shop.order-placed_again.v1", (*TYPES, "shop.order-placed_again.v1")),
+        ("OPENCQRS_EVENTS_TYPES_shop.order-placed_again.v1", (*TYPES, "shop.order-placed_again.v1")),
+        ("opencqrs__spark__conf__spark_ui_enabled", (*CONF, "spark.ui.enabled")),
+        ("OPENCQRS__SPARK__CONF__SPARK_UI_ENABLED", (*CONF, "spark.ui.enabled")),
+        ("OPENCQRS__SPARK__CONF__SPARK.UI.ENABLED", (*CONF, "spark.ui.enabled")),
+        ("OPENCQRS_SPARK_CONF_SPARK_SQL_SESSION_TIMEZONE", (*CONF, "spark.sql.session.timezone")),
+    ],
+)
+def test_a_variable_keeps_the_letters_of_an_event_type_or_a_name_of_spark_unless_all_are_capitals(name, path):
+    assert meant_by(name, FreeNames()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "meant"),
+    [
+        ("OPENCQRS__SPARK__CONF__SPARK_SQL_SESSION_TIMEZONE", [TIME_ZONE], [TIME_ZONE]),
+        ("OPENCQRS_SPARK_CONF_SPARK_SQL_SESSION_TIMEZONE", [TIME_ZONE], [TIME_ZONE]),
+        ("OPENCQRS__SPARK__CONF__A_B_C", ["a.b-C", "a.bC"], ["a.b-C", "a.bC"]),
+        ("OPENCQRS__SPARK__CONF__a_b_C", ["a.b-C", "a.b-c"], ["a.b-C"]),
+        ("OPENCQRS__SPARK__CONF__a.b-C", ["a.b-C", "a.b_C"], ["a.b-C"]),
+        ("OPENCQRS__SPARK__CONF__a.bC", ["a.b-C", "a.bc"], ["a.bC"]),
+        ("OPENCQRS__SPARK__CONF__a_bc", ["a.bC"], ["a.bc"]),
+    ],
+)
+def test_a_variable_means_a_known_name_that_has_its_letters(name, known, meant):
+    names = FreeNames()
+    for each in known:
+        names.add(CONF, each, exact=True)
+    assert meant_by(name, names) == [(*CONF, each) for each in meant]
+
+
+def meant_by(name, names):
+    found = (INDEX.meanings(spelling, names) for spelling in spellings_of_variable(name))
+    return next([each.path for each in meanings] for meanings in found if meanings)
+
+
 @pytest.mark.parametrize("path", [("nothing",), ("spark", "master", "deep"), ("profiles", "active", "0")])
 def test_a_path_that_does_not_exist_is_a_key_error(path):
     with pytest.raises(KeyError):
