@@ -114,6 +114,20 @@ def moment_of(time: str) -> datetime:
     return local.replace(tzinfo=timezone(timedelta(seconds=offset)) if offset else UTC)
 
 
+def in_utc(moment: str | None) -> str | None:
+    """Return the text of a time; one without a zone, as SQLite's own functions write it, is taken for UTC.
+
+    What is not a time at all comes back as it is.
+    """
+    if moment is None or moment.endswith("Z"):
+        return moment
+    try:
+        found = datetime.fromisoformat(moment)
+    except ValueError:
+        return moment
+    return f"{found.isoformat()}Z" if found.tzinfo is None else moment
+
+
 def moment_in_utc(value: date | str) -> date | str:
     """Return a text that is a time with an offset as its moment in UTC; anything else as it is."""
     if not isinstance(value, str):

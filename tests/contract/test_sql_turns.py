@@ -38,14 +38,14 @@ FOREIGN = text(
 def test_a_time_finds_the_events_of_other_programs(
     database: Database, page: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They need not know that we search by another column."""
+    """They need not know that we search by another column. A time without an offset counts as UTC."""
     monkeypatch.setattr(reading, "_PAGE", page)
     store = SqlEventStore(database)
     store.append([event("1"), event("2")._replace(time="2026-03-01T00:00:00Z")])
     with database.writing() as connection:
         columns = "id, source, subject, type, time, content_type"
         add = text(f"INSERT INTO opencqrs_events ({columns}) VALUES (:id, 'foreign', '/', 't', :time, 'x')")
-        times = [None, "2026-03-01T12:00:00Z", "in March", "2026-03-02T02:00:00+02:00", "2026-03-03T00:00:00Z"]
+        times = [None, "2026-03-01T12:00:00Z", "in March", "2026-03-02T02:00:00+02:00", "2026-03-03 00:00:00"]
         for number, moment in enumerate(times, 3):
             connection.execute(add, {"id": str(number), "time": moment})
     store.append([event("8")._replace(time="2026-03-04T00:00:00Z")])

@@ -9,7 +9,6 @@ lower than one already seen holds such a lock.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, inspect, types
@@ -117,20 +116,6 @@ def doubts(database: Database, connection: Connection, mapping: TableMapping, ta
     if connection.exec_driver_sql(absent, ()).first() is not None:
         found.append(f"{column} is NULL in some rows, which are not read")
     return [f"{each} ({database.label})" for each in found]
-
-
-def in_utc(moment: str | None) -> str | None:
-    """Return the text of a time; one without a zone, as SQLite's own functions write it, is taken for UTC.
-
-    What is not a time at all comes back as it is.
-    """
-    if moment is None or moment.endswith("Z"):
-        return moment
-    try:
-        found = datetime.fromisoformat(moment)
-    except ValueError:
-        return moment
-    return f"{found.isoformat()}Z" if found.tzinfo is None else moment
 
 
 def _columns(database: Database, connection: Connection, mapping: TableMapping) -> dict[str, Any]:

@@ -16,14 +16,14 @@ from typing_extensions import override
 
 from opencqrs_py.adapters.sql.database import Database
 from opencqrs_py.adapters.sql.dialect import DatabaseAwayError
-from opencqrs_py.adapters.sql.foreign import ForeignTable, Horizon, Writers, doubts, fitted, in_utc
+from opencqrs_py.adapters.sql.foreign import ForeignTable, Horizon, Writers, doubts, fitted
 from opencqrs_py.adapters.sql.watching import polling
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.mapping import TableMapping
 from opencqrs_py.model.progress import LogMark, check_mark
 from opencqrs_py.model.selection import Selection, Slice
-from opencqrs_py.model.times import microseconds
+from opencqrs_py.model.times import in_utc, microseconds
 from opencqrs_py.processing.ports import EventSource, Watch
 
 _PAGE_ROWS = 10_000  # rows that are searched at once

@@ -22,7 +22,7 @@ from opencqrs_py.model.event import Event
 from opencqrs_py.model.partition import hash_of
 from opencqrs_py.model.progress import LogMark, check_mark
 from opencqrs_py.model.selection import Selection, Share, Slice
-from opencqrs_py.model.times import microseconds
+from opencqrs_py.model.times import in_utc, microseconds
 from opencqrs_py.processing.finding import FindingSource, FoundEvent
 from opencqrs_py.processing.ports import EventSource, SharingSource, Watch
 from opencqrs_py.processing.sequence_resolvers import cut_subject
@@ -213,8 +213,8 @@ class SqlEventSource(EventSource, SharingSource, FindingSource):
 def _moment_of(said: str) -> int | None:
     """Return the microseconds of a time, ``None`` for what is none."""
     try:
-        return microseconds(said)
-    except (TypeError, ValueError):  # SQLite keeps anything in any column
+        return microseconds(in_utc(said))
+    except (AttributeError, TypeError, ValueError):  # SQLite keeps anything in any column
         return None
 
 
