@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from opencqrs_py.errors import EventFormatError
@@ -98,18 +98,20 @@ class Event(_Columns):
     def timestamp(self) -> datetime | None:
         """``time`` as an aware datetime (to the microsecond), or ``None``.
 
-        A leap second is the first moment of the next second.
+        A leap second is the first moment of the next second. A time without an offset, as another program may have
+        written it into a table, is one of UTC.
 
         Raises:
             EventFormatError: OCQ-210, if it is not a time, as in a table that another program fills, or
                 is in the year 0 or 10,000.
         """
         try:
-            return moment_of(self.time) if self.time else None
+            moment = moment_of(self.time) if self.time else None
         except ValueError:
             what = f"the event's time is {self.time!r}, which is not an RFC 3339 time of the years 1 to 9999"
             fix = "fix it where it is stored, or handle the text that was sent: Event.time"
             raise EventFormatError("OCQ-210", what, self.label, fix) from None
+        return moment.replace(tzinfo=UTC) if moment is not None and moment.tzinfo is None else moment
 
     @property
     def label(self) -> str:

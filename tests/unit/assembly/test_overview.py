@@ -167,6 +167,15 @@ def test_a_partition_has_waited_since_its_progress_or_since_the_event_came(age_o
     assert Waiting(status, EffectiveGroup("loans"), source, now, 60.0)() == waited
 
 
+def test_an_event_whose_time_has_no_offset_has_waited_since_that_time_in_utc():
+    now = datetime(2026, 1, 7, 10, tzinfo=UTC)
+    time = (now - timedelta(seconds=90)).replace(tzinfo=None).isoformat(" ")
+    source = InMemoryEventStore([Event(1, "1", "s", "/x", "t", time, None, None, None)])
+    since = (now - timedelta(seconds=3_600)).isoformat()
+    status = PartitionStatus("loans", Partition(1, 0), 0, ProcessorState.RUNNING, updated_at=since)
+    assert Waiting(status, EffectiveGroup("loans"), source, now, 60.0)() == 90
+
+
 @pytest.mark.parametrize(
     ("handled", "state", "waited"),
     [

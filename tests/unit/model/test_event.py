@@ -102,6 +102,7 @@ def test_no_metadata_is_an_empty_mapping(extensions: str | None) -> None:
         ("2026-01-02T03:04:05.123456789Z", datetime(2026, 1, 2, 3, 4, 5, 123456, tzinfo=UTC)),
         ("2016-12-31t23:59:60z", datetime(2017, 1, 1, tzinfo=UTC)),
         ("20260102T030405Z", datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)),  # accepted once
+        ("2026-01-02 03:04:05", datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)),  # as another program may write it
         ("2026-01-02T03:04:05+01:00", datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone(timedelta(hours=1)))),
     ],
 )
