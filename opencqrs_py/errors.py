@@ -140,7 +140,7 @@ class ProjectCodeError(ExplainedError):
 
 
 class OrderingError(ExplainedError):
-    """The function of ``batch.ordering-ref`` fails for an event (OCQ-611), whose own failure that is."""
+    """An event has no place in its batch (OCQ-611), which is its own failure: ``batch.ordering-ref`` fails for it."""
 
 
 class EventFormatError(ExplainedError, NonTransientError):

@@ -18,7 +18,7 @@ from opencqrs_py.errors import OrderingError
 from opencqrs_py.model.choices import BatchMode, BatchOrder, OnBatchExhausted
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.inbox import MOVING, Fetching, InboxEntry
-from opencqrs_py.model.times import in_milliseconds, microseconds
+from opencqrs_py.model.times import in_milliseconds, in_utc, microseconds
 from opencqrs_py.processing.exceptions import one_line, raise_interrupt
 from opencqrs_py.processing.ports import BackOff
 from opencqrs_py.processing.recovery import ExponentialBackOff
@@ -158,7 +158,7 @@ class ScheduleRule:
         """Return the events of a batch in the order in which they are handled; ties keep the order of the log.
 
         Raises:
-            UnorderedError: If the function that orders them fails.
+            UnorderedError: If the function that orders them fails, or the time of an event cannot be read.
         """
         if self.key is not None:
             return self.key.ordered(batch)
@@ -172,8 +172,19 @@ class ScheduleRule:
 
 
 def _time_key(event: Event) -> tuple[bool, int]:
-    """Return the sort key by time; events without a time come last."""
-    moment = microseconds(event.time)
+    """Return the sort key by time; events without a time come last.
+
+    Raises:
+        UnorderedError: If it is not a time, as in a table that another program fills; with OCQ-611.
+    """
+    try:
+        moment = microseconds(in_utc(event.time))
+    except (AttributeError, TypeError, ValueError) as error:  # SQLite keeps anything in any column
+        what = f"batch.ordering is event-time, and the event's time is {event.time!r}, which is not an RFC 3339 time"
+        fix = "fix it where it is stored, or order the batches by something else"
+        failed = OrderingError("OCQ-611", what, event.label, fix)
+        failed.__cause__ = error
+        raise UnorderedError(event, failed) from error
     return moment is None, moment or 0
 
 

@@ -210,6 +210,20 @@ def test_a_function_of_ordering_ref_that_raises_is_a_failure_of_its_event(make_l
     assert "return 1 / event.data" in str(entry.errors[-1])
 
 
+def test_an_event_of_another_program_whose_time_cannot_be_read_holds_up_its_batch_only(make_library):
+    library = make_library(**{f"{LENDING}.batch.ordering": "event-time"})
+    library.append(("1", "ada", 0), ("2", "bob", 0), ("3", "bob", 0), ("4", "cyd", 0))
+    database = Database(library.url)
+    with database.writing() as connection:
+        connection.execute(text("UPDATE opencqrs_events SET time = '05.01.2026 10:00' WHERE position = 2"))
+    database.close()
+    assert library.run() == 2
+    assert sorted(library.handled) == [1, 4]
+    assert library.waiting == {2: "retrying", 3: "pending"}
+    (entry,) = (one for one in library.inbox.entries(ALL) if one.position == 2)
+    assert "the event's time is '05.01.2026 10:00', which is not an RFC 3339 time" in entry.reason
+
+
 def test_events_that_nobody_needs_any_more_expire(make_library):
     library = make_library(**{f"{LENDING}.schedule.expires-after": "10m"})
     library.append(("1", "ada", 0), ("2", "bob", 0))

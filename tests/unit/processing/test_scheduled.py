@@ -546,7 +546,7 @@ ORDERS = {
 @pytest.mark.parametrize("fetch_size", [1, 1_000])
 def test_the_events_of_a_batch_are_handled_in_the_order_that_is_wanted(order: str, fetch_size: int) -> None:
     rule, expected = ORDERS[order]
-    times = ["2026-01-02T00:00:00Z", None, "2026-01-01T23:00:00-02:00", "2026-01-02T03:00:00Z"]
+    times = ["2026-01-02T00:00:00Z", None, "2026-01-01T23:00:00-02:00", "2026-01-02 03:00:00"]
     times[2] = "2026-01-01T00:00:00Z"
     ids = ["m", "b", "z", "c"]
     events = [event(n, "/a", time, id_) for n, (time, id_) in enumerate(zip(times, ids, strict=True), 1)]
@@ -627,6 +627,21 @@ def test_an_event_that_the_ordering_function_fails_for_has_failed_itself(
         world.retry(2)
     world.pass_time(72)
     assert [one for one in world.positions if one <= 3] == ([3, 1, 2] if done else [2, 3, 1])
+
+
+@pytest.mark.parametrize("time", ["05.01.2026 10:00", b"2026"])
+def test_an_event_whose_time_cannot_be_read_has_failed_itself_where_times_are_the_order(time: Any) -> None:
+    events = [event(n, subject) for n, subject in enumerate(["/a", "/b", "/b", "/c"], 1)]
+    events[1] = events[1]._replace(time=time)
+    world = World(events=events, rule=replace(RULE, order=BatchOrder.EVENT_TIME))
+    world.drain()
+    world.pass_time(10)
+    assert world.positions == [1, 4], "other batches are handled at the tick"
+    assert (world.waiting, world.entry(2).attempts) == ({2: "retrying", 3: "pending"}, 1)
+    assert world.entry(2).reason.startswith("[OCQ-611] OrderingError: batch.ordering is event-time, and the event's ")
+    assert repr(time) in world.entry(2).reason
+    (notice,) = world.seen.notices
+    assert "where: event id 2 at position 2 (lent, /b)" in notice.failure.advice
 
 
 def test_an_event_that_the_ordering_function_fails_for_has_its_attempts_and_grace() -> None:
