@@ -143,7 +143,13 @@ def _alike(one: object, other: object) -> bool:
 
 
 def _read(payload: str | None) -> object:
-    return None if payload is None else (read_json(payload),)
+    """Return the value of data; text that is not JSON, as another program may have stored it, equals only itself."""
+    if payload is None:
+        return None
+    try:
+        return (read_json(payload),)
+    except (AttributeError, ValueError):  # SQLite keeps anything in any column
+        return payload
 
 
 def check(preconditions: Iterable[Precondition], newest: Callable[[str], str | None], where: str = "") -> None:

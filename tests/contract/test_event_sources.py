@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
 
@@ -41,6 +41,14 @@ class NoEventIsLostInSilence:
     ) -> None:
         assert source.append([event(1), event(1)._replace(subject="/other", type="other")]).added == 1
         assert "with other subject, type" in caplog.text
+
+    @pytest.mark.parametrize("given", [list, iter], ids=["a list", "a stream"])  # of one statement; of a transaction
+    def test_events_are_added_beside_a_stored_one_whose_data_are_not_json(
+        self, source: EventStore, caplog: pytest.LogCaptureFixture, given: Callable[[list[Event]], Iterable[Event]]
+    ) -> None:
+        source.append([event(1)._replace(payload="{bad")])
+        assert source.append(given([event(1), event(2)])) == Appended(2, 1)
+        assert "with other data" in caplog.text
 
     @pytest.mark.parametrize("attribute", ["id", "source"])
     @pytest.mark.parametrize(

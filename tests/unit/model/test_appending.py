@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from typing import Any
 
 import pytest
 
@@ -103,6 +104,20 @@ def test_a_truth_value_is_no_number(form: str, given: str, stored: str) -> None:
 def test_data_that_are_spelled_otherwise_are_the_same(same: str) -> None:
     clashes = Clashes()
     clashes.look([STORED._replace(payload=f" {same}")], [STORED._replace(payload=same)])
+    assert clashes.message == ""
+
+
+@pytest.mark.parametrize("stored", ["{bad", "9" * 4_301, b'{"a":12345678901234567890.5}'])
+def test_stored_data_that_cannot_be_read_are_other_data(stored: Any) -> None:
+    """Another program has written them; an import of others must not fail for it."""
+    clashes = Clashes()
+    clashes.look([STORED], [STORED._replace(payload=stored)])
+    assert "event 1 of source s, with other data" in clashes.message
+
+
+def test_data_that_cannot_be_read_are_the_same_if_the_texts_are() -> None:
+    clashes = Clashes()
+    clashes.look([STORED._replace(payload="{bad")], [STORED._replace(payload="{bad")])
     assert clashes.message == ""
 
 
