@@ -204,7 +204,7 @@ class Awaiting:
             return [f"the database is unavailable: {error}"]
         behind = [each for each in standings if each.status is None or each.status.position < position]
         for each in behind:
-            why = obstacle(each) or _unseen(each, tracker)
+            why = _unseen(each, tracker) or obstacle(each)
             if why is not None:
                 where = f"group {settings.name}"
                 what = f"group '{settings.name}' does not reach position {position}: {_place(each)}{why[0]}"
@@ -226,7 +226,7 @@ def _may_be_swapped(group: str, tracker: ProgressTracker) -> bool:
 
 def _unseen(standing: Standing, tracker: ProgressTracker) -> tuple[str, str] | None:
     """Return that the progress of a group cannot be seen from here."""
-    if standing.status is not None or not isinstance(tracker, InMemoryProgressTracker):
+    if standing.led or standing.status is not None or not isinstance(tracker, InMemoryProgressTracker):
         return None
     return "its progress is in the memory of the process that runs it", "wait there, or set progress.tracking: sql"
 

@@ -15,6 +15,7 @@ from opencqrs_py.model.naming import in_one_line, listed
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import PartitionStatus, ProcessorState
 from opencqrs_py.processing.notices import in_words
+from opencqrs_py.processing.processor import MOST_CRASHES
 
 
 class Problem(StrEnum):
@@ -174,15 +175,15 @@ def obstacle(standing: Standing) -> tuple[str, str] | None:
     One that a process can still take, that backs off, that waits for a database, or that a command has paused while
     it works, may continue without action.
     """
-    place, status = shlex.quote(f"{standing.group}:{standing.partition}"), standing.status
+    status = standing.status
     if not standing.wanted:
         if status is not None and status.wanted == Wanted.PAUSED:
             return None
-        return "it is stopped", f"opencqrs groups start {place}"
+        return "it is stopped", _start(standing)
     if is_unowned(standing):
         return None if standing.able else _unowned(standing)
     if status is not None and status.state is ProcessorState.FAILED:
-        return f"it has failed{_error(status)}", f"fix its cause, then opencqrs groups restart {place}"
+        return f"it has failed{_error(status)}", _recovery(standing, status)
     return None
 
 
@@ -214,9 +215,8 @@ def _problems(standing: Standing, rule: HealthRule) -> Iterator[tuple[Problem, s
         yield Problem.UNOWNED, *_unowned(standing)
     if status is None:
         return
-    place = shlex.quote(f"{standing.group}:{standing.partition}")
     if status.state is ProcessorState.FAILED or status.position > standing.head:
-        yield Problem.FAILED, f"failed{_error(status)}", f"fix its cause, then opencqrs groups restart {place}"
+        yield Problem.FAILED, f"failed{_error(status)}", _recovery(standing, status)
     if standing.lag and (waited := standing.waited()) >= rule.stalled_after:
         why = f"{_held_up(status, waited)}, lag {standing.lag:,}"
         yield Problem.STALLED, why, _where_to_look(standing, status)
@@ -230,8 +230,7 @@ def _left_paused(standing: Standing, rule: HealthRule) -> Iterator[tuple[Problem
     is_paused = standing.status is not None and standing.status.wanted == Wanted.PAUSED
     if is_paused and standing.lag and (waited := standing.waited()) >= rule.stalled_after:
         why = f"is paused by a command, and has made no progress for {in_words(waited)}, lag {standing.lag:,}"
-        place = shlex.quote(f"{standing.group}:{standing.partition}")
-        yield Problem.STALLED, why, f"if no such command runs any more, opencqrs groups start {place}"
+        yield Problem.STALLED, why, f"if no such command runs any more, {_start(standing)}"
 
 
 def is_unowned(standing: Standing) -> bool:
@@ -251,10 +250,28 @@ def _unowned(standing: Standing) -> tuple[str, str]:
     why = "no process runs it"
     if status is not None and status.state is ProcessorState.UNOWNED:
         why = "the process that had it has ended without a word"
-    return (
-        f"{why}{error}",
-        f"start opencqrs run; or, if that is meant, opencqrs groups stop {shlex.quote(standing.group)}",
-    )
+    stop = f"opencqrs groups stop {shlex.quote(standing.group)}" if standing.led else "set life-cycle.auto-start: false"
+    return f"{why}{error}", f"start opencqrs run; or, if that is meant, {stop}"
+
+
+def _start(standing: Standing) -> str:
+    """Return how a partition is started; commands for groups are refused unless leases lead it."""
+    if standing.led:
+        return f"opencqrs groups start {_place(standing)}"
+    return f"opencqrs run --group {shlex.quote(standing.group)}"
+
+
+def _recovery(standing: Standing, status: PartitionStatus) -> str:
+    """Return what to do about a partition that has failed."""
+    if standing.led:
+        return f"fix its cause, then opencqrs groups restart {_place(standing)}"
+    if status.failure is not None and status.failure.crashes >= MOST_CRASHES:  # no start tries it again
+        return "fix its handler, then release the event as OCQ-236 says"
+    return "fix its cause; the next attempt is after a pause, or at the next start of its process"
+
+
+def _place(standing: Standing) -> str:
+    return shlex.quote(f"{standing.group}:{standing.partition}")
 
 
 def _error(status: PartitionStatus) -> str:

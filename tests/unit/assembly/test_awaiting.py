@@ -139,9 +139,14 @@ FAILED = FailureRecord(7, "4711", "lent", 3, 2, "ValueError: no", "ValueError: n
         ({"owner": ""}, {"state": ProcessorState.UNOWNED}, "partition 0/1: the process that had it has ended"),
         ({"owner": ""}, None, "position 9: no process runs it"),
         ({"led": False, "owner": ""}, None, "its progress is in the memory of the process that runs it"),
+        (
+            {"led": False, "owner": "", "wanted": False},
+            None,
+            "its progress is in the memory of the process that runs it",
+        ),
         ({"led": False, "owner": ""}, {"state": ProcessorState.STOPPED}, "no process runs it"),
     ],
-    ids=["failed", "stopped", "unowned", "ended", "never-run", "elsewhere", "not-led"],
+    ids=["failed", "stopped", "unowned", "ended", "never-run", "elsewhere", "elsewhere-on-request", "not-led"],
 )
 def test_a_partition_that_does_not_get_there_ends_the_wait_at_once(
     world: World, changes: dict[str, Any], status: dict[str, Any] | None, said: str

@@ -12,6 +12,7 @@ from opencqrs_py.model.progress import FailureRecord, PartitionStatus, Processor
 
 HALF = Partition(2, 1)
 FAILURE = FailureRecord(8, "e8", "lent", 3, 2, "first", "ValueError: no", "2026-01-05T09:00:00+00:00")
+CRASHED = replace(FAILURE, attempts=0, crashes=3, last_error="[OCQ-236] it ended 3 processes")
 NEVER_RUN = Standing("loans", HALF, wanted=True, led=True, status=None, head=10)
 
 
@@ -89,7 +90,19 @@ def test_what_is_well_has_no_line(well):
         (
             standing(ProcessorState.STOPPED, owner="", led=False),
             Problem.UNOWNED,
-            "[loans] no process runs it: start opencqrs run; or, if that is meant, opencqrs groups stop loans",
+            "[loans] no process runs it: start opencqrs run; or, if that is meant, set life-cycle.auto-start: false",
+        ),
+        (
+            standing(ProcessorState.FAILED, 7, owner="", led=False, failure=FAILURE),
+            Problem.FAILED,
+            "[loans 1/2] failed at event e8 (lent) at position 8 on attempt 3: ValueError: no: "
+            "fix its cause; the next attempt is after a pause, or at the next start of its process",
+        ),
+        (
+            standing(ProcessorState.FAILED, 7, owner="", led=False, failure=CRASHED),
+            Problem.FAILED,
+            "[loans 1/2] failed at event e8 (lent) at position 8: [OCQ-236] it ended 3 processes: "
+            "fix its handler, then release the event as OCQ-236 says",
         ),
         (
             standing(position=2, waited=60.0),
@@ -182,6 +195,30 @@ def test_an_application_whose_database_is_unavailable_is_unhealthy_in_one_line()
 def test_a_name_is_written_as_a_shell_takes_it(unwell, fix):
     (finding,) = judged("my loans", [replace(unwell, group="my loans")], HealthRule()).findings
     assert finding.fix.endswith(fix)
+
+
+@pytest.mark.parametrize("failure", [None, FAILURE, CRASHED])
+@pytest.mark.parametrize("state", ProcessorState)
+@pytest.mark.parametrize("wanted", [True, False])
+def test_no_command_for_leases_is_advised_without_them(state, failure, wanted):
+    without = standing(state, 7, owner="", led=False, waited=90.0, failure=failure, wanted=wanted)
+    findings = judged("loans", [without], HealthRule(max_lag=0)).findings
+    advised = [*(finding.fix for finding in findings), *(obstacle(without) or ())]
+    assert not [each for each in advised if "opencqrs groups" in each]
+
+
+@pytest.mark.parametrize(
+    ("held_up", "advised"),
+    [
+        (standing(ProcessorState.STOPPED, 2, wanted=False), "opencqrs run --group 'my loans'"),
+        (standing(ProcessorState.STOPPED, 2), "set life-cycle.auto-start: false"),
+        (standing(ProcessorState.FAILED, 2, failure=FAILURE), "or at the next start of its process"),
+    ],
+)
+def test_a_wait_that_is_held_up_without_leases_advises_what_works(held_up, advised):
+    reason = obstacle(replace(held_up, group="my loans", owner="", led=False))
+    assert reason is not None
+    assert reason[1].endswith(advised)
 
 
 def test_what_holds_a_wait_up_names_the_group_as_a_shell_takes_it():
