@@ -17,6 +17,7 @@ from opencqrs_py.assembly.job_rules import bound_jobs, rule_for
 from opencqrs_py.config import load
 from opencqrs_py.jobs.desk import JobDesk, Worker
 from opencqrs_py.jobs.execution import JobExecution, Surroundings
+from opencqrs_py.jobs.items import Items
 from opencqrs_py.jobs.rules import JobRule
 from opencqrs_py.jobs.runs import JobRun, RunStatus, chosen_ids
 from opencqrs_py.model.job import Job, JobId, RunSignals, Trigger
@@ -213,6 +214,13 @@ class JobTest:
                 if ending is not None:
                     self._desk.finish(run, ending)
 
+    def _has_left_items(self, run: JobRun) -> bool:
+        """Return whether a run has ended at a limit before items that its input selects."""
+        if not run.reason:
+            return False
+        with self._transactions.begin(guarded=False) as unit:
+            return bool(Items(self._bound, run, SqlSelector(self.database)).page(run.position, 1, unit).ids)
+
     def _raise_missed(self) -> None:
         if not self._missed:
             return
@@ -245,8 +253,8 @@ def assert_idempotent(job: JobTest | ModuleType | type | Callable[..., Any], *id
         The test.
 
     Raises:
-        AssertionError: If the second run has changed something, with the rows; or a run has not handled everything; or
-            the first run had no item, or there is no table, so that nothing was tested.
+        AssertionError: If the second run has changed something, with the rows; or a limit has ended a run before
+            everything was handled; or the first run had no item, or there is no table, so that nothing was tested.
         BaseException: What the job raised, also where a further attempt would follow.
 
     Source:
@@ -274,7 +282,10 @@ def _succeeded(test: JobTest, ids: Sequence[JobId]) -> JobRun:
     """Run a job, and return the run; raise unless that has handled everything at once."""
     ran = [run for run in test.run(*ids).runs if run.trigger is Trigger.MANUAL][-1]  # a tick's may have followed
     if ran.status is RunStatus.SUCCEEDED:
-        return ran
+        if not test._has_left_items(ran):  # noqa: SLF001 of this module
+            return ran
+        msg = f"job '{test.job.name}' was not tested: a run has not handled everything: {ran.reason}"
+        raise AssertionError(f"{msg}; raise max-items-per-run or time-budget in the test")
     if test.error is not None:
         raise from_users_frame(test.error)
     raise AssertionError(f"a run of job '{test.job.name}' has not succeeded: it is {ran.status.value}, {ran.reason}")

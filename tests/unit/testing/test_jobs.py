@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Select, column, make_url, select, table, text
 from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from opencqrs_py import AfterCommit, JobContext, job, on_start
+from opencqrs_py import AfterCommit, JobContext, JobPage, job, on_start
 from opencqrs_py.adapters.sql import Database
 from opencqrs_py.adapters.sql.snapshots import table_rows
 from opencqrs_py.errors import JobError, NonTransientError
@@ -82,6 +82,53 @@ def test_a_job_that_had_nothing_to_do_is_not_called_idempotent(ids: tuple[int, .
         connection.execute(text("INSERT INTO seen VALUES (77, 0)"))
     with pytest.raises(AssertionError, match=r"^job 'adds' is not idempotent"):
         assert_idempotent(test, *ids)
+
+
+def unsettled() -> Select[Any]:
+    return ids_of_rows().where(column("times") == 0)
+
+
+def unsettled_in_pages(page: JobPage, connection: Connection) -> list[int]:
+    return list(connection.execute(unsettled().where(column("n") > (page.after or 0)).limit(page.limit)).scalars())
+
+
+def with_two_rows(given: Callable[..., Any], settings: dict[str, Any]) -> JobTest:
+    @job("settles", input=given)
+    def settles(context: JobContext, connection: Connection) -> None:
+        test.clock.advance(2)
+        connection.execute(text("UPDATE seen SET times = 1 WHERE n = :n"), [{"n": each} for each in context.ids])
+
+    test = JobTest(settles, tables, settings=settings).run()
+    with test.connection() as connection:
+        connection.execute(text("INSERT INTO seen VALUES (1, 0), (2, 0)"))
+    return test
+
+
+INPUTS = [unsettled, unsettled_in_pages, ids_of_rows]
+TOO_FEW = [{"max-items-per-run": 1}, {"max-items-per-run": 1, "transaction": "run"}, {"time-budget": "1s", "limit": 1}]
+ENOUGH = [{"max-items-per-run": 2}, {"max-items-per-run": 2, "transaction": "run"}, {"time-budget": "3s", "limit": 1}]
+
+
+@pytest.mark.parametrize("given", INPUTS)
+@pytest.mark.parametrize("settings", TOO_FEW)
+def test_a_run_that_a_limit_ends_is_not_called_idempotent_or_not(
+    given: Callable[..., Any], settings: dict[str, Any]
+) -> None:
+    untested = (
+        r"^job 'settles' was not tested: a run has not handled everything: it.+; the rest is for the next run; "
+        r"raise max-items-per-run or time-budget in the test$"
+    )
+    with pytest.raises(AssertionError, match=untested):
+        assert_idempotent(with_two_rows(given, settings))
+
+
+@pytest.mark.parametrize("given", INPUTS)
+@pytest.mark.parametrize("settings", ENOUGH)
+def test_a_run_that_reaches_a_limit_with_its_last_item_has_handled_everything(
+    given: Callable[..., Any], settings: dict[str, Any]
+) -> None:
+    test = assert_idempotent(with_two_rows(given, settings))
+    test.expect_rows("SELECT n, times FROM seen", [(1, 1), (2, 1)])
 
 
 def test_a_job_without_a_table_that_could_be_compared_is_not_called_idempotent() -> None:
