@@ -5,11 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from threading import Event as Signal
+from types import ModuleType
+from typing import Any
 
 import pytest
 from sqlalchemy import Connection, text
@@ -242,6 +246,51 @@ def test_an_event_that_is_committed_after_a_later_one_is_read_before_it(
     assert reader.read_on() == []
     slow.commit()
     assert reader.read_on() == ["1", "2"]
+
+
+@pytest.fixture
+def two_phase_server(servers: ModuleType) -> Iterator[Any]:
+    """A PostgreSQL server of its own, which allows PREPARE TRANSACTION."""
+    with TemporaryDirectory() as folder:
+        server = servers.Server(Path(folder))
+        try:
+            database = Database(server.url)
+            with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+                connection.execute(text("ALTER SYSTEM SET max_prepared_transactions = 2"))
+            database.close()
+            server.stop("fast")
+            server.start()
+            yield server
+        finally:
+            server.close()
+
+
+@pytest.mark.postgresql
+@pytest.mark.parametrize("restarted", [False, True], ids=["running", "restarted"])
+def test_an_event_of_a_prepared_transaction_is_read_before_a_later_one(
+    two_phase_server: Any, *, restarted: bool
+) -> None:
+    """Its locks then have no process, and after a restart another number."""
+    url = two_phase_server.fresh()
+    with closing(Database(url)) as database, closing(Database(url)) as others:
+        create(database)
+        reader = Reader(MappedEventSource(database, MAPPING))
+        assert reader.read_on() == []
+        with others.engine.connect() as slow, others.engine.connect() as quick:
+            insert(slow, event(1))
+            insert(quick, event(2))
+            quick.commit()
+            assert reader.read_on() == []
+            slow.execute(text("PREPARE TRANSACTION 'of two phases'"))
+            slow.commit()
+        if restarted:
+            others.engine.dispose()
+            two_phase_server.stop("immediate")
+            two_phase_server.start()
+        assert [reader.read_on() for _ in range(3)] == [[], [], []]
+        with others.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as ending:
+            ending.execute(text("COMMIT PREPARED 'of two phases'"))
+        assert reader.read_on() == ["1", "2"]
 
 
 @POSTGRESQL

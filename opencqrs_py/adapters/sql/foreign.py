@@ -19,6 +19,7 @@ from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model.mapping import TableMapping
 
 _NAMED = 10  # most names in a message
+_RESTORED = "-1/"  # how the virtual transaction of a prepared one begins that the server has restored
 
 _RELATION = "SELECT relkind FROM pg_class WHERE oid = %s::regclass"
 _SEQUENCES = """
@@ -286,7 +287,7 @@ class Horizon:
     def look(self, highest: int, active: frozenset[str]) -> None:
         """Note the highest position that was read, and the open writing transactions, which were queried after it."""
         if self.mark is not None:
-            self.waited_for &= active
+            self.waited_for = _still_open(self.waited_for, active)
             if self.waited_for:
                 return
             self._reach(self.mark)
@@ -296,3 +297,20 @@ class Horizon:
 
     def _reach(self, position: int) -> None:
         self.upto = max(self.upto or 0, position)
+
+
+def _still_open(waited_for: frozenset[str], active: frozenset[str]) -> frozenset[str]:
+    """Return those of the active transactions that were waited for, by the names that they have now.
+
+    ``PREPARE TRANSACTION`` keeps the virtual transaction, and takes the process away. After a restart, and at once in
+    old releases, a prepared transaction has the number -1/… instead, so each of these may be one that is not found.
+    """
+    waited = set(map(_virtual, waited_for))
+    ended = waited.difference(map(_virtual, active))
+    renamed = any(not one.startswith(_RESTORED) for one in ended)
+    return frozenset(one for one in active if _virtual(one) in waited or (renamed and one.startswith(_RESTORED)))
+
+
+def _virtual(name: str) -> str:
+    """Return the virtual transaction of a name, without its process."""
+    return name.partition(" ")[0]

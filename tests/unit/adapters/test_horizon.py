@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from opencqrs_py.adapters.sql.foreign import Horizon
 
 
-def looks(*seen: tuple[int, str]) -> list[int | None]:
+def looks(*seen: tuple[int, Iterable[str]]) -> list[int | None]:
     horizon, found = Horizon(), []
     for highest, at_work in seen:
         horizon.look(highest, frozenset(at_work))
@@ -33,12 +35,23 @@ def test_it_never_goes_back() -> None:
     assert looks((5, ""), (3, ""), (4, "a"), (4, "b")) == [5, 5, 5, 5]
 
 
+def test_a_transaction_that_is_prepared_is_waited_for_until_it_ends() -> None:
+    open_, prepared, other = {"3/45 999"}, {"3/45 prepared"}, {"4/8 998"}
+    assert looks((5, open_), (6, prepared), (7, prepared | other), (8, other), (9, "")) == [None, None, None, 5, 9]
+
+
+def test_after_a_restart_prepared_transactions_are_waited_for_as_they_could_be_any_that_was_open() -> None:
+    restored = {"-1/753 prepared"}
+    assert looks((5, {"3/45 999"}), (6, restored), (7, {*restored, "3/1 997"}), (8, {"3/1 997"})) == [*[None] * 3, 5]
+    assert looks((5, restored), (6, {*restored, "4/8 998"}), (7, {"4/8 998"}), (8, "")) == [None, None, 5, 8]
+
+
+PREPARED = 2  # added to the number of a writer
 WORK = st.lists(
     st.one_of(
-        st.tuples(st.just("begin"), st.integers(0, 3)),
-        st.tuples(st.just("draw"), st.integers(0, 3)),
-        st.tuples(st.sampled_from(["commit", "roll back"]), st.integers(0, 3)),
-        st.tuples(st.just("look"), st.just(0)),
+        st.tuples(st.sampled_from(["begin", "draw", "draw", "prepare"]), st.integers(0, PREPARED - 1)),
+        st.tuples(st.sampled_from(["commit", "commit", "commit", "roll back"]), st.integers(0, 2 * PREPARED - 1)),
+        st.tuples(st.sampled_from(["look", "look", "look", "restart"]), st.just(0)),
     ),
     max_size=60,
 )
@@ -46,16 +59,24 @@ WORK = st.lists(
 
 @given(WORK)
 def test_whatever_writers_do_nothing_is_committed_at_or_below_it(work: list[tuple[str, int]]) -> None:
-    """Transactions begin, draw positions and end in any order; a look comes in between now and then."""
-    horizon, drawn, newest, committed = Horizon(), 0, 0, set[int]()
-    open_: dict[int, tuple[str, set[int]]] = {}
+    """Transactions begin, draw positions, are prepared and end in any order; a look comes in between now and then.
+
+    A restart ends those that are not prepared, and virtual transactions are counted from the beginning again.
+    """
+    horizon, drawn, begun, newest, committed = Horizon(), 0, 0, 0, set[int]()
+    names, open_ = dict[int, str](), dict[int, tuple[int, set[int]]]()
     for number, (what, writer) in enumerate(work):
         match what:
-            case "begin":
-                open_.setdefault(writer, (f"{writer} {number}", set()))
+            case "begin" if writer not in open_:
+                begun += 1
+                names[number] = f"{writer}/{begun} {number}"
+                open_[writer] = (number, set())
             case "draw" if writer in open_:
                 drawn += 1
                 open_[writer][1].add(drawn)
+            case "prepare" if writer in open_ and writer + PREPARED not in open_:
+                begin, _ = open_[writer + PREPARED] = open_.pop(writer)
+                names[begin] = f"{names[begin].partition(' ')[0]} prepared"
             case "commit" if writer in open_:
                 positions = open_.pop(writer)[1]
                 assert all(position > (horizon.upto or 0) for position in positions)
@@ -63,7 +84,10 @@ def test_whatever_writers_do_nothing_is_committed_at_or_below_it(work: list[tupl
                 newest = max(committed, default=0)
             case "roll back":
                 open_.pop(writer, None)
+            case "restart":
+                begun, open_ = 0, {writer: one for writer, one in open_.items() if writer >= PREPARED}
+                names = {begin: f"-1/{begin} prepared" for begin, _ in open_.values()}
             case "look":
-                horizon.look(newest, frozenset(name for name, _ in open_.values()))
+                horizon.look(newest, frozenset(names[begin] for begin, _ in open_.values()))
     horizon.look(newest, frozenset())
     assert horizon.upto == newest
