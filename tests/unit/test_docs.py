@@ -22,6 +22,7 @@ from sqlalchemy import Table
 from support.zygote import Zygote
 
 import opencqrs_py
+from opencqrs_py.adapters.sql import tables
 from opencqrs_py.adapters.sql.tables import EVENTS, INBOX, JOB_RUNS, JOBS, PROGRESS, SKIPPED
 from opencqrs_py.assembly.status import GroupStatus
 from opencqrs_py.cli.main import cli
@@ -484,6 +485,15 @@ def test_every_error_code_has_a_heading_and_every_heading_a_code() -> None:
 @pytest.mark.parametrize("table", [EVENTS, PROGRESS, SKIPPED, INBOX, JOBS, JOB_RUNS], ids=lambda table: table.name)
 def test_every_column_is_documented_in_its_order(table: Table) -> None:
     assert first_cells(sections(REFERENCE / "events.md")[table.name]) == [column.name for column in table.columns]
+
+
+def test_the_version_of_every_table_is_documented() -> None:
+    row = re.search(r"^\| `version` \|.*", sections(REFERENCE / "events.md")["opencqrs_schema"], flags=re.MULTILINE)
+    assert row is not None
+    named = {name: int(version) for name, version in re.findall(r"`(opencqrs_\w+)` (?:has )?(\d+)", row[0])}
+    assert row[0].endswith(" all others 1 |")
+    ours = EVENTS.metadata.tables
+    assert {name: tables._newest(table) for name, table in ours.items()} == {**dict.fromkeys(ours, 1), **named}
 
 
 def test_the_glossary_is_sorted() -> None:
