@@ -78,7 +78,7 @@ class Lifecycle:
             self._close()
 
     def _start(self, begin: Callable[[], None]) -> None:
-        self._started_in = os.getpid()
+        self._started_in, self.last_result = os.getpid(), None
         try:
             self.resources.open()
             begin()
@@ -123,7 +123,7 @@ class Lifecycle:
         Raises:
             KeyboardInterrupt: After a clean stop; ``last_result`` is how the run has ended then, too.
         """
-        processors, self.last_result = self.processors, None
+        processors = self.processors
         try:
             self.last_result = self._stay(processors, until_caught_up=until_caught_up)
         except KeyboardInterrupt:

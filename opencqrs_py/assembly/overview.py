@@ -349,7 +349,7 @@ def _beyond(status: PartitionStatus, head: int) -> PartitionStatus:
 
 
 def _was_started(status: PartitionStatus | None) -> bool:
-    """Return whether a process has started a partition and has not stopped it, as far as its progress shows."""
+    """Return whether a process has started a partition and not stopped it since, or has left it failed."""
     return status is not None and status.state in (*_OF_OWNERS, ProcessorState.FAILED)
 
 

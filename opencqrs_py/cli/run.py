@@ -6,6 +6,7 @@ import gc
 import logging
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -74,15 +75,7 @@ def run_command(
         return _interrupted(application, groups, cut_off=sorted(monitor.held), as_json=as_json, typed=options.typed)
     statuses = application.status(groups)
     if as_json:
-        print_json(
-            _as_json(
-                statuses,
-                failed=result.failed,
-                skipped=result.skipped,
-                parked=result.parked,
-                failed_runs=result.failed_runs,
-            )
-        )
+        print_json(_as_json(statuses, result))
     else:
         _show(statuses, monitor.handled)
         _tell_unhandled(result, options.typed)
@@ -127,18 +120,11 @@ def _interrupted(
     except Exception as error:
         reason = f"[{error.code}] {error.what}, {error.where}" if isinstance(error, ExplainedError) else one_line(error)
         said = f"stopped; where each partition continues cannot be shown: {reason}"
+    result = replace(
+        result, parked=sum(count for one in statuses for each in one.partitions for _, count in each.parked)
+    )
     if as_json:
-        parked = sum(count for status in statuses for each in status.partitions for _, count in each.parked)
-        print_json(
-            _as_json(
-                statuses,
-                interrupted=True,
-                failed=result.failed,
-                skipped=result.skipped,
-                parked=parked,
-                failed_runs=result.failed_runs,
-            )
-        )
+        print_json(_as_json(statuses, result, interrupted=True))
     if not statuses or not as_json:
         print_line(said, "default")
     if statuses and not as_json:
@@ -167,14 +153,6 @@ def _show(statuses: list[GroupStatus], handled: Mapping[tuple[str, str], int]) -
             _log.info("[%s %s] %s", status.group, each.partition, what, extra=where)
 
 
-def _as_json(
-    statuses: list[GroupStatus],
-    *,
-    interrupted: bool = False,
-    failed: bool = False,
-    skipped: int = 0,
-    parked: int = 0,
-    failed_runs: int = 0,
-) -> dict[str, Any]:
-    head = {"interrupted": interrupted, "failed": failed, "skipped": skipped, "parked": parked}
-    return {**head, "failed_runs": failed_runs, "groups": group_rows(statuses)}
+def _as_json(statuses: list[GroupStatus], result: RunResult, *, interrupted: bool = False) -> dict[str, Any]:
+    head = {"interrupted": interrupted, "failed": result.failed, "skipped": result.skipped, "parked": result.parked}
+    return {**head, "failed_runs": result.failed_runs, "groups": group_rows(statuses)}

@@ -111,10 +111,13 @@ class Assignment:
             driver.supervised.claimed_again(found)
         return found is not None
 
-    def claim_after_timeout(self, hung: PartitionDriver, call: CallInHand, failure: Failure) -> PartitionDriver | None:
-        """Replace a driver whose thread hangs; ``None`` if it was removed in the meantime, or after ``stop``.
+    def claim_after_timeout(
+        self, hung: PartitionDriver, call: CallInHand, failure: Failure, stopping: Signal
+    ) -> PartitionDriver | None:
+        """Replace a driver whose thread hangs; ``None`` if it was removed, or ``stopping`` was set, in the meantime.
 
-        An outage is waited for, also if it is what the thread hangs in.
+        An outage is waited for, also if it is what the thread hangs in. A partition that is released meanwhile may be
+        another node's, and is not claimed.
 
         Raises:
             EngineLostError: As ``driver.claim_after_timeout``.
@@ -123,12 +126,14 @@ class Assignment:
         run = self.runs[group]
 
         def claimed() -> list[PartitionDriver]:
+            if stopping.is_set():
+                return []
             return [claim_after_timeout(run, hung, call, failure, self._owner, self._clock, self._observer)]
 
         with self._claiming:
             if self._drivers.get((group, partition)) is not hung:
                 return None
-            for driver in when_available(run, claimed, self._stopping, self._observer, starts=False):
+            for driver in when_available(run, claimed, stopping, self._observer, hung=hung.partition):
                 with self._lock:
                     self._drivers[group, partition], self._known[group, partition] = driver, driver.supervised
                 return driver

@@ -327,20 +327,20 @@ def when_available(
     stopping: Signal,
     observer: Observer = NO_OBSERVER,
     *,
-    starts: bool = True,
+    hung: Partition | None = None,
 ) -> list[PartitionDriver]:
     """Return the result of ``act``; during an outage of a database or the event store, retry after a wait.
 
-    A database that cannot be reached at all when partitions start is an error, since most likely its URL is wrong.
-    Later outages, such as a stopped process that holds the write lock of an SQLite file, are waited for. The observer
-    is notified of each wait, the first time with what is unavailable and what to do, since a URL may be wrong;
-    ``stopping`` ends it, and nothing is claimed then.
+    A database that cannot be reached at all when partitions start is an error, since most likely its URL is wrong; it
+    is none when a partition that has ``hung`` is claimed again. Later outages, such as a stopped process that holds the
+    write lock of an SQLite file, are waited for. The observer is notified of each wait, the first time with what is
+    unavailable and what to do, since a URL may be wrong; ``stopping`` ends it, and nothing is claimed then.
 
     Raises:
         DatabaseAwayError: OCQ-304, if the database of the progress cannot be reached at a start.
     """
     tracker, source = run.processing.tracker, run.processing.source
-    if starts:
+    if hung is None:
         tracker.statuses()
     failed: Failure | None = None
     for wait in OUTAGE_BACK_OFF.waits():
@@ -351,7 +351,8 @@ def when_available(
                 raise
             first, failed = failed is None, failure_of(error, Origin.OUTAGE)
             shown = _placed(failed, source) if first else failed
-            _report(Notice(run.group, run.partitions[0], Action.WAIT, shown, wait=wait, advises=first), observer)
+            partition = run.partitions[0] if hung is None else hung
+            _report(Notice(run.group, partition, Action.WAIT, shown, wait=wait, advises=first), observer)
         if stopping.wait(wait):
             break
     return []

@@ -121,6 +121,7 @@ class Cursor:
         shared: Whether another task may move the progress under the same claim, as when Spark runs a task twice.
         doubtful: Whether there was an outage: a commit whose answer was lost may have moved the progress, and the
             log may have been replaced.
+        confirmed: How often that was found out under this claim.
         fingerprint: Identifies the log up to ``stored``; empty if unknown.
         failure: Record of the failing event.
         file: Identifies the file of the database with the claim, if it is a file; otherwise empty. A
@@ -145,6 +146,7 @@ class Cursor:
     park: GivenUp | None = None
     shared: bool = field(default=False, compare=False)
     doubtful: bool = field(default=False, compare=False)
+    confirmed: int = field(default=0, compare=False)
     fingerprint: str = field(default="", compare=False)
     failure: FailureRecord | None = field(default=None, compare=False)
     file: str = field(default="", compare=False)

@@ -33,7 +33,7 @@ class Claim:
             FencedError: If another processor has the partition.
             EventStoreError: If the log is not the one that progress was made with.
         """
-        found = self._tracker.renewed(self._group, cursor)
+        found, confirmed = self._tracker.renewed(self._group, cursor), cursor.confirmed + 1
         if found is None:
             raise self.lost()
         if found.stored > cursor.stored:
@@ -41,7 +41,7 @@ class Claim:
         elif found.stored < cursor.stored:  # the database was restored, and the read model with it
             cursor = found
         verify_log(self._source, self._group, cursor)
-        return replace(cursor, doubtful=False, parked=None)
+        return replace(cursor, doubtful=False, confirmed=confirmed, parked=None)
 
     def moved_by_others(self, cursor: Cursor) -> Cursor | None:
         """Return the cursor where another run of the same task has moved the progress; ``None`` if none has."""

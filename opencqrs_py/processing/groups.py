@@ -111,7 +111,7 @@ class GroupProcessing:
         memory = 1 if partitions == 1 else _PAGES_KEPT
         self.feed = Feed(source, selection, sequencing, size, memory, wanted, largest=self._largest)
         self._narrowed: dict[tuple[Share, int, int], GroupProcessing] = {}
-        self._epochs: dict[Partition, int] = {}
+        self._claims: dict[Partition, tuple[int, int]] = {}
         self._lock = Lock()
 
     def narrowed(self, partitions: Collection[Partition], most: int | None = None) -> GroupProcessing:
@@ -137,12 +137,15 @@ class GroupProcessing:
         return found
 
     def forget_earlier(self, cursors: Iterable[Cursor]) -> None:
-        """Forget the events that were read here under other claims than these: the log may have been replaced since."""
-        claims = {cursor.partition: cursor.epoch for cursor in cursors}
+        """Forget the events that were read here under other claims, or before an outage under these.
+
+        The log may have been replaced since.
+        """
+        claims = {cursor.partition: (cursor.epoch, cursor.confirmed) for cursor in cursors}
         with self._lock:
-            if claims.items() <= self._epochs.items():
+            if claims.items() <= self._claims.items():
                 return
-            self._epochs.update(claims)
+            self._claims.update(claims)
             feeds = [self.feed, *(narrowed.feed for narrowed in self._narrowed.values())]
         for feed in feeds:
             feed.forget()

@@ -355,7 +355,8 @@ class PartitionProcessor:
 
     def _hold(self, cursor: Cursor, record: FailureRecord, event: Event) -> Outcome:
         what = f"{record.crashes} processes have ended while they handled this event"
-        fix = f"fix its handler, then: opencqrs groups restart {self.group}:{self.partition}"
+        command = f"opencqrs groups restart {self.group}:{self.partition}"
+        fix = f"fix its handler, then: {command}; if no leases lead the group, release the event as OCQ-236 says"
         error = HandlerCrashError("OCQ-236", what, fix=fix)
         failure = self._diagnosis.failure(error, Origin.HANDLER, event)
         return Outcome(cursor, failure=replace(failure, permanent=True, held=True))

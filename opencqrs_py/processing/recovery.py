@@ -301,9 +301,11 @@ def waits_of(back_off: BackOff, what: str) -> Iterator[float]:
     Raises:
         AssemblyError: OCQ-546, if a back-off of the project raises, or yields anything but a wait, such as ``nan``.
     """
-    if isinstance(back_off, ExponentialBackOff):
-        return back_off.of(what).waits()
-    return back_off.waits() if isinstance(back_off, FixedBackOff | NoRetry) else _Checked(back_off)
+    back_off = back_off.of(what) if isinstance(back_off, ExponentialBackOff) else back_off
+    return back_off.waits() if type(back_off) in _OURS else _Checked(back_off)
+
+
+_OURS = (ExponentialBackOff, FixedBackOff, NoRetry)
 
 
 class _Checked(Iterator[float]):

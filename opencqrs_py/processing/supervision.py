@@ -163,8 +163,8 @@ class SupervisedPartition:
 
     def failed_at_end(self) -> PartitionStatus | None:
         """Return the status after the end of a run, if it has failed, or its participants have not flushed then."""
-        origin = None if self.failure is None else self.failure.origin
-        if self.state is ProcessorState.FAILED or (self.over and origin is Origin.CHECKPOINT):
+        unflushed = self.failure is not None and self.failure.origin in {Origin.CHECKPOINT, Origin.OUTAGE}
+        if self.state is ProcessorState.FAILED or (self.over and unflushed):
             return self.status()
         if self.over or not self.withholds():
             return None

@@ -31,7 +31,7 @@ from opencqrs_py.processing.supervision import SupervisedPartition
 MOST_HANGING = 20  # threads of abandoned calls, which only the end of the process frees
 
 _Ended = Callable[["_Follower", BaseException | None], None]
-_Retake = Callable[[], PartitionDriver | None]
+_Retake = Callable[[Signal], PartitionDriver | None]
 
 
 class ThreadEngine(Engine, StoresSoon, EndsClaims):
@@ -204,9 +204,11 @@ class ThreadEngine(Engine, StoresSoon, EndsClaims):
             self._failure = self._failure or _too_many(self._hanging, failure)
         new.thread.start()
 
-    def _retaken(self, hung: PartitionDriver, call: CallInHand, failure: Failure) -> PartitionDriver | None:
+    def _retaken(
+        self, hung: PartitionDriver, call: CallInHand, failure: Failure, stopping: Signal
+    ) -> PartitionDriver | None:
         try:
-            driver = self._assignment.claim_after_timeout(hung, call, failure)
+            driver = self._assignment.claim_after_timeout(hung, call, failure, stopping)
         except BaseException as error:
             hung.supervised.take(Outcome(hung.cursor, failure=failure_of(error, Origin.FRAMEWORK)))
             raise
@@ -242,7 +244,7 @@ class _Follower:
     def run(self) -> None:
         failure = None
         try:
-            if self._retake is not None and (driver := self._retake()) is not None:
+            if self._retake is not None and (driver := self._retake(self.stopping)) is not None:
                 self.driver = driver
             follow(self.driver, self._watcher, self.stopping, self._haste, self._at_once)
         except BaseException as error:  # check() reports it; the end of a thread alone is not noticed

@@ -185,6 +185,27 @@ def test_an_outage_in_which_a_call_hangs_is_waited_for_and_the_event_is_tried_ag
     assert watching.notices[2].attempt == 1
 
 
+def test_a_partition_that_is_released_while_an_outage_is_waited_for_is_not_claimed_back(
+    group: Group, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driving, "OUTAGE_BACK_OFF", FixedBackOff(0.01))
+    group.hangs = {2: 1}
+
+    def handle(raw: Event) -> None:
+        group.tracker.failing_claims = 10**9 * group.hangs.get(raw.position, 0)
+        group.meet(raw.position)
+
+    group.handler = handle
+    engine, watching = start(SOON)
+    wait_for(group, watching, lambda: [notice for notice in watching.notices if notice.action is Action.WAIT])
+    engine.release("group", [ONE], SECONDS)
+    group.tracker.failing_claims = 0
+    (others,) = group.tracker.claim("group", [ONE], 0, "another node")
+    group.over.set()
+    engine.stop(SECONDS)
+    assert group.tracker.renewed("group", others) is not None
+
+
 def test_a_call_that_hangs_does_not_count_among_those_that_are_made_at_once(group: Group, start: Start) -> None:
     group.hangs = {2: 1}
     _, watching = start(SOON, at_once=1)

@@ -157,11 +157,17 @@ class Odd(BackOff):
         yield self.wrong
 
 
-@pytest.mark.parametrize("wrong", [nan, inf, -1, "2", None, KeyError("x")])
-def test_a_back_off_of_the_project_that_fails_is_named(wrong: Any) -> None:
-    waits = waits_of(Odd(wrong), "books:1")
+class Steep(ExponentialBackOff):
+    def waits(self) -> Iterator[float]:
+        yield 1.0
+        yield nan
+
+
+@pytest.mark.parametrize("odd", [*map(Odd, [nan, inf, -1, "2", None, KeyError("x")]), Steep()])
+def test_a_back_off_of_the_project_that_fails_is_named(odd: BackOff) -> None:
+    waits = waits_of(odd, "books:1")
     assert next(waits) == 1.0
-    with pytest.raises(AssemblyError, match=r"OCQ-546\] the back-off Odd failed: (Value|Key)Error: ") as raised:
+    with pytest.raises(AssemblyError, match=r"OCQ-546\] the back-off (Odd|Steep) failed: (Value|Key)Error: ") as raised:
         next(waits)
     assert raised.value.where == "retry.back-off-ref"
     with pytest.raises(AssemblyError, match="OCQ-546"):  # its end would mean that the attempts are exhausted

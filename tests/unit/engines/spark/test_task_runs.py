@@ -276,7 +276,8 @@ def test_what_a_recipe_builds_serves_all_later_orders(processing):
     assert Counting.calls == 1
 
 
-def test_a_task_of_a_later_claim_reads_the_log_as_it_is_then(processing, monkeypatch):
+@pytest.mark.parametrize("why", ["another claim", "an outage in another worker"])
+def test_a_task_of_a_later_claim_or_after_an_outage_reads_the_log_as_it_is_then(processing, monkeypatch, why):
     add(processing, 8)
     add(processing, 1, bad=[0])
     runner, first = TaskRunner(lambda: processing), task(processing)
@@ -288,9 +289,15 @@ def test_a_task_of_a_later_claim_reads_the_log_as_it_is_then(processing, monkeyp
     outcomes = read_result(runner(write_task(first))).outcomes
     assert [o.failure is not None for o in outcomes].count(True) == 1
     del read[:]
-    runner(write_task(replace(first, cursors=tuple(o.cursor for o in outcomes))))
+    same = replace(first, cursors=tuple(o.cursor for o in outcomes))
+    runner(write_task(same))
     assert not [given for given in read if given[0] < 8]  # it is known, under the same claim
-    runner(write_task(task(processing)))
+    if why == "another claim":
+        later = task(processing)
+    else:
+        claim = processing.processor(same.cursors[0].partition).claim
+        later = replace(same, cursors=(claim.confirmed(same.cursors[0]), *same.cursors[1:]))
+    runner(write_task(later))
     assert [given for given in read if given[0] < 8]
 
 
