@@ -951,6 +951,22 @@ def test_a_compressed_file_that_is_read_from_its_beginning_is_unpacked_once(
     assert sorted(path.name for path in opened) == sorted(names * 2)  # the second time for the first event only
 
 
+@pytest.mark.parametrize("suffix", ["ndjson.gz", "jsonl.zst"])
+def test_a_compressed_file_that_gets_longer_while_it_is_read_moves_no_event(
+    tmp_path, source, clock, suffix: str
+) -> None:
+    path = put(tmp_path / f"a.{suffix}", *range(100))
+    put(tmp_path / f"b.{suffix}", *range(150, 200))
+    first = source.read(0, 10, ALL)
+    rest = put(tmp_path / f"_rest.{suffix}", *range(100, 150))
+    longer = tmp_path / "_longer"
+    longer.write_bytes(path.read_bytes() + rest.read_bytes())
+    longer.rename(path)  # the reader of the first events has the shorter file open
+    clock.advance(60)
+    assert ids(source, first.upto) == [str(number) for number in range(first.upto, 200)]
+    assert source.head() == 200
+
+
 @pytest.mark.parametrize("types", [None, frozenset({"of no event"})])
 def test_lines_are_read_many_at_once_and_none_is_parsed_alone(tmp_path, source, monkeypatch, types) -> None:
     put(tmp_path / "a.ndjson", *range(1_000))

@@ -8,6 +8,7 @@ from bisect import bisect_right
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
+from functools import partial
 from io import FileIO
 from itertools import islice
 from pathlib import Path
@@ -435,12 +436,14 @@ class CompressedLines(EventFile):
     def reader(self, first: int, before: int) -> LineReader:
         del first
         self.look(newest=False)
-        file = unpacked(self.path, self._compression)
-        return LineReader(self.path, file, before=before, compressed=True, at_end=self._learn, doubles=self._doubles)
+        file, learn = unpacked(self.path, self._compression), partial(self._learn, self.known.size)
+        return LineReader(self.path, file, before=before, compressed=True, at_end=learn, doubles=self._doubles)
 
     @override
     def first(self) -> tuple[str, str] | None:
         return _first_of(LineReader(self.path, unpacked(self.path, self._compression), before=0, compressed=True))
 
-    def _learn(self, count: int) -> None:
-        self._count = count
+    def _learn(self, size: int, count: int) -> None:
+        """Take over what a reader has counted, unless the file got longer since, or was replaced by a longer one."""
+        if self.known.size == size:
+            self._count = count
