@@ -35,6 +35,7 @@ from opencqrs_py.model.naming import letters_and_digits
 from opencqrs_py.model.progress import PartitionStatus, Skip
 from opencqrs_py.model.properties import locked_cached_property
 from opencqrs_py.processing.notices import NO_OBSERVER, Observer, Observers
+from opencqrs_py.processing.ports import CountedSource
 
 if TYPE_CHECKING:
     from opencqrs_py.assembly.awaiting import Watched
@@ -329,7 +330,11 @@ class Application:
     def _require_event_store(self) -> None:
         """Raise once what is wrong with the event store. Outages and unforeseen errors are left to the partitions."""
         try:
-            self.event_store.head()
+            store = self.event_store
+            if isinstance(store, CountedSource):
+                store.check()
+            else:
+                store.head()
         except Exception as error:
             if isinstance(error, ExplainedError) and not self.event_store.is_outage(error):
                 raise

@@ -33,7 +33,7 @@ from opencqrs_py.engines.leading import Coordination, logger
 from opencqrs_py.engines.locking import LockCoordinator, LockedGroup
 from opencqrs_py.engines.runs import Engine, GroupRun, end_claims, hasten, load_of
 from opencqrs_py.model.progress import PartitionStatus, ProcessorState
-from opencqrs_py.processing.ports import EventSource, LockRegistry
+from opencqrs_py.processing.ports import EventSource, LockRegistry, knows_head
 from opencqrs_py.processing.supervision import SupervisedPartition
 
 if TYPE_CHECKING:
@@ -244,7 +244,7 @@ class Processors:
 
         Args:
             until_caught_up: Whether that ends when every partition, in any process, has reached what the newest event
-                was at the first call.
+                was at the first call; in compressed files, when a partition had read them.
         """
         self.check()
         partitions = self.partitions()
@@ -290,11 +290,13 @@ class Processors:
         return replace(result, partitions=known, handled=handled, skipped=skipped, failed_runs=failed_runs)
 
     def _caught_up(self) -> bool:
-        head = self._target = self._source.head() if self._target is None else self._target
         mine = self._mine()
+        if self._target is None and not knows_head(self._source) and not all(map(_has_ended, mine)):
+            return False  # a partition that reads to the end counts the log in passing, and is not there yet
+        head = self._target = self._source.head() if self._target is None else self._target
         for partition in mine:
             partition.handle_at_once(head)
-        if any(not (p.done(head) or p.over or p.state is ProcessorState.FAILED) for p in mine):
+        if not all(p.done(head) or _has_ended(p) for p in mine):
             return False
         there = {GroupPartition(p.group, p.partition) for p in mine}
         waited_for = {
@@ -346,6 +348,10 @@ class Processors:
         runs = [each.run for each in self._groups if each.starts and (each.shared or not shared)]
         found = [(run.group, status) for run in runs for status in run.processing.tracker.statuses()]
         return [status for group, status in found if status.group == group]
+
+
+def _has_ended(partition: SupervisedPartition) -> bool:
+    return partition.over or partition.state is ProcessorState.FAILED
 
 
 def _after_stop(before: PartitionStatus, failed: PartitionStatus | None) -> PartitionStatus:

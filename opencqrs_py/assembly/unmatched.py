@@ -14,6 +14,7 @@ from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.selection import Selection
 from opencqrs_py.processing.exceptions import one_line
 from opencqrs_py.processing.notices import Observer
+from opencqrs_py.processing.ports import knows_head
 
 if TYPE_CHECKING:
     from opencqrs_py.engines.runs import GroupRun
@@ -101,7 +102,10 @@ class _Group:
 
     def has_caught_up(self, partition: Partition, outcome: Outcome) -> bool:
         """Note the position of a partition; return whether all of this process have reached the former newest event."""
-        self._head = self._head or self._run.processing.source.head()
+        source = self._run.processing.source
+        if not (self._head or outcome.idle or knows_head(source)):
+            return False  # the head is not worth reading a log twice
+        self._head = self._head or source.head()
         if outcome.idle or outcome.cursor.position >= self._head:
             self._done.add(partition)
         return self._done >= self.begun.keys()

@@ -21,6 +21,7 @@ from typing import BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from support.unpacking import note_ends
 
 from opencqrs_py.adapters.files import (
     FileEventSource,
@@ -949,6 +950,77 @@ def test_a_compressed_file_that_is_read_from_its_beginning_is_unpacked_once(
     assert source.head() == 300
     names = [f"{number}.{suffix}" for number in range(3)]
     assert sorted(path.name for path in opened) == sorted(names * 2)  # the second time for the first event only
+
+
+@pytest.fixture
+def ended(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Tells which compressed files are unpacked to their end."""
+    return note_ends(monkeypatch)
+
+
+@pytest.fixture
+def packed(tmp_path: Path) -> list[str]:
+    """Three compressed files of a hundred events each."""
+    names = ["0.ndjson.gz", "1.jsonl.zst", "2.ndjson.gz"]
+    for number, name in enumerate(names):
+        put(tmp_path / name, *range(number * 100, number * 100 + 100))
+    return names
+
+
+def test_fingerprints_of_what_was_read_unpack_no_file_again(source, packed, ended) -> None:
+    expected = [FileEventSource(source.path).fingerprint(position) for position in range(301)]
+    ended.clear()
+    after = 0
+    while (part := source.read(after, 7, ALL)).upto > after:
+        after = part.upto
+        assert source.fingerprint(after) == expected[after]
+    assert source.head() == after == 300
+    assert ended == packed
+
+
+@pytest.mark.parametrize("after", [50, 150, 299, 300])
+def test_a_read_that_begins_in_the_middle_unpacks_each_compressed_file_once(source, packed, ended, after: int) -> None:
+    assert ids(source, after, limit=7) == [str(number) for number in range(after, 300)]
+    assert ended == packed
+
+
+@pytest.mark.parametrize("position", [50, 150, 250, 300])
+def test_a_claim_in_the_middle_and_the_reads_after_it_unpack_each_compressed_file_once(
+    source, packed, ended, position: int
+) -> None:
+    fingerprint = FileEventSource(source.path).fingerprint(position)
+    ended.clear()
+    source.verify(position, fingerprint)
+    assert ids(source, position, limit=7) == [str(number) for number in range(position, 300)]
+    assert source.head() == 300
+    assert ended == packed
+
+
+def test_a_check_counts_no_compressed_file_and_a_read_to_the_end_counts_all(source, packed, ended) -> None:
+    source.check()
+    assert not source.knows_head()
+    assert ended == []
+    assert len(ids(source)) == 300
+    assert source.knows_head()
+    assert source.head() == 300
+    assert ended == packed
+
+
+def test_a_check_of_other_files_counts_their_events(tmp_path, source, monkeypatch) -> None:
+    for number, suffix in enumerate(("ndjson", "parquet", "ndjson")):
+        put(tmp_path / f"{number}.{suffix}", number)
+    source.check()
+    assert source.knows_head()
+    monkeypatch.setattr(PlainLines, "first", lambda _: pytest.fail("a file was looked at again"))
+    assert source.head() == 3
+
+
+@pytest.mark.parametrize("suffix", ONCE_WRITTEN)
+@pytest.mark.parametrize("content", [b"", b'{"id":"1"}\n' * 100])
+def test_a_check_refuses_a_file_that_is_not_what_its_name_says(tmp_path, source, suffix: str, content: bytes) -> None:
+    put(tmp_path / "a.ndjson.gz", 1)
+    (tmp_path / f"b.{suffix}").write_bytes(content)
+    assert str(tmp_path / f"b.{suffix}") in refusal(source.check, "OCQ-213").where
 
 
 @pytest.mark.parametrize("suffix", ["ndjson.gz", "jsonl.zst"])

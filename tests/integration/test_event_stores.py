@@ -16,18 +16,21 @@ import pytest
 import yaml
 from sqlalchemy import create_engine, text
 from support.sqlite import rows_of
+from support.unpacking import note_ends
 
 from opencqrs_py import Application, Event
 from opencqrs_py.adapters.eventsourcingdb import EventSourcingDbEventStore
-from opencqrs_py.adapters.files import format_of, writer_to, written_whole
+from opencqrs_py.adapters.files import FileEventSource, format_of, writer_to, written_whole
 from opencqrs_py.adapters.sql import Database, SqlEventStore
 from opencqrs_py.assembly import stores
+from opencqrs_py.assembly.processors import Processors
 from opencqrs_py.errors import AssemblyError, EventStoreError, WaitTimedOutError
 from opencqrs_py.model import Selection
 from opencqrs_py.model.cloudevents import write_event
 from opencqrs_py.testing.eventsourcingdb import EventSourcingDbStandIn
 
 COUNT = 300
+SECONDS = 60  # longest wait for another thread
 TOKEN = "a-secret-token"
 HANDLERS = """
 from opencqrs_py import event_handling, on_start
@@ -78,12 +81,13 @@ def eventsourcingdb() -> Iterator[dict[str, str]]:
         yield {"event-store.url": url, "event-store.api-token": TOKEN}
 
 
-def exported(folder: Path, suffix: str) -> dict[str, str]:
-    """Two files of a kind, as an export writes them."""
+def exported(folder: Path, *suffixes: str) -> dict[str, str]:
+    """Files of some kinds, as an export writes them."""
     folder.mkdir()
-    everything = list(events())
-    for name, part in (("1", everything[:100]), ("2", everything[100:])):
-        path = folder / f"{name}{suffix}"
+    everything, size = list(events()), COUNT // len(suffixes)
+    for number, suffix in enumerate(suffixes):
+        part = everything[number * size : (number + 1) * size]
+        path = folder / f"{number}{suffix}"
         form = format_of(path.name)
         assert form is not None
         with written_whole(path) as file, writer_to(file, form) as writer:
@@ -93,17 +97,17 @@ def exported(folder: Path, suffix: str) -> dict[str, str]:
 
 @pytest.fixture
 def gzipped(tmp_path: Path) -> dict[str, str]:
-    return exported(tmp_path / "log", ".ndjson.gz")
+    return exported(tmp_path / "log", ".ndjson.gz", ".ndjson.gz")
 
 
 @pytest.fixture
 def zstandard(tmp_path: Path) -> dict[str, str]:
-    return exported(tmp_path / "log", ".ndjson.zst")
+    return exported(tmp_path / "log", ".ndjson.zst", ".ndjson.zst")
 
 
 @pytest.fixture
 def parquet(tmp_path: Path) -> dict[str, str]:
-    return exported(tmp_path / "log", ".parquet")
+    return exported(tmp_path / "log", ".parquet", ".parquet")
 
 
 def table_of_others(url: str, key: str, moment: str, json: str) -> dict[str, str]:
@@ -227,6 +231,37 @@ def test_each_event_is_handled_once_and_a_second_run_has_nothing_to_do(
         assert [(s.head, s.lag) for s in application.status()] == [(COUNT, 0)]
     numbers = rows_of(tmp_path / "sums.db", "SELECT number FROM sums ORDER BY number")
     assert numbers == [(n,) for n in range(COUNT) if n % 3]
+
+
+def test_a_run_unpacks_each_compressed_file_once(
+    handlers: ModuleType, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exported(tmp_path / "log", ".ndjson.gz", ".ndjson.zst", ".jsonl.gz")
+    names, ended = sorted(path.name for path in (tmp_path / "log").iterdir()), note_ends(monkeypatch)
+    asked = threading.Event()
+    caught_up, reading = Processors._caught_up, FileEventSource.read
+
+    def asking(processors: Processors) -> bool:
+        found = caught_up(processors)
+        asked.set()
+        return found
+
+    def read(self: FileEventSource, after: int, *others: Any) -> Any:
+        if after:  # by now the run has been asked whether it has caught up, while no progress was made
+            assert asked.wait(SECONDS)
+        return reading(self, after, *others)
+
+    monkeypatch.setattr(Processors, "_caught_up", asking)
+    monkeypatch.setattr(FileEventSource, "read", read)
+    settings = {
+        "event-store.url": "file:log",
+        "database.url": "sqlite:///sums.db",
+        "event-handling.standard.processing.engine": "thread",
+        "event-handling.standard.batch.fetch-size": 10,
+    }
+    assert not make(settings, handlers).run(until_caught_up=True).failed
+    assert rows_of(tmp_path / "sums.db", "SELECT count(*) FROM sums") == [(200,)]
+    assert ended == names
 
 
 def held(folder: Path) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import pytest
 from support.sqlite import rows_of
 
 from opencqrs_py import Application
-from opencqrs_py.errors import EventStoreError
+from opencqrs_py.errors import EventFormatError, EventStoreError
 from opencqrs_py.model.progress import ProcessorState
 
 HANDLERS = """
@@ -110,6 +111,18 @@ def test_run_and_status_name_file_and_line_of_what_is_no_event(events, applicati
         assert status.state is ProcessorState.FAILED
         assert what in status.error
         assert status.error.split(" (attempt")[0].endswith(f", in {events / place}")
+
+
+def test_a_compressed_file_that_is_cut_off_is_handled_up_to_there_and_named_with_its_line(
+    tmp_path, events, application, caplog
+) -> None:
+    whole = gzip.compress("".join(map(LINE.format, range(20_000))).encode())
+    (events / "a.ndjson.gz").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(EventFormatError, match="OCQ-213"):
+        application().run(until_caught_up=True)
+    handled = seen(tmp_path)
+    assert handled == [str(number) for number in range(len(handled))] != []
+    assert f", in {events / 'a.ndjson.gz'}, after line {len(handled)}); the partition has failed" in caplog.text
 
 
 def test_a_byte_order_mark_is_no_error(tmp_path, events, application) -> None:

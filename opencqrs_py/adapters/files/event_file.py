@@ -200,6 +200,7 @@ class EventFile(ABC):
     Attributes:
         path: The file.
         known: The state of the file at the last check.
+        passed: How many events readers have come past.
         skip_limit: Most events that a kept reader passes over; for more, opening another one is quicker. 0 when
             readers need not be kept at all.
     """
@@ -209,6 +210,7 @@ class EventFile(ABC):
     def __init__(self, path: Path) -> None:
         self.path = path
         self.known = KnownFile(path)
+        self.passed = 0
         self._count: int | None = None  # of a file that cannot get more events
 
     def look(self, *, newest: bool) -> None:
@@ -222,6 +224,14 @@ class EventFile(ABC):
     @abstractmethod
     def count(self) -> int:
         """Return how many events there are by now; raise OCQ-213 if the file is damaged or not complete yet."""
+
+    def check(self) -> None:
+        """Raise what is wrong with the file, as far as that shows at little cost."""
+        self.count()
+
+    def is_counted(self) -> bool:
+        """Return whether ``count`` takes little time."""
+        return True
 
     def may_hold(self, number: int) -> bool:
         """Return whether there may be an event of that number, from 0; events are counted only if need be."""
@@ -245,7 +255,7 @@ class EventFile(ABC):
     def reader(self, first: int, before: int) -> EventReader:
         """Open a reader at the event of the number ``first``, or before it; ``before`` events are in the files before.
 
-        The event must have been counted, unless it is the first.
+        There may be such an event, as ``may_hold`` says.
         """
 
 
@@ -269,6 +279,8 @@ class Readers:
         except BaseException:
             reader.close()
             raise
+        finally:
+            file.passed = max(file.passed, reader.number)
         if file.skip_limit and not reader.ended:
             self._keep(reader)
         else:

@@ -93,9 +93,9 @@ class FileEventSource(EventSource, Inherited):
     def __init__(self, path: Path | str, clock: Clock | None = None) -> None:
         self.path = Path(path)
         self._clock = SystemClock() if clock is None else clock
-        self._log = FileLog(self.path, self._clock)
-        self._history = History(self._log)
         self._readers = Readers()
+        self._log = FileLog(self.path, self._clock, self._readers)
+        self._history = History(self._log)
         self._lock = RLock()
         self._incomplete = ("", 0.0)  # the last line that was met not to be complete, and when it first was
         leave_to_parent_in_forks(self)
@@ -117,6 +117,25 @@ class FileEventSource(EventSource, Inherited):
             with self._held():
                 if not self._log.count_another():
                     return self._log.end()
+
+    def check(self) -> None:
+        """Raise what is wrong with the files, like ``head``, but unpack of compressed files only the beginning.
+
+        One that is cut off is reported by the read that comes to its end.
+        """
+        with self._held():
+            self._log.look()
+            files = tuple(self._log.files)
+        for file in files:
+            with self._held():
+                file.check()
+        if self.knows_head():
+            self.head()
+
+    def knows_head(self) -> bool:
+        """Return whether ``head`` need not unpack any compressed file: each was counted, or read to its end."""
+        with self._held():
+            return self._log.is_counted()
 
     def count(self) -> int:
         """Return how many events there are."""
@@ -271,7 +290,7 @@ class FileEventSource(EventSource, Inherited):
 
     def _start_again(self) -> None:
         self._readers.close()
-        self._log = FileLog(self.path, self._clock, was_seen=self._log.was_seen)
+        self._log = FileLog(self.path, self._clock, self._readers, was_seen=self._log.was_seen)
         self._history = History(self._log)
 
     def _read_file(self, index: int, reading: _Reading) -> None:

@@ -424,8 +424,23 @@ class CompressedLines(EventFile):
         return self._count
 
     @override
+    def check(self) -> None:
+        """See ``EventFile``. Whether the file is cut off shows only at its end."""
+        if self._count is None:
+            with closing(unpacked(self.path, self._compression)) as file:
+                try:
+                    file.read(1)
+                except DAMAGE as error:
+                    raise damaged(error, str(self.path)) from error
+
+    @override
+    def is_counted(self) -> bool:
+        return self._count is not None
+
+    @override
     def may_hold(self, number: int) -> bool:
-        return number == 0 or super().may_hold(number)
+        """See ``EventFile``. To look for the event takes no longer than to count, and a reader is at it then."""
+        return self._count is None or number < self._count
 
     @override
     def has_grown_from(self, size: int, digest: bytes) -> bool:

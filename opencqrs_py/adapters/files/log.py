@@ -13,7 +13,7 @@ from stat import S_ISDIR
 from urllib.parse import unquote, urlsplit
 
 from opencqrs_py.adapters.files.doubles import Beginnings
-from opencqrs_py.adapters.files.event_file import EventFile
+from opencqrs_py.adapters.files.event_file import EventFile, Readers
 from opencqrs_py.adapters.files.formats import SUFFIXES, Compression, FileFormat, FileKind, format_of
 from opencqrs_py.adapters.files.lines import CompressedLines, PlainLines
 from opencqrs_py.adapters.files.rows import ParquetRows
@@ -137,11 +137,12 @@ class FileLog:
     """The files of a log by name, each with the number of events before it. For one thread at a time.
 
     A file keeps its place and its number for ever: changes of them are refused. ``was_seen`` says whether there
-    was something at the path before; true as soon as there is.
+    was something at the path before; true as soon as there is. ``readers`` are those that reads use.
     """
 
-    def __init__(self, path: Path, clock: Clock, *, was_seen: bool = False) -> None:
+    def __init__(self, path: Path, clock: Clock, readers: Readers, *, was_seen: bool = False) -> None:
         self.was_seen = was_seen
+        self._readers = readers
         self.path = path
         self.files: list[EventFile] = []
         self._clock = clock
@@ -237,12 +238,24 @@ class FileLog:
     def holding(self, position: int) -> int | None:
         """Return the index of the file that holds the event at that position, from 1; ``None`` if the log ends before.
 
-        Files are counted as far as needed.
+        Files are counted as far as needed; a compressed one is read up to the position, where the next read continues.
         """
         for index in range(self.place_of(position - 1), len(self.files)):
-            if position <= self.before(index) + self.files[index].count():
+            if self._reaches(index, position):
                 return index
         return None
+
+    def _reaches(self, index: int, position: int) -> bool:
+        file, before = self.files[index], self.before(index)
+        number = position - before
+        if number > file.passed and not file.is_counted():
+            with self._readers.at(file, number, before):
+                pass
+        return number <= file.passed or number <= file.count()
+
+    def is_counted(self) -> bool:
+        """Return whether ``end`` takes little time."""
+        return all(file.is_counted() for file in self.files[max(len(self._before) - 1, 0) :])
 
     def count_another(self) -> bool:
         """Count the events of one file; return whether there is a file left after it."""

@@ -2,6 +2,7 @@
 
 from opencqrs_py.processing.ports.event_store import (
     ClosableSource,
+    CountedSource,
     CountingSource,
     EventSource,
     EventStore,
@@ -12,6 +13,7 @@ from opencqrs_py.processing.ports.event_store import (
     SharingSource,
     Watch,
     gives_ids,
+    knows_head,
 )
 from opencqrs_py.processing.ports.inbox import (
     Inbox,
@@ -51,6 +53,7 @@ __all__ = [
     "Carry",
     "Clock",
     "ClosableSource",
+    "CountedSource",
     "CountingSource",
     "EventSource",
     "EventStore",
@@ -81,5 +84,6 @@ __all__ = [
     "UnitOfWork",
     "Watch",
     "gives_ids",
+    "knows_head",
     "nothing_ahead",
 ]

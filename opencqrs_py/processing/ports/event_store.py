@@ -133,6 +133,24 @@ class CountingSource(Protocol):
 
 
 @runtime_checkable
+class CountedSource(Protocol):
+    """An event source that has to go through the log to find its head, as reads to the end do in passing."""
+
+    def check(self) -> None:
+        """Raise what is wrong with the log, as far as that shows without going through it."""
+        ...
+
+    def knows_head(self) -> bool:
+        """Return whether ``head`` need not go through the log, or only through what is new."""
+        ...
+
+
+def knows_head(source: EventSource) -> bool:
+    """Return whether the head of a source can be asked for without reading a long log a second time."""
+    return not isinstance(source, CountedSource) or source.knows_head()
+
+
+@runtime_checkable
 class EventStore(EventSource, Protocol):
     """An event log that can be added to."""
 

@@ -8,7 +8,7 @@ from opencqrs_py import InMemoryEventStore, SqlEventStore
 from opencqrs_py.adapters.eventsourcingdb import EventSourcingDbEventStore
 from opencqrs_py.adapters.files import FileEventSource
 from opencqrs_py.adapters.sql.reading import SqlEventSource
-from opencqrs_py.processing.ports import CountingSource, EventStore, gives_ids
+from opencqrs_py.processing.ports import CountedSource, CountingSource, EventStore, gives_ids
 
 
 def made(cls):
@@ -30,6 +30,7 @@ def test_a_store_of_ours_is_what_its_methods_say(cls, appends, counts) -> None:
     store = made(cls)
     assert isinstance(store, EventStore) is appends
     assert isinstance(store, CountingSource) is counts
+    assert isinstance(store, CountedSource) is (cls is FileEventSource)
     assert gives_ids(store) is (cls is EventSourcingDbEventStore)
 
 
