@@ -1,6 +1,7 @@
 """How long it takes to read a log of files, by a plain loop that parses each line with orjson.
 
-The ways take turns, and the best time of each counts. What is read is checked.
+The ways take turns, and the best time of each counts. What is read is checked. ``--only noticing`` measures how soon a
+line that is appended is noticed, and how long the fingerprint of a position takes that each commit stores.
 """
 
 from __future__ import annotations
@@ -8,21 +9,28 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import orjson
 
-from opencqrs_py.adapters.files import FileEventSource, format_of, writer_to
+from opencqrs_py.adapters.files import FileEventSource, event_line, format_of, writer_to
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.selection import Selection
 
 LIMIT = 1_000  # events a read, as a group asks for
 RARE = "bank.opened.v1"
 AIM = 2.0
+GAPS = (0.1, 0.3)  # seconds between two lines that are appended, so that the watch has become slow
+MOST = 200  # positions whose fingerprints are computed
+LATEST = 60.0  # seconds after which a line counts as lost
 PROMISED = (
     "all events",
     "one type of four",
@@ -39,12 +47,27 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=100_000, help="events in the log (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=7, help="runs of each way (default: %(default)s)")
     parser.add_argument("--check", action="store_true", help="fail if reading takes more than what is promised")
+    parser.add_argument("--only", choices=["reading", "noticing"], help="what to measure (default: both)")
+    parser.add_argument("--lines", type=int, default=200, help="lines that are appended (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="of the times at which they are (default: %(default)s)")
     options = parser.parse_args()
+    if options.only != "noticing":
+        compare(options)
+    if options.only != "reading":
+        with tempfile.TemporaryDirectory() as folder:
+            show("a line is noticed", noticed(Path(folder), options.lines, options.seed))
+            for distance in (1, LIMIT):
+                name = f"the fingerprint of a position, {distance:,} after the last one"
+                show(name, fingerprinted(Path(folder), options.events, distance))
+
+
+def compare(options: argparse.Namespace) -> None:
+    """Read the log in each way, and print how long that took."""
     with tempfile.TemporaryDirectory() as folder:
         best = measured(ways(Path(folder), options.events), options.rounds)
     loop = best["loop with orjson"]
     for name, seconds in best.items():
-        print(f"{name:44} {options.events / seconds:>10,.0f} events/s {seconds / loop:6.2f}")
+        print(f"{name:48} {options.events / seconds:>10,.0f} events/s {seconds / loop:6.2f}")
     slow = [name for name in PROMISED if best[name] > AIM * loop]
     if options.check and slow:
         raise SystemExit(f"reading takes more than {AIM} times as long as the loop: {'; '.join(slow)}")
@@ -62,10 +85,10 @@ def ways(folder: Path, number: int) -> dict[str, Callable[[], int]]:
     spaced = folder / "spaced.ndjson"
     with files["ndjson"].open("rb") as lines, spaced.open("w") as file:
         file.writelines(json.dumps(orjson.loads(line)) + "\n" for line in lines)
-    varied = folder / "varied.ndjson"
-    with files["ndjson"].open("rb") as lines, varied.open("wb") as file:
-        file.writelines(vary(orjson.loads(line), at) for at, line in enumerate(lines))
     data = frozenset[str]()
+    others = {
+        name: rewrite(files["ndjson"], folder / f"{change.__name__}.ndjson", change) for name, change in OTHERS.items()
+    }
     rare = Selection(types=frozenset({RARE}), attributes=data)
     return {
         "loop with orjson": lambda: looped(files["ndjson"]),
@@ -73,7 +96,7 @@ def ways(folder: Path, number: int) -> dict[str, Callable[[], int]]:
         "all events, with every attribute": lambda: read(files["ndjson"], Selection()),
         "one type of four": lambda: 4 * read(files["ndjson"], rare),
         "all events, with spaces as Python's json writes": lambda: read(spaced, Selection(attributes=data)),
-        "all events, with attributes that vary": lambda: read(varied, Selection(attributes=data)),
+        **{f"all events, {name}": partial(read, path, Selection(attributes=data)) for name, path in others.items()},
         "loop with orjson, .gz": lambda: looped_packed(files["ndjson.gz"]),
         "all events, .gz": lambda: read(files["ndjson.gz"], Selection(attributes=data)),
         "all events, .zst": lambda: read(files["ndjson.zst"], Selection(attributes=data)),
@@ -97,13 +120,53 @@ def made(number: int) -> Event:
     )
 
 
-def vary(fields: dict[str, Any], number: int) -> bytes:
-    """Return the line of an event; every third has no time, and every fifth an extension."""
+def number_as_extension(fields: dict[str, Any], number: int) -> bytes:
+    """Return the line of an event with an extension that is not a text."""
+    return orjson.dumps({**fields, "shard": number % 16})
+
+
+def data_first(fields: dict[str, Any], number: int) -> bytes:
+    """Return the line of an event that begins with its data."""
+    del number
+    return orjson.dumps({"data": fields["data"], **fields})
+
+
+def escaped(fields: dict[str, Any], number: int) -> bytes:
+    """Return the line of an event with an escaped character."""
+    del number
+    fields["data"]["note"] = "für das Buch"
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def times_missing(fields: dict[str, Any], number: int) -> bytes:
+    """Return the line of an event; every third has no time."""
     if number % 3 == 0:
         del fields["time"]
+    return orjson.dumps(fields)
+
+
+def extensions_missing(fields: dict[str, Any], number: int) -> bytes:
+    """Return the line of an event; every fifth has an extension."""
     if number % 5 == 0:
         fields["traceparent"] = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-    return orjson.dumps(fields) + b"\n"
+    return orjson.dumps(fields)
+
+
+OTHERS = {
+    "with a number as extension": number_as_extension,
+    "with the data first": data_first,
+    "with an escaped character in each": escaped,
+    "without a time in every third": times_missing,
+    "with an extension in every fifth": extensions_missing,
+}
+"""How the lines of other logs look."""
+
+
+def rewrite(path: Path, to: Path, change: Callable[[dict[str, Any], int], bytes]) -> Path:
+    """Write a log again with other lines."""
+    with path.open("rb") as lines, to.open("wb") as file:
+        file.writelines(change(orjson.loads(line), at) + b"\n" for at, line in enumerate(lines))
+    return to
 
 
 def looped(path: Path) -> int:
@@ -147,6 +210,45 @@ def measured(ways: dict[str, Callable[[], int]], rounds: int) -> dict[str, float
         if len(counts) != 1:
             raise SystemExit(f"the ways disagree on the number of events: {sorted(counts)}")
     return best
+
+
+def noticed(folder: Path, lines: int, seed: int) -> list[float]:
+    """Append lines, one at a time; return after how many seconds the watch has noticed each."""
+    path, random, took = folder / "log.ndjson", Random(seed), list[float]()
+    path.touch()
+    with FileEventSource(path).watched() as watch, ThreadPoolExecutor(1) as executor, path.open("ab") as file:
+        for number in range(lines):
+            seen = executor.submit(lambda after: (watch.wait(after, LATEST), time.perf_counter()), number)
+            time.sleep(random.uniform(*GAPS))
+            file.write(event_line(made(number)))
+            file.flush()
+            written = time.perf_counter()
+            head, at = seen.result()
+            if head != number + 1:
+                raise SystemExit(f"line {number + 1} was not noticed")
+            took.append(at - written)
+    return took
+
+
+def fingerprinted(folder: Path, events: int, distance: int) -> list[float]:
+    """Return how many seconds the fingerprint of each of some positions takes, read as a group reads them."""
+    path, took = folder / f"{distance}.ndjson", list[float]()
+    with path.open("wb") as file:
+        file.writelines(event_line(made(number)) for number in range(events))
+    source = FileEventSource(path)
+    for after in range(0, min(events, MOST * distance), distance):
+        upto = source.read(after, distance, Selection(), after + distance).upto
+        begun = time.perf_counter()
+        source.fingerprint(upto)
+        took.append(time.perf_counter() - begun)
+    source.close()
+    return took
+
+
+def show(name: str, took: list[float]) -> None:
+    """Print the median and the maximum of some times."""
+    middle, most = 1_000 * statistics.median(took), 1_000 * max(took)
+    print(f"{name:56} median {middle:6.2f} ms, at most {most:6.2f} ms of {len(took):,}")
 
 
 if __name__ == "__main__":
