@@ -140,7 +140,7 @@ class ProjectCodeError(ExplainedError):
 
 
 class OrderingError(ExplainedError):
-    """An event has no place in its batch (OCQ-611), which is its own failure: ``batch.ordering-ref`` fails for it."""
+    """The place of an event in its batch cannot be determined (OCQ-611): a failure of that event."""
 
 
 class EventFormatError(ExplainedError, NonTransientError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -86,9 +87,9 @@ def event_types_for(rule: EventsRule, discovered: Discovered) -> EventTypes:
 
 
 def mapped_types_of(rule: EventsRule, dispatcher: Dispatcher) -> str:
-    """Return the entries of ``events.types`` by which a group's handlers get events, as a text."""
+    """Return a fingerprint of the entries of ``events.types`` by which a group's handlers get events."""
     taken = sorted(each for each in rule.types if dispatcher.takes(each[0], _imported(*each)))
-    return f"{{{', '.join(f'{name}: {path}' for name, path in taken)}}}"
+    return sha256(repr(taken).encode("utf-8", "backslashreplace")).hexdigest()
 
 
 def reading_for(rule: EventsRule, discovered: Discovered) -> Reading:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from opencqrs_py.adapters.sql.swaps import BusyError
 from opencqrs_py.assembly.rebuild_checks import require_handled, require_sound, waiting_again
 from opencqrs_py.model.naming import counted
-from opencqrs_py.model.partition import Partition
+from opencqrs_py.model.partition import WHOLE, Partition
 from opencqrs_py.model.progress import PartitionStatus
 from opencqrs_py.processing.pacing import Following
 from opencqrs_py.processing.ports import ProgressTracker
@@ -18,7 +18,6 @@ from opencqrs_py.processing.ports import ProgressTracker
 _log = logging.getLogger("opencqrs.control")
 _REACH_SECONDS = 5.0  # that the live group pauses for the rebuild to handle the rest
 _PAUSE = 0.005
-_WHOLE = Partition(1, 0)
 _WAITING_AGAIN = (
     "group %s: %s in the inbox of the new tables, though the live group has handled them: all handlers are called for "
     "them there, also those that the rebuild leaves out"
@@ -42,6 +41,7 @@ class Reach:
         following: How far the rebuild may read, if it must not overtake the live group.
         positions_of: Returns the positions of a partition's events after a position, up to another one.
         writes_once: Whether a handler that a replay leaves out writes to the tables.
+        leaves_out: Whether handlers are left out of the rebuild, so that it must not overtake any live partition.
         resequenced: Whether the live partitions have other events than those of the rebuild.
     """
 
@@ -52,6 +52,7 @@ class Reach:
     following: Following | None
     positions_of: PositionsOf
     writes_once: bool = False
+    leaves_out: bool = True
     resequenced: bool = False
 
     def statuses(self) -> list[PartitionStatus]:
@@ -68,8 +69,15 @@ class Reach:
         """Return how far the rebuild may go by now."""
         if self.following is None:
             return head
-        self.following.move(min((one.position for one in _of(self.live, self.group)), default=0))
-        return min(head, self.following.limit())
+        live = (one.position for one in _of(self.live, self.group))
+        self.following.move(min(live, default=0) if self.leaves_out else max(live, default=0))
+        limit = self.following.limit()
+        return head if limit is None else min(head, limit)
+
+    def overtake(self) -> None:
+        """Let the rebuild go beyond the live group, unless handlers are left out of it."""
+        if self.following is not None and not self.leaves_out:
+            self.following.lift()
 
     def reached(self, live: Mapping[Partition, int], *, accept_unhandled: bool) -> None:
         """Wait for the rebuild to be where the live partitions stand still.
@@ -139,15 +147,28 @@ class Reach:
         self, live: Mapping[Partition, int], statuses: Sequence[PartitionStatus], until: int
     ) -> None:
         """Refuse to swap while it is unknown what was handled, as partitions with other events have handled it."""
-        beyond = (one.replay if one.replay is not None and one.replay.until > until else None for one in statuses)
-        replays = {None if replay is None else (replay.until, replay.unhandled) for replay in beyond}
-        ahead = any(one.ahead is not None for one in statuses)
-        if ahead or len(replays) > 1 or self._has_events(_WHOLE, min(live.values(), default=0), until):
-            reason = "its events are sequenced in another way now, and its partitions are at different positions"
-            raise BusyError(reason, "let the processes with the earlier sequencing catch up, or wait for fewer events")
+        replays = {_beyond(one, until) for one in statuses}
+        if any(one.ahead is not None for one in statuses):
+            why = "some of its sequences are ahead of others"
+        elif len(replays) > 1:
+            why = "its partitions are in different replays"
+        elif self._has_events(WHOLE, min(live.values(), default=0), until):
+            why = "its partitions are at different positions"
+        else:
+            return
+        reason = f"its events are sequenced in another way now, and {why}"
+        raise BusyError(reason, "let the processes with the earlier sequencing catch up, or wait for fewer events")
 
     def _has_events(self, partition: Partition, after: int, until: int) -> bool:
         return next(iter(self.positions_of(partition, after, until)), None) is not None
+
+
+def _beyond(status: PartitionStatus, position: int) -> tuple[int, tuple[int, ...]] | None:
+    """Return what a partition handles again after a position, and which events are new there; ``None`` if nothing."""
+    replay = status.replay
+    if replay is None or replay.until <= position:
+        return None
+    return replay.until, tuple(one for one in replay.unhandled if one > position)
 
 
 def _of(tracker: ProgressTracker, group: str) -> list[PartitionStatus]:

@@ -226,16 +226,19 @@ class Rebuilds:
         """
         group, shadows = self._chosen(name)
         with self._build(group, shadows).filled(watcher, follows=True) as filled:
-            until = time.monotonic() + timeout
+            until, before = time.monotonic() + timeout, None
             while True:
+                filled.reach.target(self._container.event_store().head())
+                filled.reach.hasten()
                 with shadows.explained(group.name, filled.record):
                     found = shadows.compare(group.name, examples)
                     shadows.require_current(group.name, filled.record)
                 if found.exact or time.monotonic() >= until:
                     return found
-                filled.reach.target(self._container.event_store().head())
-                filled.reach.hasten()
-                time.sleep(_PAUSE)  # for the rebuild to get there
+                if before not in {None, tuple(found.live.items())}:
+                    filled.reach.overtake()  # the live group moves, and gets to where the rebuild is
+                before = tuple(found.live.items())
+                time.sleep(_PAUSE)
 
     def undo(self, name: str, *, timeout: float = DEFAULT_TIMEOUT) -> RebuildResult:
         """Put the tables back that a swap has kept, with their progress, from which the group then continues.

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from opencqrs_py.errors import ResetError
-from opencqrs_py.model.partition import Partition
+from opencqrs_py.model.partition import WHOLE
 from opencqrs_py.model.progress import PartitionStatus
 from opencqrs_py.model.replay import Reset
 from opencqrs_py.processing.group_records import same_code
 from opencqrs_py.processing.groups import GroupProcessing
 from opencqrs_py.processing.ports import GroupRecords, ParkingTracker, ProgressTracker
-
-_WHOLE = Partition(1, 0)
 
 
 def is_resequenced(tracker: ProgressTracker, group: str, sequencing: str) -> bool:
@@ -33,7 +31,7 @@ def require_same_events(reset: Reset, statuses: Sequence[PartitionStatus], proce
     handled_by_all = min(map(_handled_to, statuses), default=0)
     farthest = max((one.farthest for one in statuses), default=0)
     until = farthest if reset.newest is None else min(farthest, reset.newest)
-    if next(processing.positions_of(_WHOLE, max(handled_by_all, reset.position), until), None) is None:
+    if next(processing.positions_of(WHOLE, max(handled_by_all, reset.position), until), None) is None:
         return
     is_ahead = any(one.ahead is not None for one in statuses)
     where = "some of its sequences are ahead of others" if is_ahead else "its partitions are at different positions"
@@ -56,4 +54,4 @@ def never_handled(tracker: ProgressTracker, reset: Reset, statuses: Sequence[Par
 
 def _handled_to(status: PartitionStatus) -> int:
     """Return up to which position a partition has handled all events of its sequences."""
-    return status.position if status.ahead is not None or status.replay is None else status.farthest
+    return status.position if status.ahead is not None else status.farthest

@@ -21,7 +21,7 @@ from opencqrs_py.config import EffectiveGroup
 from opencqrs_py.errors import ExplainedError, ResetError, TransactionEndedError
 from opencqrs_py.model.naming import listed
 from opencqrs_py.model.partition import Partition
-from opencqrs_py.model.progress import Cursor
+from opencqrs_py.model.progress import Cursor, PartitionStatus
 from opencqrs_py.model.replay import Replay, Reset, replay_after
 from opencqrs_py.model.times import in_milliseconds
 from opencqrs_py.processing.binding import Work, of_reset
@@ -198,8 +198,7 @@ class Resets:
         statuses = [one for one in tracker.statuses() if one.group == reset.group]
         with _sequenced(reset.group):
             require_same_events(reset, statuses, processing)
-        found = never_handled(tracker, reset, statuses)
-        return lambda _: found
+        return partial(_new_for_all, statuses, never_handled(tracker, reset, statuses))
 
     def _looks_at_replays(self, group: str) -> bool:
         """Return whether functions of a group are left out of replays, or can ask for them."""
@@ -271,6 +270,14 @@ def _handled_later(group: str, processing: GroupProcessing, cursor: Cursor) -> C
         return ()
     with _sequenced(group):
         return processing.never_handled(cursor)
+
+
+def _new_for_all(statuses: Sequence[PartitionStatus], new: Collection[int], cursor: Cursor) -> Collection[int]:
+    """Return what is new, if the partition is where it was; one that locks lead is not paused for a reset."""
+    if all(one.partition != cursor.partition or one.position == cursor.stored for one in statuses):
+        return new
+    what = f"partition {cursor.partition} has handled events meanwhile, and its events are sequenced in another way now"
+    raise ResetError("OCQ-613", what, fix="stop the processes with the earlier code, and reset it again")
 
 
 @contextmanager

@@ -371,8 +371,8 @@ class ShadowBuild:
     def _reach(self, run: ShadowRun, *, follows: bool) -> Reach:
         """Return how far it is; a run that ``follows`` the live group, or leaves handlers out, does so from now on."""
         parts, name = self._parts, self._group.name
-        following = None
-        if follows or self.left_out() or self._calls_after_commits():
+        following, leaves_out = None, bool(self.left_out()) or self._calls_after_commits()
+        if follows or leaves_out:
             following = Following(0)
             run.limit(following)
 
@@ -382,7 +382,7 @@ class ShadowBuild:
 
         resequenced = is_resequenced(parts.tracker(), name, self.code.sequencing)
         known = (name, parts.tracker(), run.tracker, run.hasten, following, positions_of)
-        return Reach(*known, writes_once=self._writes_once(), resequenced=resequenced)
+        return Reach(*known, writes_once=self._writes_once(), leaves_out=leaves_out, resequenced=resequenced)
 
     def _calls_after_commits(self) -> bool:
         """Return whether handlers make calls after commits, which a rebuild does not make again."""

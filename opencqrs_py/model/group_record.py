@@ -74,23 +74,9 @@ class RecordedSelection:
         before = self.before if self.since == position else self.settings
         return RecordedSelection(settings) if settings == before else RecordedSelection(settings, position, before)
 
-    def completed(self, settings: SettingTexts) -> RecordedSelection:
-        """Return the selection with the settings that an earlier version did not record, as they are now.
-
-        A change of nothing but these is none.
-        """
-        own = _completed(self.settings, settings)
-        before = _completed(self.before, settings) if self.before else ()
-        return RecordedSelection(own) if own == before else RecordedSelection(own, self.since, before)
-
     def up_to(self, position: int) -> RecordedSelection:
         """Return the selection of a group after a reset to a position, from which it reads again."""
         return self if self.since is None or self.since <= position else RecordedSelection(self.settings)
-
-
-def _completed(known: SettingTexts, now: SettingTexts) -> SettingTexts:
-    texts = dict(known)
-    return tuple((key, texts.get(key, value)) for key, value in now)
 
 
 @dataclass(frozen=True, slots=True)

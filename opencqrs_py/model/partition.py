@@ -80,6 +80,10 @@ class Partition:
         raise ValueError(f"{self} and {other} are not the halves of one partition")
 
 
+WHOLE = Partition(1, 0)
+"""All sequences of a group."""
+
+
 def layout(count: int) -> tuple[Partition, ...]:
     """Return the partitions of a group that starts with ``partitions: count``."""
     return tuple(Partition(count, residue) for residue in range(count))

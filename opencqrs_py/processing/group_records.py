@@ -191,15 +191,11 @@ class RecordRule:
 
     def _selected(self, record: GroupRecord, position: int | None, warnings: dict[Warned, str]) -> GroupRecord:
         """Return the record with the selection of the settings, which may change at a position."""
-        now = self.selection
-        if not now:
+        known, now = record.selection, self.selection
+        if not now or (known is not None and known.settings == now):
             return record
-        if record.selection is None or position is None:
-            same = record.selection is not None and record.selection.settings == now
-            return record if same else replace(record, selection=RecordedSelection(now))
-        known = record.selection.completed(now)
-        if known.settings == now:
-            return replace(record, selection=known)
+        if known is None or position is None:
+            return replace(record, selection=RecordedSelection(now))
         changed = known.changed(now, position)
         if changed.since is not None:
             warnings[Warned.SELECTION] = selected_since(self.group, changed, can_rebuild=self.can_rebuild)
@@ -247,7 +243,7 @@ class RecordRule:
         what = f"group '{self.group}' sequences its events in another way than before, and {why}: order would be lost"
         fix = (
             f"put settings sequence.* and the sequence resolver or batch key back; {self._or_rebuild()}"
-            f"or delete the read model and {_reset(self.group)} to handle all events again"
+            f"or {_reset(self.group)} to handle all events again, where @on_reset empties the read model"
         )
         return HandlersChangedError("OCQ-319", what, f"group {self.group}", fix)
 

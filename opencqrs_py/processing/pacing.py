@@ -49,16 +49,21 @@ class Following:
 
     def __init__(self, position: int) -> None:
         self._position = position
+        self._lifted = False
         self._lock = Lock()
 
-    def limit(self) -> int:
-        """Return their position."""
-        return self._position
+    def limit(self) -> int | None:
+        """Return their position; ``None`` if the limit was lifted."""
+        return None if self._lifted else self._position
 
     def move(self, position: int) -> None:
         """Set their position; it never goes back."""
         with self._lock:
             self._position = max(self._position, position)
+
+    def lift(self) -> None:
+        """Lift the limit."""
+        self._lifted = True
 
 
 class Pace:

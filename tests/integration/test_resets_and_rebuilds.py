@@ -236,7 +236,7 @@ def test_a_reset_waits_for_one_position_of_partitions_whose_events_are_sequenced
 
 
 @NOT_IN_SQL
-def test_a_reset_ahead_of_all_partitions_needs_not_know_which_events_they_have_handled(
+def test_a_reset_ahead_of_all_partitions_need_not_know_which_events_they_have_handled(
     world: World, make_module: Callable[[str], ModuleType]
 ) -> None:
     world.module = make_module(ONCE)

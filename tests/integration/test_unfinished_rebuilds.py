@@ -162,19 +162,7 @@ def test_a_class_that_no_handler_of_the_group_takes_lets_it_continue(
     begin(mapped)
     other = {"events.types.fined": f"{mapped.module.__name__}:Fined"}
     complete(mapped, **other)
-    mapped.run(**other)
     assert "begins again" not in caplog.text
-    assert "selects other events" not in caplog.text
-
-
-@NOT_IN_SQL
-def test_a_start_warns_of_types_that_the_group_has_passed_over(mapped: World, caplog: pytest.LogCaptureFixture) -> None:
-    assert mapped.module is not None
-    mapped.run()
-    name = f"{mapped.module.__name__}:Lent"
-    mapped.run(**{"events.types.sold": name})
-    said = f"events.types was {{lent: {name}}} and is {{lent: {name}, sold: {name}}}"
-    assert f"group 'catalog' selects other events since position 10: {said}" in caplog.text
 
 
 @NOT_IN_SQL

@@ -19,7 +19,7 @@ from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model.mapping import TableMapping
 
 _NAMED = 10  # most names in a message
-_RESTORED = "-1/"  # how the virtual transaction of a prepared one begins that the server has restored
+_RESTORED = "-1/"  # prefix of the virtual transaction of a prepared transaction after a restart
 
 _RELATION = "SELECT relkind FROM pg_class WHERE oid = %s::regclass"
 _SEQUENCES = """

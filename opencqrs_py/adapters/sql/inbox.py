@@ -56,7 +56,7 @@ from opencqrs_py.model.inbox import (
     too_many,
 )
 from opencqrs_py.model.naming import storable
-from opencqrs_py.model.partition import Partition
+from opencqrs_py.model.partition import WHOLE, Partition
 
 _POSITION, _ID = COLUMNS.index("position"), COLUMNS.index("sequence_id")
 _FEW = 1_000  # events that come in without a larger cache
@@ -65,7 +65,6 @@ _MOVING = sorted(status.value for status in MOVING)
 
 
 T = TypeVar("T")
-WHOLE = Partition(1, 0)
 
 
 class SqlInbox:

@@ -265,7 +265,7 @@ class Shadows(ABC):
         return sorted(name for key, name in live.items() if key not in others and key[0] in there)
 
     def triggers_lacking(self, record: RebuildRecord, tables: Collection[str], kind: str = "shadow") -> list[str]:
-        """Return the triggers that fire on live tables, and which those of another place do not have.
+        """Return the triggers that fire on live tables and that the tables of another place lack.
 
         Args:
             record: The rebuild.
