@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import TypeVar
 
 from sqlalchemy import Connection, TableClause, column, delete, inspect, literal, select
 from sqlalchemy import table as sql_table
@@ -39,6 +40,9 @@ from opencqrs_py.model.group_record import GroupRecord
 from opencqrs_py.model.naming import listed
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.rebuild import Difference, Fate, RebuildPhase, RebuildRecord, ShadowTable
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 _DEADLOCKS = 10  # attempts to drop a shadow that another process fills
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0  # seconds between two attempts to get the locks of a swap
@@ -255,12 +259,7 @@ class Shadows(ABC):
             tables: Their names; those that only the live place has are left out.
             kind: Where the others are: in the ``shadow``, or in the place of the ``old`` ones.
         """
-        if not self.exists(record.group, kind):
-            return []
-        with self._reading_place(replace(record, shared=()), kind) as connection:
-            others = parts_of(connection, tables)
-        with self._database.reading() as connection:
-            live = parts_of(connection, tables)
+        others, live = self._beside(record, kind, lambda connection: parts_of(connection, tables))
         there = {table for table, *_ in others}
         return sorted(name for key, name in live.items() if key not in others and key[0] in there)
 
@@ -272,19 +271,28 @@ class Shadows(ABC):
             tables: Their names; those that only the live place has are left out.
             kind: Where the others are: in the ``shadow``, or in the place of the ``old`` ones.
         """
-        if not self.exists(record.group, kind):
-            return []
-        with self._reading_place(replace(record, shared=()), kind) as connection:
-            tables = [*filter(inspect(connection).has_table, tables)]
-            others = self._triggers(connection, tables)
-        with self._database.reading() as connection:
-            live = self._triggers(connection, tables)
+
+        def look(connection: Connection) -> dict[str, Triggers]:
+            return self._triggers(connection, [*filter(inspect(connection).has_table, tables)])
+
+        others, live = self._beside(record, kind, look)
         return sorted(
             f"trigger {name} of {table}"
-            for table, triggers in live.items()
-            for name, trigger in triggers.items()
-            if trigger.fires and name not in others[table]
+            for table, known in others.items()
+            for name, trigger in live.get(table, {}).items()
+            if trigger.fires and name not in known
         )
+
+    def _beside(
+        self, record: RebuildRecord, kind: str, look: Callable[[Connection], dict[K, V]]
+    ) -> tuple[dict[K, V], dict[K, V]]:
+        """Return what ``look`` finds in another place, nothing if there is no such place, and in the live one."""
+        others: dict[K, V] = {}
+        if self.exists(record.group, kind):
+            with self._reading_place(replace(record, shared=()), kind) as connection:
+                others = look(connection)
+        with self._database.reading() as connection:
+            return others, look(connection)
 
     @contextmanager
     def _reading_place(self, record: RebuildRecord, kind: str = "shadow") -> Iterator[Connection]:
