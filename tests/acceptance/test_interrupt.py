@@ -68,7 +68,7 @@ def test_sigterm_ends_with_the_code_that_is_set_for_it(project):
     assert b"stopped; each partition continues from here:" in err
 
 
-def test_an_interrupt_while_spark_starts_is_one_line_and_leaves_no_process(project):
+def test_an_interrupt_while_spark_starts_ends_without_a_trace(project):
     project.write_events(20)
     project.opencqrs("events", "import", "events.ndjson")
     command = project.command("run", "--set", "event-handling.standard.processing.engine=spark")

@@ -911,6 +911,7 @@ def test_a_release_in_an_outage_flushes_nothing_and_the_events_are_handled_again
     assert board.calls == [("claimed", "0/1", 0), ("closed", "0/1")]
     assert "ConnectionError: away" in caplog.text
     assert tracker.statuses()[0].state is ProcessorState.STOPPED
+    assert driver.supervised.failed_at_end() is not None  # so a run until caught up ends with 1
     world.until_idle(world.driver())
     assert board.positions == [1, 2, 3, 1, 2, 3]
 

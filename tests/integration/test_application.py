@@ -233,6 +233,14 @@ def test_a_run_that_was_interrupted_keeps_what_was_skipped_and_what_has_failed(
     assert {(p.group, p.state.value) for p in result.partitions} == {
         (group, "failed" if group == "stops" else "stopped") for group in groups
     }
+    monkeypatch.setattr(Processors, "start", interrupt_at_once)
+    with pytest.raises(KeyboardInterrupt):
+        application.run(groups)
+    assert application.last_result is None  # the second run has not come to that
+
+
+def interrupt_at_once(_: Processors) -> None:
+    raise KeyboardInterrupt
 
 
 def test_start_and_stop_go_on_where_they_were(handlers, tmp_path):
