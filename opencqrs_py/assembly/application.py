@@ -19,7 +19,7 @@ from opencqrs_py.assembly.blueprint import (
     refuse_in_import,
 )
 from opencqrs_py.assembly.conditions import Decision, ignored_variables
-from opencqrs_py.assembly.databases import NewFiles, database_rule, missing_files
+from opencqrs_py.assembly.databases import NewDatabases, database_rule, missing_files, take_new_tables
 from opencqrs_py.assembly.decisions import decisions, looked_at
 from opencqrs_py.assembly.group_names import groups_named
 from opencqrs_py.assembly.job_events import event_triggers, events_of, group_of
@@ -78,8 +78,8 @@ class Application:
         project: Folder that relative database files are seen from.
         spark: A Spark session of the program's own, for the groups that run on Spark. It is left open at the end.
             Without one, the session that is active in the process is used, else one is opened as settings say.
-        log_warnings: Whether what ``configuration.warnings`` has at first is logged, and which files of SQLite a start
-            has made; not if the caller shows it.
+        log_warnings: Whether what ``configuration.warnings`` has at first is logged, and which databases a start has
+            made; not if the caller shows it.
 
     Raises:
         ConfigurationErrors: With all that is wrong in the settings.
@@ -115,7 +115,7 @@ class Application:
         spark_of_all = SharedSpark(loaded.settings.spark, self.blueprint, self.project.name, spark)
         pool_size = loaded.settings.database.pool_size
         self._life = Lifecycle(self.blueprint, pool_size, spark_of_all, self._forget_parts)
-        self._log_warnings = log_warnings
+        self._reports_new_databases = log_warnings
         if log_warnings:
             _log_each(loaded.warnings)
 
@@ -217,10 +217,14 @@ class Application:
         """Return by setting the files of SQLite that a start would make, each with the origin of the setting."""
         return missing_files(self.blueprint.database, self.container.event_store_choice())
 
-    def reporting_new_files(self, observer: Observer) -> Observer:
-        """Return an observer that also logs which files of SQLite a start has made, if any are missing now."""
-        missing = self.missing_files()
-        return Observers([NewFiles(missing), observer]) if missing else observer
+    def take_new_tables(self) -> dict[str, tuple[str, str]]:
+        """Return by setting where this process has made tables on a server, each once and with the setting's origin."""
+        return take_new_tables(self.blueprint.database, self.container.event_store_choice(), self._life.stores)
+
+    def report_new_databases(self) -> None:
+        """Have starts log which databases they have made, whatever ``log_warnings`` is."""
+        self.container.event_store_choice()  # an error in modules is raised now, before the first line of the log
+        self._reports_new_databases = True
 
     def missing_database(self) -> tuple[str, str] | None:
         """Return the SQLite file of ``database.url``, if it is not there, and the origin of the setting."""
@@ -300,6 +304,25 @@ class Application:
         verbose: bool,
         jobs: bool,
     ) -> None:
+        """Make the parts of a start, and log which databases that has made, also if it fails."""
+        if not self._reports_new_databases:
+            self._make(chosen, others, observer, verbose=verbose, jobs=jobs)
+            return
+        made = NewDatabases(self.missing_files(), self.take_new_tables)
+        try:
+            self._make(chosen, others, Observers([made, observer]), verbose=verbose, jobs=jobs)
+        finally:
+            made.report()
+
+    def _make(
+        self,
+        chosen: Sequence[EffectiveGroup],
+        others: Sequence[EffectiveGroup],
+        observer: Observer,
+        *,
+        verbose: bool,
+        jobs: bool,
+    ) -> None:
         """Make what runs, and what answers over HTTP. Nothing is started yet."""
         serving = self._life.serving = self._made_serving()
         if serving is not None:
@@ -307,8 +330,6 @@ class Application:
         launch = self._launch(verbose=verbose)
         launch.check(chosen, [each.error for each in self._job_decisions() if each.error] if jobs else [])
         if chosen:
-            if self._log_warnings:
-                observer = self.reporting_new_files(observer)
             self._require_event_store()
         counting = None if serving is None else serving.runs
         parts = self._job_assembly(verbose=verbose).parts(observer=counting) if jobs else None

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
+from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
@@ -18,6 +19,9 @@ from opencqrs_py.errors import AssemblyError, EventStoreError
 from opencqrs_py.model.naming import listed
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.processing.notices import Observer
+
+if TYPE_CHECKING:
+    from opencqrs_py.assembly.opened_stores import OpenedStores
 
 _log = logging.getLogger("opencqrs.settings")
 _SUBJECT = "database"
@@ -137,24 +141,63 @@ def missing_files(rule: DatabaseRule, store: Decision | None) -> dict[str, tuple
     }
 
 
-class NewFiles(Observer):
-    """Logs which files of SQLite a start has made, once a partition is claimed: then the databases are used.
+def take_new_tables(rule: DatabaseRule, store: Decision, opened: OpenedStores) -> dict[str, tuple[str, str]]:
+    """Return by setting the databases on servers where this process has made our tables, each with its origin.
+
+    Each is returned once. That of the read models counts only if no table of ours was there; a new log always does.
+
+    Args:
+        rule: What settings say.
+        store: What the event store is.
+        opened: The databases that settings name.
+    """
+    from opencqrs_py.adapters.sql.tables import EVENTS, SCHEMA  # noqa: PLC0415 loads SQLAlchemy
+
+    is_ours = not store.provider and not rule.read_only
+    named = {
+        "event-store.url": (rule.event_store if is_ours else None, rule.event_schema, {EVENTS.name, SCHEMA.name}),
+        "database.url": (rule.url, rule.schema.value if rule.schema is not None else None, {SCHEMA.name}),
+    }
+    found: dict[str, tuple[str, str]] = {}
+    for key, (said, schema, tables) in named.items():
+        database = opened.on_server(said.value, schema) if said is not None else None
+        if said is not None and database is not None and not tables.isdisjoint(database.new_tables):
+            database.new_tables.clear()
+            found[key] = (database.place, said.origin)
+    return found
+
+
+class NewDatabases(Observer):
+    """Logs which databases a start has made: files of SQLite, and our tables on a server.
 
     Args:
         missing: As ``missing_files`` returned them before the start.
+        new_tables: Returns what ``take_new_tables`` does.
     """
 
-    def __init__(self, missing: Mapping[str, tuple[str, str]]) -> None:
+    def __init__(
+        self, missing: Mapping[str, tuple[str, str]], new_tables: Callable[[], Mapping[str, tuple[str, str]]]
+    ) -> None:
         self._missing = {file: f"{key}, {origin}" for key, (file, origin) in missing.items()}
+        self._new_tables = new_tables
         self._lock = Lock()
+        new_tables()  # those from before the start are not its own
 
     @override
     def claimed(self, group: str, partition: Partition, position: int) -> None:
+        """Report what the claim has made."""
+        self.report()
+
+    def report(self) -> None:
+        """Log what was made since the last report."""
         with self._lock:
-            missing, self._missing = self._missing, {}
-        for file, said in missing.items():
-            if Path(file).exists():
-                _log.warning("made a new, empty SQLite database: %s (%s)", file, said)
+            files = {file: said for file, said in self._missing.items() if Path(file).exists()}
+            self._missing = {file: said for file, said in self._missing.items() if file not in files}
+            tables = self._new_tables()
+        for file, said in files.items():
+            _log.warning("made a new, empty SQLite database: %s (%s)", file, said)
+        for key, (place, origin) in tables.items():
+            _log.warning("made new, empty tables in %s (%s, %s)", place, key, origin)
 
 
 def decide_event_store(rule: DatabaseRule, injector: ContainerInjector) -> Decision:

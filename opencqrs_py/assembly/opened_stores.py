@@ -53,6 +53,11 @@ class OpenedStores:
             self._shared[url, schema] = database
         return database
 
+    def on_server(self, url: str, schema: str | None) -> Database | None:
+        """Return the database on a server that ``open`` has returned, ``None`` if it was not asked for."""
+        found = self._shared.get((url, schema))
+        return found if found is not None and found.dialect.remote else None
+
     def add(self, database: Database) -> None:
         """Have another one closed with these."""
         self._opened.append(database)

@@ -25,7 +25,6 @@ from opencqrs_py.processing.exceptions import one_line
 
 if TYPE_CHECKING:
     from opencqrs_py.assembly.application import Application
-    from opencqrs_py.processing.notices import Observer
 
 _log = logging.getLogger("opencqrs.command")
 CAUGHT_UP_WITH_SKIPS = 3  # exit code: done, but not every event was handled
@@ -59,16 +58,15 @@ def run_command(
     application = options.application(logs=True)
     people = not as_json and messages.line_of is None
     monitor = monitor_for(application, terminal=stderr().is_terminal and people)
-    observer: Observer = monitor
     if as_json:
         print_only_warnings()
     else:
-        observer = application.reporting_new_files(monitor)
+        application.report_new_databases()
     signals.held = monitor.held
     gc.freeze()  # this process does nothing else: the collector need not scan what is loaded
     try:
         with monitor:
-            result = application.run(groups, observer, until_caught_up=until_caught_up, verbose=verbose, jobs=jobs)
+            result = application.run(groups, monitor, until_caught_up=until_caught_up, verbose=verbose, jobs=jobs)
     except KeyboardInterrupt:
         if not monitor.started:
             raise

@@ -40,7 +40,7 @@ def run(project: Any, *settings: str, code: int = 0) -> str:
     chosen = [word for setting in settings for word in ("--set", setting)]
     ran = project.opencqrs("run", "--until-caught-up", *chosen)
     assert ran.code == code, ran.err
-    ignored = ("settings: ", "made a new, empty SQLite database", "starting Spark")
+    ignored = ("settings: ", "made a new, empty SQLite database", "made new, empty tables", "starting Spark")
     lines = (line for line in ran.err.splitlines() if not line.startswith(ignored))
     return "\n".join(line for line in lines if ", lag " not in line)  # which slow runs say now and then
 

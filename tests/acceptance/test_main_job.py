@@ -40,7 +40,14 @@ def handled(said: str) -> int:
     return sum(int(line.split()[-1].replace(",", "")) for line in lines) if "handled" in heading else 0
 
 
-EXPECTED = ("[catalog", "[audit", "settings: ", "made a new, empty SQLite database", "starting Spark")
+EXPECTED = (
+    "[catalog",
+    "[audit",
+    "settings: ",
+    "made a new, empty SQLite database",
+    "made new, empty tables",
+    "starting Spark",
+)
 """What the lines begin with that a run prints when all is well."""
 
 

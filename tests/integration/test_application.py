@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from threading import Event, current_thread
+from threading import Barrier, Event, current_thread
 from threading import enumerate as threads
 from types import ModuleType
+from unittest.mock import Mock
 
 import pytest
+from sqlalchemy import make_url
 from support.observers import Watching
 from support.sqlite import is_open, opened_connections, rows_of
 
@@ -81,6 +84,139 @@ def test_a_file_of_sqlite_that_a_start_makes_is_reported_once(handlers, tmp_path
     assert reported() == []
     (tmp_path / "opencqrs.db").unlink()
     assert reported(log_warnings=False) == []
+
+
+SERVERS = [
+    pytest.param("postgresql", marks=pytest.mark.postgresql),
+    pytest.param("mariadb", marks=pytest.mark.mariadb),
+]
+SPARK = {
+    "event-handling.standard.processing.engine": "spark",
+    "spark.master": "local[1]",
+    "spark.driver-handles": "never",
+}
+JOB = """
+from opencqrs_py import job
+
+@job("idle")
+def idle() -> None: ...
+"""
+
+
+def masked(url: str) -> str:
+    return make_url(url).render_as_string()
+
+
+def place_of(url: str, schema: str = "") -> str:
+    """Return how a database on a server is called, with the schema of our tables, which PostgreSQL always has."""
+    if url.startswith("postgresql"):
+        return f"{masked(url)}, schema {schema or 'public'}"
+    return f"{masked(url)}, database {schema}" if schema else masked(url)
+
+
+@pytest.fixture
+def reported(caplog) -> Callable[[Application], list[str]]:
+    """Runs an application until it has caught up, or starts and stops it, and returns its warnings of new databases."""
+
+    def reported(application: Application, *, start: bool = False) -> list[str]:
+        caplog.clear()
+        if start:
+            application.start()
+            application.stop()
+        else:
+            assert not application.run(until_caught_up=True).failed
+        said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+        return sorted(line for line in said if line.startswith("made "))
+
+    return reported
+
+
+@pytest.mark.parametrize("schema", ["", "Our_log"])
+@pytest.mark.parametrize("kind", SERVERS)
+def test_new_tables_on_a_server_are_reported_once_by_the_start_that_makes_them(
+    handlers, tmp_path, fresh_url, reported, kind, schema
+):
+    url = fresh_url(kind)
+    settings = {**THREAD, "event-store.url": url, **({"database.schema": schema} if schema else {})}
+    line = f"made new, empty tables in {place_of(url, schema)} (event-store.url, default given in code)"
+    first = Application(settings, [handlers.other], tmp_path)
+    assert reported(first) == [line]
+    assert reported(first) == []
+    assert reported(Application(settings, [handlers.other], tmp_path)) == []
+
+
+@pytest.mark.parametrize("engine", [THREAD, pytest.param(SPARK, marks=pytest.mark.spark)], ids=["thread", "spark"])
+@pytest.mark.parametrize("kind", SERVERS)
+def test_new_tables_of_read_models_on_a_server_are_reported_with_their_setting(
+    handlers, tmp_path, fresh_url, reported, kind, engine
+):
+    log, models, wrong_log = fresh_url(kind), fresh_url(kind), fresh_url(kind)
+
+    def started(log: str) -> list[str]:
+        settings = {**engine, "event-store.url": log, "database.url": models}
+        with Application(settings, [handlers.other], tmp_path) as application:
+            return reported(application)
+
+    made = {log: "event-store.url", models: "database.url"}
+    assert started(log) == sorted(
+        f"made new, empty tables in {place_of(url)} ({key}, default given in code)" for url, key in made.items()
+    )
+    assert started(log) == []
+    assert started(wrong_log) == [
+        f"made new, empty tables in {place_of(wrong_log)} (event-store.url, default given in code)"
+    ]
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+def test_of_two_starts_at_once_one_reports_the_new_tables(handlers, tmp_path, fresh_url, caplog, kind):
+    log, models = fresh_url(kind), fresh_url(kind)
+    settings = {**THREAD, "event-store.url": log, "database.url": models}
+    both = Barrier(2, timeout=60)
+
+    def start() -> None:
+        application = Application(settings, [handlers.other], tmp_path)
+        both.wait()
+        application.run(until_caught_up=True)
+
+    with ThreadPoolExecutor() as threads:
+        for started in [threads.submit(start) for _ in range(2)]:
+            started.result()
+    lines = {line for line in caplog.messages if line.startswith("made ")}
+    assert lines == {
+        f"made new, empty tables in {place_of(log)} (event-store.url, default given in code)",
+        f"made new, empty tables in {place_of(models)} (database.url, default given in code)",
+    }
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+def test_tables_on_a_server_that_were_there_before_a_start_are_not_reported(
+    handlers, tmp_path, fresh_url, reported, kind
+):
+    settings = {**THREAD, "event-store.url": fresh_url(kind)}
+    application = Application(settings, [handlers.other], tmp_path)
+    add_events(application, 1)
+    assert reported(application) == []
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+def test_a_start_that_fails_reports_the_new_tables_all_the_same(handlers, tmp_path, fresh_url, caplog, kind):
+    url = fresh_url(kind)
+    application = Application({**THREAD, "event-store.url": url}, [handlers.other], tmp_path)
+    application._mention_others = Mock(side_effect=AssemblyError("OCQ-508", "nothing starts"))
+    with pytest.raises(AssemblyError):
+        application.start()
+    assert f"made new, empty tables in {place_of(url)} (event-store.url, default given in code)" in caplog.messages
+
+
+@pytest.mark.parametrize("kind", ["sqlite", *SERVERS])
+def test_a_start_that_runs_jobs_only_reports_the_new_database(make_module, tmp_path, fresh_url, reported, kind):
+    place = tmp_path / "jobs.db" if kind == "sqlite" else fresh_url(kind)
+    settings = {"event-store.url": f"sqlite:///{place}" if kind == "sqlite" else place}
+    what = f"a new, empty SQLite database: {place}" if kind == "sqlite" else f"new, empty tables in {place_of(place)}"
+    job = make_module(JOB)
+    line = f"made {what} (event-store.url, default given in code)"
+    assert reported(Application(settings, [job], tmp_path), start=True) == [line]
+    assert reported(Application(settings, [job], tmp_path), start=True) == []
 
 
 def test_modules_and_settings_make_an_application(handlers, tmp_path):

@@ -16,6 +16,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from sqlalchemy import make_url
 
 from opencqrs_py.adapters.files import FileEventSource, FileFormat, FileKind, event_line, writer_to, written_whole
 from opencqrs_py.adapters.sql import SqlEventStore
@@ -276,6 +277,25 @@ def test_adding_to_a_database_that_is_not_there_says_where_it_is_made(tmp_path, 
     file = tmp_path / "project" / "opencqrs.db"
     said = f"made a new SQLite database: {file} (event-store.url, built-in default)\n"
     assert events(*command).err == said
+    assert events(*command).err == ""
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param("postgresql", marks=pytest.mark.postgresql),
+        pytest.param("mariadb", marks=pytest.mark.mariadb),
+    ],
+)
+@pytest.mark.parametrize("command", [("import", "in.ndjson"), ("append", "--type", "t")])
+def test_adding_to_a_server_without_our_tables_says_where_they_are_made(
+    tmp_path, events, fresh_url, kind, command
+) -> None:
+    write_lines(Path("in.ndjson"), [event(1)])
+    url = fresh_url(kind)
+    (tmp_path / "project" / "application.yaml").write_text(f"opencqrs.event-store.url: {url}")
+    place = make_url(url).render_as_string() + (", schema public" if kind == "postgresql" else "")
+    assert events(*command).err == f"made new tables in {place} (event-store.url, application.yaml:1:27)\n"
     assert events(*command).err == ""
 
 

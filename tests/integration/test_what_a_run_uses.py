@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from sqlalchemy import make_url
 from support.output import without_times
 from support.zygote import Zygote
 
@@ -57,6 +58,18 @@ def test_the_database_of_read_models_is_named_as_well(tmp_path, run):
         f" {tmp_path}/log.db (event-store.url, argument --set event-store.url)",
         f" {tmp_path}/models.db (database.url, argument --set database.url)",
     ]
+
+
+@pytest.mark.postgresql
+def test_a_run_names_a_database_on_a_server_in_which_it_makes_tables_as_well(tmp_path, run, fresh_url):
+    url = fresh_url("postgresql")
+    (tmp_path / "application.yaml").write_text(f"opencqrs.event-store.url: {url}")
+    used = "settings: application.yaml; profiles: default"
+    place = f"{make_url(url).render_as_string()}, schema public"
+    assert run() == [used, f"made new, empty tables in {place} (event-store.url, application.yaml:1:27)"]
+    assert run() == [used]
+    (tmp_path / "application.yaml").write_text(f"opencqrs.event-store.url: {fresh_url('postgresql')}")
+    assert run("--format", "json") == []
 
 
 def test_with_json_nothing_is_said(tmp_path, run):

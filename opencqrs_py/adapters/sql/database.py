@@ -82,6 +82,7 @@ class Database(Inherited):
         kind: The dialect's name: ``sqlite``, ``postgresql``, ``mariadb``, or another one.
         schema: The schema of our own tables.
         prefix: Prefix of their names in statements.
+        new_tables: The names of our tables that this process has made and not reported yet.
         guard: Watches over the file, if it is one.
         shadow: What it is the shadow of, in a rebuild; ``None`` for any other.
         shadow_guard: Watches over what is written to a shadow; ``None`` for any other.
@@ -100,6 +101,7 @@ class Database(Inherited):
         self.kind = self.dialect.name
         self.schema = named or schema or None
         self.prefix = schema_prefix(self.dialect, self.schema, self.label)
+        self.new_tables: set[str] = set()
         self._given = parsed
         self._url = self.dialect.driver_url(parsed)
         self._of_others = False
@@ -143,7 +145,10 @@ class Database(Inherited):
         if url is None:
             return None
         given = self._given if url is self.url else url  # messages name it as it was written
-        return Database(given.render_as_string(hide_password=False), self.schema, _OF_CONTROL)
+        control = Database(given.render_as_string(hide_password=False), self.schema, _OF_CONTROL)
+        if url is self.url:
+            control.new_tables = self.new_tables
+        return control
 
     @contextmanager
     def briefly(self, seconds: float) -> Iterator[Connection]:
@@ -166,6 +171,13 @@ class Database(Inherited):
     def ending_what_stands(self, connection: Connection) -> AbstractContextManager[None]:
         """Have the server end the transaction of a connection if this process is frozen in it, as its dialect does."""
         return self.dialect.ending_what_stands(connection, borrowed=self._of_others)
+
+    @property
+    def place(self) -> str:
+        """How messages name the database and the schema of our tables, once a connection was opened."""
+        first = self.engine.dialect.default_schema_name
+        named = self.schema or (None if first == self._url.database else first)  # which MariaDB does not tell apart
+        return f"{self.label}, {self.dialect.schema_word} {named}" if named else self.label
 
     def table(self, table: Table) -> Table:
         """Return one of our tables, in the schema that it has here."""

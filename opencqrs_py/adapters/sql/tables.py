@@ -320,10 +320,15 @@ def _bring_forward(database: Database, table: Table) -> int:
     """
     with database.explained(), database.dialect.change_lock(database) as connection:
         _create_schema(database, connection)
-        versions = database.table(SCHEMA)
-        versions.create(connection, checkfirst=True)
-        recorded = _version(database, connection, table)
+        versions, recorded = database.table(SCHEMA), None
+        is_first = not inspect(connection).has_table(SCHEMA.name, schema=database.schema)
+        if is_first:
+            versions.create(connection)
+        else:
+            recorded = _version(database, connection, table)
         version = recorded or _create(database, connection, table)
+        if is_first and table.name in database.new_tables:
+            database.new_tables.add(SCHEMA.name)
         for step in _STEPS.get(table.name, ())[version - 1 :]:
             _take_step(database, connection, step)
             version += 1
@@ -354,10 +359,12 @@ def _create(database: Database, connection: Connection, table: Table) -> int:
     """Create the table, unless it is there from a time before versions were recorded; return its version.
 
     A new one has all columns that steps add, so only those of the event store, which do more, are left to take.
+    It is noted as new even if the transaction fails: MariaDB keeps it, elsewhere the next attempt makes it again.
     """
     if inspect(connection).has_table(table.name, schema=database.schema):
         return 1
     database.dialect.create(database, connection, table)
+    database.new_tables.add(table.name)
     return 1 if table.name == EVENTS.name else _newest(table)
 
 

@@ -34,7 +34,7 @@ from opencqrs_py.processing.ports import EventStore, gives_ids
 
 @contextmanager
 def writable_store(application: Application) -> Iterator[EventStore]:
-    """Open the application's event store; at the end, report its SQLite file if there was none, as in a wrong folder.
+    """Open the application's event store; at the end, report where it was made if there was none.
 
     Raises:
         EventStoreError: OCQ-343, if it can only be read.
@@ -51,6 +51,8 @@ def writable_store(application: Application) -> Iterator[EventStore]:
     finally:
         if missing is not None and Path(missing[0]).exists():
             print_line(f"made a new SQLite database: {missing[0]} (event-store.url, {missing[1]})", "yellow")
+        for key, (place, origin) in application.take_new_tables().items():
+            print_line(f"made new tables in {place} ({key}, {origin})", "yellow")
 
 
 _SOURCE = "urn:opencqrs:command-line"
