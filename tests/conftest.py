@@ -10,8 +10,8 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
@@ -97,12 +97,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without ``--all``, leave out what is marked ``release``."""
+    """Without ``--all``, leave out what is marked ``release``, and most of what is marked ``few``."""
     if config.getoption("--all"):
         return
-    left_out = [item for item in items if any(_concerns(mark, item) for mark in item.iter_markers("release"))]
-    config.hook.pytest_deselected(items=left_out)
-    gone = set(left_out)
+    gone = {item for item in items if any(_concerns(mark, item) for mark in item.iter_markers("release"))}
+    gone.update(_between([item for item in items if item not in gone]))
+    config.hook.pytest_deselected(items=[item for item in items if item in gone])
     items[:] = [item for item in items if item not in gone]
 
 
@@ -134,8 +134,23 @@ def pytest_collection_finish() -> None:
 def _concerns(mark: pytest.Mark, item: pytest.Item) -> bool:
     """Return whether the test has the parameters that the mark names."""
     parameters = item.callspec.params if hasattr(item, "callspec") else {}
-    values = {name: value if isinstance(value, tuple) else (value,) for name, value in mark.kwargs.items()}
-    return all(parameters.get(name) in those for name, those in values.items())
+    values = {name: (value, *(value if isinstance(value, tuple) else ())) for name, value in mark.kwargs.items()}
+    return all(name in parameters and parameters[name] in those for name, those in values.items())
+
+
+def _between(items: Iterable[pytest.Item]) -> list[pytest.Item]:
+    """Return what is marked ``few``, without the first and the last values that each test has there.
+
+    A test has a first and a last one for each combination of the parameters that the mark names.
+    """
+    values: dict[tuple[object, ...], list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        name = item.nodeid.partition("[")[0]
+        for mark in item.iter_markers("few"):
+            if name.rpartition("::")[2] not in mark.args and _concerns(mark, item):
+                values[name, *(str(item.callspec.params[one]) for one in mark.kwargs)].append(item)  # type: ignore[attr-defined]
+                break
+    return [item for those in values.values() for item in those[1:-1]]
 
 
 def pytest_runtest_makereport() -> None:

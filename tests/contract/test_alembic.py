@@ -96,6 +96,7 @@ def test_without_the_filter_alembic_would_drop_the_event_log(database: Database,
 
 
 @pytest.mark.parametrize("options", FILTERS.values(), ids=FILTERS)
+@pytest.mark.release(kind="mariadb", options=FILTERS["include_object in all schemas"])
 def test_with_the_filter_only_the_users_tables_are_compared(
     database: Database, store: SqlEventStore, options: dict[str, Any]
 ) -> None:
@@ -107,6 +108,7 @@ def test_with_the_filter_only_the_users_tables_are_compared(
 
 @pytest.mark.parametrize("options", FILTERS.values(), ids=FILTERS)
 @pytest.mark.parametrize("kind", [pytest.param("postgresql", marks=pytest.mark.postgresql)])
+@pytest.mark.few
 def test_tables_of_ours_in_another_schema_are_left_alone_too(
     kind: str, database: Database, store: SqlEventStore, options: dict[str, Any]
 ) -> None:

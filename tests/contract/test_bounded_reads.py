@@ -120,6 +120,7 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     limit=st.integers(1, 6),
     anew=st.booleans(),
 )
+@pytest.mark.release(log=("postgresql", "mapped"))  # as on SQLite
 def test_bounded_pieces_together_are_what_reading_on_gives(
     log: Log,
     given_events: list[tuple[int, str]],

@@ -290,6 +290,7 @@ SERVERS = ("postgresql", "mariadb")
         ("digits", Decimal("-0.10"), ("sqlite", *SERVERS)),
     ],
 )
+@pytest.mark.release(kind=("postgresql", "mariadb"), make=list)  # both become a table
 def test_a_number_is_kept_or_refused_and_never_rounded(
     connection: Connection,
     kind: str,
@@ -422,6 +423,7 @@ def test_numbers_of_numpy_are_added(connection: Connection) -> None:
     [pd.NaT, pd.NA, {1}, object(), pa.scalar(1), np.datetime64("2026-01-01")],
     ids=lambda value: type(value).__name__,
 )
+@pytest.mark.few(kind=("postgresql", "mariadb"))
 def test_a_value_that_databases_know_nothing_of_is_refused(connection: Connection, value: Any) -> None:
     with refused("OCQ-360", f"text has a value of type {type(value).__name__}"):
         bulk.upsert(connection, "kinds", [{"number": 1, "text": "x"}, {"number": 2, "text": value}], keys="number")
@@ -430,6 +432,7 @@ def test_a_value_that_databases_know_nothing_of_is_refused(connection: Connectio
 
 @pytest.mark.parametrize("value", [[b"x"], {"a": {1}}, [float("nan")], {1: 2}], ids=str)
 @pytest.mark.parametrize("make", [list, lambda rows: pa.table({"number": [1], "text": [[b"x"]]})])
+@pytest.mark.few(kind=("postgresql", "mariadb"))  # before any statement
 def test_a_list_or_mapping_that_is_no_json_is_refused_by_the_name_of_its_column(
     connection: Connection, value: Any, make: Callable[[Any], Any]
 ) -> None:
@@ -498,6 +501,7 @@ DATED = Table(
     ids=str,
 )
 @pytest.mark.parametrize("form", [list, pa.Table.from_pylist], ids=["mappings", "arrow"])
+@pytest.mark.few(kind=("postgresql", "mariadb"), form=(list, pa.Table.from_pylist))  # read in Python
 def test_texts_with_an_offset_are_written_as_their_moment_in_utc(
     connection: Connection, form: Callable[[list[dict[str, Any]]], Any], moment: Any
 ) -> None:
@@ -616,6 +620,7 @@ WRONG: list[tuple[Any, dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("rows", "named", "code", "what"), WRONG, ids=[what for *_, what in WRONG])
+@pytest.mark.few(kind=("postgresql", "mariadb"))  # before any statement
 def test_a_call_that_does_not_fit_is_refused(
     connection: Connection, rows: Any, named: dict[str, Any], code: str, what: str
 ) -> None:

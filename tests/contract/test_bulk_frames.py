@@ -236,6 +236,7 @@ def test_a_float_that_the_database_cannot_hold_is_refused_wherever_its_rows_come
 
 @pytest.mark.parametrize("add", [(), ADDED])
 @pytest.mark.parametrize("come", ["staged", "returned"])
+@pytest.mark.few(kind="mariadb")
 def test_a_column_of_whole_numbers_rounds_nothing_wherever_its_rows_come_from(
     tracker: SqlProgressTracker, database: Database, come: str, add: str | tuple[()]
 ) -> None:
@@ -256,6 +257,7 @@ def test_a_column_of_whole_numbers_rounds_nothing_wherever_its_rows_come_from(
         (("isbn",), {"keys": "reader"}, "OCQ-360"),
     ],
 )
+@pytest.mark.release(kind=("postgresql", "mariadb"))  # before any statement
 def test_a_call_that_does_not_fit_the_table_is_refused_before_spark_computes(
     tracker: SqlProgressTracker, columns: tuple[str, ...], arguments: dict[str, Any], code: str
 ) -> None:

@@ -72,6 +72,7 @@ tried(lambda: store.leave(name))
 
 @pytest.mark.release(kind="sqlite")
 @pytest.mark.parametrize("seed", [1])
+@pytest.mark.release(kind="mariadb")  # threads show it, in test_control_stores.py
 def test_eight_processes_never_have_a_partition_at_once(
     open_database: Callable[[], Database], url: str, tmp_path: Path, seed: int
 ) -> None:

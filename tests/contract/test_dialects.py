@@ -44,6 +44,7 @@ def url(installed: None, tmp_path: Path) -> str:
     return f"fourth:///{tmp_path / 'test.db'}"
 
 
+@pytest.mark.few  # its statements are those of SQLite
 class TestStoreOnAnotherDatabase(EventStoreContract):
     @pytest.fixture
     def source(self, database: Database) -> SqlEventStore:
@@ -51,6 +52,7 @@ class TestStoreOnAnotherDatabase(EventStoreContract):
         return SqlEventStore(database)
 
 
+@pytest.mark.few  # as above
 class TestTrackerOnAnotherDatabase(ProgressTrackerContract):
     @pytest.fixture
     def tracker(self, database: Database) -> SqlProgressTracker:

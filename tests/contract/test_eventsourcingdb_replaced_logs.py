@@ -85,6 +85,7 @@ in_version_2 = pytest.mark.parametrize("server", [2], indirect=True)
 
 @pytest.mark.parametrize("selection", [ALL, NARROW], ids=["all subjects", "one subject"])
 @pytest.mark.parametrize("count", [50, 51, 100, 149, 400])
+@pytest.mark.few(server=(1, 2))
 def test_no_event_of_another_log_is_delivered_after_those_of_the_first(
     store: EventSourcingDbEventStore, server: EventSourcingDbStandIn, selection: Selection, count: int
 ) -> None:

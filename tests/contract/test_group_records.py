@@ -27,6 +27,7 @@ class TestInMemoryGroupRecords(GroupRecordsContract):
         return InMemoryProgressTracker()
 
 
+@pytest.mark.few(kind=("postgresql", "mariadb"))  # records are one column
 class TestSqlGroupRecords(GroupRecordsContract):
     @pytest.fixture
     def tracker(self, database: Database) -> SqlProgressTracker:

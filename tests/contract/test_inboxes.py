@@ -66,6 +66,9 @@ class TestInMemoryInbox(InboxContract):
         assert [one.position for one in tracker.entries("group")] == [2, 3]
 
 
+@pytest.mark.few(
+    "test_ids_of_sequences_are_kept_as_they_are", kind=("postgresql", "mariadb")
+)  # the values are not in SQL
 class TestSqlInbox(InboxContract):
     @pytest.fixture
     def tracker(self, database: Database) -> SqlProgressTracker:
@@ -317,6 +320,7 @@ def put(tracker: SqlProgressTracker, cursor: Cursor, *entries: InboxEntry) -> No
         pass
 
 
+@pytest.mark.few  # the same statements, on a table that is brought forward
 class TestInboxOfAnOlderVersion(TestSqlInbox):
     """A table that was made before SQLite had keys of its own stays as it is."""
 

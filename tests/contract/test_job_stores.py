@@ -50,6 +50,7 @@ class TestInMemoryJobStore(JobStoreContract):
         return InMemoryJobStore()
 
 
+@pytest.mark.few(kind=("postgresql", "mariadb"))  # runs are one column, whatever they are
 class TestSqlJobStore(JobStoreContract):
     @pytest.fixture
     def store(self, database: Database) -> SqlJobStore:

@@ -97,16 +97,19 @@ class MappedContract(EventSourceContract):
 
 
 @BOTH
+@pytest.mark.few(kind="postgresql")
 class TestTableWithTexts(MappedContract):
     pass
 
 
 @POSTGRESQL
+@pytest.mark.few  # the column is cast, whatever is read
 class TestTableWithJson(MappedContract):
     data = "JSON"
 
 
 @POSTGRESQL
+@pytest.mark.few  # as above
 class TestTableWithBinaryJson(MappedContract):
     data = "JSONB"
     keeps_data_verbatim = False
@@ -704,6 +707,7 @@ OF_A_TYPE = Selection(types=frozenset({"t"}))
 @BOTH
 @pytest.mark.parametrize("selection", [ALL, OF_A_TYPE], ids=["all", "a type"])
 @pytest.mark.parametrize("limit", [1, 2, 3, 100])
+@pytest.mark.few(kind="postgresql")
 def test_a_position_of_several_rows_is_refused_wherever_a_read_ends(
     database: Database, kind: str, caplog: pytest.LogCaptureFixture, selection: Selection, limit: int
 ) -> None:

@@ -71,6 +71,7 @@ def database(in_schema: Callable[..., Database]) -> Database:
 
 
 @pytest.mark.release(kind="mariadb")  # whose statements differ by the name before a table only
+@pytest.mark.few  # as above
 class TestSqlEventStoreInASchema(EventStoreContract):
     @pytest.fixture
     def source(self, database: Database) -> SqlEventStore:

@@ -140,6 +140,9 @@ class TestInMemoryProgressTracker(
         assert tracker.statuses() == []
 
 
+@pytest.mark.few(
+    "test_any_text_of_an_error_can_be_reported", kind=("postgresql", "mariadb")
+)  # what is compared is one column, whatever the value
 class TestSqlProgressTracker(
     Succeeding, ResettableTrackerContract, RepartitioningTrackerContract, ProgressTrackerContract
 ):

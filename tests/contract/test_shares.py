@@ -52,6 +52,7 @@ def store(database: Database) -> SqlEventStore:
 @pytest.mark.parametrize("attributes", [frozenset({"subject"}), Selection().attributes], ids=["rows", "events"])
 @pytest.mark.parametrize("level", [None, 1, 2, 3])
 @pytest.mark.parametrize("modulus", [2, 3, 8])
+@pytest.mark.few(kind=("postgresql", "mariadb"))
 def test_shares_are_the_events_of_their_partitions_and_all_of_them_the_log(
     store: SqlEventStore, level: int | None, modulus: int, attributes: frozenset[str]
 ) -> None:
@@ -135,6 +136,7 @@ def rows(database: Database, monkeypatch: pytest.MonkeyPatch) -> Callable[[], in
 
 
 @pytest.mark.parametrize("tasks", [2, 8, 32])
+@pytest.mark.few(kind=("sqlite", "postgresql", "mariadb"))
 def test_each_event_is_read_once_by_any_number_of_tasks(
     database: Database, rows: Callable[[], int], tasks: int
 ) -> None:

@@ -136,6 +136,7 @@ database.close()
 """
 
 
+@pytest.mark.release(kind="mariadb")  # the next test has threads
 def test_processes_that_start_at_once_create_the_tables_and_claim_in_turn(url: str, database: Database) -> None:
     processes = [
         subprocess.Popen(

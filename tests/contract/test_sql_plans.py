@@ -232,6 +232,7 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("limit", [1, 3, 1_000])
+@pytest.mark.few(kind=("postgresql", "mariadb"))
 def test_all_ways_to_read_find_the_same(database: Database, store: SqlEventStore, limit: int) -> None:
     selections = [
         Selection(types=frozenset({"rare"})),

@@ -101,6 +101,7 @@ def processing(
 
 
 @pytest.mark.parametrize("count", [1, 10, 1_000])
+@pytest.mark.few(kind=("postgresql", "mariadb"))
 def test_a_chunk_costs_one_read_one_lock_and_one_update_however_long_it_is(
     statements: Statements, database: Database, store: SqlEventStore, tracker: SqlProgressTracker, count: int
 ) -> None:
@@ -139,6 +140,7 @@ def objects_only(store: SqlEventStore, tracker: SqlProgressTracker) -> GroupProc
 
 
 @pytest.mark.parametrize(("count", "marks"), [(1, 0), (10, 0), (1_000, 1)])
+@pytest.mark.few(kind=("postgresql", "mariadb"))
 def test_the_fingerprint_of_the_log_costs_a_statement_a_chunk_at_most_and_none_at_the_head(
     statements: Statements,
     database: Database,
@@ -273,6 +275,7 @@ def test_what_is_rare_is_found_with_three_statements_below_a_bound(
 
 
 @pytest.mark.parametrize("partitions", [1, 2, 8])
+@pytest.mark.few(kind=("postgresql", "mariadb"))
 def test_reads_do_not_multiply_with_partitions(
     statements: Statements, database: Database, store: SqlEventStore, tracker: SqlProgressTracker, partitions: int
 ) -> None:
@@ -306,6 +309,7 @@ TURN = {"mariadb": ["SELECT version"], "postgresql": ["SELECT pg_advisory_xact_l
 
 
 @pytest.mark.parametrize(("count", "inserts"), [(101, 1), (5_000, 1), (5_002, 2)])
+@pytest.mark.few(kind=("postgresql", "mariadb"))
 def test_adding_events_costs_one_statement_per_five_thousand(
     statements: Statements, database: Database, store: SqlEventStore, count: int, inserts: int
 ) -> None:
@@ -322,6 +326,7 @@ def test_adding_events_costs_one_statement_per_five_thousand(
 
 
 @pytest.mark.parametrize("stored", [0, 1, 20_000])
+@pytest.mark.few(kind=("postgresql", "mariadb"))
 def test_adding_many_events_costs_the_same_statements_however_many_are_stored(
     statements: Statements, database: Database, store: SqlEventStore, stored: int
 ) -> None:

@@ -474,6 +474,7 @@ def test_what_waits_in_a_partition_that_begins_again_is_handled_once(database: D
 
 @pytest.mark.parametrize("world_of", [WaitingWorld, SparkWorld], ids=["threads", "tasks"])
 @pytest.mark.parametrize("later", [None, NO], ids=["nothing fails", "a later event fails"])
+@pytest.mark.few(kind=("postgresql", "mariadb"))
 def test_what_a_handler_commits_takes_no_event_out_of_the_inbox_of_a_scheduled_group(
     database: Database, world_of: type[WaitingWorld], later: BaseException | None
 ) -> None:
@@ -546,6 +547,7 @@ def test_events_that_have_expired_can_be_tried_again_when_their_group_knows_no_e
 
 
 @pytest.mark.parametrize("schedule", [None, SCHEDULE], ids=["parked", "scheduled"])
+@pytest.mark.release(kind=("postgresql", "mariadb"), schedule=SCHEDULE)
 def test_what_a_handler_has_its_driver_make_of_rows_is_its_own_affair(
     database: Database, schedule: ScheduleRule | None
 ) -> None:

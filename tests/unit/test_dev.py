@@ -508,15 +508,52 @@ class TestRelease:
             (pytest.mark.release(engine="spark", kind=("sqlite", "mariadb")), True),
             (pytest.mark.release(engine="spark", kind=("sqlite", "postgresql")), False),
             (pytest.mark.release(unknown="spark"), False),
+            (pytest.mark.release(unknown=None), False),
+            (pytest.mark.release(arguments=("--all", "")), True),
+            (pytest.mark.release(arguments="--all"), False),
         ],
     )
     def test_the_mark_leaves_out_the_parameters_that_it_names(
         self, mark: pytest.MarkDecorator, pytestconfig: pytest.Config, *, left_out: bool
     ) -> None:
         conftest: Any = pytestconfig.pluginmanager.get_plugin(str(ROOT / "tests" / "conftest.py"))
-        item = SimpleNamespace(callspec=SimpleNamespace(params={"engine": "spark", "kind": "mariadb"}))
+        item = SimpleNamespace(
+            callspec=SimpleNamespace(params={"engine": "spark", "kind": "mariadb", "arguments": ("--all", "")})
+        )
 
         assert conftest._concerns(mark.mark, item) is left_out
+
+    @pytest.mark.parametrize(
+        ("mark", "left_out"),
+        [
+            (pytest.mark.few, {"sqlite-2", "sqlite-3", "mariadb-1", "mariadb-2"}),
+            (pytest.mark.few(kind=("postgresql", "mariadb")), {"mariadb-2"}),
+            (pytest.mark.few(kind=("sqlite", "mariadb")), {"sqlite-2", "mariadb-2"}),
+            (pytest.mark.few("test_other", kind="mariadb"), {"mariadb-2"}),
+            (pytest.mark.few("test_any", kind="mariadb"), set()),
+        ],
+    )
+    def test_of_few_values_the_first_and_the_last_are_kept_for_each_parameter_that_the_mark_names(
+        self, mark: pytest.MarkDecorator, left_out: set[str], pytestconfig: pytest.Config
+    ) -> None:
+        conftest: Any = pytestconfig.pluginmanager.get_plugin(str(ROOT / "tests" / "conftest.py"))
+        items = [
+            SimpleNamespace(
+                nodeid=f"test_file.py::Test::test_any[{kind}-{number}]",
+                callspec=SimpleNamespace(params={"kind": kind, "number": number}),
+                iter_markers=lambda name: [mark.mark] if name == "few" else [],
+            )
+            for kind in ("sqlite", "mariadb")
+            for number in (1, 2, 3)
+        ]
+
+        assert {item.nodeid.partition("[")[2][:-1] for item in conftest._between(items)} == left_out
+
+    def test_a_test_without_parameters_is_not_one_of_few(self, pytestconfig: pytest.Config) -> None:
+        conftest: Any = pytestconfig.pluginmanager.get_plugin(str(ROOT / "tests" / "conftest.py"))
+        item = SimpleNamespace(nodeid="test_file.py::test_any", iter_markers=lambda _: [pytest.mark.few.mark])
+
+        assert conftest._between([item]) == []
 
 
 @pytest.mark.parametrize(
