@@ -191,6 +191,7 @@ FAILING = (
 )
 
 
+@pytest.mark.release  # integration/test_embedding.py
 def test_fastapi_ends_although_a_handler_never_returns(service):
     service.write("fastapi.md", **{"shop/handlers.py": HANGING})
     process = service.serve(RUNNING, *UVICORN)

@@ -148,6 +148,7 @@ class Controllers(containers.DeclarativeContainer):
 
 
 @pytest.mark.parametrize(("setting", "code"), [("130", 130), ("0", 0)])
+@pytest.mark.release(code=0)
 def test_a_second_sigterm_ends_at_once_what_never_returns(project, setting, code):
     project.write("handlers.py", HANGING)
     project.write_events(2)

@@ -456,6 +456,7 @@ def test_a_mistake_is_named_with_its_place_and_its_fix(project, mistake):
 
 
 @pytest.mark.parametrize("arguments", [("run",), ("jobs", "run", "count", "--here")])
+@pytest.mark.release(arguments=("jobs", "run", "count", "--here"))
 def test_an_interrupt_while_a_job_runs_ends_at_once_and_loses_nothing(jobs, arguments):
     with running(jobs, *arguments) as process:
         if arguments == ("run",):

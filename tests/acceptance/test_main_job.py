@@ -84,6 +84,7 @@ class Typed:
 @pytest.mark.release(engine="thread", kind="postgresql")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.release(engine="thread", kind="mariadb")  # nothing of Spark there, and the SQL is the contract's
 def test_import_and_run_again_with_nothing_of_spark_and_the_jvm_reaching_a_person(project, engine, kind, fresh_url):
     store, read = fresh_url(kind), fresh_url(kind)
     project.write_events(EVENTS)

@@ -207,6 +207,7 @@ def test_without_a_process_the_next_one_continues_with_the_new_partitions(world:
     world.wait_for_all()
 
 
+@pytest.mark.release  # integration/test_layout_changes.py
 def test_a_changed_setting_is_followed_and_an_older_process_does_not_change_it_back(world: World) -> None:
     world.start()
     world.wait_for_nodes(1)

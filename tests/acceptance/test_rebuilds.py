@@ -198,6 +198,7 @@ def test_readers_see_whole_tables_while_a_group_that_runs_is_rebuilt(world: Worl
 
 @pytest.mark.release(world="mariadb")
 @pytest.mark.release(world="sqlite")
+@pytest.mark.release  # integration/test_killed_swaps.py kills at each statement
 def test_a_rebuild_whose_process_is_killed_continues(world: World) -> None:
     world.start()
     world.wait_for_all()

@@ -44,6 +44,7 @@ def in_shell(project, program, shell, **variables):
 
 
 @pytest.mark.parametrize("command", ["import", "append"])
+@pytest.mark.release(command="append")
 def test_events_from_a_closed_standard_input_are_refused_and_nothing_is_written(project, command):
     ran = opencqrs(project, f"events {command} - <&-")
     assert (ran.returncode, ran.stdout) == (2, b"")
@@ -54,6 +55,7 @@ def test_events_from_a_closed_standard_input_are_refused_and_nothing_is_written(
 
 
 @pytest.mark.parametrize("command", ["status", "status --format json"])
+@pytest.mark.release(command="status --format json")
 def test_a_command_whose_streams_are_closed_works_without_them(project, command):
     ran = opencqrs(project, f"{command} <&- >&-")
     assert (ran.returncode, ran.stderr) == (0, b"")
@@ -72,6 +74,7 @@ def test_characters_that_the_output_cannot_encode_are_escaped(project):
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
+@pytest.mark.release(form="json")
 def test_a_run_goes_on_when_the_reader_of_its_messages_has_ended(project, form):
     project.write("handlers.py", FAILING)
     project.write_events(30)
@@ -85,6 +88,7 @@ def test_a_run_goes_on_when_the_reader_of_its_messages_has_ended(project, form):
 
 
 @pytest.mark.parametrize("messages", ["2>/dev/full", "2>&1 >/dev/null | true"])
+@pytest.mark.release(messages="2>&1 >/dev/null | true")
 def test_messages_that_cannot_be_written_change_no_exit_code(project, messages):
     project.write_events(1)
     assert project.opencqrs("events", "import", "events.ndjson").code == 0
@@ -94,6 +98,7 @@ def test_messages_that_cannot_be_written_change_no_exit_code(project, messages):
 
 
 @pytest.mark.parametrize(("output", "error"), [("| true", b""), (">/dev/full", b"the output cannot be written: ")])
+@pytest.mark.release(output="| true")
 def test_all_files_are_imported_also_where_the_line_of_one_cannot_be_written(project, event_line, output, error):
     for number in range(3):
         project.write(f"{number}.ndjson", event_line(number))

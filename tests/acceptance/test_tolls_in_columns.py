@@ -39,6 +39,7 @@ def run(example: Path, line: str) -> list[str]:
     return [re.sub(r"\([\d,]+/s\)", "(…/s)", line.rstrip()) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.release  # a walk; integration/test_columns.py shows columns
 def test_it_prints_what_the_readme_shows_and_its_sums_are_those_of_the_log(example: Path) -> None:
     (console,) = re.findall(
         r"^```console\n(.*?)^```$", (EXAMPLE / "README.md").read_text("utf-8"), re.MULTILINE | re.DOTALL
