@@ -78,6 +78,7 @@ DATABASES = ["sqlite", *(pytest.param(n, marks=getattr(pytest.mark, n)) for n in
 @pytest.mark.release(engine="spark", database=("sqlite", "mariadb"))
 @pytest.mark.parametrize("database", DATABASES, indirect=True)
 @pytest.mark.parametrize("engine", ["thread", pytest.param("spark", marks=pytest.mark.spark)])
+@pytest.mark.release(engine="thread", database="mariadb")  # columns are made of events
 def test_columns_are_handled_once_on_every_engine_and_database(
     engine: str, database: Database, project: ModuleType
 ) -> None:

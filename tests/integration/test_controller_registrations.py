@@ -112,6 +112,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("database", DATABASES)
+@pytest.mark.release(database="postgresql_url")  # what a handle does is not in SQL
 def test_a_handle_starts_and_stops_its_partition(request, make, project, engine, database):
     application = make(engine, **{"event-store.url": request.getfixturevalue(database)})
     project.CONTENT["begins"] = False

@@ -212,6 +212,7 @@ POSTGRESQL = pytest.param("mapped_postgresql", marks=pytest.mark.postgresql)
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("kind", [*KINDS, POSTGRESQL])
+@pytest.mark.release(engine="spark", kind=("gzipped", "zstandard", "mapped", "registered"))  # read as on threads
 def test_each_event_is_handled_once_and_a_second_run_has_nothing_to_do(
     kind: str, engine: str, handlers: ModuleType, make: Make, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -177,6 +177,7 @@ DATABASES = ["sqlite", *(pytest.param(n, marks=getattr(pytest.mark, n)) for n in
 @pytest.mark.release(engine="hand", database=("postgresql", "mariadb"))
 @pytest.mark.parametrize("database", DATABASES, indirect=True)
 @pytest.mark.parametrize(("run", "engine"), ENGINES)
+@pytest.mark.release(engine="thread", database="mariadb")  # as on PostgreSQL, for handlers
 def test_handlers_see_what_is_stored_once_and_as_what_it_becomes(
     run: Any, engine: str, database: Database, everywhere: ModuleType
 ) -> None:

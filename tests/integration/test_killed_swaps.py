@@ -88,7 +88,7 @@ def places(stride: int) -> range:
     return range(stride // 2 + 1, 10_000, stride)
 
 
-FEW, MANY = 35, pytest.param(5, marks=pytest.mark.release)
+FEW, MANY = 80, pytest.param(5, marks=pytest.mark.release)
 
 
 @pytest.mark.release(world="sqlite")

@@ -209,6 +209,7 @@ def test_a_group_that_a_command_has_paused_is_not_caught_up(world: World) -> Non
     assert world.handled() == Counter(range(1, world.events + 1))
 
 
+@pytest.mark.release(world="postgresql")  # compared in Python
 def test_the_number_of_a_command_that_is_written_into_the_settings_counts_as_the_setting(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -235,6 +236,7 @@ def test_the_number_of_a_command_that_is_written_into_the_settings_counts_as_the
 
 
 @pytest.mark.parametrize("way", ["a reset", "progress.on-lost"])
+@pytest.mark.release(world="postgresql", way="progress.on-lost")
 def test_a_group_whose_progress_is_lost_begins_again_with_partitions_that_it_can_have(world: World, way: str) -> None:
     with world.application() as application:
         world.append(application)
@@ -265,6 +267,7 @@ def fine(event: Event, connection: Connection) -> None:
 
 
 @pytest.mark.parametrize("began", ["by its name", "by a command"])
+@pytest.mark.release(world="postgresql")  # by settings
 def test_a_group_that_does_not_start_by_itself_does_not_after_a_reset_either(
     world: World, make_module: Callable[[str], Any], began: str
 ) -> None:

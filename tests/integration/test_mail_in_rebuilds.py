@@ -53,6 +53,7 @@ def test_a_rebuild_goes_no_further_than_the_group_that_sends_mail(world: World) 
     assert sum(world.lent().values()) == 27
 
 
+@pytest.mark.release(world="mariadb")  # as on PostgreSQL
 def test_a_swap_waits_for_a_partition_that_has_mail_to_send(world: World) -> None:
     with world.application() as application:
         application.control.stop("catalog:1/2", timeout=None)

@@ -203,6 +203,7 @@ def log(count: int, at: dict[int, str]) -> Iterator[str]:
     return (at.get(number, "good") for number in range(count))
 
 
+@pytest.mark.release(url="mariadb")  # whose savepoints are those of PostgreSQL
 def test_what_comes_before_an_event_that_is_parked_is_handled_once(world: World) -> None:
     first, second = 70, CHUNK + 3 * SIZE + 11
     world.check(world.run(log(3 * CHUNK, {first: "after_writing", second: "after_writing"})))
@@ -214,6 +215,7 @@ def test_what_comes_before_an_event_that_is_parked_is_handled_once(world: World)
 
 
 @pytest.mark.parametrize("way", FAILING)
+@pytest.mark.few(url="mariadb")  # its savepoints are those of PostgreSQL
 def test_whatever_an_event_does_before_it_fails_is_undone(world: World, way: str) -> None:
     types = log(3 * CHUNK, {7: "at_once", 70: way, 71: "caught", CHUNK + 90: way, CHUNK + 99: way, 2 * CHUNK + 1: way})
     world.check(world.run(types))
@@ -223,6 +225,7 @@ def test_whatever_an_event_does_before_it_fails_is_undone(world: World, way: str
 @pytest.mark.release(sequencing=BY_BOOK, url=("postgresql", "mariadb"))  # which events are one sequence is not in SQL
 @pytest.mark.parametrize("sequencing", [{}, BY_BOOK], ids=["by subject", "by data"])
 @pytest.mark.parametrize("seed", range(5))
+@pytest.mark.release(seed=1)
 def test_failures_at_random_leave_what_is_right(world: World, seed: int, sequencing: dict[str, str]) -> None:
     chance = Random(seed)
     names = ["good"] * 60 + ["caught"] * 3 + list(FAILING)
@@ -236,6 +239,7 @@ def test_savepoints_of_sqlite_write_no_files(tmp_path: Path) -> None:
     database.close()
 
 
+@pytest.mark.release(url="mariadb")  # whose savepoints are those of PostgreSQL
 def test_events_that_are_parked_in_one_chunk_take_no_transactions_of_their_own(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -265,6 +269,7 @@ def test_an_event_without_a_sequence_behind_one_that_is_parked_stops_the_partiti
     assert world.waiting(application) == sorted(set(until) - set(world.good))
 
 
+@pytest.mark.release(url="mariadb")  # whose savepoints are those of PostgreSQL
 def test_calls_after_the_commit_are_made_for_what_is_handled_and_once(
     url: str, tmp_path: Path, make_module: Callable[[str], ModuleType]
 ) -> None:
@@ -273,6 +278,7 @@ def test_calls_after_the_commit_are_made_for_what_is_handled_and_once(
     assert world.module.mailed == Counter(world.good)
 
 
+@pytest.mark.release(url="mariadb")  # whose savepoints are those of PostgreSQL
 def test_a_full_inbox_stops_the_partition_at_the_event_and_what_comes_before_it_counts(world: World) -> None:
     second = CHUNK + 2 * SIZE + 5
     limit = {"event-handling.standard.park.max-sequences": 1}

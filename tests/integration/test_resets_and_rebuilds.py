@@ -390,6 +390,7 @@ def test_an_unfinished_rebuild_begins_again_if_the_group_was_reset_to_before_its
     assert "group catalog: its beginning changed since the rebuild began, so it begins again" in caplog.text
 
 
+@pytest.mark.release(world=("postgresql", "mariadb"))  # by records that are the same on each
 def test_a_reset_to_before_the_beginning_during_a_rebuild_keeps_its_tables_from_being_swapped(
     from_head: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -486,6 +487,7 @@ def killed_swap(world: World, monkeypatch: pytest.MonkeyPatch, *, back: bool) ->
 @pytest.mark.mariadb
 @pytest.mark.parametrize("back", [False, True])
 @pytest.mark.parametrize("what", ["reset", "partitions"])
+@pytest.mark.few
 def test_a_swap_that_was_broken_off_is_completed_before_the_group_is_changed(
     on_mariadb: World, monkeypatch: pytest.MonkeyPatch, what: str, *, back: bool
 ) -> None:

@@ -50,6 +50,9 @@ ENGINES = [
     pytest.param(SPARK, id="spark", marks=[pytest.mark.spark, pytest.mark.release(url=("postgresql_url", "mariadb"))]),
 ]
 
+pytestmark = pytest.mark.release(url="mariadb")
+"""What is stored is what test_progress_trackers.py stores there; the rest is not in SQL."""
+
 _numbers = count()
 
 

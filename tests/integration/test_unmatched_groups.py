@@ -185,6 +185,7 @@ ONE_OF_TWO = "types=['reader.joined', 'book-lend.v1']"
 @pytest.mark.parametrize("store", STORES)
 @pytest.mark.parametrize("engine", [THREAD, SPARK])
 @pytest.mark.parametrize("partitions", [1, 3])
+@pytest.mark.release(partitions=1)  # as of three
 def test_a_type_of_several_that_is_misspelt_is_named_with_the_one_that_no_handler_takes(
     make_log, caplog, store, engine, partitions
 ):
