@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 __all__ = ["DATABASES", "ENGINES", "KINDS", "NOT_SQLITE", "ONLY_MARIADB", "ONLY_POSTGRESQL", "ONLY_SQLITE", "Attack"]
-__all__ += ["End", "Firing", "followed"]
+__all__ += ["ERROR", "PASSING_ERROR", "End", "Firing", "followed"]
 
 DATABASES = ("sqlite", "postgresql", "mariadb")
 ENGINES = ("thread", "hand", "spark")
@@ -94,6 +94,10 @@ class Attack:
     correctable: bool = True
 
 
+ERROR, PASSING_ERROR = ", then an error", ", then an error that passes"
+"""Ends of the names of attacks that an error follows."""
+
+
 def followed(attacks: Iterable[Attack]) -> tuple[Attack, ...]:
     """Return each attack as it is, followed by an error, and followed by an error that passes on the second attempt."""
     return tuple(variant for attack in attacks for variant in (attack, _raising(attack), _raising_once(attack)))
@@ -102,7 +106,7 @@ def followed(attacks: Iterable[Attack]) -> tuple[Attack, ...]:
 def _raising(attack: Attack) -> Attack:
     return replace(
         attack,
-        name=f"{attack.name}, then an error",
+        name=f"{attack.name}{ERROR}",
         after=f"{attack.after}\nraise ValueError('mine')",
         ends=(End.STOPPED,),
         says="",
@@ -112,7 +116,7 @@ def _raising(attack: Attack) -> Attack:
 def _raising_once(attack: Attack) -> Attack:
     return replace(
         attack,
-        name=f"{attack.name}, then an error that passes",
+        name=f"{attack.name}{PASSING_ERROR}",
         after=f"{attack.after}\nraise ValueError('mine')",
         firing=Firing.ONCE,
         ends=(End.RIGHT, End.STOPPED),
