@@ -90,6 +90,7 @@ def processes(request: pytest.FixtureRequest, project: Any) -> Iterator[Processe
         process.wait()
 
 
+@pytest.mark.release  # integration/test_lock_registries.py
 def test_one_process_has_all_and_another_one_takes_over_when_it_is_killed(processes):
     first = processes.start()
     processes.wait_until(lambda: processes.share(0) == EVERY)

@@ -121,6 +121,7 @@ RESETS = [  # how events are handled otherwise, and how the report shows that
 
 @pytest.mark.release(name="search_index")
 @pytest.mark.parametrize(("name", "before", "after", "shown"), RESETS)
+@pytest.mark.release  # a walk; contract/test_checkpoint_cases.py has resets
 def test_what_an_example_keeps_is_made_again_after_a_reset(
     name: str, before: str, after: str, shown: str, tmp_path: Path
 ) -> None:

@@ -18,7 +18,8 @@ from opencqrs_py.adapters.sql import Database, SqlEventStore
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 LOG = "events.ndjson.gz"
 RUNS = [
-    pytest.param("thread", "sqlite", 2, 8_000, id="thread-sqlite"),
+    pytest.param("thread", "sqlite", 1, 4_000, id="thread-sqlite"),
+    pytest.param("thread", "sqlite", 2, 8_000, id="thread-sqlite-more", marks=pytest.mark.release),
     pytest.param(
         "thread", "postgresql", 3, 10_000, id="thread-postgresql", marks=[pytest.mark.postgresql, pytest.mark.release]
     ),
@@ -190,6 +191,7 @@ def finished(soaking, finished_folder, tmp_path):
         ),
     ],
 )
+@pytest.mark.few
 def test_a_soak_sees(finished, fault, seen):
     project, log = finished
     with project._database.writing() as connection:

@@ -16,7 +16,7 @@ from opencqrs_py.adapters.processes import has_ended
 from opencqrs_py.adapters.sql import Database, SqlControlStore
 
 SECONDS = 300  # longest wait for a process
-PROCESSES, KILLED, ROUNDS = 8, 2, 25
+PROCESSES, KILLED = 8, 2
 
 WORKER = '''
 import sys
@@ -72,9 +72,10 @@ tried(lambda: store.leave(name))
 
 @pytest.mark.release(kind="sqlite")
 @pytest.mark.parametrize("seed", [1])
+@pytest.mark.parametrize("rounds_of_each", [8, pytest.param(25, marks=pytest.mark.release)])
 @pytest.mark.release(kind="mariadb")  # threads show it, in test_control_stores.py
 def test_eight_processes_never_have_a_partition_at_once(
-    open_database: Callable[[], Database], url: str, tmp_path: Path, seed: int
+    open_database: Callable[[], Database], url: str, tmp_path: Path, seed: int, rounds_of_each: int
 ) -> None:
     control = open_database().for_control()
     assert control is not None
@@ -84,7 +85,7 @@ def test_eight_processes_never_have_a_partition_at_once(
     script.write_text(WORKER)
     killed = [f"k{number}" for number in range(KILLED)]
     names = [*killed, *(f"n{number}" for number in range(PROCESSES - KILLED))]
-    rounds = {name: 10**9 if name in killed else ROUNDS for name in names}
+    rounds = {name: 10**9 if name in killed else rounds_of_each for name in names}
     running = {
         name: subprocess.Popen(
             [sys.executable, str(script), url, name, str(rounds[name])],

@@ -24,7 +24,7 @@ from opencqrs_py.adapters.sql.pool import MOST_CONNECTIONS
 from opencqrs_py.model.cloudevents import parse_event
 
 GROUPS = 50
-EVENTS = 300
+EVENTS = 100
 USUAL, MOST = 12, 14
 """Connections of a process; and when a busy machine lets leases run out, so that control uses all of its four."""
 
