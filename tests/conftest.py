@@ -74,7 +74,7 @@ def keep_temporary_files_in_memory() -> None:
 
 keep_temporary_files_in_memory()
 
-settings.register_profile("quick", max_examples=25, deadline=None)
+settings.register_profile("quick", max_examples=15, deadline=None)
 settings.register_profile("all", max_examples=300, deadline=None)
 
 
@@ -132,7 +132,9 @@ def pytest_collection_finish() -> None:
 
 
 def _concerns(mark: pytest.Mark, item: pytest.Item) -> bool:
-    """Return whether the test has the parameters that the mark names."""
+    """Return whether the test has the parameters that the mark names, and is none of the tests that it names."""
+    if item.nodeid.partition("[")[0].rpartition("::")[2] in mark.args:
+        return False
     parameters = item.callspec.params if hasattr(item, "callspec") else {}
     values = {name: (value, *(value if isinstance(value, tuple) else ())) for name, value in mark.kwargs.items()}
     return all(name in parameters and parameters[name] in those for name, those in values.items())
@@ -147,7 +149,7 @@ def _between(items: Iterable[pytest.Item]) -> list[pytest.Item]:
     for item in items:
         name = item.nodeid.partition("[")[0]
         for mark in item.iter_markers("few"):
-            if name.rpartition("::")[2] not in mark.args and _concerns(mark, item):
+            if _concerns(mark, item):
                 values[name, *(str(item.callspec.params[one]) for one in mark.kwargs)].append(item)  # type: ignore[attr-defined]
                 break
     return [item for those in values.values() for item in those[1:-1]]

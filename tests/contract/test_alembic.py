@@ -96,6 +96,7 @@ def test_without_the_filter_alembic_would_drop_the_event_log(database: Database,
 
 
 @pytest.mark.parametrize("options", FILTERS.values(), ids=FILTERS)
+@pytest.mark.few(kind="postgresql")
 @pytest.mark.release(kind="mariadb", options=FILTERS["include_object in all schemas"])
 def test_with_the_filter_only_the_users_tables_are_compared(
     database: Database, store: SqlEventStore, options: dict[str, Any]

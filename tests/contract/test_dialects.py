@@ -52,7 +52,7 @@ class TestStoreOnAnotherDatabase(EventStoreContract):
         return SqlEventStore(database)
 
 
-@pytest.mark.few  # as above
+@pytest.mark.release  # the store shows that a dialect is used, and SQLite what the tracker does
 class TestTrackerOnAnotherDatabase(ProgressTrackerContract):
     @pytest.fixture
     def tracker(self, database: Database) -> SqlProgressTracker:

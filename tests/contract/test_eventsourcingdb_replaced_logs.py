@@ -213,6 +213,7 @@ def test_a_narrow_read_looks_at_what_was_read_before_last(
     narrow=st.booleans(),
     version=st.sampled_from([1, 2]),
 )
+@pytest.mark.release  # the tests above choose where the logs differ
 def test_whatever_a_restored_log_holds_only_events_that_follow_are_delivered(
     first: int, kept: int, more: int, limit: int, *, narrow: bool, version: int
 ) -> None:

@@ -28,6 +28,7 @@ class TestInMemoryGroupRecords(GroupRecordsContract):
 
 
 @pytest.mark.few(kind=("postgresql", "mariadb"))  # records are one column
+@pytest.mark.release(kind="mariadb")  # one table, whose statements SQLAlchemy makes
 class TestSqlGroupRecords(GroupRecordsContract):
     @pytest.fixture
     def tracker(self, database: Database) -> SqlProgressTracker:

@@ -70,8 +70,7 @@ def database(in_schema: Callable[..., Database]) -> Database:
     return in_schema()
 
 
-@pytest.mark.release(kind="mariadb")  # whose statements differ by the name before a table only
-@pytest.mark.few  # as above
+@pytest.mark.release  # the statements differ by the name before a table only, which the tests below show
 class TestSqlEventStoreInASchema(EventStoreContract):
     @pytest.fixture
     def source(self, database: Database) -> SqlEventStore:

@@ -100,6 +100,7 @@ def searches(found: str, column: str) -> bool:
     ids=["everything", "types", "subject", "both"],
 )
 @pytest.mark.parametrize("upto", [None, 20_000, COUNT])
+@pytest.mark.few(kind=("postgresql", "mariadb"))
 def test_a_replay_walks_along_the_primary_key(plans: Plans, selection: Selection, upto: int | None) -> None:
     (found,) = plans(selection, upto=upto)
     assert walks(found), found

@@ -511,6 +511,8 @@ class TestRelease:
             (pytest.mark.release(unknown=None), False),
             (pytest.mark.release(arguments=("--all", "")), True),
             (pytest.mark.release(arguments="--all"), False),
+            (pytest.mark.release("test_other", engine="spark"), True),
+            (pytest.mark.release("test_any", engine="spark"), False),
         ],
     )
     def test_the_mark_leaves_out_the_parameters_that_it_names(
@@ -518,7 +520,8 @@ class TestRelease:
     ) -> None:
         conftest: Any = pytestconfig.pluginmanager.get_plugin(str(ROOT / "tests" / "conftest.py"))
         item = SimpleNamespace(
-            callspec=SimpleNamespace(params={"engine": "spark", "kind": "mariadb", "arguments": ("--all", "")})
+            nodeid="test_file.py::test_any[spark-mariadb]",
+            callspec=SimpleNamespace(params={"engine": "spark", "kind": "mariadb", "arguments": ("--all", "")}),
         )
 
         assert conftest._concerns(mark.mark, item) is left_out
