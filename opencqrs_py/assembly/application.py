@@ -382,7 +382,7 @@ class Application:
         renew(self.container, self._group_containers.values())
 
     def stop(self, patience: float = STOP_PATIENCE) -> None:
-        """Finish the events in hand, for at most ``patience`` seconds per engine, and release everything.
+        """Finish the events in hand, for at most ``patience`` seconds in all, and release everything.
 
         Also closes what parts have opened outside of a run, and the connections to databases and to the event store
         that settings name; the next use makes or opens them again. A database in memory, which would end, stays open.

@@ -97,10 +97,11 @@ class Lifecycle:
             raise
 
     def stop(self, patience: float) -> None:
-        """Finish the events in hand, for at most ``patience`` seconds an engine, and release everything."""
+        """Finish the events in hand, for at most ``patience`` seconds in all, and release everything."""
         if self.is_forked:
             return
         self._is_to_stop = True  # also for a start in another thread that has nothing to be stopped yet
+        until = time.monotonic() + patience
         processors = self.processors
         if processors is not None:
             processors.stop(patience)
@@ -110,7 +111,7 @@ class Lifecycle:
         partitions = [*self._in_hand, *(processors.partitions() if processors is not None else ())]
         self._in_hand = [each for each in partitions if each.state not in _ENDED]
         self.processors = None
-        self.spark.close(patience)
+        self.spark.close(max(0.0, until - time.monotonic()))
         lingering = processors.lingering() if processors is not None else ()
         if not self._starting.locked():  # a start in another thread uses what is open until its end
             self._close(lingering)

@@ -31,7 +31,7 @@ from opencqrs_py.engines.job_parts import JobParts
 from opencqrs_py.engines.job_runner import JobRunner
 from opencqrs_py.engines.leading import Coordination, logger
 from opencqrs_py.engines.locking import LockCoordinator, LockedGroup
-from opencqrs_py.engines.runs import Engine, GroupRun, end_claims, hasten, load_of
+from opencqrs_py.engines.runs import Engine, GroupRun, begin_stops, end_claims, hasten, load_of
 from opencqrs_py.model.progress import PartitionStatus, ProcessorState
 from opencqrs_py.processing.ports import EventSource, LockRegistry, knows_head
 from opencqrs_py.processing.supervision import SupervisedPartition
@@ -189,7 +189,7 @@ class Processors:
                 logger.warning(text, name, name)
 
     def stop(self, patience: float) -> None:
-        """Finish the events in hand, for at most ``patience`` seconds per engine, and release everything."""
+        """Finish the events in hand, for at most ``patience`` seconds in all, and release everything."""
         self.stopping = True
         for engine in self._engines:
             end_claims(engine)  # a controller may be in one, which waits for as long as an outage lasts
@@ -198,11 +198,11 @@ class Processors:
             self.jobs.end()
         for coordination in self._coordinations:
             coordination.end()
-        began = time.monotonic()
-        for engine in self._engines:
-            engine.stop(patience)
+        until = time.monotonic() + patience
+        for engine in begin_stops(self._engines):
+            engine.stop(max(0.0, until - time.monotonic()))
         if self.jobs is not None:
-            self.jobs.stop(max(0.0, patience - (time.monotonic() - began)))
+            self.jobs.stop(max(0.0, until - time.monotonic()))
         for coordination in self._coordinations:
             coordination.leave()
 

@@ -121,6 +121,7 @@ def _interrupted(
     result = replace(
         result, parked=sum(count for one in statuses for each in one.partitions for _, count in each.parked)
     )
+    signals.said = True  # from here on: the line below is the only one, also if the time runs out meanwhile
     if as_json:
         print_json(_as_json(statuses, result, interrupted=True))
     if not statuses or not as_json:
@@ -132,7 +133,6 @@ def _interrupted(
     if cut_off:
         print_line(f"a handler did not return; the next start repeats its event: {listed(cut_off)}", "yellow")
     sys.stdout.flush()
-    signals.said = True
     return INTERRUPTED
 
 

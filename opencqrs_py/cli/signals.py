@@ -16,16 +16,14 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from threading import Thread, main_thread
 from types import FrameType
 from typing import Any, NoReturn
 
 INTERRUPTED = 130
-CLOSE_SECONDS = 1.5  # until the process is ended if nothing is in hand
-HAND_SECONDS = 6.0  # the same if events are; they get a second, and a machine that is not busy needs two for all
-NOTICE_SECONDS = 1.5  # after which a person hears what is waited for
+END_SECONDS = 1.8  # from the first signal until the process is ended, so that all is over within two seconds
 SAME_SECONDS = 0.3  # within which a second signal is the first one, sent to the process and to its group
 
 _SHOW_CURSOR = b"\x1b[?25h"
@@ -40,7 +38,7 @@ class Signals:
         received: The first signal that came, 0 before.
         terminated: The exit code after SIGTERM.
         held: Names of the partitions that run. While there are any, they may finish what they have in hand, and the
-            command itself says how it ended.
+            command itself says how it ended, unless the time runs out before.
         line_of: Makes a line of a message.
         said: Whether the interruption was reported.
         finished: Whether the command has ended; a signal that comes now changes nothing.
@@ -135,39 +133,39 @@ class Signals:
         A signal that arrives just before the main thread blocks, or on another thread, does not wake the main thread,
         which would look at its handlers only after the wait: sent to the main thread, it ends the wait.
         """
-        while not (numbers := set(os.read(self._reading, 64)) & {*_HANDLED}):
+        while not (came := [number for number in os.read(self._reading, 64) if number in _HANDLED]):
             pass
-        began, noticed = time.monotonic(), not self.held
-        limit = HAND_SECONDS if self.held else CLOSE_SECONDS
+        began = time.monotonic()
         ours, nudged = 0, False
-        while (passed := time.monotonic() - began) < limit:
-            if select.select([self._reading], [], [], _LOOK_SECONDS)[0]:
+        while (passed := time.monotonic() - began) < END_SECONDS:
+            if select.select([self._reading], [], [], min(_LOOK_SECONDS, END_SECONDS - passed))[0]:
                 again = sum(number in _HANDLED for number in os.read(self._reading, 64))
                 if again > ours and passed > SAME_SECONDS:
                     break
                 ours = max(ours - again, 0)
             elif not (self.received or nudged):
                 ours, nudged = 1, True
-                signal.pthread_kill(main_thread().ident or 0, min(numbers))
-            if passed > NOTICE_SECONDS and self.held and not noticed:
-                noticed = True
-                self.say(f"waiting for {_listed(self.held)} to finish the events in hand; Ctrl-C again ends at once")
-        self._end_now(INTERRUPTED if signal.SIGINT in numbers else self.terminated)
+                signal.pthread_kill(main_thread().ident or 0, came[0])
+        self._end_now(INTERRUPTED if came[0] == signal.SIGINT else self.terminated)
 
     def _end_now(self, code: int) -> NoReturn:
         if os.isatty(self._messages):
             os.write(self._messages, _SHOW_CURSOR)
-        if not self.said or self.held:
-            self.say("interrupted")
+        if not self.said:
+            self.say(_cut_off(list(self.held)))
         launching = sys.modules.get("opencqrs_py.engines.spark.launching")
         if launching is not None:
             launching.end_jvms(patience=0)
         os._exit(code)
 
 
-def _listed(names: Collection[str]) -> str:
-    first, *others = sorted(names) or ["a partition"]
-    return f"{first} and {len(others)} more" if others else first
+def _cut_off(held: Sequence[str]) -> str:
+    """Return what to say at an end that did not wait for partitions. What each has in hand is not known here."""
+    if not held:
+        return "interrupted"
+    first, *others = sorted(held)
+    names = f"{first} and {len(others)} more" if others else first
+    return f"interrupted before {names} had stopped; events that were not committed are handled again"
 
 
 signals = Signals()

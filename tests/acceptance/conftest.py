@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from support.engines import ENGINES
 from support.output import without_times
+from support.patience import patient
 from support.zygote import Ran, Zygote
 
 HANDLERS = """
@@ -66,6 +67,10 @@ class Project:
 
     def command(self, *arguments: str) -> list[str]:
         return [sys.executable, "-m", "opencqrs_py", *arguments]
+
+    def patient_command(self, *arguments: str) -> list[str]:
+        """Return a command that a signal lets stop in order however long that takes, as on a busy machine."""
+        return patient(*arguments)
 
     def opencqrs(self, *arguments: str, stdin: str | None = None, **environment: str) -> Ran:
         ran = self.zygote.opencqrs(self.folder, arguments, {**self.environment, **environment}, stdin=stdin)

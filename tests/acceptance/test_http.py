@@ -26,7 +26,7 @@ def run(project: Any) -> Iterator[Callable[..., Started]]:
     started: list[subprocess.Popen[str]] = []
 
     def run(*arguments: str) -> Started:
-        command = project.command("run", *THREAD, "--set", "http.bind=0", *arguments)
+        command = project.patient_command("run", *THREAD, "--set", "http.bind=0", *arguments)
         pipe = subprocess.PIPE
         process = subprocess.Popen(command, cwd=project.folder, stdout=pipe, stderr=pipe, text=True)
         started.append(process)

@@ -105,7 +105,11 @@ def until(seen: Callable[[], Any]) -> Any:
 def running(project: Any, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """Run a command as a process of its own, and end it at the end if it has not."""
     with subprocess.Popen(
-        project.command(*arguments), cwd=project.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        project.patient_command(*arguments),
+        cwd=project.folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as process:
         try:
             yield process

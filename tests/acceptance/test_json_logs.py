@@ -75,7 +75,7 @@ def test_what_keeps_a_run_from_starting_is_a_line_with_its_code(project):
 
 
 def test_an_interrupt_is_said_in_lines(project):
-    command = imported(project).command("run", *THREAD, *JSON, "--set", "http.bind=0")
+    command = imported(project).patient_command("run", *THREAD, *JSON, "--set", "http.bind=0")
     pipe = subprocess.PIPE
     with subprocess.Popen(command, cwd=project.folder, stdout=pipe, stderr=pipe, text=True) as process:
         assert process.stderr is not None

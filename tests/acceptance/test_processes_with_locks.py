@@ -41,7 +41,7 @@ class Processes:
         self.running: list[subprocess.Popen[str]] = []
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        command = self.project.command("run", *THREAD, *HEARTBEAT, *arguments)
+        command = self.project.patient_command("run", *THREAD, *HEARTBEAT, *arguments)
         with self._log(len(self.running)).open("w") as log:
             self.running.append(subprocess.Popen(command, cwd=self.project.folder, stdout=log, stderr=log, text=True))
         return self.running[-1]

@@ -22,7 +22,7 @@ class Processes:
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         log = (self.project.folder / f"run-{len(self.running)}.log").open("w")
-        command = self.project.command("run", *THREAD, *arguments)
+        command = self.project.patient_command("run", *THREAD, *arguments)
         with log:
             self.running.append(subprocess.Popen(command, cwd=self.project.folder, stdout=log, stderr=log, text=True))
         return self.running[-1]

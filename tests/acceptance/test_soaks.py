@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support.patience import patient
 
 from opencqrs_py import Event
 from opencqrs_py.adapters.sql import Database, SqlEventStore
@@ -217,7 +218,7 @@ def jobs_folder(job_project, tmp_path_factory):
     folder = tmp_path_factory.mktemp("jobs")
     project = job_project_in(job_project, folder)
     project.create()
-    process = project.opencqrs("run")
+    process = subprocess.Popen(patient("run", "--project", str(folder)), cwd=folder)
     try:
         until = time.monotonic() + 120
         while not project.is_reading():

@@ -68,7 +68,7 @@ def running(project) -> subprocess.Popen[str]:
     project.write_events(EVENTS)
     assert project.opencqrs("events", "import", "events.ndjson").code == 0
     process = subprocess.Popen(
-        project.command("run"),
+        project.patient_command("run"),
         cwd=project.folder,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

@@ -89,7 +89,7 @@ def running(project, engine: str) -> Iterator[Running]:
     project.write_events(EVENTS)
     assert project.opencqrs("events", "import", "events.ndjson").code == 0
     setting = f"event-handling.standard.processing.engine={engine}"
-    running = Running(project.command("run", "--set", setting), project.folder)
+    running = Running(project.patient_command("run", "--set", setting), project.folder)
     running.wait_for(lambda: audited(project.folder / "read.db") == EVENTS)
     yield running
     running.close()

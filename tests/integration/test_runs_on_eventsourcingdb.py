@@ -6,7 +6,6 @@ import os
 import signal
 import sqlite3
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -15,6 +14,7 @@ from threading import Thread
 
 import pytest
 from support.output import without_times
+from support.patience import patient
 from support.zygote import Zygote
 
 from opencqrs_py.testing.eventsourcingdb import EventSourcingDbStandIn
@@ -54,7 +54,7 @@ class Project:
 
     def start(self, *arguments: str, engine: str = "thread") -> subprocess.Popen[str]:
         """Start ``opencqrs`` with arguments."""
-        command = [sys.executable, "-m", "opencqrs_py", *arguments]
+        command = patient(*arguments)
         pipe = subprocess.PIPE
         return subprocess.Popen(
             command,

@@ -21,7 +21,7 @@ from typing_extensions import override
 from opencqrs_py.control.records import GroupPartition, TaskLoad
 from opencqrs_py.engines.assignment import Assignment
 from opencqrs_py.engines.driver import PartitionDriver, logger
-from opencqrs_py.engines.runs import EndsClaims, Engine, GroupRun, RunsTasks
+from opencqrs_py.engines.runs import BeginsStop, EndsClaims, Engine, GroupRun, RunsTasks
 from opencqrs_py.engines.spark.driver_jobs import DriverJobs, DriverPermit
 from opencqrs_py.engines.spark.frames import SparkFrames
 from opencqrs_py.engines.spark.groups import RunnableGroup, RunningTask
@@ -76,7 +76,7 @@ class Meanwhile:
     handed_over: Callable[[], None] = _nothing
 
 
-class SparkEngine(Engine, RunsTasks, EndsClaims):
+class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop):
     """Runs the partitions of groups by tasks on Spark, each a job; partitions are claimed under the name ``owner``.
 
     Args:
@@ -183,19 +183,23 @@ class SparkEngine(Engine, RunsTasks, EndsClaims):
         self._assignment.stop()
 
     @override
+    def begin_stop(self) -> None:
+        self._assignment.stop()
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        for watcher in self._watchers.values():
+            watcher.stop()
+        self._end_soon(None)
+
+    @override
     def stop(self, patience: float) -> None:
         """Let the chunks in hand finish, for at most ``patience`` seconds in all; then cancel the jobs.
 
         What is left of that time is waited for the session's end, which otherwise continues in the background.
         """
-        self._assignment.stop()
-        with self._changed:
-            self._stopping = True
-            self._changed.notify_all()
         until = time.monotonic() + patience
-        for watcher in self._watchers.values():
-            watcher.stop()
-        self._end_soon(None)
+        self.begin_stop()
         self._await_tasks(None, patience)
         tasks = self._tasks_of(None)
         cancelled = [task.job for task in tasks if task.job is not None and task.job.abandon()]

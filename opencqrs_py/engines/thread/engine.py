@@ -16,7 +16,7 @@ from opencqrs_py.engines.at_once import AtOnce
 from opencqrs_py.engines.call_watching import CallWatcher
 from opencqrs_py.engines.driver import PartitionDriver, logger
 from opencqrs_py.engines.following import Haste, follow
-from opencqrs_py.engines.runs import EndsClaims, Engine, GroupRun, StoresSoon
+from opencqrs_py.engines.runs import BeginsStop, EndsClaims, Engine, GroupRun, StoresSoon
 from opencqrs_py.engines.watching import HeadWatcher
 from opencqrs_py.errors import EngineLostError
 from opencqrs_py.model.outcome import Failure, Origin, Outcome
@@ -34,7 +34,7 @@ _Ended = Callable[["_Follower", BaseException | None], None]
 _Retake = Callable[[Signal], PartitionDriver | None]
 
 
-class ThreadEngine(Engine, StoresSoon, EndsClaims):
+class ThreadEngine(Engine, StoresSoon, EndsClaims, BeginsStop):
     """Runs groups on threads of this process.
 
     Partitions of a group read through one feed, so the log is read once while they keep together.
@@ -132,8 +132,7 @@ class ThreadEngine(Engine, StoresSoon, EndsClaims):
         self._assignment.stop()
 
     @override
-    def stop(self, patience: float) -> None:
-        """Let every thread finish the chunk in hand, for at most ``patience`` seconds in all."""
+    def begin_stop(self) -> None:
         self._assignment.stop()
         self._calls.stop()
         with self._lock:
@@ -143,6 +142,13 @@ class ThreadEngine(Engine, StoresSoon, EndsClaims):
         for watcher in self._watchers.values():
             watcher.stop()
         self._wake_waiting()
+
+    @override
+    def stop(self, patience: float) -> None:
+        """Let every thread finish the chunk in hand, for at most ``patience`` seconds in all."""
+        self.begin_stop()
+        with self._lock:
+            followers = tuple(self._followers.values())
         self._end(followers, patience)
 
     @override

@@ -13,7 +13,7 @@ import pytest
 
 from opencqrs_py.adapters.sql import SqlProgressTracker
 from opencqrs_py.control.layouts import Log, carried_over
-from opencqrs_py.engines.runs import GroupRun
+from opencqrs_py.engines.runs import BeginsStop, GroupRun
 from opencqrs_py.model import Origin, Outcome, Partition, ProcessorState, layout
 from opencqrs_py.model.progress import Cursor
 from opencqrs_py.processing.group_records import GroupCode, RecordRule
@@ -95,6 +95,23 @@ class EngineAssignmentContract:
         after, watching = project.started(project.run(partitions=1), owner="another")
         project.when_done(after, watching)
         assert project.rows() == [0]
+
+    def test_an_engine_that_is_asked_to_stop_finishes_what_is_in_hand_before_it_is_waited_for(
+        self, project: EngineProject
+    ) -> None:
+        project.append(FIRST, FIRST)
+        gate = project.gate("0")
+        engine, watching = project.started(project.run(partitions=1, batch_size=1))
+        assert gate.reached.wait(SECONDS)
+        if not isinstance(engine, BeginsStop):
+            pytest.skip("the engine can only be stopped and waited for at the same time")
+        engine.begin_stop()
+        gate.opened.set()
+        watching.wait_for(project.rows)
+        engine.stop(SECONDS)
+        after, watching = project.started(project.run(partitions=1), owner="another")
+        project.when_done(after, watching)
+        assert project.rows() == [0, 1]
 
     def test_an_error_that_ends_an_engine_is_raised_by_the_next_check(self, project: EngineProject) -> None:
         def broken(_outcome: Outcome) -> None:

@@ -8,11 +8,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent, indent
 
 import pytest
+
+from opencqrs_py.cli import signals as limited
 
 PROGRAM = """
 import logging, os, sqlite3, sys, threading, time
@@ -33,7 +36,7 @@ entry()
 LONG = 60
 """Seconds that each case would take without the signal."""
 
-WAITING = "waiting for books 0/2 and 1 more to finish the events in hand; Ctrl-C again ends at once"
+CUT_OFF = "interrupted before books 0/2 and 1 more had stopped; events that were not committed are handled again"
 
 
 @dataclass
@@ -43,8 +46,11 @@ class Ended:
     err: str
 
 
-def ended(body: str, *sent: signal.Signals, again_after: str = "") -> Ended:
-    """Run a command, send it signals once it is ready (the second after a line), and return how it ended."""
+def ended(body: str, *sent: signal.Signals, until_it_ends: bool = False) -> Ended:
+    """Run a command, send it signals once it is ready, and return how it ended.
+
+    With `until_it_ends` the second comes after the first was received, and again until the process ends.
+    """
     program = PROGRAM.format(body=indent(dedent(body), "    "))
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "program.py").write_text(program)
@@ -52,24 +58,25 @@ def ended(body: str, *sent: signal.Signals, again_after: str = "") -> Ended:
         with subprocess.Popen(
             command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         ) as process:
-            return wait_for_end(process, sent, again_after)
+            return wait_for_end(process, sent, until_it_ends=until_it_ends)
 
 
-def wait_for_end(process: subprocess.Popen[str], sent: Sequence[signal.Signals], again_after: str) -> Ended:
+def wait_for_end(process: subprocess.Popen[str], sent: Sequence[signal.Signals], *, until_it_ends: bool) -> Ended:
     try:
         assert process.stdout is not None
-        assert process.stderr is not None
         assert process.stdout.readline() == "ready\n"
-        err = ""
         for number, each in enumerate(sent):
-            if number and again_after:
-                err += process.stderr.readline()
-                assert again_after in err
+            if number and until_it_ends:
+                assert process.stdout.readline() == "ready\n"  # again, as it has received the first
             process.send_signal(each)
-        out, more = process.communicate(timeout=LONG - 10)
+        while until_it_ends and process.poll() is None:
+            process.send_signal(sent[-1])
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=0.1)
+        out, err = process.communicate(timeout=LONG - 10)
     finally:
         process.kill()
-    return Ended(process.returncode, out, err + more)
+    return Ended(process.returncode, out, err)
 
 
 COMMANDS = {
@@ -138,15 +145,15 @@ def test_only_sigterm_ends_with_the_code_that_is_set_for_it(sent, code):
         assert ended(f"signals.terminated = 0\n{dedent(COMMANDS[command])}", sent) == Ended(code, "", "interrupted\n")
 
 
+PATIENT = "sys.modules['opencqrs_py.cli.signals'].END_SECONDS = 600\n"
 HOLDING = """
     signals.held = {"books 1/2", "books 0/2"}
     try:
         ready()
         time.sleep(60)
     except KeyboardInterrupt:
-        while not signals.said:
-            time.sleep(0.01)
-        time.sleep(0.2)
+        time.sleep(0.4)
+        signals.say("stopped")
         raise
     """
 HANGING = """
@@ -160,29 +167,35 @@ HANGING = """
 
 
 @pytest.mark.parametrize("sent", [[signal.SIGINT], [signal.SIGINT] * 2, [signal.SIGTERM], [signal.SIGTERM] * 2])
-def test_a_command_that_holds_partitions_says_what_it_waits_for_and_speaks_for_itself(sent):
+def test_a_command_that_holds_partitions_prints_the_only_line_itself(sent):
     """The same interrupt reaches a process twice when it is sent to the process and to its group."""
-    assert ended(HOLDING, *sent) == Ended(130, "", f"{WAITING}\n")
+    assert ended(PATIENT + dedent(HOLDING), *sent) == Ended(130, "", "stopped\n")
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_that_another_thread_gets_wakes_the_main_thread(sent):
     """So it does if it arrives between the last look of Python at its handlers and a call that blocks."""
     send = f"signal.pthread_kill(threading.get_ident(), {int(sent)})"
-    elsewhere = f"import signal\nthreading.Timer(0.2, lambda: {send}).start()\n{dedent(HOLDING)}"
-    assert ended(elsewhere) == Ended(130, "", f"{WAITING}\n")
+    elsewhere = f"{PATIENT}import signal\nthreading.Timer(0.2, lambda: {send}).start()\n{dedent(HOLDING)}"
+    assert ended(elsewhere) == Ended(130, "", "stopped\n")
 
 
-def test_patience_with_partitions_in_hand_has_an_end():
-    assert ended(HANGING, signal.SIGTERM) == Ended(130, "", f"{WAITING}\ninterrupted\n")
+def test_patience_with_partitions_in_hand_ends_with_one_line_that_names_them():
+    assert ended(HANGING, signal.SIGTERM) == Ended(130, "", f"{CUT_OFF}\n")
+
+
+def test_one_limit_ends_every_command_within_two_seconds_whatever_is_in_hand():
+    limits = {name: value for name, value in vars(limited).items() if name.endswith("_SECONDS") and value > 1}
+    assert limits == {"END_SECONDS": 1.8}
 
 
 @pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize(("first", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 7)])
 def test_a_second_signal_ends_at_once_with_the_code_of_the_first(first, second, code):
-    endless = f"sys.modules['opencqrs_py.cli.signals'].HAND_SECONDS = 600\nsignals.terminated = 7\n{dedent(HANGING)}"
-    again = ended(endless, first, second, again_after=WAITING)
-    assert again == Ended(code, "", f"{WAITING}\ninterrupted\n")
+    hanging = dedent(HANGING).replace("KeyboardInterrupt:", "KeyboardInterrupt:\n    ready()")
+    endless = f"{PATIENT}signals.terminated = 7\n{hanging}"
+    again = ended(endless, first, second, until_it_ends=True)
+    assert again == Ended(code, "", f"{CUT_OFF}\n")
 
 
 def test_a_signal_after_the_end_changes_nothing():

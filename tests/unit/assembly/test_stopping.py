@@ -1,0 +1,67 @@
+"""How the processors of an application stop."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from typing_extensions import override
+
+from opencqrs_py.assembly import processors as module
+from opencqrs_py.assembly.processors import Processors
+from opencqrs_py.testing.clock import FakeClock
+
+
+class Engine:
+    """Takes a while to stop, and notes what it is asked."""
+
+    def __init__(self, name: str, clock: FakeClock, calls: list[tuple[Any, ...]], takes: float) -> None:
+        self.name, self.clock, self.calls, self.takes = name, clock, calls, takes
+
+    def stop(self, patience: float) -> None:
+        self.calls.append((self.name, "stop", patience))
+        self.clock.advance(min(patience, self.takes))
+
+
+class Asked(Engine):
+    """One that can be asked beforehand."""
+
+    def begin_stop(self) -> None:
+        self.calls.append((self.name, "begin"))
+
+
+class Ended(Asked):
+    """One that has ended meanwhile."""
+
+    @override
+    def stop(self, patience: float) -> None:
+        self.calls.append((self.name, "stop", patience))
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
+    clock = FakeClock()
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=clock.monotonic))
+    return clock
+
+
+def stopped(*engines: Engine) -> None:
+    groups: Any = [
+        SimpleNamespace(run=SimpleNamespace(group=each.name), engine=each, shared=False, led=False, locks=None)
+        for each in engines
+    ]
+    nothing: Any = SimpleNamespace(name="here")
+    Processors(groups, None, nothing, nothing).stop(1.0)
+
+
+def test_all_engines_are_asked_to_stop_before_one_is_waited_for_and_share_the_patience(clock: FakeClock) -> None:
+    calls: list[tuple[Any, ...]] = []
+    stopped(Asked("spark", clock, calls, takes=0.75), Ended("thread", clock, calls, takes=0))
+    assert calls == [("spark", "begin"), ("thread", "begin"), ("spark", "stop", 1.0), ("thread", "stop", 0.25)]
+
+
+def test_an_engine_that_cannot_be_asked_beforehand_is_waited_for_first(clock: FakeClock) -> None:
+    calls: list[tuple[Any, ...]] = []
+    stopped(Asked("thread", clock, calls, takes=60), Engine("other", clock, calls, takes=0.25))
+    assert calls == [("thread", "begin"), ("other", "stop", 1.0), ("thread", "stop", 0.75)]
