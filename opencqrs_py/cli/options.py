@@ -79,7 +79,7 @@ class ProjectOptions:
         click.get_current_context().call_on_close(application.stop)
         if logs and application.configuration.settings.logging.format is LogFormat.JSON:
             write_json_lines()
-        signals.terminated = application.configuration.settings.run.sigterm_exit_code
+        signals.settle(application.configuration.settings.run.sigterm_exit_code)
         for warning in application.configuration.warnings:
             print_line(str(warning), "yellow")
         return application

@@ -1,6 +1,7 @@
 """Ctrl-C and SIGTERM: every command ends the same way, at any moment.
 
-The first signal raises ``KeyboardInterrupt`` on the main thread, so that what is open gets closed. However that goes,
+The first signal raises ``KeyboardInterrupt`` on the main thread, so that what is open gets closed. SIGTERM does so only
+when the settings are read, as one of them is its exit code; until then nothing is open. However that goes,
 the process ends with one line and the exit code of the signal: from then on standard error shows nothing but our own
 messages, and a thread of its own ends the process if closing takes too long or a second signal comes. It works while
 the main thread is inside a C library, too, because Python writes each signal to a pipe before it looks at its handlers.
@@ -36,7 +37,7 @@ class Signals:
 
     Attributes:
         received: The first signal that came, 0 before.
-        terminated: The exit code after SIGTERM.
+        terminated: The exit code after SIGTERM; ``None`` until the settings are read, which name it.
         held: Names of the partitions that run. While there are any, they may finish what they have in hand, and the
             command itself says how it ended, unless the time runs out before.
         line_of: Makes a line of a message.
@@ -46,7 +47,7 @@ class Signals:
 
     def __init__(self) -> None:
         self.received = 0
-        self.terminated = INTERRUPTED
+        self.terminated: int | None = None
         self.held: Collection[str] = ()
         self.finished = False
         self._messages = 2  # where messages go: the terminal, also when standard error is shut
@@ -57,7 +58,13 @@ class Signals:
     @property
     def exit_code(self) -> int:
         """The exit code after the signal that was received."""
-        return self.terminated if self.received == signal.SIGTERM else INTERRUPTED
+        return self._code_after(self.received)
+
+    def settle(self, terminated: int) -> None:
+        """Set the exit code after SIGTERM, and end the command if that signal came before its code was known."""
+        self.terminated = terminated
+        if self.received:
+            raise KeyboardInterrupt
 
     def install(self) -> None:
         """Handle both signals from now on; one that is ignored, as in the background of a shell script, stays so."""
@@ -93,11 +100,16 @@ class Signals:
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, 2)
         sys.stderr = os.fdopen(null, "w", encoding="utf-8", errors="replace")
+        if number == signal.SIGTERM and self.terminated is None:
+            return  # the command continues until its settings are read, in a moment; the guard sees to the limit
         if self.held:
             self._redirect_console()
         else:
             self.say("interrupted")
         raise KeyboardInterrupt
+
+    def _code_after(self, number: int) -> int:
+        return INTERRUPTED if number != signal.SIGTERM or self.terminated is None else self.terminated
 
     def _redirect_console(self) -> None:
         """Let the command's messages reach the terminal: it will report itself where the partitions are."""
@@ -146,7 +158,7 @@ class Signals:
             elif not (self.received or nudged):
                 ours, nudged = 1, True
                 signal.pthread_kill(main_thread().ident or 0, came[0])
-        self._end_now(INTERRUPTED if came[0] == signal.SIGINT else self.terminated)
+        self._end_now(self._code_after(came[0]))
 
     def _end_now(self, code: int) -> NoReturn:
         if os.isatty(self._messages):

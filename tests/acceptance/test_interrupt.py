@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from contextlib import suppress
 
 import pytest
@@ -67,6 +68,32 @@ def test_sigterm_ends_with_the_code_that_is_set_for_it(project):
             process.kill()
     assert process.returncode == 0
     assert b"stopped; each partition continues from here:" in err
+
+
+SENT_AT_AN_IMPORT = """
+import os, signal, sys
+from opencqrs_py.cli import main, signals
+signals.END_SECONDS = 600
+module = sys.argv.pop(1)
+
+class Sender:
+    def find_spec(self, name, path=None, target=None):
+        if name == module:
+            sys.meta_path.remove(self)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+sys.meta_path.insert(0, Sender())
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    "module", ["opencqrs_py.cli.main", "click", "opencqrs_py.assembly.application", "pydantic", "opencqrs_py.config"]
+)
+def test_sigterm_at_any_moment_of_the_start_ends_with_the_code_that_is_set_for_it(project, module):
+    command = [sys.executable, "-c", SENT_AT_AN_IMPORT, module, "run", "--set", "run.sigterm-exit-code=7"]
+    ended = subprocess.run(command, cwd=project.folder, capture_output=True, text=True, check=False, timeout=300)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (7, "", "interrupted\n")
 
 
 def test_an_interrupt_while_spark_starts_ends_without_a_trace(project):

@@ -145,8 +145,26 @@ def test_only_sigterm_ends_with_the_code_that_is_set_for_it(sent, code):
         assert ended(f"signals.terminated = 0\n{dedent(COMMANDS[command])}", sent) == Ended(code, "", "interrupted\n")
 
 
+BEFORE_SETTINGS = """
+    ready()
+    while not signals.received:
+        time.sleep(0.01)
+    """
+
+
+def test_sigterm_before_the_settings_are_read_ends_with_the_code_that_they_set():
+    reads = f"{dedent(BEFORE_SETTINGS)}signals.settle(7)\ntime.sleep(60)"
+    assert ended(reads, signal.SIGTERM) == Ended(7, "", "interrupted\n")
+
+
+@pytest.mark.parametrize("then", ["time.sleep(60)", "sys.exit(2)", "raise LookupError"])
+def test_sigterm_ends_a_command_that_reads_no_settings_with_130(then):
+    assert ended(f"{dedent(BEFORE_SETTINGS)}{then}", signal.SIGTERM) == Ended(130, "", "interrupted\n")
+
+
 PATIENT = "sys.modules['opencqrs_py.cli.signals'].END_SECONDS = 600\n"
 HOLDING = """
+    signals.terminated = 130
     signals.held = {"books 1/2", "books 0/2"}
     try:
         ready()
