@@ -298,6 +298,10 @@ MISTAKES = {
         f"{SPARK} --set spark.master=spark://no.invalid:1 --set spark.allow-unauthenticated=true",
         ("[OCQ-350]", "no.invalid", "start"),
     ),
+    "YARN without its settings": Mistake(
+        f"{SPARK} --set spark.master=yarn --set spark.allow-unauthenticated=true",
+        ("[OCQ-350]", "neither HADOOP_CONF_DIR nor", "set HADOOP_CONF_DIR"),
+    ),
 }
 
 

@@ -1,8 +1,8 @@
 """Whether a Spark master can be reached and authenticates programs, and why it does not take this one.
 
-Spark itself would try for a minute to reach a master, and then give no reason. Without ``spark.authenticate``, each
-program that reaches a port of the driver or of an executor can fetch the blocks of a run, and can send objects that the
-JVM deserialises. Runs on the driver, before any work is given to Spark.
+Spark itself would try for a minute to reach a master, and then give no reason; with YARN it tries for many minutes.
+Without ``spark.authenticate``, each program that reaches a port of the driver or of an executor can fetch the blocks
+of a run, and can send objects that the JVM deserialises. Runs on the driver, before any work is given to Spark.
 """
 
 from __future__ import annotations
@@ -15,6 +15,12 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from threading import Thread
 
+from opencqrs_py.engines.spark.cluster_addresses import (
+    Launch,
+    kubernetes_addresses,
+    lacks_hadoop_settings,
+    yarn_addresses,
+)
 from opencqrs_py.errors import EngineError
 
 ANSWER_SECONDS = 5.0  # that a master has to accept a connection
@@ -41,19 +47,44 @@ def require_form(master: str) -> None:
     _addresses(master)
 
 
-def require_master(master: str) -> None:
-    """Refuse a master of a standalone cluster that does not accept a connection; of several, one is enough.
+def require_master(master: str, launch: Launch | None = None) -> None:
+    """Refuse a master that does not accept a connection; of several, one is enough.
 
-    For masters of other kinds only the form is checked.
+    With Kubernetes it is the API server that is tried, with YARN the ResourceManager.
+
+    Args:
+        master: Spark master URL.
+        launch: What the JVM will find; ``None`` if another program has launched it. Then only the form is checked of
+            masters that are not those of a standalone cluster.
 
     Raises:
         EngineError: OCQ-350 with each address and why it cannot be reached, OCQ-351 if it is not a URL of a master.
     """
-    reasons = _unreachable(_addresses(master), ANSWER_SECONDS)
-    if reasons:
-        what = f"the Spark master cannot be reached: {'; '.join(reasons)}"
-        fix = "start the master, or correct spark.master: the master's page and log show its URL, spark://HOST:PORT"
-        raise EngineError("OCQ-350", what, f"spark.master {master}", fix)
+    addresses, what = _addresses(master), "the Spark master"
+    fix = "start the master, or correct spark.master: the master's page and log show its URL, spark://HOST:PORT"
+    if launch is not None and master.startswith("k8s://"):
+        addresses, what = kubernetes_addresses(master, launch), "the API server of Kubernetes"
+        fix = "correct spark.master, k8s://https://HOST:PORT: 'kubectl cluster-info' shows the URL"
+    elif launch is not None and master == "yarn":
+        _require_hadoop_settings(launch)
+        addresses, what = yarn_addresses(launch), "the ResourceManager of YARN"
+        fix = (
+            "start it, or correct yarn.resourcemanager.address or yarn.resourcemanager.hostname "
+            "in the yarn-site.xml of HADOOP_CONF_DIR"
+        )
+    if reasons := _unreachable(addresses, ANSWER_SECONDS):
+        raise EngineError("OCQ-350", f"{what} cannot be reached: {'; '.join(reasons)}", _where(master), fix)
+
+
+def _require_hadoop_settings(launch: Launch) -> None:
+    if lacks_hadoop_settings(launch):
+        what = "the ResourceManager of YARN is not known: neither HADOOP_CONF_DIR nor YARN_CONF_DIR is set"
+        fix = "set HADOOP_CONF_DIR to the folder of the cluster's yarn-site.xml and core-site.xml"
+        raise EngineError("OCQ-350", what, "spark.master yarn", fix)
+
+
+def _where(master: str) -> str:
+    return "spark.master " + re.sub(r"//[^/@]*@", "//", master)  # without a password
 
 
 def not_registered(master: str, reason: str) -> EngineError | None:

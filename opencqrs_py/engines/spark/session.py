@@ -29,6 +29,7 @@ from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
 
 from opencqrs_py.engines.spark.class_archive import ClassArchive, class_archive
+from opencqrs_py.engines.spark.cluster_addresses import Launch
 from opencqrs_py.engines.spark.connect import ACTIVE, ended, refuse_connect, require_usable
 from opencqrs_py.engines.spark.java import Java, find_java
 from opencqrs_py.engines.spark.launching import (
@@ -127,7 +128,7 @@ class Sessions:
     def require_master(self) -> None:
         """Refuse, before anything is launched or claimed, a master that cannot be reached: OCQ-350 or OCQ-351."""
         if self._found() is None:
-            require_master(self._master)
+            require_master(self._master, self._launch)
 
     def require_authentication(self) -> None:
         """Refuse, before anything is launched, a session that will not authenticate the programs that connect to it.
@@ -230,7 +231,7 @@ class Sessions:
             EngineError: As ``open`` does, where it is known before the launch: OCQ-350, OCQ-351, OCQ-401.
         """
         if self._session is None and self._found() is None:
-            require_master(self._master)
+            require_master(self._master, self._launch)
             find_java(os.environ)
         self._closed = False
         self._opening = Thread(target=self._open_for, args=(opened,), name="opencqrs-session", daemon=True)
@@ -333,7 +334,7 @@ class Sessions:
             self._folder.cleanup()
 
     def _start(self) -> SparkSession:
-        require_master(self._master)
+        require_master(self._master, self._launch)
         java = find_java(os.environ)
         os.environ["JAVA_HOME"] = str(java.home)
         self._choose_python()
@@ -388,6 +389,11 @@ class Sessions:
     @property
     def _master(self) -> str:
         return self._settings.conf.get("spark.master", self._settings.master)
+
+    @property
+    def _launch(self) -> Launch | None:
+        """What a JVM would find that is launched here; ``None`` if another program has launched it."""
+        return None if jvm_of_others() else Launch(self._said, os.environ, _find_spark_home())
 
     @property
     def _on_this_machine(self) -> bool:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from threading import Thread
 
 import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from opencqrs_py.engines.spark import masters
+from opencqrs_py.engines.spark import launching, masters
+from opencqrs_py.engines.spark.cluster_addresses import Launch, kubernetes_addresses, yarn_addresses
 from opencqrs_py.engines.spark.masters import is_local, not_registered, refuse_unauthenticated, require_master
 from opencqrs_py.engines.spark.session import Sessions, SessionSettings
 from opencqrs_py.errors import EngineError
@@ -93,9 +95,171 @@ def test_one_of_several_masters_is_enough_and_else_each_has_its_reason(listening
         "k8s://https://h",
     ],
 )
-def test_other_kinds_of_master_have_no_address_to_look_at(master):
+def test_other_kinds_of_master_have_no_address_to_look_at_in_the_jvm_of_another_program(master):
     require_master(master)
     assert not_registered(master, "any") is None
+
+
+@pytest.fixture
+def launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Launch]:
+    """Makes what a JVM would find that is launched now: settings, and variables of the environment."""
+    monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
+
+    def made(settings: Mapping[str, str] | None = None, /, **environ: str) -> Launch:
+        return Launch((settings or {}).get, environ, str(tmp_path))
+
+    return made
+
+
+def hadoop_settings(folder: Path, name: str = "yarn-site.xml", /, **properties: str) -> str:
+    """Write a file of Hadoop's settings, and return its folder. ``__`` stands for a dot, ``_`` for ``-``."""
+    named = {key.replace("__", ".").replace("_", "-"): value for key, value in properties.items()}
+    lines = [f"<property><name>{key}</name><value> {value} </value></property>" for key, value in named.items()]
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"<configuration>{''.join(lines)}</configuration>")
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("master", "address"),
+    [
+        ("k8s://https://host:6443", ("host", 6443)),
+        ("k8s://https://host", ("host", 443)),
+        ("k8s://http://host", ("host", 80)),
+        ("k8s://host", ("host", 443)),
+        ("k8s://host:6443", ("host", 6443)),
+        ("k8s://https://[::1]:6443", ("::1", 6443)),
+        ("k8s://https://host/k8s/clusters/c-1", ("host", 443)),
+    ],
+)
+def test_the_api_server_of_kubernetes_is_looked_for_where_spark_does(launch, master, address):
+    assert kubernetes_addresses(master, launch()) == [address]
+
+
+def test_an_api_server_that_refuses_connections_is_named(launch, closed, listening):
+    require_master(f"k8s://http://127.0.0.1:{listening}", launch())
+    with pytest.raises(EngineError, match="OCQ-350") as refused:
+        require_master(f"k8s://https://user:marker@127.0.0.1:{closed}", launch())
+    assert (
+        refused.value.what == f"the API server of Kubernetes cannot be reached: 127.0.0.1:{closed}: connection refused"
+    )
+    assert refused.value.where == f"spark.master k8s://https://127.0.0.1:{closed}"
+    assert "kubectl cluster-info" in refused.value.fix
+
+
+@pytest.mark.parametrize(
+    ("settings", "environ"),
+    [
+        ({}, {"HTTPS_PROXY": "http://proxy:3128"}),
+        ({}, {"ALL_PROXY": "http://proxy:3128"}),
+        ({}, {"KUBECONFIG": "{folder}/of-a-proxy"}),
+        ({}, {"SPARK_CONF_DIR": "{folder}/with-a-script"}),
+        ({"spark.driver.extraJavaOptions": "-Dhttps.proxy=http://proxy:3128"}, {}),
+    ],
+)
+def test_an_api_server_that_a_proxy_may_reach_is_left_to_spark(launch, tmp_path, closed, settings, environ):
+    (tmp_path / "of-a-proxy").write_text("clusters: [{cluster: {proxy-url: http://proxy:3128}}]")
+    (tmp_path / "with-a-script").mkdir()
+    (tmp_path / "with-a-script" / "spark-env.sh").write_text("export HTTPS_PROXY=http://proxy:3128")
+    variables = {key: value.format(folder=tmp_path) for key, value in environ.items()}
+    require_master(f"k8s://https://127.0.0.1:{closed}", launch(settings, **variables))
+
+
+@pytest.mark.parametrize("master", ["k8s://https://host:seven", "k8s://ftp://host", "k8s://https://"])
+def test_an_address_of_kubernetes_that_is_not_understood_is_left_to_spark(launch, master):
+    require_master(master, launch())
+
+
+def test_yarn_without_the_folder_of_hadoops_settings_is_refused_with_the_variable(launch):
+    with pytest.raises(EngineError, match="OCQ-350") as refused:
+        require_master("yarn", launch())
+    assert "neither HADOOP_CONF_DIR nor YARN_CONF_DIR is set" in refused.value.what
+    assert "set HADOOP_CONF_DIR" in refused.value.fix
+
+
+def test_a_script_of_spark_that_may_name_the_folder_of_hadoops_settings_is_left_to_spark(launch, tmp_path):
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "spark-env.sh").write_text("export HADOOP_CONF_DIR=/etc/hadoop/conf")
+    require_master("yarn", launch())
+
+
+@pytest.mark.parametrize("variable", ["HADOOP_CONF_DIR", "YARN_CONF_DIR"])
+def test_a_resource_manager_that_refuses_connections_is_named(launch, tmp_path, closed, listening, variable):
+    folder = hadoop_settings(tmp_path / "hadoop", yarn__resourcemanager__address=f"127.0.0.1:{closed}")
+    with pytest.raises(EngineError, match="OCQ-350") as refused:
+        require_master("yarn", launch(**{variable: folder}))
+    assert (
+        refused.value.what == f"the ResourceManager of YARN cannot be reached: 127.0.0.1:{closed}: connection refused"
+    )
+    assert "yarn-site.xml" in refused.value.fix
+    hadoop_settings(tmp_path / "hadoop", yarn__resourcemanager__address=f"127.0.0.1:{listening}")
+    require_master("yarn", launch(**{variable: folder}))
+
+
+HA = {"yarn__resourcemanager__ha__enabled": "true", "yarn__resourcemanager__ha__rm_ids": "rm1, rm2"}
+
+
+@pytest.mark.parametrize(
+    ("properties", "addresses"),
+    [
+        ({}, [("0.0.0.0", 8032)]),
+        ({"yarn__resourcemanager__hostname": "rm"}, [("rm", 8032)]),
+        ({"yarn__resourcemanager__address": "rm"}, [("rm", 8032)]),
+        (
+            {
+                "yarn__resourcemanager__hostname": "rm",
+                "yarn__resourcemanager__address": "${yarn.resourcemanager.hostname}:1",
+            },
+            [("rm", 1)],
+        ),
+        (
+            HA | {"yarn__resourcemanager__address__rm1": "a:1", "yarn__resourcemanager__hostname__rm2": "b"},
+            [("a", 1), ("b", 8032)],
+        ),
+    ],
+)
+def test_resource_managers_are_looked_for_where_hadoop_does(launch, tmp_path, properties, addresses):
+    folder = hadoop_settings(tmp_path / "hadoop", **properties)
+    assert yarn_addresses(launch(HADOOP_CONF_DIR=folder)) == addresses
+
+
+def test_settings_of_spark_win_over_files_of_hadoop_and_yarn_site_over_core_site(launch, tmp_path):
+    folder = hadoop_settings(tmp_path / "hadoop", "core-site.xml", yarn__resourcemanager__hostname="core")
+    assert yarn_addresses(launch(HADOOP_CONF_DIR=folder)) == [("core", 8032)]
+    hadoop_settings(tmp_path / "hadoop", yarn__resourcemanager__hostname="site")
+    assert yarn_addresses(launch(HADOOP_CONF_DIR=folder)) == [("site", 8032)]
+    said = {"spark.hadoop.yarn.resourcemanager.address": "set:1"}
+    assert yarn_addresses(launch(said, HADOOP_CONF_DIR=folder)) == [("set", 1)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<configuration",
+        '<configuration xmlns:xi="http://www.w3.org/2001/XInclude"><xi:include href="other.xml"/></configuration>',
+        "<configuration><property><name>yarn.resourcemanager.hostname</name><value>${env.RM}</value></property>"
+        "</configuration>",
+        "<configuration><property><name>yarn.resourcemanager.hostname</name>"
+        "<value>${yarn.resourcemanager.hostname}</value></property></configuration>",
+        "<configuration><property><name>yarn.resourcemanager.ha.enabled</name><value>true</value></property>"
+        "</configuration>",
+        "<configuration><property><name>yarn.federation.enabled</name><value>true</value></property></configuration>",
+        "<configuration><property><name>hadoop.rpc.socket.factory.class.default</name>"
+        "<value>org.apache.hadoop.net.SocksSocketFactory</value></property></configuration>",
+        "<configuration><property><name>yarn.resourcemanager.address</name><value>a:b:c</value></property>"
+        "</configuration>",
+    ],
+)
+def test_settings_of_yarn_that_are_not_understood_are_left_to_spark(launch, tmp_path, text):
+    (tmp_path / "yarn-site.xml").write_text(text)
+    assert yarn_addresses(launch(HADOOP_CONF_DIR=str(tmp_path))) == []
+
+
+def test_a_class_path_that_may_have_settings_of_yarn_is_left_to_spark(launch, tmp_path):
+    folder = hadoop_settings(tmp_path / "hadoop", yarn__resourcemanager__hostname="rm")
+    jars = {"spark.driver.extraClassPath": "/lib/driver.jar:/lib/*"}
+    assert yarn_addresses(launch(jars, HADOOP_CONF_DIR=folder)) == [("rm", 8032)]
+    assert yarn_addresses(launch({"spark.driver.extraClassPath": "/etc/hadoop"}, HADOOP_CONF_DIR=folder)) == []
 
 
 def test_a_setting_that_spark_refuses_is_not_blamed_on_the_master() -> None:
@@ -260,6 +424,20 @@ def test_nothing_is_encrypted_by_default_where_a_cluster_may_go_without_authenti
 def test_spark_defaults_may_ask_for_authentication(nothing_launched):
     (nothing_launched / "spark-defaults.conf").write_text("spark.authenticate true\n")
     Sessions(SessionSettings(STANDALONE)).require_authentication()
+
+
+@pytest.mark.parametrize("master", ["yarn", "k8s://http://127.0.0.1:{closed}"])
+def test_sessions_look_for_the_cluster_before_they_launch_and_leave_it_to_spark_submit(
+    nothing_launched, monkeypatch, closed, master
+):
+    for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "KUBECONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    sessions = Sessions(SessionSettings(master.format(closed=closed)))
+    monkeypatch.setattr(launching, "_jvms", [])
+    with pytest.raises(EngineError, match="OCQ-350"):
+        sessions.require_master()
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    sessions.require_master()
 
 
 def test_a_program_that_spark_submit_has_started_is_looked_at_when_its_session_is_open(nothing_launched, monkeypatch):
