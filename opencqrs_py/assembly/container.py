@@ -28,7 +28,7 @@ from opencqrs_py.assembly.conditions import (
 )
 from opencqrs_py.assembly.databases import DatabaseChoice, choose_database, choose_event_store
 from opencqrs_py.assembly.discovery import Discovered
-from opencqrs_py.assembly.group_code import code_reader_for, group_code
+from opencqrs_py.assembly.group_code import code_reader_for, group_code, resolver_fingerprint
 from opencqrs_py.assembly.injection import ContainerInjector
 from opencqrs_py.assembly.job_events import Bell, with_job_events
 from opencqrs_py.assembly.loaded_code import NO_CODE, LoadedCode
@@ -103,6 +103,7 @@ class GroupContainer(containers.DeclarativeContainer):
         make_dispatcher, handlers, event_types, reading, interceptors, sequencing
     )
     mapped_types = providers.ThreadSafeSingleton(mapped_types_of, events, dispatcher)
+    resolver_code = providers.ThreadSafeSingleton(resolver_fingerprint, event_types, code_reader)
     code = providers.ThreadSafeSingleton(
         group_code, settings, discovered, handlers, dispatcher, event_types, sequencing, code_reader
     )

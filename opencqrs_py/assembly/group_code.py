@@ -64,6 +64,17 @@ def starts_fingerprint(group: str, starts: Sequence[object], reader: CodeReader)
         return ""
 
 
+def resolver_fingerprint(event_types: EventTypes, reader: CodeReader) -> str:
+    """Return the fingerprint of the function from a type to its class; empty without one, or if it cannot be read."""
+    if event_types.resolver is None:
+        return ""
+    try:
+        return reader.fingerprint([event_types.resolver], values=True)
+    except Exception as error:  # as above
+        _log.warning("the code of events.type-resolver-ref cannot be read (%s)", one_line(error))
+        return ""
+
+
 def code_texts(discovered: Discovered, reader: CodeReader) -> dict[str, set[str]]:
     """Return the code of all groups and jobs as texts, by what messages call them; without what cannot be read."""
     members: dict[str, list[Any]] = {f"job {one.name}": [one.call] for one in discovered.jobs}

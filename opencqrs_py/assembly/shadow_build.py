@@ -40,6 +40,9 @@ _PAUSE, _LONGEST_PAUSE = 0.02, 0.25  # seconds between two checks of the shadow'
 _LOOK_SECONDS = 1.0  # between two looks whether it is still the one that this process fills
 _NEAR_SECONDS = 2.0  # a head that was reached in less than that is near enough to swap
 _STARTS, _SEQUENCING = "its @on_start functions", "the way its events are sequenced"
+_RESOLVER = "events.type-resolver-ref"
+_RESOLVER_CODE = f"the function of {_RESOLVER}"
+_CODE = {_STARTS, _SEQUENCING, _RESOLVER_CODE}  # conditions that are fingerprints
 _BEGINNING = "its beginning"
 _SHARED = (
     "group %s: others fill its tables, too: %s. What they have written will not be in the new ones: look at --compare "
@@ -261,9 +264,7 @@ class ShadowBuild:
             return ["rebuild.tables"]
         now = self._conditions(live)
         return [
-            name
-            for name in known.changed(now)
-            if name not in {_STARTS, _SEQUENCING} or not same_code(known.conditions[name], now[name])
+            name for name in known.changed(now) if name not in _CODE or not same_code(known.conditions[name], now[name])
         ]
 
     def _conditions(self, live: GroupRecord | None) -> dict[str, str]:
@@ -275,6 +276,8 @@ class ShadowBuild:
             "fetch.recursive": str(group.fetch.recursive),
             "events.format": self._parts.events().format.value,
             "events.types": self._parts.mapped_types(),
+            _RESOLVER: self._parts.events().type_resolver_ref or "",
+            _RESOLVER_CODE: self._parts.resolver_code(),
             "rebuild.run-all-handlers": str(group.rebuild.run_all_handlers),
             "rebuild.tables": ", ".join(sorted(group.rebuild.tables)),
             _STARTS: starts_fingerprint(group.name, starts, self._container.code_reader()),

@@ -100,6 +100,11 @@ class EventTypes:
         return tuple(dict.fromkeys((*self._classes, *self._mapped)))
 
     @property
+    def resolver(self) -> TypeResolver | None:
+        """What is called for types that are neither marked nor mapped."""
+        return self._resolver
+
+    @property
     def open(self) -> bool:
         """Whether there may be types besides ``names``."""
         return self._resolver is not None

@@ -153,6 +153,65 @@ def test_events_that_are_read_in_another_way_begin_it_again(
     assert sorted(mapped.send("SELECT position, isbn FROM loan")) == [(n, "a") for n in range(1, 11)]
 
 
+RESOLVED = (
+    MAPPED.replace(
+        "from opencqrs_py import",
+        "from dependency_injector.containers import DeclarativeContainer\n"
+        "from dependency_injector.providers import Object\n"
+        "from opencqrs_py import",
+    )
+    + """
+def of_lent(name: str) -> type | None:
+    return Lent if name in {"lent"} else None
+
+def of_all(name: str) -> type | None:
+    return Lent
+
+class Parts(DeclarativeContainer):
+    first = Object(of_lent)
+    second = Object(of_all)
+"""
+)
+
+
+@NOT_IN_SQL
+@pytest.mark.parametrize("changed", ["events.type-resolver-ref", "the function of events.type-resolver-ref"])
+def test_classes_that_another_resolver_finds_begin_it_again(
+    mapped: World,
+    make_module: Callable[[str], ModuleType],
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+    changed: str,
+) -> None:
+    mapped.module = make_module(RESOLVED)
+    del mapped.settings["events.types.lent"]
+    mapped.settings["events.type-resolver-ref"] = "first"
+    mapped.run()
+    begin(mapped)
+    if changed == "events.type-resolver-ref":
+        mapped.settings[changed] = "second"
+    else:
+        deploy(mapped, tmp_path, RESOLVED.replace('{"lent"}', '{"lent", "sold"}'))
+    complete(mapped)
+    assert f"group catalog: {changed}" in caplog.text
+    assert "changed since the rebuild began, so it begins again" in caplog.text
+    assert sorted(mapped.send("SELECT position, isbn FROM loan")) == [(n, "a") for n in range(1, 11)]
+
+
+@NOT_IN_SQL
+def test_a_resolver_that_stays_the_same_lets_it_continue(
+    mapped: World, make_module: Callable[[str], ModuleType], caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    mapped.module = make_module(RESOLVED)
+    mapped.settings["events.type-resolver-ref"] = "first"
+    mapped.settings["events.types.lent"] = f"{mapped.module.__name__}:Lent"
+    mapped.run()
+    begin(mapped)
+    deploy(mapped, tmp_path, RESOLVED.replace("def of_lent", "# as it was\ndef of_lent"))
+    complete(mapped)
+    assert "begins again" not in caplog.text
+
+
 @NOT_IN_SQL
 def test_a_class_that_no_handler_of_the_group_takes_lets_it_continue(
     mapped: World, caplog: pytest.LogCaptureFixture
