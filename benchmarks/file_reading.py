@@ -28,6 +28,8 @@ from opencqrs_py.model.selection import Selection
 LIMIT = 1_000  # events a read, as a group asks for
 RARE = "bank.opened.v1"
 AIM = 2.0
+AIM_OF_OTHERS = 2.5  # for lines of other shapes, some of which are longer than the loop's
+AIM_OF_MIXED = 3.0  # for lines of many shapes
 GAPS = (0.1, 0.3)  # seconds between two lines that are appended, so that the watch has become slow
 MOST = 200  # positions whose fingerprints are computed
 LATEST = 60.0  # seconds after which a line counts as lost
@@ -68,9 +70,11 @@ def compare(options: argparse.Namespace) -> None:
     loop = best["loop with orjson"]
     for name, seconds in best.items():
         print(f"{name:48} {options.events / seconds:>10,.0f} events/s {seconds / loop:6.2f}")
-    slow = [name for name in PROMISED if best[name] > AIM * loop]
+    aims = dict.fromkeys(PROMISED, AIM) | {f"all events, {name}": AIM_OF_OTHERS for name in OTHERS}
+    aims[f"all events, {MIXED}"] = AIM_OF_MIXED
+    slow = [f"{name} (at most {aim})" for name, aim in aims.items() if best[name] > aim * loop]
     if options.check and slow:
-        raise SystemExit(f"reading takes more than {AIM} times as long as the loop: {'; '.join(slow)}")
+        raise SystemExit(f"reading takes more than the promised times of the loop: {'; '.join(slow)}")
 
 
 def ways(folder: Path, number: int) -> dict[str, Callable[[], int]]:
@@ -152,12 +156,25 @@ def extensions_missing(fields: dict[str, Any], number: int) -> bytes:
     return orjson.dumps(fields)
 
 
+def mixed(fields: dict[str, Any], number: int) -> bytes:
+    """Return the line of an event of one of eight shapes."""
+    if number % 3 == 0:
+        del fields["time"]
+    if number % 5 == 0:
+        fields["traceparent"] = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    if number % 7 == 0:
+        fields["shard"] = number % 16
+    return orjson.dumps(fields)
+
+
+MIXED = "of eight shapes"
 OTHERS = {
     "with a number as extension": number_as_extension,
     "with the data first": data_first,
     "with an escaped character in each": escaped,
     "without a time in every third": times_missing,
     "with an extension in every fifth": extensions_missing,
+    MIXED: mixed,
 }
 """How the lines of other logs look."""
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
-from functools import lru_cache
 from itertools import chain, repeat
 from operator import itemgetter
 from secrets import token_hex
@@ -15,15 +15,13 @@ import orjson
 
 from opencqrs_py.model.chunk import EventRow
 from opencqrs_py.model.event import Event
+from opencqrs_py.model.line_shapes import CORE, REQUIRED, SAME, Shapes, Splitter
 
 Columns = Mapping[str, Sequence[Any]]
 """The attributes of several events by name; each has one value for each event. That of ``data`` is JSON text."""
 
-_REQUIRED = frozenset({"id", "source", "type"})
-_TEXTS = (*_REQUIRED, "subject", "datacontenttype")
-_SAME = {"specversion": "1.0", "datacontenttype": "application/json"}  # in nearly every event, and if they are missing
-_CORE = frozenset({*_TEXTS, "specversion", "time", "data"})
-_IF_ABSENT = {**_SAME, "subject": "", "time": None, "data": None}
+_TEXTS = (*REQUIRED, "subject", "datacontenttype")
+_IF_ABSENT = {**SAME, "subject": "", "time": None, "data": None}
 _ABSENT = object()
 """The value of an extension that an event does not have, where others beside it do."""
 _MARK = token_hex(16)  # no line can contain it, so no line can extend into the next one
@@ -31,34 +29,35 @@ _BETWEEN = f',"{_MARK}",'
 _BETWEEN_LINES = _BETWEEN.encode()
 _BACKSLASH = ord("\\")
 _SPACE = b" \t\r"
-_ESCAPES = re.compile(r"\\(?:\\|u(?!00[0-7])[0-9A-Fa-f]{4}(?:\\u(?!00[0-7])[0-9A-Fa-f]{4})*)")
+_ESCAPES = re.compile(rb"(\\(?:\\|u(?!00[0-7])[0-9A-Fa-f]{4}(?:\\u(?!00[0-7])[0-9A-Fa-f]{4})*))")
 """Escaped characters beyond ASCII (what ASCII means outside texts no escape does), and escaped backslashes."""
-_SHAPES = 64  # that are remembered; to compile one takes as long as to read some hundred lines
 _load, _dump = orjson.loads, orjson.dumps
 _time_of = datetime.fromisoformat
 
 
-def columns_of(lines: Sequence[bytes]) -> Columns | None:
+def columns_of(lines: Sequence[bytes], shapes: Shapes | None = None) -> Columns | None:
     """Return the attributes of the events of a stored log, unless a line has to be parsed individually.
 
-    In most logs all lines have the same attributes in the same order, all of them texts, and the data at the end: then
-    a regular expression splits them, and only data are parsed. Otherwise the lines are.
+    In most logs the attributes come in one order, and all but the data are texts or numbers: then a regular expression
+    splits the lines, and only data are parsed. Otherwise the lines are.
     What was parsed is serialised again, all of it together. If that gives the same text, except for space between the
     parts, then no digit of a number was lost and no key appears twice. The rest is done by columns. Lines for which
     that does not hold are not errors: they are left to ``parse_event``.
 
     Args:
         lines: At least one, each with its line end, except for the last one.
+        shapes: What is known of the shapes of such lines; it learns from these.
 
     Returns:
         ``None`` if a line has to be parsed individually.
     """
-    text, number = b"".join(lines), len(lines)
+    text, number, shapes = b"".join(lines), len(lines), shapes or Shapes()
     try:
         if _BACKSLASH in text and b"\\u" in text:
-            text = _ESCAPES.sub(_unescaped, text.decode()).encode()
-        columns = _split(text, number)
+            text = _unescaped(text)
+        columns = _split(text, number, shapes)
         if columns is None and (fields := _fields(text, number)):
+            shapes.learn(fields, text)
             columns = _columns(fields)
         return columns if columns and _have_times(columns) else None
     except (ValueError, TypeError, LookupError, OverflowError):  # not JSON, no text, an attribute missing, no such time
@@ -93,57 +92,72 @@ def subjects_of(columns: Columns) -> Iterable[str]:
     return _or(columns.get("subject"), "/")
 
 
-def _unescaped(escapes: re.Match[str]) -> str:
-    r"""Return escaped characters as themselves; that of an escaped backslash escapes nothing after it."""
-    return escapes[0] if escapes[0] == r"\\" else str(_load(f'"{escapes[0]}"'))
+def _unescaped(text: bytes) -> bytes:
+    r"""Return a text with escaped characters as themselves; that of an escaped backslash escapes nothing after it."""
+    parts = _ESCAPES.split(text)
+    escapes = parts[1::2]
+    meant = {each: each if each == rb"\\" else _load(b'"%s"' % each).encode() for each in set(escapes)}
+    parts[1::2] = map(meant.__getitem__, escapes)
+    return b"".join(parts)
 
 
-def _split(text: bytes, number: int) -> dict[str, Sequence[Any]] | None:
-    """Return the attributes of lines that have the same shape as the first one, ``None`` if one of them has not.
+def _split(text: bytes, number: int, shapes: Shapes) -> dict[str, Sequence[Any]] | None:
+    """Return the attributes of lines that have known shapes, ``None`` if one of them has not."""
+    splitter = shapes.splitter(text)
+    if splitter is None or _has_zero(text):
+        return None
+    found = splitter.find_all("\n" + text.decode())
+    columns = None
+    if len(found) == number:
+        with suppress(ValueError):  # what seemed to be JSON is not
+            columns = _values(dict(zip(splitter.names, zip(*found, strict=True), strict=True)), splitter)
+    if columns is not None:
+        shapes.have_split()
+    return columns
+
+
+def _values(columns: dict[str, Sequence[Any]], splitter: Splitter) -> dict[str, Sequence[Any]] | None:
+    """Return the values of attributes, given their texts; ``None`` if a value is not written as its text.
 
     What stands between two quotation marks is the text that a parser returns if it contains neither a backslash nor a
     control character; without a line feed it cannot extend into the next line.
     """
-    line, *_ = text.split(b"\n", 1)
-    first = _load(line)
-    if not _is_plain(first) or _has_zero(text):
-        return None
-    shape = _shape(tuple(first), is_spaced=line.partition(b":")[2].startswith(b" "))
-    found = shape.findall("\n" + text.decode()) if shape else ()
-    if len(found) != number:
-        return None
-    names = [name for name in first if name not in _SAME]
-    columns: dict[str, Sequence[Any]] = dict(zip(names, zip(*found, strict=True), strict=True))
-    payloads = columns.pop("data", ())
-    joined = "".join(map("".join, columns.values()))
+    optional, scalars = splitter.optional, splitter.scalars
+    joined = "".join("".join(texts) for name, texts in columns.items() if name != "data" and name not in scalars)
     if _dump(joined)[1:-1] != joined.encode():
         return None
-    return _with_data(columns, payloads) if payloads else columns
+    for name in optional - scalars - {"data"}:
+        absent = _IF_ABSENT.get(name, _ABSENT)
+        columns[name] = [each or absent for each in columns[name]]
+    for name in scalars:
+        if (parsed := _parsed_exactly([each for each in columns[name] if each])) is None:
+            return None
+        values = iter(parsed[0])
+        columns[name] = [next(values) if each else _ABSENT for each in columns[name]]
+    if "data" in columns:
+        texts = _data_alone(columns["data"], splitter.comma)
+        if (parsed := _parsed_exactly([each or "null" for each in texts] if "data" in optional else texts)) is None:
+            return None
+        columns["data"] = _payloads(parsed[1])
+    return columns
 
 
-def _is_plain(fields: Any) -> bool:
-    """Return whether a line is an object of texts besides its data, with the usual values of what nearly all share."""
-    return (
-        isinstance(fields, dict)
-        and all(fields.get(name, value) == value for name, value in _SAME.items())
-        and all(isinstance(value, str) for name, value in fields.items() if name != "data")
-    )
+def _data_alone(texts: Sequence[str], comma: str) -> Sequence[str]:
+    return [each.removesuffix(comma) for each in texts] if comma else texts
 
 
-@lru_cache(_SHAPES)
-def _shape(names: Sequence[str], *, is_spaced: bool) -> re.Pattern[str] | None:
-    """Return what matches lines with these attributes in this order, with or without spaces as Python writes them."""
-    if not _REQUIRED.issubset(names) or "data_base64" in names or "data" in names[:-1]:
-        return None
-    values = {name: re.escape(f'"{value}"') for name, value in _SAME.items()}
-    values |= {"data": "(.*)", **dict.fromkeys(_REQUIRED, '"([^"]+)"')}
-    colon, comma = (": ", ", ") if is_spaced else (":", ",")
-    members = (re.escape(_dump(name).decode()) + colon + values.get(name, '"([^"]*)"') for name in names)
-    return re.compile(r"\n\{" + comma.join(members) + r"\}[ \t\r]*$", re.MULTILINE)
+def _payloads(texts: Sequence[str]) -> Sequence[str | None]:
+    return [None if each == "null" else each for each in texts] if "null" in texts else texts
 
 
-def _with_data(columns: dict[str, Sequence[Any]], texts: Sequence[str]) -> dict[str, Sequence[Any]] | None:
-    """Return columns and their data, ``None`` if a text is not JSON, or not what its value is written as."""
+def _parsed_exactly(texts: Sequence[str]) -> tuple[Sequence[Any], Sequence[str]] | None:
+    """Return the values of JSON texts, and these without spaces; ``None`` if a value is not written as its text.
+
+    Raises:
+        ValueError: If one is not JSON.
+    """
+    if not texts:
+        return (), ()
     text = f"[{_BETWEEN.join(texts)}]".encode()
     values = _parsed(text, len(texts))
     if values is None:
@@ -153,8 +167,7 @@ def _with_data(columns: dict[str, Sequence[Any]], texts: Sequence[str]) -> dict[
         if not _differ_in_space(written, text):
             return None
         texts = written[1:-1].decode().split(_BETWEEN)
-    payloads = [None if each == "null" else each for each in texts] if "null" in texts else texts
-    return {**columns, "data": payloads}
+    return values[::2], texts
 
 
 def _parsed(text: bytes, number: int) -> list[Any] | None:
@@ -201,11 +214,11 @@ def _columns(fields: list[dict[str, Any]]) -> dict[str, Sequence[Any]] | None:
 
 
 def _extensions_in(names: Iterable[str]) -> list[str]:
-    return [name for name in names if name not in _CORE]
+    return [name for name in names if name not in CORE]
 
 
 def _column(fields: list[dict[str, Any]], name: str) -> list[Any]:
-    if name in _REQUIRED:
+    if name in REQUIRED:
         return [each[name] for each in fields]
     absent, value_in = _IF_ABSENT.get(name, _ABSENT), dict.get  # which raises for what is not an object
     return [value_in(each, name, absent) for each in fields]
@@ -215,7 +228,7 @@ def _are_right(columns: Columns) -> bool:
     for name in _TEXTS:
         "".join(each for each in columns.get(name, ()) if each is not None)  # raises if a value is not a text
     return (
-        all(all(columns[name]) for name in _REQUIRED)
+        all(all(columns[name]) for name in REQUIRED)
         and "data_base64" not in columns
         and set(columns.get("specversion", ("1.0",))) == {"1.0"}
     )

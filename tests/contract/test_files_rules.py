@@ -18,6 +18,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import BinaryIO
 
+import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -39,6 +40,8 @@ from opencqrs_py.adapters.files.event_file import Readers, Selected
 from opencqrs_py.adapters.files.lines import Mark, PlainLines
 from opencqrs_py.cli.events.imports import _events_of
 from opencqrs_py.errors import DamagedFileError, EventFormatError, EventStoreError
+from opencqrs_py.model import event_lines
+from opencqrs_py.model.cloudevents import parse_event
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.selection import Selection
 from opencqrs_py.testing import FakeClock
@@ -1048,6 +1051,42 @@ def test_lines_are_read_many_at_once_and_none_is_parsed_alone(tmp_path, source, 
     assert (len(read.events), read.upto) == (1_000 if types is None else 0, 1_000)
 
 
+def data_first(number: int, fields: dict[str, object]) -> dict[str, object]:
+    return {"data": {"number": number}, **fields}
+
+
+def number_as_extension(number: int, fields: dict[str, object]) -> dict[str, object]:
+    return {**fields, "shard": number % 16}
+
+
+def time_in_some(number: int, fields: dict[str, object]) -> dict[str, object]:
+    return {**fields, "time": "2026-01-05T09:00:00Z"} if number % 3 else fields
+
+
+def extensions_in_some(number: int, fields: dict[str, object]) -> dict[str, object]:
+    return {**fields, **({} if number % 5 else {"traceparent": "00-ab"}), **({} if number % 7 else {"shard": number})}
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+@pytest.mark.parametrize("change", [data_first, number_as_extension, time_in_some, extensions_in_some])
+def test_lines_of_several_shapes_are_parsed_as_a_whole_only_at_the_beginning_of_a_file(
+    tmp_path,
+    source,
+    monkeypatch,
+    pack: Callable[[bytes], bytes],
+    change: Callable[[int, dict[str, object]], dict[str, object]],
+) -> None:
+    written = [orjson.dumps(change(number, orjson.loads(line(number)))) + b"\n" for number in range(2_000)]
+    (tmp_path / ("a.ndjson" if pack is bytes else "a.ndjson.gz")).write_bytes(pack(b"".join(written)))
+    monkeypatch.setattr(lines, "parse_event", lambda *_, **__: pytest.fail("a line was parsed alone"))
+    parsed: list[int] = []
+    fields = event_lines._fields
+    monkeypatch.setattr(event_lines, "_fields", lambda text, some: parsed.append(some) or fields(text, some))
+    read = [one for after in range(0, 2_000, 250) for one in source.read(after, 250, ALL).events]
+    assert read == [parse_event(each, at, stored=True) for at, each in enumerate(written, 1)]
+    assert sum(parsed) <= 64
+
+
 def test_a_read_with_few_events_missing_ends_rather_than_take_a_few_lines_at_a_time(
     tmp_path, source, monkeypatch
 ) -> None:
@@ -1055,7 +1094,7 @@ def test_a_read_with_few_events_missing_ends_rather_than_take_a_few_lines_at_a_t
     (tmp_path / "a.ndjson").write_bytes(b"".join(lines_of_four))
     taken: list[int] = []
     columns_of = lines.columns_of
-    monkeypatch.setattr(lines, "columns_of", lambda some: taken.append(len(some)) or columns_of(some))
+    monkeypatch.setattr(lines, "columns_of", lambda some, shapes: taken.append(len(some)) or columns_of(some, shapes))
     read = source.read(0, 160, Selection("/one"))
     assert 150 <= len(read.events) <= 160
     assert min(taken) > 10

@@ -23,6 +23,7 @@ from opencqrs_py.errors import EventFormatError, EventStoreError, IncompleteLine
 from opencqrs_py.model.cloudevents import parse_event
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.event_lines import columns_of
+from opencqrs_py.model.line_shapes import Shapes
 
 _SKIPPED_AT_ONCE = 1_000  # lines
 _AT_ONCE = 24 * 1024  # bytes that are parsed together; of more the parts would not stay in the processor's caches
@@ -66,6 +67,7 @@ class LineReader(EventReader):
         at_end: Called at the end of the file with the number of its events.
         at_stop: Called with the current place when the reader is closed before the end; needs ``size``.
         doubles: Looks for events that stand twice in the file; ``None``: nothing does.
+        shapes: What other readers have learnt of the shapes of its lines.
     """
 
     def __init__(  # noqa: PLR0913 what a file knows of itself, and learns from its reader
@@ -81,6 +83,7 @@ class LineReader(EventReader):
         at_end: Callable[[int], None] | None = None,
         at_stop: Callable[[Mark], None] | None = None,
         doubles: Doubles | None = None,
+        shapes: Shapes | None = None,
     ) -> None:
         self.path = path
         self.number = mark.event
@@ -98,6 +101,7 @@ class LineReader(EventReader):
         self._at_end = at_end
         self._at_stop = at_stop
         self._doubles = doubles
+        self._shapes = shapes or Shapes()
         self._fix = REPAIR_WHOLE if self._stored and compressed else REPAIR
 
     @property
@@ -135,10 +139,10 @@ class LineReader(EventReader):
         self._file.close()
 
     def _take_together(self, lines: list[bytes], into: Selected) -> bool:
-        columns, given = columns_of(lines), lines
+        columns, given = columns_of(lines, self._shapes), lines
         if columns is None and any(map(bytes.isspace, lines)):
             lines = list(filter(bytes.strip, lines))
-            columns = columns_of(lines)
+            columns = columns_of(lines, self._shapes)
         if columns is None:
             return False
         if self._doubles is not None:
@@ -258,6 +262,7 @@ class PlainLines(EventFile):
         super().__init__(path)
         self._index = LineIndex()
         self._doubles = Doubles(path)
+        self._shapes = Shapes()
         self._places: dict[int, Mark] = {}  # where readers stopped or events end, by the number of the next event
         self._closed = False
         self._refusal: EventStoreError | None = None
@@ -331,6 +336,7 @@ class PlainLines(EventFile):
             unfinished=not self._closed,
             at_stop=self._remember,
             doubles=self._doubles,
+            shapes=self._shapes,
         )
 
     @override
@@ -412,6 +418,7 @@ class CompressedLines(EventFile):
         super().__init__(path)
         self._compression = compression
         self._doubles = Doubles(path)
+        self._shapes = Shapes()
 
     @override
     def count(self) -> int:
@@ -451,8 +458,15 @@ class CompressedLines(EventFile):
     def reader(self, first: int, before: int) -> LineReader:
         del first
         self.look(newest=False)
-        file, learn = unpacked(self.path, self._compression), partial(self._learn, self.known.size)
-        return LineReader(self.path, file, before=before, compressed=True, at_end=learn, doubles=self._doubles)
+        return LineReader(
+            self.path,
+            unpacked(self.path, self._compression),
+            before=before,
+            compressed=True,
+            at_end=partial(self._learn, self.known.size),
+            doubles=self._doubles,
+            shapes=self._shapes,
+        )
 
     @override
     def first(self) -> tuple[str, str] | None:

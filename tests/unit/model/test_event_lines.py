@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opencqrs_py.errors import EventFormatError
-from opencqrs_py.model import event_lines
+from opencqrs_py.model import event_lines, line_shapes
 from opencqrs_py.model.cloudevents import parse_event
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.event_lines import columns_of, events_of, rows_of
+from opencqrs_py.model.line_shapes import Shapes
 
 TEXT = st.text(max_size=6) | st.sampled_from(["", "a b", "ü", "\0", "data", '"data":', "}\n", ":", "\\", "/", "😀"])
 NUMBERS = (
@@ -223,6 +224,10 @@ SPACED = [line(id=str(number), data={"a": [1, "ü, :"]}).replace(b":", b": ").re
         [json.dumps({"subject": "/ü😀/\u2028", **json.loads(each)}).encode() + b"\n" for each in SPACED],
         [line(data="\\").replace(b'"\\\\', b'"\\\\\\\\u00e4\\u00E4\\n\\u001f')],
         [each[:-1] + b" \r\n" for each in SPACED],
+        [orjson.dumps({"data": {"n": [1, {"x": ","}]}, **orjson.loads(line(x="a"))}) + b"\n"] * 2,
+        [json.dumps({"data": {"n": [1, ", "]}, **orjson.loads(line(x="a"))}).encode() + b"\n"] * 2,
+        [line(data={"n": 1}, shard=number, flag=True, x=1.5) for number in range(20)],
+        [line(datacontenttype="text/csv", data="a,b"), line(datacontenttype="", data="c")],
     ],
 )
 def test_of_lines_of_one_shape_only_the_data_are_parsed(monkeypatch: pytest.MonkeyPatch, lines: list[bytes]) -> None:
@@ -230,6 +235,95 @@ def test_of_lines_of_one_shape_only_the_data_are_parsed(monkeypatch: pytest.Monk
     columns = columns_of(lines)
     assert columns is not None
     assert events_of(columns, count(1)) == one_by_one(lines, 1)
+
+
+NOW = "2026-01-05T09:00:00Z"
+DATA = {"a": [1, ",}"], "x": "1"}
+MIXED = [
+    [line(time="2026-01-05T09:00:00Z", data=DATA), line(data=DATA), line(subject="/a", data=DATA)],
+    [line(data=DATA), line(data=DATA, traceparent="00-ab"), line(traceparent="00-cd"), line()],
+    [line(data=DATA), line(data=DATA, x="1"), line(data=DATA, y="2"), line(data=DATA, x="3", y="4")],
+    [line(x=1, data=DATA), line(x="1", data=DATA), line(x=None), line(x=False), line(x=""), line(data=1)],
+    [line(data=DATA, x=1), line(data=DATA, x="1"), line(data=None, x=1.5), line(data=DATA)],
+    [line(datacontenttype="text/csv", data="a,b"), line(datacontenttype="application/json"), line(data=DATA)],
+    [
+        orjson.dumps({**first, **orjson.loads(line())}) + b"\n"
+        for first in ({"data": DATA}, {"time": NOW, "x": "1"}, {})
+    ],
+    [orjson.dumps({"data": DATA, **some, **orjson.loads(line())}) + b"\n" for some in ({"time": NOW}, {"x": "1"}, {})],
+    [line(**{name: "1" for at, name in enumerate("abcde") if number >> at & 1}, data=number) for number in range(32)],
+]
+MIXED += [[json.dumps(orjson.loads(each)).encode() + b"\n" for each in lines] for lines in MIXED]
+
+
+@pytest.mark.parametrize("lines", MIXED)
+def test_lines_of_several_shapes_are_parsed_as_a_whole_only_until_the_shapes_are_known(
+    monkeypatch: pytest.MonkeyPatch, lines: list[bytes]
+) -> None:
+    shapes, parsed, fields = Shapes(), [], event_lines._fields
+    monkeypatch.setattr(event_lines, "_fields", lambda *some: parsed.append(1) or fields(*some))
+    for _ in range(3):
+        columns = columns_of(lines, shapes)
+        assert columns is not None
+        assert events_of(columns, count(1)) == one_by_one(lines, 1)
+    assert len(parsed) <= 1
+    for each in lines:
+        columns = columns_of([each], shapes)
+        assert columns is not None
+        assert events_of(columns, count(1)) == one_by_one([each], 1)
+    assert len(parsed) <= 1
+
+
+@st.composite
+def mixed(draw: st.DrawFn) -> tuple[list[bytes], list[bytes]]:
+    """Return lines of several shapes, and some of them with something put over a piece of one."""
+    lines = draw(st.sampled_from(MIXED))
+    some = draw(st.lists(st.sampled_from(lines), min_size=1, max_size=4))
+    at = draw(st.integers(0, len(some) - 1))
+    piece = draw(st.sampled_from([*PIECES, b"", b", ", b",,", b",}", b"null", b"1.50", b',"x":', b',"x":"1"']))
+    start, length = draw(st.integers(0, len(some[at]) - 1)), draw(st.integers(0, 12))
+    some[at] = some[at][:start] + piece + some[at][:-1][start + length :] + b"\n"
+    return lines, some
+
+
+@given(mixed())
+def test_whatever_shapes_are_known_lines_are_the_same_events_as_one_by_one(
+    given: tuple[list[bytes], list[bytes]],
+) -> None:
+    shapes, (lines, others) = Shapes(), given
+    assert columns_of(lines, shapes) is not None
+    columns = columns_of(others, shapes)
+    if columns is not None:
+        assert events_of(columns, count(7)) == one_by_one(others, 7)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (line(x="1", y="1"), line(y="1", x="1")),
+        (line(x="1"), line(x={"a": 1})),
+        (line(x="1"), line(subject=None)),
+        (line(data=1), line(data=2).replace(b":", b": ")),
+    ],
+)
+def test_lines_that_never_fit_together_are_seldom_tried_to_be_split(
+    monkeypatch: pytest.MonkeyPatch, one: bytes, other: bytes
+) -> None:
+    shapes, tried, splitter = Shapes(), [], Shapes.splitter
+    monkeypatch.setattr(Shapes, "splitter", lambda *some: tried.append(splitter(*some)) or tried[-1])
+    line_shapes._splitter.cache_clear()
+    for _ in range(640):
+        columns_of([one, other], shapes)
+    assert len(list(filter(None, tried))) <= 20
+    assert line_shapes._splitter.cache_info().misses <= 10
+
+
+def test_lines_with_ever_new_attributes_are_seldom_tried_to_be_split() -> None:
+    shapes = Shapes()
+    line_shapes._splitter.cache_clear()
+    for number in range(640):
+        assert columns_of([line(), line(**{f"x{number}": "1"})], shapes) is not None
+    assert line_shapes._splitter.cache_info().misses <= 100
 
 
 @pytest.mark.parametrize(
