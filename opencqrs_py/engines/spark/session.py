@@ -348,6 +348,8 @@ class Sessions:
         archive = self._class_archive(java) if self._launches else None
         of_archive = () if archive is None else archive.options()
         options = (*self._compiler_options(), *of_archive)
+        if not self._settings.verbose:
+            logging.getLogger().addFilter(_is_news)
         with launching(quiet=not self._settings.verbose, java_options=options) as launch:
             try:
                 with settings_by_file(conf):  # the context would pass them to a JVM that it launches as arguments
@@ -549,7 +551,11 @@ def _hush(session: SparkSession) -> None:
         PySparkLogger.getLogger(name).disabled = True
     server: Any = session.sparkContext._accumulatorServer  # noqa: SLF001 the only way
     server.handle_error = lambda _request, _client: None
-    logging.getLogger().addFilter(lambda record: record.msg != "Exception while sending command.")
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Return whether a record is not py4j's, with a trace, that the JVM is gone: also while Spark starts."""
+    return record.msg != "Exception while sending command."
 
 
 def _taken(queue: SimpleQueue[SparkSession | BaseException]) -> SparkSession | BaseException | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -289,6 +290,20 @@ def test_a_jvm_through_which_no_rows_pass_optimizes_nothing(monkeypatch, moves_r
     ((quiet, said),) = given
     assert (quiet, said[: len(options)]) == (True, options)
     assert ("-XX:TieredStopAtLevel=1" in said) is not moves_rows
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_py4j_shows_no_trace_of_a_jvm_that_ends_while_it_starts(monkeypatch, verbose):
+    def end(**_options):
+        raise InterruptedError
+
+    root = logging.getLogger()
+    monkeypatch.setattr(root, "filters", [])
+    monkeypatch.setattr("opencqrs_py.engines.spark.session.launching", end)
+    with pytest.raises(InterruptedError):
+        Sessions(SessionSettings(verbose=verbose))._start()
+    record = logging.makeLogRecord({"msg": "Exception while sending command."})
+    assert bool(root.filter(record)) is verbose
 
 
 @pytest.mark.parametrize(
