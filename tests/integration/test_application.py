@@ -311,7 +311,9 @@ def test_a_run_that_is_interrupted_stops_sooner_than_one_that_is_done(
     monkeypatch.setattr(launch, "engines_for", lambda runs, *_: [(Engine(), [run for _, run in runs])])
     with pytest.raises(KeyboardInterrupt) if interrupted else nullcontext():
         application.run(until_caught_up=True)
-    assert patiences == [most]
+    (patience,) = patiences  # what engines before have left of it
+    assert patience <= most
+    assert (patience > 1.0) is not interrupted
 
 
 SKIPPING_AND_FAILING = """
