@@ -103,7 +103,7 @@ def _unescaped(text: bytes) -> bytes:
 
 def _split(text: bytes, number: int, shapes: Shapes) -> dict[str, Sequence[Any]] | None:
     """Return the attributes of lines that have known shapes, ``None`` if one of them has not."""
-    splitter = shapes.splitter(text)
+    splitter = shapes.splitter(text, number)
     if splitter is None or _has_zero(text):
         return None
     found = splitter.find_all("\n" + text.decode())
@@ -201,8 +201,10 @@ def _columns(fields: list[dict[str, Any]]) -> dict[str, Sequence[Any]] | None:
     shapes = dict.fromkeys(map(tuple, fields))
     names = tuple(dict.fromkeys(chain.from_iterable(shapes)))
     extensions = _extensions_in(names)
-    if any(_extensions_in(each) != [name for name in extensions if name in each] for each in shapes):
-        return None
+    for each in shapes:
+        there = frozenset(each)
+        if _extensions_in(each) != [name for name in extensions if name in there]:
+            return None
     columns: dict[str, Sequence[Any]]
     if len(shapes) == 1:
         columns = dict(zip(names, zip(*map(itemgetter(*names), fields), strict=True), strict=True))

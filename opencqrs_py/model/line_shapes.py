@@ -22,6 +22,10 @@ _MAY_BE_EMPTY = frozenset({"subject", "datacontenttype"})  # which then means th
 _ANY_TEXT, _NON_EMPTY, _SCALAR = '"([^"]*)"', '"([^"]+)"', r'("[^"]*"|[^\s",:{}\[\]]+)'
 _EXPRESSIONS = 64  # that are kept; to compile one takes as long as to read some hundred lines
 _ATTRIBUTES = 40  # at most; each that can be missing makes splitting slower
+_NAME = 64  # characters of an attribute, at most; they are compiled for each shape
+_FOLLOWERS = 12  # attributes that may follow the data, at most: lines without them are searched for each
+_SHORT = 2_048  # bytes of a line that is searched for several; to parse a longer one as a whole is as fast
+_LESSONS = 8  # shapes that are learnt one after the other
 _MISSES = 8  # in a row, after which most lines are not split
 _SELDOM = 64  # every so many times it is tried again
 
@@ -51,6 +55,7 @@ class Splitter(NamedTuple):
         optional: Those that lines may lack; their value is empty then, and never otherwise if that makes a difference.
         scalars: Extensions whose values are JSON.
         comma: What is found with data if another member follows; empty if none ever does.
+        followers: How many attributes may be the one after the data.
     """
 
     find_all: Callable[[str], list[Any]]
@@ -58,49 +63,63 @@ class Splitter(NamedTuple):
     optional: frozenset[str]
     scalars: frozenset[str]
     comma: str
+    followers: int
 
 
 class Shapes:
-    """The shapes of the lines of one file, learnt while it is read.
+    """The shapes of the lines of one file, learnt while it is read; not by several threads at a time.
 
-    If lines do not fit again and again, splitting them is only tried now and then.
+    If lines do not fit again and again, splitting them is only tried now and then, and shapes are learnt again.
     """
 
     def __init__(self) -> None:
         self._shape: _Shape | None = None
+        self._lessons = 0
         self._misses = 0
         self._is_trying = True
 
-    def splitter(self, text: bytes) -> Splitter | None:
+    def splitter(self, text: bytes, number: int) -> Splitter | None:
         """Return what probably splits these lines, ``None`` if nothing does."""
+        self._misses += 1
+        self._is_trying = self._misses <= _MISSES or self._misses % _SELDOM == 0
+        if not self._is_trying:
+            return None
         if self._shape is None:
             line, *_ = text.split(b"\n", 1)
             self.learn([orjson.loads(line)], text)
-        self._misses += 1
-        self._is_trying = self._misses <= _MISSES or self._misses % _SELDOM == 0
-        return _splitter(self._shape) if self._shape is not None and self._is_trying else None
+        found = None if self._shape is None else _splitter(self._shape)
+        return None if found is None or (found.followers > 1 and len(text) > _SHORT * number) else found
 
     def have_split(self) -> None:
-        """Note that the last splitter was the right one."""
+        """Record that the lines were split."""
         self._misses = 0
 
     def learn(self, fields: Sequence[Any], text: bytes) -> None:
         """Take over the shapes of lines that did not fit, in addition to the known ones if they agree on the order."""
-        found = _shape_of(fields, is_spaced=text.partition(b":")[2].startswith(b" ")) if self._is_trying else None
+        if not self._is_trying:
+            return
+        if self._misses > _MISSES:  # other lines than before have come for long
+            self._shape, self._lessons = None, 0
+        if self._lessons >= _LESSONS:
+            return
+        found = _shape_of(fields, is_spaced=text.partition(b":")[2].startswith(b" "))
         if found is not None:
+            self._lessons += 1
             together = found if self._shape is None else _together(self._shape, found)
             self._shape = next(filter(_splitter, (together, found)), None)
 
 
 def _shape_of(fields: Sequence[Any], *, is_spaced: bool) -> _Shape | None:
     """Return what lines have in common, ``None`` if they cannot be split."""
-    if set(map(type, fields)) != {dict}:
+    if set(map(type, fields)) != {dict} or max(map(len, fields)) > _ATTRIBUTES:
         return None
     shapes = list(dict.fromkeys(map(tuple, fields)))
     needed = frozenset(shapes[0]).intersection(*shapes)
     names = set(chain.from_iterable(shapes))
     varied = frozenset(name for name in names if _is_varied(name, [each[name] for each in fields if name in each]))
     if not needed >= REQUIRED or "data_base64" in names or varied & CORE - {"datacontenttype"}:
+        return None
+    if len(names) > _ATTRIBUTES or any(len(name) > _NAME for name in names):
         return None
     return _Shape(frozenset(chain.from_iterable(map(pairwise, shapes))), needed, varied, is_spaced)
 
@@ -127,7 +146,8 @@ def _splitter(shape: _Shape) -> Splitter | None:
         names = tuple(sorter.static_order())
     except CycleError:
         return None
-    if len(names) > _ATTRIBUTES:
+    followers = _next(shape, names[names.index("data") + 1 :]) if "data" in names else ()
+    if len(names) > _ATTRIBUTES or len(followers) > _FOLLOWERS:
         return None
     find_all = re.compile(rf"\n\{{{''.join(_members(shape, names))}\}}[ \t\r]*$", re.MULTILINE).findall
     found = tuple(name for name in names if name not in SAME or name in shape.varied)
@@ -137,6 +157,7 @@ def _splitter(shape: _Shape) -> Splitter | None:
         frozenset(found) - shape.needed,
         shape.varied - CORE,
         "" if names[-1] == "data" else _separators(shape)[1],
+        len(followers),
     )
 
 

@@ -318,12 +318,46 @@ def test_lines_that_never_fit_together_are_seldom_tried_to_be_split(
     assert line_shapes._splitter.cache_info().misses <= 10
 
 
-def test_lines_with_ever_new_attributes_are_seldom_tried_to_be_split() -> None:
+@pytest.mark.parametrize(("usual", "most"), [(0, 30), (1, 10), (5, 10)])
+@pytest.mark.parametrize("name", ["x{}", "x{}" + 63 * "y"])
+def test_lines_with_ever_new_attributes_are_seldom_tried_to_be_split(usual: int, most: int, name: str) -> None:
     shapes = Shapes()
     line_shapes._splitter.cache_clear()
     for number in range(640):
-        assert columns_of([line(), line(**{f"x{number}": "1"})], shapes) is not None
-    assert line_shapes._splitter.cache_info().misses <= 100
+        for _ in range(usual):
+            assert columns_of([line(), line()], shapes) is not None
+        assert columns_of([line(), line(**{name.format(number): "1"})], shapes) is not None
+    assert line_shapes._splitter.cache_info().misses <= most
+
+
+def test_lines_that_are_others_from_some_place_on_are_split_there_too() -> None:
+    shapes = Shapes()
+    for number in range(40):
+        columns_of([line(), line(**{f"x{number}": "1"})], shapes)
+    later = [line(source=None, time="2026-01-01T00:00:00Z", z="1"), line(z="1")]
+    later = [each.replace(b'"source":null', b'"source":"s"') for each in later]
+    for _ in range(200):
+        assert columns_of(later, shapes) is not None
+    assert shapes.splitter(b"".join(later), len(later)) is not None
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [line(data=1, **{f"x{at}": "1"}) for at in range(20)],
+        [line(), line(**{f"x{at}": "1" for at in range(60)})],
+        [line(), line(**{65 * "x": "1"})],
+        [line(data=1_000 * [1], x="1"), line(data=1_000 * [1], y="1"), line(data=1_000 * [1])],
+    ],
+    ids=["many attributes after the data", "many attributes", "a long name", "long lines and several attributes"],
+)
+def test_lines_that_would_be_searched_for_long_are_parsed_as_a_whole(lines: list[bytes]) -> None:
+    shapes = Shapes()
+    for _ in range(4):
+        columns = columns_of(lines, shapes)
+        assert columns is None or events_of(columns, count(1)) == one_by_one(lines, 1)
+    splitter = shapes.splitter(b"".join(lines), len(lines))
+    assert splitter is None or len(splitter.find_all("\n" + b"".join(lines).decode())) < len(lines)
 
 
 @pytest.mark.parametrize(
