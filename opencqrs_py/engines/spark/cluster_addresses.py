@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from urllib.parse import urlsplit
 from xml.etree import ElementTree as ET
@@ -22,8 +23,10 @@ _RESOURCE_MANAGER = "yarn.resourcemanager"
 _RESOURCE_MANAGER_PORT = 8032
 _HADOOP_FOLDERS = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
 _ENVIRONMENT_SCRIPTS = ("spark-env.sh", "spark-env.cmd")
-_HADOOP_FILES = ("core-site.xml", "yarn-site.xml")  # what the second says wins
+_YARN_SITE = "yarn-site.xml"
+_HADOOP_FILES = ("core-site.xml", _YARN_SITE)  # what the second says wins
 _DRIVER_OPTIONS = ("spark.driver.defaultJavaOptions", "spark.driver.extraJavaOptions")
+_JAVA_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
 _ADDRESS = re.compile(r"(?P<host>[^\s:/,]+)(:(?P<port>\d{1,5}))?")
 _REFERENCE = re.compile(r"\$\{([^{}$\s]+)\}")
 _MOST_REFERENCES = 20  # as Hadoop has it: more of them refer to each other
@@ -57,7 +60,7 @@ class Launch:
     @property
     def java_options(self) -> str:
         """The options of the driver's Java."""
-        return " ".join(filter(None, map(self.said, _DRIVER_OPTIONS)))
+        return " ".join(filter(None, [*map(self.said, _DRIVER_OPTIONS), *map(self.environ.get, _JAVA_VARIABLES)]))
 
 
 def kubernetes_addresses(master: str, launch: Launch) -> list[Address]:
@@ -77,13 +80,24 @@ def _through_proxy(launch: Launch) -> bool:
         return True
     if any(launch.environ.get(f"{scheme}_proxy".upper()) for scheme in ("http", "https", "all")):
         return True
-    files = launch.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
-    return any("proxy-url" in _text(Path(file)) for file in files.split(os.pathsep))
+    files = launch.environ.get("KUBECONFIG") or str(Path("~", ".kube", "config"))
+    return any("proxy-url" in _text(file) for file in files.split(os.pathsep))
 
 
 def lacks_hadoop_settings(launch: Launch) -> bool:
     """Return whether no variable names the folder of Hadoop's settings, without which Spark refuses ``yarn``."""
     return not launch.runs_a_script and not any(name in launch.environ for name in _HADOOP_FOLDERS)
+
+
+def yarn_site(launch: Launch) -> Path | None:
+    """Return the file that would name the ResourceManager; ``None`` if there is none in the folders of settings."""
+    return next((file for file in _candidates(launch, _YARN_SITE) if file.is_file()), None)
+
+
+def _candidates(launch: Launch, name: str) -> Iterator[Path]:
+    named = (launch.environ.get(variable, "").split(os.pathsep) for variable in _HADOOP_FOLDERS)
+    for folder in filter(None, [launch.conf_folder, *chain.from_iterable(named)]):
+        yield Path(folder, name)
 
 
 def yarn_addresses(launch: Launch) -> list[Address]:
@@ -103,10 +117,12 @@ class _HadoopSettings:
 
     def __init__(self, launch: Launch) -> None:
         self._launch = launch
+        self._final = set[str]()
         self._files = {f"{_RESOURCE_MANAGER}.hostname": "0.0.0.0"}  # noqa: S104 Hadoop's default, to connect to
         for name in _HADOOP_FILES:
             if found := self._found(name):
-                self._files |= _properties(found)
+                self._files |= {key: value for key, value in _properties(found).items() if key not in self._final}
+                self._final |= _final_in(found)
 
     def lead_elsewhere(self) -> bool:
         """Return whether something but the address decides which ResourceManager is asked, and how."""
@@ -168,18 +184,13 @@ class _HadoopSettings:
         for entry in ":".join(filter(None, ahead)).split(":"):
             if entry and not entry.endswith((".jar", "*")):
                 raise LookupError(entry)  # a folder that may have such a file
-        named = [environ.get(variable, "").split(os.pathsep) for variable in _HADOOP_FOLDERS]
-        folders = filter(None, [self._launch.conf_folder, *named[0], *named[1]])
-        return next((file for file in (Path(folder, name) for folder in folders) if file.is_file()), None)
+        return next((file for file in _candidates(self._launch, name) if file.is_file()), None)
 
 
 def _properties(file: Path) -> dict[str, str]:
     """Return the properties of a file of Hadoop's settings; raise ``LookupError`` if it includes other files."""
-    root = ET.fromstring(file.read_bytes())  # noqa: S314 the user's own file
-    if any("XInclude" in str(element.tag) for element in root.iter()):
-        raise LookupError(file)
     found = {}
-    for each in root.iter("property"):
+    for each in _elements(file):
         name = each.get("name") or each.findtext("name")
         value = each.get("value") or each.findtext("value")
         if name and value is not None:
@@ -187,8 +198,21 @@ def _properties(file: Path) -> dict[str, str]:
     return found
 
 
-def _text(file: Path) -> str:
+def _final_in(file: Path) -> set[str]:
+    """Return the properties that later files do not change."""
+    final = (each for each in _elements(file) if (each.get("final") or each.findtext("final") or "").strip() == "true")
+    return {(each.get("name") or each.findtext("name") or "").strip() for each in final}
+
+
+def _elements(file: Path) -> Iterator[ET.Element]:
+    root = ET.fromstring(file.read_bytes())  # noqa: S314 the user's own file
+    if any("XInclude" in str(element.tag) for element in root.iter()):
+        raise LookupError(file)
+    return root.iter("property")
+
+
+def _text(file: str) -> str:
     try:
-        return file.read_text(encoding="utf-8", errors="replace")
-    except OSError:
+        return Path(file).expanduser().read_text(encoding="utf-8", errors="replace")
+    except (OSError, RuntimeError):  # the latter without a home
         return ""

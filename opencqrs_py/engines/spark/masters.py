@@ -20,6 +20,7 @@ from opencqrs_py.engines.spark.cluster_addresses import (
     kubernetes_addresses,
     lacks_hadoop_settings,
     yarn_addresses,
+    yarn_site,
 )
 from opencqrs_py.errors import EngineError
 
@@ -72,6 +73,9 @@ def require_master(master: str, launch: Launch | None = None) -> None:
             "start it, or correct yarn.resourcemanager.address or yarn.resourcemanager.hostname "
             "in the yarn-site.xml of HADOOP_CONF_DIR"
         )
+        if yarn_site(launch) is None:
+            what += ", which no yarn-site.xml names,"
+            fix = "set HADOOP_CONF_DIR to the folder of the cluster's yarn-site.xml: there is none in it"
     if reasons := _unreachable(addresses, ANSWER_SECONDS):
         raise EngineError("OCQ-350", f"{what} cannot be reached: {'; '.join(reasons)}", _where(master), fix)
 
@@ -84,7 +88,7 @@ def _require_hadoop_settings(launch: Launch) -> None:
 
 
 def _where(master: str) -> str:
-    return "spark.master " + re.sub(r"//[^/@]*@", "//", master)  # without a password
+    return "spark.master " + re.sub(r"//[^/@]*@", "//", master.partition("?")[0])  # without password and token
 
 
 def not_registered(master: str, reason: str) -> EngineError | None:

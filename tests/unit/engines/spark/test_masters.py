@@ -155,6 +155,7 @@ def test_an_api_server_that_refuses_connections_is_named(launch, closed, listeni
         ({}, {"KUBECONFIG": "{folder}/of-a-proxy"}),
         ({}, {"SPARK_CONF_DIR": "{folder}/with-a-script"}),
         ({"spark.driver.extraJavaOptions": "-Dhttps.proxy=http://proxy:3128"}, {}),
+        ({}, {"JAVA_TOOL_OPTIONS": "-Dhttps.proxy=http://proxy:3128"}),
     ],
 )
 def test_an_api_server_that_a_proxy_may_reach_is_left_to_spark(launch, tmp_path, closed, settings, environ):
@@ -221,6 +222,37 @@ HA = {"yarn__resourcemanager__ha__enabled": "true", "yarn__resourcemanager__ha__
 def test_resource_managers_are_looked_for_where_hadoop_does(launch, tmp_path, properties, addresses):
     folder = hadoop_settings(tmp_path / "hadoop", **properties)
     assert yarn_addresses(launch(HADOOP_CONF_DIR=folder)) == addresses
+
+
+def test_a_final_property_of_an_earlier_file_wins(launch, tmp_path):
+    folder = Path(hadoop_settings(tmp_path / "hadoop", yarn__resourcemanager__hostname="site"))
+    named = "<name>yarn.resourcemanager.hostname</name><value>core</value>"
+    core = f"<configuration><property>{named}<final>true</final></property></configuration>"
+    (folder / "core-site.xml").write_text(core)
+    assert yarn_addresses(launch(HADOOP_CONF_DIR=str(folder))) == [("core", 8032)]
+
+
+def test_a_folder_without_settings_of_yarn_is_named_as_the_reason(launch, tmp_path, closed):
+    said = {"spark.hadoop.yarn.resourcemanager.address": f"127.0.0.1:{closed}"}
+    with pytest.raises(EngineError, match="OCQ-350") as refused:
+        require_master("yarn", launch(said, HADOOP_CONF_DIR=str(tmp_path / "nowhere")))
+    assert "no yarn-site.xml" in refused.value.what
+    assert "HADOOP_CONF_DIR" in refused.value.fix
+
+
+def test_a_token_in_the_url_of_a_master_is_not_shown(launch, closed):
+    with pytest.raises(EngineError, match="OCQ-350") as refused:
+        require_master(f"k8s://https://127.0.0.1:{closed}/?token=geheim", launch())
+    assert "geheim" not in str(refused.value)
+
+
+def test_without_a_home_the_api_server_is_looked_for_too(launch, monkeypatch):
+    def expanduser(_path):
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "expanduser", expanduser)
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    assert kubernetes_addresses("k8s://https://host:1", launch()) == [("host", 1)]
 
 
 def test_settings_of_spark_win_over_files_of_hadoop_and_yarn_site_over_core_site(launch, tmp_path):
