@@ -144,7 +144,6 @@ SPECULATING = (*REPEATING, "--set", "spark.conf.spark.speculation=true")
 
 @pytest.mark.release(master=SPECULATING)
 @pytest.mark.parametrize("master", [REPEATING, SPECULATING])
-@pytest.mark.release  # tests/unit/engines/spark/test_engine.py has other runs of a task
 def test_a_call_that_times_out_where_spark_repeats_its_task_is_an_error_of_its_event(project, hangs, request, master):
     project.environment.update(request.getfixturevalue("java"))
     hangs()

@@ -11,7 +11,6 @@ THREAD = ("--set", "event-handling.standard.processing.engine=thread")
 @pytest.mark.parametrize(
     "command", [("events", "skipped"), ("inbox", "list"), ("inbox", "list", "--status", "skipped"), ("jobs", "runs")]
 )
-@pytest.mark.few
 def test_a_database_that_is_not_there_is_named_when_its_records_are_asked_for(project, command, form):
     asked = (*command, "--format", form, *THREAD)
     missing = project.opencqrs(*asked, "--set", "database.url=sqlite:///reed.db")

@@ -63,7 +63,6 @@ def console(name: str) -> list[tuple[str, list[str]]]:
 
 @pytest.mark.release(name=("leaderboard_in_memory", "search_index"))
 @pytest.mark.parametrize("name", EXAMPLES)
-@pytest.mark.release(name="parquet_archive")
 def test_an_example_does_what_its_readme_shows(name: str, tmp_path: Path) -> None:
     folder = example(name, tmp_path)
     for line, shown in console(name):
@@ -76,7 +75,6 @@ def test_an_example_does_what_its_readme_shows(name: str, tmp_path: Path) -> Non
 
 @pytest.mark.release(name=("leaderboard_in_memory", "search_index"))
 @pytest.mark.parametrize("name", EXAMPLES)
-@pytest.mark.release(name="parquet_archive")
 def test_an_example_that_is_killed_in_between_comes_to_the_same(name: str, tmp_path: Path) -> None:
     folder = example(name, tmp_path)
     made, imported, running, (report, shown) = console(name)

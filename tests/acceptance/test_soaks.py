@@ -192,7 +192,6 @@ def finished(soaking, finished_folder, tmp_path):
         ),
     ],
 )
-@pytest.mark.few
 def test_a_soak_sees(finished, fault, seen):
     project, log = finished
     with project._database.writing() as connection:

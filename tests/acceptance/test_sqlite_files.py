@@ -107,7 +107,6 @@ def audited(file: Path) -> int:
 @pytest.mark.release(engine="spark", change=(moved_over_by_another, write_ahead_log_deleted))
 @pytest.mark.parametrize("change", [deleted, moved_over_by_another, write_ahead_log_deleted])
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.release(change=(moved_over_by_another, write_ahead_log_deleted))
 def test_an_idle_run_notices_what_happens_to_its_event_store(project, running: Running, change) -> None:
     file = project.folder / "events.db"
     project.write_events(EVENTS + 1)
@@ -122,7 +121,6 @@ def test_an_idle_run_notices_what_happens_to_its_event_store(project, running: R
 @pytest.mark.release(engine="spark", change=all_deleted)
 @pytest.mark.parametrize("change", [all_deleted, replaced_by_a_copy])
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.release(change=all_deleted)
 def test_a_run_writes_nothing_to_a_read_model_that_is_not_in_its_place(
     project, running: Running, event_line, change
 ) -> None:

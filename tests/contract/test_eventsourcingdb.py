@@ -84,7 +84,7 @@ def store(open_store: Open) -> EventSourcingDbEventStore:
 
 
 @pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")  # of the client; its loop is ours alone
-@pytest.mark.few(server=2)
+@pytest.mark.few("test_nothing_is_added_unless_the_precondition_holds", server=2)
 @pytest.mark.release(server=1)  # another hash of the same events
 class TestEventSourcingDbEventStore(EventStoreContract):
     """The server gives events their ids and times, keeps JSON objects only, and knows no event again."""

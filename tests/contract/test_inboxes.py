@@ -69,7 +69,6 @@ class TestInMemoryInbox(InboxContract):
 @pytest.mark.few(
     "test_ids_of_sequences_are_kept_as_they_are", kind=("postgresql", "mariadb")
 )  # the values are not in SQL
-@pytest.mark.release("test_ids_of_sequences_are_kept_as_they_are", kind="mariadb")  # its statements are those of SQLite
 class TestSqlInbox(InboxContract):
     @pytest.fixture
     def tracker(self, database: Database) -> SqlProgressTracker:

@@ -50,7 +50,9 @@ class TestInMemoryJobStore(JobStoreContract):
         return InMemoryJobStore()
 
 
-@pytest.mark.few(kind=("postgresql", "mariadb"))  # runs are one column, whatever they are
+@pytest.mark.few(  # runs are one column, whatever they are
+    "test_names_and_ids_are_compared_character_by_character", kind=("postgresql", "mariadb")
+)
 class TestSqlJobStore(JobStoreContract):
     @pytest.fixture
     def store(self, database: Database) -> SqlJobStore:

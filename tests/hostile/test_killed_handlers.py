@@ -44,7 +44,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-@pytest.mark.few
 def test_a_handler_that_ends_its_process_loses_and_doubles_nothing(
     arena: Arena, end: str, database: str, kind: str, moment: str
 ) -> None:

@@ -645,7 +645,6 @@ def test_tail_shows_one_line_an_event(tmp_path, events, monkeypatch) -> None:
         (("import", "in.ndjson"), "12,000 events read ("),
     ],
 )
-@pytest.mark.few
 def test_progress_of_long_work_goes_to_standard_error(tmp_path, events, monkeypatch, command, told, form) -> None:
     events("import", write_lines(tmp_path / "in.ndjson", [event(n) for n in range(12_000)]))
     monkeypatch.setattr(display, "_REPORT_EVERY", 0.0)

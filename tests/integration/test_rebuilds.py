@@ -280,7 +280,6 @@ NOTES = "CREATE TABLE IF NOT EXISTS notes (position INTEGER, note {})"
 
 
 @pytest.mark.parametrize("change", ["upper(note)", "'/Böoks/0'", "concat(note, ' ')"])
-@pytest.mark.few(kind=("postgresql", "mariadb"))
 def test_a_comparison_sees_case_accents_and_spaces_whatever_the_collation_is(
     empty: World, make_module: Callable[[str], ModuleType], change: str
 ) -> None:

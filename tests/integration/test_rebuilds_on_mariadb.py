@@ -81,7 +81,6 @@ VIEWS: dict[str, tuple[str, dict[str, str]]] = {
 
 
 @pytest.mark.parametrize("shows", VIEWS)
-@pytest.mark.few
 def test_a_view_is_swapped_and_comes_back_whatever_it_shows_beside_the_table(
     empty: World, make_module: Callable[[str], ModuleType], shows: str
 ) -> None:
@@ -190,7 +189,6 @@ def times_out(shadows: MariaDbShadows, *_: Any) -> None:
 
 @pytest.mark.parametrize("place", ["_follow", "_follow_back"])
 @pytest.mark.parametrize("again", [World.run, rebuild], ids=["run", "rebuild"])
-@pytest.mark.few
 def test_a_lock_that_is_held_after_the_rename_ends_the_command_and_the_next_one_completes_the_swap(
     empty: World,
     make_module: Callable[[str], ModuleType],

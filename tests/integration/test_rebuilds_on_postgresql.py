@@ -264,7 +264,6 @@ def typed(empty: World, make_module: Callable[[str], ModuleType], tables: str, h
         ('CREATE COLLATION special FROM "C"', "TEXT COLLATE special", ":subject"),
     ],
 )
-@pytest.mark.few
 def test_columns_stay_whatever_their_type_or_collation_is(
     empty: World, make_module: Callable[[str], ModuleType], made: str, column: str, value: str
 ) -> None:
@@ -416,7 +415,6 @@ STOPPING = {
 
 @pytest.mark.parametrize("settings", [{}, NAMED], ids=["made by @on_start", "made by a migration"])
 @pytest.mark.parametrize("state", ["D", "R"])
-@pytest.mark.few
 def test_a_trigger_that_does_not_fire_does_not_fire_on_the_new_table(
     empty: World, make_module: Callable[[str], ModuleType], settings: dict[str, str], state: str
 ) -> None:
