@@ -218,7 +218,7 @@ class Application:
         return missing_files(self.blueprint.database, self.container.event_store_choice())
 
     def take_new_tables(self) -> dict[str, tuple[str, str]]:
-        """Return by setting where this process has made tables on a server, each once and with the setting's origin."""
+        """Return the databases on servers in which this process has made tables, by setting; each is returned once."""
         return take_new_tables(self.blueprint.database, self.container.event_store_choice(), self._life.stores)
 
     def report_new_databases(self) -> None:

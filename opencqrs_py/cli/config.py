@@ -12,6 +12,7 @@ import click
 from opencqrs_py.assembly.project import read_project
 from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
 from opencqrs_py.cli.output import clean, print_json, print_line, print_result
+from opencqrs_py.cli.signals import INTERRUPTED, signals
 from opencqrs_py.config import OriginKind
 from opencqrs_py.model.naming import canonical, listed, nearest
 
@@ -145,6 +146,7 @@ def schema_command() -> None:
     """Print the JSON Schema of application.yaml, for editors."""
     from opencqrs_py.config.schema import json_schema  # noqa: PLC0415 only here
 
+    signals.settle(INTERRUPTED)
     print_json(json_schema())
 
 

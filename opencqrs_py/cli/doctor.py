@@ -48,9 +48,9 @@ def doctor_command(options: ProjectOptions, *, as_json: bool) -> int:
 
 def _findings(options: ProjectOptions) -> Iterator[CheckResult]:
     yield CheckResult("Python", fine=True, found=f"{platform.python_version()} ({sys.executable})")
+    yield from _checked("settings", lambda: _settings(options))
     yield from _checked("Java", _java)
     yield from _checked("Spark workers", _spark_workers)
-    yield from _checked("settings", lambda: _settings(options))
     yield from _checked("event store", lambda: _event_store(options))
     yield from _checked("read models' database", lambda: _database(options))
     yield from _checked("handlers", lambda: _handlers(options))

@@ -10,6 +10,7 @@ import click
 import orjson
 
 from opencqrs_py.cli.output import clean, print_result
+from opencqrs_py.cli.signals import INTERRUPTED, signals
 from opencqrs_py.config.files import FORMATS
 from opencqrs_py.config.schema import json_schema
 
@@ -25,6 +26,7 @@ def init_command(folder: str) -> None:
     It has settings (with a schema for editors), two handlers and a few events. Nothing that is there already is
     overwritten.
     """
+    signals.settle(INTERRUPTED)
     if not folder:  # as of a variable that is not set; as a path it would be the current folder
         raise click.UsageError("the name of DIR is empty: name a folder; . is the current one")
     try:

@@ -121,11 +121,12 @@ def _interrupted(
     result = replace(
         result, parked=sum(count for one in statuses for each in one.partitions for _, count in each.parked)
     )
-    signals.said = True  # from here on: the line below is the only one, also if the time runs out meanwhile
     if as_json:
         print_json(_as_json(statuses, result, interrupted=True))
+        sys.stdout.flush()
     if not statuses or not as_json:
         print_line(said, "default")
+    signals.said = True  # this line is the only one, also if the time runs out while the table is printed
     if statuses and not as_json:
         _show(statuses, {})  # what was cut off is not counted
     if not as_json:

@@ -172,7 +172,7 @@ class Signals:
 
 
 def _cut_off(held: Sequence[str]) -> str:
-    """Return what to say at an end that did not wait for partitions. What each has in hand is not known here."""
+    """Return the message for a run that ended before its partitions had stopped; what each has in hand is not known."""
     if not held:
         return "interrupted"
     first, *others = sorted(held)

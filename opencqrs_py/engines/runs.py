@@ -170,7 +170,7 @@ def end_claims(engine: object) -> None:
 def begin_stops(engines: Sequence[Engine]) -> list[Engine]:
     """Ask all engines to stop; return them in the order in which to wait for them.
 
-    Those that cannot be asked beforehand come first: the others use the same time.
+    Engines without ``begin_stop`` come first, so the others stop meanwhile.
     """
     for engine in engines:
         if isinstance(engine, BeginsStop):

@@ -18,9 +18,9 @@ def test_doctor_finds_a_sound_machine_sound(project):
         f"ok   {subject}"
         for subject in (
             "Python",
+            "settings",
             "Java",
             "Spark workers",
-            "settings",
             "event store",
             "read models' database",
             "handlers",

@@ -555,7 +555,8 @@ def _hush(session: SparkSession) -> None:
 
 def _is_news(record: logging.LogRecord) -> bool:
     """Return whether a record is not py4j's, with a trace, that the JVM is gone: also while Spark starts."""
-    return record.msg != "Exception while sending command."
+    message = record.msg  # may be anything, such as a data frame, whose comparison has no truth value
+    return not isinstance(message, str) or message != "Exception while sending command."
 
 
 def _taken(queue: SimpleQueue[SparkSession | BaseException]) -> SparkSession | BaseException | None:

@@ -13,6 +13,7 @@ from threading import Event as Signal
 from threading import current_thread, main_thread
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.sql import SparkSession
@@ -304,6 +305,7 @@ def test_py4j_shows_no_trace_of_a_jvm_that_ends_while_it_starts(monkeypatch, ver
         Sessions(SessionSettings(verbose=verbose))._start()
     record = logging.makeLogRecord({"msg": "Exception while sending command."})
     assert bool(root.filter(record)) is verbose
+    assert root.filter(logging.makeLogRecord({"msg": np.array([1, 2])}))  # as a handler may log it
 
 
 @pytest.mark.parametrize(
