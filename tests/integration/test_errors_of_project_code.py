@@ -25,6 +25,7 @@ SPARK = {
     "event-handling.standard.processing.engine": "spark",
 }
 RULES = {
+    "event-handling.standard.life-cycle.lease.duration": "10m",  # on a slow machine no partition is taken again
     "event-handling.standard.retry.policy": "none",
     "event-handling.standard.life-cycle.partitions": 1,
     "event-handling.groups.resolver.life-cycle.partitions": 2,
