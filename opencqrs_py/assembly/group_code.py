@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
+from types import FunctionType
 from typing import Any, get_origin, get_type_hints
 
 from opencqrs_py.assembly.blueprint import UserModules
@@ -65,11 +66,22 @@ def starts_fingerprint(group: str, starts: Sequence[object], reader: CodeReader)
 
 
 def resolver_fingerprint(event_types: EventTypes, reader: CodeReader) -> str:
-    """Return the fingerprint of the function from a type to its class; empty without one, or if it cannot be read."""
-    if event_types.resolver is None:
+    """Return the fingerprint of the function from a type to its class; empty without one, or if it cannot be read.
+
+    What an object, a bound method or a closure holds may be anything, and may change with each call.
+    """
+    resolver = event_types.resolver
+    if resolver is None:
+        return ""
+    if not isinstance(resolver, FunctionType) or resolver.__closure__:
+        text = (
+            "events.type-resolver-ref is not a plain function: whether its classes have changed since a "
+            "rebuild began is not known; if they have, end it by --abort"
+        )
+        _log.warning(text)
         return ""
     try:
-        return reader.fingerprint([event_types.resolver], values=True)
+        return reader.fingerprint([resolver], values=True)
     except Exception as error:  # as above
         _log.warning("the code of events.type-resolver-ref cannot be read (%s)", one_line(error))
         return ""

@@ -199,6 +199,23 @@ def test_classes_that_another_resolver_finds_begin_it_again(
 
 
 @NOT_IN_SQL
+@pytest.mark.parametrize("form", ['{"lent": Lent}.get', "partial(of_lent)", "Kept()"])
+def test_of_a_resolver_that_is_not_a_plain_function_it_is_said_that_its_changes_are_not_known(
+    mapped: World, make_module: Callable[[str], ModuleType], caplog: pytest.LogCaptureFixture, form: str
+) -> None:
+    kept = "\nclass Kept:\n    calls = 0\n    def __call__(self, name):\n        self.calls += 1\n        return Lent\n"
+    module = RESOLVED.replace("\nclass Parts", f"{kept}\nclass Parts").replace("Object(of_lent)", f"Object({form})")
+    mapped.module = make_module(f"from functools import partial\n{module}")
+    del mapped.settings["events.types.lent"]
+    mapped.settings["events.type-resolver-ref"] = "first"
+    mapped.run()
+    begin(mapped)
+    complete(mapped)
+    assert "events.type-resolver-ref is not a plain function" in caplog.text
+    assert "begins again" not in caplog.text
+
+
+@NOT_IN_SQL
 def test_a_resolver_that_stays_the_same_lets_it_continue(
     mapped: World, make_module: Callable[[str], ModuleType], caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
