@@ -108,7 +108,7 @@ def _interrupted(
 ) -> int:
     """Print where each partition continues, or why that is unknown.
 
-    Then what was skipped or has failed, and which handlers have not returned.
+    Then what was skipped or has failed, and which partitions had not stopped.
     """
     result = application.last_result or RunResult((), {}, stopped=True)
     statuses: list[GroupStatus] = []
@@ -132,7 +132,7 @@ def _interrupted(
     if not as_json:
         _tell_unhandled(result, typed)
     if cut_off:
-        print_line(f"a handler did not return; the next start repeats its event: {listed(cut_off)}", "yellow")
+        print_line(f"{listed(cut_off)} had not stopped; events that were not committed are handled again", "yellow")
     sys.stdout.flush()
     return INTERRUPTED
 

@@ -22,11 +22,11 @@ from opencqrs_py.model.progress import PartitionStatus, ProcessorState
         ((), "stopped; each partition continues from here:"),
         (
             ["books 0/2", "books 1/2"],
-            "a handler did not return; the next start repeats its event: books 0/2, books 1/2",
+            "books 0/2, books 1/2 had not stopped; events that were not committed are handled again",
         ),
     ],
 )
-def test_an_interrupted_run_says_whose_handlers_did_not_return(
+def test_an_interrupted_run_says_which_partitions_had_not_stopped(
     cut_off: Sequence[str], last: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(signals, "said", False)
