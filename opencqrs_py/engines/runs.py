@@ -148,7 +148,7 @@ class BeginsStop(Protocol):
     """An engine that can be asked to stop before it is waited for, so that several engines stop at the same time."""
 
     def begin_stop(self) -> None:
-        """Begin nothing further; ``stop``, which follows, waits for what is in hand. Takes less than half a second."""
+        """Begin nothing further; ``stop``, which follows, waits for what is in hand. Does not wait itself."""
         ...
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, ExitStack
+from math import inf
 from threading import Condition, Event, Thread
 from typing import Protocol
 
@@ -57,6 +58,7 @@ class HeadWatcher:
         self._refusal: BaseException | None = None
         self._changed = Condition()
         self._stopping = Event()
+        self._stop_by = inf
         self._is_watched = False
         self._watch: Watch | None = None
         self._opened = ExitStack()
@@ -86,12 +88,19 @@ class HeadWatcher:
         """Check once, on the caller's thread."""
         self._see(self._source.head())
 
-    def stop(self) -> None:
-        """Wake all waiting threads and stop watching, within 0.3 seconds."""
+    def begin_stop(self) -> None:
+        """Wake all waiting threads and begin to stop watching. Does not wait."""
+        if not self._stopping.is_set():
+            self._stop_by = time.monotonic() + _STOP_SECONDS
         self._stopping.set()
+        self.wake()
+
+    def stop(self, patience: float = inf) -> None:
+        """Wake all waiting threads and stop watching, within ``patience`` seconds, and 0.3 after the stop has begun."""
+        self.begin_stop()
+        left = min(patience, self._stop_by - time.monotonic())
         with self._changed:
-            self._wake_all()
-            if self._changed.wait_for(lambda: not self._is_watched, _STOP_SECONDS):
+            if self._changed.wait_for(lambda: not self._is_watched, max(0.0, left)):
                 self._close()
 
     def wake(self) -> None:
@@ -169,3 +178,12 @@ class HeadWatcher:
                 self._changed.notify_all()
             if self._on_change is not None:
                 self._on_change()
+
+
+def stop_all(watchers: Collection[HeadWatcher], patience: float) -> None:
+    """Stop watchers at the same time, within ``patience`` seconds in all."""
+    until = time.monotonic() + patience
+    for watcher in watchers:
+        watcher.begin_stop()
+    for watcher in watchers:
+        watcher.stop(until - time.monotonic())

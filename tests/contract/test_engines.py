@@ -28,7 +28,8 @@ class StopsAmidEvents(EngineContract):
         self, project: EngineProject, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         gate = project.gate("3")
-        monkeypatch.setattr(HeadWatcher, "stop", lambda _watcher: gate.opened.set())
+        begin_stop = HeadWatcher.begin_stop
+        monkeypatch.setattr(HeadWatcher, "begin_stop", lambda watcher: (gate.opened.set(), begin_stop(watcher)))
         project.append(*[FIRST] * 10)
         engine, _ = project.started(project.run(partitions=1, batch_size=2))
         assert gate.reached.wait(SECONDS)

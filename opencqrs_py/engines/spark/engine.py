@@ -41,7 +41,7 @@ from opencqrs_py.engines.spark.session import Sessions
 from opencqrs_py.engines.spark.slots import HeldSlots, shares
 from opencqrs_py.engines.spark.tasks import Task, TaskResult, TaskRunner
 from opencqrs_py.engines.spark.turns import TimedOut
-from opencqrs_py.engines.watching import HeadWatcher
+from opencqrs_py.engines.watching import HeadWatcher, stop_all
 from opencqrs_py.errors import EngineLostError
 from opencqrs_py.model.naming import counted
 from opencqrs_py.model.outcome import Failure, Origin, Outcome
@@ -189,7 +189,7 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop):
             self._stopping = True
             self._changed.notify_all()
         for watcher in self._watchers.values():
-            watcher.stop()
+            watcher.begin_stop()
         self._end_soon(None)
 
     @override
@@ -211,6 +211,7 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop):
             self._running.clear()
         for group in self._groups.values():
             self._let_go(group, [driver for driver in group.drivers if driver not in stuck])
+        stop_all(self._watchers.values(), until - time.monotonic())
         self._sessions.close(max(0.0, until - time.monotonic()))
 
     @override

@@ -17,7 +17,7 @@ from opencqrs_py.engines.call_watching import CallWatcher
 from opencqrs_py.engines.driver import PartitionDriver, logger
 from opencqrs_py.engines.following import Haste, follow
 from opencqrs_py.engines.runs import BeginsStop, EndsClaims, Engine, GroupRun, StoresSoon
-from opencqrs_py.engines.watching import HeadWatcher
+from opencqrs_py.engines.watching import HeadWatcher, stop_all
 from opencqrs_py.errors import EngineLostError
 from opencqrs_py.model.outcome import Failure, Origin, Outcome
 from opencqrs_py.model.partition import Partition
@@ -140,16 +140,18 @@ class ThreadEngine(Engine, StoresSoon, EndsClaims, BeginsStop):
         for follower in followers:
             follower.stopping.set()
         for watcher in self._watchers.values():
-            watcher.stop()
+            watcher.begin_stop()
         self._wake_waiting()
 
     @override
     def stop(self, patience: float) -> None:
         """Let every thread finish the chunk in hand, for at most ``patience`` seconds in all."""
+        until = time.monotonic() + patience
         self.begin_stop()
         with self._lock:
             followers = tuple(self._followers.values())
         self._end(followers, patience)
+        stop_all(self._watchers.values(), until - time.monotonic())
 
     @override
     def partitions(self) -> Sequence[SupervisedPartition]:

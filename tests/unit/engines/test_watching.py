@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Condition
 from threading import Event as Signal
+from types import SimpleNamespace
 
 import pytest
 
 from opencqrs_py.adapters.memory import InMemoryEventStore
 from opencqrs_py.engines import watching
-from opencqrs_py.engines.watching import HeadWatcher
+from opencqrs_py.engines.watching import HeadWatcher, stop_all
 
 SECONDS = 30  # longest wait for another thread
 
@@ -273,3 +274,49 @@ def test_a_store_that_hangs_does_not_hold_up_a_stop(source: Source) -> None:
     assert watcher._thread.is_alive()
     over.set()
     watcher._thread.join(SECONDS)
+
+
+def test_a_stop_can_begin_without_a_wait_for_a_store_that_hangs(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hanging, over = Signal(), Signal()
+
+    def hang(after: int, seconds: float) -> int:
+        hanging.set()
+        assert over.wait(SECONDS)
+        return 0
+
+    source.wait = hang  # type: ignore[method-assign]
+    monkeypatch.setattr(watching, "_STOP_SECONDS", 2 * SECONDS)
+    watcher = HeadWatcher(source, lambda: None)
+    watcher.start()
+    assert hanging.wait(SECONDS)
+    watcher.begin_stop()
+    assert watcher._thread.is_alive()
+    over.set()
+    watcher._thread.join(SECONDS)
+    assert source.closed == 1
+
+
+@pytest.mark.parametrize(("patience", "waited"), [(SECONDS, 0.3), (0.1, 0.1), (0.0, 0.0)])
+def test_stores_that_hang_are_waited_for_once_at_the_same_time_and_within_the_patience(
+    patience: float, waited: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    now = [0.0]
+
+    class Changed(Condition):
+        def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
+            waits.append(timeout or 0.0)
+            now[0] += waits[-1]
+            return predicate()
+
+    monkeypatch.setattr(watching, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    hanging = [HeadWatcher(Source()), HeadWatcher(Source())]
+    for watcher in hanging:
+        watcher._changed, watcher._is_watched = Changed(), True
+    stop_all(hanging, patience)
+    assert waits == [waited, 0.0]
+    now[0] = 1.0
+    stop_all(hanging, patience)
+    assert waits == [waited, 0.0, 0.0, 0.0]
