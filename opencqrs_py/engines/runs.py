@@ -148,7 +148,11 @@ class BeginsStop(Protocol):
     """An engine that can be asked to stop before it is waited for, so that several engines stop at the same time."""
 
     def begin_stop(self) -> None:
-        """Begin nothing further; ``stop``, which follows, waits for what is in hand. Does not wait itself."""
+        """Begin nothing further; ``stop``, which follows, waits for what is in hand. Does not wait itself.
+
+        Tasks on the executors of a cluster cannot be asked: they continue until their time is over, or ``stop`` cancels
+        them.
+        """
         ...
 
 

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from support.spark import Context, Sessions
 
+from opencqrs_py.engines.spark import turns
 from opencqrs_py.engines.spark.engine import SparkEngine
+from opencqrs_py.engines.spark.tasks import Permit
 from opencqrs_py.engines.thread import ThreadEngine
 from opencqrs_py.engines.watching import HeadWatcher
 from opencqrs_py.model import ProcessorState
 from opencqrs_py.testing.contracts import EngineContract
-from opencqrs_py.testing.contracts.engine_project import FIRST, SECONDS, EngineProject, MakeEngine
+from opencqrs_py.testing.contracts.engine_project import FIRST, SECOND, SECONDS, EngineProject, MakeEngine
 
 
 class StopsAmidEvents(EngineContract):
-    """How much an engine still handles that is stopped.
-
-    Attributes:
-        done: Of ten events in chunks of two, in the second of which it is stopped.
-    """
-
-    done: int
+    """How much an engine still handles that is stopped."""
 
     def test_a_stop_waits_for_the_chunk_in_hand_and_the_next_start_continues_after_it(
         self, project: EngineProject, monkeypatch: pytest.MonkeyPatch
@@ -36,8 +34,8 @@ class StopsAmidEvents(EngineContract):
         with ThreadPoolExecutor(1) as threads:
             threads.submit(engine.stop, SECONDS).result(SECONDS)
         monkeypatch.undo()
-        assert project.rows() == list(range(self.done))
-        assert [(each.position, each.state) for each in project.statuses()] == [(self.done, ProcessorState.STOPPED)]
+        assert project.rows() == [0, 1, 2, 3]
+        assert [(each.position, each.state) for each in project.statuses()] == [(4, ProcessorState.STOPPED)]
         engine.stop(SECONDS)
 
         again, watching = project.started(project.run(partitions=1, batch_size=2))
@@ -46,25 +44,39 @@ class StopsAmidEvents(EngineContract):
 
 
 class TestThreadEngine(StopsAmidEvents):
-    done = 4
-
     @pytest.fixture
     def make_engine(self) -> MakeEngine:
         return ThreadEngine
 
 
 class TestSparkEngine(StopsAmidEvents):
-    done = 10  # a round finishes what it has begun, within two seconds
-
     @pytest.fixture
     def context(self) -> Context:
         return Context()
 
     @pytest.fixture
-    def make_engine(self, context: Context) -> MakeEngine:
+    def make_engine(self, context: Context, tmp_path: Path) -> MakeEngine:
         sessions = Sessions(context)
+        sessions.permit = lambda: Permit.in_folder(str(tmp_path))  # type: ignore[method-assign]
         return lambda runs, owner, observer, clock: SparkEngine(runs, owner, sessions, observer, clock)
 
     @pytest.fixture(autouse=True)
     def _kills(self, project: EngineProject, context: Context) -> None:
         context.on_cancel = project.kill
+
+    def test_a_task_of_several_partitions_begins_no_further_one_when_the_engine_is_asked_to_stop(
+        self, project: EngineProject, context: Context, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(turns, "SLOW_SECONDS", SECONDS)
+        project.append(*[FIRST, SECOND] * 10)
+        gates = [project.gate("0"), project.gate("1")]
+        engine, watching = project.started(replace(project.run(batch_size=1), most_at_once=1))
+        watching.wait_for(lambda: any(gate.reached.is_set() for gate in gates))
+        (first,) = (number for number, gate in enumerate(gates) if gate.reached.is_set())
+        assert isinstance(engine, SparkEngine)
+        engine.begin_stop()
+        for gate in gates:
+            gate.opened.set()
+        engine.stop(SECONDS)
+        assert project.rows() == [first]
+        assert len(context.tags) == 1

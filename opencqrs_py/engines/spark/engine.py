@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil, inf, log2
 from threading import Condition, Thread
+from typing import TypeVar
 
 from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
@@ -39,7 +40,7 @@ from opencqrs_py.engines.spark.jobs import (
 from opencqrs_py.engines.spark.masters import is_local
 from opencqrs_py.engines.spark.session import Sessions
 from opencqrs_py.engines.spark.slots import HeldSlots, shares
-from opencqrs_py.engines.spark.tasks import Task, TaskResult, TaskRunner
+from opencqrs_py.engines.spark.tasks import Permit, Task, TaskResult, TaskRunner
 from opencqrs_py.engines.spark.turns import TimedOut
 from opencqrs_py.engines.watching import HeadWatcher, stop_all
 from opencqrs_py.errors import EngineLostError
@@ -57,6 +58,8 @@ STILL_SECONDS = 60.0  # after which they are abandoned
 _LEAST_SECONDS = 0.001  # of a task, for its rate
 _LEAST_READ, _MOST_READ = 16, 10_000  # events that a task reads at once for each of its partitions; and at most
 _CANCEL_SECONDS = 0.5  # how long cancelled jobs may take to end; Spark kills their Python workers after 0.2
+
+_AnyPermit = TypeVar("_AnyPermit", Permit, DriverPermit)
 
 
 def _nothing() -> None:
@@ -188,9 +191,9 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop):
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
+        self._end_soon(None)
         for watcher in self._watchers.values():
             watcher.begin_stop()
-        self._end_soon(None)
 
     @override
     def stop(self, patience: float) -> None:
@@ -405,16 +408,17 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop):
             if self._spark is not None:
                 self._sessions.restore()
             if task.group.in_frames is not None and self._spark is not None:
-                task.permit = on_driver = DriverPermit()
+                on_driver = self._permit(task, DriverPermit())
                 work, context = Task(cursors, TASK_SECONDS), self._spark.sparkContext
                 task.job = self._here.start(run.processing, work, on_driver, partial(self._ended, task), context)
             elif self._jobs is None or recipe is None:
-                task.permit = here = DriverPermit()
+                here = self._permit(task, DriverPermit())
                 ended = partial(self._ended, task, here=True)
                 task.job = self._here.start(run.processing, Task(cursors, DRIVER_SECONDS), here, ended)
             else:
-                task.permit = permit = self._sessions.permit()
+                permit = self._sessions.permit()
                 permit.give()
+                self._permit(task, permit)
                 most, upto = read_at_once(task.group.rate, len(cursors)), _limit_of(run)
                 work = Task(cursors, TASK_SECONDS, most, upto)
                 if task.group.participates:
@@ -423,6 +427,13 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop):
                 task.job = self._jobs.start(run.group, runner, work, partial(self._ended, task))
         except Exception as error:
             self._ended(task, error)
+
+    def _permit(self, task: RunningTask, permit: _AnyPermit) -> _AnyPermit:
+        """Give a task its permit, and withdraw it at once if a stop or a release found the task without one."""
+        task.permit = permit
+        if self._stopping or not task.group.leaving.isdisjoint(task.drivers):
+            permit.withdraw()
+        return permit
 
     def _ended(self, task: RunningTask, result: TaskResult | Exception, *, here: bool = False) -> None:
         """Process the result of a task. Called on the thread of its job."""

@@ -139,10 +139,10 @@ class PartitionsInTurn:
         self._slow: dict[Partition, _Turn] = {}
 
     def run(self, until: float, permitted: Permitted) -> None:
-        """Have each partition step at least once, and all of them until a time while they have something to do.
+        """Have each partition take a turn, and all of them until a time while they have something to do.
 
-        Without a permission no further step is begun. While a turn is slow the others continue after that time: the
-        task cannot end. Progress that is not stored yet is stored in the end.
+        Without a permission no further step is begun, not even the first of a partition. While a turn is slow the
+        others continue after that time: the task cannot end. Progress that is not stored yet is stored in the end.
 
         Raises:
             TaskTimedOutError: If a call of a handler has not returned in time. This worker must do no further step.
@@ -162,9 +162,14 @@ class PartitionsInTurn:
             self.outcomes[partition] = replace(flushed, idle=False)
 
     def _step_each(self, permitted: Permitted) -> None:
-        """Give each a turn, up to the position of the first, and that one a step, so that all read the same pages."""
+        """Give each a turn, up to the position of the first, and that one a step, so that all read the same pages.
+
+        The permission may end during any of the turns.
+        """
         alone = len(self._processors) == 1
         for partition in tuple(self._open):
+            if not permitted():
+                return
             upto = None if alone else max(self.outcomes[one].cursor.position for one in self._open)
             turn = self._turns.begin(self._processors[partition], self.outcomes[partition], permitted, upto)
             self._open.remove(partition)

@@ -21,6 +21,8 @@ from opencqrs_py.assembly.injection import ContainerInjector
 from opencqrs_py.control.layouts import carried_over
 from opencqrs_py.control.records import TaskLoad
 from opencqrs_py.engines.runs import GroupRun
+from opencqrs_py.engines.spark import engine as spark_engine
+from opencqrs_py.engines.spark.driver_jobs import DriverPermit
 from opencqrs_py.engines.spark.engine import NOTICED_SECONDS, STILL_SECONDS, Meanwhile, SparkEngine, read_at_once
 from opencqrs_py.engines.spark.slots import HELD_SECONDS
 from opencqrs_py.engines.spark.tasks import Permit
@@ -527,7 +529,7 @@ def test_a_jvm_that_has_gone_or_a_session_that_was_stopped_ends_the_engine(engin
 
 
 @pytest.mark.parametrize("end", ["stop", "release"])
-def test_tasks_are_asked_to_end_after_the_chunk_in_hand(engine, tmp_path, monkeypatch, end):
+def test_tasks_that_are_asked_to_end_before_their_first_chunk_handle_nothing(engine, tmp_path, monkeypatch, end):
     permits, begun, go = [], [Signal(), Signal()], Signal()
 
     def permit() -> Permit:
@@ -555,7 +557,25 @@ def test_tasks_are_asked_to_end_after_the_chunk_in_hand(engine, tmp_path, monkey
     else:
         engine.engine.release("g", layout(PARTITIONS), patience=SECONDS)
     assert engine.context.cancelled == []
-    assert 0 < len(engine.handled) < EVENTS
+    assert engine.handled == []
+
+
+@pytest.mark.parametrize("where", ["on Spark", "on the driver"])
+def test_a_task_that_is_chosen_but_not_started_when_the_engine_is_asked_to_stop_begins_nothing(
+    engine, where, tmp_path, monkeypatch
+):
+    def asked(permit):
+        engine.engine.begin_stop()
+        return permit
+
+    engine.make(handles_while_starting=where == "on the driver")
+    engine.sessions.permit = lambda: asked(Permit.in_folder(str(tmp_path)))
+    monkeypatch.setattr(spark_engine, "DriverPermit", lambda: asked(DriverPermit()))
+    engine.start()
+    engine.engine._thread.join(SECONDS)
+    engine.engine.stop(patience=SECONDS)
+    assert engine.handled == []
+    assert engine.context.cancelled == []
 
 
 @pytest.mark.parametrize(

@@ -73,14 +73,35 @@ def test_each_partition_comes_to_the_head_and_what_it_handled_adds_up(processors
     assert [one.flushed for one in processors] == [0, 0, 0]
 
 
-def test_without_time_or_permission_each_takes_a_turn_and_stores_its_progress(processors, monkeypatch):
+def test_without_time_each_takes_a_turn_and_stores_its_progress(processors, monkeypatch):
     monkeypatch.setattr(turns, "TURN_SECONDS", 0)
-    for until, permission in [(0.0, True), (float("inf"), False)]:
-        partitions = in_turn(processors)
-        partitions.run(until, lambda permission=permission: permission)
-        assert positions(partitions) == [1, 1, 1]
-        assert not any(outcome.idle for outcome in partitions.outcomes.values())
-    assert [one.flushed for one in processors] == [2, 2, 2]
+    partitions = in_turn(processors)
+    partitions.run(0.0, lambda: True)
+    assert positions(partitions) == [1, 1, 1]
+    assert not any(outcome.idle for outcome in partitions.outcomes.values())
+    assert [one.flushed for one in processors] == [1, 1, 1]
+
+
+def test_without_permission_none_takes_a_turn(processors):
+    partitions = in_turn(processors)
+    partitions.run(float("inf"), lambda: False)
+    assert [one.steps for one in processors] == [[], [], []]
+    assert not any(outcome.idle for outcome in partitions.outcomes.values())
+
+
+@pytest.mark.parametrize(("position", "reached"), [(1, [1, 0, 0]), (3, [3, 2, 2])])
+def test_once_the_permission_ends_no_partition_takes_a_turn_and_each_stores_its_progress(
+    position, reached, processors, monkeypatch
+):
+    monkeypatch.setattr(turns, "TURN_SECONDS", 0)
+    monkeypatch.setattr(turns, "SLOW_SECONDS", SECONDS)
+    withdrawn = Signal()
+    processors[0].before[position] = withdrawn.set
+    partitions = in_turn(processors)
+    partitions.run(float("inf"), lambda: not withdrawn.is_set())
+    assert positions(partitions) == reached
+    assert not any(outcome.idle for outcome in partitions.outcomes.values())
+    assert [one.flushed for one in processors] == [1, 1, 1]
 
 
 def test_a_failure_ends_the_turns_of_its_partition_only(processors):
@@ -122,13 +143,15 @@ def test_without_permission_the_others_do_not_continue_beside_a_slow_turn(proces
 
     def permitted() -> bool:
         asked["times"] += 1
+        if asked["times"] == 1:  # for the turn that is slow
+            return True
         if asked["times"] > 10:
             go.set()
         return False
 
     partitions = in_turn(processors)
     partitions.run(float("inf"), permitted)
-    assert positions(partitions) == [1, 1, 1]
+    assert positions(partitions) == [1, 0, 0]
 
 
 def test_a_partition_that_is_alone_needs_no_thread(processors):
