@@ -200,7 +200,7 @@ def test_a_signal_that_another_thread_gets_wakes_the_main_thread(sent):
 
 
 def test_patience_with_partitions_in_hand_ends_with_one_line_that_names_them():
-    waits = dedent(HANGING).replace("KeyboardInterrupt:", "KeyboardInterrupt:\n    print('interrupted')")
+    waits = dedent(HANGING).replace("KeyboardInterrupt:", "KeyboardInterrupt:\n    print('interrupted', flush=True)")
     assert ended(waits, signal.SIGTERM) == Ended(130, "interrupted\n", f"{CUT_OFF}\n")
 
 
