@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -304,43 +305,36 @@ class Application:
         verbose: bool,
         jobs: bool,
     ) -> None:
-        """Make the parts of a start, and log which databases that has made, also if it fails."""
+        """Make what runs, and what answers over HTTP. Nothing is started yet."""
+        with self._reporting(observer) as reporting:
+            serving = self._life.serving = self._made_serving()
+            watching = reporting if serving is None else Observers([serving.counting, reporting])
+            launch = self._launch(verbose=verbose)
+            launch.check(chosen, [each.error for each in self._job_decisions() if each.error] if jobs else [])
+            if chosen:
+                self._require_event_store()
+            counting = None if serving is None else serving.runs
+            parts = self._job_assembly(verbose=verbose).parts(observer=counting) if jobs else None
+            if jobs or self.blueprint.job_triggers:
+                self.container.job_store().prepare()  # not within a transaction in which an event starts a job
+            processors = launch.processors(chosen, others, watching, parts, self.layouts.started)
+            self._life.processors = processors
+            if processors.jobs is not None:
+                self.container.job_bell().ring = processors.jobs.wake
+            self._complete_rebuilds(chosen)
+            self._mention_others(chosen)
+
+    @contextmanager
+    def _reporting(self, observer: Observer) -> Iterator[Observer]:
+        """Log which databases a start has made, also if it fails; yield the observer that does so at each claim."""
         if not self._reports_new_databases:
-            self._make(chosen, others, observer, verbose=verbose, jobs=jobs)
+            yield observer
             return
         made = NewDatabases(self.missing_files(), self.take_new_tables)
         try:
-            self._make(chosen, others, Observers([made, observer]), verbose=verbose, jobs=jobs)
+            yield Observers([made, observer])
         finally:
             made.report()
-
-    def _make(
-        self,
-        chosen: Sequence[EffectiveGroup],
-        others: Sequence[EffectiveGroup],
-        observer: Observer,
-        *,
-        verbose: bool,
-        jobs: bool,
-    ) -> None:
-        """Make what runs, and what answers over HTTP. Nothing is started yet."""
-        serving = self._life.serving = self._made_serving()
-        if serving is not None:
-            observer = Observers([serving.counting, observer])
-        launch = self._launch(verbose=verbose)
-        launch.check(chosen, [each.error for each in self._job_decisions() if each.error] if jobs else [])
-        if chosen:
-            self._require_event_store()
-        counting = None if serving is None else serving.runs
-        parts = self._job_assembly(verbose=verbose).parts(observer=counting) if jobs else None
-        if jobs or self.blueprint.job_triggers:
-            self.container.job_store().prepare()  # not within a transaction in which an event starts a job
-        processors = launch.processors(chosen, others, observer, parts, self.layouts.started)
-        self._life.processors = processors
-        if processors.jobs is not None:
-            self.container.job_bell().ring = processors.jobs.wake
-        self._complete_rebuilds(chosen)
-        self._mention_others(chosen)
 
     def _launch(self, *, verbose: bool) -> Launch:
         from opencqrs_py.assembly.launch import Launch  # noqa: PLC0415 loads SQLAlchemy
