@@ -200,6 +200,8 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop):
         """Let the chunks in hand finish, for at most ``patience`` seconds in all; then cancel the jobs.
 
         What is left of that time is waited for the session's end, which otherwise continues in the background.
+        Beside a handler on the driver that does not return, no partition is released: that could wait for the handler's
+        transaction, which holds the only write lock of an SQLite file. The leases end with those of the node.
         """
         until = time.monotonic() + patience
         self.begin_stop()
@@ -209,11 +211,11 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop):
         gone = time.monotonic() + _CANCEL_SECONDS
         for job in cancelled:
             job.wait(gone - time.monotonic())
-        stuck = {driver for task in tasks if _is_stuck_here(task) for driver in task.drivers}
         with self._changed:
             self._running.clear()
-        for group in self._groups.values():
-            self._let_go(group, [driver for driver in group.drivers if driver not in stuck])
+        if not any(map(_is_stuck_here, tasks)):
+            for group in self._groups.values():
+                self._let_go(group, tuple(group.drivers))
         stop_all(self._watchers.values(), until - time.monotonic())
         self._sessions.close(max(0.0, until - time.monotonic()))
 

@@ -484,11 +484,17 @@ class TestWhileSparkIsStarting:
         assert engine.seen.notices.empty()
         assert len(engine.handled) == len(set(engine.handled))
 
-    def test_a_stop_waits_for_no_handler_that_the_driver_has_called_and_that_does_not_return(self, engine):
+    @pytest.mark.parametrize("others", ["are under way", "have not begun"])
+    def test_a_stop_waits_for_no_handler_that_the_driver_has_called_and_that_does_not_return(
+        self, engine, monkeypatch, others
+    ):
         """Its transaction holds the write lock of the file, and the row of the progress: to release would wait."""
         called, free = Signal(), Signal()
         engine.before_return = lambda: (called.set(), free.wait(SECONDS))
         engine.make(handles_while_starting=True)
+        if others == "have not begun":  # the thread that starts tasks stands still after the first one
+            start = engine.engine._start
+            monkeypatch.setattr(engine.engine, "_start", lambda task: (start(task), free.wait(SECONDS)))
         engine.start()
         assert called.wait(SECONDS)
         released: list[object] = []
