@@ -117,12 +117,13 @@ class _HadoopSettings:
 
     def __init__(self, launch: Launch) -> None:
         self._launch = launch
-        self._final = set[str]()
         self._files = {f"{_RESOURCE_MANAGER}.hostname": "0.0.0.0"}  # noqa: S104 Hadoop's default, to connect to
+        fixed = set[str]()
         for name in _HADOOP_FILES:
-            if found := self._found(name):
-                self._files |= {key: value for key, value in _properties(found).items() if key not in self._final}
-                self._final |= _final_in(found)
+            if file := self._found(name):
+                found, final = _properties(file)
+                self._files |= {key: value for key, value in found.items() if key not in fixed}
+                fixed |= final
 
     def lead_elsewhere(self) -> bool:
         """Return whether something but the address decides which ResourceManager is asked, and how."""
@@ -187,28 +188,27 @@ class _HadoopSettings:
         return next((file for file in _candidates(self._launch, name) if file.is_file()), None)
 
 
-def _properties(file: Path) -> dict[str, str]:
-    """Return the properties of a file of Hadoop's settings; raise ``LookupError`` if it includes other files."""
-    found = {}
-    for each in _elements(file):
-        name = each.get("name") or each.findtext("name")
-        value = each.get("value") or each.findtext("value")
-        if name and value is not None:
-            found[name.strip()] = value
-    return found
+def _properties(file: Path) -> tuple[dict[str, str], set[str]]:
+    """Return the properties of a file of Hadoop's settings, and which of them later files do not change.
 
-
-def _final_in(file: Path) -> set[str]:
-    """Return the properties that later files do not change."""
-    final = (each for each in _elements(file) if (each.get("final") or each.findtext("final") or "").strip() == "true")
-    return {(each.get("name") or each.findtext("name") or "").strip() for each in final}
-
-
-def _elements(file: Path) -> Iterator[ET.Element]:
+    Raises:
+        LookupError: If it includes other files.
+    """
     root = ET.fromstring(file.read_bytes())  # noqa: S314 the user's own file
     if any("XInclude" in str(element.tag) for element in root.iter()):
         raise LookupError(file)
-    return root.iter("property")
+    found, final = dict[str, str](), set[str]()
+    for each in root.iter("property"):
+        name, value = (_part(each, "name") or "").strip(), _part(each, "value")
+        if name and value is not None:
+            found[name] = value
+            if (_part(each, "final") or "").strip() == "true":
+                final.add(name)
+    return found, final
+
+
+def _part(element: ET.Element, name: str) -> str | None:
+    return element.get(name) or element.findtext(name)
 
 
 def _text(file: str) -> str:
