@@ -205,7 +205,7 @@ def test_patience_with_partitions_in_hand_ends_with_one_line_that_names_them():
 
 
 def test_the_limit_is_below_two_seconds():
-    assert limited.END_SECONDS == 1.8
+    assert limited.END_SECONDS < 2
 
 
 @pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])

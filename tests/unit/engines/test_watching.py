@@ -258,7 +258,8 @@ def test_a_watcher_that_was_stopped_has_closed_its_watch(source: Source, changes
     watcher.stop()
 
 
-def test_a_store_that_hangs_does_not_hold_up_a_stop(source: Source) -> None:
+def hung(source: Source) -> tuple[Signal, Signal]:
+    """Have a watch of a source not return; return the signals that it has begun, and that it may end."""
     hanging, over = Signal(), Signal()
 
     def hang(after: int, seconds: float) -> int:
@@ -267,6 +268,11 @@ def test_a_store_that_hangs_does_not_hold_up_a_stop(source: Source) -> None:
         return 0
 
     source.wait = hang  # type: ignore[method-assign]
+    return hanging, over
+
+
+def test_a_store_that_hangs_does_not_hold_up_a_stop(source: Source) -> None:
+    hanging, over = hung(source)
     watcher = HeadWatcher(source, lambda: None)
     watcher.start()
     assert hanging.wait(SECONDS)
@@ -279,14 +285,7 @@ def test_a_store_that_hangs_does_not_hold_up_a_stop(source: Source) -> None:
 def test_a_stop_can_begin_without_a_wait_for_a_store_that_hangs(
     source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hanging, over = Signal(), Signal()
-
-    def hang(after: int, seconds: float) -> int:
-        hanging.set()
-        assert over.wait(SECONDS)
-        return 0
-
-    source.wait = hang  # type: ignore[method-assign]
+    hanging, over = hung(source)
     monkeypatch.setattr(watching, "_STOP_SECONDS", 2 * SECONDS)
     watcher = HeadWatcher(source, lambda: None)
     watcher.start()
