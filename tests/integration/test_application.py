@@ -579,7 +579,11 @@ def test_a_run_that_another_thread_has_stopped_says_so_with_what_it_has_done(mak
     with ThreadPoolExecutor() as threads:
         run = threads.submit(application.run, until_caught_up=True)
         assert module.entered.wait(60)
+        processors = application._life.processors
+        assert processors is not None
         stopping = threads.submit(application.stop)
+        while not processors.stopping:  # else all may be handled before it begins
+            module.left.wait(0.01)
         module.left.set()
         stopping.result(60)
         result = run.result(60)
