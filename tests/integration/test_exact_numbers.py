@@ -29,7 +29,7 @@ def with_serial(data: dict, metadata: Metadata) -> Upcast:
 
 @on_start("sales")
 def table(connection: Connection) -> None:
-    connection.execute(text("CREATE TABLE sales (price TEXT, serial TEXT, upcast TEXT)"))
+    connection.execute(text("CREATE TABLE IF NOT EXISTS sales (price TEXT, serial TEXT, upcast TEXT)"))
 
 @event_handling("sales")
 def sell(event: Sold, metadata: Metadata, connection: Connection) -> None:

@@ -35,10 +35,12 @@ class Seen:
 
 @on_start("group")
 def tables(connection: Connection) -> None:
-    connection.execute(text("CREATE TABLE log (number integer, note text)"))
-    connection.execute(text("CREATE TABLE keys (key integer PRIMARY KEY, n integer NOT NULL CHECK (n < 1000))"))
+    connection.execute(text("CREATE TABLE IF NOT EXISTS log (number integer, note text)"))
     connection.execute(text(
-        "CREATE TABLE late (key integer UNIQUE DEFERRABLE INITIALLY DEFERRED)"
+        "CREATE TABLE IF NOT EXISTS keys (key integer PRIMARY KEY, n integer NOT NULL CHECK (n < 1000))"
+    ))
+    connection.execute(text(
+        "CREATE TABLE IF NOT EXISTS late (key integer UNIQUE DEFERRABLE INITIALLY DEFERRED)"
     ))
 
 @event_handling("group")
