@@ -528,8 +528,10 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop):
             return
         with self._changed:
             started = [task for task in self._running if task.job is not None]
-        waiting = [task for task in started if self._is_on_spark(task)]
-        still = self._stillness.seconds([task.since for task in waiting])
+        for task in started:
+            task.waits_since = self._waits_since(task)
+        waiting = {task: since for task in started if (since := task.waits_since) is not None}
+        still = self._stillness.seconds([*waiting.values()])
         self._report_held_slots([] if still else started)
         if still < NOTICED_SECONDS:
             self._noticed = False
@@ -556,11 +558,16 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop):
             counts = {name: len(group.ready(busy)) for name, group in self._groups.items() if self._can_run(group)}
         return {name: count for name, count in counts.items() if count}
 
-    def _is_on_spark(self, task: RunningTask) -> bool:
-        """Return whether a task may wait for Spark: on the driver, a handler of data frames does during its jobs."""
+    def _waits_since(self, task: RunningTask) -> float | None:
+        """Return since when a task may wait for Spark, ``None`` if it does not.
+
+        On the driver a handler of data frames does during its jobs: what it has done before them does not count.
+        """
         if task.group.in_frames is None or self._spark is None:
-            return not isinstance(task.permit, DriverPermit)
-        return bool(self._spark.sparkContext.statusTracker().getActiveJobsIds())
+            return None if isinstance(task.permit, DriverPermit) else task.since
+        if not self._spark.sparkContext.statusTracker().getActiveJobsIds():
+            return None
+        return self._clock.monotonic() if task.waits_since is None else task.waits_since
 
     def _reason(self) -> str:
         """Return why nothing may be running, as far as Spark knows; nothing for a local master, which is only slow."""

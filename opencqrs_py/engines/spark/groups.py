@@ -149,10 +149,20 @@ def _is_stale(driver: PartitionDriver, parked: ParkedSequences | None, now: date
 
 @dataclass(eq=False, slots=True)
 class RunningTask:
-    """A task under way: its partitions, when it was started, what lets it begin another step, and its job."""
+    """A task under way.
+
+    Attributes:
+        group: Its group.
+        drivers: Its partitions.
+        since: When it was started.
+        permit: What lets it begin another step.
+        job: Its job.
+        waits_since: Since when it may wait for Spark, as the last look has found; ``None``: it does not.
+    """
 
     group: RunnableGroup
     drivers: tuple[PartitionDriver, ...]
     since: float
     permit: Permit | DriverPermit | None = None
     job: SparkJob[TaskResult] | None = None
+    waits_since: float | None = None

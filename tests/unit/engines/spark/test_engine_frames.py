@@ -118,6 +118,12 @@ class Engine:
         self.engine.assign("g", layout(1))
         self.engine.start()
 
+    def looks(self) -> None:
+        """Wait until the coordinator has looked at its tasks from now on."""
+        for _ in range(2):  # the second look begins after the first one has ended
+            self.context.looked.clear()
+            assert self.context.looked.wait(SECONDS)
+
     def open(self) -> None:
         self.sessions.finish(SimpleNamespace(sparkContext=self.context))
 
@@ -215,6 +221,34 @@ def test_a_handler_that_does_something_else_for_long_is_left_alone(engine: Engin
     assert engine.context.cancelled == []
 
 
+def test_a_job_after_something_else_that_took_long_has_its_own_time_to_start(engine: Engine) -> None:
+    begun, go, submitted, done = Signal(), Signal(), Signal(), Signal()
+
+    def take_long() -> None:
+        engine.during = lambda: None
+        begun.set()
+        assert go.wait(SECONDS)
+        engine.context.jobs.append(1)
+        submitted.set()
+        assert done.wait(SECONDS)
+        engine.context.jobs.clear()
+
+    engine.during = take_long
+    engine.start()
+    engine.open()
+    assert begun.wait(SECONDS)
+    engine.looks()
+    engine.clock.advance(2 * STILL_SECONDS)
+    go.set()
+    assert submitted.wait(SECONDS)
+    engine.looks()  # no task of the job runs yet
+    engine.clock.advance(STILL_SECONDS / 2)
+    engine.looks()
+    assert engine.context.cancelled == engine.seen.failures == []
+    done.set()
+    engine.seen.wait_for(EVENTS)
+
+
 def test_a_job_that_nothing_starts_is_cancelled_and_uses_no_attempt(engine: Engine) -> None:
     begun, go = Signal(), Signal()
 
@@ -233,6 +267,7 @@ def test_a_job_that_nothing_starts_is_cancelled_and_uses_no_attempt(engine: Engi
     engine.start()
     engine.open()
     assert begun.wait(SECONDS)
+    engine.looks()
     engine.clock.advance(STILL_SECONDS + 1)
     assert "no task was running on Spark" in engine.seen.wait_for_failure()
     engine.clock.advance(5)
