@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -17,6 +16,7 @@ from opencqrs_py.config.groups import ScheduleSettings
 from opencqrs_py.errors import AssemblyError
 from opencqrs_py.model.choices import BatchOrder
 from opencqrs_py.model.handler import event_type_of
+from opencqrs_py.model.naming import in_one_line
 from opencqrs_py.processing.batches import OrderingKey, ScheduleRule
 from opencqrs_py.processing.definitions import place_of
 from opencqrs_py.processing.dispatch import Dispatcher
@@ -87,9 +87,12 @@ def event_types_for(rule: EventsRule, discovered: Discovered) -> EventTypes:
 
 
 def mapped_types_of(rule: EventsRule, dispatcher: Dispatcher) -> str:
-    """Return a fingerprint of the entries of ``events.types`` by which a group's handlers get events."""
+    """Return the entries of ``events.types`` by which a group's handlers get events, as YAML has them, in one line.
+
+    Classes are named without their module, so that one may be moved.
+    """
     taken = sorted(each for each in rule.types if dispatcher.takes(each[0], _imported(*each)))
-    return sha256(repr(taken).encode("utf-8", "backslashreplace")).hexdigest()
+    return in_one_line("{" + ", ".join(f"{name}: {path.partition(':')[2]}" for name, path in taken) + "}")
 
 
 def reading_for(rule: EventsRule, discovered: Discovered) -> Reading:

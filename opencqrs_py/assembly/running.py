@@ -99,6 +99,7 @@ def record_rule(settings: EffectiveGroup, group: GroupContainer, container: Appl
             ("fetch.subject", settings.fetch.subject),
             ("fetch.recursive", str(settings.fetch.recursive).lower()),
             ("events.format", group.events().format.value),
+            ("events.types", group.mapped_types()),
         ),
         can_rebuild=settings.processing.mode is not Mode.SCHEDULED
         and all(each.participant is None for each in handlers),

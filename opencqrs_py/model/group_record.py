@@ -74,9 +74,19 @@ class RecordedSelection:
         before = self.before if self.since == position else self.settings
         return RecordedSelection(settings) if settings == before else RecordedSelection(settings, position, before)
 
+    def completed(self, settings: SettingTexts) -> RecordedSelection:
+        """Return the selection with settings as they are now where an earlier version of this package has none."""
+        before = _completed(self.before, settings) if self.before else ()
+        return replace(self, settings=_completed(self.settings, settings), before=before)
+
     def up_to(self, position: int) -> RecordedSelection:
         """Return the selection of a group after a reset to a position, from which it reads again."""
         return self if self.since is None or self.since <= position else RecordedSelection(self.settings)
+
+
+def _completed(known: SettingTexts, settings: SettingTexts) -> SettingTexts:
+    texts = dict(known)
+    return tuple((key, texts.get(key, value)) for key, value in settings)
 
 
 @dataclass(frozen=True, slots=True)

@@ -196,8 +196,9 @@ class RecordRule:
             return record
         if known is None or position is None:
             return replace(record, selection=RecordedSelection(now))
-        changed = known.changed(now, position)
-        if changed.since is not None:
+        known = known.completed(now)
+        changed = known if known.settings == now else known.changed(now, position)
+        if changed.since == position:
             warnings[Warned.SELECTION] = selected_since(self.group, changed, can_rebuild=self.can_rebuild)
         return replace(record, selection=changed)
 
@@ -273,7 +274,8 @@ def went_on(group: str, since: int, until: int, *, can_rebuild: bool) -> str:
 def selected_since(group: str, selection: RecordedSelection, *, can_rebuild: bool) -> str:
     """Return the warning that settings which select a group's events have changed at a position."""
     before = dict(selection.before)
-    changed = [f"{key} was {before.get(key)} and is {now}" for key, now in selection.settings if before.get(key) != now]
+    pairs = [(key, before.get(key, now), now) for key, now in selection.settings]
+    changed = [f"{key} was {was} and is {now}" for key, was, now in pairs if was != now]
     said = f"group '{group}' selects other events since position {selection.since}: {', '.join(changed)}"
     rebuild = f"{_rebuild(group)} builds its read model again from all, " if can_rebuild else ""
     return f"{said}. Those up to there are not read again: {rebuild}{_reset(group)} handles all events again"

@@ -137,6 +137,35 @@ def test_a_corrected_subject_is_said_once_and_shown_for_good(library: Any, engin
     assert ("audit", "selection changed") not in {(each["group"], each["subject"]) for each in conditions}
 
 
+OF_A_CLASS = """
+
+class Lent(BaseModel):
+    id: str = ""
+
+
+@event_handling("classes")
+def see(event: Lent) -> None:
+    pass
+"""
+
+
+@pytest.mark.release(engine="spark")
+def test_a_type_that_is_mapped_too_late_is_said_once_and_shown_for_good(library: Any, engine: str) -> None:
+    handlers = (library.folder / "handlers.py").read_text()
+    library.write("handlers.py", f"from pydantic import BaseModel\n{handlers}{OF_A_CLASS}")
+    returned, lent = (f"events.types[library.book-{type_}.v1]=handlers:Lent" for type_ in ("returned", "lent"))
+    run(library, engine, returned)
+    said = run(library, engine, returned, lent)
+    assert said.startswith(
+        "group 'classes' selects other events since position 20: events.types was {library.book-returned.v1: Lent} and "
+        "is {library.book-lent.v1: Lent, library.book-returned.v1: Lent}. Those up to there are not read again"
+    )
+    assert run(library, engine, returned, lent) == ""
+    conditions = library.opencqrs("conditions", "--format", "json", "--set", returned, "--set", lent).json
+    shown = {each["group"]: each["reason"] for each in conditions if each["subject"] == "selection changed"}
+    assert shown == {"classes": said}
+
+
 def test_a_group_that_was_renamed_is_warned_of_when_it_begins(library: Any) -> None:
     run(library, THREAD)
     edit(library, '"audit"', '"audits"')

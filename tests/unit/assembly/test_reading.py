@@ -14,6 +14,7 @@ from opencqrs_py.assembly.reading import (
     EventsRule,
     event_types_for,
     events_rule,
+    mapped_types_of,
     reading_for,
     sequencing_of,
 )
@@ -101,6 +102,24 @@ def test_what_settings_say_travels_to_workers():
 
 
 # Event classes
+
+
+class TakesLent:
+    """A dispatcher whose handlers take one type."""
+
+    def takes(self, event_type, cls):
+        return event_type.startswith("lent") and issubclass(cls, object)
+
+
+def test_types_that_settings_map_are_recorded_without_modules_and_those_that_no_handler_takes(module):
+    def types(*names):
+        return tuple((name, f"{module.__name__}:Outer.Inner") for name in names)
+
+    taken = mapped_types_of(EventsRule(types=types("returned", "lent.v3", "lent\n.v2")), TakesLent())
+    assert taken == "{lent\\n.v2: Outer.Inner, lent.v3: Outer.Inner}"
+    assert (
+        mapped_types_of(EventsRule(types=types("returned")), TakesLent()) == mapped_types_of(PLAIN, TakesLent()) == "{}"
+    )
 
 
 def test_classes_are_marked_mapped_or_resolved(module, found):

@@ -328,6 +328,37 @@ def test_a_changed_selection_is_warned_of_once_with_the_position(before: object,
     assert rule(selection=now).kept(found(kept.record, 7, 11)).warnings == {}
 
 
+TYPED, MORE = ((*BOOKS, ("events.types", text)) for text in ("{}", "{lent: Lent}"))
+
+
+def test_a_type_that_is_mapped_to_a_class_only_now_is_warned_of() -> None:
+    kept = rule(selection=MORE).kept(found(selected(TYPED), 7, 9))
+    assert (
+        "since position 9: events.types was {} and is {lent: Lent}. Those up to there"
+        in kept.warnings[Warned.SELECTION]
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        (selected(BOOKS), selected(MORE)),
+        (selected(BOOKS, 4, MISSPELT), selected(MORE, 4, (*MISSPELT, MORE[-1]))),
+        (selected(BOOKS, 9, MISSPELT), selected(MORE, 9, (*MISSPELT, MORE[-1]))),
+    ],
+    ids=["never changed", "changed before", "changed here"],
+)
+def test_a_setting_that_an_earlier_version_did_not_record_has_not_changed(
+    before: GroupRecord, now: GroupRecord
+) -> None:
+    kept = rule(selection=MORE).kept(found(before, 7, 9))
+    assert kept.record == now
+    assert "events.types" not in kept.warnings.get(Warned.SELECTION, "")
+    taken_back = (*MISSPELT, MORE[-1])
+    again = rule(selection=taken_back).kept(found(before, 7, 9)).warnings.get(Warned.SELECTION, "")
+    assert "events.types" not in again
+
+
 @pytest.mark.parametrize(
     ("record", "position", "kept"),
     [
