@@ -274,8 +274,7 @@ def went_on(group: str, since: int, until: int, *, can_rebuild: bool) -> str:
 def selected_since(group: str, selection: RecordedSelection, *, can_rebuild: bool) -> str:
     """Return the warning that settings which select a group's events have changed at a position."""
     before = dict(selection.before)
-    pairs = [(key, before.get(key, now), now) for key, now in selection.settings]
-    changed = [f"{key} was {was} and is {now}" for key, was, now in pairs if was != now]
+    changed = [f"{key} was {before.get(key)} and is {now}" for key, now in selection.settings if before.get(key) != now]
     said = f"group '{group}' selects other events since position {selection.since}: {', '.join(changed)}"
     rebuild = f"{_rebuild(group)} builds its read model again from all, " if can_rebuild else ""
     return f"{said}. Those up to there are not read again: {rebuild}{_reset(group)} handles all events again"
