@@ -25,6 +25,7 @@ from support.sqlite import warn_of_unclosed_connections
 from support.zygote import Zygote, running_zygote
 
 from opencqrs_py.adapters.sql import Database
+from opencqrs_py.adapters.sql.dialect import Dialect
 from opencqrs_py.model.masking import forget
 
 FreshUrl = Callable[[str], str]
@@ -189,6 +190,14 @@ def interrupts_reach_programs() -> None:
     """Lets Ctrl-C end programs that tests start, even where the tests run in the background, which ignores it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def patient_servers() -> Iterator[None]:
+    """Lets a process of tests stand still in a short transaction for as long as a busy machine makes it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Dialect, "standing_seconds", 120.0)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -114,6 +114,7 @@ class Outcome:
         checkpoint: Whether it was a checkpoint of participants, in which nothing was handled.
         changed: Whether a person has changed the entries in hand, so that they are not done: what follows in their
             sequence must not overtake them.
+        untried: Whether no step was begun, as the run stops: a failure that is known still holds.
     """
 
     cursor: Cursor
@@ -128,6 +129,7 @@ class Outcome:
     uncounted: tuple[Uncounted, ...] = ()
     checkpoint: bool = False
     changed: bool = False
+    untried: bool = False
 
     @property
     def skipped(self) -> int:

@@ -231,7 +231,7 @@ class SupervisedPartition:
         """Process the outcome of a step and decide how to continue; return the notice for people, if any."""
         if outcome.cursor.stored > self.cursor.stored or outcome.freed:
             self._misses = 0
-        if outcome.checkpoint and outcome.failure is None:  # an event that backs off continues to
+        if (outcome.checkpoint or outcome.untried) and outcome.failure is None:  # an event that backs off continues to
             self.cursor = outcome.cursor
             return None
         moved = outcome.cursor.position > self.cursor.position

@@ -22,7 +22,7 @@ from opencqrs_py.engines.runs import Engine, GroupRun
 from opencqrs_py.engines.spark import holds
 from opencqrs_py.engines.spark.engine import SparkEngine
 from opencqrs_py.engines.spark.holds import Hold
-from opencqrs_py.engines.spark.tasks import TaskRunner
+from opencqrs_py.engines.spark.tasks import Permit, Task, TaskRunner, run_hold
 from opencqrs_py.engines.spark.turns import turns_within
 from opencqrs_py.engines.thread import ThreadEngine
 from opencqrs_py.model import Partition, ProcessorState, layout
@@ -378,6 +378,21 @@ def test_a_second_run_of_a_task_resumes_at_the_stored_position_and_the_first_sto
     late = first.step(kept)
     assert late.failure is not None
     assert late.failure.origin is Origin.FENCED
+
+
+@pytest.mark.parametrize(("ends_at_once", "handled"), [(True, 0), (False, 9)])
+@pytest.mark.parametrize("again", [False, True])
+def test_a_task_that_is_to_end_before_its_first_event_says_that_none_was_tried(
+    spark: Engines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handled: int, *, ends_at_once: bool, again: bool
+) -> None:
+    monkeypatch.setattr(holds, "IDLE_SECONDS", 0)
+    world = spark.world(Board(), partitions=1).given(9)
+    task = Task(spark.tracker.claim(GROUP, layout(1), 0, "me"), SECONDS)
+    permit = Permit.in_folder(str(tmp_path))
+    if not ends_at_once:
+        permit.give()
+    (outcome,) = run_hold(world.processing, task, permit, again=again).outcomes
+    assert (outcome.handled, outcome.untried, outcome.failure) == (handled, ends_at_once, None)
 
 
 @pytest.mark.parametrize("copies", [True, False])

@@ -124,7 +124,8 @@ def test_a_node_that_is_frozen_in_a_heartbeat_keeps_nobody_from_taking_over(cont
     assert other.beat("frozen", 1000) is None
 
 
-def test_a_node_that_is_frozen_while_it_changes_leases_is_cut_off_by_the_server(control, frozen):
+def test_a_node_that_is_frozen_while_it_changes_leases_is_cut_off_by_the_server(control, frozen, monkeypatch):
+    monkeypatch.setattr(type(frozen.dialect), "standing_seconds", 1.0)
     store, other = SqlControlStore(control), SqlControlStore(frozen)
     store.join(NODE, 1000)
     other.join(replace(NODE, id="frozen"), 0.01)

@@ -278,7 +278,7 @@ def run_task(processing: GroupProcessing, task: Task, permit: Permission = ALWAY
     Raises:
         TaskTimedOutError: If a call of a handler has not returned in time.
     """
-    begun = [Outcome(replace(cursor, shared=True)) for cursor in task.cursors]
+    begun = [Outcome(replace(cursor, shared=True), untried=True) for cursor in task.cursors]
     return _run(processing, begun, task.seconds, permit)
 
 
@@ -292,7 +292,7 @@ def run_copy(processing: GroupProcessing, task: Task, permit: Permission = ALWAY
         TaskTimedOutError: If a call of a handler has not returned in time.
     """
     shared = [replace(cursor, shared=True) for cursor in task.cursors]
-    begun = [processing.processor(cursor.partition).succeed(cursor) for cursor in shared]
+    begun = [_succeed(processing, cursor) for cursor in shared]
     return _run(processing, begun, task.seconds, permit)
 
 
@@ -311,7 +311,7 @@ def run_hold(
         TaskTimedOutError: If a call of a handler has not returned in time.
     """
     (cursor,) = task.cursors
-    begun = processing.processor(cursor.partition).succeed(cursor) if again else Outcome(cursor)
+    begun = _succeed(processing, cursor) if again else Outcome(cursor, untried=True)
     hold = Hold(processing, turns_within(processing.limits), task.seconds, lambda: permit.holds)
     return TaskResult((hold.run(begun),))
 
@@ -326,6 +326,10 @@ def await_copy(processing: GroupProcessing, result: TaskResult, until: float, pe
     while taken and permit.holds and time.monotonic() < until:
         taken = [cursor for cursor in taken if processors[cursor].claim.is_succeeded(cursor)]
         time.sleep(_LOOK_SECONDS if taken else 0)
+
+
+def _succeed(processing: GroupProcessing, cursor: Cursor) -> Outcome:
+    return replace(processing.processor(cursor.partition).succeed(cursor), untried=True)
 
 
 def _run(processing: GroupProcessing, begun: Sequence[Outcome], seconds: float, permit: Permission) -> TaskResult:

@@ -290,6 +290,29 @@ def test_an_outage_does_not_shorten_the_pauses_of_a_failed_partition() -> None:
     assert supervised.fails(PERMANENT, OUTAGE, PERMANENT) == [(Action.STOP, 30), (Action.WAIT, 0.5), (Action.STOP, 60)]
 
 
+# No step was begun, as the run stops
+
+
+@pytest.mark.parametrize("given", [failure(), PERMANENT, OUTAGE, FRAMEWORK])
+def test_what_is_known_of_a_failure_holds_until_a_step_was_tried(given: Failure) -> None:
+    supervised = Supervised(FixedBackOff(2, 3))
+    supervised.fails(given)
+    supervised.clock.advance(supervised.partition.wait())
+    known = supervised.partition.status()
+    cursor = replace(supervised.partition.cursor, epoch=8)
+    assert supervised.partition.take(Outcome(cursor, untried=True)) is None
+    assert supervised.partition.status() == known
+    assert supervised.partition.cursor == cursor
+    assert supervised.succeeds(11) == Notice("books", PARTITION, None)
+
+
+def test_progress_that_cannot_be_stored_is_a_failure_though_no_step_was_tried() -> None:
+    supervised = Supervised()
+    notice = supervised.partition.take(Outcome(START, failure=OUTAGE, untried=True))
+    assert notice is not None
+    assert notice.action is Action.WAIT
+
+
 # Another processor has the partition
 
 

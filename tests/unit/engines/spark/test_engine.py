@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 from py4j.protocol import Py4JNetworkError
 from pydantic import TypeAdapter
+from sqlalchemy import exc
 from support.spark import Context, Sessions
 
 from opencqrs_py.adapters.sql import Database, SqlEventStore, SqlProgressTracker
@@ -27,7 +28,7 @@ from opencqrs_py.engines.spark.engine import NOTICED_SECONDS, STILL_SECONDS, Mea
 from opencqrs_py.engines.spark.slots import HELD_SECONDS
 from opencqrs_py.engines.spark.tasks import Permit
 from opencqrs_py.engines.spark.turns import TimedOut
-from opencqrs_py.errors import EngineError, EngineLostError
+from opencqrs_py.errors import AssemblyError, EngineError, EngineLostError
 from opencqrs_py.model.choices import OnExhausted
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.handler import Handler, HandlerMark
@@ -567,6 +568,37 @@ def test_tasks_that_are_asked_to_end_before_their_first_chunk_handle_nothing(eng
         engine.engine.release("g", layout(PARTITIONS), patience=SECONDS)
     assert engine.context.cancelled == []
     assert engine.handled == []
+
+
+@pytest.mark.parametrize("permanent", [False, True], ids=["waiting", "failed"])
+def test_a_partition_that_is_stopped_before_its_next_attempt_has_not_recovered(engine, tmp_path, permanent):
+    """Another process, and the exit code, would say that all is well."""
+    begun, go = Signal(), Signal()
+
+    def hold() -> None:
+        begun.set()
+        assert go.wait(SECONDS)
+
+    def refuse() -> None:
+        raise AssemblyError("OCQ-508", "mine", "here") if permanent else exc.TimeoutError("mine")
+
+    engine.sessions.permit = lambda: Permit.in_folder(str(tmp_path))
+    engine.before_return = refuse
+    engine.start()
+    failed = engine.seen.reasons(PARTITIONS)
+    engine.context.before += [hold, hold]
+    engine.clock.advance(30)
+    assert begun.wait(SECONDS)
+    engine.engine.begin_stop()
+    go.set()
+    engine.engine.stop(patience=SECONDS)
+    assert engine.seen.notices.empty()
+    state = "failed" if permanent else "stopped"
+    assert engine.states() == [(state, 0)] * PARTITIONS
+    published = engine.tracker.statuses()
+    assert {str(one.partition): one.error.partition(" - ")[0] for one in published} == failed
+    assert {one.state.value for one in published} == {state}
+    assert all(each.failed_at_end() is not None for each in engine.engine.partitions())
 
 
 @pytest.mark.parametrize("where", ["on Spark", "on the driver"])
