@@ -60,10 +60,10 @@ class Assignment:
                 return []
             if not held:
                 self._prepared.discard(group)  # its tables may have been dropped since it was released
-            claimed = when_available(run, lambda: self._claimed(run, missing), self._stopping, self._observer)
+            claimed = when_available(run, missing, lambda: self._claimed(run, missing), self._stopping, self._observer)
             with self._lock:
-                self._drivers |= {(group, driver.partition): driver for driver in claimed}
-                self._known |= {(group, driver.partition): driver.supervised for driver in claimed}
+                for driver in claimed:
+                    self._add(driver)
             return claimed
 
     def claim_again(self, group: str, those: Collection[PartitionDriver], *, crashed: bool) -> None:
@@ -133,10 +133,12 @@ class Assignment:
         with self._claiming:
             if self._drivers.get((group, partition)) is not hung:
                 return None
-            for driver in when_available(run, claimed, stopping, self._observer, hung=hung.partition):
+            for driver in when_available(run, [partition], claimed, stopping, self._observer, hung=True):
                 with self._lock:
-                    self._drivers[group, partition], self._known[group, partition] = driver, driver.supervised
+                    self._add(driver)
                 return driver
+            self.remove(hung)
+            hung.end_without_thread(failure)
         return None
 
     def of(self, group: str, partitions: Sequence[Partition] | None = None) -> list[PartitionDriver]:
@@ -178,6 +180,12 @@ class Assignment:
     def stop(self) -> None:
         """Claim nothing further, and stop waiting for the end of an outage."""
         self._stopping.set()
+
+    def _add(self, driver: PartitionDriver) -> None:
+        key = (driver.supervised.group, driver.partition)
+        if (before := self._known.get(key)) is not None:
+            driver.supervised.count_on(before)
+        self._drivers[key], self._known[key] = driver, driver.supervised
 
     def _run(self, group: str) -> GroupRun:
         run = self.runs.get(group)

@@ -184,18 +184,30 @@ class PartitionDriver:
         """Store the progress that is not stored yet, record that the partition was stopped, and publish it."""
         if self.abandoned:
             return
+        supervised = self.supervised
+        failed = supervised.failure if supervised.state is ProcessorState.FAILED else None
         try:
-            holds = self.supervised.failure is None or self._participates
+            holds = supervised.failure is None or self._participates
             outcome = self.processor.release(self.cursor) if holds and not self.over else None
             if outcome is not None and not _is_fenced(outcome):  # otherwise another process has it already
-                self.settle(outcome, releases=True)
+                self.settle(replace(outcome, without_log=True), releases=True)
         finally:
-            self.supervised.stop()
+            if failed is not None:
+                supervised.remain_failed(failed)
+            supervised.stop()
             try:
                 self._publish()
             finally:
                 self.processor.close()
-                self._observer.stopped(self.supervised.group, self.partition)
+                self._observer.stopped(supervised.group, self.partition)
+
+    def end_without_thread(self, failure: Failure) -> None:
+        """Record that the partition was released while its thread hangs in a call, which its status says."""
+        self.supervised.failure = failure
+        self.supervised.stop()
+        self.processor.abandon()
+        self._publish()
+        self._observer.stopped(self.supervised.group, self.partition)
 
     def _publish(self) -> None:
         """Publish the partition's state. An outage ends nothing: the next step tells its cause, or publishes again."""
@@ -323,24 +335,26 @@ def claim_after_timeout(
 
 def when_available(
     run: GroupRun,
+    partitions: Sequence[Partition],
     act: Callable[[], list[PartitionDriver]],
     stopping: Signal,
     observer: Observer = NO_OBSERVER,
     *,
-    hung: Partition | None = None,
+    hung: bool = False,
 ) -> list[PartitionDriver]:
-    """Return the result of ``act``; during an outage of a database or the event store, retry after a wait.
+    """Return the result of ``act``, which claims partitions; during an outage, retry after a wait.
 
     A database that cannot be reached at all when partitions start is an error, since most likely its URL is wrong; it
     is none when a partition that has ``hung`` is claimed again. Later outages, such as a stopped process that holds the
-    write lock of an SQLite file, are waited for. The observer is notified of each wait, the first time with what is
-    unavailable and what to do, since a URL may be wrong; ``stopping`` ends it, and nothing is claimed then.
+    write lock of an SQLite file, are waited for. The observer is notified of each wait, about the first partition, and
+    the first time with what is unavailable and what to do, since a URL may be wrong; ``stopping`` ends it, and nothing
+    is claimed then.
 
     Raises:
         DatabaseAwayError: OCQ-304, if the database of the progress cannot be reached at a start.
     """
     tracker, source = run.processing.tracker, run.processing.source
-    if hung is None:
+    if not hung:
         tracker.statuses()
     failed: Failure | None = None
     for wait in OUTAGE_BACK_OFF.waits():
@@ -351,8 +365,7 @@ def when_available(
                 raise
             first, failed = failed is None, failure_of(error, Origin.OUTAGE)
             shown = _placed(failed, source) if first else failed
-            partition = run.partitions[0] if hung is None else hung
-            _report(Notice(run.group, partition, Action.WAIT, shown, wait=wait, advises=first), observer)
+            _report(Notice(run.group, partitions[0], Action.WAIT, shown, wait=wait, advises=first), observer)
         if stopping.wait(wait):
             break
     return []

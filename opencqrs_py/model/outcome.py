@@ -114,7 +114,7 @@ class Outcome:
         checkpoint: Whether it was a checkpoint of participants, in which nothing was handled.
         changed: Whether a person has changed the entries in hand, so that they are not done: what follows in their
             sequence must not overtake them.
-        untried: Whether no step was begun, as the run stops: a failure that is known still holds.
+        without_log: Whether the log was not looked at, but at most the inbox: a failure that is known still holds.
     """
 
     cursor: Cursor
@@ -129,7 +129,7 @@ class Outcome:
     uncounted: tuple[Uncounted, ...] = ()
     checkpoint: bool = False
     changed: bool = False
-    untried: bool = False
+    without_log: bool = False
 
     @property
     def skipped(self) -> int:
@@ -147,4 +147,5 @@ class Outcome:
             freed=self.freed + then.freed,
             expired=self.expired + then.expired,
             uncounted=self.uncounted + then.uncounted,
+            without_log=self.without_log and then.without_log,
         )

@@ -251,7 +251,7 @@ class PartitionProcessor:
                 if outcome.idle:
                     outcome = inbox.step(outcome.cursor) or outcome
             else:
-                outcome = inbox.step(seen) or self._from_log(seen)
+                outcome = _without_log(inbox.step(seen)) or self._from_log(seen)
         except BaseException as error:
             raise_interrupt(error)
             return Outcome(cursor, failure=self._failure(error, Origin.FRAMEWORK))
@@ -262,7 +262,7 @@ class PartitionProcessor:
         if cursor.tick is None:
             return self._from_log(cursor)
         try:
-            outcome = batches.step(cursor)
+            outcome = _without_log(batches.step(cursor))
         except BaseException as error:
             raise_interrupt(error)
             return Outcome(cursor, failure=self._failure(error, Origin.FRAMEWORK))
@@ -538,6 +538,10 @@ def _alike(replay: Replay, events: Chunk) -> int:
     """Return how many events come first of which all were handled before a reset, or none."""
     boundary = replay.boundary(events.position(0))
     return len(events) if boundary is None else bisect_left(range(len(events)), boundary, key=events.position)
+
+
+def _without_log(outcome: Outcome | None) -> Outcome | None:
+    return None if outcome is None else replace(outcome, without_log=True)
 
 
 def _doubtful(outcome: Outcome) -> Outcome:

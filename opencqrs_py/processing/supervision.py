@@ -166,9 +166,14 @@ class SupervisedPartition:
         unflushed = self.failure is not None and self.failure.origin in {Origin.CHECKPOINT, Origin.OUTAGE}
         if self.state is ProcessorState.FAILED or (self.over and unflushed):
             return self.status()
-        if self.over or not self.withholds():
+        if not self.over:
+            late = "its participants have not flushed in time what was handled"
+            return replace(self.status(), error=late) if self.withholds() else None
+        participants = self.checkpoint_status()
+        if self.failure is not None or participants is None or participants.handled <= self.cursor.stored:
             return None
-        return replace(self.status(), error="its participants have not flushed in time what was handled")
+        what = f"its participants have confirmed position {self.cursor.stored}, and handled {participants.handled}"
+        return replace(self.status(), error=what)
 
     def done(self, head: int) -> bool:
         """Return whether everything up to ``head`` is handled and stored, and what was first due in the inbox, too."""
@@ -214,6 +219,11 @@ class SupervisedPartition:
         if self._ticking is not None:
             self._ticking.wanted = upto
 
+    def count_on(self, before: SupervisedPartition) -> None:
+        """Count what this process has handled and skipped under an earlier claim of the partition, too."""
+        self.handled += before.handled
+        self.skipped += before.skipped
+
     def keep_ticks_of(self, other: SupervisedPartition) -> None:
         """Continue the ticks of another state of the partition, which this one replaces."""
         self._ticking = other._ticking
@@ -231,7 +241,7 @@ class SupervisedPartition:
         """Process the outcome of a step and decide how to continue; return the notice for people, if any."""
         if outcome.cursor.stored > self.cursor.stored or outcome.freed:
             self._misses = 0
-        if (outcome.checkpoint or outcome.untried) and outcome.failure is None:  # an event that backs off continues to
+        if outcome.checkpoint and outcome.failure is None:  # an event that backs off continues to
             self.cursor = outcome.cursor
             return None
         moved = outcome.cursor.position > self.cursor.position
@@ -242,6 +252,9 @@ class SupervisedPartition:
         self.handled += outcome.handled
         self.skipped += len(outcome.skips)
         if outcome.failure is None:
+            if outcome.without_log and self.failure is not None:
+                self._due = 0.0  # the log comes next
+                return None
             return self._well(reported=given_up)
         if moved and not self.cursor.holds_back(self.cursor.position):
             self._forget()
@@ -272,6 +285,10 @@ class SupervisedPartition:
         """Record that the partition was stopped on request."""
         if self.state is not ProcessorState.FAILED:
             self.state = ProcessorState.STOPPED
+
+    def remain_failed(self, failure: Failure) -> None:
+        """Keep the failure by which the partition had failed before its release, whatever that has come to."""
+        self.state, self.failure = ProcessorState.FAILED, failure
 
     def status(self) -> PartitionStatus:
         """Return the status of the partition."""

@@ -848,6 +848,25 @@ def test_a_failed_partition_still_releases_its_participants(tracker: Counting) -
     assert world.stored() == 4
 
 
+@pytest.mark.parametrize("why", ["its flush fails", "its flush is too little", "an outage"])
+def test_a_failed_partition_stays_failed_by_its_event_whatever_comes_of_its_release(
+    tracker: Counting, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    released = {"its flush fails": raising(OSError("disk full")), "its flush is too little": lambda _, _up_to: 2}
+    board = Board(**({"released": released[why]} if why in released else {}))
+    world = World(tracker, board.handle, on_exhausted=OnExhausted.STOP, batch_size=9).given(9)
+    board.before[5] = raising(NonTransientError("never"))
+    world.until_idle(driver := world.driver())
+    if why == "an outage":
+        monkeypatch.setattr(tracker, "renewed", raising(ConnectionError("away")))
+        monkeypatch.setattr(tracker, "is_outage", lambda error: isinstance(error, ConnectionError))
+    driver.release()
+    (status,) = world.tracker.statuses()
+    assert status.state is ProcessorState.FAILED
+    assert status.error.startswith("NonTransientError: never")
+    assert driver.supervised.failed_at_end() is not None
+
+
 def test_after_a_crash_the_events_since_the_last_checkpoint_come_again(tracker: Counting) -> None:
     board = Board()
     world = World(tracker, board.handle).given(9)

@@ -227,11 +227,20 @@ class Slow(Full):
         return requested
 
 
+class Lazy(Full):
+    """Confirms nothing."""
+
+    def on_checkpoint(self, partition: Any, requested: int) -> int:
+        """Confirm that nothing is durable."""
+        return 0
+
+
 @pytest.mark.parametrize(
     ("participant", "why"),
     [
         (Full, "Full has not confirmed position 1: OSError: disk full"),
         (Slow, "its participants have not flushed in time what was handled"),
+        (Lazy, "its participants have confirmed position 0, and handled 1"),
     ],
 )
 def test_a_run_until_caught_up_fails_if_its_effects_are_not_durable_at_its_end(

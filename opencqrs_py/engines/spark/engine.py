@@ -479,7 +479,8 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop):
         for driver, outcome in repeated.items():
             if not self._copies:
                 self._assignment.claim_again(driver.supervised.group, [driver], crashed=True)
-            driver.settle(replace(outcome, cursor=driver.cursor, failure=None))
+            nothing_known = not outcome.handled and driver.cursor.stored == outcome.cursor.stored
+            driver.settle(replace(outcome, cursor=driver.cursor, failure=None, without_log=nothing_known))
 
     def _timed_out_run(self, task: RunningTask) -> TimedOut | None:
         if self._spark is None or task.job is None:

@@ -278,7 +278,7 @@ def run_task(processing: GroupProcessing, task: Task, permit: Permission = ALWAY
     Raises:
         TaskTimedOutError: If a call of a handler has not returned in time.
     """
-    begun = [Outcome(replace(cursor, shared=True), untried=True) for cursor in task.cursors]
+    begun = [Outcome(replace(cursor, shared=True), without_log=True) for cursor in task.cursors]
     return _run(processing, begun, task.seconds, permit)
 
 
@@ -311,7 +311,7 @@ def run_hold(
         TaskTimedOutError: If a call of a handler has not returned in time.
     """
     (cursor,) = task.cursors
-    begun = _succeed(processing, cursor) if again else Outcome(cursor, untried=True)
+    begun = _succeed(processing, cursor) if again else Outcome(cursor, without_log=True)
     hold = Hold(processing, turns_within(processing.limits), task.seconds, lambda: permit.holds)
     return TaskResult((hold.run(begun),))
 
@@ -329,7 +329,7 @@ def await_copy(processing: GroupProcessing, result: TaskResult, until: float, pe
 
 
 def _succeed(processing: GroupProcessing, cursor: Cursor) -> Outcome:
-    return replace(processing.processor(cursor.partition).succeed(cursor), untried=True)
+    return replace(processing.processor(cursor.partition).succeed(cursor), without_log=True)
 
 
 def _run(processing: GroupProcessing, begun: Sequence[Outcome], seconds: float, permit: Permission) -> TaskResult:

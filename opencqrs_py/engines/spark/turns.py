@@ -159,7 +159,7 @@ class PartitionsInTurn:
         for partition in self._open:
             so_far = self.outcomes[partition]
             flushed = so_far.followed_by(self._processors[partition].flush(so_far.cursor))
-            self.outcomes[partition] = replace(flushed, idle=False, untried=so_far.untried)
+            self.outcomes[partition] = replace(flushed, idle=False, without_log=so_far.without_log)
 
     def _step_each(self, permitted: Permitted) -> None:
         """Give each a turn, up to the position of the first, and that one a step, so that all read the same pages.

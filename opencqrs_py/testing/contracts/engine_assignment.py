@@ -14,9 +14,10 @@ import pytest
 from opencqrs_py.adapters.sql import SqlProgressTracker
 from opencqrs_py.control.layouts import Log, carried_over
 from opencqrs_py.engines.runs import BeginsStop, Engine, GroupRun, load_of
-from opencqrs_py.model import Origin, Outcome, Partition, ProcessorState, layout
+from opencqrs_py.model import Origin, Outcome, Partition, ProcessingContext, ProcessorState, layout
 from opencqrs_py.model.progress import Cursor
 from opencqrs_py.processing.group_records import GroupCode, RecordRule
+from opencqrs_py.processing.recovery import NoRetry
 from opencqrs_py.testing.clock import FakeClock
 from opencqrs_py.testing.contracts.engine_project import (
     FIRST,
@@ -240,6 +241,21 @@ class EngineAssignmentContract:
         after, watching = project.started(project.run(), owner="another")
         project.when_done(after, watching)
         assert sorted(project.rows()) == [0, 1, 2]
+
+    def test_what_was_handled_and_skipped_under_an_earlier_claim_counts(self, project: EngineProject) -> None:
+        def refuse(_context: ProcessingContext) -> None:
+            raise ValueError("never")
+
+        project.before["1"] = refuse
+        project.append(FIRST, FIRST, FIRST)
+        engine, watching = project.started(project.run(partitions=1, back_off=NoRetry()))
+        project.when_done(engine, watching)
+        engine.release("orders", layout(1), SECONDS)
+        project.append(FIRST)
+        engine.assign("orders", layout(1))
+        project.when_done(engine, watching)
+        assert project.rows() == [0, 2, 3]
+        assert [(partition.handled, partition.skipped) for partition in engine.partitions()] == [(3, 1)]
 
     def test_an_engine_refuses_what_it_does_not_run(self, project: EngineProject) -> None:
         engine, _ = project.engine(project.run())

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from support.observers import Watching
 
 from opencqrs_py.adapters.memory import InMemoryEventStore, InMemoryProgressTracker
 from opencqrs_py.control.records import GroupPartition
+from opencqrs_py.engines import driver as driving
 from opencqrs_py.engines.assignment import Assignment
 from opencqrs_py.model import Cursor, ProcessorState, layout
+from opencqrs_py.processing.recovery import Action, FixedBackOff
 from opencqrs_py.testing import FakeClock
 
 TWO = layout(2)
@@ -94,3 +97,17 @@ def test_nothing_is_claimed_after_a_stop_as_another_node_may_have_it(assignment,
     assert assignment.claim("books", TWO) == []
     assert assignment.assigned() == []
     assert run.processing.tracker.statuses() == []
+
+
+def test_an_outage_during_a_claim_is_that_of_a_partition_that_is_claimed(run, monkeypatch):
+    def away(*_: object, **_named: object) -> None:
+        monkeypatch.setattr(run.processing.tracker, "claim", claim)
+        raise ConnectionError
+
+    watching, claim = Watching(), run.processing.tracker.claim
+    monkeypatch.setattr(driving, "OUTAGE_BACK_OFF", FixedBackOff(0))
+    monkeypatch.setattr(run.processing.tracker, "claim", away)
+    monkeypatch.setattr(run.processing.tracker, "is_outage", lambda error: isinstance(error, ConnectionError))
+    assignment = Assignment([run], "owner", FakeClock(), watching)
+    assignment.claim("books", TWO[1:])
+    assert [(notice.partition, notice.action) for notice in watching.notices] == [(TWO[1], Action.WAIT)]

@@ -206,6 +206,53 @@ def test_a_partition_that_is_released_while_an_outage_is_waited_for_is_not_claim
     assert group.tracker.renewed("group", others) is not None
 
 
+@pytest.mark.parametrize("end", ["release", "stop"])
+def test_a_partition_that_is_let_go_while_its_call_hangs_in_an_outage_is_not_held_any_more(
+    group: Group, start: Start, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    monkeypatch.setattr(driving, "OUTAGE_BACK_OFF", FixedBackOff(0.01))
+    group.hangs = {2: 1}
+
+    def handle(raw: Event) -> None:
+        group.tracker.failing_claims = 10**9 * group.hangs.get(raw.position, 0)
+        group.meet(raw.position)
+        group.handled.append(raw.position)
+
+    group.handler = handle
+    engine, watching = start(SOON)
+    wait_for(group, watching, lambda: [notice for notice in watching.notices if notice.action is Action.WAIT])
+    if end == "stop":
+        engine.stop(SECONDS)
+    else:
+        engine.release("group", [ONE], SECONDS)
+    group.tracker.failing_claims = 0
+    assert engine.assigned() == []
+    assert watching.moments == [("claimed", "group", "0/1", 0), ("stopped", "group", "0/1")]
+    (status,) = group.tracker.statuses()
+    assert status.state is ProcessorState.STOPPED
+    assert status.error.startswith("[OCQ-229] HandlerTimeoutError")
+    if end == "release":
+        engine.assign("group", [ONE])
+        wait_for(group, watching, lambda: group.handled == [1, 2, 3, 4])
+
+
+def test_what_was_handled_and_skipped_before_a_call_hung_counts(group: Group, start: Start) -> None:
+    group.hangs = {3: 1}
+
+    def handle(raw: Event) -> None:
+        group.meet(raw.position)
+        if raw.position == 2:
+            raise ValueError(raw.id)
+        group.handled.append(raw.position)
+
+    group.handler = handle
+    engine, watching = start(SOON)
+    wait_for(group, watching, lambda: group.handled == [1, 3, 4])
+    (partition,) = engine.partitions()
+    watching.wait_for(lambda: partition.cursor.stored == 4)
+    assert (partition.handled, partition.skipped) == (3, 1)
+
+
 def test_a_call_that_hangs_does_not_count_among_those_that_are_made_at_once(group: Group, start: Start) -> None:
     group.hangs = {2: 1}
     _, watching = start(SOON, at_once=1)

@@ -20,7 +20,7 @@ from opencqrs_py.config.value_types import parse_duration
 from opencqrs_py.engines.driver import PartitionDriver, claim
 from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.errors import EventFormatError, InboxError, TransactionEndedError
-from opencqrs_py.model import Handler, HandlerMark, ProcessingContext, layout
+from opencqrs_py.model import Handler, HandlerMark, ProcessingContext, ProcessorState, layout
 from opencqrs_py.model.choices import OnExhausted
 from opencqrs_py.model.inbox import InboxChange, InboxEntry, InboxStatus
 from opencqrs_py.model.outcome import Origin
@@ -458,6 +458,20 @@ def test_the_first_event_of_a_chunk_is_parked_by_one_transaction() -> None:
         world.drain()
     assert counts == {"unit": 3}
     assert [call.position for call in world.calls] == [1, 2, 3]
+
+
+def test_an_attempt_in_the_inbox_does_not_end_the_failure_of_the_log() -> None:
+    world = World(["/a", "/b"], rule=replace(RULE, most_sequences=1))
+    world.errors = {1: NO, 2: NO}
+    world.drain()
+    for seconds in (30, 60):
+        world.clock.advance(seconds)
+        world.drain()
+    log = [notice for notice in world.seen.notices if notice.failure is None or notice.failure.code == "OCQ-601"]
+    assert [(notice.action, notice.wait) for notice in log] == [(Action.STOP, wait) for wait in (30.0, 60.0, 120.0)]
+    assert [call.position for call in world.calls].count(1) > 2, "the inbox was tried each time"
+    (status,) = world.tracker.statuses()
+    assert (status.state, "OCQ-601" in status.error) == (ProcessorState.FAILED, True)
 
 
 @pytest.mark.parametrize("at_once", [True, False])

@@ -19,7 +19,7 @@ from opencqrs_py.adapters.memory import InMemoryEventStore, InMemoryProgressTrac
 from opencqrs_py.engines.driver import PartitionDriver, claim
 from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.errors import EventFormatError, InboxError, UnavailableError
-from opencqrs_py.model import Handler, HandlerMark, ProcessingContext, layout
+from opencqrs_py.model import Handler, HandlerMark, ProcessingContext, ProcessorState, layout
 from opencqrs_py.model.choices import BatchMode, BatchOrder, OnBatchExhausted, OnExhausted
 from opencqrs_py.model.inbox import AttemptError, InboxChange, InboxEntry, InboxStatus
 from opencqrs_py.model.outcome import Origin
@@ -216,6 +216,27 @@ def test_events_that_come_later_wait_for_the_next_tick() -> None:
     assert world.positions == [1]
     world.pass_time(1)
     assert world.positions == [1, 2, 3]
+
+
+def test_what_is_handled_at_a_tick_does_not_end_a_failure_to_read_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(["/a", "/a", "/b"], rule=replace(RULE, fetch_size=1))
+    world.drain()
+    world.append(["/c"])
+    read = world.store.read
+
+    def unreadable(after: int, *arguments: Any, **named: Any) -> Any:
+        if after >= 3:
+            raise ValueError("it cannot be read")
+        return read(after, *arguments, **named)
+
+    monkeypatch.setattr(world.store, "read", unreadable)
+    world.drain()
+    assert world.seen.notices[-1].action is Action.STOP
+    world.pass_time(31)
+    assert sorted(world.positions) == [1, 2, 3]
+    assert {notice.action for notice in world.seen.notices} == {Action.STOP}
+    (status,) = world.tracker.statuses()
+    assert (status.state, status.error) == (ProcessorState.FAILED, "ValueError: it cannot be read")
 
 
 def test_when_asked_for_a_tick_begins_as_soon_as_the_log_is_read() -> None:

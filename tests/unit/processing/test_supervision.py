@@ -32,6 +32,7 @@ def failure(origin: Origin = Origin.HANDLER, position: int | None = 11, *, perma
 OUTAGE, FENCED = failure(Origin.OUTAGE), failure(Origin.FENCED)
 FRAMEWORK, UNDECODABLE = failure(Origin.FRAMEWORK), failure(Origin.EVENT, permanent=True)
 PERMANENT = failure(permanent=True)
+SKIP = Skip("g", PARTITION, 11, "11", "s", "/", "lent", 1, "no", "2026-01-01T00:00:00+00:00")
 
 
 class Supervised:
@@ -190,8 +191,7 @@ def test_an_event_before_one_that_has_failed_has_its_own_attempts() -> None:
 def test_an_event_that_is_given_up_ends_the_failure_and_that_is_no_recovery() -> None:
     supervised = Supervised(NoRetry())
     supervised.fails(failure())
-    skip = Skip("g", PARTITION, 11, "11", "s", "/", "lent", 1, "no", "2026-01-01T00:00:00+00:00")
-    skipped = Outcome(supervised.partition.cursor.moved_to(11, stored=True), skips=(skip,))
+    skipped = Outcome(supervised.partition.cursor.moved_to(11, stored=True), skips=(SKIP,))
     assert supervised.partition.take(skipped) is None
     assert supervised.partition.failure is None
     assert supervised.partition.state is RUNNING
@@ -300,15 +300,35 @@ def test_what_is_known_of_a_failure_holds_until_a_step_was_tried(given: Failure)
     supervised.clock.advance(supervised.partition.wait())
     known = supervised.partition.status()
     cursor = replace(supervised.partition.cursor, epoch=8)
-    assert supervised.partition.take(Outcome(cursor, untried=True)) is None
+    assert supervised.partition.take(Outcome(cursor, without_log=True)) is None
     assert supervised.partition.status() == known
     assert supervised.partition.cursor == cursor
     assert supervised.succeeds(11) == Notice("books", PARTITION, None)
 
 
+def test_what_was_done_in_the_inbox_counts_and_the_next_step_with_the_log_says_whether_its_failure_is_over() -> None:
+    supervised = Supervised()
+    supervised.fails(FRAMEWORK)
+    supervised.clock.advance(30)
+    done = Outcome(supervised.partition.cursor, handled=2, skips=(SKIP,), without_log=True)
+    assert supervised.partition.take(done) is None
+    assert (supervised.partition.handled, supervised.partition.skipped) == (2, 1)
+    assert supervised.partition.state is FAILED
+    assert supervised.partition.wait() == 0
+    assert supervised.fails(FRAMEWORK) == [(Action.STOP, 60)]
+
+
+@pytest.mark.parametrize("with_log", [(0,), (1,), (0, 1)], ids=str)
+def test_steps_together_have_looked_at_the_log_if_one_of_them_has(with_log: Sequence[int]) -> None:
+    steps = [Outcome(START, without_log=number not in with_log) for number in range(2)]
+    begun = Outcome(START, without_log=True)
+    assert begun.followed_by(begun).without_log
+    assert not begun.followed_by(steps[0]).followed_by(steps[1]).without_log
+
+
 def test_progress_that_cannot_be_stored_is_a_failure_though_no_step_was_tried() -> None:
     supervised = Supervised()
-    notice = supervised.partition.take(Outcome(START, failure=OUTAGE, untried=True))
+    notice = supervised.partition.take(Outcome(START, failure=OUTAGE, without_log=True))
     assert notice is not None
     assert notice.action is Action.WAIT
 

@@ -506,6 +506,8 @@ class TestWhileSparkIsStarting:
         stopping.join(SECONDS)
         assert released == [False]
         assert {state for state, _ in engine.states()} & {"starting", "running"}
+        with engine.engine._changed:  # a handler that returns only now needs its database
+            assert engine.engine._changed.wait_for(lambda: not engine.engine._running, SECONDS)
 
     def test_a_session_that_cannot_be_opened_ends_the_engine_and_what_was_handled_stays(self, engine):
         engine.make(handles_while_starting=True)
@@ -598,6 +600,26 @@ def test_a_partition_that_is_stopped_before_its_next_attempt_has_not_recovered(e
     published = engine.tracker.statuses()
     assert {str(one.partition): one.error.partition(" - ")[0] for one in published} == failed
     assert {one.state.value for one in published} == {state}
+    assert all(each.failed_at_end() is not None for each in engine.engine.partitions())
+
+
+def test_a_task_that_another_run_of_it_has_fenced_at_once_says_nothing_of_a_failure(engine):
+    def refuse() -> None:
+        raise AssemblyError("OCQ-508", "mine", "here")
+
+    def take_over() -> None:
+        engine.engine.begin_stop()
+        for partition in layout(PARTITIONS):
+            engine.tracker.succeed("g", Cursor(partition, 1, 0, 0))
+
+    engine.before_return = refuse
+    engine.start()
+    engine.seen.reasons(PARTITIONS)
+    engine.context.before.append(take_over)
+    engine.clock.advance(30)
+    engine.engine._thread.join(SECONDS)
+    engine.engine.stop(patience=SECONDS)
+    assert engine.states() == [("failed", 0)] * PARTITIONS
     assert all(each.failed_at_end() is not None for each in engine.engine.partitions())
 
 

@@ -114,7 +114,7 @@ def test_when_the_time_is_over_each_partition_has_made_one_step_and_stored_it(pr
     add(processing, 5_000)
     result = run_task(processing, task(processing, seconds=0))
     assert all(0 < outcome.cursor.position < 5_000 and not outcome.idle for outcome in result.outcomes)
-    assert not any(outcome.untried for outcome in result.outcomes)
+    assert not any(outcome.without_log for outcome in result.outcomes)
     assert [s.position for s in processing.tracker.statuses()] == [o.cursor.stored for o in result.outcomes]
     assert all(outcome.cursor.stored == outcome.cursor.position for outcome in result.outcomes)
 
@@ -138,7 +138,7 @@ def test_without_a_permit_no_partition_makes_a_step(processing, tmp_path):
     for run in (run_task, run_copy):
         result = run(processing, task(processing), permit)
         assert all(outcome.cursor.position == 0 and not outcome.idle for outcome in result.outcomes)
-        assert all(outcome.untried for outcome in result.outcomes)
+        assert all(outcome.without_log for outcome in result.outcomes)
 
 
 def test_a_permit_that_is_given_holds_until_the_head_of_the_log(processing, tmp_path):
@@ -147,7 +147,7 @@ def test_a_permit_that_is_given_holds_until_the_head_of_the_log(processing, tmp_
     for _ in range(2):
         permit.give()
     result = run_task(processing, task(processing), permit)
-    assert all(outcome.idle and not outcome.untried for outcome in result.outcomes)
+    assert all(outcome.idle and not outcome.without_log for outcome in result.outcomes)
     for _ in range(2):
         permit.withdraw()
     assert not permit.holds
