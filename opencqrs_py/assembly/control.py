@@ -128,8 +128,10 @@ class Control:
 
         Args, returns and errors are those of ``start``. It waits for the stop in any case.
         """
+        pausing = self._want(names, Wanted.PAUSED)  # a run until all is caught up does not wait for what is stopped
         try:
-            self.stop(*names, timeout=DEFAULT_TIMEOUT if timeout is None else timeout)
+            stop_timeout = DEFAULT_TIMEOUT if timeout is None else timeout
+            self._wait(pausing, stop_timeout, "to be stopped", lambda view, lease: view.owner_of(lease) is None)
             self._forget_crashes({key for keys in self._keys(names).values() for key in keys})
         finally:
             self._want(names, Wanted.STARTED)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -205,6 +205,33 @@ def test_a_group_that_a_command_has_paused_is_not_caught_up(world: World) -> Non
         with application.control.paused("loans", PATIENCE):
             world.append(application)
             assert all(processors.going_on(until_caught_up=True) for _ in range(10))
+        wait_until(lambda: not processors.going_on(until_caught_up=True))
+    assert world.handled() == Counter(range(1, world.events + 1))
+
+
+@pytest.mark.parametrize("name", ["loans", "loans:0/2"])
+def test_a_group_that_is_restarted_is_not_caught_up_meanwhile(
+    world: World, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    with world.application() as application, world.application() as other:
+        world.append(application)
+        application.start()
+        wait_until(world.is_done)
+        processors = application._life.processors
+        assert processors is not None
+        going_on: list[bool] = []
+        wanted: set[Wanted] = set()
+
+        def append_and_look(_control: object, keys: Collection[GroupPartition]) -> None:
+            view = other.control.view()
+            wanted.update(view.wanted_of(key) for key in keys)
+            world.append(other)
+            going_on.extend(processors.going_on(until_caught_up=True) for _ in range(10))
+
+        monkeypatch.setattr(type(other.control), "_forget_crashes", append_and_look)
+        assert other.control.restart(name)
+        assert wanted == {Wanted.PAUSED}, "health reports it, should the command be killed now"
+        assert all(going_on)
         wait_until(lambda: not processors.going_on(until_caught_up=True))
     assert world.handled() == Counter(range(1, world.events + 1))
 
