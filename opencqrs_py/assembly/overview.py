@@ -56,6 +56,7 @@ class Snapshot:
         outage: Why some of it could not be read, in one line; empty if all was. Only what this process has is known
             then.
         now: When this was.
+        head_is_known: Whether the event store has answered.
     """
 
     head: int
@@ -65,6 +66,7 @@ class Snapshot:
     own: NodeLoad | None = None
     outage: str = ""
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
+    head_is_known: bool = True
 
     def statuses_of(self, settings: EffectiveGroup) -> dict[GroupPartition, PartitionStatus]:
         """Return what is known of each partition of a group, with its owner, by partition."""
@@ -144,12 +146,14 @@ class Overview:
         names = {each.name for each in chosen}
         running = {key: status for key, status in running.items() if key.group in names}
         outages: list[str] = []
+        head_is_known = True
         try:
             head = newest_in(source)
         except Exception as error:
             if not running or not source.is_outage(error):
                 raise
             outages.append(_line_of(error))
+            head_is_known = False
             head = max(status.position for status in running.values())
         view, known = ControlView(), {}
         try:
@@ -161,7 +165,7 @@ class Overview:
             outages.append(_line_of(error))
         if not outages and any(status.position > head for status in known.values()):
             head = newest_in(source)  # events were added and handled since the first call
-        return Snapshot(head, running, known, view, own, "; ".join(outages))
+        return Snapshot(head, running, known, view, own, "; ".join(outages), head_is_known=head_is_known)
 
     def statuses(
         self, chosen: Sequence[EffectiveGroup], look: Snapshot, source: EventSource | None = None

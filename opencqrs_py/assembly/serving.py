@@ -167,7 +167,8 @@ class Serving:
         known: dict[str, Any] = {}
         try:
             look = self._brief.get(_READ_SECONDS)
-            known = {"reachable": not look.outage, "head": look.head, "partitions": self._partitions(look)}
+            head = look.head if look.head_is_known else None
+            known = {"reachable": not look.outage, "head": head, "partitions": self._partitions(look)}
             known["on_spark"] = None if look.own is None else look.own.load
             known["nodes"] = len(look.view.alive) or None  # none: leases lead no group, or the database is unavailable
             known["jobs"] = () if self._of_jobs is None else figures_of(self._of_jobs.get(_READ_SECONDS))
@@ -186,7 +187,7 @@ class Serving:
                 group=status.group,
                 partition=str(each.partition),
                 position=each.position,
-                lag=max(0, status.head - each.position),
+                lag=max(0, status.head - each.position) if look.head_is_known else None,
                 state=each.state.value,
                 attempts=each.attempt,
                 progressed_at=None if each.updated_at is None else datetime.fromisoformat(each.updated_at).timestamp(),

@@ -37,7 +37,7 @@ class PartitionFigures:
         group: Processing group.
         partition: Its partition, ``0/2``.
         position: Stored progress.
-        lag: Positions between it and the newest event.
+        lag: Positions between it and the newest event; ``None`` if that is not known.
         state: What its processor does.
         attempts: Attempts made of the event that fails; 0 when none does.
         progressed_at: When progress was last stored, in seconds since 1970; ``None`` if that is not known.
@@ -48,7 +48,7 @@ class PartitionFigures:
     group: str
     partition: str
     position: int
-    lag: int
+    lag: int | None
     state: str
     attempts: int = 0
     progressed_at: float | None = None

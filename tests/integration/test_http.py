@@ -101,6 +101,9 @@ def asked(application, path, method="GET"):
         return response.status, response.read().decode()
 
 
+OF_THE_HEAD = {("opencqrs_event_store_head_position",), ("opencqrs_partition_lag_events", "group-0", "0/1")}
+
+
 def metrics(application):
     """Return the value of each sample, by its name and the values of its labels."""
     status, text = asked(application, "/metrics")
@@ -337,18 +340,23 @@ def test_a_process_whose_threads_have_ended_is_not_alive(make):
 @pytest.mark.usefixtures("looks_are_not_kept")
 def test_while_the_database_is_stopped_or_hangs_a_process_is_alive_and_not_ready(make, fresh_url):
     with relayed(fresh_url("postgresql")) as (relay, url):
-        made = make(**{"database.url": url})
+        made = make(**{"database.url": url, "event-store.url": url})
         made.start()
         wait_until(lambda: asked(made, "/health/ready")[0] == 200)
+        assert metrics(made).keys() >= OF_THE_HEAD
         relay.stop()
         status, text = asked(made, "/health/ready")
         assert (status, text.startswith("not ready: [OCQ-304] ")) == (503, True)
         assert asked(made, "/health/live") == (200, "alive\n")
-        assert metrics(made)["opencqrs_databases_reachable",] == 0
+        found = metrics(made)
+        assert found["opencqrs_databases_reachable",] == 0
+        assert not found.keys() & OF_THE_HEAD, "an alert that is based on them would end"
         assert asked(made, "/status")[0] == 200  # its own partitions answer for themselves
         relay.start()
         wait_until(lambda: asked(made, "/health/ready")[0] == 200)
-        assert metrics(made)["opencqrs_databases_reachable",] == 1
+        found = metrics(made)
+        assert found["opencqrs_databases_reachable",] == 1
+        assert found.keys() >= OF_THE_HEAD
 
 
 def test_databases_that_hang_hold_up_neither_probes_nor_the_stop(make, monkeypatch):
