@@ -103,7 +103,10 @@ class Launch:
             for engine, its_runs in engines
             for run in its_runs
         ]
-        processors = Processors(groups, store, self.container.event_store(), self.configuration.settings.node, jobs)
+        node = self.configuration.settings.node
+        if self.blueprint.rebuilding:  # nobody shares its partitions
+            node = node.model_copy(update={"max_partitions": None})
+        processors = Processors(groups, store, self.container.event_store(), node, jobs)
         if processors.coordinator is not None and not self.blueprint.rebuilding:
             lost.then = processors.coordinator.hasten
         return processors

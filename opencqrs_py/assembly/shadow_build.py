@@ -348,6 +348,7 @@ class ShadowBuild:
                 controller=None,
                 controller_registration=None,
                 lock_registry=None,
+                max_partitions_per_node=None,
                 partitions=len(self._layout()),
             ),
         )

@@ -412,6 +412,7 @@ class Paces:
 
 
 LIMIT = "event-handling.groups.catalog.rebuild.max-events-per-second"
+PER_NODE = "event-handling.groups.catalog.life-cycle.max-partitions-per-node"
 
 
 @NOT_IN_SQL
@@ -451,6 +452,14 @@ def test_only_the_rebuild_is_bounded_by_its_most_tasks(world: World, monkeypatch
         assert application.rebuilds.plan("catalog").max_tasks == 1
         assert application.rebuilds.rebuild("catalog").position == 98
     assert made == [1]
+    assert world.lent() == {f"/books/{n}": RIGHT for n in range(7)}
+
+
+@pytest.mark.parametrize("limit", [PER_NODE, "node.max-partitions"])
+@pytest.mark.parametrize("kind", KINDS[:1], indirect=True)
+def test_a_rebuild_has_all_partitions_however_few_a_process_may_take(world: World, limit: str) -> None:
+    with world.application(**{limit: 1}) as application:
+        assert application.rebuilds.rebuild("catalog").position == 98
     assert world.lent() == {f"/books/{n}": RIGHT for n in range(7)}
 
 
