@@ -270,7 +270,7 @@ class JobRunner:
         self._tell_of_dead()  # before its next attempt may end this process, too
         for run in begun:
             self._begin(run)
-        self._attended = True
+        self._attended = self._attended or not self.desk.leaves_out
         view = self._look()
         if time.monotonic() - self._purged_at > _PURGE_SECONDS:
             self._purged_at = time.monotonic()

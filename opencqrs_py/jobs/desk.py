@@ -112,6 +112,11 @@ class JobDesk:
                 raise
         return begun
 
+    @property
+    def leaves_out(self) -> bool:
+        """Whether the last ``attend`` has left out a job, as its records could not be opened."""
+        return bool(self._held)
+
     def recovered(self) -> Iterator[JobRun]:
         """Yield the runs that this desk has taken from dead processes, as that was recorded; each once."""
         while self._recovered:

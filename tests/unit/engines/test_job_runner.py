@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import timedelta
 from threading import Event as Signal
 from threading import Thread, Timer, current_thread
 
@@ -18,12 +19,14 @@ from opencqrs_py.errors import FencedError, UnavailableError, WaitTimedOutError
 from opencqrs_py.jobs.binding import BoundJob
 from opencqrs_py.jobs.desk import Ending, JobDesk, Worker
 from opencqrs_py.jobs.rules import JobRule, Meeting, Ticking
-from opencqrs_py.jobs.runs import JobRun, RunStatus
+from opencqrs_py.jobs.runs import JobRecord, JobRun, RunStatus
 from opencqrs_py.jobs.sitting import MOST_DEATHS
 from opencqrs_py.model.choices import Overlap
 from opencqrs_py.model.job import Job, JobMark, Trigger
 from opencqrs_py.processing.ports import SystemClock
 from opencqrs_py.processing.recovery import FixedBackOff
+from opencqrs_py.processing.schedules import FixedRate
+from opencqrs_py.testing import FakeClock
 from opencqrs_py.web.counting import RunCounting
 
 PATIENCE = 60.0
@@ -182,6 +185,71 @@ def test_a_process_is_busy_until_it_has_attended_to_what_was_due_at_its_start():
         goes_on.set()
         runner.stop(PATIENCE)
     assert [run.status for run in store.history()] == [RunStatus.SUCCEEDED]
+
+
+class _Locked(InMemoryJobStore):
+    """The rows of job ``nightly`` are locked once, and attempts of the thread that watches are counted by its looks."""
+
+    def __init__(self, clock) -> None:
+        super().__init__(clock)
+        self.is_locked, self.attempts = False, 0
+
+    def look(self, jobs=None):
+        self.attempts += jobs is None and current_thread().name == "opencqrs-jobs"
+        return super().look(jobs)
+
+    @contextmanager
+    def open(self, jobs):
+        if self.is_locked and "nightly" in jobs:
+            self.is_locked = False
+            raise UnavailableError("OCQ-304", "lock wait timeout")
+        with super().open(jobs) as book:
+            yield book
+
+    def is_outage(self, error):
+        return isinstance(error, UnavailableError)
+
+
+@pytest.mark.parametrize("due", ["a tick", "a run of a dead process", "a tick after a run of another job"])
+def test_a_process_is_busy_until_it_has_attended_to_a_job_whose_records_were_locked(due):
+    """A run until all is caught up ended with 0 while that job was left out, and the job was not run."""
+    clock, ran = FakeClock(), []
+    store, schedule = _Locked(clock), FixedRate(0.0, 3_600.0)
+    rules = {"nightly": JobRule("nightly", ticking=Ticking(schedule, "1 h")), "first": JobRule("first")}
+
+    def job(rule):
+        def call(*_):
+            ran.append(rule.name)
+
+        return BoundJob(Job(JobMark(rule.name), call, "here"), rule, call, transactional=False)
+
+    with store.open(["nightly"]) as book:
+        tick = book.now if "tick" in due else book.now + timedelta(hours=1)
+        book.put_record(JobRecord("nightly", "1 h", tick))
+    clock.advance(1)
+    if due == "a run of a dead process":
+        store.request(JobRun("run", "nightly", Trigger.MANUAL, store.look().now))
+        assert JobDesk(store, {"nightly": JobRule("nightly")}).attend(HEIR)
+    if "another job" in due:
+        earlier = store.look().now - timedelta(hours=1)
+        store.request(JobRun("run", "first", Trigger.MANUAL, earlier, due_at=earlier))
+    here = Company("node", "node", frozenset({"node"}), {}, lambda: {"node"})
+    parts = JobParts({name: job(rule) for name, rule in rules.items()}, store, None, None, SystemClock())
+    runner = JobRunner(parts, lambda: here)
+    store.is_locked = True
+    runner.start()
+    try:
+        _until(lambda: not store.is_locked)
+        seen = store.attempts
+        _until(lambda: runner.wake() or store.attempts > seen + 1)  # one that leaves the job out has ended
+        _until(lambda: not runner.in_hand)
+        assert "nightly" not in ran
+        assert runner.is_busy()
+        clock.advance(4)
+        _until(lambda: runner.wake() or not runner.is_busy())
+    finally:
+        runner.stop(PATIENCE)
+    assert ran == (["first", "nightly"] if "another job" in due else ["nightly"])
 
 
 def test_a_run_of_another_process_keeps_nobody_busy():
