@@ -254,7 +254,7 @@ class PartitionProcessor:
                 outcome = _without_log(inbox.step(seen)) or self._from_log(seen)
         except BaseException as error:
             raise_interrupt(error)
-            return Outcome(cursor, failure=self._failure(error, Origin.FRAMEWORK))
+            return Outcome(cursor, failure=self._failure(error, Origin.FRAMEWORK), without_log=True)
         return replace(outcome, freed=(*freed(cursor, seen), *outcome.freed))
 
     def _from_batches(self, cursor: Cursor, batches: PartitionBatches) -> Outcome:
@@ -265,7 +265,7 @@ class PartitionProcessor:
             outcome = _without_log(batches.step(cursor))
         except BaseException as error:
             raise_interrupt(error)
-            return Outcome(cursor, failure=self._failure(error, Origin.FRAMEWORK))
+            return Outcome(cursor, failure=self._failure(error, Origin.FRAMEWORK), without_log=True)
         if outcome is not None:
             return outcome
         done = Outcome(replace(cursor, tick=None))

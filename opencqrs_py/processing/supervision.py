@@ -147,6 +147,7 @@ class SupervisedPartition:
         self.withholds: Callable[[], bool] = _never
         self.checkpoint_status: Callable[[], CheckpointStatus | None] = _no_status
         self._misses = 0  # checkpoints that failed since progress was stored
+        self._failed_in_inbox = False
         self._record = cursor.failure
         if self._record is not None:
             self._resume(self._record)
@@ -252,10 +253,11 @@ class SupervisedPartition:
         self.handled += outcome.handled
         self.skipped += len(outcome.skips)
         if outcome.failure is None:
-            if outcome.without_log and self.failure is not None:
+            if outcome.without_log and self.failure is not None and not self._is_over_by(outcome, self.failure):
                 self._due = 0.0  # the log comes next
                 return None
             return self._well(reported=given_up)
+        self._failed_in_inbox = outcome.without_log
         if moved and not self.cursor.holds_back(self.cursor.position):
             self._forget()
         if outcome.failure.origin is not Origin.OUTAGE:
@@ -326,6 +328,11 @@ class SupervisedPartition:
         self._event_waits = self._outage_waits = self._failure_waits = None
         self._record = None
         self._retries = 0
+
+    def _is_over_by(self, outcome: Outcome, failure: Failure) -> bool:
+        """Return whether a failure is over as events of the inbox were tried: an outage, or one of the inbox itself."""
+        tried = outcome.handled or outcome.parked or outcome.skips or outcome.expired or outcome.uncounted
+        return bool(tried) and (self._failed_in_inbox or failure.origin is Origin.OUTAGE)
 
     def _well(self, *, reported: bool) -> Notice | None:
         over = not self.cursor.holds_back(self.cursor.position)

@@ -318,6 +318,18 @@ def test_what_was_done_in_the_inbox_counts_and_the_next_step_with_the_log_says_w
     assert supervised.fails(FRAMEWORK) == [(Action.STOP, 60)]
 
 
+@pytest.mark.parametrize(("failed", "in_inbox"), [(OUTAGE, False), (OUTAGE, True), (FRAMEWORK, True)])
+def test_an_outage_and_a_failure_of_the_inbox_are_over_once_events_of_the_inbox_are_tried(
+    failed: Failure, *, in_inbox: bool
+) -> None:
+    supervised = Supervised()
+    supervised.partition.take(Outcome(START, failure=failed, without_log=in_inbox))
+    assert supervised.partition.take(Outcome(START, without_log=True)) is None
+    assert supervised.partition.failure == failed
+    assert supervised.partition.take(Outcome(START, handled=1, without_log=True)) == Notice("books", PARTITION, None)
+    assert supervised.partition.failure is None
+
+
 @pytest.mark.parametrize("with_log", [(0,), (1,), (0, 1)], ids=str)
 def test_steps_together_have_looked_at_the_log_if_one_of_them_has(with_log: Sequence[int]) -> None:
     steps = [Outcome(START, without_log=number not in with_log) for number in range(2)]
