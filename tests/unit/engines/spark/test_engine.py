@@ -239,6 +239,7 @@ def test_a_task_that_another_run_of_it_has_fenced_is_continued_whichever_of_them
 @pytest.mark.parametrize("speculation", ["true", "false"])
 def test_the_events_of_a_task_that_spark_has_lost_and_repeated_itself_are_handled_singly(engine, speculation):
     marked: list[int] = []
+    taken_over = Signal()
     report = engine.tracker.report
 
     def note(status, epoch) -> None:
@@ -249,10 +250,11 @@ def test_the_events_of_a_task_that_spark_has_lost_and_repeated_itself_are_handle
     def lose_the_first_two_runs() -> None:
         for partition in layout(PARTITIONS):
             engine.tracker.succeed("g", Cursor(partition, 1, 0, 0))
+        taken_over.set()
 
     engine.tracker.report = note
     engine.context.conf["spark.speculation"] = speculation
-    engine.context.before.append(lose_the_first_two_runs)
+    engine.context.before += [lose_the_first_two_runs, lambda: taken_over.wait(SECONDS)]  # there may be two jobs
     engine.start()
     assert engine.seen.done.wait(SECONDS)
     assert bool(marked) is (speculation == "false")  # otherwise the first run is slow, and not lost
@@ -262,17 +264,19 @@ def test_the_events_of_a_task_that_spark_has_lost_and_repeated_itself_are_handle
 def test_a_call_that_timed_out_in_another_run_of_its_task_is_an_error_of_its_event(engine, speculation):
     failure = Failure(Origin.HANDLER, permanent=False, error="TimeoutError", message="too slow", position=1)
     line = TypeAdapter(TimedOut).dump_json(TimedOut(Partition(PARTITIONS, 0), failure, 0)).decode()
+    taken_over = Signal()
 
     def time_out_twice() -> None:
         for partition in layout(PARTITIONS):
             engine.tracker.succeed("g", Cursor(partition, 1, 0, 0))
+        taken_over.set()
 
     engine.context.conf["spark.speculation"] = speculation
     engine.context.errors_of_runs = [
         "executor lost",
         f"x.PythonException: Traceback (most recent call last):\n  File\nx.TaskTimedOutError: {line}\n\tat x",
     ]
-    engine.context.before.append(time_out_twice)
+    engine.context.before += [time_out_twice, lambda: taken_over.wait(SECONDS)]  # there may be two jobs
     engine.start()
     assert engine.seen.reasons(1) == {"0/3": "TimeoutError: too slow"}
     engine.clock.advance(5)
