@@ -22,7 +22,15 @@ from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 from opencqrs_py.assembly.held_values import attributes_of, functions_in, is_plain
-from opencqrs_py.assembly.normalised_source import Chain, bindings_in, chains_in, compiled, imports_in, normalised
+from opencqrs_py.assembly.normalised_source import (
+    Chain,
+    bindings_in,
+    chains_in,
+    compiled,
+    imports_in,
+    normalised,
+    parsed,
+)
 
 _VERSION = "4"  # of the algorithm; with another one nothing is known of the code before
 _DIGITS = 16  # hexadecimal ones of the hash that are kept
@@ -128,7 +136,7 @@ class CodeReader:
             return None
         try:
             loader: Any = spec.loader
-            tree = ast.parse(loader.get_source(name))
+            tree = parsed(loader.get_source(name))
         except Exception:  # of any loader: there is no source, or it is not what was imported
             return None
         bindings: dict[str, list[ast.stmt]] = {}

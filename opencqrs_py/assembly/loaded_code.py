@@ -18,7 +18,7 @@ from typing import Any
 
 from opencqrs_py.assembly.blueprint import UserModules
 from opencqrs_py.assembly.code_fingerprint import OwnModules
-from opencqrs_py.assembly.normalised_source import imports_in, normalised
+from opencqrs_py.assembly.normalised_source import imports_in, normalised, parsed
 from opencqrs_py.errors import AssemblyError
 
 _DIGITS = 16  # hexadecimal ones of a hash that are kept
@@ -95,7 +95,7 @@ def _texts_of(name: str, spec: ModuleSpec) -> Sequence[str]:
     """Return the texts of what a module does, none if there is no source, or it is not what was imported."""
     loader: Any = spec.loader
     try:
-        tree = ast.parse(loader.get_source(name))
+        tree = parsed(loader.get_source(name))
     except Exception:  # of any loader
         return ()
     return [normalised(tree), *sorted(map(ast.unparse, imports_in(tree)))]

@@ -10,11 +10,14 @@ import ast
 import dis
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from types import CodeType
+from typing import Any
 
 Chain = tuple[str, ...]
 """A name and the attributes that are looked up on it, such as ``("helpers", "price")``."""
 
+_ATTEMPTS = 5  # to parse a text
 _LEFT_OUT = frozenset({"ctx", "type_comment", "kind", "type_ignores"})
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _NAMED = (
@@ -185,11 +188,23 @@ def _bound_in(body: Iterable[ast.AST]) -> Iterator[str]:
             yield from _bound_in(ast.iter_child_nodes(node))
 
 
+def parsed(text: str | bytes, path: str = "<unknown>", mode: str = "exec") -> Any:
+    """Return the tree of a source text, as ``ast.parse`` does.
+
+    Python 3.11 fails with a SystemError if the collector runs meanwhile, and a finalizer that it calls fails: to show
+    that error Python parses its line. What is parsed next comes out right.
+    """
+    for _ in range(_ATTEMPTS - 1):
+        with suppress(SystemError):
+            return ast.parse(text, path, mode)
+    return ast.parse(text, path, mode)
+
+
 def _unquoted(annotation: ast.expr) -> ast.expr:
     """Return an annotation that is written as a text as if it were none."""
     if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
         try:
-            return ast.parse(annotation.value, mode="eval").body
+            return parsed(annotation.value, mode="eval").body  # type: ignore[no-any-return]
         except SyntaxError:
             return annotation
     return annotation

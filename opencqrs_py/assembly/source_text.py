@@ -11,6 +11,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
+from opencqrs_py.assembly.normalised_source import parsed
+
 _PACKAGE = b"opencqrs_py"
 _CONTAINERS = "dependency_injector"
 _NAME_GROUPS = {"event_handling", "dataframe_handler", "checkpointing"}
@@ -101,7 +103,7 @@ class SourceText:
     @cached_property
     def _tree(self) -> ast.Module | None:
         try:
-            return ast.parse(self.text, str(self.path))
+            return parsed(self.text, str(self.path))  # type: ignore[no-any-return]
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             return None
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import itertools
 import py_compile
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +18,7 @@ import pytest
 
 from opencqrs_py.assembly.code_fingerprint import CodeReader, OwnModules
 from opencqrs_py.assembly.normalised_source import compiled
+from opencqrs_py.assembly.source_text import read_source
 
 Files = dict[str, str]
 _numbers = itertools.count()
@@ -177,6 +180,31 @@ def test_what_changes_what_code_does_changes_the_fingerprint(project: Project, f
 
 def test_the_fingerprint_is_the_same_on_every_python_and_machine(project: Project) -> None:
     assert project.fingerprint(FILES, said=["said"]) == "4:279fa677e98dc715"
+
+
+def test_a_parser_that_the_collector_has_disturbed_is_asked_again(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A text that cannot be parsed counts as none: handlers would seem changed, or the start would end."""
+    failed, parse = set[object](), ast.parse
+
+    def disturbed(source: Any, *arguments: Any, **named: Any) -> Any:
+        if source not in failed:
+            failed.add(source)
+            raise SystemError("AST constructor recursion depth mismatch (before=201, after=264)")
+        return parse(source, *arguments, **named)
+
+    expected = project.fingerprint(FILES)
+    file = project.folder / "handlers.py"
+    file.write_text("from opencqrs_py import event_handling\n@event_handling('books')\ndef lend(event: dict): ...\n")
+    with monkeypatch.context() as patch:  # pytest parses what it shows of a failure
+        patch.setattr(ast, "parse", disturbed)
+        found = project.fingerprint(FILES)
+        counts = False
+        with suppress(SystemError):
+            counts = read_source(file, "handlers").counts
+    assert (found, counts) == (expected, True)
+    assert failed
 
 
 def test_the_order_of_members_does_not_count(project: Project) -> None:
