@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import ast
 import dis
+import gc
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from types import CodeType
 from typing import Any
 
 Chain = tuple[str, ...]
 """A name and the attributes that are looked up on it, such as ``("helpers", "price")``."""
 
-_ATTEMPTS = 5  # to parse a text
 _LEFT_OUT = frozenset({"ctx", "type_comment", "kind", "type_ignores"})
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _NAMED = (
@@ -191,13 +190,16 @@ def _bound_in(body: Iterable[ast.AST]) -> Iterator[str]:
 def parsed(text: str | bytes, path: str = "<unknown>", mode: str = "exec") -> Any:
     """Return the tree of a source text, as ``ast.parse`` does.
 
-    Python 3.11 fails with a SystemError if the collector runs meanwhile, and a finalizer that it calls fails: to show
-    that error Python parses its line. What is parsed next comes out right.
+    The collector waits: on Python 3.11 the call fails with a SystemError if a finalizer parses something meanwhile, as
+    it does if it fails and a hook shows its line.
     """
-    for _ in range(_ATTEMPTS - 1):
-        with suppress(SystemError):
-            return ast.parse(text, path, mode)
-    return ast.parse(text, path, mode)
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return ast.parse(text, path, mode)
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _unquoted(annotation: ast.expr) -> ast.expr:
