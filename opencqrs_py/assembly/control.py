@@ -121,7 +121,7 @@ class Control:
         Args, returns and errors are those of ``start``.
         """
         wanted = self._want(names, Wanted.STOPPED)
-        return self._wait(wanted, timeout, "to be stopped", lambda view, lease: view.owner_of(lease) is None)
+        return self._wait_until_stopped(wanted, timeout)
 
     def restart(self, *names: str, timeout: float | None = DEFAULT_TIMEOUT) -> bool:
         """Stop and start groups or partitions. An event that has ended processes is tried as if it had ended none.
@@ -130,8 +130,7 @@ class Control:
         """
         pausing = self._want(names, Wanted.PAUSED)  # a run until all is caught up does not wait for what is stopped
         try:
-            stop_timeout = DEFAULT_TIMEOUT if timeout is None else timeout
-            self._wait(pausing, stop_timeout, "to be stopped", lambda view, lease: view.owner_of(lease) is None)
+            self._wait_until_stopped(pausing, DEFAULT_TIMEOUT if timeout is None else timeout)
             self._forget_crashes({key for keys in self._keys(names).values() for key in keys})
         finally:
             self._want(names, Wanted.STARTED)
@@ -249,6 +248,9 @@ class Control:
             for wanted in (None, Wanted.STARTED):
                 if again := [key for key in paused if (key in withdrawn) is (wanted is None)]:
                     self._required().want(group, wanted, again)
+
+    def _wait_until_stopped(self, keys: Sequence[GroupPartition], timeout: float | None) -> bool:
+        return self._wait(keys, timeout, "to be stopped", lambda view, lease: view.owner_of(lease) is None)
 
     def _forget_crashes(self, keys: Collection[GroupPartition]) -> None:
         """Record that events have ended no process, by a claim of their partitions, which no node has now."""

@@ -136,6 +136,11 @@ class Outcome:
         """How many events were skipped."""
         return len(self.skips)
 
+    @property
+    def tried(self) -> bool:
+        """Whether an event was tried, in the log or in the inbox, and its outcome recorded."""
+        return bool(self.handled or self.skips or self.parked or self.expired or self.uncounted)
+
     def followed_by(self, then: Outcome) -> Outcome:
         """Return the outcome of this step and a following one together."""
         return replace(

@@ -173,7 +173,8 @@ class SupervisedPartition:
         participants = self.checkpoint_status()
         if self.failure is not None or participants is None or participants.handled <= self.cursor.stored:
             return None
-        what = f"its participants have confirmed position {self.cursor.stored}, and handled {participants.handled}"
+        done, handled = self.cursor.stored, participants.handled
+        what = f"its participants have confirmed position {done} at the end, of {handled} handled: the rest comes again"
         return replace(self.status(), error=what)
 
     def done(self, head: int) -> bool:
@@ -331,8 +332,7 @@ class SupervisedPartition:
 
     def _is_over_by(self, outcome: Outcome, failure: Failure) -> bool:
         """Return whether a failure is over as events of the inbox were tried: an outage, or one of the inbox itself."""
-        tried = outcome.handled or outcome.parked or outcome.skips or outcome.expired or outcome.uncounted
-        return bool(tried) and (self._failed_in_inbox or failure.origin is Origin.OUTAGE)
+        return outcome.tried and (self._failed_in_inbox or failure.origin is Origin.OUTAGE)
 
     def _well(self, *, reported: bool) -> Notice | None:
         over = not self.cursor.holds_back(self.cursor.position)

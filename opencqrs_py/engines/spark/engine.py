@@ -479,7 +479,7 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop):
         for driver, outcome in repeated.items():
             if not self._copies:
                 self._assignment.claim_again(driver.supervised.group, [driver], crashed=True)
-            nothing_known = not outcome.handled and driver.cursor.stored == outcome.cursor.stored
+            nothing_known = not outcome.tried and driver.cursor.stored == outcome.cursor.stored
             driver.settle(replace(outcome, cursor=driver.cursor, failure=None, without_log=nothing_known))
 
     def _timed_out_run(self, task: RunningTask) -> TimedOut | None:

@@ -185,19 +185,26 @@ def test_an_outage_in_which_a_call_hangs_is_waited_for_and_the_event_is_tried_ag
     assert watching.notices[2].attempt == 1
 
 
-def test_a_partition_that_is_released_while_an_outage_is_waited_for_is_not_claimed_back(
-    group: Group, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def hanging_in_outage(group: Group, start: Start, monkeypatch: pytest.MonkeyPatch) -> tuple[ThreadEngine, Watching]:
+    """Start an engine whose second event hangs, and wait until its partition cannot be claimed again."""
     monkeypatch.setattr(driving, "OUTAGE_BACK_OFF", FixedBackOff(0.01))
     group.hangs = {2: 1}
 
     def handle(raw: Event) -> None:
         group.tracker.failing_claims = 10**9 * group.hangs.get(raw.position, 0)
         group.meet(raw.position)
+        group.handled.append(raw.position)
 
     group.handler = handle
     engine, watching = start(SOON)
     wait_for(group, watching, lambda: [notice for notice in watching.notices if notice.action is Action.WAIT])
+    return engine, watching
+
+
+def test_a_partition_that_is_released_while_an_outage_is_waited_for_is_not_claimed_back(
+    group: Group, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, _ = hanging_in_outage(group, start, monkeypatch)
     engine.release("group", [ONE], SECONDS)
     group.tracker.failing_claims = 0
     (others,) = group.tracker.claim("group", [ONE], 0, "another node")
@@ -210,17 +217,7 @@ def test_a_partition_that_is_released_while_an_outage_is_waited_for_is_not_claim
 def test_a_partition_that_is_let_go_while_its_call_hangs_in_an_outage_is_not_held_any_more(
     group: Group, start: Start, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
-    monkeypatch.setattr(driving, "OUTAGE_BACK_OFF", FixedBackOff(0.01))
-    group.hangs = {2: 1}
-
-    def handle(raw: Event) -> None:
-        group.tracker.failing_claims = 10**9 * group.hangs.get(raw.position, 0)
-        group.meet(raw.position)
-        group.handled.append(raw.position)
-
-    group.handler = handle
-    engine, watching = start(SOON)
-    wait_for(group, watching, lambda: [notice for notice in watching.notices if notice.action is Action.WAIT])
+    engine, watching = hanging_in_outage(group, start, monkeypatch)
     if end == "stop":
         engine.stop(SECONDS)
     else:
