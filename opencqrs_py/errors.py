@@ -279,6 +279,10 @@ class RebuildUnderWayError(ExplainedError):
     """A group cannot be run for now, as it is being rebuilt (OCQ-632, OCQ-633)."""
 
 
+class SwapUnderWayError(RebuildUnderWayError):
+    """The tables of a group are being swapped by a rebuild (OCQ-633), which takes a moment."""
+
+
 class InboxChangedError(OpenCqrsError):
     """Events in the inbox are not as they were read any more: a person has changed them. They are read again."""
 

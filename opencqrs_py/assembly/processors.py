@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from threading import Thread
@@ -111,6 +111,7 @@ class Processors:
         self._shared = frozenset(group.run.group for group in groups if group.shared)
         self._registered = Registered()
         self._announced: set[GroupPartition] = set()
+        self._barred: dict[GroupPartition, str] = {}
         led = {each.run.group: each for each in groups if each.led}
         runnable = {name: runnable_of(each.run, each.life_cycle, starts=each.starts) for name, each in led.items()}
         engines = {name: each.engine for name, each in led.items()}
@@ -268,7 +269,11 @@ class Processors:
         own = [p.status() for p in partitions if p in mine or p.group not in self._shared]
         there = {(status.group, status.partition) for status in own}
         known = self._known(shared=False)
-        others = [each for each in known if each.group in self._shared and (each.group, each.partition) not in there]
+        others = [
+            replace(each, error=self._barred.get(GroupPartition(each.group, each.partition), each.error))
+            for each in known
+            if each.group in self._shared and (each.group, each.partition) not in there
+        ]
         parked = sum(count for each in known for _, count in each.parked)
         return RunResult((*own, *others), handled, sum(p.skipped for p in partitions), parked)
 
@@ -304,7 +309,7 @@ class Processors:
             for group in self._groups
             if group.shared and group.starts
             for key in self._keys(group)
-            if self._wanted_of(key) is not Wanted.STOPPED  # what a command has paused continues after it
+            if self._commanded(key) is not Wanted.STOPPED  # what a command has paused continues after it
         }
         pending = self._registered.pending() if head else set()
         missing = (waited_for - there) | pending
@@ -314,7 +319,16 @@ class Processors:
             if status.position >= head or status.state is ProcessorState.FAILED
         }
         self._log_pending(pending - done)
-        return missing <= done
+        self._barred = self._barred_of(missing - done)
+        return missing <= done | self._barred.keys()
+
+    def _barred_of(self, keys: Iterable[GroupPartition]) -> dict[GroupPartition, str]:
+        """Return why some partitions are not waited for: no node may run them until somebody acts."""
+        return {
+            key: f"[{error.code}] {error.what}"
+            for key in keys
+            if (error := self._bars.lasting(key.group)) is not None and self._wanted_of(key) is Wanted.STOPPED
+        }
 
     def _log_pending(self, pending: set[GroupPartition]) -> None:
         for key in sorted(pending - self._announced):
@@ -342,6 +356,10 @@ class Processors:
     def _wanted_of(self, key: GroupPartition) -> Wanted:
         view = self.coordinator.view if self.coordinator is not None else None
         return Wanted.STARTED if view is None else view.wanted_of(key)
+
+    def _commanded(self, key: GroupPartition) -> Wanted | None:
+        view = self.coordinator.view if self.coordinator is not None else None
+        return None if view is None else view.commanded(key)
 
     def _known(self, *, shared: bool = True) -> list[PartitionStatus]:
         """Return what trackers have of the partitions of groups that run, of each its own; only of those shared."""

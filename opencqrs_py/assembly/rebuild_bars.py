@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 
 from opencqrs_py.adapters.sql import SqlProgressTracker
 from opencqrs_py.engines.runs import GroupRun
-from opencqrs_py.errors import ExplainedError, HandlersChangedError, RebuildUnderWayError
+from opencqrs_py.errors import ExplainedError, HandlersChangedError, RebuildUnderWayError, SwapUnderWayError
 from opencqrs_py.processing.group_records import RecordRule
 
 _log = logging.getLogger("opencqrs.control")
@@ -22,7 +22,7 @@ class RebuildBars:
 
     def __init__(self, runs: Iterable[GroupRun]) -> None:
         self._rules: dict[SqlProgressTracker, dict[str, RecordRule]] = {}
-        self._known: dict[str, str] = {}
+        self._known: dict[str, ExplainedError] = {}
         for run in runs:
             tracker = run.processing.tracker
             if run.record is not None and isinstance(tracker, SqlProgressTracker):
@@ -30,10 +30,10 @@ class RebuildBars:
 
     def __call__(self) -> Collection[str]:
         """Return the names of these groups."""
-        errors = self._errors()
-        found = {group: error.what for group, error in errors.items()}
-        for group, error in errors.items():
-            if self._known.get(group) != error.what:
+        found = self._errors()
+        for group, error in found.items():
+            known = self._known.get(group)
+            if known is None or known.what != error.what:
                 level = logging.ERROR if isinstance(error, HandlersChangedError) else logging.WARNING
                 _log.log(level, "%s: this process does not run the group; %s", error.what, error.fix)
         for group in self._known.keys() - found.keys():
@@ -44,6 +44,11 @@ class RebuildBars:
     def holds(self, group: str) -> bool:
         """Return whether the last look has found that this process must not run a group for now."""
         return group in self._known
+
+    def lasting(self, group: str) -> ExplainedError | None:
+        """Return why this process must not run a group until somebody acts; ``None``: it may, or a swap will end."""
+        error = self._known.get(group)
+        return None if isinstance(error, SwapUnderWayError) else error
 
     def require(self, groups: Collection[str]) -> None:
         """Refuse to start groups that other handlers have rebuilt.

@@ -71,7 +71,7 @@ def run_command(
         if not monitor.started:
             raise
         return _interrupted(application, groups, cut_off=sorted(monitor.held), as_json=as_json, typed=options.typed)
-    statuses = application.status(groups)
+    statuses = [_with_errors(status, result) for status in application.status(groups)]
     if as_json:
         print_json(_as_json(statuses, result))
     else:
@@ -80,6 +80,13 @@ def run_command(
     sys.stdout.flush()
     unhandled = result.skipped or result.parked
     return 1 if result.failed else CAUGHT_UP_WITH_SKIPS if until_caught_up and unhandled else 0
+
+
+def _with_errors(status: GroupStatus, result: RunResult) -> GroupStatus:
+    """Return a status with the errors that this run has ended with, and that are not stored."""
+    errors = {each.partition: each.error for each in result.partitions if each.group == status.group}
+    partitions = (replace(each, error=each.error or errors.get(each.partition, "")) for each in status.partitions)
+    return replace(status, partitions=tuple(partitions))
 
 
 def _tell_unhandled(result: RunResult, project: str) -> None:

@@ -191,11 +191,15 @@ class ControlView:
         """Return the node that holds a lease, ``None`` if none does."""
         return self.alive.get(lease.node)
 
+    def commanded(self, key: GroupPartition) -> Wanted | None:
+        """Return what a command wants of a partition: its own, else its group's; ``None`` without one."""
+        return self.wanted_partitions.get(key) or self.wanted.get(key.group)
+
     def wanted_of(self, key: GroupPartition) -> Wanted:
         """Return what is wanted of a partition: by its own command, else its group's, else by its nodes."""
-        said = self.wanted_partitions.get(key) or self.wanted.get(key.group)
-        if said is not None:
-            return said
+        commanded = self.commanded(key)
+        if commanded is not None:
+            return commanded
         starts = any(
             runnable.starts for node in self.alive.values() if (runnable := node.groups.get(key.group)) is not None
         )

@@ -7,7 +7,13 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
 
-from opencqrs_py.errors import BeginningNeededError, HandlersChangedError, ProgressLostError, RebuildUnderWayError
+from opencqrs_py.errors import (
+    BeginningNeededError,
+    HandlersChangedError,
+    ProgressLostError,
+    RebuildUnderWayError,
+    SwapUnderWayError,
+)
 from opencqrs_py.model.choices import OnChangedHandlers, OnLost
 from opencqrs_py.model.group_record import FoundGroup, GroupRecord, RecordedLayout, RecordedSelection, SettingTexts
 from opencqrs_py.model.naming import counted
@@ -56,11 +62,11 @@ def same_code(one: str, other: str) -> bool:
 
 
 def require_swapped(group: str, rebuild: RebuildRecord | None) -> None:
-    """Raise ``RebuildUnderWayError``, OCQ-633, while tables and progress of a group are being swapped."""
+    """Raise ``SwapUnderWayError``, OCQ-633, while tables and progress of a group are being swapped."""
     if rebuild is not None and rebuild.phase is RebuildPhase.SWAPPING:
         what = f"the tables of group '{group}' are being swapped by a rebuild"
         fix = f"wait a moment; if it was interrupted, {_rebuild(group)} completes it, as does opencqrs run"
-        raise RebuildUnderWayError("OCQ-633", what, f"group {group}", fix)
+        raise SwapUnderWayError("OCQ-633", what, f"group {group}", fix)
 
 
 @dataclass(frozen=True, slots=True)

@@ -258,6 +258,8 @@ def test_without_old_processes_new_handlers_wait_for_the_rebuild_or_run_the_old_
     assert world.rebuild("--compare").code == 0
     world.add(7)
     waiting = project.opencqrs("run", "--until-caught-up")
+    assert waiting.code == 1
+    assert "[catalog 0/2] [OCQ-632] group 'catalog' waits for its rebuild by these handlers" in waiting.out
     assert "group 'catalog' waits for its rebuild by these handlers" in waiting.err
     assert "opencqrs groups rebuild catalog --abort; or set rebuild.live: continue" in waiting.err
     assert "as a command asked" not in waiting.err

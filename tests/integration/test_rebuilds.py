@@ -1127,6 +1127,64 @@ def test_a_process_that_ends_on_the_way_back_leaves_what_the_next_one_completes(
     assert world.positions() == {98}
 
 
+@pytest.mark.release(kind="mariadb")  # as on PostgreSQL
+def test_a_run_until_caught_up_has_failed_if_a_group_waits_for_its_rebuild_meanwhile(
+    world: World, make_module: Callable[[str], ModuleType]
+) -> None:
+    world.module = make_module(HANDLERS.replace("VALUES (:isbn, 1)", "VALUES (:isbn, 1001)"))
+    with world.application() as application:
+        application.rebuilds.compare("catalog")
+    world.add(7, start=98)
+    with world.application() as application:
+        result = application.run(until_caught_up=True)
+    errors = {status.partition: status.error for status in result.partitions if status.group == "catalog"}
+    assert result.failed
+    assert list(map(str, errors)) == ["0/2", "1/2"]
+    assert {error.partition(":")[0] for error in errors.values()} == {
+        "[OCQ-632] group 'catalog' waits for its rebuild by these handlers"
+    }
+    assert not any(status.error for status in result.partitions if status.group == "audit")
+    assert world.positions() == {98}
+    world.run(**{"event-handling.groups.catalog.rebuild.live": "continue"})
+    assert world.positions() == {105}
+
+
+@NOT_IN_SQL
+def test_a_run_until_caught_up_does_not_wait_for_what_a_command_has_stopped_while_a_rebuild_bars_it(
+    world: World, make_module: Callable[[str], ModuleType]
+) -> None:
+    world.module = make_module(HANDLERS.replace("VALUES (:isbn, 1)", "VALUES (:isbn, 1001)"))
+    with world.application() as application:
+        application.rebuilds.compare("catalog")
+        application.control.stop("catalog", timeout=None)
+    world.add(7, start=98)
+    world.run()
+    assert world.positions() == {98}
+
+
+def test_a_run_until_caught_up_waits_until_a_swap_has_ended(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    with world.application() as application:
+        application.rebuilds.compare("catalog")
+    world.add(7, start=98)
+    heartbeat = {"event-handling.standard.life-cycle.lease.heartbeat": "100ms"}
+    (before,) = world.send("SELECT phase FROM opencqrs_rebuilds")
+    world.send("UPDATE opencqrs_rebuilds SET phase = 'swapping'")
+    monkeypatch.setattr(Application, "_complete_rebuilds", lambda *_: None)  # of a process that was there before
+    with world.application(**heartbeat) as application:
+        application.start()
+        processors = application._life.processors
+        assert processors is not None
+        while {partition.cursor.position for partition in processors.partitions()} != {105}:
+            assert processors.going_on(until_caught_up=True)  # as long as the other group has something to do
+        assert [processors.going_on(until_caught_up=True) for _ in range(3)] == [True, True, True]
+        assert not application.control.can_run("catalog")
+        world.send(f"UPDATE opencqrs_rebuilds SET phase = '{before[0]}'")
+        while processors.going_on(until_caught_up=True):
+            time.sleep(0.01)
+        assert not processors.result().failed
+    assert world.positions() == {105}
+
+
 @pytest.mark.mariadb
 @pytest.mark.parametrize("kind", KINDS[2:], indirect=True)
 def test_a_claim_between_the_tables_and_their_progress_is_refused(

@@ -83,7 +83,7 @@ class SqlGroupRecords:
         return None if row is None else replace(_record(row), rebuild=rebuild_of(row, _OF_REBUILD))
 
     def require_swapped(self, connection: Connection, group: str) -> None:
-        """Raise ``RebuildUnderWayError``, OCQ-633, if a swap of the group was broken off half-way."""
+        """Raise ``SwapUnderWayError``, OCQ-633, if a swap of the group was broken off half-way."""
         record = self.find(connection, group)
         require_swapped(group, None if record is None else record.rebuild)
 
