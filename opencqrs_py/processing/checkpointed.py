@@ -143,6 +143,14 @@ class CheckpointedProcessor(PartitionProcessor):
             return done
         return replace(done, failure=_failure_of_checkpoint(refusal))
 
+    def confirms_nothing(self, cursor: Cursor) -> Failure:
+        """Return the failure of participants that confirm nothing of what they have handled, where that comes again."""
+        handled = cursor.stored if self._last is None else self._last.positions.handled
+        what = f"the participants have confirmed no position after {cursor.stored} at the end, of {handled} handled"
+        fix = "return up_to, or LATEST, from on_partition_released when everything is durable"
+        where = f"group {self.group}, partition {self.partition}"
+        return _failure_of_checkpoint(CheckpointError("OCQ-646", what, where, fix))
+
     @override
     def close(self) -> None:
         """Have the participants discard the partition."""

@@ -352,6 +352,41 @@ def test_a_flush_that_fails_at_the_end_of_tasks_backs_the_partition_off_more_eac
     assert [notice.wait for notice in failed][:5] == [0.01, 0.02, 0.04, 0.08, 0.16]
 
 
+def test_participants_that_confirm_nothing_of_what_they_handle_back_the_partition_off_more_each_time(
+    spark: Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each task would handle the same events, and nobody would hear of it."""
+    monkeypatch.setattr(supervision, "CHECKPOINT_BACK_OFF", ExponentialBackOff(0.01, multiplier=2, maximum=60))
+    board = Board(released=lambda _, up_to: min(up_to, 6))  # as if it wrote files of six events
+    engine = spark.started(spark.world(board, partitions=1).given(9))
+    (partition,) = engine.partitions()
+    spark.when(lambda: partition.state is ProcessorState.FAILED)
+    failed = [notice for notice in spark.watching.notices if notice.failure is not None]
+    assert [notice.wait for notice in failed][:3] == [0.01, 0.02, 0.04]
+    status = partition.status()
+    assert status.position == 6
+    assert status.error == (
+        "[OCQ-646] CheckpointError: the participants have confirmed no position after 6 at the end, of 9 handled"
+    )
+
+
+@pytest.mark.parametrize("ends", ["by itself", "by a stop"])
+def test_a_task_that_is_stopped_may_leave_all_that_it_has_handled_to_the_next_one(
+    spark: Engines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    monkeypatch.setattr(holds, "IDLE_SECONDS", 0)
+    board = Board(released=lambda _, _up_to: 0)
+    world = spark.world(board, partitions=1).given(9)
+    permit = Permit.in_folder(str(tmp_path))
+    permit.give()
+    if ends == "by a stop":
+        board.before[9] = permit.withdraw
+    task = Task(spark.tracker.claim(GROUP, layout(1), 0, "me"), SECONDS)
+    (outcome,) = run_hold(world.processing, task, permit).outcomes
+    assert (outcome.handled, outcome.cursor.stored) == (9, 0)
+    assert (outcome.failure is None) is (ends == "by a stop")
+
+
 def test_a_second_run_of_a_task_resumes_at_the_stored_position_and_the_first_stores_nothing(
     spark: Engines, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,7 +60,8 @@ class Hold:
     def run(self, begun: Outcome) -> Outcome:
         """Handle the partition's events until the end, or until a failure; then have it released.
 
-        The outcome's cursor is where the progress is stored: what was handled after it is handled again.
+        The outcome's cursor is where the progress is stored: what was handled after it is handled again. If events were
+        handled, and nothing of it is confirmed, that is a failure, unless the task was asked to end.
 
         Raises:
             TaskTimedOutError: If a call of a handler has not returned in time. This worker must do no further step.
@@ -73,7 +74,11 @@ class Hold:
             done = self._followed(processor, begun, watcher)
         finally:
             watcher.stop()
-        return _released(processor, done)
+        released = _released(processor, done)
+        nothing = released.failure is None and released.handled > 0 and released.cursor.stored <= begun.cursor.stored
+        if nothing and self._permitted():  # the next task would handle the same again, and so on
+            return replace(released, failure=processor.confirms_nothing(released.cursor))
+        return released
 
     def _followed(self, processor: CheckpointedProcessor, so_far: Outcome, watcher: HeadWatcher) -> Outcome:
         rest = processor.resting(self, watcher.wake)
