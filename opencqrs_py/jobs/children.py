@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from opencqrs_py.errors import FencedError
 from opencqrs_py.jobs.desk import Ending
-from opencqrs_py.jobs.items import IdPage
-from opencqrs_py.jobs.runs import JobRun, RunPosition
+from opencqrs_py.jobs.items import IdPage, place_after
+from opencqrs_py.jobs.runs import JobRun, RunPosition, distinct
+from opencqrs_py.model.job import JobId
 
 
 class EndedError(Exception):
@@ -19,12 +20,20 @@ class EndedError(Exception):
         self.ending = ending
 
 
-def page_of(children: Sequence[JobRun], named: Sequence[object] | None) -> IdPage:
-    """Return the page that children were made of. Whether another one follows is not recorded; it may be empty."""
+def page_of(children: Sequence[JobRun], position: RunPosition, named: Sequence[JobId] | None) -> IdPage:
+    """Return the page that children were made of. Whether another one follows is not recorded; it may be empty.
+
+    Args:
+        children: The children of a run.
+        position: What was done of the run before that page.
+        named: What the run is for; ``None``: all that applies.
+    """
     ids = tuple(id_ for child in children for id_ in child.ids or ())
-    after = ids[-1] if ids else None
-    last = not ids or (named is not None and str(named[-1]) == str(after))
-    return IdPage(ids, ids, after, last)
+    if not ids or named is None:
+        return IdPage(ids, ids, ids[-1] if ids else None, last=not ids)
+    names = distinct(named)
+    end = place_after(names, ids[-1])
+    return IdPage(ids, ids, ids[-1], end == len(names), named=names[place_after(names, position.after) : end])
 
 
 def with_part(position: RunPosition, part: RunPosition) -> RunPosition:

@@ -17,7 +17,7 @@ from opencqrs_py.jobs.items import IdPage, Items
 from opencqrs_py.jobs.ports import JobStore, Selector
 from opencqrs_py.jobs.runs import JobRun, RunPosition
 from opencqrs_py.model.choices import JobTransaction
-from opencqrs_py.model.job import JobContext, JobId, RunSignals
+from opencqrs_py.model.job import JobContext, RunSignals
 from opencqrs_py.model.naming import counted
 from opencqrs_py.processing.exceptions import leaves, one_line, own_frames, raise_interrupt
 from opencqrs_py.processing.ports import Clock, Transactions, UnitOfWork
@@ -149,12 +149,13 @@ class JobExecution:
                     raise JobCancelledError(self._signals.cancelled)
                 page = self._items.page(position, self._most(position), unit)
                 self._call(page, unit)
-                position = _after(position, page)
+                position = self._after(position, page)
                 if reason := self._limit_reached(position):
                     break
-            self._advance(replace(position, done=True), unit)
-        self._position = replace(position, done=True)
-        return self._with_failed(reason)  # of an attempt before, under other settings
+            position = replace(position, done=True, rest=position.rest or reason)
+            self._advance(position, unit)
+        self._position = position
+        return self._with_failed()  # of an attempt before, under other settings
 
     def _finish_children(self) -> None:
         """Handle what is left of the page that an attempt before has distributed to tasks, as on Spark."""
@@ -173,8 +174,8 @@ class JobExecution:
             position = with_part(position, ending.position)
             self._may_help = self._may_help or (bool(ending.position.failed) and not ending.permanent)
         if children:
-            page = page_of(children, position.only or self._run.ids)
-            self._gather(replace(position, after=page.after, done=page.last))
+            page = page_of(children, position, position.only or self._run.ids)
+            self._gather(self._items.passed(position, page))
 
     def _taken(self, owner: str) -> list[JobRun]:
         """Take over the children of the run and move their results to it; return them."""
@@ -208,14 +209,14 @@ class JobExecution:
             with self._unit(needed=True) as unit:
                 page = self._items.page(self._position, self._most(self._position), unit)
                 self._call(page, unit)
-                position = _after(self._position, page)
+                position = self._after(self._position, page)
                 self._advance(position, unit)
             self._position = position
         else:
             page = self._read_page()
             with self._unit(needed=False):
                 self._call(page, None)
-            self._record(_after(self._position, page))
+            self._record(self._after(self._position, page))
 
     def _read_page(self) -> IdPage:
         reads = self._job.input is not None and self._job.input.reads
@@ -223,30 +224,28 @@ class JobExecution:
             return self._items.page(self._position, self._most(self._position), unit)
 
     def _items_one_by_one(self) -> None:
-        page = self._read_page()
-        for item, mark in zip(page.ids, page.marks, strict=True) if page.ids else [(None, None)] * page.call:
+        pages, rest = self._read_page().one_by_one()
+        for page in pages:
             if self._signals.cancelled or self._time_is_over(self._position):
                 return
-            self._one(item, mark)
+            self._one(page)
             if self._too_many_failed:
                 return
         if not self._position.done:
-            self._record(replace(self._position, after=page.after, done=page.last))
+            self._record(self._items.passed(self._position, rest))
 
-    def _one(self, item: JobId | None, mark: JobId | None) -> None:
-        ids = () if item is None else (item,)
+    def _one(self, page: IdPage) -> None:
         position = self._position
-        after = position.after if item is None else mark
         try:
             with self._unit(needed=self._job.transactional) as unit:
-                self._call(IdPage(ids, ids, item, last=False), unit)
-                done = replace(position, after=after, items=position.items + len(ids), done=item is None)
+                self._call(page, unit)
+                done = self._after(position, page)
                 self._advance(done, unit)
             self._position = done
         except BaseException as error:
             raise_interrupt(error)
             if (
-                item is None
+                not page.ids
                 or issubclass(type(error), RunFencedError)
                 or self._is_outage(error)
                 or self._is_asked(error)
@@ -254,8 +253,9 @@ class JobExecution:
                 raise
             self._around.failed(error)
             self._may_help = self._may_help or not _is_permanent(error)
-            text = position.error or f"{item}: {_text_of(error)}"
-            self._record(replace(position, after=after, failed=(*position.failed, item), error=text))
+            text = position.error or f"{page.ids[0]}: {_text_of(error)}"
+            failed = (*position.failed, *page.ids)
+            self._record(replace(self._items.passed(position, page), failed=failed, error=text))
 
     def _call(self, page: IdPage, unit: UnitOfWork | None) -> None:
         if not page.call:
@@ -312,6 +312,10 @@ class JobExecution:
         if not self._around.store.advance(run, position, unit):
             raise fenced(self._run)
 
+    def _after(self, position: RunPosition, page: IdPage) -> RunPosition:
+        """Return a position as it is after a page whose items the job has handled."""
+        return self._items.passed(replace(position, items=position.items + len(page.ids)), page)
+
     def _record(self, position: RunPosition) -> None:
         self._advance(position, None)
         self._position = position
@@ -352,14 +356,10 @@ class JobExecution:
         return Ending(self._position, reason=self._signals.cancelled, cancelled=not released, released=released)
 
     def _with_failed(self, reason: str = "") -> Ending:
-        position = self._position
+        position = replace(self._position, rest=self._position.rest or reason)
         failed = len(position.failed)
         if not failed:
-            gone = self._items.gone
-            gone_text = f"{counted(gone, 'item')} that had failed did not apply any more" if gone else ""
-            unmet = self._items.unmet
-            unmet_text = f"the input did not return {counted(unmet, 'id')} of its events" if unmet else ""
-            return Ending(position, reason="; ".join(filter(None, (reason, gone_text, unmet_text))))
+            return Ending(position, reason=_left_undone(position))
         rest = "" if position.done or reason else ", and the rest was not tried"
         text = f"{failed} of {failed + position.items} items have failed{rest}, the first one {position.error}"
         position = replace(position, done=position.done or bool(reason))  # what is left over is for the next run
@@ -391,8 +391,11 @@ class JobExecution:
         return transactions is not None and transactions.is_outage(error)
 
 
-def _after(position: RunPosition, page: IdPage) -> RunPosition:
-    return replace(position, after=page.after, done=page.last, items=position.items + len(page.ids))
+def _left_undone(position: RunPosition) -> str:
+    """Return what a run that has succeeded has left undone in all its attempts; empty if nothing."""
+    gone = f"{counted(position.gone, 'item')} that had failed did not apply any more" if position.gone else ""
+    unmet = f"the input did not return {counted(position.unmet, 'id')} of its events" if position.unmet else ""
+    return "; ".join(filter(None, (position.rest, gone, unmet)))
 
 
 def _is_permanent(error: BaseException) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from opencqrs_py.errors import JobError
@@ -27,6 +27,7 @@ class IdPage:
         after: The id up to which everything is done with this page.
         last: Whether nothing comes after it.
         call: Whether the job is to be called for it.
+        named: The ids that the input was asked about, in their order; empty if it was asked about none.
     """
 
     ids: tuple[JobId, ...]
@@ -34,6 +35,27 @@ class IdPage:
     after: JobId | None
     last: bool
     call: bool = True
+    named: tuple[JobId, ...] = ()
+
+    @property
+    def left_out(self) -> int:
+        """How many of the named ids the input did not return."""
+        return len(self.named) - len(set(map(str, self.marks))) if self.named else 0
+
+    def one_by_one(self) -> tuple[list[IdPage], IdPage]:
+        """Return a page for each call of one item, and what is left of the page after the last of them.
+
+        Each one has the named ids up to its own that are left out, so that they are counted with what it commits.
+        """
+        if not self.ids:
+            return [self] * self.call, replace(self, call=False)
+        places = {str(name): place for place, name in enumerate(self.named, 1)}
+        pages, begin = [], 0
+        for item, mark in zip(self.ids, self.marks, strict=True):
+            end = max(begin, places.get(str(mark), 0))
+            pages.append(IdPage((item,), (mark,), mark, last=False, named=self.named[begin:end]))
+            begin = end
+        return pages, IdPage((), (), self.after, self.last, call=False, named=self.named[begin:])
 
 
 class Items:
@@ -51,8 +73,6 @@ class Items:
         self._select = select
         self._gathered: list[JobId] | None = None
         self._may_be_short = False  # whether a page that is not full may be followed by another one
-        self.gone = 0  # items that had failed and no longer apply
-        self.unmet = 0  # ids of events that the input did not return
 
     def page(self, position: RunPosition, most: int, unit: UnitOfWork | None) -> IdPage:
         """Return the page after a position.
@@ -74,21 +94,25 @@ class Items:
         last = not ids if self._may_be_short else len(ids) < most
         return IdPage(ids, ids, ids[-1] if ids else position.after, last, call=bool(ids))
 
+    def passed(self, position: RunPosition, page: IdPage) -> RunPosition:
+        """Return a position as it is after a page whose items are counted, with the ids that it has left out."""
+        moved = replace(position, after=page.after, done=page.last)
+        if position.only is not None:
+            return replace(moved, gone=position.gone + page.left_out)
+        if self._run.trigger is Trigger.EVENT:
+            return replace(moved, unmet=position.unmet + page.left_out)
+        return moved
+
     def _of_named(self, named: tuple[JobId, ...], position: RunPosition, most: int, unit: UnitOfWork | None) -> IdPage:
-        names = list(map(str, named))
-        begin = 0 if position.after is None else names.index(str(position.after)) + 1
+        begin = place_after(named, position.after)
         chunk = named[begin : begin + most]
         last = begin + most >= len(named)
         after = chunk[-1] if chunk else position.after
         if self._job.input is None:
             return IdPage(chunk, chunk, after, last, call=bool(chunk))
         found = self._found(self._job.input, chunk, unit)
-        left_out = len(chunk) - len({mark for mark, _ in found})
-        if position.only is not None:
-            self.gone += left_out
-        elif self._run.trigger is Trigger.EVENT:
-            self.unmet += left_out
-        return IdPage(tuple(id_ for _, id_ in found), tuple(mark for mark, _ in found), after, last, call=bool(found))
+        ids, marks = tuple(id_ for _, id_ in found), tuple(mark for mark, _ in found)
+        return IdPage(ids, marks, after, last, call=bool(found), named=chunk)
 
     def _found(self, given: JobInput, named: tuple[JobId, ...], unit: UnitOfWork | None) -> list[tuple[JobId, JobId]]:
         """Return which of the named ids apply, each as it was named and as the input spells it."""
@@ -124,6 +148,11 @@ class Items:
             return tuple(each for each in gathered if str(each) in wanted)
         begin = 0 if page.after is None else bisect_right(gathered, page.after)
         return tuple(gathered[begin : begin + page.limit])
+
+
+def place_after(named: Sequence[JobId], after: JobId | None) -> int:
+    """Return how many of the named ids are done if all up to one of them are."""
+    return 0 if after is None else list(map(str, named)).index(str(after)) + 1
 
 
 def _listed(result: object, place: str) -> list[JobId]:

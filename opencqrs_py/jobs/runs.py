@@ -39,6 +39,9 @@ class RunPosition:
             again once each of the others was, in an attempt that is for them ``only``.
         only: The ids that this attempt is for, as the others are done; ``None``: all.
         error: Why the first of ``failed`` has failed, in one line.
+        gone: How many of the ids that had failed no longer applied when they were to be attempted again.
+        unmet: How many ids of its events the input did not return.
+        rest: The limit that has ended it, as the rest is for the next run; empty: none has.
     """
 
     after: JobId | None = None
@@ -47,6 +50,9 @@ class RunPosition:
     failed: tuple[JobId, ...] = ()
     only: tuple[JobId, ...] | None = None
     error: str = ""
+    gone: int = 0
+    unmet: int = 0
+    rest: str = ""
 
 
 def chosen_ids(ids: Sequence[JobId]) -> tuple[JobId, ...]:

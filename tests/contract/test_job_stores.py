@@ -19,7 +19,7 @@ from opencqrs_py.adapters.memory import InMemoryJobStore, NoTransactions
 from opencqrs_py.adapters.sql import Database, DatabaseTransactions, SqlJobStore, jobs
 from opencqrs_py.adapters.sql.dialect import DatabaseAwayError, DatabaseBusyError
 from opencqrs_py.errors import JobError
-from opencqrs_py.jobs.runs import JobRecord, JobRun, RunStatus
+from opencqrs_py.jobs.runs import JobRecord, JobRun, RunPosition, RunStatus
 from opencqrs_py.testing.contracts import JobStoreContract
 from opencqrs_py.testing.contracts.job_records import (
     AFTER,
@@ -138,6 +138,16 @@ def test_what_a_newer_package_has_added_to_a_row_is_left_out(store: SqlJobStore,
             newer = json.dumps({**json.loads(found), "newer": 1})
             connection.execute(text(f"UPDATE opencqrs_{table} SET {column} = :newer"), {"newer": newer})
     assert store.look().runs == (FULL,)
+
+
+def test_a_position_that_an_older_package_has_stored_is_read(store: SqlJobStore, database: Database) -> None:
+    older = RunPosition(5, items=3, failed=(2,), only=(2, 5), error="2: no")
+    put(store, replace(RUNNING, position=replace(older, gone=1, unmet=2, rest="a limit")))
+    with database.writing() as connection:
+        (found,) = connection.execute(text("SELECT position FROM opencqrs_job_runs")).scalars()
+        kept = {name: value for name, value in json.loads(found).items() if name not in {"gone", "unmet", "rest"}}
+        connection.execute(text("UPDATE opencqrs_job_runs SET position = :kept"), {"kept": json.dumps(kept)})
+    assert store.look().runs == (replace(RUNNING, position=older),)
 
 
 # Costs

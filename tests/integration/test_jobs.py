@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
@@ -20,11 +21,12 @@ import pytest
 from sqlalchemy import text
 
 from opencqrs_py import Application, InboxFilter
-from opencqrs_py.adapters.sql import Database
+from opencqrs_py.adapters.sql import Database, SqlJobStore
 from opencqrs_py.assembly.resets import ResetTarget
 from opencqrs_py.errors import AssemblyErrors, JobError
 from opencqrs_py.jobs.runs import JobRun, RunStatus
 from opencqrs_py.model.cloudevents import parse_event
+from opencqrs_py.model.job import Trigger
 
 pytestmark = pytest.mark.release(url="sqlite")
 
@@ -256,6 +258,26 @@ def test_j21_a_stop_lets_a_run_go_that_continues_at_the_next_start_after_what_it
         done = again.jobs.wait(asked.id, 120)
     assert (done.status, done.position.items) == (RunStatus.SUCCEEDED, 6)
     assert rows(url, "SELECT DISTINCT times FROM items") == [(1,)]
+    application.stop()
+
+
+def test_a_run_that_another_process_continues_counts_the_ids_that_the_input_did_not_return_to_either(
+    url, jobs, tmp_path
+):
+    settings = {"jobs.pages.limit": 2}
+    with closing(Database(url)) as database:
+        run = JobRun("of events", "pages", Trigger.EVENT, datetime.now(UTC), ids=(7, 1, 8, 3, 9))
+        assert SqlJobStore(database).request(run)
+    application = made(url, jobs, tmp_path, **settings)
+    application.start()
+    until(lambda: list(tmp_path.glob("page-3-*")))
+    application.stop(patience=0.1)  # while its second page is in hand
+    (tmp_path / "go").touch()
+    with made(url, jobs, tmp_path, **settings) as again:
+        again.start()
+        done = again.jobs.wait(run.id, 120)
+    assert (done.status, done.reason) == (RunStatus.SUCCEEDED, "the input did not return 3 ids of its events")
+    assert rows(url, "SELECT id FROM items WHERE times = 1 ORDER BY id") == [(1,), (3,)]
     application.stop()
 
 

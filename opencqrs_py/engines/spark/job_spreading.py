@@ -221,11 +221,12 @@ class SparkExecution(JobExecution):
     def _next_page(self) -> None:
         children = self._taken(self._tag()) if self._has_children else []
         self._has_children = True
-        page = page_of(children, self._position.only or self._run.ids) if children else self._read_page()
+        named = self._position.only or self._run.ids
+        page = page_of(children, self._position, named) if children else self._read_page()
         if page.call:
             self._handle(children or self._dealt(page))
         self._signals.done = self._position.items + len(self._position.failed)
-        self._gather(replace(self._position, after=page.after, done=page.last))
+        self._gather(self._items.passed(self._position, page))
         self._has_children = False
 
     def _dealt(self, page: IdPage) -> list[JobRun]:

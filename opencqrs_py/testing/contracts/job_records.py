@@ -18,7 +18,7 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 JOB, OTHER = "größe 😀 %s :x", "Größe 😀 %s :x"
 QUEUED = JobRun("run 😀", JOB, Trigger.MANUAL, NOON)
 RUNNING = replace(QUEUED, status=RunStatus.RUNNING, started_at=NOON, attempt=1, owner="node 1", node="host:1", token=7)
-BEFORE, AFTER = RunPosition(after=3, items=3), RunPosition(after=5, items=5)
+BEFORE, AFTER = RunPosition(after=3, items=3), RunPosition(after=5, items=5, gone=2**40, unmet=2**41, rest="größe 😀")
 ODD = "a text \0 with \ud800, 'quotes', \\ and ü 😀"
 FULL = JobRun(
     "job@2026-01-01T12:00:00.000Z",
@@ -35,7 +35,9 @@ FULL = JobRun(
     owner="node 1",
     node="größe:1",
     token=2**40,
-    position=RunPosition("😀", done=True, items=2**40, failed=("a", "b"), only=("a", "b", ODD), error=ODD),
+    position=RunPosition(
+        "😀", done=True, items=2**40, failed=("a", "b"), only=("a", "b", ODD), error=ODD, gone=1, unmet=2, rest=ODD
+    ),
     done=2**40,
     total=2**41,
     error=ODD * 5_000,

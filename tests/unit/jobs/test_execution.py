@@ -156,6 +156,15 @@ class World:
         (run,) = self.desk.attend(Worker("b", "b", frozenset("b"), 4, frozenset(), lambda: "b"))
         return run
 
+    def run_again(self) -> JobRun:
+        """Execute the attempt of another process after this one has ended, and return how the run stands."""
+        again = self.taken()
+        ending = self.execution(again).execute()
+        assert ending is not None
+        ended = self.desk.finish(again, ending)
+        assert ended is not None
+        return ended
+
     def _pause(self, seconds: float, signals: RunSignals) -> None:
         self.pauses.append(seconds)
 
@@ -482,6 +491,18 @@ def test_items_that_failed_before_a_limit_was_reached_are_tried_again():
     assert sorted(world.rows) == [0, 1, 2, 3]
 
 
+def test_a_retry_of_items_that_failed_says_that_a_limit_had_ended_the_attempt_before():
+    world = World(failing(0, 1), numbers(9), rule(ITEM, most_items=4))
+    assert world.run().position.only == (0, 1)
+    world.bound = bound(failing(1), numbers(9), world.rule)
+    assert world.run().position.only == (1,)
+    world.bound = bound(write, numbers(9), world.rule)
+    assert world.execution(world.begun()).execute().position.done
+    ended = world.run_again()
+    assert (ended.status, ended.position.items) == (RunStatus.SUCCEEDED, 4)
+    assert ended.reason == "it has handled 4 items, as many as it may; the rest is for the next run"
+
+
 def test_each_attempt_has_a_time_budget_and_handles_something():
     world: World
 
@@ -631,6 +652,107 @@ def test_a_process_that_ends_before_the_end_is_recorded_repeats_nothing(transact
     again = world.taken()
     assert world.execution(again).execute() == Ending(again.position)
     assert world.rows == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("cut", ["", "after"], ids=["its process ends", "the answer is lost"])
+@pytest.mark.parametrize(
+    ("transaction", "limits", "reason"),
+    [
+        *((each, {"most_items": 2}, "it has handled 2 items, as many as it may") for each in JobTransaction),
+        (RUN, {"budget": 1}, "its time budget of 1 s is used up"),  # pages and items are continued with a new budget
+    ],
+)
+def test_a_limit_that_has_ended_a_run_is_its_reason_though_the_end_is_not_recorded_at_once(
+    transaction, limits, reason, cut
+):
+    world: World
+
+    def slow(context: JobContext, connection: Connection) -> None:
+        world.clock.advance(1)
+        write(context, connection)
+
+    world = World(slow, numbers(5), rule(transaction, **limits))
+    world.database.cuts = [cut]
+    ending = world.execution(world.begun()).execute()
+    ended = world.run_again()
+    assert (ended.status, ended.reason) == (RunStatus.SUCCEEDED, f"{reason}; the rest is for the next run")
+    assert ending.reason == ended.reason
+    assert world.rows == [0, 1]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 9])
+@pytest.mark.parametrize("at", range(3))
+@pytest.mark.parametrize("interrupted", [False, True], ids=["its process ends", "interrupted"])
+@pytest.mark.parametrize("transaction", list(JobTransaction))
+def test_each_id_that_the_input_did_not_return_is_counted_once_though_another_process_continues(
+    transaction, interrupted, at, limit
+):
+    world: World
+    ended_once = []
+
+    def call(context: JobContext, connection: Connection) -> None:
+        write(context, connection)
+        if at in context.ids and not ended_once:
+            ended_once.append(1)
+            if not interrupted:
+                raise CrashError
+            world.signals.cancelled = "its process is ending"
+
+    world = World(call, numbers(3), rule(transaction, limit=limit))
+    world.released = interrupted
+    run = world.begun(8, 0, 9, 1, 7, 6, 2, 5, trigger=Trigger.EVENT)
+    if interrupted:
+        world.desk.finish(run, world.execution(run).execute())
+    else:
+        with pytest.raises(CrashError):
+            world.execution(run).execute()
+    known = world.store.find("run")
+    ended = known if known.status is RunStatus.SUCCEEDED else world.run_again()
+    assert (ended.status, ended.reason) == (RunStatus.SUCCEEDED, "the input did not return 5 ids of its events")
+    assert world.rows == [0, 1, 2]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("commit", range(6))
+@pytest.mark.parametrize("transaction", list(JobTransaction))
+def test_each_id_that_the_input_did_not_return_is_counted_once_though_an_answer_is_lost(transaction, commit, when):
+    world = World(write, numbers(3), rule(transaction))
+    world.database.cuts = [*[""] * commit, when]
+    run = world.run(8, 0, 9, 1, 7, 6, 2, 5, trigger=Trigger.EVENT)
+    assert (run.status, run.reason) == (RunStatus.SUCCEEDED, "the input did not return 5 ids of its events")
+    assert world.rows == [0, 1, 2]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 9])
+def test_items_that_had_failed_and_do_not_apply_any_more_are_counted_in_all_attempts(limit):
+    crashed = []
+
+    def even(page: JobPage) -> list[int]:
+        return [int(each) for each in page.ids or () if int(each) % 2 == 0]
+
+    def call(context: JobContext, connection: Connection) -> None:
+        if context.id == 4:
+            raise ValueError("not yet")
+        if context.id == 2 and not crashed:
+            crashed.append(1)
+            raise CrashError
+        write(context, connection)
+
+    world = World(failing(*range(6)), numbers(6), rule(ITEM, limit=limit))
+    assert world.run().position.only == (0, 1, 2, 3, 4, 5)
+    world.bound = bound(call, even, world.rule)
+    with pytest.raises(CrashError):
+        world.execution(world.begun()).execute()
+    again = world.run_again()
+    assert (again.status, again.position.only) == (RunStatus.RETRYING, (4,))
+    world.bound = bound(write, even, world.rule)
+    (last,) = world.desk.attend(Worker("b", "b", frozenset("b"), 4, frozenset(), lambda: "b"))
+    ended = world.desk.finish(last, world.execution(last).execute())
+    assert (ended.status, ended.reason) == (
+        RunStatus.SUCCEEDED,
+        "3 items that had failed did not apply any more",
+    )
+    assert world.rows == [0, 2, 4]
 
 
 @pytest.mark.parametrize("looks", [0, 1, 3], ids=lambda looks: f"{looks} looks fail, too")

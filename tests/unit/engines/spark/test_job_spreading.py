@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from threading import Event as Signal
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from support.spark import SECONDS, Context, Sessions
@@ -173,6 +174,65 @@ def test_the_next_attempt_of_a_run_for_named_ids_continues_after_the_page_of_one
     ending = world.attempt()
     assert ending is not None
     assert (world.handled, ending.position.items, ending.position.done) == ([5, 7], 3, True)
+
+
+UNMET = "the input did not return 4 ids of its events"
+
+
+def of_events(limit: int, **others: Any) -> World:
+    """Return a job that events have started for ids of which its input returns 3, 5 and 7."""
+    world = World(limit=limit, **others)
+    world.run = replace(world.run, trigger=Trigger.EVENT, ids=("99", "3", "98", "5", "97", "7", "96"))
+    return world
+
+
+@pytest.mark.parametrize("limit", [1, 2, 4, 10])
+def test_a_retry_counts_the_ids_that_the_input_did_not_return_to_the_attempt_before(limit):
+    failing = {7}
+    world = of_events(limit, fails=lambda id_: ValueError("no") if id_ in failing else None)
+    ending = world.attempt()
+    assert ending is not None
+    assert ending.error.startswith("ValueError: no")
+    failing.clear()
+    ending = world.attempt()
+    assert ending is not None
+    assert (ending.error, ending.reason, sorted(world.handled)) == ("", UNMET, [3, 5, 7])
+
+
+@pytest.mark.parametrize("on_spark", [True, False], ids=["on Spark", "on threads"])
+@pytest.mark.parametrize("page", [(3,), (3, 5), (3, 5, 7)], ids=str)
+@pytest.mark.parametrize("done", [0, 1])
+def test_the_ids_that_the_input_did_not_return_are_counted_though_the_driver_is_killed_with_a_page_in_hand(
+    done, page, on_spark
+):
+    world = of_events(limit=4)
+    first = world.begin()
+    child = replace(first, id="run/0", parent="run", ids=page, owner="tag")
+    assert world.store.spread(first, [child])
+    if done:
+        assert world.store.advance(child, RunPosition(after=3, done=len(page) == 1, items=1))
+    if on_spark:
+        ending = world.attempt()
+    else:
+        ending = JobExecution(world.job, world.begin(), world.around, world.signals).execute()
+    assert ending is not None
+    assert (ending.error, ending.reason, ending.position.items) == ("", UNMET, 3)
+
+
+def test_items_that_had_failed_and_do_not_apply_any_more_are_counted_though_the_driver_is_killed():
+    world = World(JobTransaction.ITEM, fails=lambda id_: ValueError("no") if id_ % 2 else None)
+    assert world.attempt()
+    world.fails = lambda _: None
+    due = JobInput(lambda page, _: [5, 9], transactional=False, paged=True, place="x.py:1 (due)")
+    world.job = replace(world.job, input=due)
+    first = world.begin()
+    assert first.position.only == (1, 3, 5, 7, 9)
+    child = replace(first, id="run/0", parent="run", ids=(5, 9), owner="tag", position=RunPosition())
+    assert world.store.spread(first, [child])
+    ending = world.attempt()
+    assert ending is not None
+    assert (ending.error, ending.reason) == ("", "3 items that had failed did not apply any more")
+    assert sorted(world.handled) == [2, 4, 5, 6, 8, 9, 10]
 
 
 def test_an_id_that_is_named_in_another_spelling_is_handled_as_it_was_named():
