@@ -23,7 +23,7 @@ GRACE_SECONDS = 60.0
 class JobProblem(StrEnum):
     """What may be wrong with a job, the worst first."""
 
-    FAILED = "failed"  # its last run has failed
+    FAILED = "failed"  # its last run that was not cancelled has failed
     UNOWNED = "unowned"  # it has a schedule, and no process runs it
     OVERDUE = "overdue"  # its next tick has come long ago, and no run has begun
     STUCK = "stuck"  # a run exceeds its time budget
@@ -101,10 +101,10 @@ def judged_job(status: JobStatus, overdue_after: float, *, unowned: bool) -> Job
 
 
 def _problems(status: JobStatus, overdue_after: float, *, unowned: bool) -> Iterator[tuple[JobProblem, str, str]]:
-    name, last, record = status.job.name, status.last, status.record
-    if last is not None and last.status is RunStatus.FAILED:
-        error = scrubbed(last.error.partition("\n")[0])
-        why = f"run {last.id} failed at {iso(last.ended_at)}" + (f": {error}" if error else "")
+    name, outcome, record = status.job.name, status.outcome, status.record
+    if outcome is not None and outcome.status is RunStatus.FAILED:
+        error = scrubbed(outcome.error.partition("\n")[0])
+        why = f"run {outcome.id} failed at {iso(outcome.ended_at)}" + (f": {error}" if error else "")
         yield JobProblem.FAILED, why, f"fix its cause, then opencqrs jobs run {name}"
     is_to_run = status.rule.ticking.schedule is not None and not (record is not None and record.is_paused)
     tick = record.next_tick if record is not None else None

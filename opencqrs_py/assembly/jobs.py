@@ -37,6 +37,7 @@ class JobStatus:
         record: What is kept of it; ``None`` before the first process has run it.
         open: Its runs that have not ended, by time of request.
         last: The run that has begun and ended last; ``None``: there is none.
+        outcome: The run that has succeeded or failed last, which shows whether the job works; ``None``: there is none.
         nodes: Names of the living processes that run it.
         events: Patterns of event types that start it.
         now: When this was, by the store's clock.
@@ -47,6 +48,7 @@ class JobStatus:
     record: JobRecord | None
     open: tuple[JobRun, ...]
     last: JobRun | None
+    outcome: JobRun | None
     nodes: tuple[str, ...]
     events: tuple[str, ...]
     now: datetime
@@ -117,14 +119,15 @@ class Jobs:
     def statuses(self) -> list[JobStatus]:
         """Return all jobs, by name, by a number of statements that does not grow with them."""
         parts, nodes = self._parts, self._parts.view().alive.values()
-        view, ended = parts.store.look(), parts.store.last_ended()
+        view, last = parts.store.look(), parts.store.last_runs()
         return [
             JobStatus(
                 job,
                 parts.rules[job.name],
                 view.records.get(job.name),
                 tuple(run for run in view.runs if run.job == job.name),
-                ended.get(job.name),
+                last[job.name].ended if job.name in last else None,
+                last[job.name].outcome if job.name in last else None,
                 tuple(sorted(node.name for node in nodes if job.name in node.jobs)),
                 parts.events.get(job.name, ()),
                 view.now,

@@ -216,8 +216,8 @@ def _print_statuses(statuses: Sequence[JobStatus], typed: str) -> None:
         table.add_row(cell(status.job.name), cell(schedule), following, _state(status), outcome, ended, lag)
     stdout().print(table)
     for status in statuses:
-        if status.last is not None and status.last.error:
-            line = f"{status.job.name}: {status.last.error.partition(chr(10))[0]}"
+        if status.outcome is not None and status.outcome.error:
+            line = f"{status.job.name}: {status.outcome.error.partition(chr(10))[0]}"
             stdout().print(clean(scrubbed(line)), style="red", markup=False, soft_wrap=True)
     if not any(status.nodes for status in statuses):
         print_line(f"no process runs jobs: opencqrs run{typed}", "yellow")

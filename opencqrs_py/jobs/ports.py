@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Protocol
 
-from opencqrs_py.jobs.runs import JobRecord, JobRun, JobsView, RunPosition
+from opencqrs_py.jobs.runs import JobRecord, JobRun, JobsView, LastRuns, RunPosition
 from opencqrs_py.model.job import JobId, JobPage
 from opencqrs_py.processing.ports import UnitOfWork
 
@@ -115,12 +115,12 @@ class JobStore(Protocol):
         """Return runs of a job, or of all, newest request first; at most ``limit``."""
         ...
 
-    def last_ended(self) -> dict[str, JobRun]:
-        """Return of each job the run that has begun and ended last."""
+    def last_runs(self) -> dict[str, LastRuns]:
+        """Return the last runs of each job of which one has begun and ended."""
         ...
 
     def purge(self, job: str, before: datetime) -> int:
-        """Remove runs of a job that ended before a time, but for the last that began; return how many."""
+        """Remove runs of a job that ended before a time, but for its ``LastRuns``; return how many."""
         ...
 
     def spread(self, run: JobRun, children: Sequence[JobRun]) -> bool:

@@ -26,6 +26,9 @@ class RunStatus(StrEnum):
 OPEN = (RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.RETRYING)
 """The statuses of runs that have not ended."""
 
+OUTCOMES = (RunStatus.SUCCEEDED, RunStatus.FAILED)
+"""The statuses of runs that show whether their job works; one that was cancelled shows nothing."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunPosition:
@@ -164,6 +167,30 @@ class JobRun:
         return replace(
             self, status=status, ended_at=now, reason=reason or self.reason, into=into, owner="", token=token
         )
+
+
+@dataclass(frozen=True, slots=True)
+class LastRuns:
+    """The last runs of a job. They are kept, however long ago they ended.
+
+    Attributes:
+        ended: The run that has begun and ended last.
+        outcome: The run that has succeeded or failed last; ``None``: none has.
+    """
+
+    ended: JobRun
+    outcome: JobRun | None = None
+
+
+def last_runs(runs: Iterable[JobRun]) -> dict[str, LastRuns]:
+    """Return the last of some runs for each of their jobs; of those that end at the same moment, by id."""
+    found: dict[str, LastRuns] = {}
+    begun = (run for run in runs if not run.is_open and run.started_at is not None)
+    for run in sorted(begun, key=lambda run: (run.ended_at or run.requested_at, run.id)):
+        known = found.get(run.job)
+        outcome = run if run.status in OUTCOMES else known.outcome if known is not None else None
+        found[run.job] = LastRuns(run, outcome)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

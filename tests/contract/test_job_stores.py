@@ -30,6 +30,7 @@ from opencqrs_py.testing.contracts.job_records import (
     OTHER,
     QUEUED,
     RUNNING,
+    cancelled,
     ended,
     put,
     put_taken,
@@ -99,7 +100,7 @@ def test_a_look_creates_nothing(store: SqlJobStore, database: Database, noted_st
     store.look([])
     store.find("run")
     store.history()
-    store.last_ended()
+    store.last_runs()
     store.purge(JOB, NOON)
     with database.reading() as connection:
         assert inspect(connection).get_table_names() == []
@@ -226,17 +227,20 @@ def test_what_an_owner_does_is_one_statement(
 
 def test_the_last_runs_are_two_statements(store: SqlJobStore, noted_statements: Noted) -> None:
     put(store, *(ended(number, number, f"job {number % 7}") for number in range(70)))
-    assert sent_by(noted_statements, store.last_ended) == ["SELECT", "SELECT"]
-    assert {run.id for run in store.last_ended().values()} == {f"run {number}" for number in range(63, 70)}
+    put(store, *(cancelled(number, number, f"job {number % 7}") for number in range(70, 74)))
+    assert sent_by(noted_statements, store.last_runs) == ["SELECT", "SELECT"]
+    last = store.last_runs().values()
+    assert {each.ended.id for each in last} == {f"run {number}" for number in range(67, 74)}
+    assert {each.outcome.id for each in last if each.outcome} == {f"run {number}" for number in range(63, 70)}
 
 
 def test_more_jobs_than_a_statement_may_name_are_named_by_several(
     store: SqlJobStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(store, *(ended(number, number, f"job {number % 7}") for number in range(70)))
-    whole = store.last_ended()
+    whole = store.last_runs()
     monkeypatch.setattr(jobs, "_MOST_NAMED", 3)
-    assert store.last_ended() == whole
+    assert store.last_runs() == whole
 
 
 def test_runs_are_removed_in_parts(
@@ -258,7 +262,7 @@ def test_neither_looks_nor_what_is_read_of_runs_wait_for_a_decision(store: SqlJo
     with store.open([JOB]) as book:
         book.put(QUEUED.ended(RunStatus.SKIPPED, NOON))
         with ThreadPoolExecutor(1) as threads:
-            for look in (another.look, another.history, another.last_ended, lambda: another.find(QUEUED.id)):
+            for look in (another.look, another.history, another.last_runs, lambda: another.find(QUEUED.id)):
                 assert threads.submit(look).result(SECONDS)
         assert another.look().runs == (QUEUED,)
 

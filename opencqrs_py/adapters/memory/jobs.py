@@ -11,7 +11,7 @@ from threading import RLock
 from typing_extensions import override
 
 from opencqrs_py.jobs.ports import JobBook, JobStore
-from opencqrs_py.jobs.runs import JobRecord, JobRun, JobsView, RunPosition, RunStatus
+from opencqrs_py.jobs.runs import JobRecord, JobRun, JobsView, LastRuns, RunPosition, RunStatus, last_runs
 from opencqrs_py.processing.ports import Clock, SystemClock, UnitOfWork
 
 
@@ -126,20 +126,20 @@ class InMemoryJobStore(JobStore):
             return sorted(runs, key=lambda run: (run.requested_at, run.id), reverse=True)[:limit]
 
     @override
-    def last_ended(self) -> dict[str, JobRun]:
+    def last_runs(self) -> dict[str, LastRuns]:
         with self._lock:
-            ended = (run for run in self._own() if not run.is_open and run.started_at is not None)
-            return {run.job: run for run in sorted(ended, key=_end)}
+            return last_runs(self._own())
 
     @override
     def purge(self, job: str, before: datetime) -> int:
         with self._lock:
-            last = self.last_ended().get(job)
+            last = self.last_runs().get(job)
+            kept = () if last is None else (last.ended, last.outcome)
             old = [
                 run.id
                 for run in self._runs.values()
                 if run.job == job and run.ended_at is not None and run.ended_at < before
-                if last is None or run.id != last.id
+                if run not in kept
             ]
             for each in old:
                 del self._runs[each]
@@ -198,7 +198,3 @@ class InMemoryJobStore(JobStore):
                 return False
             self._runs[run.id] = replace(known, **{name: getattr(run, name) for name in names})
             return True
-
-
-def _end(run: JobRun) -> tuple[datetime, str]:
-    return run.ended_at or run.requested_at, run.id

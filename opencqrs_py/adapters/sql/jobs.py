@@ -30,11 +30,11 @@ from opencqrs_py.adapters.sql.tables import JOB_RUNS, JOBS, TableMissingError, p
 from opencqrs_py.adapters.sql.transactions import Unit
 from opencqrs_py.errors import EventStoreError, JobError
 from opencqrs_py.jobs.ports import JobBook, JobStore
-from opencqrs_py.jobs.runs import JobRecord, JobRun, JobsView, RunPosition, RunStatus
+from opencqrs_py.jobs.runs import OUTCOMES, JobRecord, JobRun, JobsView, LastRuns, RunPosition, RunStatus, last_runs
 from opencqrs_py.processing.ports import UnitOfWork
 
 _PATIENCE = 2.0  # seconds that a decision waits for others; they are short, and the caller comes again
-_MOST_NAMED = 500  # jobs in a statement
+_MOST_NAMED = 500  # ends of runs in a statement
 _MOST_REMOVED = 1_000  # runs in a statement
 
 # What is read of runs, of jobs, and the time, in one look: of two looks the first one could be older.
@@ -58,12 +58,15 @@ WHERE run_id = {mark} AND token = {mark} AND status = 'running'
 _REPORT = """
 UPDATE {runs} SET done = {mark}, total = {mark} WHERE run_id = {mark} AND token = {mark} AND status = 'running'
 """
-_LAST_ENDS = "SELECT job, (SELECT max(ran_ms) FROM {runs} ran WHERE ran.job = known.job) FROM {jobs} known"
-_LAST_OF_JOB = (
-    "SELECT run_id FROM {runs} WHERE job = {mark} AND ran_ms IS NOT NULL ORDER BY ran_ms DESC, run_id DESC LIMIT 1"
-)
+_LAST_ENDS = f"""
+SELECT job, (SELECT max(ran_ms) FROM {{runs}} ran WHERE ran.job = known.job), (
+    SELECT ran_ms FROM {{runs}} ran WHERE ran.job = known.job AND ran_ms IS NOT NULL
+    AND status IN ({", ".join(f"'{each.value}'" for each in OUTCOMES)}) ORDER BY ran_ms DESC LIMIT 1
+) FROM {{jobs}} known WHERE {{those}}
+"""  # noqa: S608
 _OLD = """
-SELECT run_id FROM {runs} WHERE job = {mark} AND requested_ms < {mark} AND ended_ms < {mark} AND run_id <> {mark}
+SELECT run_id FROM {runs} WHERE job = {mark} AND requested_ms < {mark} AND ended_ms < {mark}
+AND run_id NOT IN ({mark}, {mark})
 ORDER BY requested_ms LIMIT {most}
 """
 _TAKE_CHILDREN = "UPDATE {runs} SET token = token + 1, owner = {mark} WHERE parent = {mark}"
@@ -176,22 +179,16 @@ class SqlJobStore(JobStore):
         return [run_of(row) for row in self._fetched(ordered, *values, limit)]
 
     @override
-    def last_ended(self) -> dict[str, JobRun]:
-        ends = [tuple(row) for row in self._fetched(_LAST_ENDS) if row[1] is not None]
-        runs: list[JobRun] = []
-        for start in range(0, len(ends), _MOST_NAMED):
-            part = ends[start : start + _MOST_NAMED]
-            those = " OR ".join(["(job = {mark} AND ran_ms = {mark})"] * len(part))
-            rows = self._fetched(f"{_select()} WHERE {those}", *(value for end in part for value in end))
-            runs += map(run_of, rows)
-        return {run.job: run for run in sorted(runs, key=lambda run: run.id)}
+    def last_runs(self) -> dict[str, LastRuns]:
+        return self._last_runs(None)
 
     @override
     def purge(self, job: str, before: datetime) -> int:
-        last = next((row[0] for row in self._fetched(_LAST_OF_JOB, job)), "")
+        last = self._last_runs([job]).get(job)
+        kept = ("", "") if last is None else (last.ended.id, (last.outcome or last.ended).id)
         ms = milliseconds(before)
         removed = 0
-        while old := [row[0] for row in self._fetched(_OLD, job, ms, ms, last)]:
+        while old := [row[0] for row in self._fetched(_OLD, job, ms, ms, *kept)]:
             marks = ", ".join(["{mark}"] * len(old))
             with self._writing(_PATIENCE) as connection:
                 removed += self.send(connection, _DELETE.format(marks=marks), *old)
@@ -292,6 +289,18 @@ class SqlJobStore(JobStore):
             return self._database.fetch(self.text(statement, **words), values)
         except TableMissingError:
             return ()
+
+    def _last_runs(self, names: Sequence[str] | None) -> dict[str, LastRuns]:
+        """Return the last runs of the named jobs, or of all."""
+        found = self._fetched(_LAST_ENDS, *(names or ()), those=self._those(names))
+        ends = sorted({(job, ms) for job, *times in found for ms in times if ms is not None})
+        runs: list[JobRun] = []
+        for start in range(0, len(ends), _MOST_NAMED):
+            part = ends[start : start + _MOST_NAMED]
+            those = " OR ".join(["(job = {mark} AND ran_ms = {mark})"] * len(part))
+            rows = self._fetched(f"{_select()} WHERE {those}", *(value for end in part for value in end))
+            runs += map(run_of, rows)
+        return last_runs(runs)
 
     def _those(self, names: Sequence[str] | None) -> str:
         """Return the condition for jobs by their names."""

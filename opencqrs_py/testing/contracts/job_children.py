@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from opencqrs_py.jobs.ports import JobStore
-from opencqrs_py.jobs.runs import RunPosition, RunStatus
+from opencqrs_py.jobs.runs import LastRuns, RunPosition, RunStatus
 from opencqrs_py.processing.ports import Transactions
 from opencqrs_py.testing.contracts.job_records import (
     AFTER,
@@ -41,7 +41,7 @@ class JobChildrenContract(JobStores):
         assert list(store.look().runs) == [RUNNING]
         assert [run.id for run in store.history()] == ["run 1", RUNNING.id]
         assert [run.id for run in store.history(JOB)] == ["run 1", RUNNING.id]
-        assert store.last_ended() == {JOB: ended(1, 1)}
+        assert store.last_runs() == {JOB: LastRuns(ended(1, 1), ended(1, 1))}
         assert store.purge(JOB, NOON + timedelta(days=1)) == 0
         assert [store.find(child.id) for child in CHILDREN] == list(CHILDREN)
 

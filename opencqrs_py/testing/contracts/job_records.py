@@ -73,6 +73,11 @@ def ended(number: int, minutes: int, job: str = JOB, *, began: bool = True) -> J
     return run.ended(RunStatus.SUCCEEDED if began else RunStatus.SKIPPED, NOON + timedelta(minutes=minutes))
 
 
+def cancelled(number: int, minutes: int, job: str = JOB) -> JobRun:
+    """Return a run that was cancelled so many minutes after noon, when it had begun."""
+    return replace(ended(number, minutes, job), status=RunStatus.CANCELLED)
+
+
 def taken(run: JobRun) -> JobRun:
     """Return a run as it was taken from its owner, to be attempted again."""
     return replace(run, status=RunStatus.RETRYING, owner="", token=run.token + 1, deaths=run.deaths + 1)

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from opencqrs_py.jobs.ports import JobBook, JobStore
-from opencqrs_py.jobs.runs import JobRecord, JobRun, RunPosition, RunStatus
+from opencqrs_py.jobs.runs import JobRecord, JobRun, LastRuns, RunPosition, RunStatus
 from opencqrs_py.processing.ports import Transactions
 from opencqrs_py.testing.contracts.job_children import JobChildrenContract
 from opencqrs_py.testing.contracts.job_owners import JobOwnersContract
@@ -24,6 +24,7 @@ from opencqrs_py.testing.contracts.job_records import (
     RUNNING,
     SECONDS,
     RolledBackError,
+    cancelled,
     ended,
     put,
     roll_back,
@@ -42,7 +43,7 @@ class JobStoreContract(JobOwnersContract, JobChildrenContract):
     def test_nothing_is_known_at_first(self, store: JobStore) -> None:
         view = store.look()
         assert (dict(view.records), view.runs) == ({}, ())
-        assert (store.find("run"), store.history(), store.last_ended(), store.purge(JOB, NOON)) == (None, [], {}, 0)
+        assert (store.find("run"), store.history(), store.last_runs(), store.purge(JOB, NOON)) == (None, [], {}, 0)
 
     def test_the_time_is_that_of_day_to_the_millisecond(self, store: JobStore) -> None:
         before = store.look().now
@@ -285,7 +286,25 @@ class JobStoreContract(JobOwnersContract, JobChildrenContract):
         runs = [ended(1, 9), ended(2, 7), ended(3, 11, began=False), ended(4, 5, OTHER), ended(5, 9)]
         put(store, *runs, replace(RUNNING, requested_at=NOON + timedelta(hours=1)))
         put(store, replace(QUEUED, id="6", job="new"), ended(7, 1, "skipped", began=False))
-        assert store.last_ended() == {JOB: runs[4], OTHER: runs[3]}
+        assert store.last_runs() == {JOB: LastRuns(runs[4], runs[4]), OTHER: LastRuns(runs[3], runs[3])}
+
+    @pytest.mark.parametrize("outcome", [RunStatus.SUCCEEDED, RunStatus.FAILED])
+    def test_the_last_outcome_stays_known_while_later_runs_are_cancelled(
+        self, store: JobStore, outcome: RunStatus
+    ) -> None:
+        known, later = replace(ended(2, 3), status=outcome), [cancelled(n, n) for n in (4, 5, 6)]
+        put(store, ended(1, 2), known, ended(3, 9, began=False), *later, cancelled(7, 7, OTHER))
+        last = {JOB: LastRuns(later[-1], known), OTHER: LastRuns(cancelled(7, 7, OTHER), None)}
+        assert store.last_runs() == last
+        assert store.purge(JOB, NOON + timedelta(hours=1)) == 4
+        assert store.purge(OTHER, NOON + timedelta(hours=1)) == 0
+        assert store.last_runs() == last
+
+    def test_an_outcome_and_a_cancelled_run_of_the_same_moment_are_told_apart(self, store: JobStore) -> None:
+        put(store, ended(1, 5), ended(2, 5), cancelled(3, 5))
+        assert store.last_runs() == {JOB: LastRuns(cancelled(3, 5), ended(2, 5))}
+        assert store.purge(JOB, NOON + timedelta(hours=1)) == 1
+        assert store.last_runs() == {JOB: LastRuns(cancelled(3, 5), ended(2, 5))}
 
     def test_runs_are_removed_that_ended_before_a_time_but_for_the_last_one(self, store: JobStore) -> None:
         put(store, ended(1, 1), ended(2, 5), ended(3, 6, began=False), ended(4, 6), ended(5, 7), ended(6, 1, OTHER))
@@ -296,7 +315,7 @@ class JobStoreContract(JobOwnersContract, JobChildrenContract):
         assert store.purge(JOB, NOON + timedelta(hours=1)) == 3
         assert sorted(run.id for run in store.history(JOB)) == sorted(["run 5", QUEUED.id, "running"])
         assert store.purge(JOB, NOON + timedelta(hours=1)) == 0
-        assert [*store.last_ended()] == [JOB, OTHER] or [*store.last_ended()] == [OTHER, JOB]
+        assert set(store.last_runs()) == {JOB, OTHER}
 
     def test_of_a_job_that_never_ran_all_old_runs_are_removed(self, store: JobStore) -> None:
         put(store, *(ended(n, 1, began=False) for n in range(30)))

@@ -7,14 +7,19 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from opencqrs_py.adapters.memory.jobs import InMemoryJobStore
 from opencqrs_py.assembly.health import Health
 from opencqrs_py.assembly.job_health import JobHealth, judged_job
-from opencqrs_py.assembly.jobs import JobStatus
+from opencqrs_py.assembly.jobs import Jobs, JobStatus, KnownJobs
+from opencqrs_py.control.records import ControlView
+from opencqrs_py.jobs.desk import Ending, JobDesk, Worker
 from opencqrs_py.jobs.rules import JobRule, Ticking
-from opencqrs_py.jobs.runs import JobRecord, JobRun, RunStatus
+from opencqrs_py.jobs.runs import JobRecord, JobRun, RunPosition, RunStatus
 from opencqrs_py.model.job import Job, JobMark, Trigger
 from opencqrs_py.model.masking import remember
+from opencqrs_py.processing.recovery import FixedBackOff
 from opencqrs_py.processing.schedules import FixedRate
+from opencqrs_py.testing import FakeClock
 
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
 SCHEDULED = JobRule("remind", Ticking(FixedRate(0, 60), "every 60 s"), budget=300.0)
@@ -35,8 +40,10 @@ def run(status: RunStatus, started: float | None = -100, **changes: object) -> J
     return replace(made, node="blue", **changes)
 
 
-WELL = JobStatus(JOB, SCHEDULED, record(), (), run(RunStatus.SUCCEEDED, ended_at=at(-90)), ("blue",), (), NOON)
+DONE = run(RunStatus.SUCCEEDED, ended_at=at(-90))
+WELL = JobStatus(JOB, SCHEDULED, record(), (), DONE, DONE, ("blue",), (), NOON)
 FAILED = run(RunStatus.FAILED, ended_at=at(-90), error="ValueError: no hunter22\n  jobs.py:3")
+CANCELLED = run(RunStatus.CANCELLED, id="remind:9", ended_at=at(-30))
 OVERDUE = replace(WELL, record=record(-61))
 LATE = run(RunStatus.QUEUED, None, id="remind:2", scheduled_at=at(-900), due_at=at(-900))
 ALONE = replace(WELL, nodes=())
@@ -46,7 +53,7 @@ ALONE = replace(WELL, nodes=())
     ("status", "state"),
     [
         (WELL, "idle"),
-        (replace(WELL, record=None, last=None), "idle"),
+        (replace(WELL, record=None, last=None, outcome=None), "idle"),
         (replace(WELL, open=(run(RunStatus.QUEUED, None, due_at=at(-60)),)), "idle"),
         (replace(WELL, open=(run(RunStatus.QUEUED, None, reserved="green"),)), "idle"),
         (replace(WELL, open=(run(RunStatus.RUNNING), LATE)), "running"),
@@ -54,7 +61,8 @@ ALONE = replace(WELL, nodes=())
         (replace(WELL, open=(run(RunStatus.RUNNING),)), "running"),
         (replace(WELL, open=(run(RunStatus.RETRYING),)), "running"),
         (replace(WELL, record=record(paused=True)), "paused"),
-        (replace(WELL, last=run(RunStatus.CANCELLED)), "idle"),
+        (replace(WELL, last=CANCELLED), "idle"),
+        (replace(WELL, last=CANCELLED, outcome=None), "idle"),
         pytest.param(replace(WELL, record=record(-60)), "idle", id="a tick within its patience"),
         pytest.param(replace(WELL, record=record(-900, paused=True)), "paused", id="overdue and paused"),
         pytest.param(replace(OVERDUE, rule=JobRule("remind")), "idle", id="a tick of before triggers were turned off"),
@@ -82,11 +90,14 @@ def test_a_job_that_is_well_says_how_it_stands(status, state):
 @pytest.mark.parametrize(
     ("status", "problem", "line"),
     [
-        (
-            replace(WELL, last=FAILED),
-            "failed",
-            "[job remind] run remind:1 failed at 2026-01-05T11:58:30.000Z: ValueError: no ***: fix its cause, then "
-            "opencqrs jobs run remind",
+        *(
+            (
+                replace(WELL, last=last, outcome=FAILED),
+                "failed",
+                "[job remind] run remind:1 failed at 2026-01-05T11:58:30.000Z: ValueError: no ***: fix its cause, then "
+                "opencqrs jobs run remind",
+            )
+            for last in (FAILED, CANCELLED)
         ),
         (
             OVERDUE,
@@ -120,7 +131,7 @@ def test_what_is_wrong_with_a_job_is_a_line_with_what_to_do(status, problem, lin
     [
         (ALONE, "unowned"),
         pytest.param(replace(ALONE, record=record(-900)), "unowned", id="also overdue, for that reason"),
-        pytest.param(replace(ALONE, record=None, last=None), "unowned", id="never run"),
+        pytest.param(replace(ALONE, record=None, last=None, outcome=None), "unowned", id="never run"),
         pytest.param(replace(ALONE, record=record(paused=True)), "paused", id="paused"),
         pytest.param(replace(ALONE, rule=JobRule("remind")), "idle", id="no schedule, or triggers that are off"),
     ],
@@ -135,8 +146,26 @@ def test_a_job_with_a_schedule_that_no_process_runs_is_not_well(status, state):
         )
 
 
+def test_a_failed_job_stays_so_while_later_runs_are_cancelled_and_old_ones_are_removed():
+    clock = FakeClock()
+    store, rules = InMemoryJobStore(clock), {"remind": JobRule("remind", back_off=FixedBackOff(0, 0))}
+    desk, worker = JobDesk(store, rules), Worker("a", "a", frozenset({"a"}), 1, frozenset(), lambda: {"a"})
+    jobs = Jobs(KnownJobs([JOB], rules, store, ControlView, lambda: None, {}))
+    for ending in (Ending(RunPosition(), error="no"), *[Ending(RunPosition(), cancelled=True)] * 2):
+        desk.request(JobRun(f"run {clock.monotonic()}", "remind", Trigger.MANUAL, clock.now()))
+        (begun,) = desk.attend(worker)
+        clock.advance(10)
+        assert desk.finish(begun, ending) is not None
+    clock.advance(1_000_000)
+    assert desk.purge() == 1
+    (status,) = jobs.statuses()
+    health = judged_job(status, 60.0, unowned=False)
+    assert status.last is not None
+    assert (status.last.status, health.state) == (RunStatus.CANCELLED, "failed")
+
+
 def test_each_problem_of_a_job_is_a_line_and_the_worst_is_its_state():
-    status = replace(OVERDUE, last=FAILED, open=(run(RunStatus.RUNNING, -900),))
+    status = replace(OVERDUE, last=FAILED, outcome=FAILED, open=(run(RunStatus.RUNNING, -900),))
     health = judged_job(status, 60.0, unowned=False)
     assert [finding.problem for finding in health.findings] == ["failed", "overdue", "stuck"]
     assert health.state == "failed"

@@ -780,7 +780,7 @@ def test_purging_keeps_what_is_to_be_listed_and_the_last_run():
     assert len(world.store.history()) == 2
     world.clock.advance(1_000)
     assert world.desk().purge() == 1
-    assert world.store.last_ended()["job"].scheduled_at == world.at(40)
+    assert world.store.last_runs()["job"].ended.scheduled_at == world.at(40)
 
 
 class Cut(InMemoryJobStore):
