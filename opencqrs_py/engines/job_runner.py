@@ -66,6 +66,7 @@ class JobRunner:
         self._asked_for_starts = False  # whether the runs after the start of the process are recorded
         self._woken = False
         self._attended = False  # whether what was due at the start has begun
+        self._untold = False  # whether runs of dead processes may have ended that are not counted yet
         self._failure: BaseException | None = None
         self._failed = 0
         self._purged_at = time.monotonic()
@@ -151,7 +152,7 @@ class JobRunner:
         """Return whether a run is in hand, was just taken, may begin, or has an attempt left after one that failed.
 
         Ticks that have come and runs of processes that have ended are runs that may begin only when they were attended
-        to once.
+        to once. A run that has failed with its processes counts as in hand until that is counted.
         """
         if self.in_hand or (self._thread.ident is not None and not self._attended):
             return True
@@ -159,7 +160,8 @@ class JobRunner:
         with self._changed:
             taken = any(run.status is RunStatus.RUNNING and run.owner in self._ids for run in view.runs)
         waiting = [run for run in view.runs if not (run.reserved or is_held(run, view))]
-        return taken or any(run.status is RunStatus.RETRYING or run.is_due(view.now) for run in waiting)
+        begins = any(run.status is RunStatus.RETRYING or run.is_due(view.now) for run in waiting)
+        return taken or begins or self._untold  # this last: what the view shows as ended is counted, or untold
 
     def run_here(self, run: str, timeout: float | None = None) -> JobRun:
         """Run a requested run on the thread of the caller; return how it has ended.
@@ -266,8 +268,10 @@ class JobRunner:
         if not self._asked_for_starts:  # at the start this process had no leases
             self._request_starts(company)
         worker = self._worker(company)
+        self._untold = True  # also after an outage: what was recorded is known after the next call
         begun = self.desk.attend(worker)
         self._tell_of_dead()  # before its next attempt may end this process, too
+        self._untold = False
         for run in begun:
             self._begin(run)
         self._attended = self._attended or not self.desk.leaves_out

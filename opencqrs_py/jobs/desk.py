@@ -84,7 +84,8 @@ class JobDesk:
         self._concerned = self._exclusive.keys()
         self._mine: set[Claim] = set()  # what this desk has begun, and returned
         self._meant: dict[Claim, JobRun] = {}  # ends whose commit has not been answered
-        self._recovered: deque[JobRun] = deque()  # from dead processes, and nobody was told yet
+        self._taken: dict[Claim, JobRun] = {}  # from their processes, by a commit that has not been answered
+        self._recovered: deque[JobRun] = deque()  # taken from their processes, and nobody was told yet
         self._held: dict[str, datetime] = {}  # jobs whose records could not be opened, and until when they are left out
 
     def attend(self, worker: Worker) -> list[JobRun]:
@@ -96,6 +97,7 @@ class JobDesk:
         Returns:
             The runs that the worker has to execute now. Those reserved for a caller are left to ``begin``.
         """
+        self._confirm()
         view = self.store.look()
         dead = self._dead(view, worker)
         begun: list[JobRun] = []
@@ -118,7 +120,11 @@ class JobDesk:
         return bool(self._held)
 
     def recovered(self) -> Iterator[JobRun]:
-        """Yield the runs that this desk has taken from dead processes, as that was recorded; each once."""
+        """Yield the runs that this desk has taken from dead processes, as that was recorded; each once.
+
+        It also yields runs that were cancelled because their callers could not learn that they had begun. If ``attend``
+        or ``begin`` raises, the next call of either finds out what was recorded.
+        """
         while self._recovered:
             yield self._recovered.popleft()
 
@@ -146,6 +152,7 @@ class JobDesk:
         Raises:
             LookupError: If there is no such run, or its job is not known here.
         """
+        self._confirm()
         found = self.store.find(run)
         if found is None or found.job not in self.rules:
             raise LookupError(run)
@@ -167,7 +174,7 @@ class JobDesk:
             ending: How it ended.
 
         Returns:
-            The current state of the run; ``None`` if it was taken from its owner in the meantime.
+            The state of the run after the attempt; ``None`` if it was taken from its owner in the meantime.
         """
         rule, claim, ended = self.rules[run.job], claim_of(run), None
         with self.store.open([run.job]) as book:
@@ -180,8 +187,7 @@ class JobDesk:
                     book.put_record(replace(book.records[run.job], succeeded_at=book.now))
         meant = self._meant.get(claim)
         if ended is None and meant is not None:  # perhaps recorded by a call whose answer was lost
-            found = self.store.find(run.id)
-            ended = found if found is not None and _end_of(found) == _end_of(meant) else None
+            ended = meant if _is_recorded(meant, self.store.find(run.id)) else None
         self._meant.pop(claim, None)
         self._mine.discard(claim)
         return ended
@@ -201,13 +207,13 @@ class JobDesk:
         found = self.store.find(run)
         if found is None:
             return None
-        dead: Collection[Claim] = ()
-        if alive_now is not None and found.status is RunStatus.RUNNING and _is_orphan(found, alive_now()):
-            dead = {claim_of(found)}
+        is_dead = alive_now is not None and found.status is RunStatus.RUNNING and _is_orphan(found, alive_now())
         with self.store.open([found.job]) as book:
             sitting = Sitting(book, self.rules)
-            sitting.recover(dead)
             known = sitting.find(run)
+            if is_dead and known is not None and claim_of(known) == claim_of(found):
+                sitting.recover(known)
+                known = sitting.find(run)
             if known is None:
                 return None
             known = asked_to_end(replace(known, actor=actor or known.actor), book.now, reason)
@@ -259,6 +265,13 @@ class JobDesk:
         alive = worker.alive_now() if orphans else ()
         return frozenset(claim_of(run) for run in orphans if _is_orphan(run, alive))
 
+    def _confirm(self) -> None:
+        """Find out which runs were taken from their processes by calls whose answers were lost."""
+        for claim, meant in list(self._taken.items()):
+            is_recorded = _is_recorded(meant, self.store.find(meant.id))
+            if self._taken.pop(claim, None) is not None and is_recorded:
+                self._recovered.append(meant)
+
     def _is_lost(self, run: JobRun, worker: Worker) -> bool:
         """Return whether a run is recorded as begun here, and no call has returned that."""
         is_own = run.owner == worker.node or run.owner in worker.own
@@ -276,13 +289,16 @@ class JobDesk:
 
     def _attended(self, name: str, worker: Worker, dead: Collection[Claim], only: str = "") -> list[JobRun]:
         begun: list[JobRun] = []
+        taken: dict[Claim, JobRun] = {}
         try:
             with self.store.open({name, *self._exclusive[name]}) as book:
                 sitting = Sitting(book, self.rules)
-                recovered = sitting.recover(dead)
                 for run in sitting.runs:
-                    if self._is_lost(run, worker):
-                        sitting.take_back(run)
+                    if claim_of(run) in dead:
+                        taken[claim_of(run)] = sitting.recover(run)
+                    elif self._is_lost(run, worker):
+                        if not (back := sitting.take_back(run)).is_open:
+                            taken[claim_of(run)] = back
                     elif run.id == only and run.reserved in worker.own:
                         sitting.reserve(run, worker.node)
                 sitting.bring_forward(name)
@@ -290,11 +306,12 @@ class JobDesk:
                     sitting.tick(self.rules[name], self._draw)
                 begun = sitting.begin(name, Room(worker.node, worker.name, worker.free, only))
                 self._mine.update(map(claim_of, begun))  # before others can see them
-            self._recovered += recovered
+            self._recovered += taken.values()
             if known := book.known:  # by records of ticks that are older than the job's own
                 begun = [run for run in begun if run.id not in known]
-        except BaseException:  # whether they have begun is not known
+        except BaseException:  # whether they have begun, or were taken, is not known
             self._mine.difference_update(map(claim_of, begun))
+            self._taken.update(taken)
             raise
         return begun
 
@@ -330,9 +347,29 @@ def _after(known: JobRun, ending: Ending, rule: JobRule, now: datetime) -> JobRu
     return replace(run, status=RunStatus.RETRYING, due_at=due, owner="", token=run.token + 1, position=position)
 
 
-def _end_of(run: JobRun) -> tuple[RunStatus, int, str, str]:
-    """Return by what the end of an attempt is known again."""
-    return run.status, run.token, run.error, run.reason
+def _is_recorded(meant: JobRun, found: JobRun | None) -> bool:
+    """Return whether the state of a run that was written by a call whose answer was lost is recorded.
+
+    Args:
+        meant: What was written.
+        found: The run as it is recorded now. What was to be attempted again may have begun, and ended, since then.
+    """
+    if found is None:
+        return False
+    if meant.is_open:
+        due = found.due_at is not None and meant.due_at is not None and _ms(found.due_at) == _ms(meant.due_at)
+        return due and found.token >= meant.token and found.deaths == meant.deaths
+    return _end_of(found) == _end_of(meant)
+
+
+def _end_of(run: JobRun) -> tuple[RunStatus, int, str, str, datetime | None]:
+    """Return by what the end of a run is known again; the time tells it from one that another process has recorded."""
+    return run.status, run.token, run.error, run.reason, run.ended_at
+
+
+def _ms(moment: datetime) -> datetime:
+    """Return a moment as stores keep it."""
+    return moment.replace(microsecond=moment.microsecond // 1_000 * 1_000)
 
 
 def _is_orphan(run: JobRun, alive: Collection[str]) -> bool:

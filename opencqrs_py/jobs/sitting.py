@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -90,9 +90,9 @@ class Sitting:
             self._book.put_record(replace(record, next_tick=schedule.following(self.now, self.now)))
         return run
 
-    def recover(self, dead: Collection[Claim]) -> list[JobRun]:
-        """Take from their owners the runs of processes that have ended; return them as they are now."""
-        return [self.put(_recovered(run, self.now)) for run in self.runs if claim_of(run) in dead]
+    def recover(self, run: JobRun) -> JobRun:
+        """Take a run from its process, which has ended; return it as it is now."""
+        return self.put(_recovered(run, self.now))
 
     def bring_forward(self, job: str) -> None:
         """Have runs of a job begin after their waits as of now, if they wait longer as the clock was set back."""
@@ -101,13 +101,12 @@ class Sitting:
             if run.job == job and is_too_late(run, rule, self.now):
                 self._write(replace(run, due_at=self.now + timedelta(seconds=_longest_wait(run, rule))))
 
-    def take_back(self, run: JobRun) -> None:
+    def take_back(self, run: JobRun) -> JobRun:
         """Take a run from its own process, which does not know of it: the answer to its begin was lost."""
         if run.reserved:
-            self.put(run.ended(RunStatus.CANCELLED, self.now, "its caller could not learn that it had begun"))
-            return
+            return self.put(run.ended(RunStatus.CANCELLED, self.now, "its caller could not learn that it had begun"))
         back = replace(run, status=RunStatus.RETRYING, due_at=self.now, owner="", token=run.token + 1)
-        self.put(replace(back, attempt=run.attempt - 1))
+        return self.put(replace(back, attempt=run.attempt - 1))
 
     def reserve(self, run: JobRun, node: str) -> None:
         """Reserve a run for a node, as the one that it was reserved for is the same process."""

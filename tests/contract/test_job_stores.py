@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,7 +19,13 @@ from opencqrs_py.adapters.memory import InMemoryJobStore, NoTransactions
 from opencqrs_py.adapters.sql import Database, DatabaseTransactions, SqlJobStore, jobs
 from opencqrs_py.adapters.sql.dialect import DatabaseAwayError, DatabaseBusyError
 from opencqrs_py.errors import JobError
+from opencqrs_py.jobs.desk import Ending, JobDesk, Worker
+from opencqrs_py.jobs.ports import JobBook
+from opencqrs_py.jobs.rules import JobRule, Meeting
 from opencqrs_py.jobs.runs import JobRecord, JobRun, RunPosition, RunStatus
+from opencqrs_py.jobs.sitting import MOST_DEATHS
+from opencqrs_py.model.choices import OverlapScope
+from opencqrs_py.processing.recovery import FixedBackOff
 from opencqrs_py.testing.contracts import JobStoreContract
 from opencqrs_py.testing.contracts.job_records import (
     AFTER,
@@ -252,6 +258,50 @@ def test_runs_are_removed_in_parts(
     sent = sent_by(noted_statements, lambda: store.purge(JOB, NOON + timedelta(hours=1)))
     assert sent.count("DELETE") == 4
     assert [run.id for run in store.history()] == ["run 35"]
+
+
+# Answers that are lost
+
+
+class _Lossy(SqlJobStore):
+    """A store whose answer to a commit is lost."""
+
+    loses = False
+
+    @contextmanager
+    def open(self, jobs: Collection[str]) -> Iterator[JobBook]:
+        with super().open(jobs) as book:
+            yield book
+        if self.loses:
+            raise DatabaseAwayError("OCQ-304", "the answer was lost")
+
+
+def test_the_desk_knows_what_it_has_recorded_although_the_answer_was_lost(database: Database) -> None:
+    store = _Lossy(database)
+    rules = {JOB: JobRule(JOB, meeting=Meeting(scope=OverlapScope.PER_ID), back_off=FixedBackOff(60.0007))}
+    desk, endings = JobDesk(store, rules), [Ending(RunPosition(), error="no", permanent=each) for each in (False, True)]
+
+    def attend(node: str, by: JobDesk) -> list[JobRun]:
+        return by.attend(Worker(node, node, frozenset({node, "here"}), 9, frozenset(), lambda: {node, "here"}))
+
+    for run in ("one", "two"):
+        store.request(replace(QUEUED, id=run, ids=(run,)))
+    mine = attend("here", desk)
+    for number in range(MOST_DEATHS):
+        store.request(replace(QUEUED, id=f"run {number}", ids=(number,)))
+        attend(f"dead {number}", JobDesk(store, rules))
+    store.loses = True
+    for run, ending in zip(mine, endings, strict=True):
+        with pytest.raises(DatabaseAwayError):
+            desk.finish(run, ending)
+    with pytest.raises(DatabaseAwayError):
+        attend("here", desk)
+    store.loses = False
+    ended = [desk.finish(run, ending) for run, ending in zip(mine, endings, strict=True)]
+    assert [run.status for run in ended if run is not None] == [RunStatus.RETRYING, RunStatus.FAILED]
+    attend("here", desk)
+    told = [(run.id, run.status.value, run.deaths) for run in desk.recovered()]
+    assert sorted(told) == [("run 0", "failed", 3), ("run 1", "retrying", 2), ("run 2", "retrying", 1)]
 
 
 # Waits

@@ -476,6 +476,63 @@ def test_the_end_of_a_run_is_reported_although_the_answer_to_its_commit_is_lost(
     assert ("the attic is locked" in caplog.text) is fails
 
 
+class _Silent(InMemoryJobStore):
+    """A store whose answer to a commit is lost, and that says nothing of single runs until ``answers`` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loses, self.answers = False, True
+        self.asked = Signal()
+
+    def find(self, run):
+        if not self.answers:
+            self.asked.set()
+            raise ConnectionError("no answer")
+        return super().find(run)
+
+    @contextmanager
+    def open(self, jobs):
+        with super().open(jobs) as book:
+            yield book
+        if self.loses:
+            self.loses = self.answers = False
+            raise ConnectionError("the answer was lost")
+
+    def is_outage(self, error):
+        return isinstance(error, ConnectionError)
+
+
+def test_a_run_that_fails_with_its_processes_is_told_although_the_answer_to_that_is_lost(caplog):
+    """It had failed by then, so the process looked caught up, and ended with 0."""
+    store, counting, victim = _Silent(), RunCounting(), frozenset({""})
+    store.request(JobRun("run", "job", Trigger.MANUAL, store.look().now))
+    for number in range(MOST_DEATHS):
+        victim = frozenset({f"victim {number}"})
+        desk = JobDesk(store, {"job": JobRule("job")})
+        assert desk.attend(Worker(*victim, *victim, victim, 4, frozenset(), lambda them=victim: them))
+    alive = {"node", *victim}
+
+    def company():
+        return Company("node", "node", frozenset(alive), {}, lambda: frozenset(alive))
+
+    runner = _runner(store, lambda *_: None, company=company, observer=counting)
+    runner.start()
+    try:
+        _until(lambda: not runner.is_busy())
+        store.loses = True
+        alive -= victim
+        _until(lambda: runner.wake() or store.asked.is_set())
+        assert runner.is_busy()
+        assert runner.failed == 0
+        store.answers = True
+        _until(lambda: runner.wake() or not runner.is_busy())
+        assert runner.failed == 1
+    finally:
+        runner.stop(PATIENCE)
+    assert caplog.text.count("[job job] run run failed: 3 processes have ended during this run") == 1
+    assert counting.counts()["job"].statuses == {RunStatus.FAILED: 1}
+
+
 class _Rejoined:
     """A process whose leases end once its run has waited: it continues as another node."""
 

@@ -14,6 +14,7 @@ from opencqrs_py.adapters.memory.jobs import InMemoryJobStore
 from opencqrs_py.jobs.desk import Ending, JobDesk, Worker
 from opencqrs_py.jobs.rules import JobRule, Meeting, Ticking
 from opencqrs_py.jobs.runs import JobRecord, JobRun, RunPosition, RunStatus
+from opencqrs_py.jobs.sitting import MOST_DEATHS
 from opencqrs_py.model.choices import Misfire, Overlap, OverlapScope
 from opencqrs_py.model.job import Trigger
 from opencqrs_py.processing.recovery import FixedBackOff
@@ -797,6 +798,12 @@ class Cut(InMemoryJobStore):
         if self.cut == "after":
             raise ConnectionError
 
+    def put_as_sql(self, run: JobRun) -> None:
+        """Keep of a run what a database does, whose times are in milliseconds."""
+        due = run.due_at
+        assert due is not None
+        self._runs[run.id] = replace(run, due_at=due.replace(microsecond=due.microsecond // 1_000 * 1_000))
+
 
 @pytest.mark.parametrize("cut", ["before", "after"])
 def test_a_run_whose_begin_was_not_confirmed_begins_with_the_next_look(cut):
@@ -845,6 +852,7 @@ def test_a_reserved_run_whose_begin_was_not_confirmed_is_cancelled():
     world.store.cut = ""
     assert world.attend() == []
     assert world.stands("x").reason == "its caller could not learn that it had begun"
+    assert list(world.desk().recovered()) == [world.stands("x")]
 
 
 def test_an_end_that_was_not_confirmed_is_recorded_again():
@@ -859,6 +867,82 @@ def test_an_end_that_was_not_confirmed_is_recorded_again():
     assert world.attend() == []
     assert world.desk().finish(run, DONE).status is RunStatus.SUCCEEDED
     assert world.desk().finish(run, DONE) is None
+
+
+@pytest.mark.parametrize("begun_again", [True, False])
+def test_a_failed_attempt_that_was_not_confirmed_is_known_even_if_the_next_one_has_begun(begun_again):
+    world = World(JobRule("job", back_off=FixedBackOff(1.0005, 1)))
+    world.store = Cut(world.clock)
+    world.ask("x")
+    run = only(world.attend("a"))
+    world.store.cut = "after"
+    with pytest.raises(ConnectionError):
+        world.desk("a").finish(run, FAILED)
+    world.store.cut = ""
+    world.store.put_as_sql(world.stands("x"))
+    world.clock.advance(2)
+    if begun_again:
+        assert only(world.attend("b")).attempt == 2
+    known = world.desk("a").finish(run, FAILED)
+    assert (known.status, known.error, known.attempt) == (RunStatus.RETRYING, "no", 1)
+
+
+@pytest.mark.parametrize("cut", ["before", "after"])
+@pytest.mark.parametrize(
+    ("deaths", "reserved", "status"),
+    [(1, "", RunStatus.RETRYING), (MOST_DEATHS, "", RunStatus.FAILED), (1, "gone 0", RunStatus.CANCELLED)],
+)
+def test_what_has_become_of_a_dead_process_is_told_once_although_that_was_not_confirmed(cut, deaths, reserved, status):
+    world = world_of_the_dead(deaths, reserved)
+    world.store.cut = cut
+    with pytest.raises(ConnectionError):
+        world.attend("a")
+    assert list(world.desk("a").recovered()) == []
+    world.store.cut = ""
+    world.clock.advance(1)
+    again = world.attend("a")
+    assert [run.status for run in world.desk("a").recovered()] == [status]
+    assert len(again) == (status is RunStatus.RETRYING)
+    world.attend("a")
+    assert list(world.desk("a").recovered()) == []
+
+
+def test_what_another_process_has_recorded_of_a_dead_one_is_told_by_that_one_alone():
+    world = world_of_the_dead(MOST_DEATHS)
+    world.store.cut = "before"
+    with pytest.raises(ConnectionError):
+        world.attend("a")
+    world.store.cut = ""
+    world.clock.advance(1)
+    world.attend("b")
+    world.attend("a")
+    assert [[run.status for run in world.desk(node).recovered()] for node in "ab"] == [[], [RunStatus.FAILED]]
+
+
+@pytest.mark.parametrize("cut", ["before", "after"])
+def test_what_has_become_of_a_dead_process_is_told_when_a_caller_begins_a_run(cut):
+    world = world_of_the_dead(MOST_DEATHS)
+    world.ask("mine", reserved="a")
+    world.store.cut = cut
+    with pytest.raises(ConnectionError):
+        world.desk("a").begin("mine", world.worker("a"))
+    world.store.cut = ""
+    world.clock.advance(1)
+    world.desk("a").begin("mine", world.worker("a"))
+    assert next((run.id, run.status) for run in world.desk("a").recovered()) == ("x", RunStatus.FAILED)
+
+
+def world_of_the_dead(deaths: int, reserved: str = "") -> World:
+    """Return a world in which processes have died during run ``x``, the last of them unnoticed."""
+    world = World()
+    world.store = Cut(world.clock)
+    world.ask("x", reserved=reserved)
+    for number in range(deaths):
+        world.alive = {f"gone {number}"}
+        world.desk(f"gone {number}").begin("x", world.worker(f"gone {number}"))
+        assert world.stands("x").status is RunStatus.RUNNING
+    world.alive = {"a", "b"}
+    return world
 
 
 def test_the_store_in_memory_writes_nothing_of_a_block_that_raises():
