@@ -66,7 +66,7 @@ class JobRunner:
         self._asked_for_starts = False  # whether the runs after the start of the process are recorded
         self._woken = False
         self._attended = False  # whether what was due at the start has begun
-        self._untold = False  # whether runs of dead processes may have ended that are not counted yet
+        self._unreported = False  # whether runs of dead processes may have ended that are not counted yet
         self._failure: BaseException | None = None
         self._failed = 0
         self._purged_at = time.monotonic()
@@ -161,7 +161,7 @@ class JobRunner:
             taken = any(run.status is RunStatus.RUNNING and run.owner in self._ids for run in view.runs)
         waiting = [run for run in view.runs if not (run.reserved or is_held(run, view))]
         begins = any(run.status is RunStatus.RETRYING or run.is_due(view.now) for run in waiting)
-        return taken or begins or self._untold  # this last: what the view shows as ended is counted, or untold
+        return taken or begins or self._unreported  # asked last: what the view shows as ended may be reported by then
 
     def run_here(self, run: str, timeout: float | None = None) -> JobRun:
         """Run a requested run on the thread of the caller; return how it has ended.
@@ -268,10 +268,10 @@ class JobRunner:
         if not self._asked_for_starts:  # at the start this process had no leases
             self._request_starts(company)
         worker = self._worker(company)
-        self._untold = True  # also after an outage: what was recorded is known after the next call
+        self._unreported = True  # also after an outage: what was recorded is known after the next call
         begun = self.desk.attend(worker)
         self._tell_of_dead()  # before its next attempt may end this process, too
-        self._untold = False
+        self._unreported = False
         for run in begun:
             self._begin(run)
         self._attended = self._attended or not self.desk.leaves_out

@@ -85,7 +85,7 @@ class JobDesk:
         self._mine: set[Claim] = set()  # what this desk has begun, and returned
         self._meant: dict[Claim, JobRun] = {}  # ends whose commit has not been answered
         self._taken: dict[Claim, JobRun] = {}  # from their processes, by a commit that has not been answered
-        self._recovered: deque[JobRun] = deque()  # taken from their processes, and nobody was told yet
+        self._recovered: deque[JobRun] = deque()  # taken from their processes, and not reported yet
         self._held: dict[str, datetime] = {}  # jobs whose records could not be opened, and until when they are left out
 
     def attend(self, worker: Worker) -> list[JobRun]:
