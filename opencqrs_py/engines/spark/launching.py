@@ -82,7 +82,7 @@ class Launch:
             with self._lock:
                 said = b"".join(self._held).decode(errors="replace").splitlines()
                 self._held.clear()
-            return "; ".join(line.strip() for line in said if not line.startswith(_REFUSALS))
+            return cause_in(said) or "; ".join(line.strip() for line in said if not line.startswith(_REFUSALS))
         return ""
 
     def show(self) -> None:
@@ -106,6 +106,12 @@ class Launch:
                 _write(text)
             else:
                 self._held.append(text)
+
+
+def cause_in(lines: Iterable[str]) -> str:
+    """Return the last cause that a trace of Java names, without its package; empty if it names none."""
+    causes = [line.strip() for line in lines if line.startswith((": ", "Caused by: "))]
+    return re.sub(r"^(: |Caused by: )(\w+\.)*", "", causes[-1]) if causes else ""
 
 
 @contextmanager

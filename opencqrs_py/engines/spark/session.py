@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import os
 import platform
-import re
 import secrets
 import sys
 import time
@@ -34,6 +33,7 @@ from opencqrs_py.engines.spark.connect import ACTIVE, ended, refuse_connect, req
 from opencqrs_py.engines.spark.java import Java, find_java
 from opencqrs_py.engines.spark.launching import (
     by_socket_files,
+    cause_in,
     end_jvms,
     jvm_of_others,
     launched_jvm,
@@ -529,18 +529,19 @@ def _look_after(archive: ClassArchive, session: SparkSession) -> None:
 def _not_started(error: Exception, master: str, java: str, refusal: str) -> EngineError:
     reason = scrubbed(refusal or _reason(error))[:300]
     fix = "run 'opencqrs doctor', or 'opencqrs run --verbose' to see Spark's own log"
-    if refusal:
+    if refusal.startswith("UnknownHostException"):
+        fix = "give this machine's own name an address, as in /etc/hosts, or set SPARK_LOCAL_IP to its address"
+    elif refusal:
         fix = "correct it where Java's options are set: in spark.conf, SPARK_SUBMIT_OPTS or JAVA_TOOL_OPTIONS"
-    return not_registered(master, reason) or EngineError(
-        "OCQ-402", f"Spark did not start ({reason})", f"spark.master {master}, Java {java}", fix
-    )
+    elif asked := not_registered(master, reason):
+        return asked
+    return EngineError("OCQ-402", f"Spark did not start ({reason})", f"spark.master {master}, Java {java}", fix)
 
 
 def _reason(error: Exception) -> str:
     """Return the last cause that Java names, without its package; else the first line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    causes = [line for line in lines if line.startswith((": ", "Caused by: "))]
-    return re.sub(r"^(: |Caused by: )(\w+\.)*", "", causes[-1]) if causes else lines[0]
+    return cause_in(lines) or lines[0]
 
 
 def _hush(session: SparkSession) -> None:

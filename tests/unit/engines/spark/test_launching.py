@@ -238,6 +238,26 @@ def test_why_a_jvm_cannot_begin_is_a_reason_and_is_not_printed(capfd):
     assert capfd.readouterr() == ("", "")
 
 
+NAMELESS = """\
+Exception in thread "main" java.lang.ExceptionInInitializerError
+\tat org.apache.spark.deploy.SparkSubmit$.main(SparkSubmit.scala)
+Caused by: java.net.UnknownHostException: box: box: Name or service not known
+\tat java.base/java.net.InetAddress.getLocalHost(InetAddress.java:1671)
+\t... 13 more
+Caused by: java.net.UnknownHostException: box: Name or service not known
+\t... 9 more
+"""
+"""What Spark's launcher says on a machine whose own name has no address, which no local session asks for."""
+
+
+def test_of_an_exception_that_ends_a_jvm_the_first_cause_is_the_reason(tmp_path, capfd):
+    (tmp_path / "said").write_text(NAMELESS)
+    with launching.launching(quiet=True) as launch:
+        gateway.Popen(["/bin/sh", "-c", f"cat {tmp_path / 'said'} >&2"])
+        assert launch.refusal() == "UnknownHostException: box: Name or service not known"
+    assert capfd.readouterr() == ("", "")
+
+
 @pytest.mark.parametrize("quiet", [True, False])
 def test_what_a_jvm_writes_that_runs_is_printed_and_no_reason(capfd, quiet):
     with launching.launching(quiet=quiet) as launch:

@@ -18,7 +18,7 @@ import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.sql import SparkSession
 
-from opencqrs_py.engines.spark.session import _QUIET_LOGS, Sessions, SessionSettings
+from opencqrs_py.engines.spark.session import _QUIET_LOGS, Sessions, SessionSettings, _not_started
 from opencqrs_py.engines.spark.tasks import ALWAYS, KeptRecipe
 from opencqrs_py.errors import EngineError
 
@@ -321,3 +321,27 @@ def test_days_are_those_of_utc_unless_something_else_is_said(monkeypatch, tmp_pa
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
     monkeypatch.setenv("TZ", "America/New_York")
     assert Sessions(SessionSettings(conf=conf))._conf().get("spark.sql.session.timeZone") == zone
+
+
+UNRESPONSIVE = "An error occurred\n: org.apache.spark.SparkException: All masters are unresponsive! Giving up."
+
+
+@pytest.mark.parametrize("master", ["spark://127.0.0.1:1", "yarn"])
+@pytest.mark.parametrize(
+    ("refusal", "reason", "fix"),
+    [
+        ("UnknownHostException: box: Name or service not known", "box: Name or service not known", "/etc/hosts"),
+        ("Too small maximum heap", "Too small maximum heap", "SPARK_SUBMIT_OPTS"),
+    ],
+)
+def test_a_jvm_that_ended_by_itself_has_asked_no_master(master, refusal, reason, fix):
+    error = _not_started(RuntimeError("Java gateway process exited"), master, "/java", refusal)
+    assert error.code == "OCQ-402"
+    assert reason in error.what
+    assert fix in error.fix
+
+
+def test_a_master_that_does_not_register_the_program_is_named():
+    error = _not_started(Py4JError(UNRESPONSIVE), "spark://127.0.0.1:1", "/java", "")
+    assert error.code == "OCQ-352"
+    assert "SparkException: All masters are unresponsive! Giving up." in error.what
