@@ -22,7 +22,7 @@ from opencqrs_py.assembly.blueprint import (
 from opencqrs_py.assembly.conditions import Decision, ignored_variables
 from opencqrs_py.assembly.databases import NewDatabases, database_rule, missing_files, take_new_tables
 from opencqrs_py.assembly.decisions import decisions, looked_at
-from opencqrs_py.assembly.group_names import groups_named
+from opencqrs_py.assembly.group_names import groups_named, names_given
 from opencqrs_py.assembly.job_events import event_triggers, events_of, group_of
 from opencqrs_py.assembly.lifecycle import DONE_PATIENCE, STOP_PATIENCE, Lifecycle
 from opencqrs_py.assembly.project import Scan, read_project, sources_line
@@ -32,7 +32,7 @@ from opencqrs_py.assembly.status import GroupStatus, RunResult
 from opencqrs_py.assembly.stores import mapping_of
 from opencqrs_py.config import Configuration, ConfigurationWarning, EffectiveGroup, load
 from opencqrs_py.errors import AssemblyError, ExplainedError
-from opencqrs_py.model.naming import letters_and_digits
+from opencqrs_py.model.naming import canonical, letters_and_digits
 from opencqrs_py.model.progress import PartitionStatus, Skip
 from opencqrs_py.model.properties import locked_cached_property
 from opencqrs_py.processing.notices import NO_OBSERVER, Observer, Observers
@@ -436,7 +436,7 @@ class Application:
         Raises:
             AssemblyError: OCQ-509 for a name that is not a group.
         """
-        overview = self._overview()
+        overview = self._overview(groups)
         chosen = groups_named(groups, overview.groups) if groups else overview.groups
         source = self.event_store
         processors = self._life.running
@@ -459,7 +459,7 @@ class Application:
         from opencqrs_py.assembly.overview import line_of_outage  # noqa: PLC0415 loads SQLAlchemy
 
         said = self.configuration.settings.health
-        overview = self._overview()
+        overview = self._overview(groups)
         chosen = groups_named(groups, overview.groups) if groups else overview.groups
         try:
             source = self.event_store
@@ -527,7 +527,7 @@ class Application:
         names = [group] if isinstance(group, str) else list(group)
         if not names:
             raise ValueError("name a group to wait for")
-        overview = self._overview()
+        overview = self._overview(names)
         awaiting = Awaiting(overview, self.event_store, self._watched, self._running, self.check)
         groups, target = groups_named(names, overview.groups), awaiting.target(position, source)
         awaiting.wait(groups, target, timeout)
@@ -651,8 +651,8 @@ class Application:
         if database is not None and database.dialect.swaps_in_steps:
             self.rebuilds.complete([group.name for group in chosen])
 
-    def _overview(self) -> Overview:
-        """Return a look at the groups; without any import, if the files name all groups and need none."""
+    def _overview(self, names: Sequence[str] = ()) -> Overview:
+        """Return a look at the groups; without any import, if the files name all groups, those of a caller, too."""
         from opencqrs_py.assembly.container import group_containers  # noqa: PLC0415 loads SQLAlchemy
         from opencqrs_py.assembly.overview import Overview  # noqa: PLC0415 as above
 
@@ -663,7 +663,7 @@ class Application:
             return Overview(self.groups, self._group_containers, self.container)
         groups = [replace(self.configuration.group(name), name=name) for name in scan.groups]
         refs = (self.configuration.settings.database.ref, *(group.progress.tracker_ref for group in groups))
-        if any(refs):
+        if any(refs) or not {*map(canonical, names_given(names))} <= {canonical(group.name) for group in groups}:
             return Overview(self.groups, self._group_containers, self.container)
         container = self._container_without_modules
         return Overview(groups, group_containers(container, groups), container)

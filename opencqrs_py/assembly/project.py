@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import Path
 
+from opencqrs_py.assembly.hidden_declarations import hides_declarations
 from opencqrs_py.assembly.source_text import SourceText, read_source
 from opencqrs_py.config import Configuration, ConfigurationWarning, load
 from opencqrs_py.config.problems import Code, GroupWithoutHandlerWarning, JobWithoutCodeWarning
@@ -132,6 +133,7 @@ def scan_project(project: Path, modules: Sequence[str] = (), exclude: Sequence[s
     paths = {module.path for module in chosen}
     used = [texts[path] for path in dict.fromkeys(module.path for module in chosen) if path in texts]
     rest = [PassedOver(file.path, why) for file in files if file.path not in paths]
+    is_partial = len(used) != len(paths) or hides_declarations(used, texts.values())
     groups: dict[str, str] = {}
     for text in used:
         for name, line in text.groups:
@@ -141,13 +143,13 @@ def scan_project(project: Path, modules: Sequence[str] = (), exclude: Sequence[s
         tuple(sorted((*look.passed_over, *rest), key=lambda each: each.path)),
         (*files, *look.left_out),
         groups,
-        all_named=all(text.all_named for text in used) and len(used) == len(paths),
+        all_named=all(text.all_named for text in used) and not is_partial,
         containers=any(text.containers for text in used) or len(used) != len(paths),
         unmatched=tuple(pattern for pattern in exclude if pattern not in look.matched),
         lost=(*_below_named(modules, files, texts), *_in_no_package(project)),
         settings=tuple(look.settings),
         complete=look.complete,
-        may_have_jobs=any(text.may_have_jobs for text in used) or len(used) != len(paths),
+        may_have_jobs=any(text.may_have_jobs for text in used) or is_partial,
     )
 
 

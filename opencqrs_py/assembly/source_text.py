@@ -51,18 +51,23 @@ class SourceText:
         if self._tree is None:
             return _PACKAGE in self.text  # its import reports what is wrong
         names = set(_names(self._tree))
-        uses_package = any(_within(name, _PACKAGE.decode()) for name in self._imports)
-        imported = {name.rpartition(".")[2] for name in self._imports}
+        uses_package = any(_within(name, _PACKAGE.decode()) for name in self.imports)
+        imported = {name.rpartition(".")[2] for name in self.imports}
         return (
             self.containers
             or bool(imported & _UNMISTAKABLE)
-            or (uses_package and bool(names & _DECORATORS or "opencqrs_py.*" in self._imports))
+            or (uses_package and bool(names & _DECORATORS or "opencqrs_py.*" in self.imports))
         )
+
+    @property
+    def names_groups(self) -> bool:
+        """Whether a decorator may stand in it that names a group."""
+        return any(name.encode() in self.text for name in _NAME_GROUPS)
 
     @property
     def containers(self) -> bool:
         """Whether it imports dependency-injector."""
-        return any(_within(name, _CONTAINERS) for name in self._imports)
+        return any(_within(name, _CONTAINERS) for name in self.imports)
 
     @property
     def may_have_jobs(self) -> bool:
@@ -81,14 +86,14 @@ class SourceText:
 
     @property
     def all_named(self) -> bool:
-        """Whether an import is sure to declare these groups and no others."""
+        """Whether an import is sure to declare these groups, and its decorators of this package no others."""
         return self._tree is not None and all(named.name is not None and named.sure for named in self._named)
 
     def imports_one_of(self, modules: Collection[str]) -> bool:
         """Return whether it imports one of these modules."""
         last_names = {re.escape(name.rpartition(".")[2].encode()) for name in modules}
         may_import = re.search(b"|".join((*last_names, _FROM_PACKAGE)), self.text) is not None
-        return may_import and not self._imports.isdisjoint(modules)
+        return may_import and not self.imports.isdisjoint(modules)
 
     @property
     def _run(self) -> set[str]:
@@ -97,7 +102,7 @@ class SourceText:
     def _is_ours(self, decorator: str) -> bool:
         """Return whether a decorator of such a name is of this package; others have a ``job``, too."""
         name = f"{_PACKAGE.decode()}.{decorator}"
-        imported = not self._imports.isdisjoint({name, f"{_PACKAGE.decode()}.*"})
+        imported = not self.imports.isdisjoint({name, f"{_PACKAGE.decode()}.*"})
         return decorator in _UNMISTAKABLE or imported or name.encode() in self.text
 
     @cached_property
@@ -108,13 +113,14 @@ class SourceText:
             return None
 
     @cached_property
-    def _imports(self) -> frozenset[str]:
+    def imports(self) -> frozenset[str]:
+        """The modules that it imports, and what it imports from modules, by full names."""
         package = self.name if self.path.name == "__init__.py" else self.name.rpartition(".")[0]
         return frozenset(_imports(self._tree, package)) if self._tree else frozenset()
 
     @cached_property
     def _named(self) -> list[_Named]:
-        if self._tree is None or not any(name.encode() in self.text for name in _NAME_GROUPS):
+        if self._tree is None or not self.names_groups:
             return []
         return list(_groups(self._tree))
 

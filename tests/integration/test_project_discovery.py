@@ -361,6 +361,50 @@ def test_health_and_status_know_a_group_whose_decorator_has_another_name(folder)
     assert "[a] no process runs it" in folder.run("health").out
 
 
+HELPERS = """from opencqrs_py import event_handling, job
+def read_model(name): return event_handling(name, types=["*"])
+def nightly(name): return job(name)
+"""
+DECLARING = (
+    "from helping import nightly, read_model\n"
+    + HANDLER.format("'books'", "books")
+    + """
+@read_model("loans")
+def lend(raw: Event) -> None: raise LookupError("broken")
+@nightly("remind")
+def remind() -> None: raise LookupError("broken")
+"""
+)
+
+
+def test_groups_and_jobs_that_a_helper_declares_are_looked_at(folder):
+    folder.write("helping.py", HELPERS)
+    folder.write("declaring.py", DECLARING)
+    folder.write("events.ndjson", '{"specversion":"1.0","id":"1","source":"s","type":"t","subject":"/x"}\n')
+    named = ("--set", "discovery.modules=declaring", "--set", "event-handling.groups.loans.retry.policy=none")
+    stop = (*named, "--set", "event-handling.groups.loans.retry.on-exhausted=stop")
+    once = (*named, "--set", "jobs.remind.retry.max-attempts=1")
+    assert folder.run("events", "import", "events.ndjson").code == 0
+    assert folder.run("run", "--until-caught-up", *stop).code == 1
+    assert folder.run("jobs", "run", "remind", "--here", *once).code == 1
+    health = folder.run("health", *named)
+    assert (health.code, "[loans" in health.out, "remind:" in health.out) == (1, True, True), health
+    assert "OCQ-117" not in health.out + health.err
+    assert folder.run("status", "--check", *named).code == 1
+    assert '"loans"' in folder.run("groups", "list", "--format", "json", *named).out
+    assert "OCQ-542" in folder.run("await", "loans", *named).err
+
+
+def test_a_group_whose_name_no_file_shows_is_looked_for_by_an_import(folder):
+    folder.write(
+        "shown.py", HANDLER.format("'a'", "a") + 'exec(\'event_handling("b", types=["*"])(lambda raw: None)\')\n'
+    )
+    assert [status.group for status in folder.application().status()] == ["a"]
+    assert [status.group for status in folder.application().status(["B"])] == ["b"]
+    with pytest.raises(AssemblyError, match=r"OCQ-509(?s:.*)use one of a, b"):
+        folder.application().status(["c"])
+
+
 @pytest.mark.parametrize("place", ["src/application.yaml", "src/shop_c/application.toml", "src/config/application.yml"])
 def test_settings_beside_modules_that_nothing_reads_are_warned_of(folder, place):
     folder.write("src/shop_c/__init__.py", HANDLER.format("'a'", "a"))

@@ -223,7 +223,7 @@ def test_a_folder_that_is_too_large_to_look_through_is_refused(project, monkeypa
 NAMED = """
 from enum import StrEnum
 from opencqrs_py import event_handling
-from elsewhere import OTHER
+from os import OTHER
 NAME = "constant"
 TWICE = "one"
 TWICE = "two"
@@ -264,3 +264,32 @@ def test_groups_are_known_when_an_import_is_sure_to_declare_them(project, source
     assert (list(found.groups), found.all_named) == (groups, all_named)
     if groups:
         assert f"handlers.py:{len(NAMED.splitlines())}" < found.groups[groups[0]].rpartition("/")[2]
+
+
+DECLARED = "from opencqrs_py import event_handling\n@event_handling('a')\ndef f(e: dict): ...\n"
+MAKING = "from opencqrs_py import event_handling, job\ndef traced(name):\n    return {}(name)\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "helpers", "is_known"),
+    [
+        ("", "", True),
+        ("from dataclasses import dataclass\nimport sqlalchemy.orm, opencqrs_py.testing", "", True),
+        ("from helpers import traced", "def traced(call):\n    return call\n", True),
+        ("import helpers", "from opencqrs_py import event_type\n@event_type('t')\nclass T: ...", True),
+        ("", "import shared", True),
+        ("from shared import read_model", "", False),
+        ("import shared.decorators as d", "", False),
+        ("def on(name):\n    from shared import read_model", "", False),
+        ("import importlib", "", False),
+        ("from helpers import traced", "from shared import traced\n", False),
+        ("import helpers", "def traced(x):\n    import shared as s\n", False),
+        ("from helpers import traced", MAKING.format("event_handling"), False),
+        ("import helpers as h", MAKING.format("job"), False),
+    ],
+)
+def test_groups_and_jobs_are_unknown_where_something_else_may_declare_them(project, source, helpers, is_known):
+    write(project, "handlers.py", DECLARED + source)
+    write(project, "helpers.py", helpers)
+    found = scan_project(project, modules=["handlers"])
+    assert (found.all_named, found.may_have_jobs) == (is_known, not is_known)
