@@ -196,12 +196,17 @@ class Remainder:
         due_at: ISO 8601 time from which its first event may be tried, unless that waits for a person, and the
             others after it; ``None``: a person comes first. If none of its events waits for one any more, since a
             person has just acted, the times that they have stay.
-        until: If given, all events that are due by that time get ``due_at`` instead.
+        until: If given, all events that are due by that time get ``due_at`` instead, but for the chosen ones.
+        chosen: Positions of events that are still tried before ``due_at``, unless they wait for a person.
+        chosen_at: ISO 8601 time from which they may be tried; every other event of the sequence gets ``due_at`` then,
+            not only the first. ``None`` if ``until`` is given: they keep their times.
     """
 
     sequence_id: str
     due_at: str | None
     until: str | None = None
+    chosen: tuple[int, ...] = ()
+    chosen_at: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

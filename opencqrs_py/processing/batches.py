@@ -10,19 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from math import inf, isnan
 from typing import Any
 
 from opencqrs_py.errors import OrderingError
 from opencqrs_py.model.choices import BatchMode, BatchOrder, OnBatchExhausted
 from opencqrs_py.model.event import Event
-from opencqrs_py.model.inbox import MOVING, Fetching, InboxEntry
+from opencqrs_py.model.inbox import MOVING, Fetching, InboxEntry, Remainder
 from opencqrs_py.model.times import in_milliseconds, in_utc, microseconds
 from opencqrs_py.processing.exceptions import one_line, raise_interrupt
 from opencqrs_py.processing.ports import BackOff
 from opencqrs_py.processing.recovery import ExponentialBackOff
 from opencqrs_py.processing.schedules import FixedDelay, Schedule
+
+_MILLISECOND = timedelta(milliseconds=1)
 
 
 class UnorderedError(Exception):
@@ -186,6 +188,76 @@ def _time_key(event: Event) -> tuple[bool, int]:
         failed.__cause__ = error
         raise UnorderedError(event, failed) from error
     return moment is None, moment or 0
+
+
+@dataclass(frozen=True, slots=True)
+class TickTimes:
+    """The due times by which the inbox knows what a tick tries, as ISO 8601 texts.
+
+    Attributes:
+        tick: The time of the tick: whatever is due by then is tried.
+        later: Due time of the events of a batch that are too many for the tick, until the chosen ones are done.
+        next: Due time of what waits for the next tick.
+    """
+
+    tick: str
+    later: str
+    next: str
+
+    @classmethod
+    def of(cls, tick: datetime, now: datetime) -> TickTimes:
+        """Return the times of a tick; the next one is after now, too."""
+        later = tick + _MILLISECOND
+        return cls(in_milliseconds(tick), in_milliseconds(later), in_milliseconds(max(later, now) + _MILLISECOND))
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The events of a batch that a tick tries, of more than it may.
+
+    The inbox keeps the choice, by the times of the events: whichever process continues the tick, and after whatever
+    interruption, tries the rest of these and no others.
+
+    Attributes:
+        sequence_id: The sequence.
+        positions: Positions of the chosen events, in the order in which they are tried.
+        times: Those of the tick.
+        each: Whether each event is tried on its own.
+        is_kept: Whether the inbox has the choice already.
+    """
+
+    sequence_id: str
+    positions: tuple[int, ...]
+    times: TickTimes
+    each: bool
+    is_kept: bool = False
+
+    def rest_after(self, position: int) -> Remainder | None:
+        """Return what becomes of the rest of the sequence after an event; ``None`` if its times stay as they are."""
+        until, times = self.times.tick if self.each else None, self.times
+        if position == self.positions[-1]:
+            return None if self.each and self.is_kept else Remainder(self.sequence_id, times.next, until)
+        if self.is_kept:
+            return None
+        return self._rest_from(self.positions.index(position) + 1)
+
+    def rest_with(self, position: int) -> Remainder:
+        """Return how a chosen event, and those after it, are tried again at the tick."""
+        return self._rest_from(self.positions.index(position))
+
+    def _rest_from(self, index: int) -> Remainder:
+        until, at = (self.times.tick, None) if self.each else (None, self.times.tick)
+        return Remainder(self.sequence_id, self.times.later, until, self.positions[index:], at)
+
+
+def chosen_before(entries: Sequence[InboxEntry], times: TickTimes) -> tuple[InboxEntry, ...]:
+    """Return which events of a batch the tick has chosen before; none if it has chosen none, or a person holds it up.
+
+    Where one event comes after another, only the first of a sequence has a time otherwise.
+    """
+    if not any(one.due_at == times.later for one in entries) or not all(one.status in MOVING for one in entries):
+        return ()
+    return tuple(one for one in entries if one.due_at == times.tick)
 
 
 def eligible(entries: Sequence[InboxEntry], tick: datetime, mode: BatchMode) -> tuple[InboxEntry, ...]:

@@ -8,6 +8,7 @@ from itertools import groupby
 
 from opencqrs_py.model.chunk import NOTHING, Chunk
 from opencqrs_py.model.inbox import InboxEntry, Remainder
+from opencqrs_py.processing.batches import Choice
 from opencqrs_py.processing.feed import Page
 
 
@@ -24,6 +25,7 @@ class Portion:
         remainders: What remains in the inbox of the chunk's sequences.
         due_at: When the rest of a sequence is tried after the chunk was cut within it; ``None`` if each of its events
             has its own time.
+        choices: The chunk's sequences of which a tick tries some events only.
     """
 
     chunk: Chunk
@@ -33,6 +35,7 @@ class Portion:
     page: Page | None = None
     remainders: tuple[Remainder, ...] = ()
     due_at: str | None = None
+    choices: tuple[Choice, ...] = ()
 
     @property
     def attempts(self) -> int:
@@ -54,7 +57,8 @@ class Portion:
         upto = self.chunk.position(count - 1)
         behind = tuple(entry for entry in self.behind if entry.position <= upto)
         waiting, remainders = self.waiting[:count], self._remainders(count)
-        return Portion(self.chunk[:count], upto, behind, waiting, self.page, remainders, self.due_at)
+        rest = (self.page, remainders, self.due_at, self.choices)
+        return Portion(self.chunk[:count], upto, behind, waiting, *rest)
 
     def after(self, count: int) -> Portion:
         """Return the portion without the first events, at least one."""
@@ -63,7 +67,12 @@ class Portion:
         waiting = self.waiting[count:]
         there = {entry.sequence_id for entry in waiting}
         remainders = tuple(one for one in self.remainders if one.sequence_id in there)
-        return Portion(self.chunk[count:], self.upto, behind, waiting, self.page, remainders, self.due_at)
+        rest = (self.page, remainders, self.due_at, self.choices)
+        return Portion(self.chunk[count:], self.upto, behind, waiting, *rest)
+
+    def choice_of(self, sequence_id: str) -> Choice | None:
+        """Return which events of a sequence the tick tries; ``None``: all that are due."""
+        return next((one for one in self.choices if one.sequence_id == sequence_id), None)
 
     def before(self, index: int, entry: InboxEntry) -> Portion:
         """Return the portion up to the event at an index, which enters the inbox unhandled."""
@@ -77,7 +86,13 @@ class Portion:
             return ()
         there, cut = {entry.sequence_id for entry in self.waiting[:count]}, self.waiting[count].sequence_id
         kept = tuple(one for one in self.remainders if one.sequence_id in there and one.sequence_id != cut)
-        return (*kept, Remainder(cut, self.due_at)) if cut in there and self.due_at is not None else kept
+        if cut not in there:
+            return kept
+        if (choice := self.choice_of(cut)) is not None:
+            rest = choice.rest_after(self.waiting[count - 1].position)
+        else:
+            rest = None if self.due_at is None else Remainder(cut, self.due_at)
+        return kept if rest is None else (*kept, rest)
 
 
 def without_handling(upto: int, behind: tuple[InboxEntry, ...] = ()) -> Portion:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -26,7 +26,7 @@ from opencqrs_py.model.outcome import Failure, Origin, Outcome, Parked, Uncounte
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, Skip
 from opencqrs_py.model.times import in_milliseconds
-from opencqrs_py.processing.batches import ScheduleRule, UnorderedError, eligible
+from opencqrs_py.processing.batches import Choice, ScheduleRule, TickTimes, UnorderedError, chosen_before, eligible
 from opencqrs_py.processing.exceptions import raise_interrupt
 from opencqrs_py.processing.feed import Page, UnsequencedError
 from opencqrs_py.processing.isolation import OF_PROCESS
@@ -45,8 +45,6 @@ from opencqrs_py.processing.parking import one_less_isolated, only_sequence
 from opencqrs_py.processing.portions import Portion, without_handling
 from opencqrs_py.processing.ports import Clock, EventSource, ParkingTracker, UnitOfWork
 from opencqrs_py.processing.positions import events_at
-
-_MILLISECOND = timedelta(milliseconds=1)
 
 
 class PartitionBatches:
@@ -178,6 +176,7 @@ class PartitionBatches:
     def _fetched(self, cursor: Cursor) -> Outcome | None:
         """Read the batches that are due; return an outcome if only their state was recorded."""
         tick = datetime.fromisoformat(cursor.tick or "")
+        times, chosen = TickTimes.of(tick, self._clock.now()), set[str]()
         most = max(1 if cursor.isolate else self._rule.fetch_size, self._rule.size or 1)
         found = self._inbox.due(self._group, self._partition, tick, most, self._rule.fetching)
         if self._rule.expiring and (expired := _expired(found, self._clock.now())):
@@ -185,7 +184,11 @@ class PartitionBatches:
         postponed: list[Remainder] = []
         batches: list[tuple[InboxEntry, ...]] = []
         for entries in found:
-            batch = eligible(entries, tick, self._rule.mode)
+            batch = () if self._rule.size is None or self._rule.each else chosen_before(entries, times)
+            if batch:
+                chosen.add(entries[0].sequence_id)
+            else:
+                batch = eligible(entries, tick, self._rule.mode)
             cut = len(entries) >= most and self._rule.fetching is Fetching.FIRST
             if batch and cut and self._inbox.is_stuck(self._group, entries[0].sequence_id):
                 batch = ()
@@ -207,7 +210,7 @@ class PartitionBatches:
         self._ready_for = (cursor.epoch, cursor.tick)
         cut = len(batches) == 1 and len(batches[0]) >= most
         try:
-            self._ready = self._portions(cursor, batches, events, tick, cut=cut)
+            self._ready = self._portions(cursor, batches, events, times, chosen, cut=cut)
         except UnorderedError as failed:
             return self._unordered(cursor, batches, failed)
         return Outcome(cursor) if postponed and not self._ready else None
@@ -223,7 +226,8 @@ class PartitionBatches:
         cursor: Cursor,
         batches: Sequence[tuple[InboxEntry, ...]],
         events: dict[int, Event],
-        tick: datetime,
+        times: TickTimes,
+        known: Collection[str],
         *,
         cut: bool,
     ) -> list[Portion]:
@@ -232,16 +236,18 @@ class PartitionBatches:
         An event that was tried before is the first of its portion: handlers see its attempt. All of a portion
         belong to a replay, or none does. One of several sequences is in a portion for each of them.
         """
-        at_tick, next_tick = in_milliseconds(tick), in_milliseconds(self._after(tick))
-        due_at = None if self._rule.each else at_tick
+        due_at = None if self._rule.each else times.tick
         flat: list[tuple[InboxEntry, Event]] = []
         remainders: dict[str, Remainder] = {}
+        choices: dict[str, Choice] = {}
         for batch in batches:
             ordered = self._rule.ordered([(entry, events[entry.position]) for entry in batch])
             chosen, sequence_id = ordered[: self._rule.size], batch[0].sequence_id
-            if len(chosen) < len(ordered) or (cut and self._rule.size is not None):
-                until = at_tick if self._rule.each else None
-                remainders[sequence_id] = Remainder(sequence_id, next_tick, until)
+            is_known = sequence_id in known
+            if is_known or len(chosen) < len(ordered) or (cut and self._rule.size is not None):
+                positions = tuple(entry.position for entry, _ in chosen)
+                is_kept = is_known and not cursor.isolate  # a mark takes the times of its sequence away
+                choices[sequence_id] = Choice(sequence_id, positions, times, self._rule.each, is_kept)
             elif cut and due_at is not None:
                 remainders[sequence_id] = Remainder(sequence_id, due_at)
             flat += chosen
@@ -251,7 +257,8 @@ class PartitionBatches:
             for first in range(start, end, self._batch_size):
                 last = min(end, first + self._batch_size)
                 following = flat[last][0].sequence_id if last < len(flat) else None
-                found.append(self._portion(cursor, flat[first:last], following, remainders, due_at))
+                found.append(self._portion(cursor, flat[first:last], following, remainders, choices, due_at))
+                choices |= {one.sequence_id: replace(one, is_kept=True) for one in found[-1].choices}
         return found
 
     def _portion(
@@ -260,16 +267,19 @@ class PartitionBatches:
         those: Sequence[tuple[InboxEntry, Event]],
         following: str | None,
         remainders: dict[str, Remainder],
+        choices: dict[str, Choice],
         due_at: str | None,
     ) -> Portion:
         entries = tuple(entry for entry, _ in those)
-        there = dict.fromkeys(entry.sequence_id for entry in entries)
+        there = {entry.sequence_id: entry.position for entry in entries}  # the last one of each
         last, cut = entries[-1].sequence_id, following == entries[-1].sequence_id
         mine = [remainders[one] for one in there if one in remainders and not (cut and one == last)]
-        if cut and due_at is not None:
+        limited = tuple(choices[one] for one in there if one in choices)
+        mine += filter(None, (one.rest_after(there[one.sequence_id]) for one in limited))
+        if cut and due_at is not None and last not in choices:
             mine.append(Remainder(last, due_at))
         chunk = Chunk([event for _, event in those])
-        return Portion(chunk, cursor.stored, (), entries, remainders=tuple(mine), due_at=due_at)
+        return Portion(chunk, cursor.stored, (), entries, remainders=tuple(mine), due_at=due_at, choices=limited)
 
     def _isolated(self, cursor: Cursor, portion: Portion) -> Outcome:
         """Handle one event after a mark, by which the next owner sees if this process did not survive it."""
@@ -292,7 +302,7 @@ class PartitionBatches:
         failure = done.failure
         of_event = failure is not None and failure.origin in (Origin.HANDLER, Origin.EVENT)
         if marked is not None and not of_event and (failure is not None or done.changed):
-            self._unmarked(cursor, portion.waiting, marked)
+            self._unmarked(cursor, portion, marked)
         if failure is None:
             return done
         self._ready.clear()
@@ -304,19 +314,21 @@ class PartitionBatches:
             return well
         now = self._clock.now()
         if failure.origin is Origin.HANDLER and not failure.permanent and self._in_grace(entry, now):
-            again = in_milliseconds(self._after(datetime.fromisoformat(cursor.tick or in_milliseconds(now))))
-            free = entry._replace(due_at=again if self._rule.each else None)
-            rest = () if self._rule.each else (Remainder(entry.sequence_id, again),)
-            self._apply(cursor, changed=((marked or entry, free),), remainders=rest)
+            again = TickTimes.of(datetime.fromisoformat(cursor.tick or in_milliseconds(now)), now).next
+            free = entry._replace(due_at=again)
+            rest = self._rest_after_failure(cursor, free)
+            self._apply(cursor, changed=((marked or entry, self._kept(free)),), remainders=rest)
             return replace(well, uncounted=(Uncounted(failure, in_milliseconds(self._grace_end(entry))),))
         after = after_failure(entry, given_up(failure, now), self._rule.back_off, now)
         if after.status is InboxStatus.EXHAUSTED and self._rule.on_exhausted is OnBatchExhausted.SKIP:
             skip = self._skip(after, now)
-            if self._skipped(cursor, marked or entry, skip):
+            is_marked = marked is not None and marked.attempts > entry.attempts
+            if self._skipped(cursor, portion, marked or entry, skip, is_marked=is_marked):
                 parked = Parked(failure, entry.sequence_id, after.attempts, None, skipped=True)
                 well = replace(well, skips=(skip,), parked=(parked,))
             return well
-        if self._apply(cursor, changed=((marked or entry, self._kept(after)),), remainders=self._rest_after(after)):
+        rest = self._rest_after_failure(cursor, after)
+        if self._apply(cursor, changed=((marked or entry, self._kept(after)),), remainders=rest):
             wait = None
             if after.due_at is not None:
                 wait = (datetime.fromisoformat(after.due_at) - now).total_seconds()
@@ -329,15 +341,17 @@ class PartitionBatches:
             "OCQ-236", f"the process has ended in attempt {entry.attempts} of this event, its last one"
         )
         failure, skip = self._failure_of(error, portion.chunk[0]), self._skip(entry, now)
-        if not self._skipped(cursor, entry, skip):
+        if not self._skipped(cursor, portion, entry, skip, is_marked=True):
             return Outcome(cursor)
         parked = Parked(failure, entry.sequence_id, entry.attempts, None, skipped=True)
         return Outcome(cursor, skips=(skip,), parked=(parked,))
 
-    def _unmarked(self, cursor: Cursor, entries: Sequence[InboxEntry], marked: InboxEntry) -> None:
+    def _unmarked(self, cursor: Cursor, portion: Portion, marked: InboxEntry) -> None:
         """Remove the mark of an attempt that did not fail because of its event; it is still due at this tick."""
-        before = entries[0] if self._rule.each else entries[0]._replace(due_at=None)
-        rest = () if self._rule.each else (Remainder(before.sequence_id, cursor.tick),)
+        before = self._kept(portion.waiting[0])
+        choice = portion.choice_of(before.sequence_id)
+        again = Remainder(before.sequence_id, cursor.tick) if choice is None else choice.rest_with(before.position)
+        rest = () if self._rule.each else (again,)
         change: dict[str, Any] = {"changed": ((self._kept(marked), before),), "remainders": rest}
         try:
             self._apply(cursor, **change)
@@ -351,13 +365,39 @@ class PartitionBatches:
     def _rest_after(self, after: InboxEntry) -> tuple[Remainder, ...]:
         return () if self._rule.each else (Remainder(after.sequence_id, after.due_at),)
 
+    def _rest_after_failure(self, cursor: Cursor, after: InboxEntry) -> tuple[Remainder, ...]:
+        """Return what becomes of a sequence after an attempt has failed.
+
+        Where each event is tried on its own, as many others as the size of a batch are tried: an event that fails at
+        each tick must not keep them from it.
+        """
+        if not self._rule.each:
+            return self._rest_after(after)
+        if self._rule.size is None or cursor.tick is None:
+            return ()
+        times = TickTimes.of(datetime.fromisoformat(cursor.tick), self._clock.now())
+        return (Remainder(after.sequence_id, times.tick, until=times.later),)
+
+    def _rest_after_skip(
+        self, cursor: Cursor, portion: Portion, entry: InboxEntry, *, is_marked: bool
+    ) -> tuple[Remainder, ...]:
+        """Return what becomes of a sequence after an event was skipped: the tick continues with it."""
+        if self._rule.each:
+            return self._rest_after_failure(cursor, entry)
+        if (choice := portion.choice_of(entry.sequence_id)) is not None:
+            rest = choice.rest_after(entry.position)
+            return () if rest is None else (rest,)
+        if self._rule.size is not None and not is_marked:  # the inbox may have a choice, which stays
+            return ()
+        return (Remainder(entry.sequence_id, cursor.tick),)
+
     def _skip(self, entry: InboxEntry, now: datetime) -> Skip:
         known = (entry.position, entry.event_id, entry.event_source, entry.subject, entry.event_type)
         return Skip(self._group, self._partition, *known, entry.attempts, entry.reason, in_milliseconds(now))
 
-    def _skipped(self, cursor: Cursor, entry: InboxEntry, skip: Skip) -> bool:
-        rest = () if self._rule.each else (Remainder(entry.sequence_id, cursor.tick),)
-        return self._apply(cursor, skip, removed=(entry,), remainders=rest)
+    def _skipped(self, cursor: Cursor, portion: Portion, entry: InboxEntry, skip: Skip, *, is_marked: bool) -> bool:
+        rest = self._rest_after_skip(cursor, portion, entry, is_marked=is_marked)
+        return self._apply(cursor, skip, removed=(entry,), remainders=rest, next_due=cursor.tick)
 
     def _without_expired(self, cursor: Cursor, now: datetime) -> Outcome | None:
         """Remove events that have expired, some at a time; ``None`` if there are none.
@@ -384,10 +424,6 @@ class PartitionBatches:
 
     def _grace_end(self, entry: InboxEntry) -> datetime:
         return datetime.fromisoformat(entry.parked_at) + self._grace
-
-    def _after(self, tick: datetime) -> datetime:
-        """Return a due time after the tick, and not before now, so that the entry waits for the next tick."""
-        return max(tick, self._clock.now()) + _MILLISECOND
 
     def _set_aside(
         self, cursor: Cursor, entries: Sequence[InboxEntry], without: Callable[[InboxEntry, datetime], InboxEntry]

@@ -21,7 +21,7 @@ from opencqrs_py.adapters.sql.tables import INBOX, PROGRESS
 from opencqrs_py.errors import InboxError
 from opencqrs_py.model import Cursor, layout
 from opencqrs_py.model.ahead import Ahead
-from opencqrs_py.model.inbox import Fetching, InboxChange, InboxEntry
+from opencqrs_py.model.inbox import Fetching, InboxChange, InboxEntry, Remainder
 from opencqrs_py.testing.contracts import InboxContract
 from opencqrs_py.testing.contracts.inbox import LATER, NOON, WHOLE, at, brought_in, entry, parked
 
@@ -123,6 +123,19 @@ class TestSqlInbox(InboxContract):
         self.put(tracker, cursor, *over, entry(9, "books/8"))
         assert tracker.change("group", InboxChange(at(LATER), removed=tuple(over)))
         assert self.seen(tracker) == [(9, "pending", at(LATER))]
+
+    @pytest.mark.parametrize("each", [False, True])
+    def test_more_chosen_events_than_a_statement_may_name_are_named_by_several(
+        self, tracker: SqlProgressTracker, cursor: Cursor, monkeypatch: pytest.MonkeyPatch, *, each: bool
+    ) -> None:
+        monkeypatch.setattr("opencqrs_py.adapters.sql.inbox._MOST_NAMED", 2)
+        cursor = self.put(tracker, cursor, *map(entry, range(1, 10)), each=each)
+        own: Any = {"until": at(NOON)} if each else {"chosen_at": at(NOON)}
+        rest = Remainder("books/1", at(LATER), chosen=(8, 3, 1, 6, 2), **own)
+        with tracker.unit("group", cursor, 9, change=InboxChange(at(NOON), remainders=(rest,), each=each)):
+            pass
+        due = {one: LATER if one in {4, 5, 7, 9} else NOON for one in range(1, 10)}
+        assert self.seen(tracker) == [(one, "pending", at(due[one])) for one in due]
 
     def test_more_sequences_than_a_statement_may_name_are_read_and_handled_by_several(
         self, tracker: SqlProgressTracker, cursor: Cursor, noted_statements: Noted, monkeypatch: pytest.MonkeyPatch

@@ -14,13 +14,14 @@ from pymysql.cursors import DictCursor
 from sqlalchemy import Connection, delete
 from support.participants import TRACKERS
 from support.partitions import CrashError
-from support.waiting import GROUP, SCHEDULE, SparkWorld, WaitingWorld
+from support.waiting import GROUP, SCHEDULE, OneStepWorld, SparkWorld, WaitingWorld
 
-from opencqrs_py import InboxFilter, NonTransientError
+from opencqrs_py import InboxFilter, NonTransientError, NoRetry
 from opencqrs_py.adapters.sql import Database, SqlProgressTracker
 from opencqrs_py.adapters.sql.inbox_statements import InboxStatements
 from opencqrs_py.adapters.sql.tables import PROGRESS
 from opencqrs_py.control.layouts import Log, carried_over
+from opencqrs_py.engines.recorded_claims import claimed
 from opencqrs_py.errors import BeginningNeededError, InboxError
 from opencqrs_py.model import layout
 from opencqrs_py.model.choices import BatchMode, BatchOrder, OnBatchExhausted
@@ -195,6 +196,112 @@ def test_a_call_that_hangs_does_not_end_the_tick_for_the_others(database: Databa
     world.drain()
     assert world.written == [2, 3]
     assert world.waiting == {1: "retrying"}
+
+
+# ----------------------------------------------------------------------------------------------- the size of a batch
+
+SIZED = {
+    "fail-first": replace(SCHEDULE, size=3),
+    "by id": replace(SCHEDULE, size=3, order=BatchOrder.EVENT_ID),
+    "all": replace(ALL, size=3),
+    "all by id": replace(ALL, size=3, order=BatchOrder.EVENT_ID),
+}
+IDS = ["f", "e", "d", "c", "b", "a", "z", "y"]
+PER_TICK = {
+    "fail-first": [{1, 2, 3, 7}, {4, 5, 6, 8}],
+    "by id": [{4, 5, 6, 7}, {1, 2, 3, 8}],
+    "all": [{1, 2, 3, 7}, {4, 5, 6, 8}],
+    "all by id": [{4, 5, 6, 7}, {1, 2, 3, 8}],
+}
+"""Positions of the six events of a sequence and the two of another that two ticks handle; the other comes later."""
+
+
+def sized_world(
+    database: Database, world_of: type[WaitingWorld], rule: str, batch_size: int = 1, fetch_size: int = 1_000
+) -> WaitingWorld:
+    world = world_of(database, [], schedule=replace(SIZED[rule], fetch_size=fetch_size), batch_size=batch_size)
+    world.append(["/a"] * 6 + ["/b"], *IDS)
+    world.drain()
+    return world
+
+
+@NOT_IN_SQL
+@pytest.mark.parametrize(
+    "world_of", [WaitingWorld, SparkWorld, OneStepWorld], ids=["thread", "spark", "a task for each step"]
+)
+@pytest.mark.parametrize("rule", SIZED)
+@pytest.mark.parametrize(("batch_size", "fetch_size"), [(1, 1_000), (2, 1)])
+def test_a_tick_handles_no_more_of_a_batch_than_its_size_whatever_becomes_of_tasks(
+    database: Database, world_of: type[WaitingWorld], rule: str, batch_size: int, fetch_size: int
+) -> None:
+    world = sized_world(database, world_of, rule, batch_size, fetch_size)
+    world.pass_time(10)
+    is_split = rule == "all by id" and fetch_size == 1  # a batch longer than what is fetched
+    first, second = PER_TICK["all" if is_split else rule]
+    assert set(world.written) == first
+    world.append(["/b"], *IDS[7:])
+    world.drain()
+    world.pass_time(6)
+    assert set(world.written[len(first) :]) == second
+    assert len(world.written) == 8
+    assert world.waiting == {}
+
+
+@NOT_IN_SQL
+@pytest.mark.parametrize("rule", SIZED)
+def test_a_tick_handles_no_more_of_a_batch_although_a_worker_is_lost_in_it(database: Database, rule: str) -> None:
+    world = sized_world(database, OneStepWorld, rule)
+    assert isinstance(world, OneStepWorld)
+    world.clock.advance(world.drivers[0].supervised.until_tick())
+    lost = world.run_task(world.drivers)  # its result is never known
+    assert len(world.written) == 1
+    assert lost.outcomes[0].handled == 1
+    for driver, cursor in zip(world.drivers, claimed(world.run, world.run.partitions, "owner"), strict=True):
+        driver.supervised.claimed_again(replace(cursor, isolate=2))
+    world.drain()
+    first, second = PER_TICK[rule]
+    assert set(world.written) == first
+    world.pass_time(6)
+    assert len(world.written) == 7
+    assert set(world.written) == (first | second) - {8}
+
+
+@NOT_IN_SQL
+@pytest.mark.parametrize("world_of", [WaitingWorld, OneStepWorld], ids=["thread", "a task for each step"])
+@pytest.mark.parametrize("batch_size", [1, 2, 4])
+@pytest.mark.parametrize(("rule", "first"), [("fail-first", {1}), ("all", {1, 3, 4, 5})])
+def test_only_with_all_a_failure_begins_the_count_again(
+    database: Database, world_of: type[WaitingWorld], batch_size: int, rule: str, first: set[int]
+) -> None:
+    world = sized_world(database, world_of, rule, batch_size)
+    world.errors = {2: NO}
+    world.pass_time(10)
+    assert set(world.written) == {*first, 7}
+    assert world.waiting[2] == "retrying"
+    world.errors = {}
+    world.pass_time(100)
+    assert sorted(world.written) == [1, 2, 3, 4, 5, 6, 7]
+    if rule == "fail-first":
+        assert [one for one in world.written if one < 7] == [1, 2, 3, 4, 5, 6]
+
+
+@NOT_IN_SQL
+@pytest.mark.parametrize("world_of", [WaitingWorld, OneStepWorld], ids=["thread", "a task for each step"])
+@pytest.mark.parametrize("isolate", [0, 9])
+@pytest.mark.parametrize("batch_size", [1, 2, 4])
+def test_an_event_that_is_skipped_does_not_begin_the_count_again_in_fail_first(
+    database: Database, world_of: type[WaitingWorld], isolate: int, batch_size: int
+) -> None:
+    rule = replace(SIZED["fail-first"], back_off=NoRetry(), on_exhausted=OnBatchExhausted.SKIP)
+    world = world_of(database, ["/a"] * 6, schedule=rule, batch_size=batch_size)
+    world.errors = {2: NO}
+    world.drain()
+    world.drivers[0].supervised.isolate(isolate)
+    world.pass_time(10)
+    assert world.written == [1, 3]
+    assert [skip.position for skip in world.tracker.skipped()] == [2]
+    world.pass_time(6)
+    assert world.written == [1, 3, 4, 5, 6]
 
 
 # ------------------------------------------------------------------------------------------ attempts that are counted

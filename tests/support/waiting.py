@@ -19,7 +19,17 @@ from opencqrs_py.config.choices import Mode
 from opencqrs_py.engines.driver import PartitionDriver, claim, claim_after_timeout
 from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.engines.spark.groups import RunnableGroup
-from opencqrs_py.engines.spark.tasks import Task, read_result, read_task, run_task, write_result, write_task
+from opencqrs_py.engines.spark.tasks import (
+    ALWAYS,
+    Permission,
+    Task,
+    TaskResult,
+    read_result,
+    read_task,
+    run_task,
+    write_result,
+    write_task,
+)
 from opencqrs_py.model import Handler, HandlerMark, layout
 from opencqrs_py.model.choices import BatchMode, OnExhausted
 from opencqrs_py.model.inbox import InboxEntry
@@ -193,8 +203,26 @@ class WaitingWorld:
         return [row[0] for row in self.database.fetch("SELECT position FROM written ORDER BY number")]
 
 
+class OneStep:
+    """The permission of a task that takes one step."""
+
+    def __init__(self) -> None:
+        self._left = 1
+
+    @property
+    def holds(self) -> bool:
+        self._left -= 1
+        return self._left >= 0
+
+
 class SparkWorld(WaitingWorld):
-    """The same, with the decisions of the engine spark and its tasks, which run here and not on executors."""
+    """The same, with the decisions of the engine spark and its tasks, which run here and not on executors.
+
+    Attributes:
+        permission: Makes what says of a task whether it may begin another step.
+    """
+
+    permission: Callable[[], Permission] = lambda _: ALWAYS
 
     def claim(self) -> None:
         super().claim()
@@ -209,8 +237,18 @@ class SparkWorld(WaitingWorld):
             self._runnable.look_at_inbox((), self.clock)
             if not (ready := self._runnable.ready(())):
                 return
-            task = Task(tuple(driver.supervised.begin() for driver in ready), 0.05)
-            result = read_result(write_result(run_task(self.run.processing, read_task(write_task(task)))))
-            for driver, outcome in zip(ready, result.outcomes, strict=True):
+            for driver, outcome in zip(ready, self.run_task(ready).outcomes, strict=True):
                 driver.settle(outcome)
         pytest.fail("the partitions do not come to rest")
+
+    def run_task(self, drivers: Iterable[PartitionDriver]) -> TaskResult:
+        """Run a task with the next steps of partitions; it has new processors, as on any worker."""
+        task = Task(tuple(driver.supervised.begin() for driver in drivers), 0.05)
+        done = run_task(self.run.processing, read_task(write_task(task)), self.permission())
+        return read_result(write_result(done))
+
+
+class OneStepWorld(SparkWorld):
+    """The same, with tasks that take one step each."""
+
+    permission = OneStep

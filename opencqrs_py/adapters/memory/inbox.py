@@ -170,12 +170,15 @@ def _put_off(sequences: _Sequences, group: str, remainder: Remainder) -> None:
     entries = sequences.get(key, ())
     if remainder.due_at is None and all(one.status.moves for one in entries):
         return
+    chosen = set(remainder.chosen)
     changed = []
     for index, one in enumerate(entries):
         due_at = one.due_at
-        if until is None:
+        if until is None and chosen:
+            due_at = remainder.chosen_at if one.position in chosen else remainder.due_at
+        elif until is None:
             due_at = None if index else remainder.due_at
-        elif due_at is not None and due_at <= until:
+        elif due_at is not None and due_at <= until and one.position not in chosen:
             due_at = remainder.due_at
         changed.append(one._replace(due_at=due_at) if one.status.moves else one)
     _keep(sequences, key, tuple(changed))

@@ -336,6 +336,9 @@ class SqlInbox:
         columns, sequence = self._table.c, key_of(remainder.sequence_id)
         those = self._in(group, sequence) & columns.status.in_(_MOVING)
         due_ms: Any = literal(ms_of(remainder.due_at), BigInteger)
+        if remainder.chosen:
+            self._put_off_others(connection, those, remainder)
+            return
         if remainder.until is not None:
             those &= columns.due_ms <= ms_of(remainder.until)
         elif (first := self._first(connection, group, sequence)) is not None:
@@ -344,6 +347,22 @@ class SqlInbox:
         else:
             return
         connection.execute(update(self._table).where(those).values(due_ms=due_ms))
+
+    def _put_off_others(self, connection: Connection, those: ColumnElement[bool], remainder: Remainder) -> None:
+        """Put events off but for the chosen ones; a statement names no more of these than a database takes."""
+        position, due_ms = self._table.c.position, self._table.c.due_ms
+        later: Any = literal(ms_of(remainder.due_at), BigInteger)
+        ordered, after = sorted(remainder.chosen), 0
+        for part in _in_parts(ordered):
+            here = those & (position > after)
+            if (after := part[-1]) != ordered[-1]:
+                here &= position <= after
+            if remainder.until is not None:
+                here &= (due_ms <= ms_of(remainder.until)) & position.not_in(part)
+                new = later
+            else:
+                new = case((position.in_(part), literal(ms_of(remainder.chosen_at), BigInteger)), else_=later)
+            connection.execute(update(self._table).where(here).values(due_ms=new))
 
     def _free_firsts(self, connection: Connection, group: str, sequences: Sequence[SequenceKey], due: str) -> None:
         """Have the first events of sequences tried from a time on, those that have none and are not for a person."""

@@ -78,10 +78,10 @@ class InboxContract:
         (claimed,) = tracker.claim("group", [WHOLE], 0, "owner")
         return claimed
 
-    def put(self, tracker: ParkingTracker, cursor: Cursor, *entries: InboxEntry) -> Cursor:
+    def put(self, tracker: ParkingTracker, cursor: Cursor, *entries: InboxEntry, each: bool = False) -> Cursor:
         """Bring entries in, and move the progress up to the last of them."""
         to = entries[-1].position
-        with tracker.unit("group", cursor, to, change=brought_in(*entries)):
+        with tracker.unit("group", cursor, to, change=replace(brought_in(*entries), each=each)):
             pass
         return replace(cursor, stored=to, position=to)
 
@@ -250,6 +250,35 @@ class InboxContract:
             (2, "pending", at(LATER)),
             (3, "pending", at(NOON)),
         ]
+
+    def test_all_but_the_chosen_events_of_those_that_are_due_are_put_off(
+        self, tracker: ParkingTracker, cursor: Cursor
+    ) -> None:
+        soon = NOON + timedelta(seconds=30)
+        added = (*map(entry, range(1, 5)), entry(5)._replace(due_at=at(LATER)), entry(6, "books/2"))
+        cursor = self.put(tracker, cursor, *added, each=True)
+        rest = Remainder("books/1", at(soon), until=at(NOON), chosen=(4, 2))
+        with tracker.unit("group", cursor, 6, change=InboxChange(at(NOON), remainders=(rest,), each=True)):
+            pass
+        due = {1: soon, 2: NOON, 3: soon, 4: NOON, 5: LATER, 6: NOON}
+        assert self.seen(tracker) == [(one, "pending", at(due[one])) for one in due]
+
+    def test_in_a_sequence_whose_chosen_events_come_first_each_has_its_own_time_until_they_are_done(
+        self, tracker: ParkingTracker, cursor: Cursor
+    ) -> None:
+        soon, paused = NOON + timedelta(seconds=30), entry(6).paused()
+        added = (*map(entry, range(1, 6)), paused, entry(7, "books/2"))
+        cursor = self.put(tracker, cursor, *added)
+        rest = Remainder("books/1", at(soon), chosen=(5, 2), chosen_at=at(NOON))
+        with tracker.unit("group", cursor, 7, change=InboxChange(at(NOON), done=(added[0],), remainders=(rest,))):
+            pass
+        due = {2: at(NOON), 3: at(soon), 4: at(soon), 5: at(NOON)}
+        chosen = [(one, "pending", due[one]) for one in due]
+        assert self.seen(tracker) == [*chosen, (6, "paused", None), (7, "pending", at(NOON))]
+        over = InboxChange(at(NOON), done=(added[1], added[4]), remainders=(Remainder("books/1", at(LATER)),))
+        with tracker.unit("group", cursor, 7, change=over):
+            pass
+        assert self.seen(tracker)[:2] == [(3, "pending", at(LATER)), (4, "pending", None)]
 
     def test_an_event_of_two_sequences_leaves_the_one_in_which_it_is_done_and_no_other(
         self, tracker: ParkingTracker, cursor: Cursor
