@@ -327,7 +327,7 @@ def claim_after_timeout(
     driver.supervised.keep_ticks_of(hung.supervised)
     if call.work.parked:  # its position may be beyond the progress, where partitions were merged
         if call.index is not None or len(call.chunk) == 1:
-            driver.settle(driver.processor.failed_in_inbox(driver.cursor, failure))
+            driver.settle(driver.processor.failed_in_inbox(driver.cursor, failure, call.sequence_id))
     elif failure.position is not None and failure.position > cursor.stored:  # else it has returned after all
         driver.settle(Outcome(driver.cursor, failure=failure))
     return driver

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -14,6 +14,7 @@ from opencqrs_py.model.context import ProcessingContext
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.frames import EventFrames
 from opencqrs_py.model.handler import Handler
+from opencqrs_py.model.inbox import InboxEntry
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.replay import Reset
 from opencqrs_py.processing.after_commit import AfterCommit
@@ -56,6 +57,7 @@ class Work:
         failing: Position of an event that has failed before, or ``None``.
         attempt: Number of this attempt of that event, from 1.
         parked: Whether the events come out of the inbox.
+        waiting: Their entries there, if they do.
         replaying: Whether the events were handled before a reset.
         is_meant: Returns whether a sequence id and position are handled now, where an event becomes several of
             different sequences; ``None``: all that are the partition's.
@@ -78,6 +80,7 @@ class Work:
     is_meant: IsMeant | None = None
     rebuilding: bool = False
     trigger: CheckpointTrigger | None = None
+    waiting: Sequence[InboxEntry] = ()
     calls_wait: bool = field(default=False, init=False)
     index: int | None = field(default=0, init=False)
     ahead: Iterator[Any] | None = field(default=None, init=False)

@@ -59,6 +59,15 @@ class CallInHand:
         """The event in hand; the first one of a list."""
         return self.chunk[self.index or 0]
 
+    @property
+    def sequence_id(self) -> str:
+        """The sequence of the event in hand, if it comes from the inbox, else an empty text.
+
+        It may wait there in several sequences, of which a transaction handles one.
+        """
+        position = self.event.position
+        return next((entry.sequence_id for entry in self.work.waiting if entry.position == position), "")
+
     def is_same(self, other: CallInHand | None) -> bool:
         """Return whether both are one and the same call."""
         if other is None:

@@ -169,7 +169,7 @@ def note_circumstances(work: Work, cursor: Cursor, portion: Portion) -> None:
     if portion.waiting:
         work.failing, work.attempt, work.parked = portion.chunk.position(0), portion.attempts + 1, True
         work.replaying = portion.waiting[0].replaying
-        work.is_meant = _of_those(portion.waiting)
+        work.waiting, work.is_meant = portion.waiting, _of_those(portion.waiting)
     elif portion.chunk is not NOTHING:
         work.replaying = cursor.replay is not None and cursor.replay.covers(portion.chunk.position(0))
         work.is_meant = None if cursor.ahead is None else _not_ahead(cursor.ahead)

@@ -17,6 +17,7 @@ from opencqrs_py.model.inbox import (
     GivenUp,
     InboxChange,
     InboxEntry,
+    InboxSelection,
     InboxStatus,
     ParkedSequences,
     Remainder,
@@ -300,10 +301,10 @@ class PartitionInbox:
             self._change(cursor, entry, after)
             report_lost(self._partition, after)
 
-    def failed(self, cursor: Cursor, failure: Failure) -> Outcome:
+    def failed(self, cursor: Cursor, failure: Failure, sequence_id: str) -> Outcome:
         """Record the failure of an attempt whose call was abandoned."""
-        found = self._inbox.entries(self._group, position=failure.position)
-        marked = next((entry for entry in found if self._partition.owns(entry.sequence_id)), None)
+        found = self._inbox.entries(self._group, position=failure.position, selection=InboxSelection(sequence_id))
+        marked = next((entry for entry in found if entry.sequence_id == sequence_id), None)
         entries = () if marked is None else (before_mark(marked, cursor),)
         return self._recorded(cursor, entries, Outcome(cursor, failure=failure), marked)
 

@@ -178,11 +178,17 @@ class PartitionProcessor:
             raise_interrupt(error)
             return _doubtful(Outcome(cursor, failure=self._failure(error, Origin.FRAMEWORK)))
 
-    def failed_in_inbox(self, cursor: Cursor, failure: Failure) -> Outcome:
-        """Record that the attempt of an event of the inbox has failed, whose call was given up."""
+    def failed_in_inbox(self, cursor: Cursor, failure: Failure, sequence_id: str) -> Outcome:
+        """Record that the attempt of an event of the inbox has failed, whose call was given up.
+
+        Args:
+            cursor: Where the partition stands.
+            failure: The failure, with the position of the event.
+            sequence_id: The sequence as part of which it was tried.
+        """
         try:
             inbox = self._inbox or self._batches
-            return Outcome(cursor) if inbox is None else inbox.failed(cursor, failure)
+            return Outcome(cursor) if inbox is None else inbox.failed(cursor, failure, sequence_id)
         except BaseException as error:
             raise_interrupt(error)
             return Outcome(cursor, failure=self._failure(error, Origin.FRAMEWORK))

@@ -17,6 +17,7 @@ from opencqrs_py.model.inbox import (
     Fetching,
     InboxChange,
     InboxEntry,
+    InboxSelection,
     InboxStatus,
     Remainder,
     first_lost,
@@ -164,11 +165,11 @@ class PartitionBatches:
             return self._isolated(cursor, portion.first(1))
         return self._recorded(cursor, portion, self._handle(cursor, portion))
 
-    def failed(self, cursor: Cursor, failure: Failure) -> Outcome:
+    def failed(self, cursor: Cursor, failure: Failure, sequence_id: str) -> Outcome:
         """Record the failure of an attempt whose call was abandoned."""
         self._ready.clear()
-        found = self._inbox.entries(self._group, position=failure.position)
-        marked = next((entry for entry in found if self._partition.owns(entry.sequence_id)), None)
+        found = self._inbox.entries(self._group, position=failure.position, selection=InboxSelection(sequence_id))
+        marked = next((entry for entry in found if entry.sequence_id == sequence_id), None)
         entries = () if marked is None else (before_mark(marked, cursor),)
         portion = Portion(Chunk([]), cursor.stored, (), entries)
         return self._recorded(cursor, portion, Outcome(cursor, failure=failure), marked)

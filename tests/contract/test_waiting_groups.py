@@ -20,14 +20,16 @@ from opencqrs_py import InboxFilter, NonTransientError, NoRetry
 from opencqrs_py.adapters.sql import Database, SqlProgressTracker
 from opencqrs_py.adapters.sql.inbox_statements import InboxStatements
 from opencqrs_py.adapters.sql.tables import PROGRESS
-from opencqrs_py.control.layouts import Log, carried_over
 from opencqrs_py.engines.recorded_claims import claimed
+from opencqrs_py.engines.spark.turns import TaskTimedOutError, TimedOut, Turns, timed_out_of
 from opencqrs_py.errors import BeginningNeededError, InboxError
-from opencqrs_py.model import layout
+from opencqrs_py.model import Outcome, layout
 from opencqrs_py.model.choices import BatchMode, BatchOrder, OnBatchExhausted
-from opencqrs_py.model.partition import hash_of, residue_of
+from opencqrs_py.model.outcome import Failure, Origin
+from opencqrs_py.model.partition import WHOLE, hash_of, residue_of
 from opencqrs_py.model.replay import Reset
 from opencqrs_py.processing.batches import ScheduleRule
+from opencqrs_py.processing.calls import NO_LIMITS, CallInHand
 from opencqrs_py.processing.recovery import ExponentialBackOff
 from opencqrs_py.processing.schedules import CronSchedule
 from opencqrs_py.testing.contracts.repartitioning_tracker import keep
@@ -319,16 +321,11 @@ def test_a_parked_event_that_hangs_is_one_of_the_inbox_though_its_position_is_af
         ahead.step()  # up to 4, which is parked; the other partition has read nothing
     for driver in world.drivers:
         driver.supervised.stop()
-    target, processing = layout(1), world.run.processing
-    log = Log(processing.hashes_at, processing.positions_of)
-    world.tracker.repartition(GROUP, target, lambda known: carried_over(known, target, log))
-    world.build(partitions=1)
-    world.claim()
-    (driver,) = world.drivers
+    driver = world.merge()
     assert driver.cursor.stored < 4
     world.clock.advance(31)
     begun = world.clock.now().isoformat(timespec="milliseconds")
-    driver = world.hang(driver, 4)
+    driver = world.hang(driver, 4, SECOND)
     (entry,) = (each for each in world.entries if each.position == 4)
     assert entry.attempts == 2
     assert (entry.due_at or "") > begun
@@ -428,6 +425,64 @@ def test_an_event_of_two_sequences_waits_once_in_each_of_two_partitions(database
     world.pass_time(1_000)
     assert world.waiting == {}
     assert sorted(world.written) == [1, 1, 2]
+
+
+@NOT_IN_SQL
+@SCHEDULES
+@pytest.mark.parametrize("waits", [FIRST, SECOND])
+def test_a_call_for_it_that_hangs_is_an_attempt_in_the_sequence_that_was_tried(
+    database: Database, schedule: Any, waits: str
+) -> None:
+    hangs = SECOND if waits == FIRST else FIRST
+    world = WaitingWorld(database, [TWO], schedule=schedule, partitions=2, sequencing=Both())  # type: ignore[arg-type]
+    world.errors = {} if schedule else {1: NO}
+    world.drain()
+    world.release()
+    world.control.pause(InboxFilter(sequence=waits))
+    driver = world.merge()
+    before = {each.sequence_id: each.attempts for each in world.entries}
+    calls: list[CallInHand | None] = []
+
+    def hang(_: Connection) -> None:
+        calls.append(driver.processor.calls.in_hand())
+        raise CrashError
+
+    world.errors, world.meanwhile = {}, hang
+    world.clock.advance(31)
+    with pytest.raises(CrashError):
+        driver.step()
+    (call,) = calls
+    assert call is not None
+    assert call.sequence_id == hangs
+    world.hang(driver, 1, hangs)
+    assert {each.sequence_id: (each.attempts, each.status.value) for each in world.entries} == {
+        hangs: (before[hangs] + 1, "retrying"),
+        waits: (before[waits], "paused"),
+    }
+
+
+@NOT_IN_SQL
+def test_a_worker_says_in_one_line_in_which_sequence_a_call_hangs(database: Database) -> None:
+    odd = "/b\u00fccher\u2028\u0085\n1"
+    world = WaitingWorld(database, ["/z", odd], schedule=SCHEDULE)
+    world.drain()
+    world.clock.advance(10)
+    (driver,) = world.drivers
+    processor, turns = driver.processor, Turns(NO_LIMITS)
+    failure = Failure(Origin.HANDLER, permanent=False, error="HandlerTimeoutError", message="hangs", position=2)
+
+    def hang(_: Connection) -> None:
+        if (call := processor.calls.in_hand()) is not None and call.event.position == 2:
+            turns._time_out(processor, call, failure)
+
+    world.meanwhile = hang
+    turn = turns.begin(processor, Outcome(driver.supervised.begin()), lambda: True)
+    with pytest.raises(TaskTimedOutError) as raised:
+        turn.result()
+    assert len(str(raised.value).splitlines()) == 1
+    assert timed_out_of(f"x.TaskTimedOutError: {raised.value}") == TimedOut(
+        WHOLE, failure, 0, parked=True, sequence_id=odd
+    )
 
 
 @NOT_IN_SQL

@@ -16,6 +16,7 @@ from opencqrs_py import Event, InMemoryEventStore, NoRetry
 from opencqrs_py.adapters.sql import Database, SqlProgressTracker
 from opencqrs_py.assembly.inbox import InboxControl
 from opencqrs_py.config.choices import Mode
+from opencqrs_py.control.layouts import Log, carried_over
 from opencqrs_py.engines.driver import PartitionDriver, claim, claim_after_timeout
 from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.engines.spark.groups import RunnableGroup
@@ -179,15 +180,24 @@ class WaitingWorld:
             self.clock.advance(min([left, *(wait for wait in ticks if wait > 0)]))
             self.drain()
 
-    def hang(self, driver: PartitionDriver, position: int) -> PartitionDriver:
+    def hang(self, driver: PartitionDriver, position: int, sequence_id: str = "/a") -> PartitionDriver:
         """Give the call for an event of the inbox up, whose thread hangs; return the driver of the new claim."""
-        unit = SimpleNamespace(end_session=lambda: True)
-        call: Any = SimpleNamespace(index=0, chunk=[position], work=SimpleNamespace(parked=True, unit=unit))
+        work = SimpleNamespace(parked=True, unit=SimpleNamespace(end_session=lambda: True))
+        call: Any = SimpleNamespace(index=0, chunk=[position], work=work, sequence_id=sequence_id)
         failure = Failure(
             Origin.HANDLER, permanent=False, error="HandlerTimeoutError", message="hangs", position=position
         )
         driver.abandoned = True
         return claim_after_timeout(self.run, driver, call, failure, "owner", self.clock, self.seen)
+
+    def merge(self) -> PartitionDriver:
+        """Merge the partitions of the stopped group; return the driver of the only one."""
+        target, processing = layout(1), self.run.processing
+        log = Log(processing.hashes_at, processing.positions_of)
+        self.tracker.repartition(GROUP, target, lambda known: carried_over(known, target, log))
+        self.build(partitions=1)
+        self.claim()
+        return self.drivers[0]
 
     @property
     def entries(self) -> list[InboxEntry]:

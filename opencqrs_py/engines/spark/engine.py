@@ -514,7 +514,8 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop):
             if hung.parked:
                 driver.supervised.isolate(hung.listed)
                 if hung.listed <= 1:
-                    driver.settle(driver.processor.failed_in_inbox(driver.cursor, hung.failure))
+                    failed = driver.processor.failed_in_inbox(driver.cursor, hung.failure, hung.sequence_id)
+                    driver.settle(failed)
             elif position > driver.cursor.stored:
                 driver.supervised.isolate(hung.listed)
                 driver.settle(Outcome(driver.cursor, failure=hung.failure))

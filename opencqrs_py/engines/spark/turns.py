@@ -7,6 +7,7 @@ says which it is, and with the task its worker, and the call's transaction: the 
 
 from __future__ import annotations
 
+import json
 import time
 from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, wait
 from contextlib import suppress
@@ -42,13 +43,14 @@ _Turn: TypeAlias = "Future[Outcome]"
 class TimedOut:
     """An abandoned call: its partition, its failure, and how many events it got if that was a list.
 
-    ``parked`` says whether they came from the inbox.
+    ``parked`` says whether they came from the inbox, and ``sequence_id`` as part of which sequence.
     """
 
     partition: Partition
     failure: Failure
     listed: int
     parked: bool = False
+    sequence_id: str = ""
 
 
 _TIMED_OUT = TypeAdapter(TimedOut)
@@ -112,7 +114,8 @@ class Turns:
     def _time_out(self, processor: PartitionProcessor, call: CallInHand, failure: Failure) -> None:
         if (turn := self._under_way.get(processor)) is not None:  # else it has returned after all
             listed = len(call.chunk) if call.index is None else 0
-            text = _TIMED_OUT.dump_json(TimedOut(processor.partition, failure, listed, call.work.parked)).decode()
+            known = TimedOut(processor.partition, failure, listed, call.work.parked, call.sequence_id)
+            text = json.dumps(_TIMED_OUT.dump_python(known, mode="json"))  # in ASCII, which has no other ends of lines
             _settle(turn.set_exception, TaskTimedOutError(text))
 
 

@@ -627,7 +627,7 @@ def test_an_attempt_that_is_given_up_of_an_event_that_has_left_changes_nothing()
     world.drain()
     (driver,) = world.drivers
     failure = failure_of(NO, Origin.HANDLER)
-    outcome = driver.processor.failed_in_inbox(driver.cursor, replace(failure, position=2))
+    outcome = driver.processor.failed_in_inbox(driver.cursor, replace(failure, position=2), "/b")
     assert outcome.failure is None
     assert world.waiting == {1: "retrying"}
 

@@ -760,13 +760,13 @@ def test_a_call_that_is_given_up_is_an_attempt_of_its_event(rule: ScheduleRule) 
     world.drain()
     (driver,) = world.drivers
     given_up = replace(failure_of(NO, Origin.HANDLER), position=1)
-    assert driver.processor.failed_in_inbox(driver.cursor, given_up).failure is None
+    assert driver.processor.failed_in_inbox(driver.cursor, given_up, "/a").failure is None
     assert (world.waiting, world.entry(1).attempts) == ({1: "retrying", 2: "pending"}, 1)
     world.pass_time(59)
     assert world.positions == ([] if rule is RULE else [2])
     world.pass_time(12)
     assert sorted(world.positions) == [1, 2]
-    assert driver.processor.failed_in_inbox(driver.cursor, given_up).failure is None
+    assert driver.processor.failed_in_inbox(driver.cursor, given_up, "/a").failure is None
 
 
 # ------------------------------------------------------------------------------------------------------------ crashes
