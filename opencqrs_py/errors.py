@@ -191,6 +191,13 @@ class BeginningNeededError(OpenCqrsError):
         self.position = position
 
 
+class SequencesUncheckedError(OpenCqrsError):
+    """A claim has to compare the sequences of all events in the inbox, and is made again after that."""
+
+    def __init__(self) -> None:
+        super().__init__("it is not known whether the events in the inbox are in the sequences of before")
+
+
 class PreconditionFailedError(EventStoreError, TransientError):
     """A precondition of an append does not hold (OCQ-320): another writer came first. Nothing was added."""
 

@@ -93,7 +93,7 @@ def _decided(
     warnings: Mapping[Warned, str] = {}
     kept = record
     try:
-        judged = rule.kept(FoundGroup(record, positions, partitions, lambda: waiting))
+        judged = rule.kept(FoundGroup(record, positions, partitions, lambda: waiting), is_checked=True)
         warnings, kept = judged.warnings, judged.record
     except BeginningNeededError:
         yield Decision(name, PROGRESS, "gone", "progress.on-lost is initial: it begins again at the next start")

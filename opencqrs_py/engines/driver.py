@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from threading import Event as Signal
 
+from opencqrs_py.engines.inbox_checks import is_recorded, refuse_overtaking
 from opencqrs_py.engines.recorded_claims import claimed
 from opencqrs_py.engines.runs import GroupRun
-from opencqrs_py.errors import DatabaseFileError, EngineLostError, EventStoreError, InboxError
+from opencqrs_py.errors import DatabaseFileError, EngineLostError, EventStoreError
 from opencqrs_py.model.naming import counted
 from opencqrs_py.model.outcome import Failure, Origin, Outcome, Uncounted
 from opencqrs_py.model.partition import Partition
@@ -18,7 +19,6 @@ from opencqrs_py.processing.calls import CallInHand
 from opencqrs_py.processing.claims import verify_log
 from opencqrs_py.processing.exceptions import failure_of, one_line
 from opencqrs_py.processing.frames import FrameProcessing
-from opencqrs_py.processing.groups import CHECKED
 from opencqrs_py.processing.notices import NO_OBSERVER, Notice, Observer, text_of
 from opencqrs_py.processing.parking import freed, unseen
 from opencqrs_py.processing.ports import Clock, EventSource, ParkingTracker
@@ -267,18 +267,13 @@ def _check_inbox(run: GroupRun, cursors: Sequence[Cursor], clock: Clock) -> bool
         known = list(tracker.parked(run.group, [cursor.partition for cursor in cursors]).values())
     if processing.schedule is None and not any(parked.ids for parked in known):
         return False
-    entries = tracker.entries(run.group, most=CHECKED)
-    reason = processing.why_overtaken(entries) if entries else ""
-    if reason:
-        what = f"events of group '{run.group}' wait in the inbox, and later ones would overtake them: {reason}"
-        fix = f"change that back and let them be handled; or opencqrs inbox skip --group {run.group} --reason TEXT"
-        raise InboxError("OCQ-609", what, f"group {run.group}", fix)
-    if entries and processing.has_inbox:
+    waits = refuse_overtaking(run, tracker, all_of_them=not is_recorded(run))
+    if waits and processing.has_inbox:
         rule, mine = processing.schedule, [cursor.partition for cursor in cursors]
         each, expiring = rule is not None and rule.each, rule is not None and rule.expiring
         tracker.arrange(run.group, mine, clock.now(), each=each, expiring=expiring)
         _log_brought_forward(run.group, processing.bring_forward(cursors, clock))
-    return bool(entries)
+    return waits
 
 
 def isolating(run: GroupRun, cursor: Cursor) -> Cursor:

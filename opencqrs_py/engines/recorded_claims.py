@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from opencqrs_py.engines.inbox_checks import refuse_overtaking
 from opencqrs_py.engines.runs import GroupRun
-from opencqrs_py.errors import BeginningNeededError
+from opencqrs_py.errors import BeginningNeededError, SequencesUncheckedError
 from opencqrs_py.model.group_record import FoundGroup, GroupRecord
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor
 from opencqrs_py.processing.group_records import RecordRule, Warned
-from opencqrs_py.processing.ports import GroupRecords
+from opencqrs_py.processing.ports import GroupRecords, ParkingTracker
 
 logger = logging.getLogger("opencqrs.processing")
 
@@ -24,17 +25,25 @@ def claimed(run: GroupRun, partitions: Sequence[Partition], owner: str) -> tuple
     Raises:
         EventStoreError: As ``ProgressTracker.claim`` and ``RecordRule.kept``.
         HandlersChangedError: As ``RecordRule.kept``.
+        InboxError: OCQ-609, if events in the inbox would be overtaken, and the record cannot show that none is.
     """
     tracker, rule = run.processing.tracker, run.record
+    inbox = tracker if isinstance(tracker, ParkingTracker) else None
     if rule is None or not isinstance(tracker, GroupRecords):
         initial = run.initial()
         fingerprint = run.processing.source.fingerprint(initial)
         return tracker.claim(run.group, partitions, initial, owner, layout=run.partitions, fingerprint=fingerprint)
-    try:
-        return _recorded(run, tracker, rule, partitions, owner, None)
-    except BeginningNeededError as needed:
-        initial = run.initial() if needed.position is None else needed.position
-        return _recorded(run, tracker, rule, partitions, owner, initial)
+    known: int | None = None
+    is_checked = False
+    while True:
+        try:
+            return _recorded(run, tracker, rule, partitions, owner, known, is_checked=is_checked)
+        except BeginningNeededError as needed:
+            known = run.initial() if needed.position is None else needed.position
+        except SequencesUncheckedError:
+            if inbox is not None:
+                refuse_overtaking(run, inbox, all_of_them=True)
+            is_checked = True
 
 
 def _recorded(
@@ -44,11 +53,13 @@ def _recorded(
     partitions: Sequence[Partition],
     owner: str,
     initial: int | None,
+    *,
+    is_checked: bool,
 ) -> tuple[Cursor, ...]:
     warnings: dict[Warned, str] = {}
 
     def keep(found: FoundGroup) -> GroupRecord:
-        kept = rule.kept(found, initial)
+        kept = rule.kept(found, initial, is_checked=is_checked)
         warnings.clear()  # of an attempt that has timed out
         warnings.update(kept.warnings)
         return kept.record

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from opencqrs_py.errors import InboxError
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.naming import counted, in_one_line, storable
+from opencqrs_py.model.partition import hash_of
 from opencqrs_py.model.times import in_milliseconds
 
 MOST_ATTEMPTS = 100_000
@@ -157,12 +158,14 @@ class InboxSelection:
         event_id: Their CloudEvents ``id``.
         status: What they wait for, as stored; ``EXPIRED`` selects those with a time of expiry.
         due_after: ISO 8601 time in UTC, in milliseconds, after which they are due.
+        after: Hash of the sequence, and position, of the event after which they come in the order of ``entries``.
     """
 
     sequence_id: str | None = None
     event_id: str | None = None
     status: InboxStatus | None = None
     due_after: str | None = None
+    after: tuple[int, int] | None = None
 
     def matches(self, entry: InboxEntry) -> bool:
         """Return whether an entry is selected."""
@@ -170,6 +173,8 @@ class InboxSelection:
         if any(wanted not in (None, found) for wanted, found in pairs):
             return False
         if self.due_after is not None and (entry.due_at is None or entry.due_at <= self.due_after):
+            return False
+        if self.after is not None and (hash_of(entry.sequence_id), entry.position) <= self.after:
             return False
         if self.status is InboxStatus.EXPIRED:
             return entry.expires_at is not None

@@ -12,6 +12,7 @@ from opencqrs_py.errors import (
     HandlersChangedError,
     ProgressLostError,
     RebuildUnderWayError,
+    SequencesUncheckedError,
     SwapUnderWayError,
 )
 from opencqrs_py.model.choices import OnChangedHandlers, OnLost
@@ -100,14 +101,16 @@ class RecordRule:
     selection: SettingTexts = ()
     can_rebuild: bool = True
 
-    def kept(self, found: FoundGroup, initial: int | None = None) -> KeptRecord:
+    def kept(self, found: FoundGroup, initial: int | None = None, *, is_checked: bool = False) -> KeptRecord:
         """Return what a claim records of a group; called in its transaction.
 
         Args:
             found: What the claim has found.
             initial: Position after which partitions without progress start; ``None`` if it has not been determined.
+            is_checked: Whether the sequences of all events in the inbox were compared.
 
         Raises:
+            SequencesUncheckedError: If they must be, since the record cannot show that they are those of before.
             BeginningNeededError: If ``initial`` is needed, and is ``None``; the claim is made again with it.
             ProgressLostError: OCQ-317, if progress is gone.
             HandlersChangedError: OCQ-318 or OCQ-319, if code that must not change has; OCQ-631, if the group was
@@ -122,6 +125,8 @@ class RecordRule:
         if missing and initial is None:
             is_part = record is not None and bool(found.positions)
             raise BeginningNeededError(record.position if is_part and record is not None else None)
+        if not is_checked:
+            self._require_same_sequences(found)
         if record is None or not found.positions:
             return self._begun(found, initial)
         warnings = {Warned.LOST: self._lost_in_part(found, initial)} if missing else {}
@@ -157,6 +162,15 @@ class RecordRule:
         return KeptRecord(
             replace(record, setting=self.setting, position=initial), {Warned.LOST: warning} if lost else {}
         )
+
+    def _require_same_sequences(self, found: FoundGroup) -> None:
+        """Raise if events wait which may have come in by other code: an older version records none, or in another way.
+
+        Whether code that cannot be read has changed no record shows, now or later.
+        """
+        recorded, own = "" if found.record is None else found.record.sequencing, self.code().sequencing
+        if own and (not recorded or (same_code(recorded, own) and recorded != own)) and found.has_waiting():
+            raise SequencesUncheckedError
 
     def _compared(self, found: FoundGroup, record: GroupRecord, warnings: dict[Warned, str]) -> KeptRecord:
         """Return the record of a known group after comparing its code."""

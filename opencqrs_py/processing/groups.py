@@ -9,7 +9,7 @@ from math import isqrt
 from threading import Lock
 
 from opencqrs_py.model.event import Event
-from opencqrs_py.model.inbox import InboxEntry
+from opencqrs_py.model.inbox import InboxEntry, first_lost
 from opencqrs_py.model.partition import Partition, hash_of, residue_of
 from opencqrs_py.model.progress import Cursor
 from opencqrs_py.model.selection import ATTRIBUTES, Selection, Share
@@ -21,7 +21,7 @@ from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.feed import Feed
 from opencqrs_py.processing.late_entries import LateEntries
 from opencqrs_py.processing.parked_entries import ParkingRule
-from opencqrs_py.processing.parking import Parking, events_of
+from opencqrs_py.processing.parking import Parking
 from opencqrs_py.processing.participants import says_when_parked_events_are_durable
 from opencqrs_py.processing.participation import PARKED, Participation
 from opencqrs_py.processing.pipelining import Pipelining
@@ -36,7 +36,6 @@ TABLE = 5_000  # events of a table: more of them are aggregated into fewer rows
 _MOST_IN_TABLES = 20_000  # events of the tables of all partitions, since they are read at once
 _PAGES_KEPT = 4  # of the log, for partitions that lag a little
 _FEEDS_KEPT = 4  # for some partitions only
-CHECKED = 20  # events of the inbox whose sequences are compared
 _LEAST_READ = 1_000  # events fetched at once, even when each is committed alone
 _ENTERING = 5_000  # small events that enter the inbox at once: with more of them, fewer pages of it change for each
 
@@ -185,12 +184,15 @@ class GroupProcessing:
         for participant in () if self.checkpointing is None else self.checkpointing.participants:
             if not says_when_parked_events_are_durable(participant):
                 return f"{participant.name} does not say when parked events are durable: it has no {PARKED}"
+        events = events_at(self.source, [entry.position for entry in entries])
         for entry in entries:
-            for event in events_of(self.source, (entry,)):
-                found = self._sequences_of(event)
-                if found and entry.sequence_id not in found:
-                    is_now = " and ".join(map(repr, found))
-                    return f"{event.label} waits as part of sequence {entry.sequence_id!r}, and is in {is_now} now"
+            if first_lost((entry,), events) is not None:
+                continue
+            event = events[entry.position]
+            found = self._sequences_of(event)
+            if found and entry.sequence_id not in found:
+                is_now = " and ".join(map(repr, found))
+                return f"{event.label} waits as part of sequence {entry.sequence_id!r}, and is in {is_now} now"
         return ""
 
     def _sequences_of(self, event: Event) -> tuple[str, ...]:

@@ -30,6 +30,7 @@ from opencqrs_py.model.partition import WHOLE, hash_of, residue_of
 from opencqrs_py.model.replay import Reset
 from opencqrs_py.processing.batches import ScheduleRule
 from opencqrs_py.processing.calls import NO_LIMITS, CallInHand
+from opencqrs_py.processing.group_records import GroupCode
 from opencqrs_py.processing.recovery import ExponentialBackOff
 from opencqrs_py.processing.schedules import CronSchedule
 from opencqrs_py.testing.contracts.repartitioning_tracker import keep
@@ -613,12 +614,12 @@ def test_what_waits_in_a_partition_that_begins_again_is_handled_once(database: D
     world = WaitingWorld(database, ["/a", "/b", "/c", "/d"], partitions=2, schedule=schedule)
     world.errors = dict.fromkeys(range(1, 5), NO)
 
-    def kept(found: Any, initial: int | None) -> Any:
+    def kept(found: Any, initial: int | None, **_: Any) -> Any:
         if initial is None:
             raise BeginningNeededError(None)
         return SimpleNamespace(record=keep(found), warnings={})
 
-    record: Any = SimpleNamespace(kept=kept, said=set())
+    record: Any = SimpleNamespace(kept=kept, said=set(), code=GroupCode)
     world.run = replace(world.run, record=record)
     world.drain()
     world.release()

@@ -96,9 +96,14 @@ class MemoryInbox:
         selection: InboxSelection = EVERYTHING,
     ) -> list[InboxEntry]:
         """Return the events of a group that are selected, by sequence and position; or that at a position."""
-        own = sorted((hash_of(key[1]), key, entries) for key, entries in self.sequences.items() if key[0] == group)
-        found = (entry for _, _, entries in own for entry in entries if position in (None, entry.position))
-        return [entry for entry in found if selection.matches(entry)][:most]
+        own = [
+            (hash_of(id_), entry.position, entry)
+            for (name, id_), entries in self.sequences.items()
+            if name == group
+            for entry in entries
+            if position in (None, entry.position) and selection.matches(entry)
+        ]
+        return [entry for _, _, entry in sorted(own)][:most]
 
     def counts(self, group: str, partition: Partition) -> tuple[tuple[InboxStatus, int], ...]:
         """Return how many events of a partition wait, by what they wait for."""

@@ -245,6 +245,10 @@ class SqlInbox:
             wanted &= columns.status == selection.status.value
         if selection.due_after is not None:
             wanted &= columns.due_ms > ms_of(selection.due_after)
+        if selection.after is not None:
+            hash_, after = selection.after
+            same = (columns.sequence_hash == hash_) & (columns.position > after)
+            wanted &= (columns.sequence_hash >= hash_) & ((columns.sequence_hash > hash_) | same)
         ordered = select(self._table).where(wanted).order_by(columns.sequence_hash, columns.position).limit(most)
         return [entry_of(row) for row in connection.execute(ordered).all()]
 

@@ -80,7 +80,7 @@ class Inbox(Protocol):
         most: int | None = None,
         selection: InboxSelection = EVERYTHING,
     ) -> list[InboxEntry]:
-        """Return the events of a group in the inbox, by sequence and position.
+        """Return the events of a group in the inbox, by the hashes of their sequences, and position.
 
         Args:
             group: Processing group.

@@ -20,6 +20,7 @@ from opencqrs_py.model.inbox import (
     ParkedSequences,
     Remainder,
 )
+from opencqrs_py.model.partition import hash_of
 from opencqrs_py.processing.ports import ParkingTracker
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -553,6 +554,11 @@ class InboxContract:
             InboxSelection(due_after=at(NOON)): [1],
             InboxSelection(due_after=at(LATER)): [],
         }
+        all_of_them = tracker.entries("group")
+        for number, one in enumerate(all_of_them, 1):
+            after = InboxSelection(after=(hash_of(one.sequence_id), one.position))
+            assert tracker.entries("group", selection=after) == all_of_them[number:]
+            assert tracker.entries("group", most=2, selection=after) == all_of_them[number : number + 2]
         for selection, positions in expected.items():
             found = tracker.entries("group", selection=selection)
             assert sorted(one.position for one in found) == positions, selection

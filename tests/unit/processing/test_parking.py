@@ -27,6 +27,7 @@ from opencqrs_py.model.outcome import Origin
 from opencqrs_py.processing.binding import NothingProvided, bind
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.exceptions import failure_of
+from opencqrs_py.processing.group_records import GroupCode, RecordRule
 from opencqrs_py.processing.groups import GroupProcessing
 from opencqrs_py.processing.parked_entries import ParkingRule
 from opencqrs_py.processing.recovery import Action, ExponentialBackOff, FixedBackOff, NoRetry
@@ -663,6 +664,74 @@ def test_events_that_wait_as_another_sequence_than_now_are_not_overtaken_in_sile
         world.claim()
     processing._sequencing = SequencingByEvent(PerSubject())
     world.claim()
+
+
+class ButOne:
+    """The subject, but for one event, which is in a sequence of its own."""
+
+    looks_at = frozenset({"subject"})
+
+    def __init__(self, other: str) -> None:
+        self.other = other
+
+    def __call__(self, event: Event) -> str:
+        return event.subject if event.subject != self.other else f"{event.subject} again"
+
+
+@pytest.mark.parametrize("number", range(1, 31, 7))
+def test_one_event_among_many_that_waits_as_another_sequence_than_now_is_not_overtaken(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("opencqrs_py.engines.inbox_checks._PAGE", 9)
+    world = World([f"/{n}" for n in range(1, 31)])
+    world.errors = dict.fromkeys(range(1, 31), NO)
+    world.drain()
+    assert len(world.waiting) == 30
+    before = world.run.processing._sequencing
+    world.run.processing._sequencing = SequencingByEvent(ButOne(f"/{number}"))
+    with pytest.raises(InboxError, match=rf"OCQ-609.*as part of sequence '/{number}', and is in '/{number} again' now"):
+        world.claim()
+    world.run.processing._sequencing = before
+    world.claim()
+
+
+def test_only_some_are_compared_if_the_record_shows_that_the_code_is_that_of_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World([f"/{n}" for n in range(1, 31)])
+    world.errors = dict.fromkeys(range(1, 31), NO)
+    codes = ["1:handlers", "1:sequences"]
+    record = RecordRule("group", "tail", lambda: GroupCode(*codes), world.clock.now)
+    world.run = replace(world.run, record=record)
+    world.drain()
+    compared: list[int] = []
+    processing = world.run.processing
+    monkeypatch.setattr(processing, "why_overtaken", lambda entries: compared.append(len(entries)) or "")
+    world.claim()
+    assert compared == [20]
+    codes[1] = "2:sequences"  # by another version, which cannot be compared
+    world.claim()
+    assert compared == [20, 30, 20]
+    world.claim()
+    assert compared == [20, 30, 20, 20]
+    codes[1] = ""  # it cannot be read
+    world.claim()
+    assert compared == [20, 30, 20, 20, 30]
+
+
+def test_code_that_the_record_cannot_be_compared_with_is_not_recorded_while_it_would_overtake_events() -> None:
+    world = World([f"/{n}" for n in range(1, 31)])
+    world.errors = dict.fromkeys(range(1, 31), NO)
+    codes = ["1:handlers", "1:sequences"]
+    record = RecordRule("group", "tail", lambda: GroupCode(*codes), world.clock.now)
+    world.run = replace(world.run, record=record)
+    world.drain()
+    codes[1] = "2:sequences"
+    last = world.tracker.entries("group")[-1]
+    world.run.processing._sequencing = SequencingByEvent(ButOne(last.sequence_id))
+    for _ in range(2):
+        with pytest.raises(InboxError, match="OCQ-609"):
+            world.claim()
 
 
 def test_a_group_that_cannot_park_any_more_does_not_overtake_what_waits() -> None:
