@@ -224,7 +224,7 @@ class InboxControl:
             for entry in self._matching(name, tracker, which)
         ]
         if not found:
-            raise _nothing(which)
+            raise self._nothing(which)
         if len(found) > 1:
             places = listed(f"position {entry.position} of group {entry.group}" for entry, _ in found)
             fix = "name one of them: opencqrs inbox show POSITION --group NAME"
@@ -387,7 +387,7 @@ class InboxControl:
         if not steps:  # which may be so since processors or other people have changed them just now
             found = Counter(entry.status.value for entry in self.entries(which))
             unfit = command.unfit or ("still to be tried" if found.keys() == {InboxStatus.EXPIRED.value} else "")
-            raise _unfit(which, found, unfit) if found and unfit else _nothing(which)
+            raise self._unfit(which, found, unfit) if found and unfit else self._nothing(which)
         return steps
 
     def _change_sequence(
@@ -466,6 +466,28 @@ class InboxControl:
                 raise unknown_group(name, self._groups)
         return [known[key] for key in dict.fromkeys(map(canonical, wanted))] if wanted else list(self._groups)
 
+    def _nothing(self, which: InboxFilter) -> InboxError:
+        where = self._not_looked_at(which)
+        if not str(which):
+            return InboxError("OCQ-605", f"nothing{' else' if where else ''} waits in the inbox", where)
+        return InboxError("OCQ-605", f"nothing in the inbox matches {which}", where, "look at opencqrs inbox list")
+
+    def _unfit(self, which: InboxFilter, found: Counter[str], unfit: str) -> InboxError:
+        said = f" {which}" if str(which) else ""
+        statuses = ", ".join(f"{count} {status}" for status, count in sorted(found.items()))
+        what = f"none of the events that match{said} is {unfit}: {statuses}"
+        return InboxError("OCQ-605", what, self._not_looked_at(which), "look at opencqrs inbox list")
+
+    def _not_looked_at(self, which: InboxFilter) -> str:
+        """Return which groups a filter that names none leaves out; empty if there are none."""
+        if which.groups:
+            return ""
+        left_out = [f"group {name}, whose progress is in the memory of its own process" for name in self.unseen()]
+        for name, count in self.without_handlers().items():
+            waiting = counted(count, "event waits", "events wait")
+            left_out.append(f"group {name}, which has no handler here ({waiting})")
+        return f"not looked at: {'; '.join(left_out)}" if left_out else ""
+
     def _now(self) -> datetime:
         return self._clock().now()
 
@@ -493,19 +515,6 @@ def _why_not_seen(tracker: ProgressTracker, group: str) -> str:
 def _is_elsewhere(tracker: ProgressTracker, group: str) -> bool:
     in_memory = isinstance(tracker, InMemoryProgressTracker)
     return in_memory and not any(status.group == group for status in tracker.statuses())
-
-
-def _nothing(which: InboxFilter) -> InboxError:
-    if not str(which):
-        return InboxError("OCQ-605", "nothing waits in the inbox")
-    return InboxError("OCQ-605", f"nothing in the inbox matches {which}", fix="look at opencqrs inbox list")
-
-
-def _unfit(which: InboxFilter, found: Counter[str], unfit: str) -> InboxError:
-    said = f" {which}" if str(which) else ""
-    statuses = ", ".join(f"{count} {status}" for status, count in sorted(found.items()))
-    what = f"none of the events that match{said} is {unfit}: {statuses}"
-    return InboxError("OCQ-605", what, fix="look at opencqrs inbox list")
 
 
 def _contested(group: str, sequence_id: str, done: int) -> InboxError:

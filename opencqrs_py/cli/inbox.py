@@ -67,7 +67,9 @@ def _changing(command: Callable[..., list[InboxStep]]) -> Callable[..., None]:
         if not every and not str(which):
             raise click.UsageError("say which events: --group, --status, --sequence or --event; or --all")
         print_only_warnings()  # what is logged of each change is printed as the result
-        steps = command(options.application().inbox, which, dry_run=dry_run, **others)
+        inbox = options.application().inbox
+        steps = command(inbox, which, dry_run=dry_run, **others)
+        _print_left_out(inbox, which, "not changed")
         _print_steps(steps, command.__name__.removesuffix("_command"), dry_run=dry_run, as_json=as_json)
 
     decorated: Any = _filters()(_named_as(command, wrapped))
@@ -78,6 +80,19 @@ def _changing(command: Callable[..., list[InboxStep]]) -> Callable[..., None]:
         decorated = option(decorated)
     result: Callable[..., None] = project_options(format_option(decorated))
     return result
+
+
+def _print_left_out(inbox: InboxControl, which: InboxFilter, fate: str) -> bool:
+    """Print which groups are left out if no group is named; return whether events are known to wait in one of them."""
+    if which.groups:
+        return False
+    for name in inbox.unseen():
+        print_line(f"group {name} keeps its progress in memory: its inbox is seen by its own process only", "yellow")
+    others = inbox.without_handlers()
+    for name, count in others.items():
+        waiting = counted(count, "event waits", "events wait")
+        print_line(f"{waiting} in the inbox of group {name}, which has no handler here: {fate}", "yellow")
+    return bool(others)
 
 
 def _named_as(command: Callable[..., Any], wrapped: F) -> F:
@@ -111,22 +126,15 @@ def list_command(options: ProjectOptions, which: InboxFilter, *, as_json: bool) 
         _print_skips(inbox, which, as_json=as_json)
         return
     entries = inbox.entries(which)
-    for name in inbox.unseen():
-        print_line(f"group {name} keeps its progress in memory: its inbox is seen by its own process only", "yellow")
-    others = {} if which.groups else inbox.without_handlers()
-    for name, count in others.items():
-        waiting = counted(count, "event waits", "events wait")
-        print_line(f"{waiting} in the inbox of group {name}, which has no handler here: not listed", "yellow")
+    left_out = _print_left_out(inbox, which, "not listed")
     if as_json:
         print_json([_as_json(entry) for entry in entries])
         return
     for entry in entries:
         _print(_line(entry))
     if not entries:
-        nothing = "nothing else" if others else "nothing"
-        print_line(
-            f"nothing in the inbox matches {which}" if str(which) else f"{nothing} waits in the inbox", "default"
-        )
+        nothing = "nothing else waits in the inbox" if left_out else "nothing waits in the inbox"
+        print_line(f"nothing in the inbox matches {which}" if str(which) else nothing, "default")
 
 
 @inbox_command.command("show")

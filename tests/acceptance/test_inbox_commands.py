@@ -174,6 +174,27 @@ def test_an_event_that_does_not_wait_is_not_changed(parking):
     ]
 
 
+def test_a_change_of_all_events_names_the_groups_whose_events_it_leaves_alone(parking):
+    parking.opencqrs("run", "--until-caught-up")
+    parking.write("handlers.py", HANDLERS.replace('"late-fines"', '"overdue-fines"'))
+    in_memory = (
+        HANDLERS.partition("@event_type")[0] + "@event_handling('fees', types=['*'])\ndef fee(event: Event): ...\n"
+    )
+    parking.write("fees.py", in_memory.replace("import event_handling", "import Event, event_handling"))
+    parking.write("application.yaml", f"{SETTINGS}    groups: {{fees: {{progress: {{tracking: in-memory}}}}}}\n")
+    assert parking.opencqrs("run", "--until-caught-up", "--group", "overdue-fines").code == 3
+    left = [
+        "group fees keeps its progress in memory: its inbox is seen by its own process only",
+        "3 events wait in the inbox of group late-fines, which has no handler here: not changed",
+    ]
+    for command in (["retry", "--all"], ["skip", "--event", "2", "--reason", "no book", "--dry-run"]):
+        run = parking.opencqrs("inbox", *command)
+        assert (run.code, "late-fines" in run.out) == (0, False)
+        assert run.err.splitlines()[:2] == left
+    run = parking.opencqrs("inbox", "pause", "--group", "overdue-fines", "--format", "json")
+    assert (run.code, len(run.json["changed"]), run.err) == (0, 3, "")
+
+
 def test_an_inbox_in_memory_is_not_seen_by_another_process(parking):
     in_memory = ("--set", "event-handling.standard.progress.tracking=in-memory")
     listed = parking.opencqrs("inbox", "list", *in_memory)

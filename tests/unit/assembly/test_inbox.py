@@ -128,6 +128,47 @@ def test_events_of_a_group_that_was_removed_or_renamed_are_counted(tmp_path, tra
     assert inbox.without_handlers() == {"late-fines": 1}
 
 
+@pytest.mark.parametrize(
+    ("which", "command", "lines"),
+    [
+        (
+            ALL,
+            "pause",
+            [
+                "[OCQ-605] nothing else waits in the inbox",
+                "  where: not looked at: group returns, whose progress is in the memory of its own process; group "
+                "late-fines, which has no handler here (1 event waits)",
+            ],
+        ),
+        (
+            InboxFilter(event="id-4"),
+            "show",
+            [
+                "[OCQ-605] nothing in the inbox matches event id-4",
+                "  where: not looked at: group returns, whose progress is in the memory of its own process; group "
+                "late-fines, which has no handler here (1 event waits)",
+                "  fix:   look at opencqrs inbox list",
+            ],
+        ),
+        (
+            InboxFilter(("loans",), event="id-4"),
+            "retry",
+            ["[OCQ-605] nothing in the inbox matches group loans, event id-4", "  fix:   look at opencqrs inbox list"],
+        ),
+    ],
+    ids=["all", "event", "group"],
+)
+def test_a_call_that_fits_no_event_names_the_groups_that_it_does_not_see(tmp_path, which, command, lines):
+    groups = {name: load(tmp_path, environ={}).group(name) for name in ("loans", "returns")}
+    trackers = {"loans": filled(InMemoryProgressTracker(), FINES), "returns": InMemoryProgressTracker()}
+    with trackers["loans"].unit("loans", trackers["loans"].claim("loans", layout(1), 0, "owner")[0], 1):
+        pass
+    inbox = InboxControl(groups, trackers.__getitem__, InMemoryEventStore, FakeClock)
+    with pytest.raises(InboxError) as caught:
+        getattr(inbox, command)(which)
+    assert str(caught.value).splitlines() == lines
+
+
 def test_groups_with_handlers_are_none_that_were_removed(inbox):
     assert inbox.without_handlers() == {}
 
