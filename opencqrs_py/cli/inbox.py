@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 
 F = TypeVar("F", bound=Callable[..., Any])
+_by_position = click.option("--position", type=Integer(min=1), metavar="N", help="At this position of the log.")
 _SKIPPED = "skipped"
 _LEFT = {"skip": _SKIPPED, "purge": "removed"}
 """The fate of events that have left by a command."""
@@ -33,15 +34,20 @@ _TAKEN_UP = (
 
 
 def _filters(*more_statuses: str) -> Callable[[F], F]:
-    """Add the options that select events; they reach the command as ``which``."""
+    """Add the options that select events; they reach the command as ``which``, with its parameter ``position``."""
 
     def decorate(command: F) -> F:
         def wrapped(
-            groups: tuple[str, ...], status: str | None, sequence: str | None, event: str | None, **others: Any
+            groups: tuple[str, ...],
+            status: str | None,
+            sequence: str | None,
+            event: str | None,
+            position: int | None,
+            **others: Any,
         ) -> Any:
             from opencqrs_py.assembly.inbox import InboxFilter  # noqa: PLC0415 loads SQLAlchemy
 
-            return command(which=InboxFilter(groups, status, sequence, event), **others)
+            return command(which=InboxFilter(groups, status, sequence, event, position), **others)
 
         decorated: Any = _named_as(command, wrapped)
         statuses = click.Choice([*_STATUSES, *more_statuses])
@@ -65,14 +71,14 @@ def _changing(command: Callable[..., list[InboxStep]]) -> Callable[..., None]:
         options: ProjectOptions, which: InboxFilter, *, every: bool, dry_run: bool, as_json: bool, **others: Any
     ) -> None:
         if not every and not str(which):
-            raise click.UsageError("say which events: --group, --status, --sequence or --event; or --all")
+            raise click.UsageError("say which events: --group, --status, --sequence, --event or --position; or --all")
         print_only_warnings()  # what is logged of each change is printed as the result
         inbox = options.application().inbox
         steps = command(inbox, which, dry_run=dry_run, **others)
         _print_left_out(inbox, which, "not changed")
         _print_steps(steps, command.__name__.removesuffix("_command"), dry_run=dry_run, as_json=as_json)
 
-    decorated: Any = _filters()(_named_as(command, wrapped))
+    decorated: Any = _filters()(_by_position(_named_as(command, wrapped)))
     for option in (
         click.option("--dry-run", is_flag=True, help="Print what would be done, and change nothing."),
         click.option("--all", "every", is_flag=True, help="All that wait, if no other option says which."),
@@ -114,6 +120,7 @@ def inbox_command() -> None:
 @project_options
 @format_option
 @_filters(_SKIPPED)
+@_by_position
 def list_command(options: ProjectOptions, which: InboxFilter, *, as_json: bool) -> None:
     """List the events that wait, by group, sequence and position.
 
@@ -142,14 +149,14 @@ def list_command(options: ProjectOptions, which: InboxFilter, *, as_json: bool) 
 @project_options
 @format_option
 @_filters()
-def show_command(options: ProjectOptions, position: int | None, which: InboxFilter, *, as_json: bool) -> None:
+def show_command(options: ProjectOptions, which: InboxFilter, *, as_json: bool) -> None:
     """Show one event, how its attempts ended, and what to type next.
 
     It is named by --event, or by its POSITION and --group.
     """
-    if which.event is None and (position is None or not which.groups):
+    if which.event is None and (which.position is None or not which.groups):
         raise click.UsageError("name one event: by --event ID, or by its POSITION and --group")
-    shown = options.application().inbox.show(replace(which, position=position))
+    shown = options.application().inbox.show(which)
     if as_json:
         from opencqrs_py.cli.events.display import positioned  # noqa: PLC0415 only for this
 
@@ -300,8 +307,8 @@ def _print_skips(inbox: InboxControl, which: InboxFilter, *, as_json: bool) -> N
         print_json([{**skip_as_json(skip), "status": _SKIPPED} for skip in skips])
     elif skips:
         print_skips(skips)
-    elif which.event is not None or which.groups:
-        print_line(f"no event that was skipped matches {replace(which, status=None)}", "default")
+    elif wanted := str(replace(which, status=None)):
+        print_line(f"no event that was skipped matches {wanted}", "default")
     else:
         print_line("no events were skipped", "default")
 
@@ -343,8 +350,11 @@ def _numbered(entry: InboxEntry) -> Iterator[tuple[int, AttemptError]]:
 def _next(shown: ShownEntry, project: str) -> Iterator[tuple[str, str]]:
     """Yield what can be done with an event, and what to type for it, with the options that say which project it is."""
     entry = shown.entry
-    sequence = f" --sequence {shlex.quote(entry.sequence_id)}" if shown.shares_id else ""
-    which = f"--group {shlex.quote(entry.group)}{sequence} --event {shlex.quote(entry.event_id)}{project}"
+    sequence = position = ""
+    if shown.shares_id:  # also by one of its own sequence; an event of several sequences waits in each
+        sequence, position = f" --sequence {shlex.quote(entry.sequence_id)}", f" --position {entry.position}"
+    event = f"{sequence} --event {shlex.quote(entry.event_id)}{position}"
+    which = f"--group {shlex.quote(entry.group)}{event}{project}"
     if entry.status is InboxStatus.PAUSED:
         yield "to let it continue", f"opencqrs inbox resume {which}"
     if entry.status is InboxStatus.EXPIRED:

@@ -161,7 +161,7 @@ def test_a_change_of_all_events_has_to_be_meant(parking):
         "Usage: opencqrs inbox retry [OPTIONS]",
         "Try 'opencqrs inbox retry --help' for help.",
         "",
-        "Error: say which events: --group, --status, --sequence or --event; or --all",
+        "Error: say which events: --group, --status, --sequence, --event or --position; or --all",
     ]
 
 
@@ -249,16 +249,34 @@ def test_a_person_purges_what_has_expired_in_a_scheduled_group(parking):
     assert parking.opencqrs("events", "skipped", "--format", "json").json == []
 
 
-def test_the_commands_that_are_shown_mean_no_other_event_with_the_same_id(parking, event_line):
-    parking.write("more.ndjson", event_line(2, id="4", source="urn:another"))
+@pytest.mark.parametrize(("isbn", "id_"), [(2, "4"), (2, "2b")], ids=["other-sequence", "same-sequence"])
+def test_the_commands_that_are_shown_mean_no_other_event_with_the_same_id(parking, event_line, isbn, id_):
+    parking.write("more.ndjson", event_line(isbn, id=id_, source="urn:another"))
     parking.opencqrs("events", "import", "more.ndjson")
     parking.opencqrs("run", "--until-caught-up")
     shown = said(parking, "show", "5", "--group", "late-fines")
     commands = [line.partition(":")[2].strip().removesuffix("TEXT") for line in shown if line.startswith("to ")]
-    assert all("--sequence /books/isbn-2 --event 4" in command for command in commands)
+    assert all(f"--sequence /books/isbn-2 --event {id_} --position 5" in command for command in commands)
     parking.opencqrs(*shlex.split(commands[-1])[1:], "why")
     left = parking.opencqrs("inbox", "list", "--format", "json").json
     assert [row["position"] for row in left] == [2, 3, 4]
+    (skipped,) = parking.opencqrs("inbox", "list", "--status", "skipped", "--position", "5", "--format", "json").json
+    assert (skipped["event_id"], skipped["event_source"]) == (id_, "urn:another")
+    none = parking.opencqrs("inbox", "list", "--status", "skipped", "--position", "4")
+    assert (none.code, none.err) == (0, "no event that was skipped matches position 4\n")
+
+
+def test_a_position_selects_an_event(parked):
+    (line,) = said(parked, "list", "--position", "3")
+    assert line.startswith("[late-fines /books/isbn-2] event 2b at position 3")
+    assert said(parked, "pause", "--position", "3") == [
+        "[late-fines /books/isbn-2] event 2b at position 3, pending: paused"
+    ]
+    run = parked.opencqrs("inbox", "resume", "--position", "2")
+    assert (run.code, run.err.splitlines()[0]) == (
+        2,
+        "[OCQ-605] none of the events that match position 2 is paused: 1 retrying",
+    )
 
 
 def test_a_run_of_a_scheduled_group_exits_with_3_while_events_wait(parking):
