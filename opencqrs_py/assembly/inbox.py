@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import groupby
+from typing import Any
 
 from opencqrs_py.adapters.memory import InMemoryProgressTracker
 from opencqrs_py.assembly.actor import actor
@@ -44,10 +45,13 @@ class InboxFilter:
 
     Attributes:
         groups: Names of groups, in any spelling; empty for all.
-        status: What they wait for, such as ``paused``.
+        status: What they wait for, such as ``paused``, in any spelling.
         sequence: Their sequence.
         event: Their CloudEvents ``id``.
         position: Their position.
+
+    Raises:
+        ValueError: For a status that there is not, or another type of value: no event would ever match.
     """
 
     groups: tuple[str, ...] = ()
@@ -57,15 +61,20 @@ class InboxFilter:
     position: int | None = None
 
     def __post_init__(self) -> None:
-        """Take a text for the name of one group, and any other collection of names."""
+        """Take a text for the name of one group, any other collection of names, and every spelling of a status."""
         given: object = self.groups
         object.__setattr__(self, "groups", (given,) if isinstance(given, str) else tuple(self.groups))
+        if self.status is not None:
+            object.__setattr__(self, "status", _status(self.status))
+        for name, type_, wanted in (("sequence", str, "a str"), ("event", str, "a str"), ("position", int, "an int")):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, type_) or isinstance(value, bool)):
+                raise ValueError(f"{name} must be {wanted}, got {value!r}")
 
     @property
     def selection(self) -> InboxSelection:
-        """What a tracker can look for; a status that there is not matches nothing, whatever is found."""
-        known = {status.value: status for status in InboxStatus}
-        return InboxSelection(self.sequence, self.event, known.get(self.status or ""))
+        """What a tracker can look for."""
+        return InboxSelection(self.sequence, self.event, None if self.status is None else InboxStatus(self.status))
 
     def matches(self, entry: InboxEntry) -> bool:
         """Return whether all but the group applies to an event."""
@@ -490,6 +499,16 @@ class InboxControl:
 
     def _now(self) -> datetime:
         return self._clock().now()
+
+
+def _status(given: Any) -> InboxStatus:
+    try:
+        return InboxStatus(given)
+    except ValueError:
+        *others, last = [status.value for status in InboxStatus]
+        skipped = isinstance(given, str) and canonical(given.strip()) == "skipped"
+        instead = "; inbox.skips() returns events that have left unhandled" if skipped else ""
+        raise ValueError(f"status must be {', '.join(others)} or {last}, got {given!r}{instead}") from None
 
 
 def _as_of(entry: InboxEntry, now: datetime) -> InboxEntry:

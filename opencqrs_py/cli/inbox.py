@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -33,8 +33,12 @@ _TAKEN_UP = (
 )
 
 
-def _filters(*more_statuses: str) -> Callable[[F], F]:
-    """Add the options that select events; they reach the command as ``which``, with its parameter ``position``."""
+def _filters(*, skipped: bool = False) -> Callable[[F], F]:
+    """Add the options that select events; they reach the command as ``which``, with its parameter ``position``.
+
+    Args:
+        skipped: Whether ``--status skipped`` is possible, too; it reaches the command as ``skipped``.
+    """
 
     def decorate(command: F) -> F:
         def wrapped(
@@ -47,10 +51,13 @@ def _filters(*more_statuses: str) -> Callable[[F], F]:
         ) -> Any:
             from opencqrs_py.assembly.inbox import InboxFilter  # noqa: PLC0415 loads SQLAlchemy
 
-            return command(which=InboxFilter(groups, status, sequence, event, position), **others)
+            if skipped:
+                others["skipped"] = status == _SKIPPED
+            waits_for = None if status == _SKIPPED else status
+            return command(which=InboxFilter(groups, waits_for, sequence, event, position), **others)
 
         decorated: Any = _named_as(command, wrapped)
-        statuses = click.Choice([*_STATUSES, *more_statuses])
+        statuses = click.Choice([*_STATUSES, _SKIPPED] if skipped else _STATUSES)
         for option in (
             click.option("--event", type=Text(), metavar="ID", help="With this CloudEvents id."),
             click.option("--sequence", type=Text(), metavar="ID", help="Of this sequence."),
@@ -119,17 +126,17 @@ def inbox_command() -> None:
 @inbox_command.command("list")
 @project_options
 @format_option
-@_filters(_SKIPPED)
+@_filters(skipped=True)
 @_by_position
-def list_command(options: ProjectOptions, which: InboxFilter, *, as_json: bool) -> None:
+def list_command(options: ProjectOptions, which: InboxFilter, *, skipped: bool, as_json: bool) -> None:
     """List the events that wait, by group, sequence and position.
 
     With --status skipped, those that have left unhandled instead.
     """
-    if which.status == _SKIPPED and which.sequence is not None:
+    if skipped and which.sequence is not None:
         raise click.UsageError("--status skipped and --sequence exclude each other: a skip records no sequence")
     inbox = options.recorded().inbox
-    if which.status == _SKIPPED:
+    if skipped:
         _print_skips(inbox, which, as_json=as_json)
         return
     entries = inbox.entries(which)
@@ -307,8 +314,8 @@ def _print_skips(inbox: InboxControl, which: InboxFilter, *, as_json: bool) -> N
         print_json([{**skip_as_json(skip), "status": _SKIPPED} for skip in skips])
     elif skips:
         print_skips(skips)
-    elif wanted := str(replace(which, status=None)):
-        print_line(f"no event that was skipped matches {wanted}", "default")
+    elif str(which):
+        print_line(f"no event that was skipped matches {which}", "default")
     else:
         print_line("no events were skipped", "default")
 

@@ -10,6 +10,7 @@ from functools import partial
 from typing import NamedTuple
 
 from opencqrs_py.errors import InboxError
+from opencqrs_py.model.choices import Choice
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.naming import counted, in_one_line, storable
 from opencqrs_py.model.partition import hash_of
@@ -21,7 +22,7 @@ MOST_ATTEMPTS = 100_000
 _ERRORS_KEPT = 10  # the first one, and the newest
 
 
-class InboxStatus(StrEnum):
+class InboxStatus(Choice):
     """What an event of the inbox waits for: exactly one of these."""
 
     PENDING = "pending"  # its first attempt: an earlier event of its sequence waits

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -47,6 +48,35 @@ FINES = entry(4, "a", InboxStatus.UNDECODABLE, 1, "late-fines")
 def test_a_filter_takes_one_name_or_several(groups: Any) -> None:
     assert InboxFilter(groups) == LOANS
     assert str(InboxFilter(groups)) == "group loans"
+
+
+@pytest.mark.parametrize("status", ["Retrying", " RETRYING ", "retry-ing", InboxStatus.RETRYING])
+def test_a_filter_takes_every_spelling_of_a_status(inbox: InboxControl, status: Any) -> None:
+    which = InboxFilter(status=status)
+    assert [one.position for one in inbox.entries(which)] == [1]
+    assert (which, str(which)) == (InboxFilter(status="retrying"), "status retrying")
+
+
+STATUSES = "status must be pending, retrying, paused, exhausted, expired or undecodable"
+
+
+@pytest.mark.parametrize(
+    ("condition", "message"),
+    [
+        ({"status": "exausted"}, f"{STATUSES}, got 'exausted'"),
+        ({"status": ""}, f"{STATUSES}, got ''"),
+        ({"status": 3}, f"{STATUSES}, got 3"),
+        ({"status": "Skipped"}, f"{STATUSES}, got 'Skipped'; inbox.skips() returns events that have left unhandled"),
+        ({"position": "1"}, "position must be an int, got '1'"),
+        ({"position": 1.0}, "position must be an int, got 1.0"),
+        ({"position": True}, "position must be an int, got True"),
+        ({"event": 2}, "event must be a str, got 2"),
+        ({"sequence": 2}, "sequence must be a str, got 2"),
+    ],
+)
+def test_a_condition_that_no_event_can_meet_is_refused(condition: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        InboxFilter(**condition)
 
 
 class OtherTracker:
