@@ -7,6 +7,7 @@ import re
 import shlex
 import socket
 import sqlite3
+import subprocess
 from contextlib import closing
 from typing import Any
 
@@ -288,3 +289,39 @@ def test_a_run_of_a_scheduled_group_exits_with_3_while_events_wait(parking):
     parking.write("fixed", "")
     run = parking.opencqrs("run", "--until-caught-up", "--format", "json")
     assert (run.code, run.json["parked"]) == (0, 0)
+
+
+DEADLY = """
+import os, signal
+from pathlib import Path
+from opencqrs_py import Event, event_handling
+
+@event_handling("late-fines", types=["*"])
+def fine(event: Event) -> None:
+    if event.id == "3" and Path(__file__).with_name("deadly").exists():
+        os.kill(os.getpid(), signal.SIGKILL)
+    if event.id == "2":
+        raise ValueError("no fine")
+"""
+
+
+def test_a_run_tries_what_an_interrupted_tick_has_left_and_nothing_else(parking, event_line):
+    parking.write("handlers.py", DEADLY)
+    nightly = "schedule: {cron: '0 0 1 1 *'}, processing: {batch-size: 1,"
+    parking.write("application.yaml", SCHEDULED.replace("processing: {", nightly))
+    parking.write("events.ndjson", "\n".join(event_line(number) for number in range(1, 7)))
+    parking.opencqrs("events", "import", "events.ndjson", "--format", "json")
+    parking.write("deadly", "")
+    command = parking.command("run", "--until-caught-up")
+    assert subprocess.run(command, cwd=parking.folder, capture_output=True, check=False).returncode == -9
+    (parking.folder / "deadly").unlink()
+    waiting = {row["event_id"]: row["status"] for row in parking.opencqrs("inbox", "list", "--format", "json").json}
+    assert {waiting.pop("2"), *waiting.values()} == {"retrying", "pending"}
+    parking.opencqrs("inbox", "pause", "--event", "5")
+    run = parking.opencqrs("run", "--group", "late-fines", "--until-caught-up", "--format", "json")
+    assert (run.code, run.json["parked"]) == (3, 2)
+    left = parking.opencqrs("inbox", "list", "--format", "json").json
+    assert {row["event_id"]: (row["status"], row["attempts"]) for row in left} == {
+        "2": ("retrying", 1),
+        "5": ("paused", 0),
+    }
