@@ -271,6 +271,8 @@ class InboxControl:
     def pause(self, which: InboxFilter, *, dry_run: bool = False) -> list[InboxStep]:
         """Have pending and retrying events wait for a person, with those behind them.
 
+        Events with a time of expiry keep it, and expire all the same.
+
         Raises:
             AssemblyError, InboxError: As ``retry``; OCQ-605 also if none of those that match is pending or retrying.
         """

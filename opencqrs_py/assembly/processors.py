@@ -275,15 +275,16 @@ class Processors:
             if each.group in self._shared and (each.group, each.partition) not in there
         ]
         parked = sum(count for each in known for _, count in each.parked)
-        return RunResult((*own, *others), handled, sum(p.skipped for p in partitions), parked)
+        skipped, expired = _unhandled_of(partitions)
+        return RunResult((*own, *others), handled, skipped, parked, expired=expired)
 
     def stopped_result(self) -> RunResult:
         """Return how the run has ended for the partitions of this process, as ``stop`` was called meanwhile."""
         partitions = self.partitions()
         handled = {(p.group, p.partition): p.handled for p in partitions}
         failed_runs = 0 if self.jobs is None else self.jobs.failed
-        statuses, skipped = tuple(p.status() for p in partitions), sum(p.skipped for p in partitions)
-        return RunResult(statuses, handled, skipped, failed_runs=failed_runs, stopped=True)
+        statuses, (skipped, expired) = tuple(p.status() for p in partitions), _unhandled_of(partitions)
+        return RunResult(statuses, handled, skipped, failed_runs=failed_runs, stopped=True, expired=expired)
 
     def settled(self, result: RunResult) -> RunResult:
         """Return the result of a run that has stopped since: what failed meanwhile has failed, as do runs of jobs."""
@@ -291,8 +292,9 @@ class Processors:
         at_end = {(p.group, p.partition): p.failed_at_end() for p in partitions}
         handled = {(p.group, p.partition): p.handled for p in partitions}
         known = tuple(_after_stop(each, at_end.get((each.group, each.partition))) for each in result.partitions)
-        skipped, failed_runs = sum(p.skipped for p in partitions), 0 if self.jobs is None else self.jobs.failed
-        return replace(result, partitions=known, handled=handled, skipped=skipped, failed_runs=failed_runs)
+        (skipped, expired), failed_runs = _unhandled_of(partitions), 0 if self.jobs is None else self.jobs.failed
+        done = replace(result, partitions=known, handled=handled, skipped=skipped, expired=expired)
+        return replace(done, failed_runs=failed_runs)
 
     def _caught_up(self) -> bool:
         mine = self._mine()
@@ -366,6 +368,11 @@ class Processors:
         runs = [each.run for each in self._groups if each.starts and (each.shared or not shared)]
         found = [(run.group, status) for run in runs for status in run.processing.tracker.statuses()]
         return [status for group, status in found if status.group == group]
+
+
+def _unhandled_of(partitions: Sequence[SupervisedPartition]) -> tuple[int, int]:
+    """Return how many events were skipped in this process, and how many have expired."""
+    return sum(p.skipped for p in partitions), sum(p.expired for p in partitions)
 
 
 def _has_ended(partition: SupervisedPartition) -> bool:

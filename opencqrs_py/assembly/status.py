@@ -101,6 +101,7 @@ class RunResult:
         parked: Events of its groups that wait in the inbox.
         failed_runs: Runs of jobs that have failed in this run, with no attempt left.
         stopped: Whether ``stop`` in another thread, or an interrupt, has ended it: what was to be done may not be.
+        expired: Events that were removed from the inbox unhandled in this run, as they had expired.
     """
 
     partitions: tuple[PartitionStatus, ...]
@@ -109,6 +110,7 @@ class RunResult:
     parked: int = 0
     failed_runs: int = 0
     stopped: bool = False
+    expired: int = 0
 
     @property
     def failed(self) -> bool:

@@ -252,11 +252,19 @@ def _print_steps(steps: Sequence[InboxStep], command: str, *, dry_run: bool, as_
         done = _DONE[command][dry_run].format(step.after.retries if step.after is not None else 0)
         first = f", before the event at position {step.meant.position}" if step.meant is not None else ""
         held = "" if step.held_up_by is None else f", but waits for {_named(step.held_up_by)}, {step.held_up_by.status}"
-        _print(f"{_place(step.before)}, {step.before.status}: {done}{first}{held}")
+        expires = _expiry(step.after, dry_run=dry_run) if command == "pause" else ""
+        _print(f"{_place(step.before)}, {step.before.status}: {done}{first}{held}{expires}")
     if dry_run:
         print_line("nothing was changed: --dry-run", "default")
     elif command in ("retry", "resume", "skip") and any(step.held_up_by is None for step in steps):
         print_line(_TAKEN_UP, "default")
+
+
+def _expiry(entry: InboxEntry | None, *, dry_run: bool) -> str:
+    """Return what is said of an event that expires although it is paused; empty if it does not."""
+    if entry is None or entry.expires_at is None:
+        return ""
+    return f"; {'would still expire' if dry_run else 'still expires'} {entry.expires_at}"
 
 
 def _place(entry: InboxEntry) -> str:

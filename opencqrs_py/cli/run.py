@@ -78,7 +78,7 @@ def run_command(
         _show(statuses, monitor.handled)
         _tell_unhandled(result, options.typed)
     sys.stdout.flush()
-    unhandled = result.skipped or result.parked
+    unhandled = result.skipped or result.expired or result.parked
     return 1 if result.failed else CAUGHT_UP_WITH_SKIPS if until_caught_up and unhandled else 0
 
 
@@ -90,13 +90,16 @@ def _with_errors(status: GroupStatus, result: RunResult) -> GroupStatus:
 
 
 def _tell_unhandled(result: RunResult, project: str) -> None:
-    """Print how many events were skipped in this run and wait in the inbox, and how many runs of jobs have failed.
+    """Print how many events this run has skipped, have expired in it and wait, and how many runs of jobs have failed.
 
-    Each with what to type to see them.
+    Each with what to type to see them, but for events that have expired, which are not recorded.
     """
     if result.skipped:
         events = counted(result.skipped, "event")
         print_line(f"{events} skipped in this run: opencqrs events skipped{project}", "yellow")
+    if result.expired:
+        events = counted(result.expired, "event expired in this run, and was", "events expired in this run, and were")
+        print_line(f"{events} removed from the inbox unhandled (schedule.expires-after)", "yellow")
     if result.parked:
         events = counted(result.parked, "event waits", "events wait")
         print_line(f"{events} in the inbox: opencqrs inbox list{project}", "yellow")
@@ -160,5 +163,5 @@ def _show(statuses: list[GroupStatus], handled: Mapping[tuple[str, str], int]) -
 
 
 def _as_json(statuses: list[GroupStatus], result: RunResult, *, interrupted: bool = False) -> dict[str, Any]:
-    head = {"interrupted": interrupted, "failed": result.failed, "skipped": result.skipped, "parked": result.parked}
-    return {**head, "failed_runs": result.failed_runs, "groups": group_rows(statuses)}
+    head = {"interrupted": interrupted, "failed": result.failed, "skipped": result.skipped, "expired": result.expired}
+    return {**head, "parked": result.parked, "failed_runs": result.failed_runs, "groups": group_rows(statuses)}

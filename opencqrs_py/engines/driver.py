@@ -11,7 +11,7 @@ from opencqrs_py.engines.inbox_checks import is_recorded, refuse_overtaking
 from opencqrs_py.engines.recorded_claims import claimed
 from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.errors import DatabaseFileError, EngineLostError, EventStoreError
-from opencqrs_py.model.naming import counted
+from opencqrs_py.model.naming import counted, listed
 from opencqrs_py.model.outcome import Failure, Origin, Outcome, Uncounted
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, PartitionStatus, ProcessorState
@@ -137,7 +137,8 @@ class PartitionDriver:
             self._log_uncounted(one)
         if outcome.expired:
             gone = counted(outcome.expired, "event has expired and was", "events have expired and were")
-            logger.warning("[%s %s] %s removed from the inbox", supervised.group, self.partition, gone)
+            those = listed(outcome.expired_events, outcome.expired)
+            logger.warning("[%s %s] %s removed from the inbox: %s", supervised.group, self.partition, gone, those)
         if notice is not None:
             self._report_step(replace(notice, releases=releases))
         is_over = failed and supervised.failure is None  # also of an event that was given up, without a notice

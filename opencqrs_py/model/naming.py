@@ -10,7 +10,8 @@ from unicodedata import normalize
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_LIST_ENDS_AT = 10
+MOST_LISTED = 10
+"""Most names in a message."""
 
 
 @lru_cache(maxsize=4096)
@@ -52,11 +53,16 @@ def counted(number: int, noun: str, plural: str = "") -> str:
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
-def listed(names: Iterable[str]) -> str:
-    """Return ``names`` as text: the first ten, and how many more there are."""
+def listed(names: Iterable[str], total: int | None = None) -> str:
+    """Return ``names`` as text: the first ten, and how many more there are.
+
+    Args:
+        names: The names.
+        total: How many there are, if ``names`` may be only the first of them.
+    """
     every = list(names)
-    shown = ", ".join(every[:_LIST_ENDS_AT])
-    left = len(every) - _LIST_ENDS_AT
+    shown = ", ".join(every[:MOST_LISTED])
+    left = (len(every) if total is None else total) - min(len(every), MOST_LISTED)
     return f"{shown} and {left} more" if left > 0 else shown
 
 

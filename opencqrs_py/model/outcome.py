@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from opencqrs_py.model.naming import MOST_LISTED
 from opencqrs_py.model.progress import Cursor, Skip
 
 
@@ -110,6 +111,7 @@ class Outcome:
         parked: Failed attempts of events in the inbox.
         freed: Sequences that have left the inbox.
         expired: Events that were removed from the inbox because they had expired.
+        expired_events: The first of them, as messages name them.
         uncounted: Failures of events within their grace period.
         checkpoint: Whether it was a checkpoint of participants, in which nothing was handled.
         changed: Whether a person has changed the entries in hand, so that they are not done: what follows in their
@@ -126,6 +128,7 @@ class Outcome:
     parked: tuple[Parked, ...] = ()
     freed: tuple[str, ...] = ()
     expired: int = 0
+    expired_events: tuple[str, ...] = ()
     uncounted: tuple[Uncounted, ...] = ()
     checkpoint: bool = False
     changed: bool = False
@@ -151,6 +154,7 @@ class Outcome:
             parked=self.parked + then.parked,
             freed=self.freed + then.freed,
             expired=self.expired + then.expired,
+            expired_events=(*self.expired_events, *then.expired_events)[:MOST_LISTED],
             uncounted=self.uncounted + then.uncounted,
             without_log=self.without_log and then.without_log,
         )

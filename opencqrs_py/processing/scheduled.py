@@ -23,6 +23,7 @@ from opencqrs_py.model.inbox import (
     first_lost,
     unwanted_in,
 )
+from opencqrs_py.model.naming import MOST_LISTED, in_one_line
 from opencqrs_py.model.outcome import Failure, Origin, Outcome, Parked, Uncounted
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, Skip
@@ -413,8 +414,9 @@ class PartitionBatches:
         return None
 
     def _removed(self, cursor: Cursor, expired: tuple[InboxEntry, ...]) -> Outcome:
-        done = self._apply(cursor, removed=expired, next_due=cursor.tick)
-        return Outcome(cursor, expired=len(expired) if done else 0)
+        if not self._apply(cursor, removed=expired, next_due=cursor.tick):
+            return Outcome(cursor)
+        return Outcome(cursor, expired=len(expired), expired_events=tuple(map(_named, expired[:MOST_LISTED])))
 
     def _is_expired(self, now: datetime) -> bool:
         return bool(_expired((portion.waiting for portion in self._ready[:1]), now))
@@ -460,6 +462,10 @@ class PartitionBatches:
 
 def _expired(batches: Iterable[tuple[InboxEntry, ...]], now: datetime) -> tuple[InboxEntry, ...]:
     return tuple(one for batch in batches for one in batch if one.status_at(now) is InboxStatus.EXPIRED)
+
+
+def _named(entry: InboxEntry) -> str:
+    return f"event {in_one_line(entry.event_id)} at position {entry.position}"
 
 
 def _starts(entries: Sequence[InboxEntry]) -> Iterator[int]:

@@ -131,6 +131,7 @@ class SupervisedPartition:
         self.failure: Failure | None = None
         self.handled = 0
         self.skipped = 0
+        self.expired = 0
         self._back_off = back_off
         self._on_exhausted = on_exhausted
         self._on_undecodable = on_undecodable
@@ -222,9 +223,10 @@ class SupervisedPartition:
             self._ticking.wanted = upto
 
     def count_on(self, before: SupervisedPartition) -> None:
-        """Count what this process has handled and skipped under an earlier claim of the partition, too."""
+        """Count what this process has handled, skipped and removed under an earlier claim of the partition, too."""
         self.handled += before.handled
         self.skipped += before.skipped
+        self.expired += before.expired
 
     def keep_ticks_of(self, other: SupervisedPartition) -> None:
         """Continue the ticks of another state of the partition, which this one replaces."""
@@ -253,6 +255,7 @@ class SupervisedPartition:
         self.cursor = outcome.cursor
         self.handled += outcome.handled
         self.skipped += len(outcome.skips)
+        self.expired += outcome.expired
         if outcome.failure is None:
             if outcome.without_log and self.failure is not None and not self._is_over_by(outcome, self.failure):
                 self._due = 0.0  # the log comes next

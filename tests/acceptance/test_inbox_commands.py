@@ -305,6 +305,28 @@ def fine(event: Event) -> None:
 """
 
 
+def test_a_run_that_removes_expired_events_says_so_and_exits_with_3(parking):
+    parking.write("application.yaml", SCHEDULED)
+    parking.opencqrs("run", "--until-caught-up")
+    in_an_hour = "UPDATE opencqrs_inbox SET expires_ms = (unixepoch() + 3600) * 1000 WHERE status = 'retrying'"
+    with closing(sqlite3.connect(parking.folder / "read.db")) as database, database:
+        database.execute(in_an_hour)
+    paused = "[late-fines /books/isbn-2] event 2 at position 2, retrying"
+    assert said(parking, "pause", "--event", "2", "--dry-run") == [f"{paused}: would be paused; would still expire T"]
+    assert said(parking, "pause", "--event", "2") == [f"{paused}: paused; still expires T"]
+    parking.opencqrs("inbox", "skip", "--event", "4", "--reason", "no book")
+    with closing(sqlite3.connect(parking.folder / "read.db")) as database, database:
+        database.execute("UPDATE opencqrs_inbox SET expires_ms = 0")
+    parking.write("application.yaml", f"{SCHEDULED}    groups: {{late-fines: {{schedule: {{expires-after: 1h}}}}}}\n")
+    run = parking.opencqrs("run", "--until-caught-up")
+    assert run.code == 3
+    assert run.err.splitlines()[-1] == (
+        "2 events expired in this run, and were removed from the inbox unhandled (schedule.expires-after)"
+    )
+    again = parking.opencqrs("run", "--until-caught-up", "--format", "json")
+    assert (again.code, again.json["expired"], again.json["parked"]) == (0, 0, 0)
+
+
 def test_a_run_tries_what_an_interrupted_tick_has_left_and_nothing_else(parking, event_line):
     parking.write("handlers.py", DEADLY)
     nightly = "schedule: {cron: '0 0 1 1 *'}, processing: {batch-size: 1,"

@@ -224,7 +224,7 @@ def test_an_event_of_another_program_whose_time_cannot_be_read_holds_up_its_batc
     assert "the event's time is '05.01.2026 10:00', which is not an RFC 3339 time" in entry.reason
 
 
-def test_events_that_nobody_needs_any_more_expire(make_library):
+def test_events_that_nobody_needs_any_more_expire(make_library, caplog):
     library = make_library(**{f"{LENDING}.schedule.expires-after": "10m"})
     library.append(("1", "ada", 0), ("2", "bob", 0))
     library.fails_for("1", "2")
@@ -233,8 +233,23 @@ def test_events_that_nobody_needs_any_more_expire(make_library):
     assert library.waiting == {1: "expired", 2: "expired"}
     assert [step.before.position for step in library.inbox.purge(InboxFilter(event="2"))] == [2]
     assert library.inbox.skips(ALL) == []
-    assert library.run() == 0
+    result = library.application().run(until_caught_up=True)
+    assert (result.expired, result.skipped, result.parked, result.failed) == (1, 0, 0, False)
     assert (library.handled, library.waiting) == ([], {})
+    gone = "[lending 0/1] 1 event has expired and was removed from the inbox: event 1 at position 1"
+    assert [record.message for record in caplog.records if "expired" in record.message] == [gone]
+
+
+def test_a_paused_event_expires_too(make_library):
+    library = make_library(**{f"{LENDING}.schedule.expires-after": "10m"})
+    library.append(("1", "ada", 0))
+    library.fails_for("1")
+    assert library.run() == 1
+    (step,) = library.inbox.pause(ALL)
+    assert (step.after.status, step.after.expires_at) == (InboxStatus.PAUSED, step.before.expires_at)
+    library.later(minutes=10)
+    assert library.waiting == {1: "expired"}
+    assert library.application().run(until_caught_up=True).expired == 1
 
 
 def test_purge_leaves_alone_what_has_not_expired(make_library):

@@ -44,10 +44,11 @@ FAILED = PartitionStatus("books", Partition(1, 0), 3, ProcessorState.FAILED)
 @pytest.mark.parametrize(
     ("result", "shown"),
     [
-        (None, {"failed": False, "skipped": 0, "failed_runs": 0}),
-        (RunResult((), {}, skipped=2, stopped=True), {"failed": False, "skipped": 2, "failed_runs": 0}),
-        (RunResult((), {}, failed_runs=1, stopped=True), {"failed": True, "skipped": 0, "failed_runs": 1}),
-        (RunResult((FAILED,), {}, stopped=True), {"failed": True, "skipped": 0, "failed_runs": 0}),
+        (None, {}),
+        (RunResult((), {}, skipped=2, stopped=True), {"skipped": 2}),
+        (RunResult((), {}, expired=2, stopped=True), {"expired": 2}),
+        (RunResult((), {}, failed_runs=1, stopped=True), {"failed": True, "failed_runs": 1}),
+        (RunResult((FAILED,), {}, stopped=True), {"failed": True}),
     ],
 )
 def test_the_json_of_an_interrupted_run_counts_what_was_skipped_and_has_failed(
@@ -60,19 +61,21 @@ def test_the_json_of_an_interrupted_run_counts_what_was_skipped_and_has_failed(
     application: Any = SimpleNamespace(status=lambda _: [], last_result=result)
     assert _interrupted(application, (), as_json=True) == INTERRUPTED
     found = json.loads(capsys.readouterr().out)
-    assert found == {"interrupted": True, "parked": 0, "groups": [], **shown}
+    counts = {"skipped": 0, "expired": 0, "parked": 0, "failed_runs": 0}
+    assert found == {"interrupted": True, "failed": False, **counts, "groups": [], **shown}
 
 
 def test_an_interrupted_run_says_what_was_skipped_and_which_runs_of_jobs_have_failed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(signals, "said", False)
-    result = RunResult((FAILED,), {}, skipped=2, failed_runs=1, stopped=True)
+    result = RunResult((FAILED,), {}, skipped=2, expired=1, failed_runs=1, stopped=True)
     application: Any = SimpleNamespace(status=lambda _: [GroupStatus("books", 5, (FAILED,))], last_result=result)
     assert _interrupted(application, (), as_json=False, typed=" --project there") == INTERRUPTED
     assert capsys.readouterr().err.splitlines() == [
         "stopped; each partition continues from here:",
         "2 events skipped in this run: opencqrs events skipped --project there",
+        "1 event expired in this run, and was removed from the inbox unhandled (schedule.expires-after)",
         "1 run of a job failed: opencqrs jobs runs --project there",
     ]
 

@@ -44,3 +44,4 @@ def test_the_nearest_name_is_found_in_any_spelling():
 def test_lists_stop_at_ten():
     assert listed("abc") == "a, b, c"
     assert listed(str(number) for number in range(12)) == "0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more"
+    assert [listed("ab", total) for total in (2, 1_000)] == ["a, b", "a, b and 998 more"]

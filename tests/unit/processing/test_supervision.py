@@ -330,6 +330,17 @@ def test_an_outage_and_a_failure_of_the_inbox_are_over_once_events_of_the_inbox_
     assert supervised.partition.failure is None
 
 
+def test_events_that_expire_are_counted_over_steps_and_the_first_of_them_named() -> None:
+    steps = [Outcome(START, expired=1_000, expired_events=tuple(f"{step}-{n}" for n in range(6))) for step in "ab"]
+    both = steps[0].followed_by(steps[1])
+    assert (both.expired, both.expired_events[5:]) == (2_000, ("a-5", "b-0", "b-1", "b-2", "b-3"))
+    earlier, supervised = Supervised().partition, Supervised().partition
+    earlier.take(both)
+    supervised.take(steps[0])
+    supervised.count_on(earlier)
+    assert supervised.expired == 3_000
+
+
 @pytest.mark.parametrize("with_log", [(0,), (1,), (0, 1)], ids=str)
 def test_steps_together_have_looked_at_the_log_if_one_of_them_has(with_log: Sequence[int]) -> None:
     steps = [Outcome(START, without_log=number not in with_log) for number in range(2)]
