@@ -39,6 +39,7 @@ from opencqrs_py.assembly.parts import (
     control_store_on,
     event_store_for,
     lock_registry_for,
+    log_database_for,
     open_database,
     registration_for,
     replay_ends,
@@ -187,6 +188,14 @@ class ApplicationContainer(containers.DeclarativeContainer):
     event_database = providers.ThreadSafeSingleton(
         OpenedStores.open, opened, said.event_store_url, said.database.event_schema
     )
+    log_database = providers.Callable(
+        log_database_for,
+        opened,
+        said.event_store_url,
+        said.database.event_schema,
+        said.mapping,
+        event_database.provider,
+    )
     event_store_of_url = providers.Callable(
         OpenedStores.add_source,
         opened,
@@ -194,7 +203,7 @@ class ApplicationContainer(containers.DeclarativeContainer):
             open_event_store,
             said.event_store_url,
             said.api_token,
-            event_database.provider,
+            log_database.provider,
             said.mapping,
             said.database.event_store.origin,
         ),

@@ -123,14 +123,14 @@ def database_rule(configuration: Configuration, project: Path) -> DatabaseRule:
 
 
 def missing_files(rule: DatabaseRule, store: Decision | None) -> dict[str, tuple[str, str]]:
-    """Return by setting the files of SQLite that are named and do not exist, each with the origin of the setting.
+    """Return by setting the files of SQLite that do not exist and would be made, each with the origin of the setting.
 
     Args:
         rule: What settings say.
         store: What the event store is; ``None``: it does not matter here.
     """
     named = {
-        "event-store.url": None if store is None or store.provider else rule.event_store,
+        "event-store.url": None if store is None or store.provider or rule.read_only else rule.event_store,
         "database.url": rule.url,
     }
     files = {key: (sqlite_file(said.value), said) for key, said in named.items() if said is not None}

@@ -36,8 +36,10 @@ class OpenedStores:
         self._shared: dict[tuple[str, str | None], Database] = {}
         self._sources: list[ClosableSource] = []
 
-    def open(self, url: str, schema: str | None) -> Database:
-        """Return a database, which is reached when it is used first; one in memory is another one each time.
+    def open(self, url: str, schema: str | None, *, read_only: bool = False) -> Database:
+        """Return a database, which is reached when it is used first; an SQLite database is another one each time.
+
+        With ``read_only`` an SQLite file is left as it is.
 
         Raises:
             EventStoreError: As ``Database`` raises it.
@@ -47,7 +49,7 @@ class OpenedStores:
         found = self._shared.get((url, schema))
         if found is not None:
             return found
-        database = Database(url, schema, **self._bound)
+        database = Database(url, schema, **self._bound, read_only=read_only)
         self._opened.append(database)
         if database.guard.outlives_connections:
             self._shared[url, schema] = database

@@ -35,6 +35,7 @@ from opencqrs_py.assembly.registration import ControllerRegistration
 from opencqrs_py.config import EffectiveGroup, Tracking
 from opencqrs_py.control.ports import ControlStore
 from opencqrs_py.errors import AssemblyError, RebuildError
+from opencqrs_py.model.mapping import TableMapping
 from opencqrs_py.processing.binding import BoundHandler, bind, of_reset
 from opencqrs_py.processing.ports import (
     Clock,
@@ -50,6 +51,17 @@ from opencqrs_py.processing.signatures import Signature
 
 CONTROLLERS = Part("a controller registration", CONTROLLER, ControllerRegistration, REGISTRATION)
 _DATABASES_OF = {"sqlite3": ("sqlite",), "psycopg": ("postgresql",), "pymysql": ("mariadb", "mysql")}
+
+
+def log_database_for(
+    opened: OpenedStores,
+    url: str,
+    schema: str | None,
+    mapping: TableMapping | None,
+    event_database: Callable[[], Database],
+) -> Database:
+    """Return the event store's database; for a table of another system, one that leaves an SQLite file as it is."""
+    return event_database() if mapping is None else opened.open(url, schema, read_only=True)
 
 
 def open_database(

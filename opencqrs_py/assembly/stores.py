@@ -191,7 +191,8 @@ def open_event_store(
         raise error
     from opencqrs_py.adapters.sql import Database, MappedEventSource, SqlEventStore  # noqa: PLC0415
 
-    database = event_database() if event_database is not None else Database(url)
+    is_mapped = mapping is not None
+    database = event_database() if event_database is not None else Database(url, read_only=is_mapped)
     return SqlEventStore(database, creates=creates) if mapping is None else MappedEventSource(database, mapping)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import shutil
+import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
@@ -874,6 +876,94 @@ def test_a_replica_is_refused(database: Database, kind: str, monkeypatch: pytest
 def test_on_mariadb_it_is_refused_at_once() -> None:
     with pytest.raises(EventStoreError, match=r"OCQ-325.*cannot be read on MariaDB"):
         MappedEventSource(Database("mariadb://host/shop"), MAPPING)
+
+
+class Shop:
+    """An SQLite file as another system fills it, without anything of ours."""
+
+    def __init__(self, path: Path, journal: str) -> None:
+        self.path = path
+        self.url = f"sqlite:///{path}"
+        with closing(self.open()) as opened:
+            opened.execute(f"PRAGMA journal_mode = {journal}")
+            opened.execute("CREATE TABLE log (n INTEGER PRIMARY KEY, id TEXT, kind TEXT, d TEXT)")
+        self.add("a")
+
+    def open(self) -> sqlite3.Connection:
+        return sqlite3.connect(self.path, isolation_level=None)
+
+    def add(self, name: str) -> None:
+        with closing(self.open()) as opened:
+            opened.execute("INSERT INTO log (id, kind, d) VALUES (?, 't', '{}')", (name,))
+
+
+@pytest.fixture(params=["DELETE", "WAL"])
+def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Shop:
+    (tmp_path / "größe 1%").mkdir()
+    return Shop(tmp_path / "größe 1%" / "shop.db", request.param)
+
+
+def test_the_file_of_another_system_keeps_each_byte_and_its_journal_mode(shop: Shop) -> None:
+    before = shop.path.read_bytes()
+    with closing(Database(shop.url, read_only=True)) as database:
+        source = MappedEventSource(database, LOG)
+        assert (source.head(), identities(source)) == (1, ["a"])
+        with source.watched() as watch:
+            shop.add("b")
+            assert watch.wait(1, SECONDS) == 2
+        assert identities(source) == ["a", "b"]
+        with closing(shop.open()) as writing:  # in a transaction that is open, and once it has ended
+            writing.execute("BEGIN IMMEDIATE")
+            writing.execute("INSERT INTO log (id, kind, d) VALUES ('c', 't', '{}')")
+            assert identities(source) == ["a", "b"]
+            writing.execute("COMMIT")
+        assert identities(source) == ["a", "b", "c"]
+        with pytest.raises(EventStoreError, match=r"OCQ-304.*readonly"), database.explained():
+            execute(database, "DELETE FROM log")
+    assert shop.path.read_bytes()[:100][18:20] == before[18:20]  # the versions of the format: 1 without WAL, 2 with it
+    with closing(shop.open()) as opened:
+        assert opened.execute("SELECT count(*) FROM log").fetchone() == (3,)
+
+
+def test_the_file_of_another_system_is_read_without_the_right_to_write_it(shop: Shop) -> None:
+    """Of a write-ahead log the files beside it must be there, or the folder must be writable."""
+    with closing(shop.open()) as other, closing(Database(shop.url, read_only=True)) as database:
+        other.execute("SELECT * FROM log").fetchall()
+        shop.path.chmod(0o444)
+        assert identities(MappedEventSource(database, LOG)) == ["a"]
+
+
+@pytest.mark.parametrize("url", ["sqlite:///{}", "sqlite:///file:{}?uri=true&mode=rw"])
+def test_a_file_of_another_system_that_is_missing_is_refused_and_not_created(tmp_path: Path, url: str) -> None:
+    path = tmp_path / "shop.db"
+    with closing(Database(url.format(path), read_only=True)) as database:
+        source = MappedEventSource(database, LOG)
+        with pytest.raises(EventStoreError) as caught:
+            source.head()
+        assert caught.value.code == "OCQ-304"
+        assert caught.value.what == f"the database cannot be reached (there is no file {path})"
+        assert "it must name an SQLite file; one that is only read is not created" in caught.value.fix
+        assert not source.is_outage(caught.value)
+        assert not list(tmp_path.iterdir())
+        Shop(path, "DELETE")
+        assert source.head() == 1
+
+
+def test_what_a_crashed_writer_has_left_is_an_outage_until_the_other_system_repairs_it(tmp_path: Path) -> None:
+    shop, crashed = Shop(tmp_path / "shop.db", "DELETE"), tmp_path / "crashed.db"
+    with closing(shop.open()) as writing:
+        writing.execute("PRAGMA cache_size = 1")
+        writing.execute("BEGIN")
+        writing.executemany("INSERT INTO log (d) VALUES (?)", [("x" * 3_000,)] * 100)
+        shutil.copy(shop.path, crashed)
+        shutil.copy(f"{shop.path}-journal", f"{crashed}-journal")
+    with closing(Database(f"sqlite:///{crashed}", read_only=True)) as database:
+        source = MappedEventSource(database, LOG)
+        with pytest.raises(DatabaseAwayError, match="OCQ-304"):
+            source.head()
+        with closing(sqlite3.connect(crashed)) as other:
+            other.execute("SELECT * FROM log").fetchall()
+        assert identities(source) == ["a"]
 
 
 @BOTH

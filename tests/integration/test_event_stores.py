@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pickle
 import re
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -232,6 +233,23 @@ def test_each_event_is_handled_once_and_a_second_run_has_nothing_to_do(
         assert [(s.head, s.lag) for s in application.status()] == [(COUNT, 0)]
     numbers = rows_of(tmp_path / "sums.db", "SELECT number FROM sums ORDER BY number")
     assert numbers == [(n,) for n in range(COUNT) if n % 3]
+
+
+@pytest.mark.parametrize("of_read_model", ["sums.db", "shop.db"])
+def test_a_table_of_another_system_is_changed_only_where_the_read_model_is_there_too(
+    mapped: dict[str, str], handlers: ModuleType, make: Make, tmp_path: Path, of_read_model: str
+) -> None:
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as other:
+        other.execute("PRAGMA journal_mode = DELETE")
+    before = (tmp_path / "shop.db").read_bytes()
+    settings = mapped | {"database.url": f"sqlite:///{of_read_model}"}
+    settings["event-handling.standard.processing.engine"] = "thread"
+    application = make(settings, handlers)
+    result = application.run(until_caught_up=True)
+    assert (bool(result.failed), sum(result.handled.values())) == (False, 200)
+    application.stop()
+    assert ((tmp_path / "shop.db").read_bytes() == before) == (of_read_model != "shop.db")
+    assert len(rows_of(tmp_path / of_read_model, "SELECT number FROM sums")) == 200
 
 
 def test_a_run_unpacks_each_compressed_file_once(

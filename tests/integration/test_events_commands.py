@@ -325,6 +325,17 @@ def test_an_export_of_a_database_that_is_not_there_replaces_nothing(tmp_path, ev
     assert not file.exists()
 
 
+@pytest.mark.parametrize("command", [("list",), ("export", "-"), ("stats",)])
+def test_a_table_of_another_system_whose_file_is_not_there_is_refused(tmp_path, events, command) -> None:
+    settings = {"url": "sqlite:///shop.db"} | {f"mapping.{n}": n for n in ("table", "position", "id", "type", "data")}
+    options = [part for name, value in settings.items() for part in ("--set", f"event-store.{name}={value}")]
+    refused = events(*command, *options)
+    assert (refused.code, refused.out) == (2, "")
+    file = tmp_path / "project" / "shop.db"
+    assert refused.err.startswith(f"[OCQ-304] the database cannot be reached (there is no file {file})")
+    assert not file.exists()
+
+
 def test_a_long_export_reads_slice_by_slice(tmp_path, events, monkeypatch) -> None:
     from opencqrs_py.cli.events import selection  # noqa: PLC0415
 

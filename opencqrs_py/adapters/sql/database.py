@@ -75,6 +75,8 @@ class Database(Inherited):
             ``None``: where connections begin. Handlers' statements are not touched by it.
         connections: How many connections to a server the threads of this process share, at least 1. Those of
             watches, which each have one of their own, do not count, nor does this bound SQLite's.
+        read_only: Whether an SQLite file is left as it is: it is neither created nor switched to a write-ahead log. On
+            a server its user's privileges say what may be changed.
 
     Attributes:
         label: How messages name the database.
@@ -92,7 +94,9 @@ class Database(Inherited):
             schema on SQLite, OCQ-322 for a name that is none.
     """
 
-    def __init__(self, url: str, schema: str | None = None, connections: int = MOST_CONNECTIONS) -> None:
+    def __init__(
+        self, url: str, schema: str | None = None, connections: int = MOST_CONNECTIONS, *, read_only: bool = False
+    ) -> None:
         remember(secrets_in(url))
         parsed, named = without_schema(parsed_url(url))
         parsed, self.shadow = without_mark(parsed)
@@ -102,10 +106,10 @@ class Database(Inherited):
         self.schema = named or schema or None
         self.prefix = schema_prefix(self.dialect, self.schema, self.label)
         self.new_tables: set[str] = set()
-        self._given = parsed
-        self._url = self.dialect.driver_url(parsed)
+        self._given = self.dialect.read_only_url(parsed) if read_only else parsed
+        self._url = self.dialect.driver_url(self._given)
         self._of_others = False
-        self.guard = self.dialect.file(parsed)
+        self.guard = self.dialect.file(self._given)
         self._follows = False  # whether the guard knows the file
         self._kept: _KeptConnections = []
         self._slots = Slots(connections, self.label) if self.dialect.remote else None

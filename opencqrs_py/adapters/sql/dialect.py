@@ -215,6 +215,10 @@ class Dialect(ABC):
         """Return the URL as SQLAlchemy takes it."""
         return url if "+" in url.drivername else url.set(drivername=self.driver)
 
+    def read_only_url(self, url: URL) -> URL:
+        """Return the URL by which a file is opened that must not be changed; on a server, the same URL."""
+        return url
+
     def file(self, url: URL) -> FileGuard:
         """Return what watches over the file of a database, if it is one."""
         return FileGuard()

@@ -28,11 +28,14 @@ from opencqrs_py.adapters.sql.shadow_urls import ShadowOf
 from opencqrs_py.adapters.sql.sqlite_file import (
     CONTROL_SUFFIX,
     READING,
+    FileToRead,
     SqliteFile,
     begin,
     begin_on_engine_of_others,
     main_file,
     make_with_rights_of,
+    opens_read_only,
+    path_of,
     result_code,
     use_write_ahead_log,
 )
@@ -48,6 +51,9 @@ if TYPE_CHECKING:
 
 # Result codes that pass by themselves: BUSY, LOCKED, IOERR, FULL, CANTOPEN, PROTOCOL.
 _AWAY = {5, 6, 10, 13, 14, 15}
+
+# What a crashed writer has left, which a reader may not repair: the other system does when it opens the file next.
+_UNREPAIRED = {sqlite3.SQLITE_READONLY_RECOVERY, sqlite3.SQLITE_READONLY_CANTINIT, sqlite3.SQLITE_READONLY_ROLLBACK}
 
 _CACHE_BYTES = 128 * 1024 * 1024
 _KIBIBYTE = 1024  # SQLite takes a negative size of its cache for KiB, a positive one for pages
@@ -116,17 +122,27 @@ class SqliteDialect(Dialect):
 
     @override
     def fix_to_reach(self, url: URL) -> str:
-        path = Path(url.database or "")
+        path = path_of(url.database or "")
         if path.is_dir():
             return f"it is a folder: name a file in it, in {URL_SETTINGS}"
         if not path.parent.is_dir():
             return f"create the folder {path.parent}, or fix {URL_SETTINGS}"
+        if opens_read_only(url):
+            return f"let this user read {path}, and if it has a write-ahead log, the files -wal and -shm beside it"
         what = "the file" if path.exists() else f"the folder {path.parent}"
         return f"let this user read and write {what}, or fix {URL_SETTINGS}"
 
     @override
     def file(self, url: URL) -> FileGuard:
-        return SqliteFile(url.database, self)
+        return FileToRead(url.database, self) if opens_read_only(url) else SqliteFile(url.database, self)
+
+    @override
+    def read_only_url(self, url: URL) -> URL:
+        in_memory = url.query.get("mode") == "memory" or url.query.get("vfs") == "memdb"
+        if in_memory or not url.database or ":memory:" in url.database:
+            return url
+        name = url.database if url.database.startswith("file:") else Path(url.database).absolute().as_uri()
+        return url.set(database=name).update_query_dict({"mode": "ro", "uri": "true"})
 
     @override
     def control_url(self, database: Database) -> URL | None:
@@ -155,7 +171,8 @@ class SqliteDialect(Dialect):
             connection.create_function("opencqrs_now_ms", 0, machine_ms)
             connection.create_function("opencqrs_era", 0, boot_id)
             connection.create_function("opencqrs_hash", 2, _hash_of, deterministic=True)
-            use_write_ahead_log(connection, self.patience)
+            if not opens_read_only(url):
+                use_write_ahead_log(connection, self.patience)
 
         event.listen(engine, "begin", begin)
         return engine
@@ -190,7 +207,9 @@ class SqliteDialect(Dialect):
     @override
     def is_outage(self, error: BaseException | None, *, cut: bool) -> bool | None:
         """Return it whatever ``cut`` says: a connection that is closed was closed by this process."""
-        return result_code(error) in _AWAY if isinstance(error, sqlite3.Error) else None
+        if not isinstance(error, sqlite3.Error):
+            return None
+        return result_code(error) in _AWAY or getattr(error, "sqlite_errorcode", 0) in _UNREPAIRED
 
     @override
     def denies(self, error: BaseException | None) -> bool:

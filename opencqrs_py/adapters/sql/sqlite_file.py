@@ -15,13 +15,13 @@ from threading import Lock, get_ident
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from sqlalchemy import Connection
+from sqlalchemy import URL, Connection
 from typing_extensions import override
 
 from opencqrs_py.adapters.forks import FILES_OF_PARENT
 from opencqrs_py.adapters.sql.connections import WRITING
-from opencqrs_py.adapters.sql.dialect import DatabaseBusyError, Dialect, FileGuard
-from opencqrs_py.errors import DatabaseFileError, DatabaseFileGoneError, NonTransientError
+from opencqrs_py.adapters.sql.dialect import URL_SETTINGS, DatabaseBusyError, Dialect, FileGuard
+from opencqrs_py.errors import DatabaseFileError, DatabaseFileGoneError, EventStoreError, NonTransientError
 
 logger = logging.getLogger("opencqrs.processing")
 
@@ -119,8 +119,7 @@ class SqliteFile(FileGuard):
         if self._name is None or self._identity is not None:
             return
         resolved = main_file(connection)
-        # By its own name, a link that leads to another file later is noticed, too.
-        self._path = Path(resolved if self._name.startswith("file:") else self._name).absolute()
+        self._path = path_of(self._name)  # by its own name, a link that leads to another file later is noticed, too
         self._beside = tuple(Path(resolved + suffix) for suffix in _BESIDE)
         (self._identity,) = _identities((self._path,)) if resolved else (None,)
         if self._identity is None:  # a database in memory, which may have a name all the same
@@ -137,7 +136,7 @@ class SqliteFile(FileGuard):
             raise _another(self._path)
         if self._name is None:
             return
-        path = self._path_before_it_is_open()
+        path = path_of(self._name)
         try:
             (found,) = _identities((path,))
         except OSError:  # the database meets it as well, and explains it
@@ -182,14 +181,10 @@ class SqliteFile(FileGuard):
 
     def _refuse_that_of_parent(self) -> None:
         """Raise in a fork if the parent has the file open, before SQLite opens it here."""
-        path = self._path_before_it_is_open()
+        path = path_of(self._name or "")
         with suppress(OSError):  # the database meets it as well, and explains it
             if not FILES_OF_PARENT.isdisjoint(_identities((path,))):
                 raise _of_parent(path)
-
-    def _path_before_it_is_open(self) -> Path:
-        name = self._name or ""
-        return Path(unquote(urlsplit(name).path) if name.startswith("file:") else name).absolute()
 
     def _compare(self, seen: list[_Identity | None], found: list[_Identity | None]) -> None:
         """Compare the files beside it that a connection has open with those that are there; some come later."""
@@ -199,6 +194,22 @@ class SqliteFile(FileGuard):
             elif seen[number] != found[number]:
                 self._unusable = partial(_lost, path)
                 raise self._unusable()
+
+
+class FileToRead(SqliteFile):
+    """A file that is opened for reading only, so SQLite does not create it. Safe for several threads.
+
+    Raises:
+        EventStoreError: OCQ-304 before its first use, if there is no file.
+    """
+
+    @override
+    def check(self, connection: Connection | None = None) -> None:
+        if self._identity is None and self._name is not None and not path_of(self._name).exists():
+            what = f"the database cannot be reached (there is no file {path_of(self._name)})"
+            fix = f"fix {URL_SETTINGS}: it must name an SQLite file; one that is only read is not created"
+            raise EventStoreError("OCQ-304", what, path_of(self._name).as_posix(), fix)
+        super().check(connection)
 
 
 _Identity = tuple[int, int]
@@ -274,6 +285,16 @@ def make_with_rights_of(live: Path, file: Path) -> None:
         with suppress(OSError):  # only root may give a file away
             os.chown(file, seen.st_uid, seen.st_gid)
     file.chmod(stat.S_IMODE(seen.st_mode))
+
+
+def path_of(name: str) -> Path:
+    """Return the full path of the file that a URL names, also by a URI."""
+    return Path(unquote(urlsplit(name).path) if name.startswith("file:") else name).absolute()
+
+
+def opens_read_only(url: URL) -> bool:
+    """Return whether a URL has SQLite open its file for reading only."""
+    return url.query.get("mode") == "ro"
 
 
 def main_file(connection: Connection) -> str:
