@@ -43,8 +43,10 @@ WHERE (seqincrement <> 1 OR seqcache > 1 OR seqcycle) AND NOT EXISTS (
 _SEEN = """
 WITH RECURSIVE family AS (
     SELECT %s::regclass::oid AS id UNION SELECT inhrelid FROM pg_inherits JOIN family ON inhparent = family.id
+), kin AS (
+    SELECT id FROM family UNION SELECT inhparent FROM pg_inherits JOIN kin ON inhrelid = kin.id
 )
-SELECT pg_is_in_recovery(), coalesce((SELECT max({position}) FROM {table}), 0),
+SELECT pg_is_in_recovery(), {subscribed}, coalesce((SELECT max({position}) FROM {table}), 0),
     array(
         SELECT DISTINCT coalesce(virtualtransaction, '') || ' ' || coalesce(pid::text, 'prepared')
         FROM pg_locks JOIN pg_class locked ON locked.oid = relation
@@ -53,6 +55,10 @@ SELECT pg_is_in_recovery(), coalesce((SELECT max({position}) FROM {table}), 0),
             AND (relation IN (SELECT id FROM family) OR {sequences})
     )
 """
+
+# Rows go to the table itself, to a part of it, or, if it is a part, through the table of which it is one.
+_SUBSCRIBED = "EXISTS (SELECT FROM pg_subscription_rel WHERE srrelid IN (SELECT id FROM kin))"
+_SHOWS_SUBSCRIPTIONS = "SELECT has_table_privilege('pg_catalog.pg_subscription_rel', 'SELECT')"
 
 _WHO = """
 SELECT pid, application_name, to_char(xact_start, 'YYYY-MM-DD HH24:MI:SS TZ') FROM pg_stat_activity
@@ -205,7 +211,9 @@ class Writers:
             _check(database, mapping, *sequence)
         own = ", ".join("'{}'::regclass".format(name.replace("'", "''").replace("%", "%%")) for name, *_ in sequences)
         drawn = f"relation IN ({own})" if own else "locked.relkind = 'S'"
-        statement = _SEEN.format(position=table.position, table=table.name, sequences=drawn)
+        shown = connection.exec_driver_sql(_SHOWS_SUBSCRIPTIONS).scalar_one()
+        subscribed = _SUBSCRIBED if shown else "false"  # all users may look unless an administrator has revoked it
+        statement = _SEEN.format(position=table.position, table=table.name, sequences=drawn, subscribed=subscribed)
         return cls(database, table.name, statement, "" if own else _doubt(connection, mapping, table))
 
     def look(self, connection: Connection) -> tuple[int, frozenset[str]]:
@@ -214,13 +222,21 @@ class Writers:
         Active is what writes, or has drawn a position. Some may have begun meanwhile, but none is left out.
 
         Raises:
-            EventStoreError: OCQ-338, on a replica, which does not know the active transactions.
+            EventStoreError: OCQ-338, on a replica, which does not know the active transactions, or if a subscription
+                fills the table: it repeats transactions in the order of their commits, when no lower one is open here.
         """
         row = connection.exec_driver_sql(self.statement, (_plain(self.table),)).one()
         if row[0]:
             what = "the server is a replica, which does not know the active transactions"
             raise EventStoreError("OCQ-338", what, self.database.label, "name the primary server in event-store.url")
-        return row[1], frozenset(row[2])
+        if row[1]:
+            what = (
+                f"a subscription (logical replication) fills {_plain(self.table)}, so a lower position may become "
+                "visible after a higher one, and this server does not know the active transactions"
+            )
+            fix = "name the server that publishes the table in event-store.url; or drop a subscription that has ended"
+            raise EventStoreError("OCQ-338", what, self.database.label, fix)
+        return row[2], frozenset(row[3])
 
     def describe(self, connection: Connection, active: frozenset[str]) -> str:
         """Return which transaction has been active the longest, as a message says it."""
