@@ -569,6 +569,33 @@ def test_nothing_is_appended_unless_all_conditions_hold(tmp_path, events, stored
     assert len(stored()) == 4 + holds
 
 
+@pytest.mark.parametrize(
+    ("condition", "meant"),
+    [
+        (("--if-pristine", "a/0"), "/a/0"),
+        (("--if-pristine", "/a/0/"), "/a/0"),
+        (("--if-pristine", ""), "/"),
+        (("--if-populated", "/b", "--if-populated", "a/0"), "/a/0"),
+        (("--if-on", "a/0=3"), "/a/0"),
+    ],
+)
+def test_a_condition_on_a_subject_in_another_spelling_is_refused(events, stored, condition, meant) -> None:
+    refused = events("append", "--type", "t", "--subject", "/a/0", *condition)
+    named = condition[-1].partition("=")[0]
+    assert (refused.code, stored()) == (2, [])
+    assert f"a condition names the subject '{named}', which is not that of an event to append" in refused.err
+    assert f"did you mean {meant}? Nothing was appended" in refused.err
+
+
+def test_subjects_in_an_unusual_spelling_can_be_appended_and_are_commented(events, stored) -> None:
+    done = events("append", "--type", "t", "--subject", "a/0", "--if-pristine", "a/0")
+    assert done.code == 0
+    assert done.err.startswith("most subjects are written otherwise: did you mean --subject /a/0?\n")
+    again = events("append", event_line(event(1, subject="a/0")).decode(), "--if-pristine", "a/0")
+    assert "[OCQ-320] the subject 'a/0' is not pristine" in again.err
+    assert [one["subject"] for one in stored()] == ["a/0"]
+
+
 # ------------------------------------------------------------------------------------------------- stats and tail
 
 

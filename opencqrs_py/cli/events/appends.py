@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
@@ -17,7 +17,7 @@ from opencqrs_py.adapters.files import events_of_lines
 from opencqrs_py.assembly.application import Application
 from opencqrs_py.cli.events.display import summed_up
 from opencqrs_py.cli.options import ProjectOptions, Text, format_option, project_options
-from opencqrs_py.cli.output import print_json, print_line, stdout
+from opencqrs_py.cli.output import clean, print_json, print_line, stdout
 from opencqrs_py.cli.streams import standard_input
 from opencqrs_py.errors import EventFormatError, EventStoreError
 from opencqrs_py.model.appending import (
@@ -96,6 +96,9 @@ def append_command(
         raise click.UsageError("give events, or the options --type, --subject and so on for one event")
     wanted = list(_parsed(events)) if events else [_made_up(given)]
     preconditions = _preconditions(if_pristine, if_populated, if_on)
+    _check_spelling(preconditions, {event.subject for event in wanted})
+    if (subject := given.get("subject", "/")) != _usual(subject):
+        print_line(f"most subjects are written otherwise: did you mean --subject {_usual(subject)}?", "yellow")
     with writable_store(options.application()) as store:
         for name in _NOT_KEPT.keys() & given.keys() if gives_ids(store) else ():
             raise click.UsageError(f"{_NOT_KEPT[name]} is of no use: this event store gives ids and times of its own")
@@ -128,6 +131,19 @@ def _preconditions(pristine: Iterable[str], populated: Iterable[str], on: Iterab
             raise click.UsageError(f"--if-on is SUBJECT=ID, such as /books/1=4711, got '{text}'")
         found.append(SubjectIsOnEventId(subject, event_id))
     return found
+
+
+def _check_spelling(preconditions: Iterable[Precondition], appended: Collection[str]) -> None:
+    """Refuse a subject that no event is likely to have, of which it always holds that it is pristine."""
+    for subject in (each.subject for each in preconditions):
+        if subject != _usual(subject) and subject not in appended:
+            what = f"a condition names the subject '{subject}', which is not that of an event to append"
+            raise click.UsageError(clean(f"{what}; did you mean {_usual(subject)}? Nothing was appended"))
+
+
+def _usual(subject: str) -> str:
+    """Return a subject as it is usually written: with a slash at its beginning, and none at its end."""
+    return f"/{subject.strip('/')}"
 
 
 def _parsed(arguments: Sequence[str]) -> Iterator[Event]:
