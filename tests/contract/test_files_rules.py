@@ -352,12 +352,19 @@ def test_a_byte_order_mark_is_passed_over(tmp_path, source, suffix: str, start: 
     FileEventSource(tmp_path).verify(1, fingerprint)
 
 
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "packed"])
 @pytest.mark.parametrize("content", [b"", b"\n", b"\n\n"])
-def test_a_byte_order_mark_alone_is_no_event(tmp_path, source, content: bytes) -> None:
-    (tmp_path / "a.ndjson").write_bytes(b"\xef\xbb\xbf" + content)
-    put(tmp_path / "b.ndjson", 1)
-    assert ids(source) == ["1"]
-    assert source.head() == 1
+def test_a_byte_order_mark_alone_is_no_event(tmp_path, source, content: bytes, *, packed: bool) -> None:
+    alone = b"\xef\xbb\xbf" + content
+    (tmp_path / f"a.ndjson{'.gz' * packed}").write_bytes(gzip.compress(alone) if packed else alone)
+    put(tmp_path / "b.ndjson", 1, 2)
+    assert ids(source) == ["1", "2"]
+    assert source.head() == 2
+    fingerprint = source.fingerprint(1)
+    began_in_the_middle = FileEventSource(tmp_path)
+    began_in_the_middle.verify(1, fingerprint)
+    assert ids(began_in_the_middle, after=1) == ["2"]
+    assert began_in_the_middle.head() == 2
 
 
 @pytest.mark.parametrize(

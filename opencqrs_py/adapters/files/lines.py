@@ -130,7 +130,7 @@ class LineReader(EventReader):
     @override
     def skip_to(self, number: int) -> None:
         while self.number < number and (lines := self._read(min(number - self.number, _SKIPPED_AT_ONCE))):
-            self._pass(lines, len(lines) - sum(map(bytes.isspace, lines)))
+            self._pass(lines, _events_in(lines))
 
     @override
     def close(self) -> None:
@@ -233,8 +233,7 @@ class LineIndex:
                 event, line, offset = self.end
                 if offset == 0:
                     lines[0] = lines[0].removeprefix(BOM_UTF8)
-                events = len(lines) - lines.count(b"") - sum(map(bytes.isspace, lines))
-                passed = Mark(event + events, line + len(lines), offset + len(block) - len(rest))
+                passed = Mark(event + _events_in(lines), line + len(lines), offset + len(block) - len(rest))
                 self.pass_to(passed)
             wanted = _BLOCK if lines else len(rest)  # a line longer than a block: read twice as much
 
@@ -382,6 +381,11 @@ class PlainLines(EventFile):
         self._places[place.event] = place
         if len(self._places) > _PLACES:
             del self._places[next(iter(self._places))]
+
+
+def _events_in(lines: Sequence[bytes]) -> int:
+    """Return how many lines have something in them; what is left of a byte order mark alone is empty."""
+    return len(lines) - lines.count(b"") - sum(map(bytes.isspace, lines))
 
 
 def _holds_event(line: bytes, offset: int) -> bool:
