@@ -93,6 +93,53 @@ def test_progress_in_memory_is_waited_for_in_the_process_that_runs_the_group(tmp
         assert caught_up(application) == 1
 
 
+MAILS = """
+from opencqrs_py import Event, event_handling
+
+@event_handling("mails", types=["t"])
+def mail(event: Event) -> None:
+    raise ConnectionError("no mail server")
+
+@event_handling("other", types=["*"])
+def other(event: Event) -> None: ...
+"""
+FAILED_ONCE = r"after 1 attempt: ConnectionError: no mail server$"
+UNHANDLED = [
+    ({"retry.policy": "none"}, rf"was skipped {FAILED_ONCE}"),
+    ({"retry.policy": "none", "retry.on-exhausted": "park"}, rf"waits in the inbox \(retrying\) {FAILED_ONCE}"),
+    ({"processing.mode": "scheduled", "schedule.cron": "0 0 1 1 *"}, r"waits in the inbox \(pending\)$"),
+]
+TRACKED = [("thread", "sql"), pytest.param("spark", "sql", marks=pytest.mark.spark), ("thread", "in_memory")]
+
+
+@pytest.mark.parametrize(("engine", "tracking"), TRACKED)
+@pytest.mark.parametrize(("group", "why"), UNHANDLED, ids=["skip", "park", "schedule"])
+def test_an_event_that_was_not_handled_fails_the_wait(tmp_path, make_module, engine, tracking, group, why):
+    own = {f"event-handling.groups.mails.{key}": value for key, value in group.items()}
+    chosen = settings(engine) | own | {"event-handling.standard.progress.tracking": tracking}
+    with Application(chosen, [make_module(MAILS)], tmp_path) as application:
+        application.start()
+        add(application, "1")
+        with pytest.raises(AssertionError, match=rf"(?s)^caught up to position 1,.*\n  \[mails\] event 1 at.* {why}"):
+            caught_up(application)
+        with pytest.raises(AssertionError, match=why):
+            caught_up(application, "Mails")
+        assert caught_up(application, "other") == 1
+        assert caught_up(application, allow_unhandled=True) == 1
+
+
+def test_events_that_earlier_runs_have_skipped_fail_the_wait_too(tmp_path, make_module):
+    handlers = make_module(MAILS)
+    chosen = settings("thread") | {"event-handling.standard.retry.policy": "none"}
+    with Application(chosen, [handlers], tmp_path) as application:
+        add(application, *map(str, range(12)))
+        application.run(until_caught_up=True)
+    with Application(chosen, [handlers], tmp_path) as application:
+        application.start()
+        with pytest.raises(AssertionError, match=r"\n  \[mails\] event 0 at(.*\n){10}  and 2 more$"):
+            caught_up(application)
+
+
 SLOW = """
 from opencqrs_py import event_handling
 
