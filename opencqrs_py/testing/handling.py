@@ -201,9 +201,14 @@ class HandlerTest:
         return self
 
     def restart(self) -> Self:
-        """Let the processor stop; at the next ``handle`` it starts again, and ``@on_start`` functions run again."""
-        self._processor.stop()
+        """Let the processor stop; at the next ``handle`` it starts again, and ``@on_start`` functions run again.
+
+        Raises:
+            AssertionError: If a participant cannot flush, unless the test was given a ``retry``. The processor has
+                stopped, and events that are not durable come again.
+        """
         self._prepared = False
+        self._stop()
         return self
 
     def crash(self) -> Self:
@@ -238,7 +243,7 @@ class HandlerTest:
 
         Raises:
             ValueError: If the position is negative.
-            Exception: What an ``@on_reset`` function raised; then nothing was reset.
+            Exception: What an ``@on_reset`` function raised, or what ``restart`` raises; then nothing was reset.
         """
         if to < 0:
             raise ValueError(f"reset takes the position after which the group continues, 0 for the start; got {to}")
@@ -361,10 +366,15 @@ class HandlerTest:
     def close(self) -> None:
         """Stop, and close resources of containers, and the database unless it was given open.
 
-        All that happens by itself when the test is dropped.
+        When the test is dropped, they are closed by themselves, and no participant flushes.
+
+        Raises:
+            AssertionError: As ``restart``; everything is closed then, too.
         """
-        self._processor.stop()
-        self._closing()
+        try:
+            self._stop()
+        finally:
+            self._closing()
 
     def _own(self, functions: Iterable[GroupFunction]) -> list[GroupFunction]:
         return [each for each in functions if canonical(each.group) == canonical(self.group)]
@@ -385,14 +395,23 @@ class HandlerTest:
     def _step(self) -> float | None:
         before = len(self._seen.notices)
         wait = self._processor.step()
-        for notice in self._seen.notices[before:]:
+        self._check(self._seen.notices[before:])
+        return wait
+
+    def _stop(self) -> None:
+        before = len(self._seen.notices)
+        self._processor.stop()
+        self._check(self._seen.notices[before:])
+
+    def _check(self, notices: Sequence[Notice]) -> None:
+        """Raise the first failure that the test was not prepared for."""
+        for notice in notices:
             if notice.failure is None:
                 continue
             if self._raises:
                 self._raise(notice)
             if notice.attempt >= _MOST_ATTEMPTS:
                 self._fail(f"{notice.failure.event} was tried {notice.attempt} times: give retry a max_attempts")
-        return wait
 
     def _raise(self, notice: Notice) -> None:
         """Raise what a handler has raised, with a note that names the event."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -97,6 +98,33 @@ def test_a_checkpoint_that_fails_is_an_error_of_the_test() -> None:
     Board.fails = True
     with pytest.raises(AssertionError, match=r"OCQ-646.*disk full"):
         test.handle()
+
+
+@pytest.mark.parametrize("stop", [HandlerTest.restart, HandlerTest.reset, HandlerTest.close])
+def test_a_flush_that_fails_as_the_processor_stops_is_an_error_of_the_test(stop: Callable[[HandlerTest], Any]) -> None:
+    test = HandlerTest(Board).given(ONE).handle()
+    Board.fails = True
+    with pytest.raises(AssertionError, match=r"OCQ-646.*disk full"):
+        stop(test)
+    test.close()
+
+
+@pytest.mark.parametrize("stop", [HandlerTest.restart, HandlerTest.reset, HandlerTest.close])
+def test_with_a_retry_the_processor_stops_in_spite_of_it(stop: Callable[[HandlerTest], Any]) -> None:
+    test = HandlerTest(Board, retry=NoRetry()).given(ONE).handle()
+    Board.fails = True
+    stop(test)
+    test.expect_log("OCQ-646").expect_progress(0)
+
+
+def test_after_a_flush_that_has_failed_events_come_again_and_a_reset_succeeds() -> None:
+    test = HandlerTest(Board).given(ONE).handle()
+    Board.fails = True
+    with pytest.raises(AssertionError, match="disk full"):
+        test.reset()
+    Board.fails = False
+    test.reset().handle().restart().expect_progress(1)
+    assert Board.durable == [1, 1]
 
 
 def test_with_a_retry_the_partition_begins_again_after_it() -> None:
