@@ -108,9 +108,9 @@ class HandlerTest:
         self._provide = provide
         self._transactions = DatabaseTransactions(self.database)
         self._store = InMemoryEventStore()
-        self._tracker = RecordingTracker(self._transactions)
         self._given = GivenEvents(event_types or {}, enveloped=enveloped)
         self._seen = Seen()
+        self._tracker = RecordingTracker(self._transactions, self._seen.raised.append)
         self._raises = retry is None
         self._back_off = retry or FixedBackOff(0)
         self._prepared = False
@@ -296,8 +296,12 @@ class HandlerTest:
 
     @property
     def error(self) -> BaseException | None:
-        """What the last attempt that failed has raised."""
-        return self._tracker.error if self._tracker.error is not None else self._seen.error
+        """What the last attempt that failed has raised.
+
+        ``None`` if nothing has failed, or the error was not raised by a handler, a commit, or an
+        ``@on_replay_finished`` function: that of a participant, for example, is only in ``log``.
+        """
+        return self._seen.error
 
     def attempts(self, event: Any) -> int:
         """Return how often an event, given or by its position, was tried; 0 when no handler was called for it."""
@@ -340,9 +344,9 @@ class HandlerTest:
         """Expect that the partition has failed, with an error of this class."""
         __tracebackhide__ = True
         self._check_handled()
-        found = self.state if self.state is not ProcessorState.FAILED else type(self.error).__name__
-        if self.state is ProcessorState.FAILED and isinstance(self.error, error):
+        if self.state is ProcessorState.FAILED and self._seen.has_failed_with(error):
             return self
+        found = self._seen.end if self.state is ProcessorState.FAILED else self.state
         return self._expect("end", error.__name__, str(found))
 
     def expect_log(self, *texts: str) -> Self:
@@ -393,13 +397,13 @@ class HandlerTest:
         return LocalFrames(local_session, processing, self._seen.called.update)
 
     def _step(self) -> float | None:
-        before = len(self._seen.notices)
+        before = self._seen.begin()
         wait = self._processor.step()
         self._check(self._seen.notices[before:])
         return wait
 
     def _stop(self) -> None:
-        before = len(self._seen.notices)
+        before = self._seen.begin()
         self._processor.stop()
         self._check(self._seen.notices[before:])
 
@@ -415,8 +419,9 @@ class HandlerTest:
 
     def _raise(self, notice: Notice) -> None:
         """Raise what a handler has raised, with a note that names the event."""
-        error = None if notice.action is Action.CLAIM else self.error
-        if error is None or notice.action is None:  # a call after the commit: its error is reported, not kept
+        is_reported = notice.action in (None, Action.CLAIM)  # of a call after the commit, or a participant
+        error = None if notice.failure is None or is_reported else self._seen.error_of(notice.failure)
+        if error is None:
             raise AssertionError(line_of(notice))
         note = f"raised for {notice.failure.event}" if notice.failure and notice.failure.event else line_of(notice)
         with suppress(Exception):  # an error that takes no notes, or cannot be inspected, is raised as it is

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from opencqrs_py.adapters.memory import InMemoryProgressTracker
 from opencqrs_py.model.handler import AroundMark, Interceptor, Invocation, Surrounded
+from opencqrs_py.model.outcome import Failure
 from opencqrs_py.model.progress import Cursor
 from opencqrs_py.processing.dispatch import ChunkFailedError
+from opencqrs_py.processing.exceptions import message_of, type_name
 from opencqrs_py.processing.notices import Notice, Observer
-from opencqrs_py.processing.ports import UnitOfWork
+from opencqrs_py.processing.ports import ReplayEnd, Transactions, UnitOfWork
 from opencqrs_py.processing.recovery import Action
+
+_T = TypeVar("_T")
+_ENDS = (Action.STOP, Action.HOLD, Action.CLAIM)  # after which the partition may have failed
 
 
 class Seen(Observer):
@@ -21,11 +26,41 @@ class Seen(Observer):
     def __init__(self) -> None:
         self.notices: list[Notice] = []
         self.called: set[int] = set()  # positions of the events that a handler was called for
-        self.error: BaseException | None = None  # what a handler has raised last
+        self.raised: list[BaseException] = []  # in the step in hand
+        self.error: BaseException | None = None  # what the last attempt that failed has raised, if that was seen
+        self._end: tuple[Failure, BaseException | None] | None = None  # by which the partition has failed last
+
+    def begin(self) -> int:
+        """Begin a step: what was raised before does not belong to it; return the number of notices so far."""
+        self.raised.clear()
+        return len(self.notices)
 
     def noticed(self, notice: Notice) -> None:
-        """Note it."""
+        """Note it, with what was raised."""
         self.notices.append(notice)
+        if notice.failure is None or notice.action is None:  # a call after the commit, or a recovery
+            return
+        self.error = self.error_of(notice.failure)
+        if notice.action in _ENDS and not notice.releases:
+            self._end = notice.failure, self.error
+
+    def error_of(self, failure: Failure) -> BaseException | None:
+        """Return what was raised in the step in hand as a failure says; ``None`` if that was not seen."""
+        of_class = [error for error in self.raised if type_name(error) == failure.error]
+        same = [error for error in of_class if message_of(error) == failure.message]
+        return next(reversed(same or of_class), None)
+
+    def has_failed_with(self, wanted: type[BaseException]) -> bool:
+        """Return whether the partition has failed last with an error of a class; by its name if it was not seen."""
+        if self._end is None:
+            return False
+        failure, error = self._end
+        return _has_name(wanted, failure.error) if error is None else isinstance(error, wanted)
+
+    @property
+    def end(self) -> str:
+        """The class of the error with which the partition has failed last."""
+        return self._end[0].error if self._end is not None else ""
 
     @property
     def interceptor(self) -> Interceptor:
@@ -66,27 +101,45 @@ class Seen(Observer):
         try:
             yield
         except BaseException as error:
-            self.error = error
+            self.raised.append(error)
             raise
 
 
 class RecordingTracker(InMemoryProgressTracker):
-    """Progress in memory; keeps what was raised in the last transaction that failed."""
+    """Progress in memory.
 
-    error: BaseException | None = None
+    Args:
+        transactions: Opens the transactions that handlers write in.
+        raised: Gets what was raised in each transaction that fails.
+    """
+
+    def __init__(self, transactions: Transactions, raised: Callable[[BaseException], None]) -> None:
+        super().__init__(transactions)
+        self._raised = raised
 
     def unit(self, group: str, cursor: Cursor, to: int, **rest: Any) -> AbstractContextManager[UnitOfWork]:
-        """Open a transaction, and remember why it failed."""
+        """Open a transaction, and report why it failed."""
         return self._recorded(super().unit(group, cursor, to, **rest))
 
     @contextmanager
-    def _recorded(self, unit: AbstractContextManager[UnitOfWork]) -> Iterator[UnitOfWork]:
+    def ending_replay(self, group: str, cursor: Cursor, *, after_inbox: bool = False) -> Iterator[ReplayEnd | None]:
+        """Open the transaction in which a replay ends, and report why it failed."""
+        with self._recorded(super().ending_replay(group, cursor, after_inbox=after_inbox)) as ending:
+            yield ending
+
+    @contextmanager
+    def _recorded(self, transaction: AbstractContextManager[_T]) -> Iterator[_T]:
         try:
-            with unit as opened:
+            with transaction as opened:
                 yield opened
         except ChunkFailedError as failure:
-            self.error = failure.error
+            self._raised(failure.error)
             raise
         except BaseException as error:
-            self.error = error
+            self._raised(error)
             raise
+
+
+def _has_name(wanted: type[BaseException], name: str) -> bool:
+    """Return whether a class of errors, or one derived from it, has a name."""
+    return wanted.__name__ == name or any(_has_name(each, name) for each in type.__subclasses__(wanted))

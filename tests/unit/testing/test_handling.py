@@ -590,6 +590,48 @@ def test_another_error_than_the_one_expected_is_told() -> None:
         test.expect_failed(LookupError)
 
 
+@on_replay_finished("catalog")
+def end_badly() -> None:
+    raise KeyError("the end")
+
+
+def test_a_partition_has_failed_with_its_last_error_and_not_with_an_earlier_one() -> None:
+    test = HandlerTest(tables, lend, end_badly, retry=NoRetry()).given(Lent("1", "nobody")).handle()
+    assert isinstance(test.error, ValueError)
+    test.reset().handle().expect_failed(KeyError).expect_failed(LookupError)
+    assert isinstance(test.error, KeyError)
+    with pytest.raises(AssertionError, match=r"expected: 'ValueError'\n  found:    'KeyError'"):
+        test.expect_failed(ValueError)
+    test.handle().expect_failed(KeyError)
+
+
+def test_an_error_at_the_end_of_a_replay_is_raised_and_not_an_earlier_one() -> None:
+    fails = [True]
+
+    @event_handling("catalog")
+    def fail_at_first(event: Lent) -> None:
+        if fails:
+            raise ValueError(fails.pop())
+
+    test = HandlerTest(fail_at_first, end_badly).given(Lent("1"))
+    with pytest.raises(ValueError, match="True"):
+        test.handle()
+    test.handle().reset()
+    with pytest.raises(KeyError, match="the end"):
+        test.handle()
+
+
+def test_of_several_events_that_fail_together_the_first_ones_error_is_raised() -> None:
+    @event_handling("catalog")
+    def fail(event: Lent) -> None:
+        raise NonTransientError(f"never {event.isbn}")
+
+    test = HandlerTest(fail, on_exhausted="park").given(Lent("1"), subject="/a").given(Lent("2"), subject="/b")
+    with pytest.raises(NonTransientError, match="never 1") as raised:
+        test.handle()
+    assert raised.value.__notes__ == ["raised for event 1 at position 1 (lent, /a)"]
+
+
 def test_without_anything_to_tell_there_is_no_log() -> None:
     with pytest.raises(AssertionError) as raised:
         HandlerTest(tables, lend).expect_progress(1)

@@ -135,6 +135,32 @@ def test_with_a_retry_the_partition_begins_again_after_it() -> None:
     test.handle().restart().expect_progress(1).expect_log("OCQ-646", "recovered")
 
 
+@checkpointing("unclaimed")
+class Unclaimed(CheckpointParticipant):
+    claimed = 0
+
+    @event_handling(types=["moved"])
+    def move(self, event: Event) -> None:
+        raise LookupError("poison")
+
+    def on_partition_claimed(self, partition: Any, resume_at: int, trigger: CheckpointTrigger) -> None:
+        Unclaimed.claimed += 1
+        if Unclaimed.claimed > 1:
+            raise OSError("no disk")
+
+    def on_checkpoint(self, partition: Any, requested: int) -> int:
+        return requested
+
+
+def test_a_partition_has_failed_with_an_error_that_no_handler_has_raised() -> None:
+    Unclaimed.claimed = 0
+    test = HandlerTest(Unclaimed, retry=NoRetry()).given(ONE).handle().restart().handle()
+    test.expect_failed(CheckpointError).expect_failed()
+    assert test.error is None
+    with pytest.raises(AssertionError, match=r"expected: 'LookupError'\n  found:    'CheckpointError'"):
+        test.expect_failed(LookupError)
+
+
 def test_the_mode_can_be_set() -> None:
     HandlerTest(Board, count).given(ONE).handle().expect_progress(1)
     HandlerTest(Board, count, checkpointing="deferred").given(ONE).handle().expect_progress(0)
