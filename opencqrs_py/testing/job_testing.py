@@ -83,8 +83,8 @@ class JobTest:
         self._desk = JobDesk(self._store, rules)
         self._signals = RunSignals()
         self._error: BaseException | None = None
-        self._errors: dict[str, BaseException] = {}  # of the last attempt of each run that has failed in one
         self._missed: list[BaseException] = []  # what calls after the commit have raised since run() or advance()
+        self._tried: dict[str, BaseException | None] = {}  # since then: ids of runs, and how their last attempt failed
         self._waits = 0  # for a database, in one attempt
         self._prepared = False
 
@@ -95,17 +95,20 @@ class JobTest:
             BaseException: What the job, its input or the commit raised, also if a further attempt follows: a test that
                 expects it catches it, and lets that attempt come with ``advance``. Or what a call after the commit
                 raised.
+            AssertionError: If the run has done nothing, such as one that is skipped while another one waits for its
+                next attempt; not if the test has cancelled it.
         """
         self._prepare()
+        is_cancelled = bool(self._signals.cancelled)
         now = self.clock.now()
         wanted = chosen_ids(ids) if ids else None
         run = JobRun(f"{self.job.name}:{len(self.runs) + 1:04}", self.job.name, Trigger.MANUAL, now, ids=wanted)
         self._store.request(run)
         self._execute_due()
-        found = self._store.find(run.id)
-        failed = found is not None and found.status in {RunStatus.FAILED, RunStatus.RETRYING}
-        if failed and (error := self._errors.get(run.id)) is not None:
-            raise from_users_frame(error)
+        self._raise_failed(run.id, *self._tried)
+        found = self._store.find(run.id) or run
+        if found.status is not RunStatus.SUCCEEDED and not (is_cancelled and found.status is RunStatus.CANCELLED):
+            raise AssertionError(self._undone(found))
         self._raise_missed()
         return self
 
@@ -113,7 +116,8 @@ class JobTest:
         """Let some seconds go by; ticks and further attempts that come meanwhile are run, each at its time.
 
         Raises:
-            BaseException: What a call after the commit raised: no status of a run shows it.
+            BaseException: What the last of these attempts of a run raised, once the time has gone by: a test that
+                expects it catches it. Or what a call after the commit raised.
         """
         self._prepare()
         until = self.clock.now() + timedelta(seconds=seconds)
@@ -127,6 +131,7 @@ class JobTest:
             raise AssertionError(f"more than {_MOST_RUNS:,} runs in {seconds:g} s: move the clock by less at a time")
         self.clock.advance(max(0.0, (until - self.clock.now()).total_seconds()))
         self._execute_due()
+        self._raise_failed(*self._tried)
         self._raise_missed()
         return self
 
@@ -186,6 +191,7 @@ class JobTest:
 
     def _prepare(self) -> None:
         self._missed.clear()
+        self._tried.clear()
         if self._prepared:
             return
         self._prepared = True
@@ -209,8 +215,7 @@ class JobTest:
                 self._error, self._waits = None, 0
                 ending = JobExecution(self._bound, run, around, self._signals).execute()
                 self._signals = RunSignals()
-                if (error := self.error) is not None:
-                    self._errors[run.id] = error
+                self._tried[run.id] = self._error
                 if ending is not None:
                     self._desk.finish(run, ending)
 
@@ -220,6 +225,24 @@ class JobTest:
             return False
         with self._transactions.begin(guarded=False) as unit:
             return bool(Items(self._bound, run, SqlSelector(self.database)).page(run.position, 1, unit).ids)
+
+    def _raise_failed(self, *runs: str) -> None:
+        """Raise how the first of some runs has failed that was attempted, unless a later attempt has succeeded."""
+        for each in runs:
+            run, error = self._store.find(each), self._tried.get(each)
+            if error is not None and run is not None and run.status in {RunStatus.FAILED, RunStatus.RETRYING}:
+                raise from_users_frame(error)
+
+    def _undone(self, run: JobRun) -> str:
+        """Return that a run has not done its work, why, and what to do about it."""
+        why = run.reason or ("as it waits for other runs to end" if run.is_open else "")
+        what = f"job '{self.job.name}' has not run: run {run.id} is {run.status.value}{why and f', {why}'}"
+        for other in self.runs:
+            if other.status is RunStatus.RETRYING and other.due_at is not None:
+                seconds = f"{(other.due_at - self.clock.now()).total_seconds():g}"
+                waits = f"the next attempt of run {other.id} is due in {seconds} s"
+                return f"{what}; {waits}: let it come with advance({seconds})"
+        return what
 
     def _raise_missed(self) -> None:
         if not self._missed:
@@ -286,8 +309,6 @@ def _succeeded(test: JobTest, ids: Sequence[JobId]) -> JobRun:
             return ran
         msg = f"job '{test.job.name}' was not tested: a run has not handled everything: {ran.reason}"
         raise AssertionError(f"{msg}; raise max-items-per-run or time-budget in the test")
-    if test.error is not None:
-        raise from_users_frame(test.error)
     raise AssertionError(f"a run of job '{test.job.name}' has not succeeded: it is {ran.status.value}, {ran.reason}")
 
 

@@ -59,6 +59,62 @@ def test_a_test_that_only_runs_a_job_fails_with_what_the_job_raises_though_a_fur
     )
 
 
+@pytest.mark.parametrize(
+    ("overlap", "status"),
+    [("skip", "skipped, run sends:0001 has not ended"), ("queue", "queued, as it waits for other runs to end")],
+)
+def test_a_run_that_did_nothing_as_another_waits_for_its_next_attempt_fails_the_test(overlap: str, status: str) -> None:
+    fails = [True]
+
+    @job("sends")
+    def sends() -> None:
+        if fails:
+            raise ValueError(fails.pop())
+
+    test = JobTest(sends, settings={"overlap": overlap, "retry.initial-interval": "PT30S"})
+    with pytest.raises(ValueError, match="True"):
+        test.run()
+    told = rf"^job 'sends' has not run: run sends:0002 is {status}; the next attempt of run sends:0001 is due in 30 s: "
+    with pytest.raises(AssertionError, match=told + r"let it come with advance\(30\)$"):
+        test.run()
+    test.advance(30).expect_statuses("succeeded", "skipped" if overlap == "skip" else "succeeded")
+
+
+def test_a_run_that_the_test_cancels_does_not_fail_it() -> None:
+    JobTest(wrong).cancel().run().expect_statuses("cancelled")
+
+
+@job("ticks")
+def fails_at_noon(context: JobContext) -> None:
+    assert context.scheduled_at is not None
+    if context.scheduled_at.hour == 12 and context.attempt < 3:
+        raise LookupError("noon")
+
+
+HOURLY = {"triggers.fixed-rate": "1h", "retry.policy": "fixed", "retry.initial-interval": "1m"}
+
+
+def test_a_tick_that_fails_fails_the_test_once_all_time_has_gone_by() -> None:
+    test = JobTest(fails_at_noon, settings=HOURLY | {"retry.max-attempts": 1}).advance(11.5 * 3_600)
+    with pytest.raises(LookupError, match="noon"):
+        test.advance(2 * 3_600)
+    assert [run.status.value for run in test.runs][-3:] == ["succeeded", "failed", "succeeded"]
+    assert test.clock.monotonic() == 13.5 * 3_600
+    test.advance(3_600)
+
+
+def test_a_tick_whose_further_attempt_comes_meanwhile_fails_the_test_only_if_that_fails() -> None:
+    JobTest(fails_at_noon, settings=HOURLY).advance(12.5 * 3_600)
+    test = JobTest(fails_at_noon, settings=HOURLY).advance(11.5 * 3_600)
+    with pytest.raises(LookupError, match="noon"):
+        test.advance(1_800)
+    test.advance(30)  # none comes
+    with pytest.raises(LookupError, match="noon"):
+        test.advance(30)
+    test.advance(3_000)
+    assert {run.status.value for run in test.runs} == {"succeeded"}
+
+
 def ids_of_rows() -> Select[Any]:
     return select(column("n")).select_from(table("seen"))
 
