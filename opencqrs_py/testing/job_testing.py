@@ -86,7 +86,7 @@ class JobTest:
         self._missed: list[BaseException] = []  # what calls after the commit have raised since run() or advance()
         self._tried: dict[str, BaseException | None] = {}  # since then: ids of runs, and how their last attempt failed
         self._waits = 0  # for a database, in one attempt
-        self._prepared = False
+        self._started = self._prepared = False
 
     def run(self, *ids: JobId) -> Self:
         """Run the job now: for some ids, or for all that it applies to.
@@ -195,10 +195,17 @@ class JobTest:
         if self._prepared:
             return
         self._prepared = True
+        self._start()
+        self._execute_due()  # ticks count from now
+
+    def _start(self) -> None:
+        """Run the ``@on_start`` functions, unless they were run."""
+        if self._started:
+            return
+        self._started = True
         with self._transactions.begin(guarded=False) as unit:
             for each in self._starts:
                 run_on_start(each.call, each.place, self._injector, Work(each.group, Partition(1, 0), unit))
-        self._execute_due()  # ticks count from now
 
     def _execute_due(self) -> None:
         around = Surroundings(
@@ -277,7 +284,8 @@ def assert_idempotent(job: JobTest | ModuleType | type | Callable[..., Any], *id
 
     Raises:
         AssertionError: If the second run has changed something, with the rows; or a limit has ended a run before
-            everything was handled; or the first run had no item, or there is no table, so that nothing was tested.
+            everything was handled; or nothing was tested: the first run had no item, or, of a job without an input,
+            has changed nothing, or there is no table.
         BaseException: What the job raised, also where a further attempt would follow.
 
     Source:
@@ -285,13 +293,16 @@ def assert_idempotent(job: JobTest | ModuleType | type | Callable[..., Any], *id
     """
     __tracebackhide__ = True
     test = job if isinstance(job, JobTest) else JobTest(job, **arguments)
+    test._start()  # noqa: SLF001 of this module
+    before = test.tables()
     ran, once = _succeeded(test, ids), test.tables()
-    if (ids or test.job.mark.input is not None) and not ran.position.items:
-        msg = f"job '{test.job.name}' was not tested: its input has selected nothing; add rows that it selects before"
-        raise AssertionError(msg)
+    selects = bool(ids) or test.job.mark.input is not None
+    if selects and not ran.position.items:
+        raise _not_tested(test, "its input has selected nothing; add rows that it selects before")
     if not once:
-        msg = f"job '{test.job.name}' was not tested: its database has no table that it could change; give database=…"
-        raise AssertionError(msg)
+        raise _not_tested(test, "its database has no table that it could change; give database=…")
+    if not selects and once == before:
+        raise _not_tested(test, "its first run has changed nothing; add rows that it changes before")
     _succeeded(test, ids)
     again = test.tables()
     if once == again:
@@ -307,9 +318,13 @@ def _succeeded(test: JobTest, ids: Sequence[JobId]) -> JobRun:
     if ran.status is RunStatus.SUCCEEDED:
         if not test._has_left_items(ran):  # noqa: SLF001 of this module
             return ran
-        msg = f"job '{test.job.name}' was not tested: a run has not handled everything: {ran.reason}"
-        raise AssertionError(f"{msg}; raise max-items-per-run or time-budget in the test")
+        what = f"a run has not handled everything: {ran.reason}; raise max-items-per-run or time-budget in the test"
+        raise _not_tested(test, what)
     raise AssertionError(f"a run of job '{test.job.name}' has not succeeded: it is {ran.status.value}, {ran.reason}")
+
+
+def _not_tested(test: JobTest, why: str) -> AssertionError:
+    return AssertionError(f"job '{test.job.name}' was not tested: {why}")
 
 
 def _only(jobs: Sequence[Job], name: str) -> Job:

@@ -192,6 +192,32 @@ def test_a_job_without_a_table_that_could_be_compared_is_not_called_idempotent()
         assert_idempotent(other)
 
 
+@job("copies")
+def copies(connection: Connection) -> None:
+    connection.execute(text("INSERT INTO seen SELECT n + 1, times FROM seen WHERE n < 2"))
+
+
+@pytest.mark.parametrize("settings", [{}, {"triggers.startup": True}])
+def test_a_job_without_an_input_that_had_nothing_to_do_is_not_called_idempotent(settings: dict[str, Any]) -> None:
+    test = JobTest(copies, tables, settings=settings)
+    with pytest.raises(AssertionError, match=r"^job 'copies' was not tested: its first run has changed nothing; add"):
+        assert_idempotent(test)
+    with test.connection() as connection:
+        connection.execute(text("INSERT INTO seen VALUES (1, 0)"))
+    with pytest.raises(AssertionError, match=r"^job 'copies' is not idempotent"):
+        assert_idempotent(test)
+
+
+@job("fills")
+def fills(connection: Connection) -> None:
+    connection.execute(text("INSERT INTO seen SELECT 1, 0 WHERE NOT EXISTS (SELECT 1 FROM seen)"))
+
+
+@pytest.mark.parametrize("settings", [{}, {"triggers.startup": True}])
+def test_a_job_without_an_input_is_tested_by_the_first_run_that_there_is(settings: dict[str, Any]) -> None:
+    assert_idempotent(JobTest(fills, tables, settings=settings)).expect_rows("SELECT n FROM seen", [(1,)])
+
+
 @job("mails")
 def mails(context: JobContext, after_commit: AfterCommit) -> None:
     after_commit(send)
