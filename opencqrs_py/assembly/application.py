@@ -517,7 +517,8 @@ class Application:
 
         Raises:
             NotReachedError: OCQ-542 at once, if a partition that is not there yet has failed or is stopped, or no
-                process runs it; OCQ-543, if no event has the id.
+                process runs it, and if its progress is beyond the end of the log, so of another one; OCQ-543, if no
+                event has the id.
             WaitTimedOutError: OCQ-536, if the time is over.
             AssemblyError: OCQ-509 for a name that is not a group, OCQ-544 if events of several sources have the id.
             ValueError: If the position is less than 0, or there is no group.
@@ -530,7 +531,7 @@ class Application:
         overview = self._overview(names)
         awaiting = Awaiting(overview, self.event_store, self._watched, self._running, self.check)
         groups, target = groups_named(names, overview.groups), awaiting.target(position, source)
-        awaiting.wait(groups, target, timeout)
+        awaiting.wait(groups, target, timeout, newest=0 if isinstance(position, int) else target)
         return target
 
     @locked_cached_property

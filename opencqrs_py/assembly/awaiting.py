@@ -144,28 +144,52 @@ class Awaiting:
             raise AssemblyError("OCQ-544", what, self._store, "name one of them: source=, or --source")
         return found[0].position
 
-    def wait(self, groups: Sequence[EffectiveGroup], position: int, timeout: float) -> None:
+    def wait(self, groups: Sequence[EffectiveGroup], position: int, timeout: float, newest: int = 0) -> None:
         """Wait until every partition of the groups has stored its progress up to a position.
 
+        Args:
+            groups: The groups.
+            position: The position.
+            timeout: Longest wait in seconds.
+            newest: Position up to which the log is known to reach; progress that is beyond is compared with it again.
+
         Raises:
-            NotReachedError: OCQ-542, if a partition has failed, is stopped, or no process runs it.
+            NotReachedError: OCQ-542, if a partition has failed, is stopped, or no process runs it; or if its progress
+                is of another log, which reached further.
             WaitTimedOutError: OCQ-536, with the partitions that are not there yet.
         """
         end = self.now() + timeout
         for settings in groups:
-            waiting = self._wait(settings, position, end)
+            waiting = self._wait(settings, position, end, newest)
             if waiting:
                 raise _timed_out(settings.name, position, timeout, waiting)
 
-    def _wait(self, settings: EffectiveGroup, position: int, end: float) -> list[str]:
+    def _wait(self, settings: EffectiveGroup, position: int, end: float, newest: int) -> list[str]:
         """Wait until then; return why partitions of the group are not there, empty if they all are."""
         tracker = self.overview.parts[settings.name].tracker()
-        while reached(tracker, settings.name) <= position:
+        while (stored := reached(tracker, settings.name) - 1) < position:
             with self.watched.progress(tracker, settings.name) as progress:
                 if progress.head <= position:
                     return self._watch(settings, tracker, position, end, progress)
             self.watched.renew(tracker, settings.name, progress)  # if this was seen before the progress has gone back
+        if stored > newest and self._ends_before(stored, tracker):
+            self._refuse_other_log(settings, position)
         return []
+
+    def _ends_before(self, stored: int, tracker: ProgressTracker) -> bool:
+        """Return whether the log ends before progress; while that cannot be known, the progress counts."""
+        try:
+            return newest_in(self.source) < stored
+        except Exception as error:
+            if not (tracker.is_outage(error) or self.source.is_outage(error)):
+                raise
+            return False
+
+    def _refuse_other_log(self, settings: EffectiveGroup, position: int) -> None:
+        look = self.overview.look([settings], self.source, self.running())
+        for each in self.overview.standings(settings, look, self.source):
+            if each.is_beyond and (why := obstacle(each)) is not None:
+                raise NotReachedError("OCQ-542", *_not_reached(each, position, why))
 
     def _watch(
         self, settings: EffectiveGroup, tracker: ProgressTracker, position: int, end: float, progress: SeenProgress
@@ -206,10 +230,9 @@ class Awaiting:
         for each in behind:
             why = _unseen(each, tracker) or obstacle(each)
             if why is not None:
-                where = f"group {settings.name}"
-                what = f"group '{settings.name}' does not reach position {position}: {_place(each)}{why[0]}"
-                raised = _UnownedError if each.wanted and is_unowned(each) else NotReachedError
-                raise raised("OCQ-542", what, where, why[1])
+                may_be_taken = each.wanted and is_unowned(each) and not each.is_beyond
+                raised = _UnownedError if may_be_taken else NotReachedError
+                raise raised("OCQ-542", *_not_reached(each, position, why))
         return [_state(each) for each in behind] or [f"it has other partitions than {len(standings)}"]
 
     @property
@@ -229,6 +252,12 @@ def _unseen(standing: Standing, tracker: ProgressTracker) -> tuple[str, str] | N
     if standing.led or standing.status is not None or not isinstance(tracker, InMemoryProgressTracker):
         return None
     return "its progress is in the memory of the process that runs it", "wait there, or set progress.tracking: sql"
+
+
+def _not_reached(standing: Standing, position: int, why: tuple[str, str]) -> tuple[str, str, str]:
+    """Return what is wrong, where, and what to do, for a reason and its fix."""
+    what = f"group '{standing.group}' does not reach position {position}: {_place(standing)}{why[0]}"
+    return what, f"group {standing.group}", why[1]
 
 
 def _place(standing: Standing) -> str:

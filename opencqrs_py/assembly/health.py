@@ -72,6 +72,16 @@ class Standing:
         """Positions between the partition and the head, at least 0; the head itself before its first run."""
         return max(0, self.head - (self.status.position if self.status is not None else 0))
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether it was stopped by an error, or would be refused at the next start: the log ends before it."""
+        return self.status is not None and (self.status.state is ProcessorState.FAILED or self.is_beyond)
+
+    @property
+    def is_beyond(self) -> bool:
+        """Whether its progress, or what counts as handled, is beyond the end of the log, so of another one."""
+        return self.status is not None and self.status.farthest > self.head
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -176,14 +186,16 @@ def obstacle(standing: Standing) -> tuple[str, str] | None:
     it works, may continue without action.
     """
     status = standing.status
+    if status is not None and standing.is_beyond:
+        return _failed(standing, status, "it has failed")
     if not standing.wanted:
         if status is not None and status.wanted == Wanted.PAUSED:
             return None
         return "it is stopped", _start(standing)
     if is_unowned(standing):
         return None if standing.able else _unowned(standing)
-    if status is not None and status.state is ProcessorState.FAILED:
-        return f"it has failed{_error(status)}", _recovery(standing, status)
+    if status is not None and standing.has_failed:
+        return _failed(standing, status, "it has failed")
     return None
 
 
@@ -211,12 +223,12 @@ def _finding(standing: Standing, rule: HealthRule) -> Finding | None:
 
 def _problems(standing: Standing, rule: HealthRule) -> Iterator[tuple[Problem, str, str]]:
     status = standing.status
+    if status is not None and standing.has_failed and not (is_unowned(standing) and standing.able):
+        yield Problem.FAILED, *_failed(standing, status, "failed")
     if is_unowned(standing):
         yield Problem.UNOWNED, *_unowned(standing)
     if status is None:
         return
-    if status.state is ProcessorState.FAILED or status.position > standing.head:
-        yield Problem.FAILED, f"failed{_error(status)}", _recovery(standing, status)
     if standing.lag and (waited := standing.waited()) >= rule.stalled_after:
         why = f"{_held_up(status, waited)}, lag {standing.lag:,}"
         yield Problem.STALLED, why, _where_to_look(standing, status)
@@ -241,6 +253,13 @@ def is_unowned(standing: Standing) -> bool:
     return status is not None and status.state is ProcessorState.STOPPED
 
 
+def _failed(standing: Standing, status: PartitionStatus, verb: str) -> tuple[str, str]:
+    why = f"{verb}{_error(status)}"
+    if is_unowned(standing):
+        return f"{why}, and no process runs it", f"fix its cause, then {_run_or_stop(standing)}"
+    return why, _recovery(standing, status)
+
+
 def _unowned(standing: Standing) -> tuple[str, str]:
     status = standing.status
     error = _error(status) if status is not None and status.error else ""
@@ -250,8 +269,12 @@ def _unowned(standing: Standing) -> tuple[str, str]:
     why = "no process runs it"
     if status is not None and status.state is ProcessorState.UNOWNED:
         why = "the process that had it has ended without a word"
+    return f"{why}{error}", _run_or_stop(standing)
+
+
+def _run_or_stop(standing: Standing) -> str:
     stop = f"opencqrs groups stop {shlex.quote(standing.group)}" if standing.led else "set life-cycle.auto-start: false"
-    return f"{why}{error}", f"start opencqrs run; or, if that is meant, {stop}"
+    return f"start opencqrs run; or, if that is meant, {stop}"
 
 
 def _start(standing: Standing) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shutil import copyfile
 from threading import Event as Signal
 from types import ModuleType
 
@@ -81,6 +82,33 @@ def test_a_group_that_was_not_started_ends_the_wait(tmp_path, handlers):
         assert caught_up(application, "seen") == 0
         with pytest.raises(NotReachedError, match="group 'fragile'"):
             caught_up(application)
+
+
+def test_progress_of_a_log_that_was_restored_since_is_not_waited_for(tmp_path, handlers):
+    log, backup = tmp_path / "events.db", tmp_path / "backup.db"
+    apart = settings("thread") | {"event-store.url": f"sqlite:///{log}", "database.url": "sqlite:///read.db"}
+    with Application(apart, [handlers], tmp_path) as application:
+        add(application, "1")
+    copyfile(log, backup)
+    with Application(apart, [handlers], tmp_path) as application:
+        add(application, "2", "3")
+        application.run(until_caught_up=True)
+    log.unlink()
+    copyfile(backup, log)
+    with Application(apart, [handlers], tmp_path) as application:
+        add(application, "new")
+        waits = (
+            lambda: caught_up(application, "seen"),
+            lambda: application.await_position("seen", "new"),
+            lambda: application.await_position("seen", 3),
+        )
+        for wait in waits:
+            with pytest.raises(NotReachedError, match=r"OCQ-542.* partition 0/3: it has failed: \[OCQ-316\] the event"):
+                wait()
+        findings = [finding for group in application.health(["seen"]).groups for finding in group.findings]
+        assert {(each.problem, each.fix.partition(";")[0]) for each in findings} == {
+            ("failed", "fix its cause, then start opencqrs run")
+        }
 
 
 def test_progress_in_memory_is_waited_for_in_the_process_that_runs_the_group(tmp_path, handlers):

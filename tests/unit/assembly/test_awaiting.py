@@ -54,6 +54,8 @@ class World:
     )
     changes: list[Callable[[], object]] = field(default_factory=list)
     waits: list[float] = field(default_factory=list)
+    heads: list[int] = field(default_factory=lambda: [9])  # the newest position, at each request; the last one stays
+    asked: int = 0
     looks: int = 0
     error: Exception | None = None
     refusal: BaseException | None = None
@@ -87,7 +89,16 @@ class World:
         container = SimpleNamespace(event_store_choice=lambda: SimpleNamespace(choice="sqlite:///events.db"))
         overview: Any = SimpleNamespace(parts=parts, look=self.look, standings=self.standings, container=container)
         watched: Any = self
-        return Awaiting(overview, InMemoryEventStore(), watched, dict, self.check, self.clock.monotonic)
+        source = InMemoryEventStore()
+        source.head = self.newest  # type: ignore[method-assign]
+        return Awaiting(overview, source, watched, dict, self.check, self.clock.monotonic)
+
+    def newest(self) -> int:
+        self.asked += 1
+        head = self.heads[0] if len(self.heads) == 1 else self.heads.pop(0)
+        if head < 0:
+            raise AwayError("no answer")
+        return head
 
     def check(self) -> None:
         """Nothing has ended."""
@@ -107,8 +118,48 @@ def world() -> World:
 
 def test_what_is_reached_already_costs_no_look_and_no_wait(world: World) -> None:
     world.at(9)
+    world.awaiting.wait([BOOKS], 9, 60, newest=9)
+    assert (world.looks, world.waits, world.asked) == (0, [], 0)
+
+
+@pytest.mark.parametrize("heads", [[12], [-1]], ids=["in the log", "the event store is unavailable"])
+def test_progress_beyond_the_position_costs_one_request_for_the_newest_one(world: World, heads: list[int]) -> None:
+    world.at(12)
+    world.heads = heads
+    world.awaiting.wait([BOOKS], 9, 60, newest=9)
+    assert (world.looks, world.waits, world.asked) == (0, [], 1)
+
+
+ANOTHER_LOG = "[OCQ-316] the event store ends at position 9, before this progress"
+
+
+@pytest.mark.parametrize(
+    ("position", "changes", "said"),
+    [
+        (9, {}, "running"),
+        (9, {"owner": ""}, "unowned"),
+        (9, {"wanted": False}, "stopped"),
+        (12, {}, "a position that the log does not have"),
+        (15, {}, "beyond both"),
+    ],
+)
+def test_progress_beyond_the_end_of_the_log_ends_the_wait(
+    world: World, position: int, changes: dict[str, Any], said: str
+) -> None:
+    world.at(12, error=ANOTHER_LOG)
+    world.stand(**changes)
+    with pytest.raises(NotReachedError) as raised:
+        world.awaiting.wait([BOOKS], position, 60)
+    assert raised.value.code == "OCQ-542"
+    what = f"group 'books' does not reach position {position}: partition 0/1: it has failed: {ANOTHER_LOG}"
+    assert raised.value.what.startswith(what), said
+
+
+def test_events_that_are_added_during_the_look_at_the_log_count(world: World) -> None:
+    world.at(12)
+    world.stand(head=12)
     world.awaiting.wait([BOOKS], 9, 60)
-    assert (world.looks, world.waits) == (0, [])
+    assert (world.looks, world.waits) == (1, [])
 
 
 def test_a_wait_that_is_over_soon_looks_at_nothing_else(world: World) -> None:
@@ -239,8 +290,8 @@ def event(name: str, source: str = "s") -> Event:
 
 
 def test_the_position_is_a_number_that_of_an_event_or_the_head(world: World) -> None:
-    awaiting = world.awaiting
-    store: Any = awaiting.source
+    store: Any = InMemoryEventStore()
+    awaiting = replace(world.awaiting, source=store)
     assert awaiting.target(None) == 0
     store.append([event("1"), event("2"), event("2", "t")])
     assert (awaiting.target(None), awaiting.target(7), awaiting.target("1")) == (3, 7, 1)

@@ -65,6 +65,18 @@ def test_what_is_well_has_no_line(well):
             "[loans 1/2] failed: fix its cause, then opencqrs groups restart loans:1/2",
         ),
         (
+            standing(ProcessorState.STOPPED, 12, owner=""),
+            Problem.FAILED,
+            "[loans 1/2] failed, and no process runs it: fix its cause, then start opencqrs run; or, if that is meant, "
+            "opencqrs groups stop loans",
+        ),
+        (
+            standing(ProcessorState.FAILED, 7, owner="", failure=FAILURE),
+            Problem.FAILED,
+            "[loans 1/2] failed at event e8 (lent) at position 8 on attempt 3: ValueError: no, and no process runs it: "
+            "fix its cause, then start opencqrs run; or, if that is meant, opencqrs groups stop loans",
+        ),
+        (
             paused(2, 60.0),
             Problem.STALLED,
             "[loans 1/2] is paused by a command, and has made no progress for 1 min 0 s, lag 8: "
