@@ -283,38 +283,52 @@ class Application:
             EngineError: If an engine cannot run on this machine.
             EventStoreError: If a group's progress does not fit its configuration, or a database cannot be used.
         """
+        self._start(groups, observer, verbose=verbose, jobs=jobs)
+
+    def _start(
+        self,
+        groups: Sequence[str],
+        observer: Observer,
+        *,
+        verbose: bool,
+        jobs: bool | None,
+        until_caught_up: bool = False,
+    ) -> None:
         refuse_in_import()
         enable_loggers()
-        jobs = not groups if jobs is None else jobs
-        self._life.start(partial(self._planned, groups, observer, verbose=verbose, jobs=jobs))
+        how = {"verbose": verbose, "jobs": not groups if jobs is None else jobs, "until_caught_up": until_caught_up}
+        self._life.start(partial(self._planned, groups, observer, **how))
 
-    def _planned(self, names: Sequence[str], observer: Observer, *, verbose: bool, jobs: bool) -> Callable[[], None]:
+    def _planned(
+        self, names: Sequence[str], observer: Observer, *, verbose: bool, jobs: bool, until_caught_up: bool
+    ) -> Callable[[], None]:
         """Return what makes the parts of a start; wrong names are raised before anything is opened."""
         _log.info("%s", sources_line(self.configuration, self.project))
         runs_jobs = jobs and bool(self.blueprint.discover().jobs)
         chosen = self._chosen(names, may_be_none=runs_jobs)
         others = [] if names else [each for each in self.groups if each not in chosen]
-        return partial(self._begin, chosen, others, observer, verbose=verbose, jobs=runs_jobs)
+        launch = partial(self._launch, verbose=verbose, until_caught_up=until_caught_up)
+        return partial(self._begin, chosen, others, observer, launch, jobs=runs_jobs)
 
     def _begin(
         self,
         chosen: Sequence[EffectiveGroup],
         others: Sequence[EffectiveGroup],
         observer: Observer,
+        launching: Callable[[], Launch],
         *,
-        verbose: bool,
         jobs: bool,
     ) -> None:
         """Make what runs, and what answers over HTTP. Nothing is started yet."""
         with self._reporting(observer) as reporting:
             serving = self._life.serving = self._made_serving()
             watching = reporting if serving is None else Observers([serving.counting, reporting])
-            launch = self._launch(verbose=verbose)
+            launch = launching()
             launch.check(chosen, [each.error for each in self._job_decisions() if each.error] if jobs else [])
             if chosen:
                 self._require_event_store()
             counting = None if serving is None else serving.runs
-            parts = self._job_assembly(verbose=verbose).parts(observer=counting) if jobs else None
+            parts = self._job_assembly(verbose=launch.verbose).parts(observer=counting) if jobs else None
             if jobs or self.blueprint.job_triggers:
                 self.container.job_store().prepare()  # not within a transaction in which an event starts a job
             processors = launch.processors(chosen, others, watching, parts, self.layouts.started)
@@ -336,11 +350,11 @@ class Application:
         finally:
             made.report()
 
-    def _launch(self, *, verbose: bool) -> Launch:
+    def _launch(self, *, verbose: bool, until_caught_up: bool) -> Launch:
         from opencqrs_py.assembly.launch import Launch  # noqa: PLC0415 loads SQLAlchemy
 
         parts = (self.container, self._group_containers, self._life.stores, self._life.spark)
-        return Launch(self.configuration, self.blueprint, *parts, verbose=verbose)
+        return Launch(self.configuration, self.blueprint, *parts, verbose, until_caught_up)
 
     def _require_event_store(self) -> None:
         """Raise once what is wrong with the event store. Outages and unforeseen errors are left to the partitions."""
@@ -416,7 +430,8 @@ class Application:
         Raises:
             KeyboardInterrupt: After a clean stop; ``last_result`` says how the run has ended.
         """
-        self.start(groups, observer, verbose=verbose, jobs=False if until_caught_up and jobs is None else jobs)
+        jobs = False if until_caught_up and jobs is None else jobs
+        self._start(groups, observer, verbose=verbose, jobs=jobs, until_caught_up=until_caught_up)
         return self._life.stay(until_caught_up=until_caught_up)
 
     @property

@@ -42,6 +42,7 @@ class Launch:
         stores: Databases and event store that settings name by URL.
         spark: What groups and jobs run on.
         verbose: Whether Spark's own log is shown.
+        until_caught_up: Whether the run ends when it has caught up, and so does not wait for ticks.
     """
 
     configuration: Configuration
@@ -51,6 +52,7 @@ class Launch:
     stores: OpenedStores
     spark: SharedSpark
     verbose: bool = False
+    until_caught_up: bool = False
 
     def check(self, groups: Sequence[EffectiveGroup], also: Sequence[ExplainedError]) -> None:
         """Raise together all that keeps groups from running, and other errors.
@@ -120,7 +122,17 @@ class Launch:
     ) -> list[tuple[Engine, list[GroupRun]]]:
         """Return an engine for each kind that groups ask for, with their runs."""
         runs = [
-            (each, group_run(self.blueprint, each, self.parts[name], self.container, laid_out[name]))
+            (
+                each,
+                group_run(
+                    self.blueprint,
+                    each,
+                    self.parts[name],
+                    self.container,
+                    laid_out[name],
+                    ticks_at_once=self.until_caught_up,
+                ),
+            )
             for name, each in groups.items()
         ]
         owner = f"{node_name()}:{uuid.uuid4().hex[:8]}"

@@ -51,8 +51,12 @@ def group_run(
     group: GroupContainer,
     container: ApplicationContainer,
     partitions: tuple[Partition, ...],
+    *,
+    ticks_at_once: bool = False,
 ) -> GroupRun:
     """Return what an engine needs to run a group, which has these partitions.
+
+    See ``GroupRun`` for ``ticks_at_once``.
 
     Raises:
         AssemblyError: OCQ-604, if events are to wait and the group's tracker has no inbox.
@@ -73,6 +77,7 @@ def group_run(
         most_at_once=settings.rebuild.max_tasks if blueprint.rebuilding else None,
         hold=settings.checkpointing.hold,
         rebuilding=blueprint.rebuilding,
+        ticks_at_once=ticks_at_once,
     )
 
 

@@ -45,6 +45,7 @@ class GroupRun:
             the engine can.
         hold: Seconds for which a Spark task keeps a partition, if the group has participants.
         rebuilding: Whether it fills the tables of a rebuild: the swap takes its partitions, which is not logged.
+        ticks_at_once: Whether a tick of a scheduled group is begun after each claim, whatever the schedule.
     """
 
     processing: GroupProcessing
@@ -59,6 +60,7 @@ class GroupRun:
     most_at_once: int | None = None
     hold: float = 30.0
     rebuilding: bool = False
+    ticks_at_once: bool = False
 
     @property
     def group(self) -> str:

@@ -11,6 +11,7 @@ from typing_extensions import override
 
 from opencqrs_py.model.cron import cron_parts
 
+_SECOND = timedelta(seconds=1)
 _MINUTE = timedelta(minutes=1)
 
 
@@ -104,3 +105,17 @@ class CronSchedule(Schedule):
     @override
     def following(self, tick: datetime, end: datetime) -> datetime:
         return self.first(max(tick, end))
+
+    def last(self, after: datetime, upto: datetime) -> datetime | None:
+        """Return the last tick after a time and by another one; ``None`` if there is none."""
+        found = self.first(after)
+        if found > upto:
+            return None
+        while upto - found >= _SECOND:  # no two ticks are closer
+            middle = found + (upto - found) / 2
+            later = self.first(middle)
+            if later <= upto:
+                found = later
+            else:
+                upto = middle  # no tick comes after it
+        return found

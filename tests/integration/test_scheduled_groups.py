@@ -365,6 +365,30 @@ def test_events_are_handled_at_the_ticks_of_a_cron_expression_while_the_applicat
     application.stop()
 
 
+def test_a_process_says_which_tick_was_missed_unless_its_run_tries_all_at_once(make_library, caplog):
+    library = make_library(**{f"{LENDING}.schedule.cron": "0 3 * * *"})
+    library.append(("1", "ada", 0))
+
+    def missed() -> list[str]:
+        return [record.message for record in caplog.records if "the tick of" in record.message]
+
+    def start() -> None:
+        application, watching = library.application(), Watching()
+        application.start(observer=watching)
+        watching.wait_for(lambda: library.waiting == {1: "pending"} and bool(watching.moments))
+        application.stop()
+
+    start()
+    assert missed() == []
+    library.later(days=1)
+    start()
+    (line,) = missed()
+    assert line.endswith("and type: opencqrs run --group lending --until-caught-up")
+    caplog.clear()
+    assert library.run() == 0
+    assert (library.handled, missed()) == ([1], [])
+
+
 SPLIT = (
     HANDLERS
     + """

@@ -30,7 +30,7 @@ from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.exceptions import failure_of
 from opencqrs_py.processing.groups import GroupProcessing
 from opencqrs_py.processing.recovery import Action, ExponentialBackOff, NoRetry
-from opencqrs_py.processing.schedules import FixedDelay
+from opencqrs_py.processing.schedules import CronSchedule, FixedDelay
 from opencqrs_py.processing.sequence_resolvers import PerSubject, PerSubjectLevel
 from opencqrs_py.processing.sequencing import SequencingByEvent
 from opencqrs_py.testing import FakeClock
@@ -483,6 +483,77 @@ def test_an_event_that_expires_during_a_tick_is_removed_in_it_and_not_tried(
     world.pass_time(11)
     assert (world.positions, world.waiting) == ([1, 2], {})
     assert sum(outcome.expired for outcome in world.seen.outcomes) == 2
+
+
+NIGHTLY = replace(RULE, schedule=CronSchedule("0 3 * * *"))
+
+
+def missed_ticks(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if "the tick of" in record.getMessage()]
+
+
+@pytest.mark.parametrize(
+    ("rule", "hours", "tick", "following"),
+    [
+        (NIGHTLY, 2.9, None, None),
+        (NIGHTLY, 3, "2026-01-01T03", "2026-01-02T03"),
+        (NIGHTLY, 50.5, "2026-01-02T03", "2026-01-03T03"),
+        (replace(NIGHTLY, schedule=CronSchedule("* * * * *")), 50, None, None),  # the next one comes soon
+        (RULE, 50, None, None),
+    ],
+    ids=["before", "at", "after-two", "minutely", "interval"],
+)
+def test_a_process_that_finds_events_which_a_tick_has_not_tried_says_so_and_when_the_next_one_comes(
+    rule: ScheduleRule, hours: float, tick: str | None, following: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World(["/a", "/b"], rule=rule)
+    world.drain()
+    assert missed_ticks(caplog) == []
+    world.clock.advance(hours * 3_600)
+    world.claim()
+    if tick is None:
+        assert missed_ticks(caplog) == []
+        return
+    assert missed_ticks(caplog) == [
+        f"[group] the tick of {tick}:00:00.000+00:00 was missed or not finished by 1 partition (0/1): events in the "
+        f"inbox have been due since 2026-01-01T00:00:00.000+00:00; the next tick is at {following}:00:00.000+00:00; to "
+        "handle them now, stop the processes that run the group and type: opencqrs run --group group --until-caught-up"
+    ]
+    assert caplog.records[-1].levelno == logging.WARNING
+    world.drain()
+    assert world.positions == []  # which is left to the schedule
+
+
+def test_the_partitions_that_have_missed_a_tick_are_named_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    world = World([f"/{number}" for number in range(10)], rule=NIGHTLY, partitions=3)
+    world.drain()
+    world.clock.advance(4 * 3_600)
+    world.claim()
+    (line,) = missed_ticks(caplog)
+    assert "by 3 partitions (0/3, 1/3, 2/3)" in line
+
+
+def test_a_run_that_tries_all_at_once_has_missed_no_tick(caplog: pytest.LogCaptureFixture) -> None:
+    world = World(["/a"], rule=NIGHTLY)
+    world.drain()
+    world.clock.advance(4 * 3_600)
+    world.run = replace(world.run, ticks_at_once=True)
+    world.claim()
+    assert missed_ticks(caplog) == []
+
+
+def test_what_a_finished_tick_leaves_has_missed_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    world = World(["/a", "/b", "/c"], rule=NIGHTLY)
+    world.errors = {1: NO, 2: NonTransientError("never")}
+    world.drain()
+    world.change(3, InboxEntry.paused)
+    world.pass_time(3 * 3_600)
+    assert world.waiting == {1: "retrying", 2: "exhausted", 3: "paused"}
+    world.append(["/d"])
+    world.drain()
+    world.clock.advance(3_600)
+    world.claim()
+    assert missed_ticks(caplog) == []
 
 
 def test_an_event_that_is_not_in_the_log_any_more_waits_for_a_person(caplog: pytest.LogCaptureFixture) -> None:

@@ -127,3 +127,28 @@ def test_a_cron_expression_is_parsed_once_a_tick(monkeypatch: pytest.MonkeyPatch
 def test_what_is_no_cron_expression_is_refused(wrong: str) -> None:
     with pytest.raises(ValueError, match="is not a cron expression"):
         CronSchedule(wrong)
+
+
+@pytest.mark.parametrize(
+    ("expression", "start", "end", "last"),
+    [
+        ("30 2 * * *", "2026-01-01T02:30", "2026-01-02T02:29", None),
+        ("30 2 * * *", "2026-01-01T02:29", "2026-01-01T02:30", "2026-01-01T02:30+01:00"),
+        ("30 2 * * *", "2026-01-01T02:30", "2026-06-05T02:29", "2026-06-04T02:30+02:00"),
+        ("30 2 * * *", "2026-03-27T12:00", "2026-03-29T04:00", "2026-03-29T03:00+02:00"),
+        ("0 0 29 2 *", "2020-01-01T00:00", "2027-01-01T00:00", "2024-02-29T00:00+01:00"),
+        ("* * 1 1 *", "2026-01-01T00:00", "2026-12-31T00:00", "2026-01-01T23:59+01:00"),
+        ("*/20 * * * * *", "2026-01-01T00:00", "2026-01-09T10:00:39.999", "2026-01-09T10:00:20+01:00"),
+        ("* * * * * *", "2026-01-01T00:00", "2026-01-09T10:00:39.999", "2026-01-09T10:00:39+01:00"),
+    ],
+)
+def test_the_last_tick_of_a_time_is_found_by_few_steps(
+    expression: str, start: str, end: str, last: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[datetime] = []
+    first = CronSchedule.first
+    monkeypatch.setattr(CronSchedule, "first", lambda self, at: (steps.append(at), first(self, at))[1])
+    schedule = CronSchedule(expression, BERLIN)
+    after, upto = (datetime.fromisoformat(each).replace(tzinfo=BERLIN).astimezone(UTC) for each in (start, end))
+    assert schedule.last(after, upto) == (None if last is None else datetime.fromisoformat(last))
+    assert len(steps) <= 40
