@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import errno
 import gzip
+import io
 import json
 import os
 import pickle
@@ -32,6 +33,7 @@ from opencqrs_py.adapters.files import (
     format_of,
     lines,
     rows,
+    whole_files,
     writer_to,
     written_whole,
 )
@@ -924,6 +926,58 @@ def test_a_file_that_may_not_be_read_is_an_outage(tmp_path, source, suffix: str)
     error = refusal(source.head, "OCQ-340")
     assert source.is_outage(error)
     assert "Permission denied" in error.what
+
+
+class FailingDisk(io.RawIOBase):
+    """Returns some bytes, and then an error of the operating system."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = io.BytesIO(content)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer) -> int:
+        if not (taken := self._content.readinto(buffer)):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return taken
+
+
+def breaks(*_arguments: object, **_named: object) -> None:
+    raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+
+@pytest.fixture(params=["open", "read"])
+def failing_disk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """A disk that fails where packed files are opened, or where they are read on."""
+    if request.param == "open":
+        monkeypatch.setattr(gzip, "open", breaks)
+        monkeypatch.setattr(pa, "input_stream", breaks)
+        monkeypatch.setattr(pq, "ParquetFile", breaks)
+    else:
+        for module in (lines, whole_files):
+            monkeypatch.setattr(module, "unpacked", lambda *_: io.BufferedReader(FailingDisk(line(1))))
+        monkeypatch.setattr(pq.ParquetFile, "iter_batches", breaks)
+    return monkeypatch
+
+
+@pytest.mark.parametrize("suffix", ONCE_WRITTEN)
+def test_an_error_of_the_disk_is_an_outage_and_no_damage(tmp_path, source, failing_disk, suffix: str) -> None:
+    path = put(tmp_path / f"a.{suffix}", 1, 2)
+    error = refusal(lambda: source.read(0, 10, ALL), "OCQ-340")
+    assert source.is_outage(error)
+    assert error.where == str(path)
+    failing_disk.undo()
+    assert ids(source) == ["1", "2"]
+
+
+@pytest.mark.parametrize("suffix", ONCE_WRITTEN)
+def test_an_import_names_a_file_that_the_disk_does_not_return(tmp_path, failing_disk, suffix: str) -> None:
+    path = put(tmp_path / f"a.{suffix}", 1, 2)
+    error = refusal(lambda: list(_events_of(str(path))), "OCQ-340")
+    assert error.what.startswith("the file cannot be read (")
+    assert error.where == str(path)
+    assert error.fix.endswith("import again; nothing of this file was imported")
 
 
 # -------------------------------------------------------------------------------- work that grows with the log only

@@ -22,7 +22,7 @@ from opencqrs_py.adapters.files import FileEventSource, FileFormat, FileKind, ev
 from opencqrs_py.adapters.sql import SqlEventStore
 from opencqrs_py.adapters.sql.dialect import DatabaseAwayError
 from opencqrs_py.assembly.application import Application
-from opencqrs_py.cli.events import display, listings
+from opencqrs_py.cli.events import appends, display, imports, listings
 from opencqrs_py.cli.main import main
 from opencqrs_py.model.event import Event
 
@@ -323,6 +323,19 @@ def test_an_export_of_a_database_that_is_not_there_replaces_nothing(tmp_path, ev
     assert f"the event store is not there: {file} (event-store.url, " in refused.err
     assert copy.read_text() == "of yesterday"
     assert not file.exists()
+
+
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="a file that opens and cannot be read, of Linux")
+@pytest.mark.parametrize("command", [("import", "/proc/self/mem"), ("import", "-"), ("append", "-")])
+def test_what_cannot_be_read_to_be_added_is_named(events, stored, monkeypatch, command) -> None:
+    with Path("/proc/self/mem").open("rb") as unreadable:
+        for module in (appends, imports):
+            monkeypatch.setattr(module, "standard_input", lambda: unreadable)
+        refused = events(*command)
+    named = "standard input" if command[1] == "-" else command[1]
+    assert (refused.code, refused.out) == (2, "")
+    assert f"[OCQ-340] the file cannot be read (Input/output error)\n  where: {named}\n" in refused.err
+    assert stored() == []
 
 
 @pytest.mark.parametrize("command", [("list",), ("export", "-"), ("stats",)])

@@ -309,6 +309,9 @@ class FileEventSource(EventSource, Inherited):
             if reading.upto == reading.after:
                 raise
             reading.full = True
+        except OSError as error:
+            error.filename = error.filename or str(file.path)
+            raise
 
 
 class _Reading:

@@ -16,6 +16,7 @@ SUFFIXES = ".ndjson or .jsonl (also followed by .gz or .zst), or .parquet"
 _LINES = (".ndjson", ".jsonl")
 _BUFFER = 256 * 1024  # bytes
 DAMAGE = (EOFError, OSError, zlib.error)  # what is raised on compressed bytes that are cut off or not what they seem
+DAMAGE_OF_ROWS = (OSError, ValueError)  # likewise, of Parquet; ``damaged`` raises those of the operating system
 REPAIR = "repair the file, then restart"
 REPAIR_WHOLE = (
     "repair the file, then clear log_fingerprint in the rows of opencqrs_progress that lie in it, since it is another "
@@ -61,7 +62,13 @@ def format_of(name: str) -> FileFormat | None:
 
 
 def damaged(why: object, where: str) -> DamagedFileError:
-    """Return the error that says that a file cannot be read to its end."""
+    """Return the error that says that a file cannot be read to its end.
+
+    Raises:
+        OSError: ``why`` itself if it has an errno: then the operating system could not read, whatever is in the file.
+    """
+    if isinstance(why, OSError) and why.errno is not None:
+        raise why
     fix = f"if it is still being written, wait for its end, and write it under a hidden name next time; else {REPAIR}"
     return DamagedFileError("OCQ-213", f"the file cannot be read to its end ({why})", where, fix)
 

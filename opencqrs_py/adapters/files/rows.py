@@ -14,7 +14,7 @@ import orjson
 from typing_extensions import override
 
 from opencqrs_py.adapters.files.event_file import EventFile, EventReader, Selected
-from opencqrs_py.adapters.files.formats import REPAIR, REPAIR_WHOLE, damaged
+from opencqrs_py.adapters.files.formats import DAMAGE_OF_ROWS, REPAIR, REPAIR_WHOLE, damaged
 from opencqrs_py.errors import EventFormatError, EventStoreError
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.json_text import first_duplicate
@@ -84,7 +84,7 @@ class RowReader(EventReader):
         damage: Exception | None = None
         try:
             rows.extend(islice(self._rows, most))
-        except (OSError, ValueError) as error:
+        except DAMAGE_OF_ROWS as error:
             damage = error  # the rows before it come first
         wrong = next(filter(_is_wrong, rows)) if _Wrong in set(map(type, rows)) else None
         events = rows if wrong is None else rows[: rows.index(wrong)]
@@ -108,7 +108,7 @@ class RowReader(EventReader):
     def _next_row(self) -> Event | _Wrong | None:
         try:
             return next(self._rows, None)
-        except (OSError, ValueError) as error:  # of pyarrow
+        except DAMAGE_OF_ROWS as error:
             raise self._damaged(error) from error
 
     def _refused(self, row: _Wrong) -> EventFormatError:
@@ -210,7 +210,7 @@ class ParquetRows(EventFile):
 
     @override
     def first(self) -> tuple[str, str] | None:
-        with open_parquet(self.path) as file, suppress(OSError, ValueError):  # damage is reported by who reads all
+        with open_parquet(self.path) as file, suppress(*DAMAGE_OF_ROWS):  # damage is reported by who reads all
             names = ("id", "source")
             for batch in filter(len, file.iter_batches(1, columns=names, use_threads=False)):
                 found = tuple(batch.column(name)[0].as_py() for name in names)
@@ -231,7 +231,7 @@ def open_parquet(path: Path) -> Any:
     path.open("rb").close()  # a file that may not be read is not a damaged one
     try:
         file = ParquetFile(path)
-    except (OSError, ValueError) as error:
+    except DAMAGE_OF_ROWS as error:
         raise damaged(error, str(path)) from error
     wrong = _wrong_columns(file.schema_arrow)
     if wrong:

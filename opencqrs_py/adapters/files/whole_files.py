@@ -16,6 +16,7 @@ from opencqrs_py.adapters.files.event_file import EventReader
 from opencqrs_py.adapters.files.formats import Compression, FileFormat, FileKind, format_of, unpacked
 from opencqrs_py.adapters.files.lines import LineReader
 from opencqrs_py.adapters.files.rows import RowReader, open_parquet
+from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model.cloudevents import extensions_of, names_of_attributes
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.json_text import without_space
@@ -23,6 +24,7 @@ from opencqrs_py.model.times import microseconds
 
 _GZIP_LEVEL = 6
 _ROWS_PER_GROUP = 20_000  # a reader that starts in the middle decodes half of them in vain
+_READABLE = "make sure that it is there, that this user may read it, and that its disk answers"
 _CANNOT = (errno.EINVAL, errno.ENOTSUP)  # of file systems that have no way to sync a folder
 
 
@@ -34,17 +36,19 @@ def events_of_file(path: Path) -> Generator[Event, None, None]:
     Raises:
         EventFormatError: OCQ-212, 230 or 231, naming file and line (or row) of what is not an event, or whose data are
             no JSON; OCQ-213, if the file is damaged.
-        EventStoreError: OCQ-235, if the columns of a Parquet file are not those of events.
-        OSError: If it cannot be opened.
+        EventStoreError: OCQ-235, if the columns of a Parquet file are not those of events; OCQ-340, if the operating
+            system cannot read the file.
     """
+    with _explained(str(path)), closing(_reader_of(path)) as reader:
+        yield from reader
+
+
+def _reader_of(path: Path) -> EventReader:
     known = format_of(path.name)
     if known is not None and known.kind is FileKind.ROWS:
-        reader: EventReader = RowReader(path, open_parquet(path), imported=True)
-    else:
-        compression = known.compression if known else _last_suffix(path)
-        reader = LineReader(path, unpacked(path, compression), compressed=compression is not Compression.NONE)
-    with closing(reader):
-        yield from reader
+        return RowReader(path, open_parquet(path), imported=True)
+    compression = known.compression if known else _last_suffix(path)
+    return LineReader(path, unpacked(path, compression), compressed=compression is not Compression.NONE)
 
 
 def events_of_lines(lines: BinaryIO, name: str) -> Generator[Event, None, None]:
@@ -53,8 +57,20 @@ def events_of_lines(lines: BinaryIO, name: str) -> Generator[Event, None, None]:
     Raises:
         EventFormatError: OCQ-212, 230 or 231, naming the line of what is not an event; OCQ-213, if the stream ends
             too early.
+        EventStoreError: OCQ-340, if the operating system cannot read it.
     """
-    yield from LineReader(name, lines, compressed=True)
+    with _explained(name):
+        yield from LineReader(name, lines, compressed=True)
+
+
+@contextmanager
+def _explained(name: str) -> Iterator[None]:
+    """Raise an error of the operating system as an explained one that names the file."""
+    try:
+        yield
+    except OSError as error:
+        what = f"the file cannot be read ({error.strerror or error})"
+        raise EventStoreError("OCQ-340", what, name, _READABLE) from error
 
 
 def _last_suffix(path: Path) -> Compression:

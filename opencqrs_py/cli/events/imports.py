@@ -115,6 +115,11 @@ def _events_of(name: str) -> Generator[Event, None, None]:
     try:
         with closing(events):
             yield from events
+    except EventStoreError as error:
+        if error.code != "OCQ-340":  # which says all
+            raise
+        fix = f"{error.fix}, and import again; nothing of this file was imported"
+        raise type(error)(error.code, error.what, error.where, fix) from error
     except EventFormatError as error:
         place = "file" if ", row " in error.where or error.what.startswith("the file is ") else "line"
         fix = _DAMAGED if isinstance(error, DamagedFileError) else _BAD_EVENT.format(place=place)
