@@ -306,7 +306,9 @@ class HandlerTest:
     def attempts(self, event: Any) -> int:
         """Return how often an event, given or by its position, was tried; 0 when no handler was called for it."""
         waiting = {entry.position for entry in self._tracker.entries(self.group)}
-        return self._seen.attempts(self._given.find(event).position, self.progress, waiting)
+        status = self._processor.status()
+        handled = 0 if status is None or status.checkpoint is None else status.checkpoint.handled
+        return self._seen.attempts(self._given.find(event).position, max(self.progress, handled), waiting)
 
     def expect_rows(self, query: Any, expected: Sequence[Sequence[Any]]) -> Self:
         """Expect the rows of a query, in this order."""

@@ -83,18 +83,18 @@ class Seen(Observer):
         skips = (notice for notice in self.notices if notice.action is Action.SKIP)
         return [notice.failure.position for notice in skips if notice.failure and notice.failure.position is not None]
 
-    def attempts(self, position: int, progress: int, waiting: Collection[int] = ()) -> int:
+    def attempts(self, position: int, handled: int, waiting: Collection[int] = ()) -> int:
         """Return how often the event at a position was tried; 0 when no handler was called for it.
 
         Args:
             position: Its position.
-            progress: How far the group is.
+            handled: Position up to which the group has handled events, which participants may not have confirmed.
             waiting: Positions of the events that wait in the inbox.
         """
         failed = [n for n in self.failures if n.attempt and n.failure and n.failure.position == position]
-        done = position <= progress and position not in self.skipped and position not in waiting
-        succeeded = position in self.called and done
-        return len(failed) + succeeded
+        done = position <= handled and position not in self.skipped and position not in waiting
+        was_called = position in self.called  # perhaps together with others that failed, so that none of it was kept
+        return max(len(failed) + (was_called and done), was_called)
 
     def _note(self, invocation: Invocation) -> Iterator[None]:
         self.called.update(event.position for event in invocation.events)

@@ -514,6 +514,16 @@ def test_an_event_whose_attempts_are_used_up_may_stop_the_partition() -> None:
     test.handle().expect_attempts(1, 2)
 
 
+def test_an_event_was_tried_if_it_was_handled_with_one_that_stops_the_partition() -> None:
+    @event_handling("catalog")
+    def lend_all(events: list[Lent]) -> None:
+        if any(event.reader == "nobody" for event in events):
+            raise ValueError
+
+    test = HandlerTest(lend_all, retry=NoRetry(), on_exhausted="stop").given(Lent("1", "nobody"), Lent("2"))
+    test.handle().expect_failed(ValueError).expect_attempts(1, 1).expect_attempts(2, 1)
+
+
 def test_an_error_for_good_stops_the_partition() -> None:
     test = HandlerTest(refuse, retry=FixedBackOff(1)).given(Purchased("1")).handle()
     test.expect_failed(NonTransientError).expect_failed().expect_waits([])

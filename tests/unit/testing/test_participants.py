@@ -12,6 +12,7 @@ from opencqrs_py import (
     CheckpointParticipant,
     CheckpointTrigger,
     Event,
+    FixedBackOff,
     NoRetry,
     ProcessingContext,
     checkpointing,
@@ -85,6 +86,27 @@ def test_restart_releases_and_crash_does_not() -> None:
     assert (before.memory, after.memory, after.closed) == ([3], [3], 0)
     test.restart().expect_progress(3)
     assert Board.durable == [1, 2, 3]
+
+
+def test_an_event_was_tried_as_soon_as_the_handler_of_a_participant_was_called() -> None:
+    test = HandlerTest(Board).given(ONE, {"type": "other"}).handle().expect_progress(0)
+    test.expect_attempts(1, 1).expect_attempts(2, 0)
+    test.request().handle().expect_attempts(1, 1).expect_progress(2)
+    test.given(ONE).handle().crash().expect_attempts(3, 1)
+
+
+def test_attempts_of_a_participants_handler_count_before_the_checkpoint() -> None:
+    @checkpointing("once")
+    class Once(CheckpointParticipant):
+        @event_handling(types=["moved"])
+        def move(self, event: Event, context: ProcessingContext) -> None:
+            if context.attempt == 1:
+                raise LookupError("at first")
+
+        def on_checkpoint(self, partition: Any, requested: int) -> int:
+            return requested
+
+    HandlerTest(Once, retry=FixedBackOff(1)).given(ONE).handle().expect_progress(0).expect_attempts(1, 2)
 
 
 def test_what_a_participants_handler_raises_is_raised() -> None:
