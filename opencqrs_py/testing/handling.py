@@ -55,7 +55,7 @@ class HandlerTest:
     is parked is the sequence of a subject.
 
     As long as no ``retry`` is given, ``handle`` raises what a handler raises. With it, errors lead to what they lead
-    to in production, and the waits pass at once.
+    to in production, and the waits pass at once. A call after the commit that raises fails the test in any case.
 
     Example:
         ``HandlerTest(library).given(BookLent("1", "ada")).handle().expect_rows("SELECT isbn FROM lent", [("1",)])``
@@ -187,6 +187,7 @@ class HandlerTest:
 
         Raises:
             Exception: What a handler raised, unless the test was given a ``retry``.
+            AssertionError: If a call after the commit has raised; the next call of ``handle`` continues.
         """
         self._waiting = 0
         self._prepare()
@@ -414,7 +415,7 @@ class HandlerTest:
         for notice in notices:
             if notice.failure is None:
                 continue
-            if self._raises:
+            if self._raises or notice.action is None:  # no back-off is about a call after the commit
                 self._raise(notice)
             if notice.attempt >= _MOST_ATTEMPTS:
                 self._fail(f"{notice.failure.event} was tried {notice.attempt} times: give retry a max_attempts")

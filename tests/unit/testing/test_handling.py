@@ -453,15 +453,16 @@ def test_what_fails_with_the_commit_is_raised_too() -> None:
     test.expect_rows("SELECT isbn FROM loan", [("the same",)]).expect_progress(1)
 
 
-def test_an_error_after_the_commit_fails_the_test() -> None:
+@pytest.mark.parametrize("retry", [None, NoRetry()], ids=["raises", "retry"])
+def test_an_error_after_the_commit_fails_the_test(retry: NoRetry | None) -> None:
     @event_handling("g")
     def late(event: Lent, after_commit: AfterCommit) -> None:
         after_commit(lambda: 1 / 0)
 
-    test = HandlerTest(late).given(Lent("1"))
+    test = HandlerTest(late, retry=retry).given(Lent("1"))
     with pytest.raises(AssertionError, match="a call after the commit raised ZeroDivisionError"):
         test.handle()
-    test.expect_progress(1)
+    test.handle().expect_progress(1).expect_log("a call after the commit raised ZeroDivisionError")
 
 
 def test_an_event_is_tried_again_after_its_waits_and_skipped() -> None:
