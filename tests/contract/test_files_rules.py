@@ -335,6 +335,36 @@ def test_lines_that_are_added_before_positions_of_the_next_file_are_known_count(
     assert ids(source) == ["1", "2", "3"]
 
 
+@pytest.mark.parametrize("ended", [True, False], ids=["whole lines", "a line without its end"])
+def test_lines_that_a_file_server_shows_late_count_before_the_next_file(
+    tmp_path, source, clock, monkeypatch, *, ended: bool
+) -> None:
+    """On NFS a client may have an old size of a file in its cache, until it opens the file."""
+    path, stat = put(tmp_path / "a.ndjson", 1, 2), Path.stat
+    assert ids(source) == ["1", "2"]
+    cached = path.stat()
+    with path.open("ab") as file:
+        file.write(line(3) + (line(4) if ended else line(4).rstrip()))
+    put(tmp_path / "b.ndjson", 5)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "stat", lambda self, **how: cached if self == path else stat(self, **how))
+        assert ids(source, after=2) == ["3", "4", "5"]
+        fingerprint = source.fingerprint(4)
+    clock.advance(10)
+    assert ids(source) == ["1", "2", "3", "4", "5"]
+    FileEventSource(tmp_path).verify(4, fingerprint)
+
+
+def test_a_look_at_files_that_are_as_they_were_opens_none(tmp_path, source, clock, monkeypatch) -> None:
+    for name in "abc":
+        put(tmp_path / f"{name}.ndjson", ord(name))
+    assert source.head() == 3
+    opened, open_file = [], Path.open
+    monkeypatch.setattr(Path, "open", lambda path, *how, **more: opened.append(path) or open_file(path, *how, **more))
+    clock.advance(10)
+    assert (source.head(), opened) == (3, [])
+
+
 @pytest.mark.parametrize("suffix", ["ndjson", "ndjson.gz", "jsonl.zst"])
 @pytest.mark.parametrize("start", [b"", b"\n", b"\r\n \n"])
 def test_a_byte_order_mark_is_passed_over(tmp_path, source, suffix: str, start: bytes) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
@@ -38,11 +39,13 @@ class KnownFile:
         self._seen: tuple[int, int, int] | None = None
         self.print = b""
 
-    def look(self, *, may_grow: bool) -> None:
+    def look(self, *, may_grow: bool, opened: bool = False) -> None:
         """Read the current size of the file; a file that was changed is refused.
 
         Args:
             may_grow: Whether bytes may have been added at its end since the last look.
+            opened: Whether to open the file even if it seems to be as it was: only then does a client of NFS ask for
+                its size, which it remembers for up to a minute otherwise.
 
         Raises:
             EventStoreError: OCQ-342, if it is gone, has shrunk, has other content where it was read before, or has
@@ -50,26 +53,35 @@ class KnownFile:
             OSError: If it cannot be accessed.
         """
         try:
-            found = self.path.stat()
+            if not opened and self._seen is not None and _state_of(self.path.stat()) == self._seen:
+                return
+            with self.path.open("rb", buffering=0) as file:
+                self._compare(file, may_grow=may_grow)
         except FileNotFoundError:
             raise self.refused("is gone") from None
-        now = found.st_size, found.st_mtime_ns, found.st_ino
+
+    def _compare(self, file: FileIO, *, may_grow: bool) -> None:
+        now = _state_of(os.fstat(file.fileno()))
+        size, _, _ = now
         if now == self._seen:
             return
-        if found.st_size < self.size:
-            raise self.refused(f"has shrunk from {self.size:,} to {found.st_size:,} bytes")
-        if self._seen is not None and found.st_size > self.size and not may_grow:
-            raise self.refused(f"has grown from {self.size:,} to {found.st_size:,} bytes and was complete before")
-        with self.path.open("rb", buffering=0) as file:
-            if self._seen is not None and fingerprint(file, self.size) != self.print:
-                raise self.refused("has changed")
-            self.print = fingerprint(file, found.st_size)
-        self.size, self._seen = found.st_size, now
+        if size < self.size:
+            raise self.refused(f"has shrunk from {self.size:,} to {size:,} bytes")
+        if self._seen is not None and size > self.size and not may_grow:
+            raise self.refused(f"has grown from {self.size:,} to {size:,} bytes and was complete before")
+        if self._seen is not None and fingerprint(file, self.size) != self.print:
+            raise self.refused("has changed")
+        self.print = fingerprint(file, size)
+        self.size, self._seen = size, now
 
     def refused(self, what: str) -> EventStoreError:
         """Return the error that says what has happened to the file."""
         said = f"{self.path.name} {what}, so positions of events that were read would change"
         return EventStoreError("OCQ-342", said, str(self.path), _FIX)
+
+
+def _state_of(found: os.stat_result) -> tuple[int, int, int]:
+    return found.st_size, found.st_mtime_ns, found.st_ino
 
 
 def fingerprint(file: BinaryIO | FileIO, size: int) -> bytes:

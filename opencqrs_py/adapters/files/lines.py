@@ -271,7 +271,7 @@ class PlainLines(EventFile):
         if self._refusal is not None:
             raise self._refusal
         size = self.known.size
-        self.known.look(may_grow=self._may_grow())
+        self.known.look(may_grow=self._may_grow(), opened=not newest and not self._closed)
         self._closed = not newest
         if self._count is not None and self.known.size > size:
             self._check_growth(self._count)
