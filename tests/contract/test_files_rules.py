@@ -1366,6 +1366,41 @@ def test_what_was_there_stays_when_writing_breaks_off(tmp_path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["a.ndjson"]
 
 
+@pytest.mark.skipif(os.name != "posix", reason="modes of POSIX")
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o444, None], ids=lambda mode: "new" if mode is None else oct(mode))
+def test_a_file_that_is_replaced_keeps_its_mode_and_a_new_one_follows_the_umask(tmp_path, mode: int | None) -> None:
+    path, before = tmp_path / "a.ndjson", os.umask(0o027)
+    try:
+        if mode is not None:
+            path.write_bytes(b"private")
+            path.chmod(mode)
+        with written_whole(path) as file:
+            (hidden,) = set(tmp_path.iterdir()) - {path}
+            seen = stat.S_IMODE(hidden.stat().st_mode)
+            file.write(b"private, too")
+    finally:
+        os.umask(before)
+    assert path.read_bytes() == b"private, too"
+    assert stat.S_IMODE(path.stat().st_mode) == seen == (0o640 if mode is None else mode)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root may give a file away")
+def test_a_file_that_is_replaced_keeps_its_owner_or_else_shows_its_group_nothing(tmp_path, monkeypatch) -> None:
+    path = put(tmp_path / "a.ndjson", 1)
+    os.chown(path, 12_345, 54_321)
+    path.chmod(0o664)
+    put(path, 2)
+    found = path.stat()
+    assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (12_345, 54_321, 0o664)
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "fchown", refuse)
+    put(path, 3)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o604
+
+
 @pytest.fixture
 def synced(tmp_path, monkeypatch) -> list[tuple[str, int, list[str]]]:
     """Notes what is brought to the disk: file or folder, the file's size, and what names there are then."""
@@ -1391,19 +1426,22 @@ def test_content_is_on_the_disk_before_the_name_and_the_name_at_the_end(tmp_path
 
 
 def test_a_folder_that_cannot_be_synced_is_no_error_but_a_broken_disk_is(tmp_path, monkeypatch) -> None:
-    def break_down(number: int) -> Callable[..., None]:
-        def raise_for_folders(place: object, *_rest: object) -> None:
-            if isinstance(place, Path) or stat.S_ISDIR(os.fstat(place).st_mode):
+    def break_down(name: str, number: int) -> Callable[..., object]:
+        works = getattr(os, name)
+
+        def raise_for_folders(place: Path | str | int, *rest: object) -> object:
+            if stat.S_ISDIR(os.fstat(place).st_mode) if isinstance(place, int) else Path(place).is_dir():
                 raise OSError(number, os.strerror(number))
+            return works(place, *rest)
 
         return raise_for_folders
 
     for name, number in (("open", errno.EACCES), ("fsync", errno.EINVAL), ("fsync", errno.ENOTSUP)):
         with monkeypatch.context() as patch:
-            patch.setattr(os, name, break_down(number))
+            patch.setattr(os, name, break_down(name, number))
             put(tmp_path / "a.ndjson", number)
         assert ids(FileEventSource(tmp_path)) == [str(number)]
-    monkeypatch.setattr(os, "fsync", break_down(errno.EIO))
+    monkeypatch.setattr(os, "fsync", break_down("fsync", errno.EIO))
     with pytest.raises(OSError, match=os.strerror(errno.EIO)):
         put(tmp_path / "a.ndjson", 1)
     assert [each.name for each in tmp_path.iterdir()] == ["a.ndjson"]

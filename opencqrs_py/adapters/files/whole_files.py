@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import gzip
 import os
+import stat
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, cast
 
@@ -229,15 +231,16 @@ def written_whole(path: Path) -> Iterator[BinaryIO]:
     """Open a file for writing that gets its name at the end of the block, and is on the disk then.
 
     Until then its name begins with ``.``, so that no event source takes it in. When the block raises, it is removed;
-    what had the name before stays as it is. The name is on the disk, too, where the platform supports that: not on
-    Windows, nor in a folder that this user may not list.
+    what had the name before stays as it is. From its beginning the new file has the mode of the one that it replaces,
+    and its owner and group where this user may give them away; any other has the mode that the umask leaves. The name
+    is on the disk, too, where the platform supports that: not on Windows, nor in a folder that this user may not list.
 
     Raises:
         OSError: If it cannot be written; or, with the new file in its place, if the disk fails to keep the name.
     """
     hidden = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with hidden.open("wb") as file:
+        with open(hidden, "wb", opener=partial(_open_for, path)) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -247,6 +250,27 @@ def written_whole(path: Path) -> Iterator[BinaryIO]:
         with suppress(OSError):
             hidden.unlink()
         raise
+
+
+def _open_for(path: Path, hidden: str, flags: int) -> int:
+    """Open a file that will replace another one, which may be private."""
+    try:
+        replaced = path.stat()
+    except FileNotFoundError:
+        return os.open(hidden, flags, 0o666)
+    opened = os.open(hidden, flags, 0o600)
+    if os.name == "posix":
+        _give_rights(opened, replaced)
+    return opened
+
+
+def _give_rights(opened: int, replaced: os.stat_result) -> None:
+    for owner in (replaced.st_uid, -1):  # only root may give a file away, its owner to groups of its own
+        with suppress(PermissionError):
+            os.fchown(opened, owner, replaced.st_gid)
+            break
+    mode = stat.S_IMODE(replaced.st_mode)
+    os.fchmod(opened, mode if os.fstat(opened).st_gid == replaced.st_gid else mode & ~stat.S_IRWXG)
 
 
 def _sync(folder: Path) -> None:
