@@ -167,6 +167,10 @@ class DatabaseFileGoneError(DatabaseFileError):
     """The file of an SQLite database that is in use was deleted or moved away (OCQ-326); it may come back."""
 
 
+class UnreadableFileError(EventStoreError):
+    """The operating system cannot read a file of events that is imported (OCQ-340)."""
+
+
 class OtherLogError(EventStoreError):
     """The event store is not the one that the progress belongs to (OCQ-316)."""
 

@@ -18,7 +18,7 @@ from opencqrs_py.adapters.files.event_file import EventReader
 from opencqrs_py.adapters.files.formats import Compression, FileFormat, FileKind, format_of, unpacked
 from opencqrs_py.adapters.files.lines import LineReader
 from opencqrs_py.adapters.files.rows import RowReader, open_parquet
-from opencqrs_py.errors import EventStoreError
+from opencqrs_py.errors import UnreadableFileError
 from opencqrs_py.model.cloudevents import extensions_of, names_of_attributes
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.json_text import without_space
@@ -38,8 +38,8 @@ def events_of_file(path: Path) -> Generator[Event, None, None]:
     Raises:
         EventFormatError: OCQ-212, 230 or 231, naming file and line (or row) of what is not an event, or whose data are
             no JSON; OCQ-213, if the file is damaged.
-        EventStoreError: OCQ-235, if the columns of a Parquet file are not those of events; OCQ-340, if the operating
-            system cannot read the file.
+        EventStoreError: OCQ-235, if the columns of a Parquet file are not those of events.
+        UnreadableFileError: OCQ-340, if the operating system cannot read the file.
     """
     with _explained(str(path)), closing(_reader_of(path)) as reader:
         yield from reader
@@ -59,7 +59,7 @@ def events_of_lines(lines: BinaryIO, name: str) -> Generator[Event, None, None]:
     Raises:
         EventFormatError: OCQ-212, 230 or 231, naming the line of what is not an event; OCQ-213, if the stream ends
             too early.
-        EventStoreError: OCQ-340, if the operating system cannot read it.
+        UnreadableFileError: OCQ-340, if the operating system cannot read it.
     """
     with _explained(name):
         yield from LineReader(name, lines, compressed=True)
@@ -72,7 +72,7 @@ def _explained(name: str) -> Iterator[None]:
         yield
     except OSError as error:
         what = f"the file cannot be read ({error.strerror or error})"
-        raise EventStoreError("OCQ-340", what, name, _READABLE) from error
+        raise UnreadableFileError("OCQ-340", what, name, _READABLE) from error
 
 
 def _last_suffix(path: Path) -> Compression:

@@ -16,7 +16,7 @@ from opencqrs_py.cli.events.display import ProgressReport, rate, summed_up
 from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
 from opencqrs_py.cli.output import print_json, print_line, print_result, stdout
 from opencqrs_py.cli.streams import standard_input
-from opencqrs_py.errors import DamagedFileError, EventFormatError, EventStoreError
+from opencqrs_py.errors import DamagedFileError, EventFormatError, EventStoreError, UnreadableFileError
 from opencqrs_py.model.event import Event
 from opencqrs_py.processing.ports import EventStore, gives_ids
 
@@ -115,9 +115,7 @@ def _events_of(name: str) -> Generator[Event, None, None]:
     try:
         with closing(events):
             yield from events
-    except EventStoreError as error:
-        if error.code != "OCQ-340":  # which says all
-            raise
+    except UnreadableFileError as error:
         fix = f"{error.fix}, and import again; nothing of this file was imported"
         raise type(error)(error.code, error.what, error.where, fix) from error
     except EventFormatError as error:
