@@ -158,7 +158,7 @@ class HandlerTest:
         time: datetime | str | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> Self:
-        """Append events to the log.
+        """Append events to the log. Until ``handle`` is called, nothing can be expected, and no value be read.
 
         Args:
             events: Objects of event classes; ``Event``; or ``dict`` with the attributes of a CloudEvent, of which only
@@ -257,42 +257,56 @@ class HandlerTest:
         return self
 
     def connection(self) -> AbstractContextManager[Any]:
-        """Open a transaction on the read model's database, to arrange something or to look."""
+        """Open a transaction on the read model's database, to arrange something or to look, at any time."""
         return self.database.writing()
 
     def rows(self, query: Any) -> list[tuple[Any, ...]]:
         """Return the rows of a query: SQL text, or a statement of SQLAlchemy."""
+        __tracebackhide__ = True
+        self._check_handled()
         return rows_in(self.database, query)
 
     @property
     def progress(self) -> int:
         """Position up to which the group is done."""
+        __tracebackhide__ = True
+        self._check_handled()
         return sum(status.position for status in self._tracker.statuses())
 
     @property
     def state(self) -> ProcessorState:
         """What the processor does."""
+        __tracebackhide__ = True
+        self._check_handled()
         status = self._processor.status()
         return ProcessorState.STARTING if status is None else status.state
 
     @property
     def log(self) -> list[str]:
         """What an operator would read, line by line."""
+        __tracebackhide__ = True
+        self._check_handled()
         return [line_of(notice) for notice in self._seen.notices]
 
     @property
     def waits(self) -> list[float]:
         """The waits in seconds before events were tried again."""
+        __tracebackhide__ = True
+        self._check_handled()
         return self._seen.waits
 
     @property
     def skipped(self) -> list[Event]:
         """The skipped events."""
+        __tracebackhide__ = True
+        self._check_handled()
         return [self._given.at(position) for position in self._seen.skipped]
 
     @property
     def parked(self) -> list[Event]:
         """The events that wait in the inbox, by their positions."""
+        __tracebackhide__ = True
+        self._check_handled()
         return [self._given.at(entry.position) for entry in self._tracker.entries(self.group)]
 
     @property
@@ -302,14 +316,19 @@ class HandlerTest:
         ``None`` if nothing has failed, or the error was not raised by a handler, a commit, or an
         ``@on_replay_finished`` function: that of a participant, for example, is only in ``log``.
         """
+        __tracebackhide__ = True
+        self._check_handled()
         return self._seen.error
 
     def attempts(self, event: Any) -> int:
         """Return how often an event, given or by its position, was tried; 0 when no handler was called for it."""
+        __tracebackhide__ = True
+        position = self._given.find(event).position
+        self._check_handled()
         waiting = {entry.position for entry in self._tracker.entries(self.group)}
         status = self._processor.status()
         handled = 0 if status is None or status.checkpoint is None else status.checkpoint.handled
-        return self._seen.attempts(self._given.find(event).position, max(self.progress, handled), waiting)
+        return self._seen.attempts(position, max(self.progress, handled), waiting)
 
     def expect_rows(self, query: Any, expected: Sequence[Sequence[Any]]) -> Self:
         """Expect the rows of a query, in this order."""
@@ -346,7 +365,6 @@ class HandlerTest:
     def expect_failed(self, error: type[BaseException] = Exception) -> Self:
         """Expect that the partition has failed, with an error of this class."""
         __tracebackhide__ = True
-        self._check_handled()
         if self.state is ProcessorState.FAILED and self._seen.has_failed_with(error):
             return self
         found = self._seen.end if self.state is ProcessorState.FAILED else self.state
@@ -355,7 +373,6 @@ class HandlerTest:
     def expect_log(self, *texts: str) -> Self:
         """Expect lines in the log with these texts in them, in this order; there may be others between them."""
         __tracebackhide__ = True
-        self._check_handled()
         lines = iter(self.log)
         for text in texts:
             if not any(text in line for line in lines):
@@ -434,7 +451,6 @@ class HandlerTest:
 
     def _expect(self, what: str, expected: Any, found: Any) -> Self:
         __tracebackhide__ = True
-        self._check_handled()
         if expected != found:
             self._fail(f"{what}: not as expected\n{difference(expected, found)}")
         return self
@@ -447,5 +463,5 @@ class HandlerTest:
 
     def _fail(self, what: str) -> None:
         __tracebackhide__ = True
-        log = "".join(f"\n  {line}" for line in self.log)
+        log = "".join(f"\n  {line_of(notice)}" for notice in self._seen.notices)
         raise AssertionError(f"{what}\nlog:{log}" if log else what)

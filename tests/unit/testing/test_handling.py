@@ -139,8 +139,7 @@ def test_what_is_given_later_is_handled_by_the_next_call() -> None:
     test = HandlerTest(tables, lend)
     test.handle().expect_progress(0)
     test.given(Lent("1")).handle().expect_progress(1)
-    assert test.given(Lent("2")).progress == 1
-    test.handle().expect_progress(2)
+    test.given(Lent("2")).handle().expect_progress(2)
 
 
 def test_each_test_has_a_database_of_its_own() -> None:
@@ -711,6 +710,16 @@ def test_events_are_given_as_they_are() -> None:
         lambda test: test.expect_rows("SELECT 1", [(1,)]),
         lambda test: test.expect_log(),
         lambda test: test.expect_failed(),
+        lambda test: test.expect_attempts(1, 0),
+        lambda test: test.skipped,
+        lambda test: test.parked,
+        lambda test: test.waits,
+        lambda test: test.progress,
+        lambda test: test.log,
+        lambda test: test.attempts(1),
+        lambda test: test.rows("SELECT 1"),
+        lambda test: test.error,
+        lambda test: test.state,
     ],
 )
 def test_nothing_can_be_expected_where_handle_was_forgotten(expect: Callable[[HandlerTest], object]) -> None:
@@ -720,6 +729,15 @@ def test_nothing_can_be_expected_where_handle_was_forgotten(expect: Callable[[Ha
     test.handle().given(Lent("3"))
     with pytest.raises(AssertionError, match=r"^1 event given and not handled yet: call handle\(\) before"):
         expect(test)
+
+
+def test_something_may_be_arranged_where_handle_was_not_called() -> None:
+    test = HandlerTest(lend)
+    assert test.rows("SELECT 1") == [(1,)]
+    assert (test.skipped, test.progress, test.log) == ([], 0, [])
+    with test.given(Lent("1")).connection() as connection:
+        tables(connection)
+    test.handle().expect_rows(LENT, [("1", "ada")])
 
 
 def test_data_are_put_into_the_envelope_where_there_is_one() -> None:
