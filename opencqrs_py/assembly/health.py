@@ -53,8 +53,8 @@ class Standing:
         head: Position of the newest event.
         owner: Name of the node that has it; empty if none has, or leases do not lead its group.
         able: Names of the nodes that live and can run it.
-        waited: Returns the seconds for which it has had events to handle and has stored no progress; asked only if it
-            lags.
+        waited: Returns the seconds for which it has had events to handle and has stored no progress, or its owner has
+            had it before its first run; asked only if it lags.
     """
 
     group: str
@@ -210,7 +210,7 @@ def _state(standings: Sequence[Standing], found: Sequence[Finding]) -> str:
         return min((finding.problem for finding in found), key=list(Problem).index).value
     if not any(each.wanted for each in standings):
         return "stopped"
-    return "unknown" if all(each.status is None for each in standings) else "running"
+    return "unknown" if all(each.status is None and not each.owner for each in standings) else "running"
 
 
 def _finding(standing: Standing, rule: HealthRule) -> Finding | None:
@@ -227,7 +227,7 @@ def _problems(standing: Standing, rule: HealthRule) -> Iterator[tuple[Problem, s
         yield Problem.FAILED, *_failed(standing, status, "failed")
     if is_unowned(standing):
         yield Problem.UNOWNED, *_unowned(standing)
-    if status is None:
+    if status is None and not standing.owner:
         return
     if standing.lag and (waited := standing.waited()) >= rule.stalled_after:
         why = f"{_held_up(status, waited)}, lag {standing.lag:,}"
@@ -306,8 +306,10 @@ def _error(status: PartitionStatus) -> str:
     return f" at {event}{attempt}: {failure.last_error}"
 
 
-def _held_up(status: PartitionStatus, waited: float) -> str:
+def _held_up(status: PartitionStatus | None, waited: float) -> str:
     since = in_words(waited)
+    if status is None:
+        return f"has not begun for {since}"
     match status.state:
         case ProcessorState.BACKING_OFF:
             return f"backs off for {since}{_error(status)}"
@@ -317,8 +319,8 @@ def _held_up(status: PartitionStatus, waited: float) -> str:
             return f"has made no progress for {since}"
 
 
-def _where_to_look(standing: Standing, status: PartitionStatus) -> str:
-    if status.state is ProcessorState.BACKING_OFF:
+def _where_to_look(standing: Standing, status: PartitionStatus | None) -> str:
+    if status is not None and status.state is ProcessorState.BACKING_OFF:
         return "fix what its handler raises, or limit retry.max-attempts"
     return f"look at the log of {f'node {standing.owner}' if standing.owner else 'its process'}"
 

@@ -70,13 +70,17 @@ class Snapshot:
 
     def statuses_of(self, settings: EffectiveGroup) -> dict[GroupPartition, PartitionStatus]:
         """Return what is known of each partition of a group, with its owner, by partition."""
-        leases = {lease.key: lease for lease in self.view.leases if lease.key.group == settings.name}
+        leases = {lease.key: lease for lease in self.leases_of(settings.name)}
         keys = sorted(key for key in self.known.keys() | self.running.keys() if key.group == settings.name)
         found = {}
         for key in keys:
             status = self._own_or_known(key)
             found[key] = _with_owner(status, settings, self, leases[key]) if key in leases else status
         return found
+
+    def leases_of(self, group: str) -> list[Lease]:
+        """Return the leases of a group's partitions."""
+        return [lease for lease in self.view.leases if lease.key.group == group]
 
     def wanted_of(self, key: GroupPartition, settings: EffectiveGroup) -> Wanted:
         """Return what is wanted of a partition: by command, else by a live node, this process, or the settings."""
@@ -265,11 +269,15 @@ class Overview:
     def standings(
         self, settings: EffectiveGroup, look: Snapshot, source: EventSource, stalled_after: float = inf
     ) -> list[Standing]:
-        """Return the status of each partition of a group; the event store is used only for how long one waits."""
+        """Return the status of each partition of a group, also of one that has a lease and no progress yet.
+
+        The event store is used only for how long one waits.
+        """
         statuses, led = look.statuses_of(settings), is_led(self.parts[settings.name])
-        owners = {
-            lease.key: owner.name for lease in look.view.leases if (owner := look.view.owner_of(lease)) is not None
-        }
+        leases = {lease.key: lease for lease in look.leases_of(settings.name)} if led else {}
+        owned = {key: owner for key, lease in leases.items() if (owner := look.view.owner_of(lease)) is not None}
+        begun = {key.partition for key in statuses}
+        new = (key for key in leases if key not in statuses and not any(map(key.partition.overlaps, begun)))
         configured = (GroupPartition(settings.name, each) for each in layout(settings.life_cycle.partitions))
         return [
             Standing(
@@ -279,11 +287,18 @@ class Overview:
                 led=led,
                 status=statuses.get(key),
                 head=look.head,
-                owner=owners.get(key, ""),
+                owner=owned[key].name if key in owned else "",
                 able=look.able(settings.name),
-                waited=Waiting(statuses.get(key), settings, source, look.now, stalled_after),
+                waited=Waiting(
+                    statuses.get(key),
+                    settings,
+                    source,
+                    look.now,
+                    stalled_after,
+                    leases[key].since if key in owned else "",
+                ),
             )
-            for key in sorted(statuses) or configured
+            for key in sorted([*statuses, *new]) or configured
         ]
 
 
@@ -297,6 +312,7 @@ class Waiting:
         source: The event store.
         now: The time.
         enough: Seconds from which on the answer matters; below, the event store is not asked.
+        owned_since: ISO 8601 time at which a node took the partition; empty if none has it.
     """
 
     status: PartitionStatus | None
@@ -304,12 +320,13 @@ class Waiting:
     source: EventSource
     now: datetime
     enough: float
+    owned_since: str = ""
 
     def __call__(self) -> float:
-        """Return it in seconds."""
+        """Return it in seconds; before the first run, those since a node took the partition."""
         status = self.status
         if status is None:
-            return 0.0
+            return seconds_since(self.owned_since or None, self.now) or 0.0
         if status.state is ProcessorState.BACKING_OFF and status.failure is not None:
             return seconds_since(status.failure.first_failed_at, self.now) or 0.0
         ages = [seconds_since(each, self.now) for each in (status.updated_at, status.owned_since)]

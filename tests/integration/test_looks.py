@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 
 import pytest
@@ -10,6 +11,7 @@ from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
 from opencqrs_py import Application, InboxFilter
+from opencqrs_py.assembly.health import GroupHealth
 from opencqrs_py.model.cloudevents import parse_event
 
 HANDLERS = """
@@ -90,6 +92,47 @@ def test_a_group_of_this_process_is_well_while_it_runs_and_not_afterwards(make_m
     assert (running.healthy, running.groups[0].state) == (True, "running")
     assert [finding.problem.value for finding in made.health().groups[0].findings] == ["unowned"]
     made.stop()
+
+
+SLOW = """
+from threading import Event as Signal
+from opencqrs_py import Event, event_handling, on_start
+
+BEGUN, MAY_END = Signal(), Signal()
+
+@on_start("seen")
+def prepare() -> None:
+    BEGUN.set()
+    MAY_END.wait()
+
+@event_handling("seen", types=["*"])
+def see(event: Event) -> None: ...
+"""
+
+
+def test_a_group_that_a_process_has_and_does_not_begin_is_stalled(make_module, tmp_path):
+    handlers = make_module(SLOW)
+    made = application(handlers, tmp_path)
+
+    def seen(tries: int, **health: object) -> GroupHealth:
+        """Return the health that another process sees, with the first finding of some tries."""
+        settings = {**THREAD, **{f"health.{name.replace('_', '-')}": value for name, value in health.items()}}
+        with Application(settings, [handlers], tmp_path) as other:
+            looks = (other.health().groups[0] for _ in range(tries))
+            return next((each for each in looks if each.findings), other.health().groups[0])
+
+    with ThreadPoolExecutor(1) as threads:
+        started = threads.submit(made.start)
+        try:
+            assert handlers.BEGUN.wait(60)
+            stalled, lagging = seen(1_000, stalled_after="1ms"), seen(1, stalled_after="1h", max_lag=9)
+            well = seen(1, stalled_after="1h")
+        finally:
+            handlers.MAY_END.set()
+            started.result(60)
+            made.stop()
+    assert (stalled.state, lagging.state, well.state, well.healthy) == ("stalled", "lagging", "running", True)
+    assert stalled.findings[0].why.startswith("has not begun for ")
 
 
 def test_progress_in_memory_is_unknown_to_others_and_well(make_module, tmp_path):

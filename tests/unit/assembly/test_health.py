@@ -41,7 +41,9 @@ def paused(position, waited):
         standing(ProcessorState.STOPPED, 2, owner="", wanted=False),
         standing(ProcessorState.FAILED, 2, owner="", wanted=False),
         replace(NEVER_RUN, wanted=False),
-        replace(NEVER_RUN, owner="web1:7"),
+        replace(NEVER_RUN, owner="web1:7", waited=lambda: 59.9),
+        replace(NEVER_RUN, owner="web1:7", waited=lambda: 1_000.0, head=0),  # there is nothing to handle
+        replace(NEVER_RUN, led=False, waited=lambda: 1_000.0),
         replace(NEVER_RUN, led=False),
         standing(owner="", led=False),
     ],
@@ -122,6 +124,11 @@ def test_what_is_well_has_no_line(well):
             "[loans 1/2] has made no progress for 1 min 0 s, lag 8: look at the log of node web1:7",
         ),
         (
+            replace(NEVER_RUN, owner="web1:7", waited=lambda: 90.0),
+            Problem.STALLED,
+            "[loans 1/2] has not begun for 1 min 30 s, lag 10: look at the log of node web1:7",
+        ),
+        (
             standing(ProcessorState.BACKING_OFF, 7, waited=90.0, failure=FAILURE),
             Problem.STALLED,
             "[loans 1/2] backs off for 1 min 30 s at event e8 (lent) at position 8 on attempt 3: ValueError: no, "
@@ -142,9 +149,10 @@ def test_what_is_not_well_is_a_line_with_place_reason_and_what_to_do(unwell, pro
 
 @pytest.mark.parametrize(("max_lag", "healthy"), [(None, True), (8, True), (7, False), (0, False)])
 def test_more_lag_than_allowed_is_unhealthy(max_lag, healthy):
-    health = judged("loans", [standing(position=2)], HealthRule(max_lag))
-    assert health.healthy is healthy
-    assert [finding.problem for finding in health.findings] == [] if healthy else [Problem.LAGGING]
+    for each in (standing(position=2), replace(NEVER_RUN, owner="web1:7", head=8)):
+        health = judged("loans", [each], HealthRule(max_lag))
+        assert health.healthy is healthy
+        assert [finding.problem for finding in health.findings] == ([] if healthy else [Problem.LAGGING])
 
 
 def test_without_lag_a_strict_limit_holds():

@@ -11,6 +11,7 @@ import pytest
 
 from opencqrs_py import Event
 from opencqrs_py.adapters.memory import InMemoryEventStore
+from opencqrs_py.assembly.health import Standing
 from opencqrs_py.assembly.overview import Overview, Snapshot, Waiting
 from opencqrs_py.assembly.rows import group_rows
 from opencqrs_py.assembly.status import GroupStatus, NodeLoad
@@ -112,13 +113,18 @@ LOANS_0 = GroupPartition("loans", Partition(1, 0))
 ON_REQUEST = EffectiveGroup("loans", life_cycle=LifeCycleSettings(auto_start=False))
 
 
-def is_wanted(look: Snapshot, *, led: bool = False) -> bool:
-    """Return whether the partition of a group that does not start by itself is wanted."""
+def standings(look: Snapshot, *, led: bool = False) -> list[Standing]:
+    """Return the partitions of a group that does not start by itself."""
     decided = SimpleNamespace(choice="sql", provider="" if led else "locks")
     part: Any = SimpleNamespace(tracking=lambda: SimpleNamespace(choice="sql", provider=""), controller=lambda: decided)
     container: Any = None
     overview = Overview([ON_REQUEST], {"loans": part}, container)
-    (standing,) = overview.standings(ON_REQUEST, look, InMemoryEventStore())
+    return overview.standings(ON_REQUEST, look, InMemoryEventStore())
+
+
+def is_wanted(look: Snapshot, *, led: bool = False) -> bool:
+    """Return whether the only partition of that group is wanted."""
+    (standing,) = standings(look, led=led)
     return standing.wanted
 
 
@@ -143,6 +149,35 @@ def test_what_another_process_drives_or_has_failed_in_is_wanted_without_leases(s
 
 def test_a_group_that_does_not_start_by_itself_is_not_wanted_before_its_first_start():
     assert not is_wanted(Snapshot(9, {}))
+
+
+HALVES = [GroupPartition("loans", Partition(2, residue)) for residue in (0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("known", "leases", "seen"),
+    [
+        ([], [], [LOANS_0]),  # as settings say
+        ([], HALVES, HALVES),
+        (HALVES[:1], HALVES, HALVES),
+        (HALVES, [LOANS_0], HALVES),  # of a layout that has been changed
+        ([LOANS_0], HALVES, [LOANS_0]),
+    ],
+)
+def test_a_partition_that_has_a_lease_and_no_progress_is_seen(known, leases, seen):
+    now = datetime(2026, 1, 7, 10, tzinfo=UTC)
+    since = (now - timedelta(seconds=90)).isoformat()
+    view = replace(VIEW, leases=tuple(Lease(key, "2", since=since) for key in leases))
+    statuses = {key: PartitionStatus(key.group, key.partition, 9, RUNNING) for key in known}
+    found = standings(Snapshot(9, {}, statuses, view=view, now=now), led=True)
+    assert [GroupPartition(each.group, each.partition) for each in found] == seen
+    begun = {key: (bool(key in known), "host:2" if key in leases else "") for key in seen}
+    assert [(each.status is not None, each.owner) for each in found] == list(begun.values())
+    missing = [each for each in found if each.status is None and each.owner]
+    assert [(each.lag, each.waited()) for each in missing] == [(9, 90)] * len(missing)
+    assert {each.partition for each in standings(Snapshot(9, {}, statuses, view=view), led=False)} == {
+        key.partition for key in known or [LOANS_0]
+    }
 
 
 @pytest.mark.parametrize(
