@@ -404,7 +404,17 @@ class Application:
         """Raise what has ended an engine, or what leads its partitions, since ``start``; return if nothing has.
 
         ``run`` does so by itself. A program that calls ``start`` asks now and then, such as at each liveness probe.
+
+        Raises:
+            AssemblyError: OCQ-511 in a fork of the process that has called ``start``, which cannot know.
         """
+        self._life.refuse_fork(
+            ", so it cannot be checked here", "call check() there; health() and status() look at all processes"
+        )
+        self._check()
+
+    def _check(self) -> None:
+        """Raise what has ended an engine of this process."""
         processors = self._life.running
         if processors is not None:
             processors.check()
@@ -544,7 +554,7 @@ class Application:
         if not names:
             raise ValueError("name a group to wait for")
         overview = self._overview(names)
-        awaiting = Awaiting(overview, self.event_store, self._watched, self._running, self.check)
+        awaiting = Awaiting(overview, self.event_store, self._watched, self._running, self._check)
         groups, target = groups_named(names, overview.groups), awaiting.target(position, source)
         awaiting.wait(groups, target, timeout, newest=0 if isinstance(position, int) else target)
         return target

@@ -62,9 +62,7 @@ class Lifecycle:
             AssemblyError: OCQ-511, if it runs already, here or in the process that this one was forked from, or
                 another thread is starting it.
         """
-        if self.is_forked:
-            what = "the process from which this one was forked has started the application"
-            raise AssemblyError("OCQ-511", what, fix="start it only after the fork, or make another Application here")
+        self.refuse_fork("", "start it only after the fork, or make another Application here")
         if not self._starting.acquire(blocking=False):
             raise AssemblyError("OCQ-511", "another thread is starting the application", fix="call start() once")
         self._is_to_stop = False
@@ -161,6 +159,12 @@ class Lifecycle:
     def is_forked(self) -> bool:
         """Whether this process is a fork of the one that runs the processors."""
         return self.processors is not None and self._started_in != os.getpid()
+
+    def refuse_fork(self, so: str, fix: str) -> None:
+        """Raise OCQ-511 in a fork of the process that runs the processors; ``so`` is what follows from that."""
+        if self.is_forked:
+            what = f"the process from which this one was forked has started the application{so}"
+            raise AssemblyError("OCQ-511", what, fix=fix)
 
     def _close(self, lingering: Sequence[Thread] = ()) -> None:
         """Close what is open, unless handlers that a stop has not waited for, or threads, may still use it."""

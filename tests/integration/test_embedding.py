@@ -315,6 +315,29 @@ application.stop()
     assert seen(tmp_path) == 10
 
 
+def test_a_fork_cannot_check_what_its_parent_runs(tmp_path):
+    """As the liveness probe of a worker that gunicorn has forked with ``--preload``."""
+    ends = f"""{WAIT}
+child = os.fork()
+if child == 0:
+    try:
+        application.check()
+    except Exception as error:
+        print(error, flush=True)
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+application.check()
+application.stop()
+"""
+    done = hosted(tmp_path, ends)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == (
+        "[OCQ-511] the process from which this one was forked has started the application, "
+        "so it cannot be checked here\n"
+        "  fix:   call check() there; health() and status() look at all processes\n"
+    )
+
+
 REPORTS = """
 (asked, ask), (reported, report) = os.pipe(), os.pipe()
 if os.fork() == 0:
