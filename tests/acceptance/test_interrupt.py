@@ -135,7 +135,7 @@ def test_an_interrupted_import_says_so_in_one_line_and_can_be_typed_again(projec
         try:
             assert process.stdin is not None
             process.stdin.writelines(lines)
-            process.stdin.flush()  # a pipe holds a few hundred of them, so the others are in its transaction
+            process.stdin.flush()  # a pipe holds a few hundred of them, so it has taken the others
             process.send_signal(signal.SIGINT)
             out, err = process.communicate(timeout=300)
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -11,6 +12,8 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -325,6 +328,63 @@ def test_an_export_of_a_database_that_is_not_there_replaces_nothing(tmp_path, ev
     assert not file.exists()
 
 
+class Slowly(io.RawIOBase):
+    """A pipe whose writer sends a line at a time; before each of them it adds an event of its own."""
+
+    def __init__(self, lines: list[bytes], add: Callable[[], None]) -> None:
+        self._lines = lines
+        self._add = add
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer) -> int:
+        self._add()
+        sent = self._lines.pop(0) if self._lines else b""
+        buffer[: len(sent)] = sent
+        return len(sent)
+
+
+def test_nobody_waits_for_an_import_whose_writer_sends_slowly(tmp_path, events, stored, monkeypatch) -> None:
+    events("append", "--type", "first", "--id", "first")
+    other, added = sqlite3.connect(tmp_path / "project" / "opencqrs.db", timeout=0, isolation_level=None), []
+
+    def add() -> None:
+        insert = "INSERT INTO opencqrs_events (id, source, subject, type, content_type) VALUES (?, 's', '/', 't', 'j')"
+        other.execute(insert, (f"other{len(added)}",))
+        added.append(f"other{len(added)}")
+
+    slow = io.BufferedReader(Slowly([event_line(event(n)) for n in range(2)], add))
+    monkeypatch.setattr(imports, "standard_input", lambda: slow)
+    with closing(other):
+        assert events("import", "-").out.startswith("imported 2 events")
+    assert added
+    assert [one["id"] for one in stored()] == ["first", *added, "0", "1"]
+
+
+def test_an_import_of_standard_input_that_is_a_file_copies_nothing(tmp_path, events, stored, monkeypatch) -> None:
+    monkeypatch.setattr(imports, "TemporaryFile", None)
+    path = Path(write_lines(tmp_path / "in.ndjson", [event(1)]))
+    with path.open("rb") as file:
+        monkeypatch.setattr(imports, "standard_input", lambda: file)
+        assert events("import", "-").out.startswith("imported 1 event")
+    assert [one["id"] for one in stored()] == ["1"]
+
+
+def test_an_import_says_where_there_is_no_room_for_what_a_pipe_sends(tmp_path, events, stored, monkeypatch) -> None:
+    class Full(io.BytesIO):
+        def write(self, _content: object) -> int:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(imports, "TemporaryFile", Full)
+    refused = events("import", "-", stdin=event_line(event(1)))
+    assert (refused.code, refused.out) == (2, "")
+    assert "[OCQ-345] standard input cannot be kept in a temporary file (No space left on device)" in refused.err
+    assert "where: the folder of temporary files (TMPDIR)" in refused.err
+    assert "nothing of it was imported" in refused.err
+    assert stored() == []
+
+
 @pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="a file that opens and cannot be read, of Linux")
 @pytest.mark.parametrize("command", [("import", "/proc/self/mem"), ("import", "-"), ("append", "-")])
 def test_what_cannot_be_read_to_be_added_is_named(events, stored, monkeypatch, command) -> None:
@@ -464,25 +524,30 @@ def test_of_several_files_those_before_a_bad_one_are_kept_whole(tmp_path, events
     assert [one["id"] for one in stored()] == ["3", "4", "1", "2"]
 
 
+STALLED = """
+import sys
+from opencqrs_py.cli.events import imports
+from opencqrs_py.cli.main import main
+
+events_of_file = imports.events_of_file
+
+def stalled(path):
+    for number, event in enumerate(events_of_file(path)):
+        if number == 9_000:
+            sys.stdin.read()
+        yield event
+
+imports.events_of_file = stalled
+main(sys.argv[1:])
+"""
+
+
 def test_a_killed_import_leaves_nothing_and_the_same_command_goes_on(tmp_path, events, stored) -> None:
     """The import is killed while it is in the middle of its transaction: SQLite refuses to let another one begin."""
     first = write_lines(tmp_path / "first.ndjson", [event(n) for n in range(100)])
     second = write_lines(tmp_path / "second.ndjson", [event(n) for n in range(50, 12_000)])
-    command = [
-        sys.executable,
-        "-m",
-        "opencqrs_py",
-        "events",
-        "import",
-        first,
-        "-",
-        "--project",
-        str(tmp_path / "project"),
-    ]
+    command = [sys.executable, "-c", STALLED, "events", "import", first, second, "--project", str(tmp_path / "project")]
     killed = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert killed.stdin is not None
-    killed.stdin.write(Path(second).read_bytes()[:1_500_000])  # and no end: it waits for more
-    killed.stdin.flush()
     store = tmp_path / "project" / "opencqrs.db"
     deadline = time.monotonic() + 300
     while not is_being_written(store):
@@ -499,7 +564,7 @@ def is_being_written(store: Path) -> bool:
     """Say whether the first file is in, and somebody is writing the second."""
     if not store.exists():
         return False
-    connection = sqlite3.connect(store, timeout=0, isolation_level=None)
+    connection, count = sqlite3.connect(store, timeout=0, isolation_level=None), 0
     try:
         (count,) = connection.execute("SELECT count(*) FROM opencqrs_events").fetchone()
         connection.execute("BEGIN IMMEDIATE")

@@ -5,6 +5,7 @@ from opencqrs_py.adapters.files.formats import Compression, FileFormat, FileKind
 from opencqrs_py.adapters.files.log import listing, path_of_url, warn_of_ignored, warn_of_order
 from opencqrs_py.adapters.files.whole_files import (
     EventWriter,
+    blocks_of,
     event_line,
     events_of_file,
     events_of_lines,
@@ -18,6 +19,7 @@ __all__ = [
     "FileEventSource",
     "FileFormat",
     "FileKind",
+    "blocks_of",
     "event_line",
     "events_of_file",
     "events_of_lines",

@@ -25,6 +25,7 @@ from opencqrs_py.model.json_text import without_space
 from opencqrs_py.model.times import microseconds
 
 _GZIP_LEVEL = 6
+_BLOCK = 1024 * 1024  # bytes
 _ROWS_PER_GROUP = 20_000  # a reader that starts in the middle decodes half of them in vain
 _READABLE = "make sure that it is there, that this user may read it, and that its disk answers"
 _CANNOT = (errno.EINVAL, errno.ENOTSUP)  # of file systems that have no way to sync a folder
@@ -63,6 +64,13 @@ def events_of_lines(lines: BinaryIO, name: str) -> Generator[Event, None, None]:
     """
     with _explained(name):
         yield from LineReader(name, lines, compressed=True)
+
+
+def blocks_of(stream: BinaryIO, name: str) -> Iterator[bytes]:
+    """Yield the bytes of an open stream, which messages call ``name``; raises OCQ-340 as ``events_of_lines``."""
+    with _explained(name):
+        while block := stream.read(_BLOCK):
+            yield block
 
 
 @contextmanager

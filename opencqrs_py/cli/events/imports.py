@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Generator, Sequence
-from contextlib import closing, suppress
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from stat import S_ISREG
+from tempfile import TemporaryFile
+from typing import BinaryIO, NamedTuple
 
 import click
 
-from opencqrs_py.adapters.files import events_of_file, events_of_lines, listing, warn_of_ignored, warn_of_order
+from opencqrs_py.adapters.files import (
+    blocks_of,
+    events_of_file,
+    events_of_lines,
+    listing,
+    warn_of_ignored,
+    warn_of_order,
+)
 from opencqrs_py.cli.events.appends import writable_store
 from opencqrs_py.cli.events.display import ProgressReport, rate, summed_up
 from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
@@ -21,6 +31,7 @@ from opencqrs_py.model.event import Event
 from opencqrs_py.processing.ports import EventStore, gives_ids
 
 _STANDARD_INPUT = "-"
+_PACKED = (".gz", ".zst", ".parquet")  # which are read as files, by their names
 _BAD_EVENT = "fix the {place} and import again; nothing of this file was imported"
 _DAMAGED = "fetch the file again and import it; nothing of it was imported"
 
@@ -76,7 +87,7 @@ def _not_asked_for() -> EventStoreError:
 
 def _import(store: EventStore, name: str, progress: ProgressReport | None) -> _Imported:
     began = time.monotonic()
-    with closing(_events_of(name)) as events:
+    with _at_hand(name) as stream, closing(_events_of(name, stream)) as events:
         given, added = store.append(events, progress=progress)
     return _Imported(name, given, added, time.monotonic() - began)
 
@@ -109,9 +120,58 @@ def _expanded(files: Sequence[str]) -> list[str]:
     return names
 
 
-def _events_of(name: str) -> Generator[Event, None, None]:
-    is_stream = name == _STANDARD_INPUT
-    events = events_of_lines(standard_input(), "standard input") if is_stream else events_of_file(Path(name))
+@contextmanager
+def _at_hand(name: str) -> Iterator[BinaryIO | None]:
+    """Open a stream of lines, with all that its writer will send: no lock is held while that is awaited.
+
+    It is ``None`` for a file.
+    """
+    if name != _STANDARD_INPUT and not _is_pipe(name):
+        yield None
+        return
+    with ExitStack() as opened:
+        stream = standard_input() if name == _STANDARD_INPUT else opened.enter_context(Path(name).open("rb"))
+        if _is_file(stream):
+            yield stream
+            return
+        with _explained(_label(name)):
+            kept = opened.enter_context(TemporaryFile())
+        for block in blocks_of(stream, _label(name)):
+            with _explained(_label(name)):
+                kept.write(block)
+        with _explained(_label(name)):
+            kept.seek(0)  # which writes what is left
+        yield kept
+
+
+def _is_pipe(name: str) -> bool:
+    return Path(name).is_fifo() and not name.lower().endswith(_PACKED)
+
+
+def _is_file(stream: BinaryIO) -> bool:
+    try:
+        return S_ISREG(os.fstat(stream.fileno()).st_mode)
+    except OSError:  # of a stream that a program has put in the place of standard input
+        return False
+
+
+@contextmanager
+def _explained(label: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        what = f"{label} cannot be kept in a temporary file ({error.strerror or error})"
+        where = "the folder of temporary files (TMPDIR)"
+        fix = "make room there, or name another folder, and import again; nothing of it was imported"
+        raise EventStoreError("OCQ-345", what, where, fix) from error
+
+
+def _label(name: str) -> str:
+    return "standard input" if name == _STANDARD_INPUT else name
+
+
+def _events_of(name: str, stream: BinaryIO | None = None) -> Generator[Event, None, None]:
+    events = events_of_file(Path(name)) if stream is None else events_of_lines(stream, _label(name))
     try:
         with closing(events):
             yield from events
