@@ -140,6 +140,8 @@ class Lifecycle:
             patience = DONE_PATIENCE
             if processors is not None:
                 result = processors.stopped_result() if processors.stopping else processors.result()
+                if until_caught_up and not result.stopped:
+                    processors.report_unfinished()
         finally:
             self.stop(patience)
         return result if result.stopped or processors is None else processors.settled(result)

@@ -33,7 +33,7 @@ from opencqrs_py.engines.leading import Coordination, logger
 from opencqrs_py.engines.locking import LockCoordinator, LockedGroup
 from opencqrs_py.engines.runs import Engine, GroupRun, begin_stops, end_claims, hasten, load_of
 from opencqrs_py.model.progress import PartitionStatus, ProcessorState
-from opencqrs_py.processing.ports import EventSource, LockRegistry, knows_head
+from opencqrs_py.processing.ports import EventSource, LockRegistry, knows_head, report_unfinished
 from opencqrs_py.processing.supervision import SupervisedPartition
 
 if TYPE_CHECKING:
@@ -261,6 +261,10 @@ class Processors:
             if self._is_outage(error):
                 return True
             raise
+
+    def report_unfinished(self) -> None:
+        """Log what is at the end of the log and not read: who has caught up with the rest does not look again."""
+        report_unfinished(self._source)
 
     def result(self) -> RunResult:
         """Return how the run has ended, for every partition of its groups, in any process."""

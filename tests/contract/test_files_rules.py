@@ -913,6 +913,29 @@ def test_a_last_line_that_nobody_ends_is_logged_once(tmp_path, source, caplog) -
     assert caplog.messages[1].startswith(f"{following}:2 is not read")
 
 
+@pytest.mark.parametrize("age", [0, 3_600, -3_600], ids=["just now", "an hour ago", "by a clock that is ahead"])
+def test_a_caller_that_will_not_look_again_has_a_last_line_without_its_end_logged(
+    tmp_path, source, caplog, clock, age: int
+) -> None:
+    source.report_unfinished()
+    path = put(tmp_path / "a.ndjson", 1, 2)
+    path.write_bytes(path.read_bytes().rstrip(b"\n"))
+    os.utime(path, (clock.now().timestamp() - age,) * 2)
+    assert source.head() == 1
+    for _ in range(2):
+        source.report_unfinished()
+    (said,) = caplog.messages
+    assert said.startswith(f"{path}:2 is not read: the line has no end yet.")
+    caplog.clear()
+    with path.open("ab") as file:
+        file.write(b"\n" + line(3) + line(4))
+    source._log.look()  # and nothing was counted since
+    source.report_unfinished()
+    shutil.rmtree(tmp_path)
+    source.report_unfinished()
+    assert caplog.messages == []
+
+
 @pytest.mark.parametrize("line_end", ["\n", "\r\n"])
 def test_half_a_line_end_of_utf_16_is_no_unfinished_line(tmp_path, source, caplog, line_end: str) -> None:
     path = tmp_path / "a.ndjson"

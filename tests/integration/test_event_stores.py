@@ -252,6 +252,18 @@ def test_a_table_of_another_system_is_changed_only_where_the_read_model_is_there
     assert len(rows_of(tmp_path / of_read_model, "SELECT number FROM sums")) == 200
 
 
+def test_a_run_until_caught_up_says_that_the_last_line_has_no_end(
+    handlers: ModuleType, make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = exported(tmp_path / "log", ".ndjson", ".ndjson") | {"database.url": "sqlite:///sums.db"}
+    newest = max((tmp_path / "log").iterdir())
+    newest.write_bytes(newest.read_bytes().rstrip())
+    settings["event-handling.standard.processing.engine"] = "thread"
+    assert not make(settings, handlers).run(until_caught_up=True).failed
+    (said,) = [each for each in caplog.messages if "has no end yet" in each]
+    assert said.startswith(f"{newest}:")
+
+
 def test_a_run_unpacks_each_compressed_file_once(
     handlers: ModuleType, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

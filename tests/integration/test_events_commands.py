@@ -398,6 +398,15 @@ def test_what_cannot_be_read_to_be_added_is_named(events, stored, monkeypatch, c
     assert stored() == []
 
 
+@pytest.mark.parametrize("command", [("list",), ("export", "-"), ("stats",), ("export", "-", "--to", "1")])
+def test_a_last_line_without_its_end_is_named_however_young_it_is(tmp_path, events, command) -> None:
+    path = tmp_path / "log.ndjson"
+    path.write_bytes(b"".join(event_line(event(n)) for n in range(3)).rstrip())
+    told = events(*command, "--set", f"event-store.url=file:{path}")
+    assert told.code == 0
+    assert (f"{path}:3 is not read: the line has no end yet" in told.err) == ("--to" not in command)
+
+
 @pytest.mark.parametrize("command", [("list",), ("export", "-"), ("stats",)])
 def test_a_table_of_another_system_whose_file_is_not_there_is_refused(tmp_path, events, command) -> None:
     settings = {"url": "sqlite:///shop.db"} | {f"mapping.{n}": n for n in ("table", "position", "id", "type", "data")}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from threading import Event as Signal
@@ -131,6 +131,11 @@ class FileEventSource(EventSource, Inherited):
                 file.check()
         if self.knows_head():
             self.head()
+
+    def report_unfinished(self) -> None:
+        """See ``UnfinishedSource``."""
+        with self._lock, suppress(OSError, EventStoreError):  # of which a read would have said
+            self._log.report_unfinished()
 
     def knows_head(self) -> bool:
         """Return whether ``head`` need not unpack any compressed file: each was counted, or read to its end."""

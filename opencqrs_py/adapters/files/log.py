@@ -201,14 +201,21 @@ class FileLog:
         self._mentioned.update(new)
         warn_of_ignored(self.path, new)
 
-    def _mention_unfinished(self) -> None:
+    def report_unfinished(self) -> None:
+        """Log that a last line without its end is not read, however young it is, unless that was logged before."""
+        self.look()
+        if self.files and isinstance(self.files[-1], PlainLines):
+            self.files[-1].count()
+            self._mention_unfinished(settled=False)
+
+    def _mention_unfinished(self, *, settled: bool = True) -> None:
         """Log once that a last line without its end is not read, if nothing was written for some seconds."""
         newest = self.files[-1]
         line = newest.unfinished() if isinstance(newest, PlainLines) else 0
         if not line or (newest.path, line) == self._unfinished:
             return
         age = self._clock.now() - datetime.fromtimestamp(newest.path.stat().st_mtime, UTC)
-        if age.total_seconds() > _SETTLED:
+        if not settled or age.total_seconds() > _SETTLED:
             self._unfinished = newest.path, line
             _log.warning(_UNFINISHED, newest.path, line)
 

@@ -27,7 +27,7 @@ from opencqrs_py.cli.output import print_json, print_line, stderr, stdout
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model.naming import listed
 from opencqrs_py.model.selection import Selection
-from opencqrs_py.processing.ports import EventSource
+from opencqrs_py.processing.ports import EventSource, report_unfinished
 
 _STANDARD_OUTPUT = "-"
 _COMPRESSED = {".gz": Compression.GZIP, ".zst": Compression.ZSTD}
@@ -77,6 +77,8 @@ def export_command(
             events += len(part.events)
             progress(part.upto - after)
     seconds = time.monotonic() - began
+    if upto == head:
+        report_unfinished(source)
     if writer.left_out:
         names = listed(sorted(writer.left_out))
         what = f"metadata named {names} were left out: NDJSON has the events' own attributes under these names"

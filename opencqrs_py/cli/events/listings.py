@@ -31,7 +31,7 @@ from opencqrs_py.model.masking import scrubbed
 from opencqrs_py.model.naming import counted, in_one_line
 from opencqrs_py.model.progress import Skip
 from opencqrs_py.model.selection import Selection, Slice
-from opencqrs_py.processing.ports import EventSource
+from opencqrs_py.processing.ports import EventSource, report_unfinished
 from opencqrs_py.processing.supervision import OUTAGE_BACK_OFF
 
 _TITLES = ("position", "time", "type", "subject", "data")
@@ -49,6 +49,8 @@ def list_command(options: ProjectOptions, after: int, limit: int, selection: Sel
     """List events in the order of their positions."""
     source = source_of(options.application())
     events = list(islice(events_after(source, after, limit, selection), limit))
+    if len(events) < limit:
+        report_unfinished(source)
     is_explained = not events and print_reasons(selection, after)
     if as_json:
         print_json(list(map(positioned, events)))

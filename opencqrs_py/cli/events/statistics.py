@@ -16,6 +16,7 @@ from opencqrs_py.cli.output import print_json, stdout
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.naming import counted, in_one_line
 from opencqrs_py.model.selection import Selection
+from opencqrs_py.processing.ports import report_unfinished
 
 _MOST_NAMES = 100_000  # that are counted one by one: memory must not grow with the log
 
@@ -93,6 +94,7 @@ def stats_command(options: ProjectOptions, top: int, selection: Selection, *, as
     for part in slices_between(source, 0, head, selection):
         tally.add(part.events)
         progress(part.upto)
+    report_unfinished(source)
     if not tally.events:
         print_reasons(selection)
     if as_json:

@@ -14,6 +14,7 @@ from opencqrs_py.processing.ports.event_store import (
     Watch,
     gives_ids,
     knows_head,
+    report_unfinished,
 )
 from opencqrs_py.processing.ports.inbox import (
     Inbox,
@@ -86,4 +87,5 @@ __all__ = [
     "gives_ids",
     "knows_head",
     "nothing_ahead",
+    "report_unfinished",
 ]

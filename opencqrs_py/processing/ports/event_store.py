@@ -145,6 +145,21 @@ class CountedSource(Protocol):
         ...
 
 
+@runtime_checkable
+class UnfinishedSource(Protocol):
+    """An event source whose end may still be written, and is not read before it is complete."""
+
+    def report_unfinished(self) -> None:
+        """Log what is there and not read, as the caller will not look again; raises nothing."""
+        ...
+
+
+def report_unfinished(source: EventSource) -> None:
+    """Have a source log what is at its end and not read, if it can."""
+    if isinstance(source, UnfinishedSource):
+        source.report_unfinished()
+
+
 def knows_head(source: EventSource) -> bool:
     """Return whether the head of a source can be asked for without reading a long log a second time."""
     return not isinstance(source, CountedSource) or source.knows_head()
