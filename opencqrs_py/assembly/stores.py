@@ -62,7 +62,7 @@ def located(url: str, project: Path, place: str = _PLACE) -> str:
     Raises:
         EventStoreError: OCQ-301, if the folder's own path would be read as another one in a URL of SQLite.
     """
-    if url.startswith("file:"):
+    if _scheme(url) == "file":
         from opencqrs_py.adapters.files.log import path_of_url  # noqa: PLC0415 only for files
 
         return path_of_url(url, project.resolve()).as_uri()
@@ -175,7 +175,7 @@ def open_event_store(
     """
     from opencqrs_py.adapters.eventsourcingdb import Address  # noqa: PLC0415 as below, only what the URL asks for
 
-    if url.startswith("file:"):
+    if _scheme(url) == "file":
         from opencqrs_py.adapters.files import FileEventSource, path_of_url  # noqa: PLC0415
 
         return FileEventSource(path_of_url(url, Path.cwd()))

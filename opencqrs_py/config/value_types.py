@@ -56,7 +56,7 @@ _ISO = r"p(?=[0-9]|t)([0-9]+w)?([0-9]+d)?(t(?=[0-9])([0-9]+h)?([0-9]+m)?([0-9]+(
 _ISO_CALENDAR = r"p[^t]*[ym].*"
 
 _WHOLE = re.compile(r"[+-]?[0-9]+")
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.*|file:.+", re.DOTALL)
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.*|[Ff][Ii][Ll][Ee]:.+", re.DOTALL)
 
 _DURATION_FIX = "write it like 2s, 500ms, 1m30s or PT10S"
 _BIND_FIX = "write a port like 8080, or an address like 127.0.0.1:8080, [::1]:8080 or 0.0.0.0:8080"
@@ -404,7 +404,7 @@ Jitter = Annotated[Number, Ge(0), Le(1), Fact(unit="share of the wait, 0 to 1")]
 """The share of a wait that chance may leave out."""
 Subject = Annotated[str, Reads(_subject, {"type": "string", "pattern": "^/$|^/.*[^/]$"})]
 """A subject of events; starts with ``/``, and does not end with it."""
-Url = Annotated[str, Reads(_url, {"type": "string", "pattern": "://|^file:."}), Fact(is_url=True)]
+Url = Annotated[str, Reads(_url, {"type": "string", "pattern": "://|^[Ff][Ii][Ll][Ee]:."}), Fact(is_url=True)]
 """Where a store or a database is; may hold a password."""
 Name = Annotated[str, Reads(_name, {"type": "string"})]
 """Name of a provider of the assembly container."""

@@ -264,6 +264,15 @@ def test_a_run_until_caught_up_says_that_the_last_line_has_no_end(
     assert said.startswith(f"{newest}:")
 
 
+@pytest.mark.parametrize("scheme", ["FILE:", "File:"])
+def test_the_scheme_of_files_is_read_in_any_case(files: dict[str, str], scheme: str, tmp_path: Path) -> None:
+    url = files["event-store.url"].replace("file:", scheme)
+    assert Application({"event-store.url": url}, [], tmp_path).event_store.head() == COUNT
+    absolute = f"{scheme}//{tmp_path}/log%20of%20events"
+    assert Application({"event-store.url": absolute}, [], tmp_path).event_store.head() == COUNT
+    assert stores.open_event_store(absolute).head() == COUNT
+
+
 def test_a_run_unpacks_each_compressed_file_once(
     handlers: ModuleType, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
