@@ -472,7 +472,8 @@ class Application:
     def health(self, groups: Sequence[str] = ()) -> Health:
         """Return whether all is well with groups and jobs, also from another process than the one that runs them.
 
-        A group that is stopped on purpose is well; one that is to run and that no process runs is not.
+        A group that is stopped on purpose is well; one that is to run and that no process runs is not. Events that wait
+        in the inbox, or were skipped, do not count: ``status`` has them.
 
         Args:
             groups: Names of the groups to look at; empty for all, and all jobs.

@@ -26,7 +26,8 @@ _WELL = {"running": "green", "stopped": "default", "unknown": "default", "idle":
 def health_command(options: ProjectOptions, names: tuple[str, ...], *, as_json: bool) -> int:
     """Show whether all is well with groups and jobs, from any process.
 
-    The exit code is 0 if it is and 1 if it is not. A group that is stopped on purpose is well.
+    The exit code is 0 if it is and 1 if it is not. A group that is stopped on purpose is well, and so is one with
+    events in its inbox.
     """
     health = health_of(options.application(), names)
     if as_json:

@@ -146,8 +146,9 @@ def test_what_waits_in_the_inbox_is_seen_by_the_process_that_runs_the_group_and_
     made = application(make_module(FAILING), tmp_path, 2, PARKING)
     assert made.run(until_caught_up=True).parked == 2
     made.start()
-    running = made.status()
+    running, health = made.status(), made.health()
     made.stop()
+    assert health.healthy  # a restart would not heal them
     for seen in (running, made.status()):
         assert sum(count for partition in seen[0].partitions for _, count in partition.parked) == 2
     assert [one.position for one in made.inbox.entries(InboxFilter())] == [8, 9]
