@@ -1203,7 +1203,7 @@ def test_a_claim_between_the_tables_and_their_progress_is_refused(
     with world.application() as application, monkeypatch.context() as patch:
         patch.setattr(Application, "_complete_rebuilds", lambda *_: None)
         chosen = application._chosen(["catalog"])
-        launch = application._launch(verbose=False)
+        launch = application._launch(verbose=False, until_caught_up=False)
         runs = launch.processors(chosen, [], NO_OBSERVER, None, application.layouts.started)
         (group,) = runs._groups
         from opencqrs_py.engines.recorded_claims import claimed  # noqa: PLC0415
