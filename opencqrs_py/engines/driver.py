@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
 from threading import Event as Signal
 
-from opencqrs_py.engines.inbox_checks import is_recorded, refuse_overtaking
+from opencqrs_py.engines.inbox_checks import is_recorded, refuse_overtaking, warn_of_missed_tick
 from opencqrs_py.engines.recorded_claims import claimed
 from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.errors import DatabaseFileError, EngineLostError, EventStoreError
@@ -16,7 +15,6 @@ from opencqrs_py.model.naming import counted, listed
 from opencqrs_py.model.outcome import Failure, Origin, Outcome, Uncounted
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, PartitionStatus, ProcessorState
-from opencqrs_py.model.times import in_milliseconds
 from opencqrs_py.processing.calls import CallInHand
 from opencqrs_py.processing.claims import verify_log
 from opencqrs_py.processing.exceptions import failure_of, one_line
@@ -25,12 +23,10 @@ from opencqrs_py.processing.notices import NO_OBSERVER, Notice, Observer, text_o
 from opencqrs_py.processing.parking import freed, unseen
 from opencqrs_py.processing.ports import Clock, EventSource, ParkingTracker
 from opencqrs_py.processing.recovery import Action
-from opencqrs_py.processing.schedules import CronSchedule
 from opencqrs_py.processing.supervision import OUTAGE_BACK_OFF, SupervisedPartition, WatchedClock
 
 logger = logging.getLogger("opencqrs.processing")
 _MOST_ISOLATED = 100  # events of a partition with participants
-_SOON = timedelta(minutes=1)  # a tick that comes within it makes up for one that was missed
 _MOST_SEEN = 10_000  # events of a partition whose failures in the grace period are logged once
 
 
@@ -256,7 +252,7 @@ def claim(
     seen = run.processing.look(cursors, clock)
     if _check_inbox(run, seen, clock):
         seen = run.processing.look(cursors, clock)
-    _warn_of_missed_tick(run, seen, clock.now())
+    warn_of_missed_tick(run, seen, clock.now())
     return [PartitionDriver(run, cursor, clock, observer) for cursor in seen]
 
 
@@ -280,29 +276,6 @@ def _check_inbox(run: GroupRun, cursors: Sequence[Cursor], clock: Clock) -> bool
         tracker.arrange(run.group, mine, clock.now(), each=each, expiring=expiring)
         _log_brought_forward(run.group, processing.bring_forward(cursors, clock))
     return waits
-
-
-def _warn_of_missed_tick(run: GroupRun, cursors: Sequence[Cursor], now: datetime) -> None:
-    """Log which partitions have events that a tick of a cron expression has not tried, unless the next comes soon."""
-    rule = run.processing.schedule
-    if rule is None or not isinstance(rule.schedule, CronSchedule) or run.ticks_at_once:
-        return
-    waiting = {one.partition: one.parked.due_at for one in cursors if one.parked and one.parked.due_at}
-    since = min(waiting.values(), default=None)
-    tick = None if since is None else rule.schedule.last(datetime.fromisoformat(since), now)
-    if tick is None or (following := rule.schedule.first(now)) - now <= _SOON:
-        return
-    late = [str(partition) for partition, due_at in waiting.items() if due_at < in_milliseconds(tick)]
-    where = f"by {counted(len(late), 'partition')} ({listed(late)}): events in the inbox have been due since {since}"
-    logger.warning(
-        "[%s] the tick of %s was missed or not finished %s; the next tick is at %s; to handle them now, stop the "
-        "processes that run the group and type: opencqrs run --group %s --until-caught-up",
-        run.group,
-        in_milliseconds(tick),
-        where,
-        in_milliseconds(following),
-        run.group,
-    )
 
 
 def isolating(run: GroupRun, cursor: Cursor) -> Cursor:

@@ -1,18 +1,26 @@
-"""Checks of a claim that later events overtake none that waits in the inbox."""
+"""What a claim checks in the inbox: that later events overtake none of it, and that it waits for no missed tick."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
 from itertools import islice
 
 from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.errors import InboxError
 from opencqrs_py.model.inbox import InboxEntry, InboxSelection
+from opencqrs_py.model.naming import counted, listed
 from opencqrs_py.model.partition import hash_of
+from opencqrs_py.model.progress import Cursor
+from opencqrs_py.model.times import in_milliseconds
 from opencqrs_py.processing.ports import GroupRecords, ParkingTracker
+from opencqrs_py.processing.schedules import CronSchedule
 
+logger = logging.getLogger("opencqrs.processing")
 CHECKED = 20  # events that are compared where the record of the group shows that its sequences are those of before
 _PAGE = 1_000  # events that are compared at once
+_SOON = timedelta(minutes=1)  # a tick that comes within it makes up for one that was missed
 
 
 def refuse_overtaking(run: GroupRun, tracker: ParkingTracker, *, all_of_them: bool) -> bool:
@@ -46,6 +54,29 @@ def is_recorded(run: GroupRun) -> bool:
     """
     rule = run.record
     return rule is not None and isinstance(run.processing.tracker, GroupRecords) and bool(rule.code().sequencing)
+
+
+def warn_of_missed_tick(run: GroupRun, cursors: Sequence[Cursor], now: datetime) -> None:
+    """Log which partitions have events that a tick of a cron expression has not tried, unless the next comes soon."""
+    rule = run.processing.schedule
+    if rule is None or not isinstance(rule.schedule, CronSchedule) or run.ticks_at_once:
+        return
+    waiting = {one.partition: one.parked.due_at for one in cursors if one.parked and one.parked.due_at}
+    since = min(waiting.values(), default=None)
+    tick = None if since is None else rule.schedule.last(datetime.fromisoformat(since), now)
+    if tick is None or (following := rule.schedule.first(now)) - now <= _SOON:
+        return
+    late = [str(partition) for partition, due_at in waiting.items() if due_at < in_milliseconds(tick)]
+    where = f"by {counted(len(late), 'partition')} ({listed(late)}): events in the inbox have been due since {since}"
+    logger.warning(
+        "[%s] the tick of %s was missed or not finished %s; the next tick is at %s; to handle them now, stop the "
+        "processes that run the group and type: opencqrs run --group %s --until-caught-up",
+        run.group,
+        in_milliseconds(tick),
+        where,
+        in_milliseconds(following),
+        run.group,
+    )
 
 
 def _pages(group: str, tracker: ParkingTracker, most: int) -> Iterator[list[InboxEntry]]:
