@@ -1127,13 +1127,18 @@ def test_a_process_that_ends_on_the_way_back_leaves_what_the_next_one_completes(
     assert world.positions() == {98}
 
 
+def begin_rebuild_by_others(world: World, make_module: Callable[[str], ModuleType]) -> None:
+    """Give the world other handlers, and have these begin a rebuild."""
+    world.module = make_module(HANDLERS.replace("VALUES (:isbn, 1)", "VALUES (:isbn, 1001)"))
+    with world.application() as application:
+        application.rebuilds.compare("catalog")
+
+
 @pytest.mark.release(kind="mariadb")  # as on PostgreSQL
 def test_a_run_until_caught_up_has_failed_if_a_group_waits_for_its_rebuild_meanwhile(
     world: World, make_module: Callable[[str], ModuleType]
 ) -> None:
-    world.module = make_module(HANDLERS.replace("VALUES (:isbn, 1)", "VALUES (:isbn, 1001)"))
-    with world.application() as application:
-        application.rebuilds.compare("catalog")
+    begin_rebuild_by_others(world, make_module)
     world.add(7, start=98)
     with world.application() as application:
         result = application.run(until_caught_up=True)
@@ -1153,9 +1158,8 @@ def test_a_run_until_caught_up_has_failed_if_a_group_waits_for_its_rebuild_meanw
 def test_a_run_until_caught_up_does_not_wait_for_what_a_command_has_stopped_while_a_rebuild_bars_it(
     world: World, make_module: Callable[[str], ModuleType]
 ) -> None:
-    world.module = make_module(HANDLERS.replace("VALUES (:isbn, 1)", "VALUES (:isbn, 1001)"))
+    begin_rebuild_by_others(world, make_module)
     with world.application() as application:
-        application.rebuilds.compare("catalog")
         application.control.stop("catalog", timeout=None)
     world.add(7, start=98)
     world.run()
