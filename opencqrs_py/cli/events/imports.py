@@ -136,10 +136,8 @@ def _at_hand(name: str) -> Iterator[BinaryIO | None]:
             return
         with _explained(_label(name)):
             kept = opened.enter_context(TemporaryFile())
-        for block in blocks_of(stream, _label(name)):
-            with _explained(_label(name)):
+            for block in blocks_of(stream, _label(name)):  # whose own errors are explained already
                 kept.write(block)
-        with _explained(_label(name)):
             kept.seek(0)  # which writes what is left
         yield kept
 
