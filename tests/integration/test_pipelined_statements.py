@@ -15,6 +15,7 @@ from opencqrs_py import Application
 from opencqrs_py.adapters.sql import Database, SqlEventStore
 from opencqrs_py.adapters.sql.psycopg_pipeline import PsycopgPipeline
 from opencqrs_py.model.cloudevents import parse_event
+from opencqrs_py.model.progress import ProcessorState
 from opencqrs_py.processing.pipelining import Pipelining
 
 EVENTS = 40
@@ -226,7 +227,8 @@ if event.number == 17:
 class Ran(NamedTuple):
     tables: dict[str, list[Any]]
     skipped: list[tuple[int, int, str]]
-    states: list[tuple[int, str]]
+    ends: list[tuple[int, bool]]
+    """Where each partition stands, and whether it has failed; a slow machine may have lost its lease by then."""
 
 
 def ran(url: str, module: ModuleType, folder: Path, more: Mapping[str, object] = MappingProxyType({})) -> Ran:
@@ -246,7 +248,7 @@ def ran(url: str, module: ModuleType, folder: Path, more: Mapping[str, object] =
             return Ran(
                 {name: [tuple(row) for row in database.fetch(query)] for name, query in tables.items()},
                 [(each.position, each.attempts, each.reason) for each in application.skipped()],
-                [(each.position, each.state.value) for each in result.partitions],
+                [(each.position, each.state is ProcessorState.FAILED) for each in result.partitions],
             )
 
 
@@ -313,7 +315,7 @@ def test_what_fails_fails_with_the_same_event_attempts_and_reason(
 ) -> None:
     with_pipeline, without = both(body, make_module, postgresql_url, tmp_path, monkeypatch)
     assert with_pipeline == without
-    assert without.skipped or without.states[0][1] == "failed"
+    assert without.skipped or without.ends[0][1]
     assert sum(one.statements for one in sent) > 0
 
 
