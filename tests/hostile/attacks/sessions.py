@@ -121,7 +121,19 @@ ENTITIES.map_imperatively(Another, OTHER)
     Attack(name="the session has no bind", after="session.bind = None", ends=EITHER),
     Attack(
         name="the session is bound to another engine",
-        after="session.bind = sqlalchemy.create_engine('sqlite://')",
+        extra="""
+import sqlite3
+
+
+class Closing(sqlite3.Connection):
+    def __del__(self):
+        self.close()
+
+
+def other():
+    return sqlite3.connect(":memory:", factory=Closing, check_same_thread=False)
+""",
+        after="session.bind = sqlalchemy.create_engine('sqlite://', creator=other)",
         ends=EITHER,
         blames_handler=False,
     ),
