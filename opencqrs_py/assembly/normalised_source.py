@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import ast
 import dis
-import gc
 import sys
 from collections.abc import Iterable, Iterator
 from types import CodeType
 from typing import Any
+
+from opencqrs_py.model.collector import collector_waits
 
 Chain = tuple[str, ...]
 """A name and the attributes that are looked up on it, such as ``("helpers", "price")``."""
@@ -188,18 +189,9 @@ def _bound_in(body: Iterable[ast.AST]) -> Iterator[str]:
 
 
 def parsed(text: str | bytes, path: str = "<unknown>", mode: str = "exec") -> Any:
-    """Return the tree of a source text, as ``ast.parse`` does.
-
-    The collector waits: on Python 3.11 the call fails with a SystemError if a finalizer parses something meanwhile, as
-    it does if it fails and a hook shows its line.
-    """
-    collects = gc.isenabled()
-    gc.disable()
-    try:
+    """Return the tree of a source text, as ``ast.parse`` does."""
+    with collector_waits():
         return ast.parse(text, path, mode)
-    finally:
-        if collects:
-            gc.enable()
 
 
 def _unquoted(annotation: ast.expr) -> ast.expr:

@@ -10,6 +10,7 @@ from typing import Any
 
 from opencqrs_py.errors import HandlerSignatureError
 from opencqrs_py.model.checkpoint import Participant
+from opencqrs_py.model.collector import collector_waits
 from opencqrs_py.model.handler import (
     AROUND_ATTRIBUTE,
     HANDLER_ATTRIBUTE,
@@ -95,7 +96,8 @@ def place_of(member: Any) -> str:
         member = member.func
     try:
         file = inspect.getsourcefile(member) or "?"
-        line = inspect.getsourcelines(member)[1]
+        with collector_waits():
+            line = inspect.getsourcelines(member)[1]
     except (OSError, TypeError):
         if inspect.isfunction(wrapped := getattr(member, "__wrapped__", None)):
             return place_of(wrapped)

@@ -18,6 +18,7 @@ from threading import current_thread, local, main_thread
 from typing import Any, NamedTuple
 
 from opencqrs_py.errors import EventStoreError, ExplainedError, OpenCqrsError
+from opencqrs_py.model.collector import collector_waits
 from opencqrs_py.model.masking import scrubbed
 from opencqrs_py.model.outcome import Failure, Origin
 from opencqrs_py.processing.forks import end_if_forked
@@ -277,13 +278,18 @@ def one_line_with_place(error: BaseException) -> str:
     return one_line(error) + (f" ({frame.filename}:{frame.lineno})" if frame is not None else "")
 
 
+def _formatted(frames: list[traceback.FrameSummary]) -> str:
+    with collector_waits():
+        return "".join(traceback.StackSummary.from_list(frames).format())
+
+
 def stack_of_thread(number: int) -> str:
     """Format the stack of a thread, beginning with the first frame below this package; empty if there is none."""
     frame = sys._current_frames().get(number)  # noqa: SLF001 the documented way, for debuggers
     frames = traceback.extract_stack(frame, limit=_MOST_FRAMES) if frame is not None else []
     ours = [index for index, each in enumerate(frames) if each.filename.startswith(_PACKAGE)]
     below = [each for each in frames[ours[0] if ours else 0 :] if not each.filename.startswith(_LEFT_OUT)]
-    text = "Stack of its thread (most recent call last):\n" + "".join(traceback.StackSummary.from_list(below).format())
+    text = "Stack of its thread (most recent call last):\n" + _formatted(below)
     return plain_text(text.rstrip(), MOST_CHARACTERS) if below else ""
 
 
@@ -317,7 +323,7 @@ def _chain(error: BaseException) -> Iterator[_Link]:
 def _alone(error: BaseException, *, members: bool) -> tuple[str, int]:
     frames = _frames(error)
     head = "Traceback (most recent call last):\n" if frames else ""
-    text = head + "".join(traceback.StackSummary.from_list(frames).format()) + _last_lines(error)
+    text = head + _formatted(frames) + _last_lines(error)
     count = len(frames)
     if members and isinstance(error, BaseExceptionGroup):
         for number, member in enumerate(error.exceptions[:_MOST_MEMBERS], 1):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import gc
 import importlib
 import itertools
 import py_compile
@@ -17,7 +15,7 @@ from typing import Any
 import pytest
 
 from opencqrs_py.assembly.code_fingerprint import CodeReader, OwnModules
-from opencqrs_py.assembly.normalised_source import compiled, parsed
+from opencqrs_py.assembly.normalised_source import compiled
 
 Files = dict[str, str]
 _numbers = itertools.count()
@@ -179,36 +177,6 @@ def test_what_changes_what_code_does_changes_the_fingerprint(project: Project, f
 
 def test_the_fingerprint_is_the_same_on_every_python_and_machine(project: Project) -> None:
     assert project.fingerprint(FILES, said=["said"]) == "4:279fa677e98dc715"
-
-
-class Parsing:
-    """Garbage whose finalizer parses, as a hook does that shows the error of one."""
-
-    def __init__(self, done: list[int]) -> None:
-        self.itself, self.done = self, done
-
-    def __del__(self) -> None:
-        self.done.append(len(ast.parse("a + (b * c)").body))
-
-
-@pytest.mark.parametrize("collects", [True, False])
-def test_no_finalizer_disturbs_the_parser(*, collects: bool) -> None:
-    """On Python 3.11 it would fail: a start would end, or handlers seem changed whose source counts as none."""
-    text = "\n".join(f"x{number} = (a + b) * c(d, e=[1, {{2: 3}}])" for number in range(400))
-    expected, done, known = ast.dump(parsed(text)), list[int](), gc.get_threshold()
-    was_enabled = gc.isenabled()
-    try:
-        (gc.enable if collects else gc.disable)()
-        gc.set_threshold(5)
-        for _ in range(20):
-            Parsing(done)
-            assert ast.dump(parsed(text)) == expected
-        assert gc.isenabled() is collects
-    finally:
-        gc.set_threshold(*known)
-        (gc.enable if was_enabled else gc.disable)()
-    gc.collect()
-    assert len(done) == 20
 
 
 def test_the_order_of_members_does_not_count(project: Project) -> None:

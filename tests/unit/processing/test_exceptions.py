@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
+import gc
 import pickle
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,6 +19,7 @@ from pydantic import TypeAdapter
 from sqlalchemy import create_engine
 from sqlalchemy.exc import OperationalError
 
+from opencqrs_py.assembly.normalised_source import parsed
 from opencqrs_py.errors import (
     AssemblyError,
     EventFormatError,
@@ -26,6 +30,7 @@ from opencqrs_py.errors import (
 )
 from opencqrs_py.model import Cursor, Failure, Origin, Partition
 from opencqrs_py.processing import exceptions
+from opencqrs_py.processing.definitions import place_of
 from opencqrs_py.processing.dispatch import ChunkFailedError
 from opencqrs_py.processing.exceptions import (
     advice_of,
@@ -38,6 +43,7 @@ from opencqrs_py.processing.exceptions import (
     placed_error_text,
     plain_text,
     raise_interrupt,
+    stack_of_thread,
 )
 
 NOTHING: Any = None
@@ -496,3 +502,49 @@ def test_a_folder_whose_name_only_begins_like_the_packages_is_the_authors(monkey
     except ValueError as error:
         shown = own_frames(error)
     assert "_of_mine" in shown
+
+
+class Parsing:
+    """Garbage whose finalizer parses, as a hook or a log does that shows its error, and leaves the same again."""
+
+    def __init__(self, done: list[int], most: int) -> None:
+        self.itself, self.done, self.most = self, done, most
+
+    def __del__(self) -> None:
+        self.done.append(len(ast.parse("a + (b * c)").body))
+        if len(self.done) < self.most:
+            Parsing(self.done, self.most)
+
+
+def of_a_long_line() -> BaseException:
+    try:
+        return [1, 2, 3][(7 + 1) * len("seven" + "eight")] + (1, 2)[0 * 1]  # type: ignore[return-value]
+    except IndexError as error:
+        return error
+
+
+SOURCE = "\n".join(f"x{number} = (a + b) * c(d, e=[1, {{2: 3}}])" for number in range(400))
+PARSES: dict[str, Callable[[], Any]] = {
+    "the source of a file": lambda: ast.dump(parsed(SOURCE)),
+    "the place of a class": lambda: place_of(Parsing),
+    "the lines of an error": partial(own_frames, of_a_long_line()),
+    "the stack of a thread": lambda: len(stack_of_thread(threading.get_ident())),
+}
+
+
+@pytest.mark.parametrize("collects", [True, False])
+@pytest.mark.parametrize("parses", PARSES.values(), ids=PARSES.keys())
+def test_no_finalizer_disturbs_the_parser(parses: Callable[[], Any], *, collects: bool) -> None:
+    """On Python 3.11 it would fail: a start would end, an error could not be shown, or handlers would seem changed."""
+    expected, known, was_enabled = parses(), gc.get_threshold(), gc.isenabled()
+    try:
+        (gc.enable if collects else gc.disable)()
+        gc.set_threshold(5)
+        for _ in range(20):
+            Parsing(done := list[int](), 1_000)
+            assert parses() == expected
+            done.extend([0] * 1_000)  # the last one of them
+        assert gc.isenabled() is collects
+    finally:
+        gc.set_threshold(*known)
+        (gc.enable if was_enabled else gc.disable)()
