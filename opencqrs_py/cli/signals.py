@@ -54,6 +54,7 @@ class Signals:
         self.line_of: Callable[[str], str] = str
         self.said = False
         self._reading = -1
+        self._swallowed = False  # whether Python has discarded the interrupt, so that it is raised again
 
     @property
     def exit_code(self) -> int:
@@ -69,6 +70,7 @@ class Signals:
     def install(self) -> None:
         """Handle both signals from now on; one that is ignored, as in the background of a shell script, stays so."""
         sys.excepthook = self._unhandled
+        sys.unraisablehook = self._unraisable
         atexit.register(self._leave)  # the first to be registered is the last to be called
         for number in _HANDLED:
             if signal.getsignal(number) is not signal.SIG_IGN:
@@ -94,6 +96,9 @@ class Signals:
 
     def _receive(self, number: int, _frame: FrameType | None) -> None:
         if self.received or self.finished:  # the guard sees to the others
+            if self._swallowed and not self.finished:
+                self._swallowed = False
+                raise KeyboardInterrupt
             return
         self.received = number
         self._messages = os.dup(2)
@@ -139,11 +144,19 @@ class Signals:
             self._end_now(self.exit_code)
         sys.__excepthook__(kind, error, trace)
 
+    def _unraisable(self, discarded: Any) -> None:
+        """Notice that Python has discarded the interrupt, which came while it ran a finalizer."""
+        if self.received and issubclass(discarded.exc_type, KeyboardInterrupt):
+            self._swallowed = True
+        else:
+            sys.__unraisablehook__(discarded)
+
     def _guard(self) -> None:
         """Wait for the first signal, and then for the end; a second signal is one, and so is too long a wait.
 
         A signal that arrives just before the main thread blocks, or on another thread, does not wake the main thread,
-        which would look at its handlers only after the wait: sent to the main thread, it ends the wait.
+        which would look at its handlers only after the wait: sent to the main thread, it ends the wait. An interrupt
+        that Python has discarded is sent again, too.
         """
         while not (came := [number for number in os.read(self._reading, 64) if number in _HANDLED]):
             pass
@@ -155,7 +168,7 @@ class Signals:
                 if again > ours and passed > SAME_SECONDS:
                     break
                 ours = max(ours - again, 0)
-            elif not (self.received or nudged):
+            elif self._swallowed or not (self.received or nudged):
                 ours, nudged = 1, True
                 signal.pthread_kill(main_thread().ident or 0, came[0])
         self._end_now(self._code_after(came[0]))

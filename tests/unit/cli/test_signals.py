@@ -199,6 +199,24 @@ def test_a_signal_that_another_thread_gets_wakes_the_main_thread(sent):
     assert ended(elsewhere) == Ended(130, "", "stopped\n")
 
 
+def test_an_interrupt_that_python_discards_is_raised_again():
+    finalized = """
+        signals.terminated = 130
+        signals.held = {"books 1/2", "books 0/2"}
+        class Closing:
+            def __del__(self):
+                ready()
+                time.sleep(60)
+        try:
+            Closing()
+            time.sleep(60)
+        except KeyboardInterrupt:
+            signals.say("stopped")
+            raise
+        """
+    assert ended(PATIENT + dedent(finalized), signal.SIGINT) == Ended(130, "", "stopped\n")
+
+
 def test_patience_with_partitions_in_hand_ends_with_one_line_that_names_them():
     waits = dedent(HANGING).replace("KeyboardInterrupt:", "KeyboardInterrupt:\n    print('interrupted', flush=True)")
     assert ended(waits, signal.SIGTERM) == Ended(130, "interrupted\n", f"{CUT_OFF}\n")
