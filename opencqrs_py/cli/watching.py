@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NoReturn, Protocol
@@ -126,23 +124,8 @@ def watch(looks: Looks, every: float, *, as_json: bool) -> NoReturn:
 
 def _replace_screen(text: str) -> None:
     file = stdout().file
-    with _uninterrupted():
-        file.write(f"{_CLEAR}{text}")
-        file.flush()
-
-
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Let this thread finish a write; a signal that comes meanwhile interrupts it afterwards.
-
-    Otherwise the system would end the write in the middle, which shows on a busy machine. The thread of ``Signals``
-    still gets each signal, and ends a process whose terminal takes nothing any more.
-    """
-    earlier = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, earlier)
+    file.write(f"{_CLEAR}{text}")
+    file.flush()
 
 
 def _time() -> str:

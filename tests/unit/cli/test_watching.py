@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-import signal
 from itertools import count
-from threading import get_ident
 
 import pytest
 from rich.console import Console
@@ -110,18 +108,3 @@ def test_a_look_that_is_interrupted_is_not_shown_in_part(monkeypatch):
     monkeypatch.setattr(watching, "print_groups", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     watched(TerminalDisplay(), 10)
     assert screen.getvalue() == ""
-
-
-def test_a_look_that_is_being_written_is_finished_before_an_interrupt(monkeypatch):
-    class Terminal(io.StringIO):
-        def write(self, text):
-            if text:
-                signal.pthread_kill(get_ident(), signal.SIGINT)
-            return super().write(text)
-
-    console = Console(file=Terminal(), width=100, force_terminal=True, color_system=None)
-    for module in (tables, watching):
-        monkeypatch.setattr(module, "stdout", lambda: console)
-    with pytest.raises(KeyboardInterrupt):
-        TerminalDisplay().show(Looks(10).status())
-    assert console.file.getvalue().endswith("\n\n")
