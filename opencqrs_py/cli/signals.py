@@ -84,9 +84,12 @@ class Signals:
     def say(self, text: str) -> None:
         """Print a line among the messages; never waits for a reader that has stopped reading."""
         self.said = True
+        self._write(f"{self.line_of(text)}\n".encode())
+
+    def _write(self, text: bytes) -> None:
         if select.select([], [self._messages], [], 0)[1]:
             with suppress(OSError):  # as of a reader that has ended
-                os.write(self._messages, f"{self.line_of(text)}\n".encode())
+                os.write(self._messages, text)
 
     def conclude(self) -> NoReturn:
         """End the command after the signal that was received."""
@@ -175,7 +178,7 @@ class Signals:
 
     def _end_now(self, code: int) -> NoReturn:
         if os.isatty(self._messages):
-            os.write(self._messages, _SHOW_CURSOR)
+            self._write(_SHOW_CURSOR)
         if not self.said:
             self.say(_cut_off(list(self.held)))
         launching = sys.modules.get("opencqrs_py.engines.spark.launching")

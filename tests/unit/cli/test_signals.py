@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import pty
 import signal
 import subprocess
 import sys
 import tempfile
+import termios
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -274,3 +276,27 @@ def test_messages_never_wait_for_a_reader_that_has_stopped_reading():
             process.kill()
     os.close(reading)
     os.close(writing)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(COMMANDS["swallows the interrupt"], id="swallows the interrupt"),
+        pytest.param("ready()\nwhile True:\n    os.write(2, b'x' * 80)", id="waits for the terminal"),
+    ],
+)
+def test_a_command_ends_though_its_terminal_is_stopped(body):
+    """As by Ctrl-S: what is written to it waits until Ctrl-Q."""
+    terminal, end = pty.openpty()
+    termios.tcflow(end, termios.TCOOFF)
+    program = PROGRAM.format(body=indent(dedent(body), "    "))
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=end) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        try:
+            assert process.wait(LONG - 10) == 130
+        finally:
+            process.kill()
+            os.close(terminal)
+            os.close(end)
