@@ -217,7 +217,6 @@ class Faults(Processes):
         super().__init__(project, lease, chance)
         self.done: Counter[str] = Counter()
         self.longest = 0.0
-        self.wrong: list[str] = []
         self._project = project
         self._database = Database(url)
         control = self._database.for_control()
@@ -243,6 +242,7 @@ class Faults(Processes):
             self.done[name] += 1
             seconds = self._wait_for_owners(60.0)
             self.longest = max(self.longest, seconds)
+            self._look_for_ends(name)
             if seconds > self._lease + SLACK:
                 self.wrong.append(f"after {name} (fault {number + 1}) a partition had no owner for {seconds:.1f} s")
             if number % max(1, faults // LINES) == 0:
@@ -251,6 +251,7 @@ class Faults(Processes):
 
     def end(self) -> None:
         """End the processes."""
+        self._look_for_ends("the last fault")
         for process in self._processes:
             process.terminate()
         for process in self._processes:

@@ -223,7 +223,6 @@ class Faults(Processes):
         super().__init__(project, options.lease, Random(options.seed))
         self.done: Counter[str] = Counter()
         self.longest_end = 0.0
-        self.wrong: list[str] = []
         self._project = project
         self._kind = kind
         self._grace, self._least = options.grace, options.faults
@@ -330,14 +329,6 @@ class Faults(Processes):
             for run in self._project.owned(node):
                 self.wrong.append(f"{run.id} is {run.status.value} for process {process.pid}, which SIGTERM has ended")
 
-    def _look_for_ends(self, after: str) -> None:
-        """Replace processes that have ended by themselves, which none should."""
-        for place, process in enumerate(self._processes):
-            if process.poll() is not None:
-                said = self._project.said()
-                self.wrong.append(f"process {process.pid} has ended with {process.returncode} after {after}:\n{said}")
-                self._processes[place] = self._started()
-
     def _wait_for_tick(self) -> float:
         """Return the seconds until another run of ``tick`` has succeeded."""
         began = time.monotonic()
@@ -365,6 +356,7 @@ class Faults(Processes):
                     return
             except Exception as error:  # the database may be unavailable, or the tables not there yet
                 failed = f" ({error})"
+            self._look_for_ends(f"a wait ({what})")
             if time.monotonic() >= until:
                 sys.exit(f"{what} after {PATIENCE:g} s{failed}:\n{self._project.said()}")
             time.sleep(LOOK)

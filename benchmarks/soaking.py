@@ -138,6 +138,10 @@ LEASE = "event-handling.standard.life-cycle.lease"
 """The settings of leases."""
 
 
+LINES = 60
+"""Lines of messages that are shown of a process that has ended by itself: they may end with an error's."""
+
+
 class Folder:
     """The folder of a project whose commands are started from outside.
 
@@ -164,10 +168,10 @@ class Folder:
     def _command(self, arguments: Sequence[str]) -> list[str]:
         return [sys.executable, "-m", "opencqrs_py", *arguments, "--project", str(self.folder)]
 
-    def said(self) -> str:
+    def said(self, most: int = SHOWN) -> str:
         """Return the last lines that the project's commands wrote to standard error."""
         lines = self.folder.joinpath(MESSAGES).read_text(errors="replace").splitlines()
-        return "\n".join(lines[-SHOWN:])
+        return "\n".join(lines[-most:])
 
 
 class Processes:
@@ -177,9 +181,13 @@ class Processes:
         project: The project.
         lease: Seconds that leases last.
         chance: Source of the random choices.
+
+    Attributes:
+        wrong: What was not as it should be.
     """
 
     def __init__(self, project: Folder, lease: float, chance: Random) -> None:
+        self.wrong: list[str] = []
         self._folder = project
         self._lease = lease
         self._chance = chance
@@ -194,6 +202,14 @@ class Processes:
     def _started(self) -> subprocess.Popen[bytes]:
         lease, heartbeat = f"{LEASE}.duration={self._lease}s", f"{LEASE}.heartbeat={self._lease / 4}s"
         return self._folder.opencqrs("run", "--set", lease, "--set", heartbeat)
+
+    def _look_for_ends(self, after: str) -> None:
+        """Replace processes that have ended by themselves, which none should."""
+        for place, process in enumerate(self._processes):
+            if process.poll() is not None:
+                said = self._folder.said(LINES)
+                self.wrong.append(f"process {process.pid} has ended with {process.returncode} after {after}:\n{said}")
+                self._processes[place] = self._started()
 
     def _any(self) -> int:
         return self._chance.randrange(len(self._processes))

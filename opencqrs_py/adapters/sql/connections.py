@@ -8,15 +8,15 @@ from __future__ import annotations
 import select
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, cast
 
 from sqlalchemy import Connection, Engine, event
 from sqlalchemy.engine import Dialect as SqlAlchemyDialect
-from sqlalchemy.exc import DBAPIError, InvalidatePoolError
+from sqlalchemy.exc import DBAPIError, InvalidatePoolError, SQLAlchemyError
 
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model.masking import scrubbed
@@ -50,6 +50,26 @@ def replace_cut_connections(engine: Engine) -> None:
             engine.dialect.do_ping(connection)
         except engine.dialect.loaded_dbapi.Error as error:
             raise InvalidatePoolError from error
+
+
+@contextmanager
+def undoing(connection: Connection, statement: str) -> Iterator[None]:
+    """Send a statement after a block, which undoes what was set for it on the connection.
+
+    If the block has failed, its error counts, since the connection may be gone. Otherwise that of the statement does:
+    if it were hidden, the commit would find no transaction, and SQLAlchemy would say so by an error that is none of the
+    database, and so no outage.
+
+    Raises:
+        DBAPIError: If the statement fails, and the block has not.
+    """
+    try:
+        yield
+    except BaseException:
+        with suppress(SQLAlchemyError):
+            connection.exec_driver_sql(statement)
+        raise
+    connection.exec_driver_sql(statement)
 
 
 def connect_by(engine: Engine, connect: Callable[..., Any], label: str) -> None:

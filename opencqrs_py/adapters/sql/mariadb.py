@@ -20,7 +20,7 @@ from sqlalchemy.types import TypeEngine
 from typing_extensions import override
 
 from opencqrs_py.adapters.sql.bulk_write import BulkWrite, ColumnValues, TableShape
-from opencqrs_py.adapters.sql.connections import WRITING, replace_cut_connections
+from opencqrs_py.adapters.sql.connections import WRITING, replace_cut_connections, undoing
 from opencqrs_py.adapters.sql.database import Database
 from opencqrs_py.adapters.sql.dialect import URL_SETTINGS, Dialect, Row, chunks, driver_error, register
 from opencqrs_py.adapters.sql.pool import KeepingPool
@@ -361,11 +361,8 @@ class MariaDbDialect(Dialect):
                     raise
                 raise self.too_long(database) from None
             connection.exec_driver_sql(f"SET {_LOCKED} = 1")
-            try:
+            with undoing(connection, f"SET {_LOCKED} = NULL"):
                 yield connection
-            finally:
-                with suppress(SQLAlchemyError):  # then the connection is gone, and what it knew with it
-                    connection.exec_driver_sql(f"SET {_LOCKED} = NULL")
 
     @override
     def change_lock(self, database: Database) -> AbstractContextManager[Connection]:
@@ -388,7 +385,7 @@ class MariaDbDialect(Dialect):
             try:
                 yield connection
             finally:
-                with suppress(SQLAlchemyError):  # as above; the lock ends with its connection
+                with suppress(SQLAlchemyError):  # the connection is gone, and the lock with it; nothing is to commit
                     connection.exec_driver_sql(f"DO RELEASE_LOCK({name})", (database.schema,))
 
     @override
@@ -592,11 +589,8 @@ class MariaDbDialect(Dialect):
             yield
             return
         connection.exec_driver_sql(f"SET SESSION idle_transaction_timeout = {ceil(self.standing_seconds)}")
-        try:
+        with undoing(connection, "SET SESSION idle_transaction_timeout = DEFAULT"):
             yield
-        finally:
-            with suppress(SQLAlchemyError):  # the connection is gone
-                connection.exec_driver_sql("SET SESSION idle_transaction_timeout = DEFAULT")
 
     @override
     def session_of(self, driver: Any) -> int | None:
