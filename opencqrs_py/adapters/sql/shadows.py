@@ -16,7 +16,7 @@ from sqlalchemy import table as sql_table
 from sqlalchemy.exc import DBAPIError
 
 from opencqrs_py.adapters.sql.database import Database
-from opencqrs_py.adapters.sql.dialect import driver_error
+from opencqrs_py.adapters.sql.dialect import Dialect, driver_error
 from opencqrs_py.adapters.sql.group_records import SqlGroupRecords
 from opencqrs_py.adapters.sql.kept_rows import KEPT
 from opencqrs_py.adapters.sql.progress_rows import held
@@ -502,24 +502,26 @@ def prepared_place(url: str) -> None:
         database.close()
 
 
-def written_in(connection: Connection, prefix: str) -> set[str]:
+def written_in(dialect: Dialect, connection: Connection, prefix: str) -> set[str]:
     """Return the tables of a shadow that handlers have written to."""
-    return _names_in(connection, f"{prefix}{WRITTEN}")
+    return _names_in(dialect, connection, f"{prefix}{WRITTEN}")
 
 
-def seeded_in(connection: Connection, prefix: str) -> set[str]:
+def seeded_in(dialect: Dialect, connection: Connection, prefix: str) -> set[str]:
     """Return the tables of a shadow in which ``@on_start`` has put rows: no sign that handlers write there.
 
     A guard may not see each write, as of a routine on MariaDB; so the rows of all other tables are taken for one.
     """
-    return _names_in(connection, f"{prefix}{SEEDED}")
+    return _names_in(dialect, connection, f"{prefix}{SEEDED}")
 
 
-def _names_in(connection: Connection, table: str) -> set[str]:
-    """Return what a table of a shadow names, which need not be there."""
+def _names_in(dialect: Dialect, connection: Connection, table: str) -> set[str]:
+    """Return what a table of a shadow names, which need not be there. What cannot be read is not taken for empty."""
     try:
         return set(connection.exec_driver_sql(f"SELECT name FROM {table}").scalars())  # noqa: S608
-    except DBAPIError:
+    except DBAPIError as error:
+        if not dialect.misses_table(error.orig):
+            raise
         return set()
 
 

@@ -141,7 +141,8 @@ class MariaDbShadows(Shadows):
         shadow = self._place("shadow", group)
         with self._database.reading() as connection:
             live = relations(connection, self._live_place)
-            written, seeded = (find(connection, f"{quoted(shadow)}.") for find in (written_in, seeded_in))
+            place, dialect = f"{quoted(shadow)}.", self._database.dialect
+            written, seeded = (find(dialect, connection, place) for find in (written_in, seeded_in))
             found = []
             for name, kind in relations(connection, shadow).items():
                 if name in shared:

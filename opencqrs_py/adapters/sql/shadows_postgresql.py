@@ -143,14 +143,19 @@ class PostgresqlShadows(Shadows):
                 found.append(ShadowTable(each.name, each.kind, fate if each in going else Fate.LEFT))
         return found
 
-    @staticmethod
     def _moved(
-        connection: Connection, shadow: str, known: Sequence[Relation], live: Collection[str], named: Collection[str]
+        self,
+        connection: Connection,
+        shadow: str,
+        known: Sequence[Relation],
+        live: Collection[str],
+        named: Collection[str],
     ) -> set[int]:
         """Return the numbers of what is swapped: what handlers have written to, what is new, and what belongs to it."""
-        names = written_in(connection, f"{quoted(shadow)}.") | set(named)
+        place, dialect = f"{quoted(shadow)}.", self._database.dialect
+        names = written_in(dialect, connection, place) | set(named)
         carries = {each.number for each in known if each.name in names or each.name not in live}
-        seeded = seeded_in(connection, f"{quoted(shadow)}.")
+        seeded = seeded_in(dialect, connection, place)
         unsure = [each for each in known if each.kind == "table" and each.name not in seeded]
         carries |= {each.number for each in unsure if has_rows(connection, shadow, each.name)}
         return ties(connection, known).moved(known, carries)

@@ -130,7 +130,7 @@ class SqliteShadows(Shadows):
     def _look(self, connection: Connection, named: Collection[str], shared: Collection[str]) -> list[ShadowTable]:
         place = f"{_OTHER}."
         live = {name.lower() for _, name, _ in _objects(connection, "", ("table", "view"))}
-        written, seeded = written_in(connection, place), seeded_in(connection, place)
+        written, seeded = (find(self._database.dialect, connection, place) for find in (written_in, seeded_in))
         found = [ShadowTable(name, "view", Fate.SHARED, "rebuild.shared-tables") for name in shared]
         for kind, name, _ in _objects(connection, place, ("table", "view")):
             asked = f"SELECT 1 FROM {place}{_quoted(name)} LIMIT 1"  # noqa: S608 quoted
