@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from opencqrs_py.adapters.sql import SqlProgressTracker
 from opencqrs_py.adapters.sql.shadows import Comparison, Shadows
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from opencqrs_py.assembly.container import ApplicationContainer, GroupContainer
     from opencqrs_py.assembly.control import Control
     from opencqrs_py.assembly.shadow_run import ShadowRun
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _log = logging.getLogger("opencqrs.control")
 _PAUSE = 0.25  # seconds between two comparisons
@@ -104,8 +107,21 @@ def _reached(
     filled.reach.reached(live, accept_unhandled=accept_unhandled)
 
 
+def _explaining(method: Callable[Concatenate[Rebuilds, P], T]) -> Callable[Concatenate[Rebuilds, P], T]:
+    """Have a method raise OCQ-304 if the database becomes unavailable, see ``Database.explained``."""
+
+    @wraps(method)
+    def explained(rebuilds: Rebuilds, /, *arguments: P.args, **named: P.kwargs) -> T:
+        with rebuilds._explained():  # noqa: SLF001 its own method
+            return method(rebuilds, *arguments, **named)
+
+    return explained
+
+
 class Rebuilds:
     """Rebuilds groups while they run, from any process. Each step is logged by the logger ``opencqrs.control``.
+
+    Whatever becomes of the connections, what is left is whole, and the same can be called again.
 
     Args:
         groups: The groups, by name.
@@ -144,6 +160,7 @@ class Rebuilds:
                 found[name] = record
         return found
 
+    @_explaining
     def plan(self, name: str) -> RebuildPlan:
         """Return what a rebuild would do. The tables are made, inspected and dropped again; no event is handled.
 
@@ -172,6 +189,7 @@ class Rebuilds:
             group.rebuild.max_tasks,
         )
 
+    @_explaining
     def rebuild(
         self,
         name: str,
@@ -210,6 +228,7 @@ class Rebuilds:
         _log.info(text, group.name, actor(), swapped.position)
         return RebuildResult(group.name, swapped.position, swapped.tables, swapped.seconds, running)
 
+    @_explaining
     def compare(
         self,
         name: str,
@@ -240,6 +259,7 @@ class Rebuilds:
                 before = tuple(found.live.items())
                 time.sleep(_PAUSE)
 
+    @_explaining
     def undo(self, name: str, *, timeout: float = DEFAULT_TIMEOUT) -> RebuildResult:
         """Put the tables back that a swap has kept, with their progress, from which the group then continues.
 
@@ -269,6 +289,7 @@ class Rebuilds:
         _log.info(text, group.name, actor(), swapped.position)
         return RebuildResult(group.name, swapped.position, swapped.tables, swapped.seconds, running)
 
+    @_explaining
     def drop_old(self, name: str) -> bool:
         """Drop the tables that a swap has kept; return whether there were any. Errors are those of ``undo``."""
         group, shadows = self._chosen(name)
@@ -281,6 +302,7 @@ class Rebuilds:
         _log.info("the old tables of group %s were dropped by %s", group.name, actor())
         return True
 
+    @_explaining
     def abort(self, name: str) -> bool:
         """Drop an unfinished shadow; return whether there was one. Errors are those of ``undo``."""
         group, shadows = self._chosen(name)
@@ -293,6 +315,7 @@ class Rebuilds:
         _log.info("the rebuild of group %s was given up by %s", group.name, actor())
         return True
 
+    @_explaining
     def complete(self, names: Sequence[str]) -> None:
         """Complete swaps that were broken off half-way; groups that cannot be rebuilt beside themselves have none."""
         for name in names:
@@ -303,6 +326,13 @@ class Rebuilds:
             shadows.complete(name)
 
     # Parts
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Explain that the database of the tables became unavailable, or what of it is missing, see ``Database``."""
+        database = self._container.database()
+        with nullcontext() if database is None else database.explained():
+            yield
 
     def _fills(self, group: EffectiveGroup, shadows: Shadows) -> frozenset[str]:
         """Return the live tables that the group's handlers fill, as far as their code shows it."""

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
 from dataclasses import replace
-from typing import Any
 
 import pytest
-from sqlalchemy import Connection, Engine, event
+from support.cutting import Cutter
 
 from opencqrs_py import Event
 from opencqrs_py.adapters.sql import (
@@ -31,42 +29,6 @@ from opencqrs_py.testing.contracts.resettable_tracker import reset, waits
 SERVERS = pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=getattr(pytest.mark, kind)) for kind in ("postgresql", "mariadb")]
 )
-CUT = {"mariadb": "KILL %s", "postgresql": "SELECT pg_terminate_backend(%s, 10000)"}
-
-
-class Cutter:
-    """Ends the connection of a statement before it is sent, or that of a commit.
-
-    Args:
-        database: Whose driver it uses, without SQLAlchemy, so that it does not cut itself.
-    """
-
-    def __init__(self, database: Database) -> None:
-        self._kind = database.kind
-        self._own: Any = database.engine.raw_connection().driver_connection
-        self._own.autocommit = True if database.kind == "postgresql" else self._own.autocommit
-        self._seen, self._at = 0, -1
-
-    @contextmanager
-    def counting(self, at: int = -1) -> Iterator[Callable[[], int]]:
-        """Count what is sent in the block, and cut the connection of the one with this number."""
-        self._seen, self._at = 0, at
-
-        def hear(connection: Connection, *_: object) -> None:
-            driver: Any = connection.connection.driver_connection
-            number = driver.info.backend_pid if self._kind == "postgresql" else driver.thread_id()
-            if self._seen == self._at:
-                with closing(self._own.cursor()) as cursor:
-                    cursor.execute(CUT[self._kind], (number,))
-            self._seen += 1
-
-        for name in ("before_cursor_execute", "commit"):
-            event.listen(Engine, name, hear)
-        try:
-            yield lambda: self._seen
-        finally:
-            for name in ("before_cursor_execute", "commit"):
-                event.remove(Engine, name, hear)
 
 
 class Calls:
@@ -152,8 +114,10 @@ class Calls:
 
 
 @pytest.fixture
-def cutter(open_database: Callable[[], Database]) -> Cutter:
-    return Cutter(open_database())
+def cutter(open_database: Callable[[], Database]) -> Iterator[Cutter]:
+    made = Cutter(open_database())
+    yield made
+    made.close()
 
 
 @SERVERS

@@ -13,6 +13,7 @@ from sqlalchemy.exc import DBAPIError
 
 from opencqrs_py.adapters.sql import Database, SqlEventStore, SqlProgressTracker
 from opencqrs_py.adapters.sql.dialect import DatabaseAwayError
+from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model import Event, Selection, layout
 from opencqrs_py.model.progress import Cursor
 from opencqrs_py.testing.contracts import ReadModel
@@ -207,3 +208,9 @@ def test_what_is_read_is_the_newest_state(database: Database) -> None:
         store.append([Event(0, str(number), "s", "/", "t", None, "application/json", None, None)])
         seen.append(len(store.read(0, 10, Selection()).events))
     assert seen == [1, 2, 3]
+
+
+def test_an_error_of_a_statement_that_went_past_sqlalchemy_is_explained(database: Database) -> None:
+    missing = pytest.raises(EventStoreError, match=r"OCQ-304.*cannot be used")
+    with missing, database.reading() as connection, closing(connection.connection.cursor()) as cursor:
+        cursor.execute("SELECT 1 FROM made_up")

@@ -291,12 +291,15 @@ class Database(Inherited):
             DatabaseAwayError: OCQ-304, if the database no longer answers; OCQ-305, if a lock was waited for in
                 vain.
             EventStoreError: OCQ-304, if the user lacks a privilege, or a table or column is missing.
-            DBAPIError: As it came, if it is another one.
+            DBAPIError: As it came, if it is another one; the driver's own of a statement that went past SQLAlchemy.
         """
         try:
             yield
         except DBAPIError as error:
             self._explain(error)
+            raise
+        except self.engine.dialect.loaded_dbapi.Error as error:
+            self._explain(as_sqlalchemy(self.engine.dialect, error, None, None))
             raise
 
     @contextmanager

@@ -47,7 +47,10 @@ class SqlLayouts:
     ) -> dict[Partition, Cursor]:
         """Put partitions into the place of those that were claimed for it, see ``RepartitioningTracker``."""
         dialect = self._database.dialect
-        with self._database.writing(patience=dialect.take_over_seconds) as connection:
+        with (
+            self._database.explained(),
+            self._database.writing(patience=dialect.take_over_seconds) as connection,
+        ):
             dialect.lock_claim(self._database, connection, group, sorted(claimed))
             self._records.require_swapped(connection, group)
             found = held(connection, self._progress, group)

@@ -42,7 +42,10 @@ class SqlResets:
     ) -> Iterator[ResetUnit]:
         """Open the unit of work that resets a group, see ``ResettableTracker``."""
         group, dialect = reset.group, self._database.dialect
-        with self._database.writing(of_handlers=True, patience=dialect.take_over_seconds) as connection:
+        with (
+            self._database.explained(),
+            self._database.writing(of_handlers=True, patience=dialect.take_over_seconds) as connection,
+        ):
             dialect.lock_claim(self._database, connection, group, layout)
             self._records.require_swapped(connection, group)
             known = held(connection, self._progress, group)
