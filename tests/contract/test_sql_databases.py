@@ -105,7 +105,7 @@ def test_a_transaction_that_has_ended_needs_no_end_of_its_session(transactions: 
 @SERVERS
 def test_a_transaction_whose_connection_is_lost_needs_no_end_of_its_session(transactions: DatabaseTransactions) -> None:
     with suppress(Exception), transactions.begin() as unit:  # which cannot be committed
-        unit.connection.invalidate()
+        unit.connection.invalidate(OSError())  # as SQLAlchemy does it
         ended = unit.end_session()
     assert ended
 
@@ -667,6 +667,39 @@ def test_a_connection_that_is_cut_before_the_commit_is_an_outage(
 
     assert transactions.is_outage(error_of(commit_through_a_cut_connection))
     assert written.values() == []
+
+
+@SERVERS
+@pytest.mark.parametrize("continues", [False, True])
+def test_a_connection_that_is_cut_in_a_statement_whose_error_is_caught_is_an_outage(
+    open_database: Callable[[], Database], written: ReadModel, *, continues: bool
+) -> None:
+    one, other = open_database(), open_database()
+    tracker, transactions = SqlProgressTracker(one), DatabaseTransactions(one)
+    (cursor,) = tracker.claim("group", layout(1), 0, "owner")
+
+    def write_through_a_cut_connection(unit: UnitOfWork) -> None:
+        cut(process_of(unit.connection), by=other)
+        with suppress(Exception):
+            written.write(unit, "lost")
+        if continues:
+            written.write(unit, "later")
+
+    def in_a_transaction() -> None:
+        with transactions.begin() as unit:
+            write_through_a_cut_connection(unit)
+
+    def with_the_progress() -> None:
+        with tracker.unit("group", cursor, 5) as unit:
+            write_through_a_cut_connection(unit)
+
+    for write in (in_a_transaction, with_the_progress):
+        with pytest.raises(Exception) as caught:  # noqa: PT011 of SQLAlchemy, or ours
+            write()
+        assert tracker.is_outage(caught.value)
+    with tracker.unit("group", cursor, 5) as unit:
+        written.write(unit, "kept")
+    assert written.values() == ["kept"]
 
 
 @SERVERS

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any, Self, TypeAlias, TypeVar, cast
 
 from sqlalchemy import URL, Connection, Engine, RootTransaction, Table
-from sqlalchemy.exc import DBAPIError, NoSuchModuleError
+from sqlalchemy.exc import DBAPIError, NoSuchModuleError, PendingRollbackError
 from sqlalchemy.pool import ConnectionPoolEntry, QueuePool, StaticPool
 from typing_extensions import override
 
@@ -34,6 +34,7 @@ from opencqrs_py.adapters.sql.dialect import (
     DatabaseAwayError,
     DatabaseBusyError,
     is_outage,
+    lost_before,
 )
 from opencqrs_py.adapters.sql.pool import MOST_CONNECTIONS, KeepingPool
 from opencqrs_py.adapters.sql.shadow_guards import ShadowGuard, SqliteGuard
@@ -298,6 +299,10 @@ class Database(Inherited):
         except DBAPIError as error:
             self._explain(error)
             raise
+        except PendingRollbackError as error:
+            if not self.is_outage(error):
+                raise
+            raise lost_before(self.label) from None
         except self.engine.dialect.loaded_dbapi.Error as error:
             self._explain(as_sqlalchemy(self.engine.dialect, error, None, None))
             raise

@@ -692,14 +692,21 @@ def driver_error(error: BaseException) -> BaseException | None:
     return error.orig if isinstance(error, DBAPIError) else error
 
 
+CUT_BEFORE = "8s2b"
+"""SQLAlchemy's code of a ``PendingRollbackError`` on a connection that was cut in its transaction."""
+
+
 def is_outage(error: BaseException) -> bool:
     """Return whether ``error`` means that a database is temporarily unavailable.
 
     Errors of every driver count, as well as what SQLAlchemy has made of them: a handler may use a connection of its
-    own, to another database.
+    own, to another database. So does what SQLAlchemy raises for each statement that follows on a connection that was
+    cut: code that catches the first error and continues has met an outage all the same.
     """
     if isinstance(error, exc.TimeoutError | DatabaseAwayError):
         return True
+    if isinstance(error, exc.PendingRollbackError):
+        return error.code == CUT_BEFORE
     cut = isinstance(error, DBAPIError) and error.connection_invalidated
     of_driver = driver_error(error)
     for dialect in dict.fromkeys(_known.values()):
@@ -707,6 +714,13 @@ def is_outage(error: BaseException) -> bool:
         if found is not None:
             return found
     return cut
+
+
+def lost_before(label: str) -> DatabaseAwayError:
+    """Return the error of a transaction whose connection was lost in a statement, where a handler has caught that."""
+    what = "the database does not answer any more (a connection was lost, and the error of its statement was caught)"
+    fix = "make sure that it answers; have handlers let such errors pass, since nothing of the transaction is stored"
+    return DatabaseAwayError("OCQ-304", what, label, fix)
 
 
 def chunks(rows: Iterable[Row], most_rows: int, most: int, length_of: Callable[[Row], int]) -> Iterator[list[Row]]:

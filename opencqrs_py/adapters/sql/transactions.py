@@ -19,11 +19,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from sqlalchemy import Connection, event
+from sqlalchemy.exc import PendingRollbackError
 from sqlalchemy.orm import Session, SessionTransaction, object_session
 from typing_extensions import override
 
 from opencqrs_py.adapters.sql.connections import Statement, as_sqlalchemy, send
-from opencqrs_py.adapters.sql.dialect import Dialect, Values, is_outage
+from opencqrs_py.adapters.sql.dialect import Dialect, Values, is_outage, lost_before
 from opencqrs_py.errors import NonTransientError, OpenCqrsError, TransactionEndedError
 from opencqrs_py.model.inbox import InboxChange
 from opencqrs_py.processing.exceptions import one_line
@@ -47,6 +48,13 @@ def refuse(reason: str = _LEAVE_OUT, *_: Any, **__: Any) -> NoReturn:
 
 
 _REFUSED = dict.fromkeys(("commit", "rollback", "close", "detach"), refuse)  # methods of a connection
+
+
+def _invalidate(connection: Connection, exception: BaseException | None = None) -> None:
+    """Have SQLAlchemy drop a connection that was cut, and refuse it to handlers."""
+    if exception is None:
+        refuse("leave invalidate() out")
+    Connection.invalidate(connection, exception)
 
 
 def ended(connection: Connection, error: Exception, statement: str) -> Exception:
@@ -248,6 +256,8 @@ class Unit:
             driver: Any = self.connection.connection.dbapi_connection
             cursor = driver.cursor()
             cursor.execute(statement)
+        except PendingRollbackError:  # it was cut before
+            raise lost_before(self.database.label) from None
         except Exception as error:
             raise ended(self.connection, error, statement) from error
         return cursor
@@ -256,7 +266,7 @@ class Unit:
     def kept_open(self) -> Iterator[None]:
         """Refuse what ends the transaction, as far as the driver lets us; see at the end that it can be committed."""
         refusing, info = vars(self.connection), self.connection.info
-        refusing.update(_REFUSED)
+        refusing.update(_REFUSED, invalidate=partial(_invalidate, self.connection))
         info[_UNIT] = self
         driver: Any = self.connection.connection.dbapi_connection
         names = self.dialect.row_settings
@@ -278,7 +288,7 @@ class Unit:
                     if len(session.identity_map) or session.new or session.deleted:
                         _HandlerSession.leave_objects(session)
                 info.pop(_UNIT, None)
-                for name in _REFUSED:
+                for name in (*_REFUSED, "invalidate"):
                     refusing.pop(name, None)
                 # What a handler has set is not for our statements, nor for the next handler.
                 for name, value in zip(names, rows_as, strict=True):
@@ -295,6 +305,8 @@ class Unit:
             _refuse_late()
         if self._rolled_back or self._closed or not self.connection.in_transaction():
             refuse()
+        if self.connection.invalidated:
+            raise lost_before(self.database.label)
         loses = self.dialect.loses_transactions
         if self.lost or (loses and self.dialect.has_failed(self.connection, erred=self.erred)):
             msg = "a statement failed and its error was caught: run such statements within connection.begin_nested()"

@@ -155,6 +155,24 @@ _ENDING = (
         anywhere=True,
         blames_handler=False,
     ),
+    *(
+        Attack(
+            name=f"its own server {what} is ended by {way}, which it catches",
+            after=f"try:\n    {way}({sent})\nexcept Exception:\n    pass",
+            databases=databases,
+            anywhere=True,
+            blames_handler=False,
+        )
+        for what, end, databases in (
+            ("process", "SELECT pg_terminate_backend(pg_backend_pid())", ONLY_POSTGRESQL),
+            ("thread", "KILL CONNECTION_ID()", ONLY_MARIADB),
+        )
+        for way, sent in (
+            ("connection.execute", f"text('{end}')"),
+            ("session.execute", f"text('{end}')"),
+            ("driver.cursor().execute", f"'{end}'"),
+        )
+    ),
     Attack(
         name="INSERT OR ROLLBACK",
         after="connection.exec_driver_sql(f'INSERT OR ROLLBACK INTO {OTHER.name} VALUES (1)')",
