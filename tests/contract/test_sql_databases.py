@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from pymysql.cursors import DictCursor
 from sqlalchemy import URL, Connection, make_url, text
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError, PendingRollbackError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from opencqrs_py.adapters.sql import Database, DatabaseTransactions, SqlEventStore, SqlProgressTracker
@@ -700,6 +700,26 @@ def test_a_connection_that_is_cut_in_a_statement_whose_error_is_caught_is_an_out
     with tracker.unit("group", cursor, 5) as unit:
         written.write(unit, "kept")
     assert written.values() == ["kept"]
+
+
+@SERVERS
+def test_a_connection_of_a_handlers_own_that_stays_cut_is_no_outage_for_ever(
+    open_database: Callable[[], Database], transactions: DatabaseTransactions
+) -> None:
+    own = open_database().engine.connect()
+    process, other = process_of(own), open_database()
+    cut(process, by=other)
+
+    def use_it() -> None:
+        with transactions.begin():
+            own.execute(text("SELECT 1"))
+
+    with own:
+        assert transactions.is_outage(error_of(use_it))
+        with pytest.raises(PendingRollbackError) as caught:  # as it would be at each further call
+            use_it()
+        assert not transactions.is_outage(caught.value)
+        own.rollback()
 
 
 @SERVERS

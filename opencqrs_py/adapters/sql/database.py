@@ -31,6 +31,7 @@ from opencqrs_py.adapters.sql.dialect import (
     GRANT,
     REPAIR,
     RESTORE,
+    ConnectionLostError,
     DatabaseAwayError,
     DatabaseBusyError,
     is_outage,
@@ -64,6 +65,9 @@ _FIX_CANCELLED = (
 _FIX_COMMITS = 'make it without isolation_level="AUTOCOMMIT", and without listeners that commit'
 _ENGINES = ("engine", "_reading_engine")  # that have a pool, which may be the same one
 _SLOT = "opencqrs_slot"  # in the ``info`` of a connection: by which right its transaction has it
+
+
+_CUT_BEFORE = "8s2b"  # SQLAlchemy's code of that error on a connection that was cut in its transaction
 
 
 class Database(Inherited):
@@ -300,7 +304,7 @@ class Database(Inherited):
             self._explain(error)
             raise
         except PendingRollbackError as error:
-            if not self.is_outage(error):
+            if error.code != _CUT_BEFORE and not isinstance(error, ConnectionLostError):
                 raise
             raise lost_before(self.label) from None
         except self.engine.dialect.loaded_dbapi.Error as error:

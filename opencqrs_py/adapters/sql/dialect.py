@@ -64,6 +64,16 @@ class DatabaseBusyError(DatabaseAwayError):
     """Another process, or another thread, holds what is needed for too long (OCQ-305)."""
 
 
+class ConnectionLostError(exc.PendingRollbackError):
+    """A statement was to be sent in a transaction whose connection was lost before, and a handler has caught that.
+
+    By its kind SQLAlchemy lets it pass as it is.
+    """
+
+    def __init__(self, said: str = "the connection was lost in a statement before, whose error was caught"):
+        super().__init__(said)
+
+
 class FileGuard:
     """What a process itself watches over: nothing where the database is a server. ``SqliteFile`` shows what else."""
 
@@ -692,21 +702,14 @@ def driver_error(error: BaseException) -> BaseException | None:
     return error.orig if isinstance(error, DBAPIError) else error
 
 
-CUT_BEFORE = "8s2b"
-"""SQLAlchemy's code of a ``PendingRollbackError`` on a connection that was cut in its transaction."""
-
-
 def is_outage(error: BaseException) -> bool:
     """Return whether ``error`` means that a database is temporarily unavailable.
 
     Errors of every driver count, as well as what SQLAlchemy has made of them: a handler may use a connection of its
-    own, to another database. So does what SQLAlchemy raises for each statement that follows on a connection that was
-    cut: code that catches the first error and continues has met an outage all the same.
+    own, to another database.
     """
-    if isinstance(error, exc.TimeoutError | DatabaseAwayError):
+    if isinstance(error, exc.TimeoutError | DatabaseAwayError | ConnectionLostError):
         return True
-    if isinstance(error, exc.PendingRollbackError):
-        return error.code == CUT_BEFORE
     cut = isinstance(error, DBAPIError) and error.connection_invalidated
     of_driver = driver_error(error)
     for dialect in dict.fromkeys(_known.values()):

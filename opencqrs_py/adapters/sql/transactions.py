@@ -19,12 +19,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from sqlalchemy import Connection, event
-from sqlalchemy.exc import PendingRollbackError
 from sqlalchemy.orm import Session, SessionTransaction, object_session
 from typing_extensions import override
 
 from opencqrs_py.adapters.sql.connections import Statement, as_sqlalchemy, send
-from opencqrs_py.adapters.sql.dialect import Dialect, Values, is_outage, lost_before
+from opencqrs_py.adapters.sql.dialect import ConnectionLostError, Dialect, Values, is_outage, lost_before
 from opencqrs_py.errors import NonTransientError, OpenCqrsError, TransactionEndedError
 from opencqrs_py.model.inbox import InboxChange
 from opencqrs_py.processing.exceptions import one_line
@@ -256,8 +255,8 @@ class Unit:
             driver: Any = self.connection.connection.dbapi_connection
             cursor = driver.cursor()
             cursor.execute(statement)
-        except PendingRollbackError:  # it was cut before
-            raise lost_before(self.database.label) from None
+        except ConnectionLostError:
+            raise
         except Exception as error:
             raise ended(self.connection, error, statement) from error
         return cursor
@@ -266,7 +265,9 @@ class Unit:
     def kept_open(self) -> Iterator[None]:
         """Refuse what ends the transaction, as far as the driver lets us; see at the end that it can be committed."""
         refusing, info = vars(self.connection), self.connection.info
-        refusing.update(_REFUSED, invalidate=partial(_invalidate, self.connection))
+        refusing.update(
+            _REFUSED, invalidate=partial(_invalidate, self.connection), _invalid_transaction=self._report_cut
+        )
         info[_UNIT] = self
         driver: Any = self.connection.connection.dbapi_connection
         names = self.dialect.row_settings
@@ -288,7 +289,7 @@ class Unit:
                     if len(session.identity_map) or session.new or session.deleted:
                         _HandlerSession.leave_objects(session)
                 info.pop(_UNIT, None)
-                for name in (*_REFUSED, "invalidate"):
+                for name in (*_REFUSED, "invalidate", "_invalid_transaction"):
                     refusing.pop(name, None)
                 # What a handler has set is not for our statements, nor for the next handler.
                 for name, value in zip(names, rows_as, strict=True):
@@ -315,6 +316,15 @@ class Unit:
             self.database.shadow_guard.check(self.connection, of_handler=self.guarded)
         if not self.guarded and self.dialect.in_transaction(self.connection.connection.dbapi_connection) is False:
             refuse()
+
+    def _report_cut(self) -> NoReturn:
+        """Raise the error of a statement on a connection that was cut before; SQLAlchemy's would blame the caller.
+
+        A connection of a handler's own is none of this: if it stays like that, the event fails in the end.
+        """
+        if self._closed:
+            Connection._invalid_transaction(self.connection)  # noqa: SLF001 which this stands for
+        raise ConnectionLostError
 
     def note_rollback(self) -> None:
         """Note that the transaction was rolled back: by SQLAlchemy, when a flush fails, or by a handler."""
