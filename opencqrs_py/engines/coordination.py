@@ -294,7 +294,7 @@ class Coordinator:
             self._store.close()
 
     def _keep_alive(self) -> None:
-        while self._rest():
+        while self._rest() and self._failure is None:  # else its leases end, and others take over what it neglects
             with self._through_outages():
                 if not self.beat():
                     logger.warning("the leases of node %s have ended: it joins again", self.node.name)

@@ -657,6 +657,26 @@ def test_another_error_ends_the_coordination_and_is_raised_by_check(running):
     a.end()
 
 
+def test_the_leases_of_a_node_whose_coordination_has_failed_end(running, monkeypatch):
+    """Also if nobody calls ``check``, as in a program of which the application is a part."""
+    a, b = running.node("a"), running.node("b")
+    a.join()
+    monkeypatch.setattr(a, "reconcile", lambda: running.has("c"))  # KeyError
+    a.start()
+    heartbeats, coordination, _ = a._threads
+    for thread in (coordination, heartbeats):
+        for _ in range(30):
+            let_pass(running, a, 4)
+            thread.join(1)
+        assert not thread.is_alive()
+    running.clock.advance(11)
+    b.join()
+    assert running.has("b") == [0, 1, 2, 3]
+    with pytest.raises(KeyError):
+        a.check()
+    a.end()
+
+
 def test_the_end_of_a_node_that_was_never_started_is_quiet(running):
     a = running.node("a")
     a.join()
