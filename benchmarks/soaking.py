@@ -137,7 +137,6 @@ def existing_file(path: str) -> Path:
 LEASE = "event-handling.standard.life-cycle.lease"
 """The settings of leases."""
 
-
 LINES = 60
 """Lines of messages that are shown of a process that has ended by itself: they may end with an error's."""
 

@@ -121,7 +121,7 @@ def _explaining(method: Callable[Concatenate[Rebuilds, P], T]) -> Callable[Conca
 class Rebuilds:
     """Rebuilds groups while they run, from any process. Each step is logged by the logger ``opencqrs.control``.
 
-    Whatever becomes of the connections, what is left is whole, and the same can be called again.
+    Whatever becomes of the connections, what is left is whole, and the next call continues or completes it.
 
     Args:
         groups: The groups, by name.

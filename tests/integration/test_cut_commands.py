@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 from support.cutting import Cutter
-from support.rebuilding import HANDLERS, KINDS, RIGHT, WRONG, World
+from support.rebuilding import HANDLERS, KINDS, NEW, OLD, WRONG, World
 
 from opencqrs_py import Application
 from opencqrs_py.adapters.sql import Database
@@ -25,8 +25,6 @@ def forget(reset: Reset, connection: Connection) -> None:
     connection.execute(text("DELETE FROM lent"))
 """
 FEW, MANY = 25, pytest.param(3, marks=pytest.mark.release)
-OLD = {f"/books/{n}": RIGHT for n in range(7)} | {"/books/3": 99}
-NEW = {f"/books/{n}": RIGHT for n in range(7)}
 
 OUTAGE = re.compile(r"\[OCQ-304\] the database (does not answer any more|cannot be reached)")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from support.rebuilding import HANDLERS, KINDS, RIGHT, WRONG, World
+from support.rebuilding import HANDLERS, KINDS, NEW, OLD, WRONG, World
 
 from opencqrs_py.model.rebuild import RebuildPhase
 
@@ -50,9 +50,6 @@ sys.setprofile(None)
 print(-left)
 """
 """Ends itself after the nth statement, or commit, of the swap."""
-
-OLD = {f"/books/{n}": RIGHT for n in range(7)} | {"/books/3": 99}
-NEW = {f"/books/{n}": RIGHT for n in range(7)}
 
 
 @pytest.fixture(params=KINDS)

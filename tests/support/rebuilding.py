@@ -58,6 +58,9 @@ RESEQUENCED: dict[str, Any] = {
 """Settings by which events are in other partitions than by their whole subjects."""
 
 WRONG, RIGHT = "UPDATE lent SET n = 99 WHERE isbn = '/books/3'", 14
+NEW = {f"/books/{n}": RIGHT for n in range(7)}
+OLD = NEW | {"/books/3": 99}
+"""What 98 events make of 7 books, and what is there after ``WRONG``."""
 
 
 def subject_of(before: int, after: int) -> str:

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any, Self, TypeAlias, TypeVar, cast
 
 from sqlalchemy import URL, Connection, Engine, RootTransaction, Table
-from sqlalchemy.exc import DBAPIError, NoSuchModuleError, PendingRollbackError
+from sqlalchemy.exc import DBAPIError, NoSuchModuleError
 from sqlalchemy.pool import ConnectionPoolEntry, QueuePool, StaticPool
 from typing_extensions import override
 
@@ -65,9 +65,6 @@ _FIX_CANCELLED = (
 _FIX_COMMITS = 'make it without isolation_level="AUTOCOMMIT", and without listeners that commit'
 _ENGINES = ("engine", "_reading_engine")  # that have a pool, which may be the same one
 _SLOT = "opencqrs_slot"  # in the ``info`` of a connection: by which right its transaction has it
-
-
-_CUT_BEFORE = "8s2b"  # SQLAlchemy's code of that error on a connection that was cut in its transaction
 
 
 class Database(Inherited):
@@ -303,9 +300,7 @@ class Database(Inherited):
         except DBAPIError as error:
             self._explain(error)
             raise
-        except PendingRollbackError as error:
-            if error.code != _CUT_BEFORE and not isinstance(error, ConnectionLostError):
-                raise
+        except ConnectionLostError:
             raise lost_before(self.label) from None
         except self.engine.dialect.loaded_dbapi.Error as error:
             self._explain(as_sqlalchemy(self.engine.dialect, error, None, None))

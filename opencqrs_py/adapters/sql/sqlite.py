@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from datetime import date, datetime
 from datetime import time as time_of_day
 from decimal import Decimal
@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from sqlalchemy import URL, Connection, Engine, Index, Integer, PrimaryKeyConstraint, Table, create_engine, event, types
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.types import TypeEngine
 from typing_extensions import override
 
 from opencqrs_py.adapters.processes import boot_id, machine_ms
 from opencqrs_py.adapters.sql.bulk_write import BulkWrite, ColumnValues, TableShape
+from opencqrs_py.adapters.sql.connections import undoing
 from opencqrs_py.adapters.sql.database import Database
 from opencqrs_py.adapters.sql.dialect import URL_SETTINGS, Dialect, FileGuard, Row, register
 from opencqrs_py.adapters.sql.progress_watching import polling_progress
@@ -286,11 +287,8 @@ class SqliteDialect(Dialect):
             yield
             return
         connection.exec_driver_sql(f"PRAGMA cache_size = {-_CACHE_BYTES // _KIBIBYTE}")
-        try:
+        with undoing(connection, f"PRAGMA cache_size = {before}"):
             yield
-        finally:
-            with suppress(DBAPIError):  # then the connection is broken, and what it held gone with it
-                connection.exec_driver_sql(f"PRAGMA cache_size = {before}")
 
     @override
     def watch(self, database: Database, look: ReadHead) -> AbstractContextManager[Watch]:

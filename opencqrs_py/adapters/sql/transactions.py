@@ -47,6 +47,7 @@ def refuse(reason: str = _LEAVE_OUT, *_: Any, **__: Any) -> NoReturn:
 
 
 _REFUSED = dict.fromkeys(("commit", "rollback", "close", "detach"), refuse)  # methods of a connection
+_REPLACED = (*_REFUSED, "invalidate", "_invalid_transaction")
 
 
 def _invalidate(connection: Connection, exception: BaseException | None = None) -> None:
@@ -265,9 +266,8 @@ class Unit:
     def kept_open(self) -> Iterator[None]:
         """Refuse what ends the transaction, as far as the driver lets us; see at the end that it can be committed."""
         refusing, info = vars(self.connection), self.connection.info
-        refusing.update(
-            _REFUSED, invalidate=partial(_invalidate, self.connection), _invalid_transaction=self._report_cut
-        )
+        refusing.update(_REFUSED)
+        refusing.update(invalidate=partial(_invalidate, self.connection), _invalid_transaction=self._report_cut)
         info[_UNIT] = self
         driver: Any = self.connection.connection.dbapi_connection
         names = self.dialect.row_settings
@@ -289,7 +289,7 @@ class Unit:
                     if len(session.identity_map) or session.new or session.deleted:
                         _HandlerSession.leave_objects(session)
                 info.pop(_UNIT, None)
-                for name in (*_REFUSED, "invalidate", "_invalid_transaction"):
+                for name in _REPLACED:
                     refusing.pop(name, None)
                 # What a handler has set is not for our statements, nor for the next handler.
                 for name, value in zip(names, rows_as, strict=True):

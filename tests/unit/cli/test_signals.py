@@ -257,6 +257,18 @@ def test_an_interrupt_that_is_ignored_from_the_start_stays_so():
     assert done == Ended(0, "", "")
 
 
+def interrupted(program: str, messages: int) -> int:
+    """Interrupt a program whose messages nobody takes; return its exit code."""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=messages) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        try:
+            return process.wait(LONG - 10)
+        finally:
+            process.kill()
+
+
 def test_messages_never_wait_for_a_reader_that_has_stopped_reading():
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
@@ -266,16 +278,11 @@ def test_messages_never_wait_for_a_reader_that_has_stopped_reading():
     except BlockingIOError:
         os.set_blocking(writing, True)
     program = PROGRAM.format(body="    ready(); time.sleep(60)")
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=writing) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        process.send_signal(signal.SIGINT)
-        try:
-            assert process.wait(LONG - 10) == 130
-        finally:
-            process.kill()
-    os.close(reading)
-    os.close(writing)
+    try:
+        assert interrupted(program, writing) == 130
+    finally:
+        os.close(reading)
+        os.close(writing)
 
 
 @pytest.mark.parametrize(
@@ -290,13 +297,8 @@ def test_a_command_ends_though_its_terminal_is_stopped(body):
     terminal, end = pty.openpty()
     termios.tcflow(end, termios.TCOOFF)
     program = PROGRAM.format(body=indent(dedent(body), "    "))
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=end) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        process.send_signal(signal.SIGINT)
-        try:
-            assert process.wait(LONG - 10) == 130
-        finally:
-            process.kill()
-            os.close(terminal)
-            os.close(end)
+    try:
+        assert interrupted(program, end) == 130
+    finally:
+        os.close(terminal)
+        os.close(end)
