@@ -292,6 +292,28 @@ def test_a_failed_statement_whose_error_was_caught_is_no_success(
     assert written.values() == []
 
 
+@pytest.mark.parametrize("guarded", [True, False])
+def test_a_transaction_that_a_handler_has_ended_is_no_outage_whatever_it_catches(
+    transactions: DatabaseTransactions, written: ReadModel, *, guarded: bool
+) -> None:
+    """An outage would be retried without end."""
+
+    def handle(unit: UnitOfWork) -> None:
+        written.write(unit, "before")
+        transaction = unit.connection.get_transaction()
+        assert transaction is not None
+        with suppress(Exception):
+            transaction.commit()
+        with pytest.raises(PendingRollbackError) as caught:
+            unit.connection.execute(text("SELECT 1"))
+        assert not transactions.is_outage(caught.value)
+
+    with pytest.raises(OpenCqrsError) as ended, transactions.begin(guarded=guarded) as unit:
+        handle(unit)
+    assert not transactions.is_outage(ended.value)
+    assert written.values() == []
+
+
 def test_a_statement_may_fail_within_a_savepoint(transactions: DatabaseTransactions, written: ReadModel) -> None:
     with transactions.begin() as unit:
         written.write(unit, "one")

@@ -320,9 +320,10 @@ class Unit:
     def _report_cut(self) -> NoReturn:
         """Raise the error of a statement on a connection that was cut before; SQLAlchemy's would blame the caller.
 
-        A connection of a handler's own is none of this: if it stays like that, the event fails in the end.
+        SQLAlchemy asks for it of a transaction that a handler has ended, too: there its own error is right. Nor is a
+        connection of a handler's own any of this: if it stays like that, the event fails in the end.
         """
-        if self._closed:
+        if self._closed or not self.connection.invalidated:
             Connection._invalid_transaction(self.connection)  # noqa: SLF001 which this stands for
         raise ConnectionLostError
 
