@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
+from sqlalchemy import text
 from support.cutting import Cutter
 
 from opencqrs_py import Event
@@ -144,3 +145,16 @@ def test_a_connection_that_is_cut_before_any_statement_is_an_outage_and_the_call
         assert found == wanted  # also where all was committed before
     assert outages >= 2
     calls.control.close()
+
+
+@SERVERS
+def test_a_connection_that_was_cut_is_given_back_without_a_traceback_of_the_pool(
+    database: Database, cutter: Cutter, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever used it has the error, or did not need it any more."""
+    with database.engine.connect() as connection:
+        connection.connection.cursor().execute("SELECT 1")
+        cutter.cut(connection)
+    assert caplog.records == []
+    with database.reading() as connection:
+        assert connection.execute(text("SELECT 1")).scalar() == 1

@@ -42,6 +42,11 @@ class Cutter:
             for name in _SENT:
                 event.remove(Engine, name, self._hear)
 
+    def cut(self, connection: Connection) -> None:
+        """End this connection."""
+        with closing(self._own.cursor()) as cursor:
+            cursor.execute(_CUT[self._kind], (session_of(connection.connection.driver_connection),))
+
     def close(self) -> None:
         """Close its own connection."""
         self._own.close()
@@ -53,8 +58,7 @@ class Cutter:
         with self._lock:
             number, self._seen = self._seen, self._seen + 1
         if number == self._at:
-            with closing(self._own.cursor()) as cursor:
-                cursor.execute(_CUT[self._kind], (session_of(driver),))
+            self.cut(connection)
 
 
 def session_of(driver: Any) -> int:

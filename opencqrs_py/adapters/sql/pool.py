@@ -5,6 +5,7 @@ A process with one thread, as a Python worker of Spark, needs one.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Iterable
@@ -132,3 +133,14 @@ class KeepingPool(Pool):
         for one in entries:
             with suppress(Exception):  # of one that was cut
                 one.close()
+
+
+def _has_no_error(record: logging.LogRecord) -> bool:
+    """Leave out why a connection could not be reset or closed: another one replaces it, and nothing is left to do.
+
+    SQLAlchemy logs it with a traceback. Where a statement failed before that, its error is reported as it is.
+    """
+    return record.exc_info is None
+
+
+logging.getLogger(f"{__name__}.{KeepingPool.__qualname__}").addFilter(_has_no_error)
