@@ -32,6 +32,8 @@ class KeepingPool(Pool):
 
     def __init__(self, creator: Any, most: int = MOST_CONNECTIONS, **options: Any) -> None:
         super().__init__(creator, **options)
+        if isinstance(self.logger, logging.Logger):  # it is not if ``echo`` asks for all that can be logged
+            self.logger.addFilter(_has_no_error)
         self.most = most
         self._idle: deque[tuple[ConnectionPoolEntry, float]] = deque()
         self._in_use = 0
@@ -141,6 +143,3 @@ def _has_no_error(record: logging.LogRecord) -> bool:
     SQLAlchemy logs it with a traceback. Where a statement failed before that, its error is reported as it is.
     """
     return record.exc_info is None
-
-
-logging.getLogger(f"{__name__}.{KeepingPool.__qualname__}").addFilter(_has_no_error)
