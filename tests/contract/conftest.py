@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, Text, event, insert, select, text
+from support.cutting import Cutter
 
 from opencqrs_py.adapters.sql import Database, SqlEventStore
 from opencqrs_py.adapters.sql.connections import Statement
@@ -95,6 +96,14 @@ def open_database(url: str) -> Iterator[Callable[[], Database]]:
 @pytest.fixture
 def database(open_database: Callable[[], Database]) -> Database:
     return open_database()
+
+
+@pytest.fixture
+def cutter(open_database: Callable[[], Database]) -> Iterator[Cutter]:
+    """Ends connections to the database's server."""
+    made = Cutter(open_database())
+    yield made
+    made.close()
 
 
 Note = Callable[[str, Any], None]

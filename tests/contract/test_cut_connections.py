@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 from sqlalchemy import text
-from support.cutting import Cutter
+from support.cutting import Cutter, session_of
 
 from opencqrs_py import Event
 from opencqrs_py.adapters.sql import (
@@ -114,13 +114,6 @@ class Calls:
         return joined
 
 
-@pytest.fixture
-def cutter(open_database: Callable[[], Database]) -> Iterator[Cutter]:
-    made = Cutter(open_database())
-    yield made
-    made.close()
-
-
 @SERVERS
 @pytest.mark.release(kind="postgresql", name=("repartition", "spread", "join", "advance", "request"))  # as the others
 @pytest.mark.parametrize("name", [name for name in vars(Calls) if not name.startswith("_")])
@@ -154,7 +147,7 @@ def test_a_connection_that_was_cut_is_given_back_without_a_traceback_of_the_pool
     """Whoever used it has the error, or did not need it any more."""
     with database.engine.connect() as connection:
         connection.connection.cursor().execute("SELECT 1")
-        cutter.cut(connection)
+        cutter.cut(session_of(connection))
     assert caplog.records == []
     with database.reading() as connection:
         assert connection.execute(text("SELECT 1")).scalar() == 1

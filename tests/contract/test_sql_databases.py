@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 from pymysql.cursors import DictCursor
-from sqlalchemy import URL, Connection, make_url, text
+from sqlalchemy import URL, make_url, text
 from sqlalchemy.exc import DBAPIError, IntegrityError, PendingRollbackError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from support.cutting import Cutter, session_of
 
 from opencqrs_py.adapters.sql import Database, DatabaseTransactions, SqlEventStore, SqlProgressTracker
 from opencqrs_py.adapters.sql.dialect import DatabaseAwayError, Dialect
@@ -645,28 +646,16 @@ def test_a_file_that_is_no_database_is_no_outage(database: Database, tmp_path: P
     )
 
 
-def process_of(connection: Connection) -> int:
-    """Return the number of the server's process or thread that serves a connection."""
-    function = "pg_backend_pid" if connection.dialect.name == "postgresql" else "connection_id"
-    return int(connection.execute(text(f"SELECT {function}()")).scalar_one())
-
-
-def cut(process: int, by: Database) -> None:
-    """Let the server end a connection, as a restart does."""
-    execute(by, f"SELECT pg_terminate_backend({process}, 10000)" if by.kind == "postgresql" else f"KILL {process}")
-
-
 @SERVERS
 def test_a_connection_that_is_cut_in_a_unit_is_an_outage(
-    open_database: Callable[[], Database], written: ReadModel
+    database: Database, cutter: Cutter, written: ReadModel
 ) -> None:
-    one, other = open_database(), open_database()
-    tracker = SqlProgressTracker(one)
+    tracker = SqlProgressTracker(database)
     (cursor,) = tracker.claim("group", layout(1), 0, "owner")
 
     def write_through_a_cut_connection() -> None:
         with tracker.unit("group", cursor, 5) as unit:
-            cut(process_of(unit.connection), by=other)
+            cutter.cut(session_of(unit.connection))
             written.write(unit, "lost")
 
     assert tracker.is_outage(error_of(write_through_a_cut_connection))
@@ -677,15 +666,12 @@ def test_a_connection_that_is_cut_in_a_unit_is_an_outage(
 
 @SERVERS
 def test_a_connection_that_is_cut_before_the_commit_is_an_outage(
-    open_database: Callable[[], Database], written: ReadModel
+    transactions: DatabaseTransactions, cutter: Cutter, written: ReadModel
 ) -> None:
-    one, other = open_database(), open_database()
-    transactions = DatabaseTransactions(one)
-
     def commit_through_a_cut_connection() -> None:
         with transactions.begin() as unit:
             written.write(unit, "lost")
-            cut(process_of(unit.connection), by=other)
+            cutter.cut(session_of(unit.connection))
 
     assert transactions.is_outage(error_of(commit_through_a_cut_connection))
     assert written.values() == []
@@ -694,14 +680,13 @@ def test_a_connection_that_is_cut_before_the_commit_is_an_outage(
 @SERVERS
 @pytest.mark.parametrize("continues", [False, True])
 def test_a_connection_that_is_cut_in_a_statement_whose_error_is_caught_is_an_outage(
-    open_database: Callable[[], Database], written: ReadModel, *, continues: bool
+    database: Database, transactions: DatabaseTransactions, cutter: Cutter, written: ReadModel, *, continues: bool
 ) -> None:
-    one, other = open_database(), open_database()
-    tracker, transactions = SqlProgressTracker(one), DatabaseTransactions(one)
+    tracker = SqlProgressTracker(database)
     (cursor,) = tracker.claim("group", layout(1), 0, "owner")
 
     def write_through_a_cut_connection(unit: UnitOfWork) -> None:
-        cut(process_of(unit.connection), by=other)
+        cutter.cut(session_of(unit.connection))
         with suppress(Exception):
             written.write(unit, "lost")
         if continues:
@@ -726,11 +711,11 @@ def test_a_connection_that_is_cut_in_a_statement_whose_error_is_caught_is_an_out
 
 @SERVERS
 def test_a_connection_of_a_handlers_own_that_stays_cut_is_no_outage_for_ever(
-    open_database: Callable[[], Database], transactions: DatabaseTransactions
+    open_database: Callable[[], Database], transactions: DatabaseTransactions, cutter: Cutter
 ) -> None:
     own = open_database().engine.connect()
-    process, other = process_of(own), open_database()
-    cut(process, by=other)
+    own.begin()
+    cutter.cut(session_of(own))
 
     def use_it() -> None:
         with transactions.begin():
@@ -745,12 +730,11 @@ def test_a_connection_of_a_handlers_own_that_stays_cut_is_no_outage_for_ever(
 
 
 @SERVERS
-def test_a_connection_that_was_cut_while_idle_is_replaced(open_database: Callable[[], Database]) -> None:
-    one, other = open_database(), open_database()
-    with one.reading() as connection:
-        process = process_of(connection)
-    cut(process, by=other)
-    execute(one, "SELECT 1")
+def test_a_connection_that_was_cut_while_idle_is_replaced(database: Database, cutter: Cutter) -> None:
+    with database.reading() as connection:
+        session = session_of(connection)
+    cutter.cut(session)
+    execute(database, "SELECT 1")
 
 
 @pytest.mark.parametrize(

@@ -42,25 +42,25 @@ class Cutter:
             for name in _SENT:
                 event.remove(Engine, name, self._hear)
 
-    def cut(self, connection: Connection) -> None:
-        """End this connection."""
+    def cut(self, session: int) -> None:
+        """End the connection that has this number, see ``session_of``."""
         with closing(self._own.cursor()) as cursor:
-            cursor.execute(_CUT[self._kind], (session_of(connection.connection.driver_connection),))
+            cursor.execute(_CUT[self._kind], (session,))
 
     def close(self) -> None:
         """Close its own connection."""
         self._own.close()
 
     def _hear(self, connection: Connection, *_: object) -> None:
-        driver: Any = None if connection.dialect.name == "sqlite" else connection.connection.driver_connection
-        if driver is None:  # it was cut before
+        if connection.dialect.name == "sqlite" or connection.connection.driver_connection is None:  # it was cut before
             return
         with self._lock:
             number, self._seen = self._seen, self._seen + 1
         if number == self._at:
-            self.cut(connection)
+            self.cut(session_of(connection))
 
 
-def session_of(driver: Any) -> int:
-    """Return the number of the server's process or thread that serves a driver's connection."""
+def session_of(connection: Connection) -> int:
+    """Return the number of the server's process or thread that serves a connection."""
+    driver: Any = connection.connection.driver_connection
     return int(driver.info.backend_pid if hasattr(driver, "info") else driver.thread_id())
