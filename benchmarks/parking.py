@@ -9,11 +9,10 @@ and the same settings, and take turns, each in a process of its own; the best of
 with the log. Afterwards the poison is taken away, the parked events are retried, and a further run must end with the
 read model of the replay in which nothing failed. With --check the exit code is 1 when an aim is missed.
 
-Seen on two cores, with threads, on a machine whose speed changes by a third within a minute: SQLite 0.92 (25,240 of
-27,520 events a second; 200,000 events of a real log) and 0.88 (27,114 of 30,739; 250,000); the whole log of 561,470
-events 0.83 to 0.88 before the last changes. PostgreSQL 1.06 (60,000 events). By the clock of the threads
-parked sequences cost about 2 of 50 us an event on SQLite: savepoints, a look at each subject, and one at the inbox once
-a second.
+Seen on two idle cores, with a real log: on SQLite 0.98 with threads (33,738 of 34,577 events a second; 200,000 events)
+and 0.97 on Spark (29,256 of 30,091); on PostgreSQL 1.03 with threads (100,000 events), and on Spark more than 1, as the
+speed of the machine changed by a third within the minute. By the clock of the threads parked sequences cost about 2 of
+50 us an event on SQLite: savepoints, a look at each subject, and one at the inbox once a second.
 """
 
 from __future__ import annotations

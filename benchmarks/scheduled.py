@@ -9,12 +9,11 @@ log is read. Runs take turns, each in a process of its own and with an empty rea
 the claim to the last commit. Each must end with the read model of the log. With --check the exit code is 1 when the aim
 is missed.
 
-Seen on two cores, with threads. PostgreSQL 0.58 (4,322 of 7,511 events a second; 60,000 events); with 30,000, the code
-before and the one of today in turn: 0.53, 0.52, 0.70 before, when a statement named each event in its text (3,300 to
-3,500 a second), and 0.82, 0.77, 0.75 since it unpacks arrays (4,300 to 4,700). The machine itself is twice as fast at
-times, which favours the streaming group: 0.30 to 0.46 before on such a day, and 0.58 now. SQLite 0.38 (20,257 of
-53,032), so it misses the aim: there an event takes 21 us in the streaming group and 55 in the scheduled one, of which
-13 are its way in, 13 to fetch it and its event, 5 to check and delete it, and 5 the garbage collector's.
+Seen on two idle cores, 100,000 events. PostgreSQL 0.67 with threads (4,103 of 6,131 events a second) and 0.63 on Spark
+(4,536 of 7,194); on a day on which the machine was twice as fast, which favours the streaming group, 0.58. SQLite 0.35
+with threads (16,812 of 48,329) and 0.37 on Spark (10,929 of 29,759), so it misses the aim: there an event takes 21 us
+in the streaming group and 55 in the scheduled one, of which 13 are its way in, 13 to fetch it and its event, 5 to check
+and delete it, and 5 the garbage collector's. Of the 30 that it takes more, 14 are within SQLite.
 
 Tried, and left, as none of it reaches the aim: rows in the order of their sequences, without rowid, since each chunk
 then changes a page for almost every event; a row that holds the next events of its sequence as JSON, which saves when
@@ -34,11 +33,12 @@ from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 from typing import Any
 
+from scheduled_handlers import create, write
 from servers import KINDS, kinds, machine, served
-from sqlalchemy import Connection, create_engine, text
+from sqlalchemy import create_engine, text
 from typing_extensions import override
 
-from opencqrs_py import Application, Event, Observer, event_handling, on_start
+from opencqrs_py import Application, Event, Observer
 from opencqrs_py.adapters.sql import Database, SqlEventStore
 
 ENGINES = ("thread", "spark")
@@ -46,21 +46,6 @@ MODES = ("streaming", "scheduled")
 EVENTS, BATCH = 100_000, 10
 LEAST = 0.5
 """Of the events per second of the streaming group."""
-
-CREATE = "CREATE TABLE IF NOT EXISTS handled (position BIGINT PRIMARY KEY, subject VARCHAR(40) NOT NULL)"
-WRITE = text("INSERT INTO handled (position, subject) VALUES (:position, :subject)")
-
-
-@on_start("scheduled")
-def create(connection: Connection) -> None:
-    """Create the read model."""
-    connection.execute(text(CREATE))
-
-
-@event_handling("scheduled", types=["*"])
-def write(event: Event, connection: Connection) -> None:
-    """Write a row for an event."""
-    connection.execute(WRITE, {"position": event.position, "subject": event.subject})
 
 
 class Watch(Observer):

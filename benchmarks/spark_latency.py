@@ -5,9 +5,9 @@
 
 Two workers (``local[2]``), eight partitions. The driver handles nothing. *Latency*: from before the append to the end
 of the handler, an event every 500 ms, on the clock that all processes of the machine share. *Slow*: one event of a
-group takes 25 s; meanwhile events of the group's other partitions, and of another group, are waited for. *Idle*: the
-processor time that a driver with 50 groups, its Java and its Python workers take while nothing arrives. With --check
-the exit code is 1 when an aim is missed.
+group takes 25 s; meanwhile events of the group's other partitions, and of another group, are waited for. On SQLite that
+has no aim: a chunk holds the only write lock of the file. *Idle*: the processor time that a driver with 50 groups, its
+Java and its Python workers take while nothing arrives. With --check the exit code is 1 when an aim is missed.
 """
 
 from __future__ import annotations
@@ -150,6 +150,7 @@ def latency(url: str, events: int, report: Report) -> None:
 
 def slow(url: str, seconds: float, report: Report) -> None:
     """Measure what others wait for while one event is slow."""
+    most = None if url.startswith("sqlite") else SLOWED
     log = Log(url)
     with running(url, HANDLERS, PARTITIONS):
         for residue in range(PARTITIONS):  # the workers are warm, and know both groups
@@ -167,8 +168,8 @@ def slow(url: str, seconds: float, report: Report) -> None:
         if log.handled("first", blocking) < max(began for _, began in others or [(0, 0)]):
             sys.exit("the slow event was over before the others")
     log.close()
-    report.ratio("seconds that other partitions of the group waited at most", max(waits["first"]), most=SLOWED)
-    report.ratio("seconds that another group waited at most", max(waits["second"]), most=SLOWED)
+    report.ratio("seconds that other partitions of the group waited at most", max(waits["first"]), most=most)
+    report.ratio("seconds that another group waited at most", max(waits["second"]), most=most)
 
 
 def idle(url: str, seconds: float, report: Report) -> None:

@@ -1,0 +1,22 @@
+"""The handler of ``scheduled.py``, in a module of its own: Spark's workers import it by its name."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, text
+
+from opencqrs_py import Event, event_handling, on_start
+
+CREATE = "CREATE TABLE IF NOT EXISTS handled (position BIGINT PRIMARY KEY, subject VARCHAR(40) NOT NULL)"
+WRITE = text("INSERT INTO handled (position, subject) VALUES (:position, :subject)")
+
+
+@on_start("scheduled")
+def create(connection: Connection) -> None:
+    """Create the read model."""
+    connection.execute(text(CREATE))
+
+
+@event_handling("scheduled", types=["*"])
+def write(event: Event, connection: Connection) -> None:
+    """Write a row for an event."""
+    connection.execute(WRITE, {"position": event.position, "subject": event.subject})
