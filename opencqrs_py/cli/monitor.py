@@ -70,9 +70,10 @@ class Monitor(Observer, AbstractContextManager["Monitor"]):
     Args:
         application: The application that runs.
         every: Seconds between two looks.
+        ends: Whether the run ends when there is nothing to handle.
     """
 
-    def __init__(self, application: Application, every: float) -> None:
+    def __init__(self, application: Application, every: float, *, ends: bool = False) -> None:
         self.handled: dict[tuple[str, str], int] = defaultdict(int)
         self._groups: set[str] = set()
         self.held: set[str] = set()  # the partitions that run
@@ -83,6 +84,7 @@ class Monitor(Observer, AbstractContextManager["Monitor"]):
         self._done = Event()
         self._thread = Thread(target=self._watch, name="opencqrs-monitor", daemon=True)
         self._seen: dict[tuple[str, str], deque[tuple[float, int]]] = {}
+        self._said_idle = ends
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -112,10 +114,16 @@ class Monitor(Observer, AbstractContextManager["Monitor"]):
             self.handled[group, str(partition)] += outcome.handled
 
     def show(self, looks: list[SeenPartition]) -> None:
-        """Log a line for each partition that moved since the last time."""
+        """Log a line for each partition that moved since the last time; the first time that none has work, one for all.
+
+        Without it a run whose log is empty would look like a start that hangs. One that ends then needs no such line.
+        """
         for look in looks:
             if look.rate:
                 _log.info("[%s %s] %s", look.group, look.partition, look.figures)
+        if looks and not self._said_idle and all(map(_is_idle, looks)):
+            self._said_idle = True
+            _log.info("there is nothing to handle: all partitions wait for new events")
 
     def _watch(self) -> None:
         while not self._done.wait(self._every):
@@ -136,6 +144,10 @@ class Monitor(Observer, AbstractContextManager["Monitor"]):
         (then, before) = seen[0]
         rate = (position - before) / (now - then) if now > then else 0.0
         return SeenPartition(group, partition, position, head, rate, held_up(status, datetime.now(UTC)))
+
+
+def _is_idle(look: SeenPartition) -> bool:
+    return look.position >= look.head and not look.rate and not look.held_up
 
 
 def held_up(status: PartitionStatus, now: datetime) -> str:
@@ -184,6 +196,6 @@ class TerminalMonitor(Monitor):
             self._bars.update(self._tasks[key], completed=look.position, **state)
 
 
-def monitor_for(application: Application, *, terminal: bool) -> Monitor:
-    """Return the monitor that fits where messages go."""
-    return TerminalMonitor(application) if terminal else Monitor(application, _LINES_SECONDS)
+def monitor_for(application: Application, *, terminal: bool, ends: bool = False) -> Monitor:
+    """Return the monitor that fits where messages go, for a run that ends when there is nothing to handle or not."""
+    return TerminalMonitor(application) if terminal else Monitor(application, _LINES_SECONDS, ends=ends)

@@ -57,7 +57,7 @@ def run_command(
     """
     application = options.application(logs=True)
     people = not as_json and messages.line_of is None
-    monitor = monitor_for(application, terminal=stderr().is_terminal and people)
+    monitor = monitor_for(application, terminal=stderr().is_terminal and people, ends=until_caught_up)
     if as_json:
         print_only_warnings()
     else:

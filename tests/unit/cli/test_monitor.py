@@ -38,6 +38,41 @@ def test_plain_lines_tell_only_of_partitions_that_moved(caplog):
     assert caplog.messages == ["[books 0/2] 250 of 1,000, lag 750, 50/s, 15 s left"]
 
 
+WAITS = "there is nothing to handle: all partitions wait for new events"
+AT_HEAD = SeenPartition("books", "0/2", 5, 5, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("other", "says"),
+    [
+        (SeenPartition("books", "1/2", 5, 5, 0.0), [WAITS]),
+        (SeenPartition("mail", "0/1", 0, 0, 0.0), [WAITS]),
+        (SeenPartition("books", "1/2", 4, 5, 0.0), []),
+        (SeenPartition("books", "1/2", 5, 5, 0.2), ["[books 1/2] 5 of 5, lag 0, 0/s"]),
+        (SeenPartition("books", "1/2", 5, 5, 0.0, "failed"), []),
+    ],
+    ids=["at head", "empty log", "behind", "just moved", "held up"],
+)
+def test_plain_lines_say_that_there_is_nothing_to_handle(caplog, other, says):
+    with caplog.at_level(logging.INFO):
+        monitor_for(None, terminal=False).show([AT_HEAD, other])
+    assert caplog.messages == says
+
+
+def test_plain_lines_say_once_that_there_is_nothing_to_handle(caplog):
+    monitor = monitor_for(None, terminal=False)
+    with caplog.at_level(logging.INFO):
+        for looks in ([], [AT_HEAD], [AT_HEAD]):
+            monitor.show(looks)
+    assert caplog.messages == [WAITS]
+
+
+def test_a_run_that_ends_then_does_not_say_so(caplog):
+    with caplog.at_level(logging.INFO):
+        monitor_for(None, terminal=False, ends=True).show([AT_HEAD])
+    assert caplog.messages == []
+
+
 @pytest.mark.parametrize(
     ("state", "seconds", "says"),
     [
