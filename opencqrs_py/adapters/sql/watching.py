@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _LOOK_SECONDS = 0.5  # the head is read now and then, also without a notification
 _SHORTEST_PAUSE = 0.001  # seconds
-_LONGEST_PAUSE = 0.02  # seconds
+_LONGEST_PAUSE = 0.05  # seconds
 _PAUSE_SHARE = 0.02  # of the time since something happened
 _WAKES = 1_024  # most wakes that are processed at once
 
