@@ -26,7 +26,7 @@ from opencqrs_py.model.group_record import GroupRecord
 from opencqrs_py.model.masking import mask_url
 from opencqrs_py.model.naming import listed
 from opencqrs_py.model.partition import Partition, layout
-from opencqrs_py.model.rebuild import Fate, RebuildRecord, ShadowTable
+from opencqrs_py.model.rebuild import Fate, RebuildPhase, RebuildRecord, ShadowTable
 from opencqrs_py.processing.group_records import GroupCode, same_code
 from opencqrs_py.processing.pacing import ArrivalRate, Following, Pace
 from opencqrs_py.processing.roles import Kind
@@ -235,6 +235,7 @@ class ShadowBuild:
     def _opened(self, live: GroupRecord | None) -> RebuildRecord:
         """Return the record of the shadow, which continues if the same handlers and settings have begun it."""
         group, shadows = self._group, self._shadows
+        begun = shadows.record(group.name)
         shadows.complete(group.name)
         shadows.tidy(group.name)
         known = shadows.record(group.name)
@@ -246,7 +247,8 @@ class ShadowBuild:
             text = "group %s: %s changed since the rebuild began, so it begins again"
             _log.warning(text, group.name, listed(changed))
         elif known is not None and known.keeps_old:
-            raise old_tables_kept(group.name)
+            completed = begun is not None and begun.phase is RebuildPhase.SWAPPING and not begun.undoes
+            raise old_tables_kept(group.name, completed=completed)
         shadows.drop_shadow(group.name)
         settings, conditions = group.rebuild, self._conditions(live)
         with shadows.explained(group.name, shadows.record(group.name)):
@@ -459,7 +461,12 @@ def _cannot(name: str, refused: Sequence[str]) -> RebuildError:
     return RebuildError("OCQ-630", what, f"group {name}", fix)
 
 
-def old_tables_kept(name: str) -> RebuildError:
-    """Return that a group is not rebuilt again before it is decided on its old tables."""
+def old_tables_kept(name: str, *, completed: bool = False) -> RebuildError:
+    """Return that a group is not rebuilt again before it is decided on its old tables.
+
+    ``completed``: its last rebuild had been cut off in the swap, which has been completed now.
+    """
     what = f"the old tables of the last rebuild of group '{name}' are kept"
+    if completed:
+        what = f"the swap of group '{name}' that was cut off is completed: it has the new tables, the old ones are kept"
     return RebuildError("OCQ-630", what, f"group {name}", f"opencqrs groups rebuild {name} --drop-old, or --undo")
