@@ -13,6 +13,7 @@ from opencqrs_py.adapters.sql import (
     Connection,
     Database,
     SqlJobStore,
+    SqlProgressTracker,
     SqlSelector,
 )
 from opencqrs_py.assembly.back_offs import back_off_for, parking_of
@@ -44,6 +45,7 @@ from opencqrs_py.assembly.parts import (
     registration_for,
     replay_ends,
     tracker_for,
+    tracker_on,
     transactions_on,
 )
 from opencqrs_py.assembly.reading import (
@@ -79,6 +81,7 @@ class GroupContainer(containers.DeclarativeContainer):
     event_store: providers.Dependency[EventSource] = providers.Dependency()
     database_choice: providers.Dependency[DatabaseChoice] = providers.Dependency()
     database: providers.Dependency[Database | None] = providers.Dependency()
+    database_tracker: providers.Dependency[SqlProgressTracker | None] = providers.Dependency()
     events: providers.Dependency[EventsRule] = providers.Dependency()
     clock: providers.Dependency[Clock] = providers.Dependency()
     code_reader: providers.Dependency[CodeReader] = providers.Dependency()
@@ -90,7 +93,9 @@ class GroupContainer(containers.DeclarativeContainer):
     controller = providers.ThreadSafeSingleton(decide_controller, settings, discovered.provided.injector, tracking)
     lock_registry = providers.ThreadSafeSingleton(lock_registry_for, controller, discovered.provided.injector)
     registration = providers.ThreadSafeSingleton(registration_for, controller, discovered.provided.injector)
-    tracker = providers.ThreadSafeSingleton(tracker_for, tracking, database, discovered.provided.injector)
+    tracker = providers.ThreadSafeSingleton(
+        tracker_for, tracking, database, database_tracker, discovered.provided.injector
+    )
     event_types = providers.ThreadSafeSingleton(event_types_for, events, discovered)
     reading = providers.ThreadSafeSingleton(reading_for, events, discovered)
     sequencing = providers.ThreadSafeSingleton(sequencing_of, settings, events, discovered, event_types, reading)
@@ -220,6 +225,7 @@ class ApplicationContainer(containers.DeclarativeContainer):
     database = providers.ThreadSafeSingleton(
         open_database, database_choice, found.provided.injector, database_rule, event_database.provider, opened
     )
+    database_tracker = providers.ThreadSafeSingleton(tracker_on, database)
     transactions = providers.ThreadSafeSingleton(transactions_on, database)
     job_store = providers.ThreadSafeSingleton(job_store_on, database, clock)
     job_runners: providers.Provider[set[str]] = providers.ThreadSafeSingleton(set)
@@ -257,6 +263,7 @@ def group_container(container: ApplicationContainer, settings: EffectiveGroup) -
         event_store=container.event_store,
         database_choice=container.database_choice,
         database=container.database,
+        database_tracker=container.database_tracker,
         events=container.said.events,
         clock=container.clock,
         code_reader=container.code_reader,
@@ -275,6 +282,7 @@ def renew(container: ApplicationContainer, groups: Iterable[GroupContainer]) -> 
         container.control_store.reset()
         container.job_store.reset()
         container.job_selector.reset()
+    container.database_tracker.reset()  # the next one looks for its tables
     container.observers.reset()
     for choice, part in (
         (container.event_store_choice, container.event_store),

@@ -208,7 +208,7 @@ class Overview:
     def skipped(self) -> list[Skip]:
         """Return the events that were skipped, by group and position."""
         names = {group.name for group in self.groups}
-        skips = {skip for name in names for skip in self.parts[name].tracker().skipped() if skip.group in names}
+        skips = {skip for tracker in self._trackers(names) for skip in tracker.skipped() if skip.group in names}
         return sorted(skips, key=lambda skip: (skip.group, skip.position, skip.partition))
 
     def control(self) -> Control:

@@ -141,14 +141,21 @@ def control_store_on(database: Database | None, opened: OpenedStores) -> Control
     return SqlControlStore(control, shared=control is database)
 
 
-def tracker_for(choice: Decision, database: Database | None, injector: ContainerInjector) -> ProgressTracker:
-    """Return the group's progress tracker."""
+def tracker_on(database: Database | None) -> SqlProgressTracker | None:
+    """Return the tracker of all groups whose progress is in the database; ``None`` without one."""
+    return None if database is None else SqlProgressTracker(database)
+
+
+def tracker_for(
+    choice: Decision, database: Database | None, shared: SqlProgressTracker | None, injector: ContainerInjector
+) -> ProgressTracker:
+    """Return the group's progress tracker, which is ``shared`` if its progress is in the database."""
     tracker: ProgressTracker | None = provided(choice, TRACKER, injector)
     if tracker is not None:
         return tracker
-    if database is None or choice.choice == Tracking.IN_MEMORY:
+    if shared is None or choice.choice == Tracking.IN_MEMORY:
         return InMemoryProgressTracker(transactions_on(database))
-    return SqlProgressTracker(database)
+    return shared
 
 
 def lock_registry_for(controller: Decision, injector: ContainerInjector) -> LockRegistry | None:

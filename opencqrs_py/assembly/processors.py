@@ -370,8 +370,10 @@ class Processors:
     def _known(self, *, shared: bool = True) -> list[PartitionStatus]:
         """Return what trackers have of the partitions of groups that run, of each its own; only of those shared."""
         runs = [each.run for each in self._groups if each.starts and (each.shared or not shared)]
-        found = [(run.group, status) for run in runs for status in run.processing.tracker.statuses()]
-        return [status for group, status in found if status.group == group]
+        own = {(id(run.processing.tracker), run.group): run.processing.tracker for run in runs}
+        trackers = {key: tracker for (key, _), tracker in own.items()}  # groups share that of the database
+        statuses = ((key, status) for key, tracker in trackers.items() for status in tracker.statuses())
+        return [status for key, status in statuses if (key, status.group) in own]
 
 
 def _unhandled_of(partitions: Sequence[SupervisedPartition]) -> tuple[int, int]:

@@ -22,6 +22,7 @@ from opencqrs_py.processing.frames import FrameProcessing
 from opencqrs_py.processing.notices import NO_OBSERVER, Notice, Observer, text_of
 from opencqrs_py.processing.parking import freed, unseen
 from opencqrs_py.processing.ports import Clock, EventSource, ParkingTracker
+from opencqrs_py.processing.reaching import reached
 from opencqrs_py.processing.recovery import Action
 from opencqrs_py.processing.supervision import OUTAGE_BACK_OFF, SupervisedPartition, WatchedClock
 
@@ -352,7 +353,7 @@ def when_available(
     """
     tracker, source = run.processing.tracker, run.processing.source
     if not hung:
-        tracker.statuses()
+        reached(tracker, run.group)
     failed: Failure | None = None
     for wait in OUTAGE_BACK_OFF.waits():
         try:

@@ -1,0 +1,73 @@
+"""What a start asks of the database that many groups share: once what is true of all of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, event
+
+from opencqrs_py import Application
+
+HANDLERS = """
+from opencqrs_py import Event, event_handling
+
+def make(number: int) -> None:
+    def handle(event: Event) -> None:
+        pass
+
+    handle.__name__ = f"handle_{{number}}"
+    globals()[handle.__name__] = event_handling(f"group-{{number}}", types=["*"])(handle)
+
+for number in range({groups}):
+    make(number)
+"""
+DATABASES = [
+    "sqlite",
+    pytest.param("postgresql", marks=pytest.mark.postgresql),
+    pytest.param("mariadb", marks=[pytest.mark.mariadb, pytest.mark.release]),
+]
+
+
+@pytest.fixture
+def asked() -> Iterator[Counter[str]]:
+    """How often each statement was sent through SQLAlchemy."""
+    sent = Counter[str]()
+
+    def hear(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+        sent[" ".join(statement.split())] += 1
+
+    event.listen(Engine, "before_cursor_execute", hear)
+    yield sent
+    event.remove(Engine, "before_cursor_execute", hear)
+
+
+@pytest.mark.parametrize("database", DATABASES)
+def test_what_is_true_of_all_groups_is_read_as_often_for_many_of_them_as_for_two(
+    database: str,
+    fresh_url: Callable[[str], str],
+    make_module: Callable[[str], ModuleType],
+    tmp_path: Path,
+    asked: Counter[str],
+) -> None:
+    def asked_at_a_start(groups: int) -> Counter[str]:
+        """Return the statements of the second start: the first one makes tables and progress."""
+        settings = {"event-store.url": fresh_url(database), "event-handling.standard.processing.engine": "thread"}
+        module, found = make_module(HANDLERS.format(groups=groups)), Counter[str]()
+        for _ in range(2):
+            asked.clear()
+            with Application(settings, [module], tmp_path) as application:
+                application.start()
+                found = Counter(asked)
+        return found
+
+    few, many = asked_at_a_start(2), asked_at_a_start(20)
+    versions = [text for text in few if "SELECT opencqrs_schema.version" in text]
+    rows = [text for text in few if "WHERE" not in text and ("_progress" in text or "_groups" in text)]
+    assert versions
+    assert rows
+    assert {text: many[text] for text in versions + rows} == {text: few[text] for text in versions + rows}
