@@ -52,15 +52,16 @@ class Cluster:
 
     def __init__(self, folder: Path) -> None:
         self.secret = secrets.token_hex(16)
-        self.workers: dict[str, subprocess.Popen[str]] = {}
+        self.workers: dict[str, subprocess.Popen[bytes]] = {}
         settings = folder / "cluster.conf"
         settings.touch(0o600)
         settings.write_text(f"spark.authenticate true\nspark.authenticate.secret {self.secret}\n")
         self._work = folder / "work"
+        self._logs = folder / "logs"
+        self._logs.mkdir()
         self._shared = ("--properties-file", str(settings), "--webui-port", "0")
         master = ("org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", "0")
-        self._master = _spark_class("127.0.0.1", *master, *self._shared)
-        self.url = _line_with(self._master, r"spark://127\.0\.0\.1:\d+")
+        self._master, self.url = self._started("127.0.0.1", r"spark://127\.0\.0\.1:\d+", *master)
         for _ in HOSTS:
             self.add_worker()
 
@@ -71,9 +72,8 @@ class Cluster:
         """
         host = next(host for host in HOSTS if host not in self.workers)
         size = ("--cores", "2", "--memory", "1g", "--work-dir", str(self._work), "--host", host)
-        worker = _spark_class(host, "org.apache.spark.deploy.worker.Worker", *size, *self._shared, self.url)
-        self.workers[host] = worker
-        _line_with(worker, "Successfully registered with master")
+        worker = ("org.apache.spark.deploy.worker.Worker", *size)
+        self.workers[host], _ = self._started(host, "Successfully registered with master", *worker, last=self.url)
 
     def end(self, host: str) -> None:
         """Kill a worker with all that it has started."""
@@ -81,14 +81,31 @@ class Cluster:
         for process in (worker.pid, *_below(worker.pid)):
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
-        worker.communicate()
+        worker.wait()
 
     def close(self) -> None:
         """End all of it."""
         for host in tuple(self.workers):
             self.end(host)
         self._master.kill()
-        self._master.communicate()
+        self._master.wait()
+
+    def _started(self, host: str, pattern: str, *arguments: str, last: str = "") -> tuple[subprocess.Popen[bytes], str]:
+        """Start a process of the cluster; return it and what it has said that fits a pattern.
+
+        Its log is a file: a pipe that nobody reads would fill up, and the process would then wait for ever.
+        """
+        home = Path(pyspark.__file__).parent
+        environment = {**os.environ, "JAVA_HOME": str(find_java(os.environ).home), "SPARK_LOCAL_IP": host}
+        command = [str(home / "bin" / "spark-class"), *arguments, *self._shared, *filter(None, [last])]
+        log = self._logs / str(len(list(self._logs.iterdir())))
+        with log.open("wb") as written:
+            process = subprocess.Popen(command, env=environment, stderr=written, stdout=subprocess.DEVNULL)
+        while not (found := re.search(pattern, log.read_text(errors="replace"))):
+            if process.poll() is not None:
+                sys.exit(f"a process of the cluster ended without saying {pattern!r}")
+            time.sleep(0.05)
+        return process, found.group(0)
 
 
 class Faults:
@@ -233,21 +250,6 @@ def _settings(cluster: Cluster, events: Path) -> list[str]:
     }
     chosen = {"spark.master": cluster.url, **{f"spark.conf.{key}": value for key, value in conf.items()}}
     return [word for key, value in chosen.items() for word in ("--set", f"{key}={value}")]
-
-
-def _spark_class(host: str, *arguments: str) -> subprocess.Popen[str]:
-    home = Path(pyspark.__file__).parent
-    environment = {**os.environ, "JAVA_HOME": str(find_java(os.environ).home), "SPARK_LOCAL_IP": host}
-    options = {"stderr": subprocess.PIPE, "stdout": subprocess.DEVNULL, "text": True}
-    return subprocess.Popen([str(home / "bin" / "spark-class"), *arguments], env=environment, **options)
-
-
-def _line_with(process: subprocess.Popen[str], pattern: str) -> str:
-    assert process.stderr is not None
-    for line in process.stderr:
-        if found := re.search(pattern, line):
-            return found.group(0)
-    return sys.exit(f"a process of the cluster ended without saying {pattern!r}")
 
 
 def _parent(process: int) -> int:
