@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from opencqrs_py.adapters.memory import InMemoryProgressTracker
 from opencqrs_py.assembly.actor import actor
 from opencqrs_py.assembly.group_names import group_named
-from opencqrs_py.assembly.nodes import has_progress_in_sql, is_led
+from opencqrs_py.assembly.nodes import is_led
 from opencqrs_py.config import EffectiveGroup
 from opencqrs_py.control.layouts import Cursors, Known, Log, at_start, carried_over, even, merge_of, split_of
 from opencqrs_py.control.ports import ControlStore
@@ -265,17 +265,16 @@ class Layouts:
 
     def _looks(self, names: Collection[str]) -> Iterator[tuple[EffectiveGroup, _Look]]:
         """Yield for each group what its tracker has recorded; those of one database are asked once."""
-        looks: dict[object, _Look] = {}
+        looks: dict[int, _Look] = {}
         for group in sorted((each for each in self._groups if each.name in names), key=lambda each: each.name):
             parts = self._parts[group.name]
             tracker: ProgressTracker = parts.tracker()
             if not isinstance(tracker, RepartitioningTracker) or isinstance(tracker, InMemoryProgressTracker):
                 yield group, _Look([], None)
                 continue
-            key = "database" if has_progress_in_sql(parts) else id(tracker)
-            if key not in looks:
-                looks[key] = _Look(tracker.statuses(), tracker.records())
-            yield group, looks[key]
+            if id(tracker) not in looks:
+                looks[id(tracker)] = _Look(tracker.statuses(), tracker.records())
+            yield group, looks[id(tracker)]
 
 
 @dataclass(frozen=True, slots=True)

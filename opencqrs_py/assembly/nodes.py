@@ -31,10 +31,10 @@ _FINGERPRINT = 16  # hexadecimal digits of it that are kept
 def is_led(group: GroupContainer) -> bool:
     """Return whether leases lead a group: its progress is in the application's database, and no provider leads it."""
     controller: Decision = group.controller()
-    return has_progress_in_sql(group) and not controller.provider
+    return _has_progress_in_sql(group) and not controller.provider
 
 
-def has_progress_in_sql(group: GroupContainer) -> bool:
+def _has_progress_in_sql(group: GroupContainer) -> bool:
     """Return whether the progress of a group is in the application's database."""
     tracking: Decision = group.tracking()
     return tracking.choice == Tracking.SQL.value and not tracking.provider

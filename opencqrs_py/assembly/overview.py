@@ -13,7 +13,7 @@ from opencqrs_py.adapters.sql.dialect import is_outage
 from opencqrs_py.assembly.control import Control, control_of
 from opencqrs_py.assembly.health import GroupHealth, Health, HealthRule, Standing, judged, seconds_since
 from opencqrs_py.assembly.inbox import InboxControl
-from opencqrs_py.assembly.nodes import has_progress_in_sql, is_led
+from opencqrs_py.assembly.nodes import is_led
 from opencqrs_py.assembly.status import GroupStatus, NodeLoad
 from opencqrs_py.config import EffectiveGroup
 from opencqrs_py.control.records import ControlView, GroupPartition, Lease, Wanted
@@ -240,10 +240,8 @@ class Overview:
             yield from (_without_mark(each) for each in tracker.statuses() if each.group in names)
 
     def _trackers(self, names: Collection[str]) -> Iterable[ProgressTracker]:
-        """Return the trackers of groups; of those of the application's database one has all."""
-        in_database = [name for name in sorted(names) if has_progress_in_sql(self.parts[name])]
-        asked = {*names} - {*in_database[1:]}
-        return {id(each): each for each in (self.parts[name].tracker() for name in asked)}.values()
+        """Return the trackers of groups, each once: those of one database share it."""
+        return {id(each): each for each in (self.parts[name].tracker() for name in names)}.values()
 
     def _status(self, settings: EffectiveGroup, look: Snapshot, source: EventSource | None) -> GroupStatus:
         statuses = look.statuses_of(settings)

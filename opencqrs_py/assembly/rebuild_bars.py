@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable
 
-from opencqrs_py.adapters.sql import Database, SqlProgressTracker
+from opencqrs_py.adapters.sql import SqlProgressTracker
 from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.errors import ExplainedError, HandlersChangedError, RebuildUnderWayError, SwapUnderWayError
 from opencqrs_py.processing.group_records import RecordRule
@@ -16,21 +16,19 @@ _log = logging.getLogger("opencqrs.control")
 class RebuildBars:
     """Looks, at each heartbeat, which groups this process must not run for now. That is logged when it changes.
 
-    A look takes one statement for each database, however many groups there are.
+    A look takes one statement for each tracker, which the groups of a database share.
 
     Args:
         runs: The groups that it can run.
     """
 
     def __init__(self, runs: Iterable[GroupRun]) -> None:
-        self._trackers: dict[Database, SqlProgressTracker] = {}
-        self._rules: dict[Database, dict[str, RecordRule]] = {}
+        self._rules: dict[SqlProgressTracker, dict[str, RecordRule]] = {}
         self._known: dict[str, ExplainedError] = {}
         for run in runs:
             tracker = run.processing.tracker
             if run.record is not None and isinstance(tracker, SqlProgressTracker):
-                self._trackers.setdefault(tracker.database, tracker)
-                self._rules.setdefault(tracker.database, {})[run.group] = run.record
+                self._rules.setdefault(tracker, {})[run.group] = run.record
 
     def __call__(self) -> Collection[str]:
         """Return the names of these groups."""
@@ -66,8 +64,8 @@ class RebuildBars:
 
     def _errors(self) -> dict[str, ExplainedError]:
         found: dict[str, ExplainedError] = {}
-        for database, rules in self._rules.items():
-            for record in self._trackers[database].rebuilt(rules.keys()):
+        for tracker, rules in self._rules.items():
+            for record in tracker.rebuilt(rules.keys()):
                 if record.rebuild is None:
                     continue
                 try:

@@ -7,8 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 
 import pytest
-from sqlalchemy import event
-from sqlalchemy.engine import Engine
+from support.statements import sent_statements
 
 from opencqrs_py import Application, InboxFilter
 from opencqrs_py.assembly.health import GroupHealth
@@ -49,14 +48,8 @@ PARKING = {
 @pytest.fixture
 def statements() -> Iterator[list[str]]:
     """The statements that were sent through SQLAlchemy."""
-    sent: list[str] = []
-
-    def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
-        sent.append(statement)
-
-    event.listen(Engine, "before_cursor_execute", note)
-    yield sent
-    event.remove(Engine, "before_cursor_execute", note)
+    with sent_statements() as sent:
+        yield sent
 
 
 def application(handlers: ModuleType, folder, partitions: int = 1, more: Mapping[str, object] = NONE) -> Application:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
-from sqlalchemy import Engine, event
+from support.statements import sent_statements
 
 from opencqrs_py import Application
 
@@ -33,36 +32,21 @@ DATABASES = [
 ]
 
 
-@pytest.fixture
-def asked() -> Iterator[Counter[str]]:
-    """How often each statement was sent through SQLAlchemy."""
-    sent = Counter[str]()
-
-    def hear(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
-        sent[" ".join(statement.split())] += 1
-
-    event.listen(Engine, "before_cursor_execute", hear)
-    yield sent
-    event.remove(Engine, "before_cursor_execute", hear)
-
-
 @pytest.mark.parametrize("database", DATABASES)
 def test_what_is_true_of_all_groups_is_read_as_often_for_many_of_them_as_for_two(
     database: str,
     fresh_url: Callable[[str], str],
     make_module: Callable[[str], ModuleType],
     tmp_path: Path,
-    asked: Counter[str],
 ) -> None:
     def asked_at_a_start(groups: int) -> Counter[str]:
         """Return the statements of the second start: the first one makes tables and progress."""
         settings = {"event-store.url": fresh_url(database), "event-handling.standard.processing.engine": "thread"}
         module, found = make_module(HANDLERS.format(groups=groups)), Counter[str]()
         for _ in range(2):
-            asked.clear()
-            with Application(settings, [module], tmp_path) as application:
+            with sent_statements() as sent, Application(settings, [module], tmp_path) as application:
                 application.start()
-                found = Counter(asked)
+                found = Counter(" ".join(statement.split()) for statement in sent)
         return found
 
     few, many = asked_at_a_start(2), asked_at_a_start(20)

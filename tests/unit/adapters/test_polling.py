@@ -35,10 +35,10 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> QuietTime:
     return made
 
 
-def poll_of(counter: Callable[[], int], heads: Callable[[], int] = lambda: HEAD) -> Poll:
+def poll_of(counter: Callable[[], int]) -> Poll:
     database: Any = SimpleNamespace(guard=SimpleNamespace(check=lambda _: None))
     connection: Any = None
-    return Poll(database, connection, lambda _: heads(), counter)
+    return Poll(database, connection, lambda _: HEAD, counter)
 
 
 def test_a_log_in_which_nothing_happens_is_looked_at_twenty_times_a_second(quiet: QuietTime) -> None:

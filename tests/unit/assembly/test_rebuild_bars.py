@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, event
+from support.statements import sent_statements
 
 from opencqrs_py.adapters.sql import Database, SqlProgressTracker
 from opencqrs_py.adapters.sql.rebuild_rows import rebuild_row
@@ -24,49 +24,39 @@ OURS = "the handlers of this process"
 
 
 @pytest.fixture
-def new_database(tmp_path: Path) -> Iterator[Callable[[], Database]]:
+def new_tracker(tmp_path: Path) -> Iterator[Callable[[], SqlProgressTracker]]:
+    """Returns the tracker of a new database, which its groups share."""
     numbers, made = count(), list[Database]()
 
-    def new() -> Database:
+    def new() -> SqlProgressTracker:
         made.append(Database(f"sqlite:///{tmp_path / f'{next(numbers)}.db'}"))
-        SqlProgressTracker(made[-1])._records.prepare()
-        return made[-1]
+        tracker = SqlProgressTracker(made[-1])
+        tracker._records.prepare()
+        return tracker
 
     yield new
     for each in made:
         each.close()
 
 
-@pytest.fixture
-def asked() -> Iterator[list[str]]:
-    """The statements that are sent to all databases."""
-    sent: list[str] = []
-
-    def hear(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
-        sent.append(statement)
-
-    event.listen(Engine, "before_cursor_execute", hear)
-    yield sent
-    event.remove(Engine, "before_cursor_execute", hear)
-
-
-def run_of(group: str, database: Database) -> Any:
-    """A group with a tracker of its own, as each has it."""
+def run_of(group: str, tracker: SqlProgressTracker) -> Any:
     rule = RecordRule(group, "tail", lambda: GroupCode(OURS), lambda: datetime.now(UTC))
-    return SimpleNamespace(group=group, record=rule, processing=SimpleNamespace(tracker=SqlProgressTracker(database)))
+    return SimpleNamespace(group=group, record=rule, processing=SimpleNamespace(tracker=tracker))
 
 
-def refuse(group: str, database: Database) -> None:
+def refuse(group: str, tracker: SqlProgressTracker) -> None:
     """Record that the group was rebuilt by other handlers than those of this process."""
-    rebuild = RebuildRecord(group, RebuildPhase.SWAPPED, "others", refused=(OURS,))
-    records = SqlProgressTracker(database)._records
+    rebuild, database = RebuildRecord(group, RebuildPhase.SWAPPED, "others", refused=(OURS,)), tracker.database
     with database.writing() as connection:
-        records.write(connection, GroupRecord(group, began_at="2026-01-05", handlers="others"), None)
+        record = GroupRecord(group, began_at="2026-01-05", handlers="others")
+        tracker._records.write(connection, record, None)
         connection.execute(database.table(REBUILDS).insert().values(**rebuild_row(rebuild)))
 
 
-def test_groups_that_others_have_rebuilt_are_found_in_each_database(new_database: Callable[[], Database]) -> None:
-    one, other = new_database(), new_database()
+def test_groups_that_others_have_rebuilt_are_found_in_each_database(
+    new_tracker: Callable[[], SqlProgressTracker],
+) -> None:
+    one, other = new_tracker(), new_tracker()
     bars = RebuildBars([run_of("books", one), run_of("loans", one), run_of("mail", other), run_of("fines", other)])
     assert set(bars()) == set()
     refuse("loans", one)
@@ -74,18 +64,20 @@ def test_groups_that_others_have_rebuilt_are_found_in_each_database(new_database
     assert set(bars()) == {"loans", "fines"}
 
 
-def test_a_group_is_not_refused_for_its_name_in_another_database(new_database: Callable[[], Database]) -> None:
-    one, other = new_database(), new_database()
+def test_a_group_is_not_refused_for_its_name_in_another_database(
+    new_tracker: Callable[[], SqlProgressTracker],
+) -> None:
+    one, other = new_tracker(), new_tracker()
     refuse("books", other)
     assert set(RebuildBars([run_of("books", one), run_of("mail", other)])()) == set()
 
 
 @pytest.mark.parametrize("groups", [1, 50])
 def test_a_heartbeat_asks_each_database_once_however_many_groups_there_are(
-    new_database: Callable[[], Database], asked: list[str], groups: int
+    new_tracker: Callable[[], SqlProgressTracker], groups: int
 ) -> None:
-    databases = [new_database(), new_database()]
-    bars = RebuildBars([run_of(f"group-{number}", each) for each in databases for number in range(groups)])
-    asked.clear()
-    bars()
-    assert len(asked) == len(databases), asked
+    trackers = [new_tracker(), new_tracker()]
+    bars = RebuildBars([run_of(f"group-{number}", each) for each in trackers for number in range(groups)])
+    with sent_statements() as sent:
+        bars()
+    assert len(sent) == len(trackers), sent
