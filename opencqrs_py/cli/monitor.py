@@ -70,7 +70,7 @@ class Monitor(Observer, AbstractContextManager["Monitor"]):
     Args:
         application: The application that runs.
         every: Seconds between two looks.
-        ends: Whether the run ends when there is nothing to handle.
+        ends: Whether the run ends when it has caught up.
     """
 
     def __init__(self, application: Application, every: float, *, ends: bool = False) -> None:
@@ -84,7 +84,7 @@ class Monitor(Observer, AbstractContextManager["Monitor"]):
         self._done = Event()
         self._thread = Thread(target=self._watch, name="opencqrs-monitor", daemon=True)
         self._seen: dict[tuple[str, str], deque[tuple[float, int]]] = {}
-        self._said_idle = ends
+        self._said_at_head = ends
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -114,16 +114,16 @@ class Monitor(Observer, AbstractContextManager["Monitor"]):
             self.handled[group, str(partition)] += outcome.handled
 
     def show(self, looks: list[SeenPartition]) -> None:
-        """Log a line for each partition that moved since the last time; the first time that none has work, one for all.
+        """Log a line for each partition that moved since the last time, and once a line that all are at the head.
 
-        Without it a run whose log is empty would look like a start that hangs. One that ends then needs no such line.
+        Without that a run whose log is empty would look like a start that hangs. One that ends then needs no such line.
         """
         for look in looks:
             if look.rate:
                 _log.info("[%s %s] %s", look.group, look.partition, look.figures)
-        if looks and not self._said_idle and all(map(_is_idle, looks)):
-            self._said_idle = True
-            _log.info("there is nothing to handle: all partitions wait for new events")
+        if looks and not self._said_at_head and all(map(_is_at_head, looks)):
+            self._said_at_head = True
+            _log.info("there are no new events: all partitions wait for more")
 
     def _watch(self) -> None:
         while not self._done.wait(self._every):
@@ -146,7 +146,7 @@ class Monitor(Observer, AbstractContextManager["Monitor"]):
         return SeenPartition(group, partition, position, head, rate, held_up(status, datetime.now(UTC)))
 
 
-def _is_idle(look: SeenPartition) -> bool:
+def _is_at_head(look: SeenPartition) -> bool:
     return look.position >= look.head and not look.rate and not look.held_up
 
 
@@ -197,5 +197,5 @@ class TerminalMonitor(Monitor):
 
 
 def monitor_for(application: Application, *, terminal: bool, ends: bool = False) -> Monitor:
-    """Return the monitor that fits where messages go, for a run that ends when there is nothing to handle or not."""
+    """Return the monitor that fits where messages go, for a run that ends when it has caught up, or for any other."""
     return TerminalMonitor(application) if terminal else Monitor(application, _LINES_SECONDS, ends=ends)

@@ -15,7 +15,7 @@ HEAD = 7
 
 
 class QuietTime:
-    """A clock that goes on only while the poll pauses, and the pauses: when each began, and how long it was."""
+    """A clock that runs only while the poll pauses, and the pauses: when each began, and how long it was."""
 
     def __init__(self) -> None:
         self.now = 0.0

@@ -38,7 +38,7 @@ def test_plain_lines_tell_only_of_partitions_that_moved(caplog):
     assert caplog.messages == ["[books 0/2] 250 of 1,000, lag 750, 50/s, 15 s left"]
 
 
-WAITS = "there is nothing to handle: all partitions wait for new events"
+WAITS = "there are no new events: all partitions wait for more"
 AT_HEAD = SeenPartition("books", "0/2", 5, 5, 0.0)
 
 
@@ -53,13 +53,13 @@ AT_HEAD = SeenPartition("books", "0/2", 5, 5, 0.0)
     ],
     ids=["at head", "empty log", "behind", "just moved", "held up"],
 )
-def test_plain_lines_say_that_there_is_nothing_to_handle(caplog, other, says):
+def test_plain_lines_say_that_all_partitions_are_at_the_head(caplog, other, says):
     with caplog.at_level(logging.INFO):
         monitor_for(None, terminal=False).show([AT_HEAD, other])
     assert caplog.messages == says
 
 
-def test_plain_lines_say_once_that_there_is_nothing_to_handle(caplog):
+def test_plain_lines_say_once_that_all_partitions_are_at_the_head(caplog):
     monitor = monitor_for(None, terminal=False)
     with caplog.at_level(logging.INFO):
         for looks in ([], [AT_HEAD], [AT_HEAD]):
