@@ -21,6 +21,8 @@ ToArrow = Callable[[Any], Any]
 DIGITS, PLACES = 38, 18
 """Precision and scale of a ``Decimal`` field that declares none."""
 
+_MOST_DIGITS = 76  # that Arrow's decimals have
+
 _SEQUENCES = (list, Sequence, tuple, set, frozenset)
 _WRAPPERS = (Annotated, Required, NotRequired)
 
@@ -54,7 +56,8 @@ class ColumnType:
 
 
 def _whole(value: Any) -> Any:
-    if isinstance(value, float) and not value.is_integer():
+    fraction = isinstance(value, float) and not value.is_integer()
+    if fraction or (isinstance(value, Decimal) and value != value.to_integral_value()):  # of more digits than a float
         raise ValueError("it is not a whole number")
     return value
 
@@ -63,6 +66,12 @@ def _number(value: Any) -> Any:
     if isinstance(value, bool):
         raise TypeError("bool is not a number")
     return value
+
+
+def _uuid_text(value: Any) -> str:
+    if not isinstance(value, UUID | str):
+        raise TypeError(f"{type(value).__name__} is not a UUID")
+    return str(value)
 
 
 def _made(kind: type) -> ToArrow:
@@ -89,7 +98,7 @@ _SCALARS: dict[Any, ColumnType] = {
     date: ColumnType(pa.date32(), _made(date)),
     time: ColumnType(pa.time64("us"), _made(time)),
     timedelta: ColumnType(pa.duration("us"), _made(timedelta)),
-    UUID: ColumnType(pa.string(), str),
+    UUID: ColumnType(pa.string(), _uuid_text),
 }
 
 
@@ -131,19 +140,21 @@ def classes_in(annotation: Any) -> Iterator[Any]:
         yield from classes_in(member)
 
 
-def _column(annotation: Any, field: str, above: tuple[type, ...]) -> ColumnType:
+def _column(annotation: Any, field: str, above: tuple[type, ...], outer: Sequence[Any] = ()) -> ColumnType:
+    """Return the column of an annotation; ``outer`` is the metadata of what it stands in."""
     bare, notes = _bare(annotation)
     origin, members = get_origin(bare), get_args(bare)
     if bare in _SCALARS:
-        found: ColumnType | None = _decimal(notes) if bare is Decimal else _SCALARS[bare]
+        found: ColumnType | None = _decimal([*notes, *outer]) if bare is Decimal else _SCALARS[bare]
     elif origin in (Union, types.UnionType):
-        found = _optional(members, field, above)
+        others = [member for member in members if member is not type(None)]
+        found = _column(others[0], field, above, [*notes, *outer]) if len(others) == 1 else None
     elif origin is Literal:
         found = _chosen(members)
     elif origin in _SEQUENCES and (origin is not tuple or members[1:] == (...,)):
         found = _list(_column(members[0], field, above))
     elif isinstance(bare, type) and issubclass(bare, Enum):
-        found = _chosen([member.value for member in bare], lambda one: one.value if isinstance(one, Enum) else one)
+        found = _member(bare)
     else:
         found = _struct(bare, above) if _has_fields(bare) and bare not in above else None
     if found is None:
@@ -164,26 +175,35 @@ def _bare(annotation: Any) -> tuple[Any, list[Any]]:
             return annotation, notes
 
 
-def _decimal(notes: Iterable[Any]) -> ColumnType:
-    """Return a column with the precision that pydantic enforces for the field, if any."""
+def _decimal(notes: Iterable[Any]) -> ColumnType | None:
+    """Return a column with the precision that pydantic enforces for the field, if any; ``None`` if Arrow has none."""
     found = [one for note in notes for one in getattr(note, "metadata", [note])]
     digits = next((n for one in found if (n := getattr(one, "max_digits", None))), DIGITS)
     places = next((n for one in found if (n := getattr(one, "decimal_places", None)) is not None), None)
     if places is None:
         places, digits = PLACES, max(digits, DIGITS)
+    if not places <= digits <= _MOST_DIGITS:
+        return None
     return ColumnType(pa.decimal128(digits, places) if digits <= DIGITS else pa.decimal256(digits, places))
 
 
-def _optional(members: Sequence[Any], field: str, above: tuple[type, ...]) -> ColumnType | None:
-    others = [member for member in members if member is not type(None)]
-    return _column(others[0], field, above) if len(others) == 1 else None
-
-
-def _chosen(values: Sequence[Any], convert: ToArrow | None = None) -> ColumnType | None:
+def _chosen(values: Sequence[Any]) -> ColumnType | None:
+    """Return the column of a field that has one of some values."""
     kinds = {type(value) for value in values if value is not None}
-    if len(kinds) != 1 or (kind := kinds.pop()) not in (str, int):
+    return _SCALARS[kinds.pop()] if len(kinds) == 1 and kinds <= {str, int} else None
+
+
+def _member(enum: type[Enum]) -> ColumnType | None:
+    column = _chosen([member.value for member in enum])
+    if column is None:
         return None
-    return ColumnType(_SCALARS[kind].arrow, convert)
+    check = column.convert
+
+    def convert(value: Any) -> Any:
+        plain = value.value if isinstance(value, Enum) else value
+        return plain if check is None else check(plain)
+
+    return ColumnType(column.arrow, convert)
 
 
 def _list(member: ColumnType) -> ColumnType:

@@ -61,6 +61,13 @@ COLUMNS: list[tuple[Any, Any, Any, Any]] = [
         Decimal(10**59),
     ),
     (Annotated[Decimal, Field(decimal_places=4)], pa.decimal128(38, 4), Decimal(1), Decimal(1)),
+    (Annotated[Decimal | None, Field(max_digits=30, decimal_places=2)], pa.decimal128(30, 2), Decimal(1), Decimal(1)),
+    (
+        Annotated[Optional[Annotated[Decimal, Field(decimal_places=2)]], Field(max_digits=9)],  # noqa: UP045 as above
+        pa.decimal128(9, 2),
+        Decimal(1),
+        Decimal(1),
+    ),
     (Annotated[Decimal, Field(max_digits=5)], pa.decimal128(38, 18), Decimal("0.00001"), Decimal("0.00001")),
     (datetime, ZONED, datetime(2026, 1, 1, 1, tzinfo=UTC), datetime(2026, 1, 1, 1, tzinfo=UTC)),
     (datetime, ZONED, datetime(2026, 1, 1, 1), datetime(2026, 1, 1, 1, tzinfo=UTC)),  # noqa: DTZ001 taken for UTC
@@ -150,6 +157,8 @@ class Pair(NamedTuple):
         Pair,
         list,
         bytes,
+        Annotated[Decimal, Field(max_digits=77)],
+        Annotated[Decimal, Field(decimal_places=39)],
     ],
 )
 def test_what_has_no_column_is_named(annotation: Any) -> None:
@@ -171,3 +180,38 @@ def test_digits_that_a_column_does_not_hold_are_an_error(value: Decimal) -> None
     make: Callable[[], Any] = lambda: column.array([Decimal(1), value])  # noqa: E731
     with pytest.raises(ValueError, match=r"."):
         make()
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value"),
+    [
+        (int, 1.5),
+        (int, Decimal("1.50000000000000000001")),
+        (int, Decimal("9007199254740993.5")),
+        (int, Decimal("NaN")),
+        (int, True),
+        (list[int], [1, Decimal("1.50000000000000000001")]),
+        (Floor, 0.5),
+        (Floor, Decimal("0.5")),
+        (Floor, True),
+        (Literal[1, 2], 1.5),
+        (Literal[1, 2] | None, 1.5),
+        (list[Literal[1, 2]], [1, 1.5]),
+        (Literal["a"], 1),
+        (State, 1),
+        (UUID, 5),
+        (UUID, {"x": 1}),
+        (list[UUID], [[1]]),
+    ],
+    ids=repr,
+)
+def test_a_value_of_another_kind_is_refused_and_not_cut(annotation: Any, value: Any) -> None:
+    column = columns_of(make_dataclass("Given", [("field", annotation)]))["field"]
+    with pytest.raises((ValueError, TypeError, ArithmeticError)):
+        column.array([value])
+
+
+@pytest.mark.parametrize("annotation", [int, Floor, Literal[5]])
+@pytest.mark.parametrize("value", [5, 5.0, Decimal("5.0")])
+def test_whole_numbers_are_taken_however_they_are_written(annotation: Any, value: Any) -> None:
+    assert columns_of(make_dataclass("Given", [("field", annotation)]))["field"].array([value]).to_pylist() == [5]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, make_dataclass
 from datetime import UTC, date, datetime, timedelta
 from datetime import time as clock_time
@@ -440,11 +440,24 @@ def attrs_class(annotation: Any) -> Any:
 
 
 @pytest.mark.parametrize("make", [typed_dict, attrs_class])
+@pytest.mark.parametrize("annotation", [int, Literal[1, 2]])
+@pytest.mark.parametrize("number", ["1.5", "1.50000000000000000001", "9007199254740993.5"])
+def test_a_fraction_is_not_cut_off_however_many_digits_it_has(
+    make: Callable[[Any], Any], annotation: Any, number: str
+) -> None:
+    with pytest.raises(RowFailedError) as caught:
+        reader(make(annotation)).of_chunk(events('{"value": 1}', f'{{"value": {number}}}'))
+    assert (caught.value.index, "it is not a whole number" in str(caught.value.error)) == (1, True)
+
+
+@pytest.mark.parametrize("make", [typed_dict, attrs_class])
 @pytest.mark.parametrize(
     ("annotation", "wrong", "why"),
     [
         (int, 1.5, "it is not a whole number"),
         (int | None, 1.5, "it is not a whole number"),
+        (Literal[1, 2], 1.5, "it is not a whole number"),
+        (UUID, {"a": 1}, "dict is not a UUID"),
         (float, True, "bool is not a number"),
         (datetime, 1_700_000_000, "int is not a datetime"),
         (datetime | None, 1_700_000_000, "int is not a datetime"),
