@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -26,6 +26,7 @@ from opencqrs_py.errors import EventStoreError, NonTransientError, OpenCqrsError
 from opencqrs_py.model import layout
 from opencqrs_py.processing.ports import UnitOfWork
 from opencqrs_py.testing.contracts import ReadModel
+from opencqrs_py.testing.contracts.inbox import brought_in, entry
 
 SECONDS = 60  # longest wait for another thread
 SQLITE = pytest.mark.parametrize("kind", ["sqlite"])
@@ -474,6 +475,42 @@ def test_a_handler_that_leads_its_connection_to_another_table_of_progress_moves_
         assert written.values() == ["usual"]
     finally:
         execute(database, drops)
+
+
+LED_AWAY = [  # what leads to where none of our tables is, or may be used; before and after it
+    pytest.param("postgresql", "SET LOCAL search_path TO pg_temp", (), (), id="postgresql-path"),
+    pytest.param("postgresql", "SET search_path TO pg_temp", (), (), id="postgresql-session"),
+    pytest.param("postgresql", "SET LOCAL ROLE astray", ("CREATE ROLE astray",), ("DROP ROLE astray",), id="role"),
+    pytest.param("mariadb", "USE astray", ("CREATE DATABASE astray",), ("DROP DATABASE astray",), id="mariadb"),
+]
+AWAY = [pytest.param(*one.values, id=one.id, marks=getattr(pytest.mark, str(one.values[0]))) for one in LED_AWAY]
+
+
+@pytest.mark.parametrize("parks", [False, True])
+@pytest.mark.parametrize(("kind", "leads", "made", "dropped"), AWAY)
+def test_a_handler_that_leads_its_connection_away_from_our_tables_is_told_so(
+    database: Database, written: ReadModel, leads: str, made: Sequence[str], dropped: Sequence[str], *, parks: bool
+) -> None:
+    """Else it would count as the event's error, which retries do not help, and which is skipped in the end."""
+    execute(database, *made)
+    try:
+        tracker = SqlProgressTracker(database)
+        (cursor,) = tracker.claim("group", layout(1), 0, "owner")
+        with tracker.unit("group", cursor, 3) as unit:
+            written.write(unit, "usual")
+        cursor = replace(cursor, position=3, stored=3)
+        change = brought_in(entry(5)) if parks else None
+        away = pytest.raises(TransactionEndedError, match=r"away from the tables that begin with opencqrs_ .*opencqrs_")
+        with away, tracker.unit("group", cursor, 5, change=change) as unit:
+            written.write(unit, "lost")
+            unit.connection.execute(text(leads))
+        assert tracker.statuses()[0].position == 3
+        assert written.values() == ["usual"]
+        with tracker.unit("group", cursor, 5) as unit:
+            written.write(unit, "again")
+        assert tracker.statuses()[0].position == 5
+    finally:
+        execute(database, *dropped)
 
 
 @MARIADB

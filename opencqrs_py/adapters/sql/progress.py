@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, Connection, delete, func, literal, select,
 from sqlalchemy.exc import DBAPIError
 from typing_extensions import override
 
-from opencqrs_py.adapters.sql.connections import Statement
+from opencqrs_py.adapters.sql.connections import Statement, reason_of
 from opencqrs_py.adapters.sql.database import Database
 from opencqrs_py.adapters.sql.dialect import DatabaseAwayError, DatabaseBusyError
 from opencqrs_py.adapters.sql.group_records import SqlGroupRecords
@@ -37,6 +37,7 @@ from opencqrs_py.adapters.sql.progress_rows import (
 )
 from opencqrs_py.adapters.sql.progress_watching import lock_of_partition, reached_in
 from opencqrs_py.adapters.sql.resets import SqlResets
+from opencqrs_py.adapters.sql.shadow_guards import OURS
 from opencqrs_py.adapters.sql.staging import drop_stages, stage_rows
 from opencqrs_py.adapters.sql.tables import PROGRESS, SKIPPED, prepare
 from opencqrs_py.adapters.sql.transactions import Unit, watch_ends
@@ -52,6 +53,7 @@ from opencqrs_py.model.naming import counted, storable
 from opencqrs_py.model.partition import Partition, hash_of
 from opencqrs_py.model.progress import Cursor, PartitionStatus, ProcessorState, Skip
 from opencqrs_py.model.replay import Reset
+from opencqrs_py.processing.exceptions import one_line
 from opencqrs_py.processing.ports import (
     Carry,
     NeverHandled,
@@ -77,6 +79,10 @@ _HERE = "WHERE group_name = {} AND modulus = {} AND residue = {} AND epoch = {} 
 _NOT_MOVED = (
     f"a handler changed the row of its own partition in {PROGRESS.name}, or led its connection to another table of "
     "that name (search_path, USE): leave that table alone, or set database.schema"
+)
+_NOT_FOUND = (
+    "a handler led its connection away from the tables that begin with opencqrs_ (search_path, USE), or to a role that "
+    "may not use them ({}): set database.schema, and send RESET ROLE at the end of the handler"
 )
 _MOVED = "position = {}, updated_at = {}, log_fingerprint = {}, connection_id = NULL"
 
@@ -252,16 +258,31 @@ class SqlProgressTracker(
             with unit.kept_open():
                 yield unit
             to, fingerprint, late = unit.end or (to, fingerprint, None)
-            if change is not None or late is not None:
-                self._change_inbox(unit, group, change, late)
-            if skip is not None:
-                self._record(connection, skip)
-            move = known.advance_towards if cursor.holds_back(to) else known.advance
-            if not unit.complete(move, (to, datetime.now(UTC).isoformat(timespec="milliseconds"), fingerprint, *here)):
+            try:
+                if change is not None or late is not None:
+                    self._change_inbox(unit, group, change, late)
+                if skip is not None:
+                    self._record(connection, skip)
+                move = known.advance_towards if cursor.holds_back(to) else known.advance
+                now = datetime.now(UTC).isoformat(timespec="milliseconds")
+                moved = unit.complete(move, (to, now, fingerprint, *here))
+            except Exception as error:
+                if (reason := self._led_away(error)) is None:
+                    raise
+                raise TransactionEndedError(_NOT_FOUND.format(reason)) from error
+            if not moved:
                 self._statements = None  # the table may have been made again, too
                 raise TransactionEndedError(_NOT_MOVED)  # the row was locked, so it was not another process
         if unit.stages:
             drop_stages(self._database, unit.stages)
+
+    def _led_away(self, error: Exception) -> str | None:
+        """Return why a statement after the handlers did not find one of our tables, all of which were there before."""
+        cause = error.orig if isinstance(error, DBAPIError) else error
+        dialect = self._database.dialect
+        if not (dialect.misses_table(cause) or dialect.denies(cause)) or OURS not in str(cause):
+            return None
+        return reason_of(error) if isinstance(error, DBAPIError) else one_line(error)
 
     def _change_inbox(self, unit: Unit, group: str, *changes: InboxChange | None) -> None:
         """Make the changes of a unit; a handler that commits takes no event out of the inbox, nor brings one in."""
