@@ -148,6 +148,27 @@ class PartitionDriver:
             self._publish()
         return outcome
 
+    def settle_timeout(self, failure: Failure, listed: int, *, parked: bool, sequence_id: str) -> None:
+        """Settle a call that was abandoned, as its time was over: the events are tried again.
+
+        Which one of a list has hung is unknown, so each is handled alone next, and none has used an attempt.
+
+        Args:
+            failure: The failure, with the position of the first event of the call.
+            listed: How many events the call had.
+            parked: Whether they come from the inbox.
+            sequence_id: The sequence as part of which an event of the inbox was tried.
+        """
+        if not parked and (failure.position is None or failure.position <= self.cursor.stored):
+            return  # it has returned after all; in the inbox, positions may be beyond the progress
+        if listed > 1:
+            self.supervised.isolate(listed)
+            _report(Notice(self.supervised.group, self.partition, Action.ISOLATE, failure), self._observer)
+        elif parked:
+            self.settle(self.processor.failed_in_inbox(self.cursor, failure, sequence_id))
+        else:
+            self.settle(Outcome(self.cursor, failure=failure))
+
     def _report_step(self, notice: Notice) -> None:
         """Report what a step has come to, but log nothing of the swap that takes a partition of a rebuild."""
         if self._rebuilding and notice.action is Action.LEAVE:
@@ -302,7 +323,7 @@ def claim_after_timeout(
 ) -> PartitionDriver:
     """Claim again a partition whose thread hangs in a call, which fences that thread off.
 
-    The error counts against the event; after a list of events the next attempt handles each alone.
+    See ``PartitionDriver.settle_timeout`` for what becomes of the events.
 
     Raises:
         EngineLostError: OCQ-414, if the database cannot end the session of the call's transaction.
@@ -316,18 +337,14 @@ def claim_after_timeout(
     hung.processor.abandon()
     (found,) = claimed(run, [hung.partition], owner)
     known = hung.supervised.record
-    isolate = max(hung.cursor.isolate, len(call.chunk) if call.index is None and len(call.chunk) > 1 else 0)
-    cursor = replace(found, attempt=1, failing=None, failure=None, isolate=isolate)
+    cursor = replace(found, attempt=1, failing=None, failure=None, isolate=hung.cursor.isolate)
     if known is not None and known.position > cursor.stored:
         cursor = cursor.resuming(known)
     observer.stopped(run.group, hung.partition)
     driver = PartitionDriver(run, cursor, clock, observer)
     driver.supervised.keep_ticks_of(hung.supervised)
-    if call.work.parked:  # its position may be beyond the progress, where partitions were merged
-        if call.index is not None or len(call.chunk) == 1:
-            driver.settle(driver.processor.failed_in_inbox(driver.cursor, failure, call.sequence_id))
-    elif failure.position is not None and failure.position > cursor.stored:  # else it has returned after all
-        driver.settle(Outcome(driver.cursor, failure=failure))
+    listed = len(call.chunk) if call.index is None else 1
+    driver.settle_timeout(failure, listed, parked=call.work.parked, sequence_id=call.sequence_id)
     return driver
 
 
@@ -441,7 +458,7 @@ def _passive(notice: Notice) -> str:
 def _level(notice: Notice) -> int:
     if notice.failure is None:
         return logging.INFO
-    mild: tuple[Action | None, ...] = (Action.RETRY, Action.WAIT, Action.LEAVE, None)
+    mild: tuple[Action | None, ...] = (Action.RETRY, Action.ISOLATE, Action.WAIT, Action.LEAVE, None)
     if notice.sequence_id is None:  # parked now: it is retried automatically
         mild += (Action.PARK,)
     return logging.WARNING if notice.action in mild else logging.ERROR

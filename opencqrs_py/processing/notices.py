@@ -120,6 +120,7 @@ class Observers(Observer):
 
 _NEXT = {
     Action.RETRY: "retry {when}",
+    Action.ISOLATE: "no attempt is used, and each of its events is handled alone next",
     Action.SKIP: "attempts used up: the event is skipped",
     Action.PARK: "the event is parked, and its sequence waits for it",
     Action.STOP: "the partition has failed; next attempt {when}, or at the next start",

@@ -137,6 +137,7 @@ class Action(Enum):
     """What the processor of a partition does next."""
 
     RETRY = "retry"  # the same event again, after its back-off
+    ISOLATE = "isolate"  # the events of a call that has hung again, each alone; no attempt is used
     SKIP = "skip"  # skip the event and continue
     PARK = "park"  # put the event into the inbox, and continue with other sequences
     STOP = "stop"  # the partition has failed; tried again only after a growing pause

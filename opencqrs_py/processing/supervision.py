@@ -434,7 +434,7 @@ class SupervisedPartition:
                 self._record = self._new_record(failure, None)
                 self.cursor = replace(self.cursor, failure=self._record)
                 return _REMINDER
-            case Action.LEAVE:  # pragma: no branch there is no other action
+            case Action.LEAVE | Action.ISOLATE:  # pragma: no branch a failure never leads to the latter
                 self.state = ProcessorState.STOPPED
                 return 0.0
 

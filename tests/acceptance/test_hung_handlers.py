@@ -105,6 +105,43 @@ def test_a_call_for_an_event_of_the_inbox_that_times_out_is_an_attempt(project, 
     assert (run.code, rows(on_server)) == (0, list(range(1, 41)))
 
 
+@pytest.mark.release(engine="spark")
+@pytest.mark.parametrize("on_server", SERVERS[:1], indirect=True)
+def test_of_a_list_in_which_a_call_hangs_only_the_event_that_hangs_alone_is_skipped(project, engine, on_server, hangs):
+    hangs()
+    listed = HANGING.replace("raw: Event", "raws: list[Event]").replace("    if ", "    for raw in raws:\n     if ")
+    handlers = (project.folder / "handlers.py").read_text().replace(HANGING.replace("WAIT", "None"), "")
+    project.write("handlers.py", handlers + listed.replace("WAIT", "None"))
+    run = project.opencqrs(
+        "run", "--until-caught-up", "--set", engine, *TIMEOUT, "--set", f"{STANDARD}.retry.policy=none"
+    )
+    assert run.code == 3, run.err
+    assert "could not continue at one of 40 events, from event 0 at position 1" in run.err
+    assert "no attempt is used, and each of its events is handled alone next" in run.err
+    assert rows(on_server) == ALL_BUT_8
+    skips = project.opencqrs("events", "skipped", "--set", engine, "--format", "json").json
+    assert [skip["event_id"] for skip in skips] == ["7"]
+
+
+def test_what_a_task_has_done_before_a_call_in_it_hangs_is_counted_and_logged(project, hangs, request):
+    """The event at position 2 is parked in the task in which the call for position 8 hangs."""
+    project.environment.update(request.getfixturevalue("java"))
+    hangs()
+    handlers = (project.folder / "handlers.py").read_text()
+    failing = "    if raw.position == 2:\n        raise ValueError('never')\n    if raw.position == 8"
+    project.write("handlers.py", handlers.replace("    if raw.position == 8", failing, 1))
+    chosen = ("--set", f"{STANDARD}.retry.policy=none", "--set", "spark.driver-handles=never")
+    parks = ("--set", f"{STANDARD}.retry.on-exhausted=park", "--set", f"{STANDARD}.sequence.resolution=per_subject")
+    run = project.opencqrs("run", "--until-caught-up", *TIMEOUT, *chosen, *parks)
+    assert run.code == 3, run.err
+    for position in (2, 8):
+        assert f"[audit 0/1] event {position - 1} at position {position} (" in run.err
+    assert run.err.count("the event is parked, and its sequence waits for it") == 2
+    written = len(rows(f"sqlite:///{project.folder}/read.db"))
+    (audit,) = [line.split() for line in run.out.splitlines() if line.startswith("audit")]
+    assert (int(audit[-2]), int(audit[-1])) == (written, 40 - written)
+
+
 @pytest.mark.parametrize("on_server", SERVERS[:1], indirect=True)
 def test_progress_in_memory_moves_past_a_call_that_times_out(project, on_server, hangs):
     hangs()

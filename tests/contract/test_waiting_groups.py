@@ -481,9 +481,9 @@ def test_a_worker_says_in_one_line_in_which_sequence_a_call_hangs(database: Data
     with pytest.raises(TaskTimedOutError) as raised:
         turn.result()
     assert len(str(raised.value).splitlines()) == 1
-    assert timed_out_of(f"x.TaskTimedOutError: {raised.value}") == TimedOut(
-        WHOLE, failure, 0, parked=True, sequence_id=odd
-    )
+    found = timed_out_of(f"x.TaskTimedOutError: {raised.value}")
+    assert found is not None
+    assert replace(found, outcomes=()) == TimedOut(WHOLE, failure, 0, parked=True, sequence_id=odd)
 
 
 @NOT_IN_SQL

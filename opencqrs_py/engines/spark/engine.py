@@ -493,6 +493,7 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop):
             return
         self._sessions.check()
         if (hung := timed_out_call(error)) is not None:
+            self._settle_turns(task, hung.outcomes)
             self._settle_timeout(task, hung)
         else:
             self._broken(task, spark_failure(error), crashed=not isinstance(error, PythonException))
@@ -504,21 +505,22 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop):
             if driver not in task.group.leaving:
                 driver.settle(Outcome(driver.cursor, failure=failure))
 
+    def _settle_turns(self, task: RunningTask, outcomes: Sequence[Outcome]) -> None:
+        """Process what partitions had come to before a call in one of them timed out; nothing else would report it.
+
+        What participants have done since their claim is void.
+        """
+        of_partition = {outcome.cursor.partition: outcome for outcome in outcomes if not task.group.participates}
+        for driver in task.drivers:
+            if (outcome := of_partition.get(driver.partition)) is not None:
+                driver.settle(outcome)
+
     def _settle_timeout(self, task: RunningTask, hung: TimedOut) -> None:
         """Process the timeout of a call. Its worker has ended, and with it the call's transaction."""
         self._assignment.claim_again(task.group.run.group, task.drivers, crashed=False)
-        position = hung.failure.position
         for driver in task.drivers:
-            if driver.partition != hung.partition or driver in task.group.leaving or position is None:
-                continue
-            if hung.parked:
-                driver.supervised.isolate(hung.listed)
-                if hung.listed <= 1:
-                    failed = driver.processor.failed_in_inbox(driver.cursor, hung.failure, hung.sequence_id)
-                    driver.settle(failed)
-            elif position > driver.cursor.stored:
-                driver.supervised.isolate(hung.listed)
-                driver.settle(Outcome(driver.cursor, failure=hung.failure))
+            if driver.partition == hung.partition and driver not in task.group.leaving:
+                driver.settle_timeout(hung.failure, hung.listed, parked=hung.parked, sequence_id=hung.sequence_id)
 
     def _look_after_tasks(self) -> None:
         """Abandon the tasks that wait while nothing runs, so that their partitions are claimed again.

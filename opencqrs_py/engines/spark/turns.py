@@ -7,8 +7,9 @@ says which it is, and with the task its worker, and the call's transaction: the 
 
 from __future__ import annotations
 
-import json
 import time
+import zlib
+from base64 import b64decode, b64encode
 from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -27,7 +28,7 @@ from opencqrs_py.processing.ports import SystemClock
 from opencqrs_py.processing.processor import PartitionProcessor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterable
 
 TURN_SECONDS = 0.005  # after which a partition lets another one step
 SLOW_SECONDS = 0.5  # after which the others no longer wait for a turn
@@ -36,14 +37,13 @@ _LOOK_SECONDS = 0.05  # between two reads of the log for the others, while a tur
 Permitted: TypeAlias = "Callable[[], bool]"
 """Returns whether another step may begin."""
 
-_Turn: TypeAlias = "Future[Outcome]"
-
 
 @dataclass(frozen=True, slots=True)
 class TimedOut:
     """An abandoned call: its partition, its failure, and how many events it got if that was a list.
 
-    ``parked`` says whether they came from the inbox, and ``sequence_id`` as part of which sequence.
+    ``parked`` says whether they came from the inbox, and ``sequence_id`` as part of which sequence. ``outcomes`` are
+    what the partitions of its task had come to before, in any order; what is committed later is not in them.
     """
 
     partition: Partition
@@ -51,19 +51,45 @@ class TimedOut:
     listed: int
     parked: bool = False
     sequence_id: str = ""
+    outcomes: tuple[Outcome, ...] = ()
 
 
 _TIMED_OUT = TypeAdapter(TimedOut)
 
 
 class TaskTimedOutError(Exception):
-    """A call of a handler has not returned in time; its text is one line of JSON."""
+    """A call of a handler has not returned in time.
+
+    Its text is one word, which Spark's messages leave as it is: in clear it might look like the end of a traceback.
+    """
+
+    @classmethod
+    def of(cls, call: TimedOut) -> TaskTimedOutError:
+        """Return the error that tells the driver of a call."""
+        return cls(b64encode(zlib.compress(_TIMED_OUT.dump_json(call))).decode())
+
+    @property
+    def call(self) -> TimedOut:
+        """The call that has not returned."""
+        return _TIMED_OUT.validate_json(zlib.decompress(b64decode(str(self))))
+
+    def beside(self, others: Iterable[Outcome]) -> TaskTimedOutError:
+        """Return the error with what other partitions of the task had come to."""
+        return self.of(replace(self.call, outcomes=(*self.call.outcomes, *others)))
 
 
 def timed_out_of(line: str) -> TimedOut | None:
     """Return the abandoned call in the last line of a traceback; ``None`` for other errors."""
     _, found, text = line.partition(f"{TaskTimedOutError.__name__}: ")
-    return _TIMED_OUT.validate_json(text) if found else None
+    return TaskTimedOutError(text).call if found else None
+
+
+class Turn(Future[Outcome]):
+    """A turn that is under way; ``so_far`` is what its steps have come to."""
+
+    def __init__(self, so_far: Outcome) -> None:
+        super().__init__()
+        self.so_far = so_far
 
 
 class Turns:
@@ -71,13 +97,13 @@ class Turns:
 
     def __init__(self, limits: CallLimits) -> None:
         self._threads = Threads()
-        self._under_way: dict[PartitionProcessor, _Turn] = {}
+        self._under_way: dict[PartitionProcessor, Turn] = {}
         self._alone = limits.timeout == inf
         CallWatcher(self._processors, [limits], self._time_out, SystemClock()).start()
 
     def begin(
         self, processor: PartitionProcessor, so_far: Outcome, permitted: Permitted, upto: float | None = None
-    ) -> _Turn:
+    ) -> Turn:
         """Let a partition step for a moment, and return its outcome by then, as soon as that is known.
 
         Args:
@@ -87,26 +113,23 @@ class Turns:
             upto: Position at which its turn ends; ``None`` if it is alone. Then none waits for its turn to end, so it
                 needs no thread.
         """
-        turn: _Turn = Future()
-        self._under_way[processor] = turn
+        turn = self._under_way[processor] = Turn(so_far)
         if upto is None and self._alone:
-            self._do(turn, processor, so_far, permitted, inf)
+            self._do(turn, processor, permitted, inf)
         else:
             end = inf if upto is None else upto
-            self._threads.run(f"opencqrs-{processor.group}", lambda: self._do(turn, processor, so_far, permitted, end))
+            self._threads.run(f"opencqrs-{processor.group}", lambda: self._do(turn, processor, permitted, end))
         return turn
 
-    def _do(
-        self, turn: _Turn, processor: PartitionProcessor, so_far: Outcome, permitted: Permitted, upto: float
-    ) -> None:
+    def _do(self, turn: Turn, processor: PartitionProcessor, permitted: Permitted, upto: float) -> None:
         try:
-            outcome = _stepped(processor, so_far, permitted, upto)
+            _step(turn, processor, permitted, upto)
         except BaseException as error:
             del self._under_way[processor]
             _settle(turn.set_exception, error)
         else:
             del self._under_way[processor]
-            _settle(turn.set_result, outcome)
+            _settle(turn.set_result, turn.so_far)
 
     def _processors(self) -> list[PartitionProcessor]:
         return list(self._under_way)
@@ -114,9 +137,8 @@ class Turns:
     def _time_out(self, processor: PartitionProcessor, call: CallInHand, failure: Failure) -> None:
         if (turn := self._under_way.get(processor)) is not None:  # else it has returned after all
             listed = len(call.chunk) if call.index is None else 0
-            known = TimedOut(processor.partition, failure, listed, call.work.parked, call.sequence_id)
-            text = json.dumps(_TIMED_OUT.dump_python(known, mode="json"))  # in ASCII, which has no other ends of lines
-            _settle(turn.set_exception, TaskTimedOutError(text))
+            what = (failure, listed, call.work.parked, call.sequence_id, (turn.so_far,))
+            _settle(turn.set_exception, TaskTimedOutError.of(TimedOut(processor.partition, *what)))
 
 
 turns_within = cache(Turns)
@@ -139,7 +161,7 @@ class PartitionsInTurn:
         self._turns = turns
         self._processors = {each.partition: each for each in processors}
         self._open = list(self._processors)  # those that may have something to do
-        self._slow: dict[Partition, _Turn] = {}
+        self._slow: dict[Partition, Turn] = {}
 
     def run(self, until: float, permitted: Permitted) -> None:
         """Have each partition take a turn, and all of them until a time while they have something to do.
@@ -192,22 +214,26 @@ class PartitionsInTurn:
             known = {*self._open, *self._slow}
             self._open += [each for each, outcome in self.outcomes.items() if outcome.idle and each not in known]
 
-    def _take(self, partition: Partition, turn: _Turn) -> None:
-        outcome = self.outcomes[partition] = turn.result()
+    def _take(self, partition: Partition, turn: Turn) -> None:
+        try:
+            outcome = self.outcomes[partition] = turn.result()
+        except TaskTimedOutError as error:
+            so_far = self.outcomes | {each: slow.so_far for each, slow in self._slow.items()}
+            raise error.beside(one for each, one in so_far.items() if each != partition) from None
         if not outcome.idle and outcome.failure is None:
             self._open.append(partition)
 
 
-def _stepped(processor: PartitionProcessor, so_far: Outcome, permitted: Permitted, upto: float) -> Outcome:
+def _step(turn: Turn, processor: PartitionProcessor, permitted: Permitted, upto: float) -> None:
     """Step a partition until it finds nothing, fails, or its turn is over: after a moment, or at a position."""
     until = time.monotonic() + TURN_SECONDS
     while True:
-        step = processor.step(so_far.cursor)
-        so_far = so_far.followed_by(step)
-        if step.idle or step.failure is not None or so_far.cursor.position >= upto:
-            return so_far
+        step = processor.step(turn.so_far.cursor)
+        turn.so_far = turn.so_far.followed_by(step)
+        if step.idle or step.failure is not None or turn.so_far.cursor.position >= upto:
+            return
         if time.monotonic() >= until or not permitted():
-            return so_far
+            return
 
 
 def _settle(how: Callable[..., None], what: object) -> None:

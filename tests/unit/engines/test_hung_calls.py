@@ -19,7 +19,7 @@ from opencqrs_py.engines import driver as driving
 from opencqrs_py.engines.call_watching import CallWatcher
 from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.engines.spark.jobs import timed_out_call
-from opencqrs_py.engines.spark.turns import TaskTimedOutError, TimedOut, Turns, timed_out_of
+from opencqrs_py.engines.spark.turns import PartitionsInTurn, TaskTimedOutError, TimedOut, Turns, timed_out_of
 from opencqrs_py.engines.thread import ThreadEngine
 from opencqrs_py.engines.thread import engine as thread_engine
 from opencqrs_py.errors import EngineLostError
@@ -29,6 +29,7 @@ from opencqrs_py.processing.binding import NothingProvided, bind
 from opencqrs_py.processing.calls import CallLimits
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.groups import GroupProcessing
+from opencqrs_py.processing.notices import line_of
 from opencqrs_py.processing.recovery import Action, FixedBackOff
 from opencqrs_py.processing.sequence_resolvers import PerSubject
 from opencqrs_py.processing.sequencing import SequencingByEvent
@@ -73,6 +74,7 @@ class Group:
         self.clock = FakeClock()
         self.handled: list[int] = []
         self.lists: list[list[int]] = []
+        self.repeats = 1  # of an attempt
 
         def handle(raw: Event) -> None:
             self.meet(raw.position)
@@ -102,7 +104,7 @@ class Group:
             batch_size=batch_size,
             limits=limits,
         )
-        return GroupRun(processing, layout(1), lambda: 0, FixedBackOff(0, 1), OnExhausted.SKIP)
+        return GroupRun(processing, layout(1), lambda: 0, FixedBackOff(0, self.repeats), OnExhausted.SKIP)
 
 
 @pytest.fixture
@@ -290,8 +292,25 @@ def test_of_a_list_that_hangs_each_event_is_tried_alone(group: Group, start: Sta
     assert [each.position for each in group.tracker.skipped()] == [3]
     assert group.lists[0] == [1, 2, 3, 4]
     assert group.lists[1:3] == [[1], [2]]
-    first = next(notice.failure for notice in watching.notices if notice.failure is not None)
-    assert first.event.startswith("one of 4 events, from event id 1")
+    first, *others = [notice for notice in watching.notices if notice.failure is not None]
+    assert line_of(first).startswith("[group 0/1] could not continue at one of 4 events, from event id 1 at position 1")
+    assert line_of(first).endswith("no attempt is used, and each of its events is handled alone next")
+    assert [(notice.action, notice.attempt) for notice in others] == [(Action.RETRY, 1), (Action.SKIP, 2)]
+    assert {notice.failure.position for notice in others if notice.failure} == {3}
+
+
+def test_an_event_of_a_list_that_hangs_is_not_given_up_before_it_was_tried_alone(group: Group, start: Start) -> None:
+    """Where no attempt is repeated, the first event of the list would be lost in place of the one that hangs."""
+
+    def handle(raw: list[Event]) -> None:
+        for each in raw:
+            group.meet(each.position)
+        group.handled.extend(each.position for each in raw)
+
+    group.handler, group.hangs, group.repeats = handle, {3: 2}, 0
+    _, watching = start(SOON, 10)
+    wait_for(group, watching, lambda: group.handled == [1, 2, 4])
+    assert [each.position for each in group.tracker.skipped()] == [3]
 
 
 def test_a_stop_waits_for_no_thread_that_was_given_up(group: Group, start: Start) -> None:
@@ -383,6 +402,20 @@ def test_a_call_that_hangs_in_a_worker_ends_the_task_with_what_it_comes_to(group
     found = timed_out_of(text.splitlines()[-1])
     assert found is not None
     assert (found.partition, found.listed, found.failure.position, found.failure.code) == (ONE, 0, 1, "OCQ-229")
+
+
+def test_what_a_task_has_come_to_before_a_call_hangs_is_in_its_error(group: Group) -> None:
+    """Committed events, skips and failures are otherwise neither counted nor logged."""
+    group.hangs = {3: 1}
+    run = group.run(SOON)
+    (cursor,) = group.tracker.claim("group", layout(1), 0, "me")
+    turns = PartitionsInTurn(Turns(SOON), [run.processing.processor(ONE)], {ONE: Outcome(cursor)})
+    with pytest.raises(TaskTimedOutError) as raised:
+        turns.run(inf, lambda: True)
+    found = timed_out_of(f"TaskTimedOutError: {raised.value}")
+    assert found is not None
+    (outcome,) = found.outcomes
+    assert (outcome.handled, outcome.cursor.stored, group.handled) == (2, 2, [1, 2])
 
 
 @pytest.mark.parametrize("limits", [CallLimits(30, inf), CallLimits(inf, 30), CallLimits(30, 60)])

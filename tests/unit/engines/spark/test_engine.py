@@ -13,7 +13,6 @@ from types import SimpleNamespace
 
 import pytest
 from py4j.protocol import Py4JNetworkError
-from pydantic import TypeAdapter
 from sqlalchemy import exc
 from support.spark import Context, Sessions
 
@@ -27,7 +26,7 @@ from opencqrs_py.engines.spark.driver_jobs import DriverPermit
 from opencqrs_py.engines.spark.engine import NOTICED_SECONDS, STILL_SECONDS, Meanwhile, SparkEngine, read_at_once
 from opencqrs_py.engines.spark.slots import HELD_SECONDS
 from opencqrs_py.engines.spark.tasks import Permit
-from opencqrs_py.engines.spark.turns import TimedOut
+from opencqrs_py.engines.spark.turns import TaskTimedOutError, TimedOut
 from opencqrs_py.errors import AssemblyError, EngineError, EngineLostError
 from opencqrs_py.model.choices import OnExhausted
 from opencqrs_py.model.event import Event
@@ -263,7 +262,7 @@ def test_the_events_of_a_task_that_spark_has_lost_and_repeated_itself_are_handle
 @pytest.mark.parametrize("speculation", ["true", "false"])
 def test_a_call_that_timed_out_in_another_run_of_its_task_is_an_error_of_its_event(engine, speculation):
     failure = Failure(Origin.HANDLER, permanent=False, error="TimeoutError", message="too slow", position=1)
-    line = TypeAdapter(TimedOut).dump_json(TimedOut(Partition(PARTITIONS, 0), failure, 0)).decode()
+    line = TaskTimedOutError.of(TimedOut(Partition(PARTITIONS, 0), failure, 0))
     taken_over = Signal()
 
     def time_out_twice() -> None:

@@ -11,7 +11,7 @@ from threading import current_thread
 import pytest
 
 from opencqrs_py.engines.spark import turns
-from opencqrs_py.engines.spark.turns import PartitionsInTurn, Turns
+from opencqrs_py.engines.spark.turns import PartitionsInTurn, TaskTimedOutError, TimedOut, Turns, timed_out_of
 from opencqrs_py.model import Cursor, Failure, Origin, Outcome, Partition, layout
 from opencqrs_py.processing.calls import NO_LIMITS
 
@@ -168,3 +168,22 @@ def test_what_a_step_raises_ends_the_task(processors):
     processors[2].before[3] = interrupted
     with pytest.raises(KeyboardInterrupt):
         in_turn(processors).run(float("inf"), lambda: True)
+
+
+def test_an_abandoned_call_ends_the_task_with_what_the_other_partitions_have_come_to(processors, monkeypatch):
+    monkeypatch.setattr(turns, "TURN_SECONDS", 0)
+    failure = Failure(Origin.HANDLER, permanent=False, error="HandlerTimeoutError", message="hangs", position=3)
+    call = TimedOut(processors[2].partition, failure, 0)
+
+    def time_out() -> None:
+        raise TaskTimedOutError.of(call)
+
+    processors[2].before[3] = time_out
+    with pytest.raises(TaskTimedOutError) as raised:
+        in_turn(processors).run(float("inf"), lambda: True)
+    found = timed_out_of(f"TaskTimedOutError: {raised.value}")
+    assert found is not None
+    assert (found.partition, found.failure) == (call.partition, failure)
+    assert [(one.cursor.partition, one.handled) for one in found.outcomes] == [
+        (one.partition, 3) for one in processors[:2]
+    ]
