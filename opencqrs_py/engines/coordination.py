@@ -13,7 +13,7 @@ from opencqrs_py.control.ports import ControlStore, Notices
 from opencqrs_py.control.records import ControlView, GroupPartition, Node, NodeRecord, ProcessIdentity, Wanted
 from opencqrs_py.control.sharing import plan_of
 from opencqrs_py.engines.leading import END_PATIENCE, LedPartitions, logger
-from opencqrs_py.engines.runs import Engine, hasten, load_of
+from opencqrs_py.engines.runs import Engine, has_ended, hasten, load_of
 from opencqrs_py.errors import DatabaseFileError, LayoutChangedError
 from opencqrs_py.model.naming import listed
 from opencqrs_py.model.partition import Partition
@@ -81,6 +81,7 @@ class Coordinator:
         self._valid_until = 0.0
         self._unsettled = True
         self._engines = engines
+        self._reported: set[int] = set()  # engines whose errors were logged, by their identity
         self._led = LedPartitions(engines, timing.heartbeat, now, "lease")
         self._announced = ""
         self._away = False
@@ -230,7 +231,7 @@ class Coordinator:
 
     def _extended(self) -> ControlView | None:
         """Extend the leases, and publish this node's load if it has changed."""
-        barred = self._barred()
+        barred = {*self._barred(), *(name for name, engine in self._engines.items() if has_ended(engine))}
         groups = {name: runnable for name, runnable in self._groups.items() if name not in barred}
         node = replace(self.node, groups=groups, load=load_of(self._engines.values()))
         if node == self.node:
@@ -286,6 +287,8 @@ class Coordinator:
             work()
         except BaseException as error:  # check() reports it; the end of a thread alone is not noticed
             self._failure = self._failure or error
+            if work == self._keep_alive:
+                self._report_ends()
         if self._left:  # the stop has not waited for this thread
             self._close()
 
@@ -294,12 +297,33 @@ class Coordinator:
             self._store.close()
 
     def _keep_alive(self) -> None:
-        while self._rest() and self._failure is None:  # else its leases end, and others take over what it neglects
+        while self._rest():
+            self._report_ends()
+            if self._failure is not None:
+                return  # its leases end, and others take over what it neglects
             with self._through_outages():
                 if not self.beat():
                     logger.warning("the leases of node %s have ended: it joins again", self.node.name)
                     self.node = replace(self.node, id=self._new_id())
                     self._join()
+
+    def _report_ends(self) -> None:
+        """Log what has ended an engine, a thread of one, or the coordination: not every program calls ``check``."""
+        if self._stopping:
+            return
+        for engine in {id(engine): engine for engine in self._engines.values()}.values():
+            if id(engine) not in self._reported and (error := _error_of(engine)) is not None:
+                self._reported.add(id(engine))
+                groups = listed(name for name, of_group in self._engines.items() if of_group is engine)
+                then = (
+                    " no longer handles their events, stop the application and start it again"
+                    if has_ended(engine)
+                    else ""
+                )
+                logger.error("[%s] node %s%s: %s", groups, self.node.name, then, one_line(error))
+        if self._failure is not None:
+            text = "node %s no longer extends its leases, stop the application and start it again: %s"
+            logger.error(text, self.node.name, one_line(self._failure))
 
     def _listen(self) -> None:
         """Send the next heartbeat at once when something has changed. The heartbeats deal with outages."""
@@ -378,6 +402,15 @@ class Coordinator:
             if not self._away:
                 logger.warning("node %s cannot reach its leases: %s", self.node.name, one_line(error))
             self._away = self._unsettled = True
+
+
+def _error_of(engine: Engine) -> BaseException | None:
+    try:
+        engine.check()
+    except BaseException as error:
+        raise_interrupt(error)
+        return error
+    return None
 
 
 def _held(node: str, view: ControlView) -> set[GroupPartition]:

@@ -167,6 +167,15 @@ class EndsClaims(Protocol):
         ...
 
 
+@runtime_checkable
+class EndsAsAWhole(Protocol):
+    """An engine that an error may end for all of its partitions, as when Spark is lost; ``check`` raises that error."""
+
+    def has_ended(self) -> bool:
+        """Return whether an error has ended it: it handles nothing more, whatever it is assigned."""
+        ...
+
+
 def end_claims(engine: object) -> None:
     """Have an engine claim nothing from now on, if it can do so before it is stopped."""
     if isinstance(engine, EndsClaims):
@@ -188,6 +197,11 @@ def hasten(engine: object, group: str) -> None:
     """Have an engine store the progress of a group without delay, if it does not do so anyway."""
     if isinstance(engine, StoresSoon):
         engine.hasten(group)
+
+
+def has_ended(engine: object) -> bool:
+    """Return whether an error has ended an engine for all of its partitions."""
+    return isinstance(engine, EndsAsAWhole) and engine.has_ended()
 
 
 def load_of(engines: Iterable[Engine]) -> TaskLoad | None:

@@ -22,7 +22,7 @@ from typing_extensions import override
 from opencqrs_py.control.records import GroupPartition, TaskLoad
 from opencqrs_py.engines.assignment import Assignment
 from opencqrs_py.engines.driver import PartitionDriver, logger
-from opencqrs_py.engines.runs import BeginsStop, EndsClaims, Engine, GroupRun, RunsTasks
+from opencqrs_py.engines.runs import BeginsStop, EndsAsAWhole, EndsClaims, Engine, GroupRun, RunsTasks
 from opencqrs_py.engines.spark.driver_jobs import DriverJobs, DriverPermit
 from opencqrs_py.engines.spark.frames import SparkFrames
 from opencqrs_py.engines.spark.groups import RunnableGroup, RunningTask
@@ -79,7 +79,7 @@ class Meanwhile:
     handed_over: Callable[[], None] = _nothing
 
 
-class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop):
+class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
     """Runs the partitions of groups by tasks on Spark, each a job; partitions are claimed under the name ``owner``.
 
     Args:
@@ -180,6 +180,10 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop):
         """Raise what ended the coordinator, if something did."""
         if self._failure is not None:
             raise self._failure
+
+    @override
+    def has_ended(self) -> bool:
+        return self._failure is not None
 
     @override
     def end_claims(self) -> None:
@@ -302,7 +306,12 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop):
 
     def _fail(self, error: Exception) -> None:
         """End the coordinator; ``check`` raises the error. Nothing waits for tasks that were not started."""
+        is_first = self._failure is None
         self._failure = self._failure or error
+        if is_first and not self._stopping:
+            for group in self._groups.values():
+                for driver in tuple(group.drivers):
+                    driver.fail(error)
         with self._changed:
             self._running = {task for task in self._running if task.job is not None}
             self._changed.notify_all()

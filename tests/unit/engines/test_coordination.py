@@ -36,6 +36,7 @@ class Engine:
     def __init__(self) -> None:
         self.has: set[GroupPartition] = set()
         self.stuck: set[GroupPartition] = set()
+        self.error: BaseException | None = None
         self.calls: list[tuple[str, str, list[int], float]] = []
 
     def assign(self, group: str, partitions: Sequence[Partition]) -> None:
@@ -48,6 +49,17 @@ class Engine:
 
     def assigned(self) -> set[GroupPartition]:
         return set(self.has)
+
+    def check(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+
+class FragileEngine(Engine):
+    """One that an error ends."""
+
+    def has_ended(self) -> bool:
+        return self.error is not None
 
 
 class AwayError(Exception):
@@ -656,6 +668,60 @@ def test_another_error_ends_the_coordination_and_is_raised_by_check(running):
     with pytest.raises(ValueError, match="no"):
         a.check()
     a.end()
+
+
+def test_the_partitions_of_an_engine_that_has_ended_go_to_others(world):
+    a, b = world.node("a", engine=FragileEngine()), world.node("b")
+    a.join()
+    world.engines["a"].error = ValueError("Spark is gone")
+    b.join()
+    for _ in range(4):
+        heartbeat(a, b)
+    assert (world.has("a"), world.has("b")) == ([], [0, 1, 2, 3])
+
+
+def test_the_end_of_an_engine_is_logged_once_though_nobody_calls_check(running, caplog):
+    a = running.node("a", engine=FragileEngine())
+    a.join()
+    running.engines["a"].error = ValueError("no Spark")
+    a.start()
+    for _ in range(3):
+        let_pass(running, a, 4)
+        wait_until(a, lambda: errors_in(caplog))
+    a.end()
+    then = "no longer handles their events, stop the application and start it again"
+    assert errors_in(caplog) == [f"[books] node a {then}: ValueError: no Spark"]
+
+
+def errors_in(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+
+
+def test_an_error_that_ends_one_thread_of_an_engine_is_logged_once_and_its_partitions_stay(running, caplog):
+    a = running.node("a")
+    a.join()
+    running.engines["a"].error = ValueError("no")
+    a.start()
+    for _ in range(3):
+        let_pass(running, a, 4)
+        wait_until(a, lambda: errors_in(caplog))
+    a.end()
+    assert errors_in(caplog) == ["[books] node a: ValueError: no"]
+    assert running.has("a") == [0, 1, 2, 3]
+
+
+def test_the_end_of_the_coordination_is_logged(running, caplog):
+    a = running.node("a")
+    a.join()
+    running.store.error = ValueError("no")
+    a.start()
+    let_pass(running, a, 4)
+    for thread in a._threads[:1]:
+        thread.join(30)
+    a.end()
+    assert errors_in(caplog) == [
+        "node a no longer extends its leases, stop the application and start it again: ValueError: no"
+    ]
 
 
 def test_the_leases_of_a_node_whose_coordination_has_failed_end(running, monkeypatch):
