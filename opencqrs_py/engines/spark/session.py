@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from tempfile import TemporaryDirectory
-from threading import Condition, RLock, Thread, current_thread, main_thread
+from threading import Condition, Lock, RLock, Thread, current_thread, main_thread
 from typing import Any, TypeAlias, TypeVar
+from weakref import WeakKeyDictionary
 
 import pyspark
 from py4j.protocol import Py4JError
@@ -76,6 +77,8 @@ _OF_DRIVERS_JVM = (
 logger = logging.getLogger("opencqrs.processing")
 
 _closing: list[Thread] = []  # sessions that are being stopped
+_users: WeakKeyDictionary[SparkContext, set[Sessions]] = WeakKeyDictionary()  # of each session that was opened here
+_sharing = Lock()  # guards both
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,7 @@ class SessionSettings:
 
 
 class Sessions:
-    """Opens one session, and closes it unless it was there before.
+    """Opens one session, and closes it unless it was there before. Those of one process share it; the last closes it.
 
     Args:
         settings: How to open it.
@@ -115,7 +118,7 @@ class Sessions:
         self._settings = settings
         self._given = given
         self._session: SparkSession | None = None
-        self._owned = False
+        self._sharers: set[Sessions] | None = None  # that close the session; ``None``: it is another program's
         self._opening: Thread | None = None
         self._closed = False
         self._launches = False  # a JVM, and not only a session on one that runs already
@@ -209,18 +212,32 @@ class Sessions:
 
     def _opened(self) -> SparkSession:
         if self._session is None:
-            while _closing:  # one that is half closed would still seem to be there
-                _closing.pop().join()
-            existing = self._found()
-            self._owned = existing is None
-            self._session = existing or self._start()
+            session, existing = self._joined()
             try:
-                self._require_authentication_of(self._session, existing=existing is not None)
+                self._require_authentication_of(session, existing=existing)
             except EngineError:
                 self._stop(_CLOSE_SECONDS)
                 raise
-            self._share_sources(self._session)
+            self._share_sources(session)
+            return session
         return self._session
+
+    def _joined(self) -> tuple[SparkSession, bool]:
+        """Use the session that is there, or start one; return it, and whether it was there."""
+        while True:
+            while _closing:  # one that is half closed would still seem to be there
+                _closing.pop().join()
+            existing = self._found()
+            self._session = session = existing or self._start()
+            with _sharing:
+                if existing is None:
+                    self._sharers = _users[session.sparkContext] = {self}
+                    return session, False
+                if not _closing:  # else its last user has left it meanwhile
+                    self._sharers = None if self._given is not None else _users.get(session.sparkContext)
+                    if self._sharers is not None:
+                        self._sharers.add(self)
+                    return session, True
 
     def begin(self, opened: Callable[[SparkSession | Exception], None]) -> None:
         """Open the session on a separate thread, which calls ``opened`` with it, or with the error.
@@ -325,13 +342,26 @@ class Sessions:
 
     def _stop(self, patience: float) -> None:
         self._kept.remove()
-        if self._session is not None and self._owned:
-            _closing.append(Thread(target=_stop, args=(self._session,), name="opencqrs-session", daemon=True))
-            _closing[-1].start()
-            _closing[-1].join(patience)
-        self._session = None
+        session, self._session = self._session, None
+        if session is not None and (stopping := self._left(session)) is not None:
+            stopping.join(patience)
         if self._folder is not None:
             self._folder.cleanup()
+
+    def _left(self, session: SparkSession) -> Thread | None:
+        """Leave the session to those that share it; return the thread that stops it if this was the last of them."""
+        with _sharing:
+            sharers, self._sharers = self._sharers, None
+            if sharers is None:
+                return None
+            sharers.discard(self)
+            if sharers:
+                return None
+            _users.pop(session.sparkContext, None)
+            stopping = Thread(target=_stop, args=(session,), name="opencqrs-session", daemon=True)
+            stopping.start()
+            _closing.append(stopping)
+            return stopping
 
     def _start(self) -> SparkSession:
         require_master(self._master, self._launch)

@@ -113,11 +113,12 @@ def test_a_permit_is_a_file_of_this_machine_with_a_local_master_only(active):
     assert Sessions(SessionSettings()).permit() == ALWAYS
 
 
-def test_a_session_that_is_still_being_stopped_is_waited_for_before_another_one_is_opened(active):
+def test_a_session_that_is_still_being_stopped_is_waited_for_before_another_one_is_opened(active, tmp_path):
     may_end, ended = Signal(), Signal()
     closing = Sessions(SessionSettings())
-    closing._session = SimpleNamespace(stop=lambda: may_end.wait(SECONDS) and ended.set())
-    closing._owned = True
+    context = Context("local[2]", tmp_path, "true")
+    closing._session = SimpleNamespace(stop=lambda: may_end.wait(SECONDS) and ended.set(), sparkContext=context)
+    closing._sharers = {closing}
     closing.close(patience=0)
     assert not ended.is_set()
     active("local[2]")
@@ -126,6 +127,61 @@ def test_a_session_that_is_still_being_stopped_is_waited_for_before_another_one_
         may_end.set()
         opening.result(SECONDS)
     assert ended.is_set()
+
+
+@pytest.fixture
+def startable(monkeypatch, tmp_path) -> list[str]:
+    """Lets sessions be started, which are active until they are stopped; notes both."""
+    noted: list[str] = []
+    context = Context("local[2]", tmp_path, "true")
+    active_one: list[SimpleNamespace] = []
+
+    def start(_: Sessions) -> SimpleNamespace:
+        noted.append("started")
+        active_one.append(SimpleNamespace(sparkContext=context, stop=stop))
+        return active_one[0]
+
+    def stop() -> None:
+        active_one.clear()
+        noted.append("stopped")
+
+    monkeypatch.setattr(Sessions, "_start", start)
+    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: next(iter(active_one), None))
+    return noted
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_a_session_that_was_started_here_is_stopped_by_the_last_of_its_users(startable, order):
+    """Else an application that stops takes Spark away from another one of its process."""
+    users = [Sessions(SessionSettings()) for _ in range(2)]
+    assert users[0].open() is users[1].open()
+    users[order[0]].close(SECONDS)
+    assert startable == ["started"]
+    users[order[1]].close(SECONDS)
+    assert startable == ["started", "stopped"]
+    users[0].open()
+    users[0].close(SECONDS)
+    assert startable == ["started", "stopped"] * 2
+
+
+def test_who_closes_twice_counts_once(startable):
+    first, second = Sessions(SessionSettings()), Sessions(SessionSettings())
+    first.open()
+    second.open()
+    first.close(SECONDS)
+    first.close(SECONDS)
+    assert startable == ["started"]
+    second.close(SECONDS)
+
+
+def test_a_session_that_the_program_has_opened_is_not_stopped_by_the_last_user_either(startable, active):
+    active("local[2]")
+    users = [Sessions(SessionSettings()) for _ in range(2)]
+    for each in users:
+        each.open()
+    for each in users:
+        each.close(SECONDS)
+    assert startable == []
 
 
 @pytest.mark.parametrize(
