@@ -189,6 +189,30 @@ def test_names_are_quoted_whatever_they_are(connection: Connection) -> None:
     assert [row[:2] for row in rows_of(connection, SHELVES)] == [("x%s", 1), ("x%s", 2)]
 
 
+@pytest.mark.parametrize("name", ["Loans", "main.LOANS"])
+@pytest.mark.parametrize("kind", ["sqlite"])
+def test_a_table_is_found_by_a_name_in_other_case_where_the_database_finds_it(
+    connection: Connection, name: str
+) -> None:
+    for _ in range(2):
+        bulk.upsert(connection, name, [{"isbn": "a", "loans": 1}], keys="isbn", add="loans")
+    assert rows_of(connection, LOANS) == [("a", None, 2, None)]
+
+
+@pytest.mark.parametrize("kind", ["sqlite"])
+def test_a_view_has_no_unique_constraint_whatever_the_case_of_its_name(connection: Connection) -> None:
+    connection.execute(text("CREATE VIEW lent AS SELECT isbn FROM loans"))
+    with refused("OCQ-361", "no unique constraint of the table has the columns isbn"):
+        bulk.upsert(connection, "Lent", [A], keys="isbn")
+
+
+@pytest.mark.parametrize("kind", ["sqlite"])
+def test_a_temporary_table_is_found_by_a_name_in_other_case(connection: Connection) -> None:
+    connection.execute(text("CREATE TEMPORARY TABLE lent (isbn TEXT UNIQUE, loans INTEGER)"))
+    bulk.upsert(connection, "Lent", [{"isbn": "a", "loans": 1}], keys="isbn", add="loans")
+    assert connection.execute(text("SELECT * FROM lent")).all() == [("a", 1)]
+
+
 def test_a_table_may_be_in_another_schema(connection: Connection, kind: str) -> None:
     schema = {"postgresql": "public", "mariadb": "test", "sqlite": "main"}[kind]
     bulk.upsert(connection, f"{schema}.loans", [{"isbn": "a", "loans": 1}], keys="isbn", add="loans")

@@ -49,6 +49,7 @@ def fitting_shape(
 
 def _looked_up(connection: Connection, dialect: Dialect, schema: str | None, name: str) -> TableShape:
     inspector = inspect(connection)
+    name = dialect.stored_name(connection, schema, name)
     try:
         columns = {column["name"]: column for column in inspector.get_columns(name, schema=schema)}
     except NoSuchTableError:

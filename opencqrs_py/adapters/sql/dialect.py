@@ -535,6 +535,10 @@ class Dialect(ABC):
         """Insert the rows that a query returns, or merge them as ``upsert`` does; ``write`` names the columns only."""
         connection.exec_driver_sql(f"{write.insert} {select} {write.on_conflict}", values)
 
+    def stored_name(self, connection: Connection, schema: str | None, table: str) -> str:
+        """Return a table's name as the database stores it, if it finds tables by names in other case, too."""
+        return table
+
     def column_types(self, connection: Connection, schema: str | None, table: str) -> dict[str, str]:
         """Return the types of a table's columns as ``upsert`` names them, where it does."""
         return {}

@@ -312,6 +312,17 @@ class SqliteDialect(Dialect):
         return write.sent_as(_AS_TEXT)
 
     @override
+    def stored_name(self, connection: Connection, schema: str | None, table: str) -> str:
+        """Return it from the list of tables: SQLAlchemy finds columns in any case, constraints by that name only."""
+        quote = connection.dialect.identifier_preparer.quote_identifier
+        lists = [f"{quote(schema)}.sqlite_master"] if schema else ["sqlite_temp_master", "sqlite_master"]
+        for each in lists:
+            asked = f"SELECT name FROM {each} WHERE type IN ('table', 'view') AND name = ? COLLATE NOCASE"  # noqa: S608
+            if found := connection.exec_driver_sql(asked, (table,)).scalar():
+                return str(found)
+        return table
+
+    @override
     def upsert_obstacle(
         self, shape: TableShape, columns: Mapping[str, ColumnValues], keys: Sequence[str], add: Sequence[str]
     ) -> str:
