@@ -207,7 +207,7 @@ class PreconditionFailedError(EventStoreError, TransientError):
 
 
 class BulkWriteError(ExplainedError, NonTransientError):
-    """A call of ``bulk.upsert`` does not fit its table (OCQ-36x). Nothing was sent, and no retry helps."""
+    """A call of ``bulk.upsert`` does not fit its table (OCQ-36x). Its rows are not stored, and no retry helps."""
 
 
 class HandlerCrashError(ExplainedError):

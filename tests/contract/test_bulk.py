@@ -110,6 +110,18 @@ def refused(code: str, what: str) -> Iterator[None]:
     assert caught.value.fix
 
 
+def merge_staged(connection: Connection, table: str, columns: dict[str, Any], key: str, *add: str) -> int:
+    """Write rows by way of a stage, as those of a large data frame."""
+    dialect = dialect_named(connection.dialect.name)
+    assert dialect is not None
+    target = Target(connection, dialect, None, table, (key,), add)
+    shape = target.shape(target.wanted(columns))
+    with temporary_stage(target, shape, tuple(columns)) as stage:
+        merge = StagedMerge(target, shape, stage)
+        merge.add(columns)
+        return merge.merge()
+
+
 # What it writes
 
 
@@ -558,15 +570,7 @@ def test_days_and_moments_are_kept_as_what_their_column_holds(connection: Connec
     )
     rows = pa.table({"day": moments, "moment": pa.array([date(2026, 1, 2), None], pa.date32()), "n": [2, 3]})
     if staged:
-        dialect = dialect_named(connection.dialect.name)
-        assert dialect is not None
-        target = Target(connection, dialect, None, "dated", ("day",), ("n",))
-        columns = columns_of(rows, "dated")
-        shape = target.shape(target.wanted(columns))
-        with temporary_stage(target, shape, tuple(columns)) as stage:
-            merge = StagedMerge(target, shape, stage)
-            merge.add(columns)
-            merge.merge()
+        merge_staged(connection, "dated", columns_of(rows, "dated"), "day", "n")
     else:
         bulk.upsert(connection, "dated", rows, keys="day", add="n")
     midnight = datetime(2026, 1, 2)  # noqa: DTZ001 as it is stored
@@ -620,6 +624,23 @@ def test_a_value_that_is_too_long_is_refused_and_not_cut(connection: Connection,
 
 # What it refuses
 
+BOOKS = "books (isbn VARCHAR(9) PRIMARY KEY, title VARCHAR(9) NOT NULL, lent INTEGER DEFAULT 0)"
+FILLING = {
+    "postgresql": [
+        "CREATE FUNCTION pg_temp.fill() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN NEW.title := 'untitled'; RETURN NEW; END $$",
+        "CREATE TRIGGER fill BEFORE INSERT ON books FOR EACH ROW EXECUTE FUNCTION pg_temp.fill()",
+    ],
+    "mariadb": ["CREATE TRIGGER fill BEFORE INSERT ON books FOR EACH ROW SET NEW.title = 'untitled'"],
+}
+COPYING = {
+    "sqlite": ["CREATE TRIGGER copy AFTER INSERT ON books BEGIN INSERT INTO titles VALUES (NULL); END"],
+    "postgresql": [
+        "CREATE FUNCTION pg_temp.copy() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN INSERT INTO titles VALUES (NULL); RETURN NEW; END $$",
+        "CREATE TRIGGER copy BEFORE INSERT ON books FOR EACH ROW EXECUTE FUNCTION pg_temp.copy()",
+    ],
+}
 A, AA = {"isbn": "a"}, [{"isbn": "a", "reader": "x"}, {"isbn": "a", "reader": "y"}]
 WRONG: list[tuple[Any, dict[str, Any], str, str]] = [
     ([A], {"keys": ["number"]}, "OCQ-360", "keys names number, which the rows do not have"),
@@ -651,6 +672,59 @@ def test_a_call_that_does_not_fit_is_refused(
     with refused(code, what):
         bulk.upsert(connection, "loans", rows, **named)
     assert rows_of(connection, LOANS) == []
+
+
+@pytest.mark.parametrize("there", [True, False])
+@pytest.mark.parametrize("staged", [True, False])
+def test_a_column_that_must_not_be_null_and_is_not_given_is_named(
+    connection: Connection, *, there: bool, staged: bool
+) -> None:
+    connection.execute(text(f"CREATE TABLE {BOOKS}"))
+    if there:
+        connection.execute(text("INSERT INTO books VALUES ('a', 'Dune', 0)"))
+    rows = {"isbn": ["a"], "lent": [2]}
+    with refused("OCQ-360", "title must not be null and has no default, and the rows have no title"):
+        if staged:
+            merge_staged(connection, "books", rows, "isbn", "lent")
+        else:
+            bulk.upsert(connection, "books", pa.table(rows), keys="isbn", add="lent")
+
+
+def test_a_column_that_must_not_be_null_may_be_filled_by_a_trigger(connection: Connection, kind: str) -> None:
+    if kind == "sqlite":
+        pytest.skip("SQLite's triggers change no new row")
+    connection.execute(text(f"CREATE TABLE {BOOKS}"))
+    for statement in FILLING[kind]:
+        connection.exec_driver_sql(statement)
+    for lent in (1, 2):
+        bulk.upsert(connection, "books", [{"isbn": "a", "lent": lent}], keys="isbn", add="lent")
+    assert connection.execute(text("SELECT * FROM books")).all() == [("a", "untitled", 3)]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)])
+def test_a_null_that_a_trigger_writes_to_another_table_is_not_explained_by_this_one(
+    connection: Connection, kind: str
+) -> None:
+    connection.execute(text(f"CREATE TABLE {BOOKS.replace('NOT NULL,', 'NOT NULL DEFAULT 1,')}"))
+    connection.execute(text("CREATE TABLE titles (title VARCHAR(9) NOT NULL)"))
+    for statement in COPYING[kind]:
+        connection.exec_driver_sql(statement)
+    with pytest.raises(DBAPIError, match="title"):
+        bulk.upsert(connection, "books", [{"isbn": "a", "lent": 1}], keys="isbn", add="lent")
+
+
+def test_a_null_that_is_given_is_left_to_the_database(connection: Connection) -> None:
+    connection.execute(text(f"CREATE TABLE {BOOKS}"))
+    with pytest.raises(DBAPIError, match="title"):
+        bulk.upsert(connection, "books", [{"isbn": "a", "title": None}], keys="isbn")
+
+
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)])
+def test_a_null_that_the_table_computes_is_left_to_the_database(connection: Connection) -> None:
+    computed = "title VARCHAR(9) GENERATED ALWAYS AS (lower(author)) STORED NOT NULL"
+    connection.execute(text(f"CREATE TABLE books (isbn VARCHAR(9) PRIMARY KEY, author VARCHAR(9), {computed})"))
+    with pytest.raises(DBAPIError, match="title"):
+        bulk.upsert(connection, "books", [{"isbn": "a", "author": None}], keys="isbn")
 
 
 def test_a_table_that_is_missing_is_named(connection: Connection) -> None:
@@ -816,19 +890,12 @@ def test_they_are_refused_as_well_when_they_come_from_a_stage(connection: Connec
     connection.execute(
         text(f"CREATE TABLE staged (isbn VARCHAR(9) COLLATE {collation} PRIMARY KEY, reader VARCHAR(9))")
     )
-    dialect = dialect_named(kind)
-    assert dialect is not None
-    target = Target(connection, dialect, None, "staged", ("isbn",), ())
     columns = {"isbn": ["a", "A", "b"], "reader": ["ada", "eve", "bob"]}
-    shape = target.shape(target.wanted(columns))
-    with temporary_stage(target, shape, tuple(columns)) as stage:
-        merge = StagedMerge(target, shape, stage)
-        merge.add(columns)
-        if not same:
-            assert merge.merge() == 3
-            return
-        with refused("OCQ-362", "the same"):
-            merge.merge()
+    if not same:
+        assert merge_staged(connection, "staged", columns, "isbn") == 3
+        return
+    with refused("OCQ-362", "the same"):
+        merge_staged(connection, "staged", columns, "isbn")
 
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, 300_000, UTC).replace(tzinfo=None)

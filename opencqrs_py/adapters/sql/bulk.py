@@ -34,7 +34,8 @@ def upsert(
         rows: A ``pyarrow.Table``; a ``DataFrame`` of Spark; or mappings that all have the same keys. Their names are
             those of the table's columns. A moment with an offset is written in UTC, a list or a mapping as JSON. The
             rows of a ``DataFrame`` need not fit into memory in a ``@dataframe_handler``; elsewhere they come to this
-            process at once.
+            process at once. Each has a value for columns that must not be null and have no default, also where all rows
+            exist.
         keys: The columns by which a row is found: those of the primary key or of another unique constraint.
         add: The columns whose values are added to what is there; nothing there counts as 0. All others are set.
 

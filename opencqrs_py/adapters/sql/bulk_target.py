@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -16,6 +17,7 @@ from opencqrs_py.adapters.sql.bulk_rows import (
     as_kept,
     check_floats,
     in_days_or_moments,
+    misfit,
     moments_in,
     rounded_in,
     short_in,
@@ -51,9 +53,23 @@ class Target:
         """Return the shape of the table; raises ``BulkWriteError`` if the rows do not fit it."""
         return fitting_shape(self.connection, self.dialect, wanted, (self.schema, self.name))
 
-    def forget_shape(self) -> None:
-        """Inspect the table again at the next call."""
-        forget_shape(self.connection, (self.schema, self.name))
+    @contextmanager
+    def sending(self, write: BulkWrite) -> Iterator[None]:
+        """Inspect the table again at the next call, if the statement of the block fails.
+
+        Raises:
+            BulkWriteError: OCQ-360, if the rows leave a column out without which the table takes no new row.
+        """
+        try:
+            yield
+        except DBAPIError as error:
+            forget_shape(self.connection, (self.schema, self.name))
+            left_out = self.dialect.column_without_value(error.orig, write.shape.name)
+            if not write.leaves_empty(left_out):
+                raise
+            what = f"{left_out} must not be null and has no default, and the rows have no {left_out}"
+            fix = f"give {left_out} a default, let it be null, or write it in each row: rows that exist need it, too"
+            raise misfit(self.name, what, fix) from error
 
     def write(self, columns: Mapping[str, ColumnValues]) -> int:
         """Write rows that are all here by one statement; return how many they are after those of one key are summed."""
@@ -68,11 +84,8 @@ class Target:
         merged = wanted.merged()
         check_floats({name: merged[name] for name in self.add}, self.name, self.dialect)  # a sum may be infinite
         write = BulkWrite(shape, merged, self.keys, self.add, preparer, self.dialect.sum_of)
-        try:
+        with self.sending(write):
             self.dialect.upsert(self.connection, write)
-        except DBAPIError:
-            self.forget_shape()
-            raise
         if wanted.others and len(write) > 1:
             self._require_all(write, wanted)
         return len(write)

@@ -76,6 +76,13 @@ class BulkWrite:
         """Return names in SQL, with commas between them."""
         return ", ".join(map(self.quoted, names))
 
+    def leaves_empty(self, name: str | None) -> bool:
+        """Return whether the table has such a column for which neither the rows nor its definition have a value."""
+        column = self.shape.columns.get(name or "")
+        if column is None or name in self.columns:
+            return False
+        return column.get("default") is None and "computed" not in column
+
     def sent_as(self, kinds: Mapping[type, Callable[[Any], Any]]) -> BulkWrite:
         """Return the same rows with the values of some types converted; the first type that fits a value counts."""
         return replace(self, columns={name: _converted(column, kinds) for name, column in self.columns.items()})

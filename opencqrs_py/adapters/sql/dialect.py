@@ -543,6 +543,10 @@ class Dialect(ABC):
         """Return the types of a table's columns as ``upsert`` names them, where it does."""
         return {}
 
+    def column_without_value(self, error: BaseException | None, table: str) -> str | None:
+        """Return the column of a table that must not be null and was null in a row, if that is the error."""
+        return None
+
     def upsert_obstacle(
         self, shape: TableShape, columns: Mapping[str, ColumnValues], keys: Sequence[str], add: Sequence[str]
     ) -> str:

@@ -40,6 +40,7 @@ logger = logging.getLogger("opencqrs.store")
 # shutdown, broken connections, lock waits, deadlocks, a connection that was killed, too many of a user. From 2000 on,
 # they are the client's own.
 _DUPLICATE, _LOCK_WAIT_TIMEOUT, _DEADLOCK = 1062, 1205, 1213
+_NO_DEFAULT = 1364  # of a column that must not be null, and is not named
 _CANCELLED = {1317, 1969}  # by KILL QUERY, or by max_statement_time
 _AWAY = {1021, 1037, 1038, 1040, 1041, 1047, 1053, 1079, 1152, 1158, 1159, 1160, 1161, 1203, _LOCK_WAIT_TIMEOUT, 1206}
 _ENDS_TRANSACTION = {_LOCK_WAIT_TIMEOUT, _DEADLOCK, 1206}  # too many locks; of them a timeout only by an option
@@ -494,6 +495,12 @@ class MariaDbDialect(Dialect):
     @override
     def drop_stage(self, connection: Connection, table: str) -> None:
         connection.exec_driver_sql(f"SET STATEMENT lock_wait_timeout = 1 FOR DROP TABLE IF EXISTS {table}")
+
+    @override
+    def column_without_value(self, error: BaseException | None, table: str) -> str | None:
+        if error is None or _number_of(error) != _NO_DEFAULT:
+            return None
+        return str(error.args[1]).partition("'")[2].partition("'")[0]  # Field 'title' doesn't have a default value
 
     @override
     def upsert_obstacle(

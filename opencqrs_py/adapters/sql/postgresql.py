@@ -45,6 +45,7 @@ _LOCK_NOT_AVAILABLE, _DEADLOCK, _CANCELLED = "55P03", "40P01", "57014"
 _AWAY = ("08", "40", "53", "57P", _LOCK_NOT_AVAILABLE)
 _DENIES = {"42501", "3F000"}  # a privilege on an object, or on all schemas that are searched (or none is there)
 _READ_ONLY = "25006"  # also what a replica says
+_NOT_NULL = "23502"
 # What the server says when it refuses a user. Before there is a connection libpq hands no SQLSTATE on, so these are
 # texts; in another language they count as an outage.
 _REFUSES = re.compile(
@@ -431,6 +432,15 @@ class PostgresqlDialect(Dialect):
         name = ".".join(quote(part).replace("%%", "%") for part in (schema, table) if part is not None)
         rows = connection.exec_driver_sql(_COLUMN_TYPES, (name,))
         return {column: kind.replace("%", "%%") for column, kind in rows}
+
+    @override
+    def column_without_value(self, error: BaseException | None, table: str) -> str | None:
+        """Return it unless a function ran, as of a trigger, which may write to other tables.
+
+        The name of the table says nothing: it may be that of a partition.
+        """
+        found = getattr(error, "diag", None)
+        return found.column_name if found and _state_of(error) == _NOT_NULL and not found.context else None
 
     @override
     def defined_stage(self, name: str, columns: str, of: str, *, shared: bool) -> str:

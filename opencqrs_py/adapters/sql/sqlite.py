@@ -323,6 +323,12 @@ class SqliteDialect(Dialect):
         return table
 
     @override
+    def column_without_value(self, error: BaseException | None, table: str) -> str | None:
+        if getattr(error, "sqlite_errorcode", 0) != sqlite3.SQLITE_CONSTRAINT_NOTNULL:
+            return None
+        return str(error).removeprefix(f"NOT NULL constraint failed: {table}.")
+
+    @override
     def upsert_obstacle(
         self, shape: TableShape, columns: Mapping[str, ColumnValues], keys: Sequence[str], add: Sequence[str]
     ) -> str:

@@ -180,7 +180,8 @@ class StagedMerge:
         """Merge the rows by one statement in the order of their keys; return how many there are of different keys.
 
         Raises:
-            BulkWriteError: OCQ-362, if two rows have the same keys and ``add`` does not cover all other columns.
+            BulkWriteError: OCQ-360, if the table takes no rows without a column that they leave out; OCQ-362, if two
+                rows have the same keys and ``add`` does not cover all other columns.
             UnavailableError: OCQ-420, if rows that tasks have left are not to be seen.
             DBAPIError: As SQLAlchemy raises it.
         """
@@ -193,11 +194,8 @@ class StagedMerge:
             raise self._doubled(others)
         columns, sum_of = dict.fromkeys(self.stage.columns, ()), target.dialect.sum_of
         write = BulkWrite(self.shape, columns, target.keys, target.add, self._preparer, sum_of)
-        try:
+        with target.sending(write):
             target.dialect.upsert_selected(target.connection, write, self._select(summed=different < total), self._runs)
-        except DBAPIError:
-            target.forget_shape()
-            raise
         if others and not target.dialect.stages_collate:
             self._require_all(write, different, others)
         return different
