@@ -356,6 +356,31 @@ def test_a_number_is_kept_or_refused_and_never_rounded(
     assert Decimal(str(found)) == Decimal(str(number))
 
 
+@pytest.mark.parametrize(
+    ("column", "keeps"),
+    [
+        *[(column, False) for column in ("JSON", "BOOLEAN", "DATE", "DATETIME", "TIMESTAMP", "TIME", "MONEY", "REAL")],
+        *[(column, True) for column in ("TEXT", "VARCHAR(40)", "CLOB", "BLOB", "")],
+    ],
+)
+@pytest.mark.parametrize("kind", ["sqlite"])
+def test_a_decimal_is_kept_or_refused_whatever_the_declared_type(
+    connection: Connection, column: str, *, keeps: bool
+) -> None:
+    connection.execute(text(f"CREATE TABLE declared (name TEXT PRIMARY KEY, value {column})"))
+    large = [{"name": "a", "value": Decimal("12345678901234567890.5")}]
+    if keeps:
+        bulk.upsert(connection, "declared", large, keys="name")
+    else:
+        with refused("OCQ-360", "value has the value 12345678901234567890.5, which its column in a sqlite database"):
+            bulk.upsert(connection, "declared", large, keys="name")
+    bulk.upsert(connection, "declared", [{"name": "b", "value": Decimal("0.50")}], keys="name")
+    found = connection.execute(text("SELECT name, value FROM declared ORDER BY name")).all()
+    assert [tuple(row) for row in found] == (
+        [("a", "12345678901234567890.5"), ("b", "0.50")] if keeps else [("b", 0.5)]
+    )
+
+
 @pytest.mark.parametrize("there", ["12345678901234567890.55", "many"])
 def test_nothing_is_added_to_a_text(connection: Connection, there: str) -> None:
     connection.execute(LOANS.insert().values(isbn="a", reader=there))

@@ -339,7 +339,8 @@ class SqliteDialect(Dialect):
 
     @override
     def rounds(self, of: TypeEngine[Any]) -> bool:
-        return isinstance(of, Integer | types.Numeric | types.Float)
+        """Return true but for texts, bytes and columns without a type: JSON and dates become numbers here, too."""
+        return not isinstance(of, types.String | types.LargeBinary | types.NullType)
 
     @override
     def kept_number(self, number: float | Decimal) -> Any:
