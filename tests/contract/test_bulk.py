@@ -898,6 +898,37 @@ def test_texts_that_a_column_of_numbers_takes_for_the_same_are_refused(
         bulk.upsert(connection, "counted", rows, keys=["number"])
 
 
+WHOLE = [
+    (2**53, 2**53 + 1),
+    (-(2**53) - 1, -(2**53)),
+    (7, 2**62, 2**62 + 1),
+    (Decimal(2**53), Decimal(2**53 + 1)),
+]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("mariadb", marks=pytest.mark.mariadb)])
+@pytest.mark.parametrize("keys", WHOLE)
+@pytest.mark.parametrize("others", [{}, {"day": date(2026, 1, 2)}])
+def test_whole_numbers_that_a_column_of_floats_takes_for_the_same_are_refused(
+    connection: Connection, keys: tuple[Any, ...], others: dict[str, Any]
+) -> None:
+    columns = "number DOUBLE PRECISION, day DATE, reader VARCHAR(9)"
+    connection.execute(text(f"CREATE TABLE counted ({columns}, PRIMARY KEY ({', '.join(['number', *others])}))"))
+    rows = [{"number": key, **others, "reader": str(index)} for index, key in enumerate(keys)]
+    with refused("OCQ-362", "for the same number"):
+        bulk.upsert(connection, "counted", rows, keys=["number", *others])
+
+
+@pytest.mark.parametrize(("column", "step"), [("DOUBLE PRECISION", 2), ("BIGINT", 1), ("NUMERIC(30, 0)", 1)])
+def test_large_whole_numbers_are_different_keys_where_the_column_keeps_them(
+    connection: Connection, column: str, step: int
+) -> None:
+    connection.execute(text(f"CREATE TABLE counted (number {column} PRIMARY KEY, reader VARCHAR(9))"))
+    rows = [{"number": 2**53 + step * index, "reader": str(index)} for index in range(3)]
+    assert bulk.upsert(connection, "counted", rows, keys="number") == 3
+    assert connection.execute(text("SELECT COUNT(*) FROM counted")).scalar() == 3
+
+
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("mariadb", marks=pytest.mark.mariadb)])
 def test_texts_of_different_numbers_are_written_into_a_column_of_numbers(connection: Connection, kind: str) -> None:
     connection.execute(text("CREATE TABLE counted (number INTEGER PRIMARY KEY, reader VARCHAR(9))"))

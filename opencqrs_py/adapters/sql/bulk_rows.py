@@ -325,7 +325,8 @@ def alike(
     Args:
         rows: The keys.
         kinds: The types of values that the database may take for others.
-        numerals: Whether texts may become numbers, as in a column of SQLite that is one of numbers: ``1`` and ``01``.
+        numerals: Whether texts may become numbers, as in a column of SQLite that is one of numbers: ``1`` and ``01``;
+            or large whole numbers floats.
     """
     folds = {kind: fold for kind, fold in _FOLDS.items() if kind in kinds}
     rows = list(rows)
@@ -333,7 +334,7 @@ def alike(
     if Decimal in folds and any(type(value) is Decimal for row in rows for value in row):
         found += _grouped(rows, {**folds, Decimal: _nearest})  # of two that are rounded to one
     if numerals:
-        found += _grouped(rows, {**folds, str: _as_number})
+        found += _grouped(rows, {**folds, **dict.fromkeys((str, int, Decimal), _as_float)})
     return found
 
 
@@ -347,12 +348,12 @@ def _grouped(
     return [same for same in found.values() if len(same) > 1]
 
 
-def _as_number(text: str) -> float | str:
-    """Return the number that a column of numbers makes of a text; the text if it is none."""
+def _as_float(value: str | int | Decimal) -> Any:
+    """Return the number that a column of floats makes of a value, without fractions of decimals; else the value."""
     try:
-        return float(text)
-    except ValueError:
-        return text
+        return float(int(value) if isinstance(value, Decimal) else value)
+    except (ValueError, OverflowError):
+        return value
 
 
 def _nearest(value: Decimal) -> int:

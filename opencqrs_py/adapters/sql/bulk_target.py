@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from decimal import Decimal
 from itertools import chain
+from math import isfinite
 from typing import Any
 
-from sqlalchemy import Connection, String
+from sqlalchemy import Connection, Float, String
 from sqlalchemy.exc import DBAPIError
 
 from opencqrs_py.adapters.sql.bulk_rows import (
@@ -30,6 +32,7 @@ from opencqrs_py.adapters.sql.dialect import Dialect
 Keys = Sequence[tuple[Any, ...]]
 
 _MOST_NAMED = 500  # keys in a statement, or a few more
+_EXACT_IN_FLOATS = 2**53  # up to it a float of double precision holds each whole number
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,7 @@ class Target:
         if self.dialect.equates_letters and kinds.issuperset(map(type, chain(*keys))) and self._are_unusual(write):
             self._require_each(write, wanted, keys)
             return
-        numerals = self._has_texts_of_others(write)
+        numerals = self._has_texts_of_others(write) or self._has_numbers_that_are_rounded(write)
         those = [same for same in alike(keys, kinds, numerals=numerals) if kinds.issuperset(map(type, chain(*same)))]
         for part in _in_parts(those):
             if self._has_all(write, list(chain(*part))):
@@ -121,6 +124,12 @@ class Target:
         """Return whether there are texts among the keys whose column holds something else than texts."""
         others = (name for name in self.keys if not isinstance(write.shape.columns[name]["type"], String))
         return any(isinstance(value, str) for name in others for value in write.columns[name])
+
+    def _has_numbers_that_are_rounded(self, write: BulkWrite) -> bool:
+        """Return whether there are whole numbers among the keys that a column of floats does not hold exactly."""
+        floats = [name for name in self.keys if isinstance(write.shape.columns[name]["type"], Float)]
+        wholes = (value for name in floats for value in write.columns[name] if isinstance(value, int | Decimal))
+        return any(isfinite(value) and not -_EXACT_IN_FLOATS <= value <= _EXACT_IN_FLOATS for value in wholes)
 
     def _require_each(self, write: BulkWrite, wanted: UpsertRequest, keys: Keys) -> None:
         """Refuse keys of which the table has fewer than are given: it has one row for some of them."""
