@@ -898,6 +898,51 @@ def test_texts_that_a_column_of_numbers_takes_for_the_same_are_refused(
         bulk.upsert(connection, "counted", rows, keys=["number"])
 
 
+SAME_TEXTS: list[tuple[Any, Any, tuple[str, ...]]] = [
+    (Decimal("1.50"), Decimal("1.5"), ()),
+    (Decimal("1E+2"), Decimal(100), ("sqlite", *SERVERS)),
+    (Decimal(100), 100, ("sqlite", *SERVERS)),
+    (2024, 2024.0, ("mariadb",)),
+    (0.0, -0.0, ("sqlite", "mariadb")),
+    (True, 1, ("sqlite", "mariadb")),
+]
+
+
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize(("one", "other", "kinds"), SAME_TEXTS, ids=[f"{one} {other}" for one, other, _ in SAME_TEXTS])
+def test_numbers_in_a_column_of_texts_are_the_same_keys_in_one_call_and_in_two(
+    connection: Connection, kind: str, one: Any, other: Any, kinds: tuple[str, ...], *, together: bool
+) -> None:
+    rows = [{"isbn": isbn, "loans": loans} for isbn, loans in ((one, 1), (other, 2))]
+    for call in [rows] if together else [[row] for row in rows]:
+        bulk.upsert(connection, "loans", call, keys="isbn", add="loans")
+    assert sorted(row[2] for row in rows_of(connection, LOANS)) == ([3] if kind in kinds else [1, 2])
+
+
+@pytest.mark.parametrize("others", [{}, {"day": date(2026, 1, 2)}])
+@pytest.mark.parametrize(("one", "other", "kinds"), SAME_TEXTS, ids=[f"{one} {other}" for one, other, _ in SAME_TEXTS])
+def test_numbers_in_a_column_of_texts_are_refused_if_they_are_the_same_keys(
+    connection: Connection, kind: str, one: Any, other: Any, kinds: tuple[str, ...], others: dict[str, Any]
+) -> None:
+    keys = ["isbn", *others]
+    columns = "isbn VARCHAR(40), day DATE, reader VARCHAR(9)"
+    connection.execute(text(f"CREATE TABLE lent ({columns}, UNIQUE ({', '.join(keys)}))"))
+    rows = [{"isbn": isbn, **others, "reader": reader} for isbn, reader in ((one, "ada"), (other, "eve"))]
+    if kind in kinds:
+        with refused("OCQ-362", f"the same {', '.join(keys)}"):
+            bulk.upsert(connection, "lent", rows, keys=keys)
+    else:
+        assert bulk.upsert(connection, "lent", rows, keys=keys) == 2
+        assert set(connection.scalars(text("SELECT reader FROM lent"))) == {"ada", "eve"}
+
+
+def test_decimals_in_a_column_of_numbers_are_the_same_key_whatever_their_digits(connection: Connection) -> None:
+    connection.execute(text("CREATE TABLE lent (price NUMERIC(9, 2) PRIMARY KEY, n INTEGER)"))
+    rows = [{"price": price, "n": 1} for price in (Decimal("1.50"), Decimal("1.5"))]
+    assert bulk.upsert(connection, "lent", rows, keys="price", add="n") == 1
+    assert connection.execute(text("SELECT n FROM lent")).scalars().all() == [2]
+
+
 WHOLE = [
     (2**53, 2**53 + 1),
     (-(2**53) - 1, -(2**53)),

@@ -271,9 +271,13 @@ class UpsertRequest:
         elif obstacle := dialect.upsert_obstacle(shape, self.columns, self.keys, self.add):
             yield misfit(self.table, obstacle, "write these rows with a statement of your own")
 
-    def merged(self) -> dict[str, ColumnValues]:
-        """Return the columns sorted by the keys; rows with the same keys are summed, or refused."""
-        of_keys = [self.columns[name] for name in self.keys]
+    def merged(self, texts: Mapping[str, Sequence[str]]) -> dict[str, ColumnValues]:
+        """Return the columns sorted by the keys; rows with the same keys are summed, or refused.
+
+        Args:
+            texts: What the table makes of the values of some key columns: by this they are compared.
+        """
+        of_keys = [texts.get(name, self.columns[name]) for name in self.keys]
         keys: Sequence[Any] = of_keys[0] if len(of_keys) == 1 else list(zip(*of_keys, strict=True))
         try:
             order = sorted(range(len(keys)), key=keys.__getitem__)
@@ -288,7 +292,7 @@ class UpsertRequest:
         same = list(rows_of.values())
         if self.others:
             doubled = next(group for group in same if len(group) > 1)
-            key = shown([column[doubled[0]] for column in of_keys])
+            key = shown([self.columns[name][doubled[0]] for name in self.keys])
             raise self.doubled(f"{len(doubled)} rows have the same {', '.join(self.keys)} ({key})")
         return {name: self._summed(name, same) for name in self.columns}
 

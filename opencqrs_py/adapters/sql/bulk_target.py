@@ -32,6 +32,7 @@ from opencqrs_py.adapters.sql.dialect import Dialect
 Keys = Sequence[tuple[Any, ...]]
 
 _MOST_NAMED = 500  # keys in a statement, or a few more
+_NUMBERS = {int, float, bool, Decimal}
 _EXACT_IN_FLOATS = 2**53  # up to it a float of double precision holds each whole number
 
 
@@ -84,7 +85,7 @@ class Target:
         rounded, short = rounded_in(shape, self.dialect), short_in(shape)
         columns = in_days_or_moments(columns, moments_in(shape, self.dialect))
         wanted.columns = as_kept(columns, self.name, self.dialect, rounded, short)
-        merged = wanted.merged()
+        merged = wanted.merged(self._texts_of_keys(wanted.columns, shape))
         check_floats({name: merged[name] for name in self.add}, self.name, self.dialect)  # a sum may be infinite
         write = BulkWrite(shape, merged, self.keys, self.add, preparer, self.dialect.sum_of)
         with self.sending(write):
@@ -92,6 +93,16 @@ class Target:
         if wanted.others and len(write) > 1:
             self._require_all(write, wanted)
         return len(write)
+
+    def _texts_of_keys(self, columns: Mapping[str, ColumnValues], shape: TableShape) -> dict[str, Sequence[str]]:
+        """Return the texts that columns of texts make of numbers: Python takes 1.5 and 1.50, or 1 and true, for one."""
+        texts: dict[str, Sequence[str]] = {}
+        for name in self.keys:
+            if isinstance(shape.columns[name]["type"], String):
+                kinds = set(map(type, columns[name]))
+                if kinds <= _NUMBERS and kinds != {int}:
+                    texts[name] = list(map(self.dialect.text_of_number, columns[name]))
+        return texts
 
     def _require_all(self, write: BulkWrite, wanted: UpsertRequest) -> None:
         """Refuse keys that the table takes for the same: only the last of their rows would be there."""

@@ -553,6 +553,10 @@ class Dialect(ABC):
         """Return why these rows cannot be merged rightly on this database; empty if they can."""
         return ""
 
+    def text_of_number(self, number: float | Decimal) -> str:
+        """Return the text that a column of texts makes of a number; it may tell apart what the column does not."""
+        return format(number, "f") if isinstance(number, Decimal) else repr(number + 0)
+
     def rounds(self, of: TypeEngine[Any]) -> bool:
         """Return whether a column of that type rounds numbers which it cannot hold, without an error."""
         return False

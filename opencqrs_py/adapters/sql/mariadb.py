@@ -497,6 +497,11 @@ class MariaDbDialect(Dialect):
         connection.exec_driver_sql(f"SET STATEMENT lock_wait_timeout = 1 FOR DROP TABLE IF EXISTS {table}")
 
     @override
+    def text_of_number(self, number: float | Decimal) -> str:
+        found = super().text_of_number(number)
+        return found if isinstance(number, Decimal) else found.removesuffix(".0")
+
+    @override
     def column_without_value(self, error: BaseException | None, table: str) -> str | None:
         if error is None or _number_of(error) != _NO_DEFAULT:
             return None

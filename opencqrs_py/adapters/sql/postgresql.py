@@ -434,6 +434,10 @@ class PostgresqlDialect(Dialect):
         return {column: kind.replace("%", "%%") for column, kind in rows}
 
     @override
+    def text_of_number(self, number: float | Decimal) -> str:
+        return format(number, "f") if isinstance(number, Decimal) else repr(number).lower()  # true, false
+
+    @override
     def column_without_value(self, error: BaseException | None, table: str) -> str | None:
         """Return it unless a function ran, as of a trigger, which may write to other tables.
 
