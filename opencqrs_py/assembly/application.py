@@ -105,7 +105,7 @@ class Application:
         self.blueprint = Blueprint(
             modules,
             database_rule(loaded, self.project),
-            events_rule(loaded.settings),
+            events_rule(loaded),
             loaded.settings.event_store.api_token or "",
             mapping_of(loaded.settings.event_store.mapping, loaded.settings.event_store.url),
             loaded.secrets,

@@ -49,7 +49,7 @@ def decisions(
         group = containers[settings.name]
         tracking = as_made(group.tracking(), group.tracker)
         waiting = as_made(group.waiting(), group.back_off)
-        missing = next((each for each in (store, clock, tracking) if not each.choice), None)
+        missing = next((each for each in (store, clock, tracking, waiting) if not each.choice), None)
         batch = _batch(settings, group, missing)
         leader = group.registration if group.controller().setting == REGISTRATION else group.lock_registry
         made += [tracking, waiting, as_made(group.controller(), leader), batch, *_checkpointing(settings, group)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import re
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from types import FunctionType, MethodType
@@ -17,7 +17,7 @@ from typing_extensions import is_protocol, is_typeddict, override
 
 from opencqrs_py.errors import AssemblyError, HandlerSignatureError, ProjectCodeError
 from opencqrs_py.model.naming import listed, nearest
-from opencqrs_py.processing.annotations import written_annotations
+from opencqrs_py.processing.annotations import why_not_called_with, written_annotations
 from opencqrs_py.processing.exceptions import one_line, one_line_with_place, raise_interrupt
 from opencqrs_py.processing.ports import Injector
 from opencqrs_py.processing.signatures import without_none
@@ -218,6 +218,15 @@ class ContainerInjector(Injector):
             raise _wrong_part(name, setting, type(part).__name__, f"no {wanted.__name__}")
         return part
 
+    def function(self, name: str, setting: str) -> Any:
+        """Ask the provider of that name for a function.
+
+        Raises:
+            AssemblyError: As for ``named``, and OCQ-502 if it makes what cannot be called.
+            ProjectCodeError: OCQ-217, if the provider raises.
+        """
+        return self.named(name, setting, Callable)  # type: ignore[arg-type]  # isinstance takes it, too
+
     def create(self, cls: type, place: str) -> Any:
         """Make an instance of a handler class with what its constructor asks for.
 
@@ -361,7 +370,7 @@ def _returned_by(function: Any, *, yields: bool) -> type | str | None:
         return (yielded[1] if yielded else text).rpartition(".")[2] or None
     if yields and get_origin(made) in _OF_GENERATORS:
         made = get_args(made)[0]
-    return made if isinstance(made, type) else None
+    return made if isinstance(made, type) and made not in (object, Any) else None
 
 
 def missing_methods(part: object, protocol: type) -> list[str]:
@@ -373,6 +382,13 @@ def missing_methods(part: object, protocol: type) -> list[str]:
 def _wrong_part(name: str, setting: str, made: str, lack: str) -> AssemblyError:
     what = f"provider '{name}' makes {made}, {lack}"
     return AssemblyError("OCQ-502", what, setting, "name another provider, or fix this one")
+
+
+def check_argument(function: Any, given: str, name: str, setting: str) -> None:
+    """Raise OCQ-502 if what provider ``name`` has made cannot be called with one argument, which is ``given``."""
+    if why := why_not_called_with(function, given):
+        made = getattr(function, "__qualname__", type(function).__qualname__)
+        raise _wrong_part(name, setting, made, f"which cannot be called with {given} ({why})")
 
 
 def _may_be_provided(wanted: object) -> TypeGuard[type]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from zoneinfo import ZoneInfo
 
 from opencqrs_py.assembly.back_offs import exponential
 from opencqrs_py.assembly.discovery import Discovered, GroupFunction
-from opencqrs_py.config import DataFormat, EffectiveGroup, Resolution, Settings
+from opencqrs_py.assembly.injection import check_argument
+from opencqrs_py.config import Configuration, DataFormat, EffectiveGroup, Resolution
 from opencqrs_py.config.choices import Interval, Mode
 from opencqrs_py.config.groups import ScheduleSettings
 from opencqrs_py.errors import AssemblyError
@@ -51,11 +52,13 @@ class EventsRule:
         enveloped: Whether data come in OpenCQRS' envelope.
         types: Pairs of event type and class, written ``module:Class``.
         type_resolver_ref: Provider of a function from a type to its class; ``None`` for none.
+        type_resolver_place: The setting that names it, as messages have it, with its origin.
     """
 
     enveloped: bool = False
     types: tuple[tuple[str, str], ...] = ()
     type_resolver_ref: str | None = None
+    type_resolver_place: str = field(default="events.type-resolver-ref", compare=False)
 
     @property
     def format(self) -> DataFormat:
@@ -67,21 +70,24 @@ PLAIN = EventsRule()
 """What is so without any setting."""
 
 
-def events_rule(settings: Settings) -> EventsRule:
+def events_rule(configuration: Configuration) -> EventsRule:
     """Return the settings of stored events."""
-    said = settings.events
-    return EventsRule(said.format is DataFormat.ENVELOPE, tuple(said.types.items()), said.type_resolver_ref)
+    said, resolver = configuration.settings.events, "events.type-resolver-ref"
+    place = f"{resolver} ({configuration.origin(resolver)})"
+    return EventsRule(said.format is DataFormat.ENVELOPE, tuple(said.types.items()), said.type_resolver_ref, place)
 
 
 def event_types_for(rule: EventsRule, discovered: Discovered) -> EventTypes:
     """Return the event classes: those that ``@event_type`` marks, those of ``events.types``, those of a resolver.
 
     Raises:
-        AssemblyError: OCQ-516, if a class cannot be imported; OCQ-502, if there is no such provider.
+        AssemblyError: OCQ-516, if a class cannot be imported; OCQ-502, if there is no such provider, or what it makes
+            cannot be called with a type.
     """
     resolver: Callable[[str], type | None] | None = None
     if rule.type_resolver_ref is not None:
-        resolver = discovered.injector.named(rule.type_resolver_ref, "events.type-resolver-ref")
+        resolver = discovered.injector.function(rule.type_resolver_ref, rule.type_resolver_place)
+        check_argument(resolver, "an event type", rule.type_resolver_ref, rule.type_resolver_place)
     mapped = {name: _imported(name, path) for name, path in rule.types}
     return EventTypes(discovered.event_classes, mapped, resolver)
 
@@ -120,13 +126,12 @@ def sequencing_of(
     Raises:
         AssemblyError: OCQ-610, if a group that is not scheduled has a batch key or a filter, or a group two batch keys;
             OCQ-515, if ``sequence.resolution`` lacks the setting that it needs; OCQ-502, if there is no
-            provider of the name in ``sequence.resolver-ref``.
+            provider of the name in ``sequence.resolver-ref``, or what it makes cannot be called with an event.
     """
     if (key := batch_key_of(settings, discovered)) is not None:
         return sequencing_for(key.call, types, reading, key.place)
     if (reference := settings.sequence.resolver_ref) is not None:
-        resolver = discovered.injector.named(reference, "sequence.resolver-ref")
-        return sequencing_for(resolver, types, reading, f"provider {reference}")
+        return _sequencing_by(reference, settings, discovered, types, reading)
     match settings.sequence.resolution:
         case Resolution.PER_LEVEL_SUBJECT:
             return SequencingByEvent(PerSubjectLevel(_needed(settings, "level")))
@@ -138,6 +143,18 @@ def sequencing_of(
             return SequencingByEvent(by_key, opened=reading.unwrapped if rule.enveloped else None)
         case resolution:
             return SequencingByEvent(_SIMPLE[resolution])
+
+
+def _sequencing_by(
+    reference: str, settings: EffectiveGroup, discovered: Discovered, types: EventTypes, reading: Reading
+) -> Sequencing:
+    """Return what is in order by the function that a provider makes."""
+    setting = settings.place_of("sequence", "resolver_ref")
+    resolver = discovered.injector.function(reference, setting)
+    sequencing = sequencing_for(resolver, types, reading, f"provider {reference}")
+    if isinstance(sequencing, SequencingByEvent):  # else its annotations say what it takes
+        check_argument(resolver, "an event", reference, setting)
+    return sequencing
 
 
 def batch_key_of(settings: EffectiveGroup, discovered: Discovered) -> GroupFunction | None:
@@ -172,7 +189,8 @@ def schedule_rule_of(
     Its filters decide by the events, as read, whose type ``handles`` accepts.
 
     Raises:
-        AssemblyError: OCQ-502, if there is no provider of the name in ``batch.ordering-ref``.
+        AssemblyError: OCQ-502, if there is no provider of the name in ``batch.ordering-ref``, or what it makes cannot
+            be called with an event.
         HandlerSignatureError: OCQ-201 to OCQ-205, if a filter cannot be called as it is written.
     """
     if settings.processing.mode is not Mode.SCHEDULED:
@@ -180,7 +198,9 @@ def schedule_rule_of(
     schedule, batch, retry = settings.schedule, settings.batch, settings.schedule.retry
     key: OrderingKey | None = None
     if batch.ordering_ref is not None:
-        function = discovered.injector.named(batch.ordering_ref, "batch.ordering-ref", Callable)  # type: ignore[arg-type]
+        setting = settings.place_of("batch", "ordering_ref")
+        function = discovered.injector.function(batch.ordering_ref, setting)
+        check_argument(function, "an event", batch.ordering_ref, setting)
         key = OrderingKey(function, f"batch.ordering-ref '{batch.ordering_ref}'", place_of(function))
     further_attempts = None if retry.max_attempts is None else retry.max_attempts - 1
     filters = (one for one in discovered.inbox_filters if one.group == settings.name)

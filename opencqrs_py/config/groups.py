@@ -334,7 +334,12 @@ GROUP_FAMILY = Family(
 LEAVES = GROUP_FAMILY.leaves
 """All settings of a group, in their order."""
 
-_CHECKED_LATER = {("sequence", "resolution"), ("fetch", "initial_position")}  # not when settings are read
+_CHECKED_LATER = {  # not when settings are read
+    ("fetch", "initial_position"),
+    ("sequence", "resolution"),
+    ("sequence", "resolver_ref"),
+    ("batch", "ordering_ref"),
+}
 OriginOf: TypeAlias = Callable[[LeafName, Mapping[LeafName, Inherited]], object]
 
 inherited = GROUP_FAMILY.inherited

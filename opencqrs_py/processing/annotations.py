@@ -26,3 +26,16 @@ def signature_of(call: Callable[..., Any]) -> inspect.Signature:
     if sys.version_info >= (3, 14):
         return inspect.signature(call, annotation_format=Format.STRING)
     return inspect.signature(call)
+
+
+def why_not_called_with(call: Callable[..., Any], *arguments: object) -> str:
+    """Return why a callable does not take these arguments; empty if it does, or its signature cannot be read."""
+    try:
+        signature = signature_of(call)
+    except (TypeError, ValueError):
+        return ""
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        return str(error)
+    return ""

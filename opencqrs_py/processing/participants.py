@@ -10,7 +10,7 @@ from opencqrs_py.errors import HandlerSignatureError
 from opencqrs_py.model.checkpoint import Participant
 from opencqrs_py.model.handler import CHECKPOINTING_ATTRIBUTE
 from opencqrs_py.model.naming import canonical
-from opencqrs_py.processing.annotations import signature_of
+from opencqrs_py.processing.annotations import why_not_called_with
 from opencqrs_py.processing.participation import CHECKPOINT, CLAIMED, CLOSED, PARKED, RELEASED, CheckpointParticipant
 
 _PARAMETERS = {
@@ -78,13 +78,9 @@ def _check_callback(callback: Callable[..., Any] | None, name: str, place: str) 
     if inspect.isgeneratorfunction(callback) or inspect.isasyncgenfunction(callback):
         what = f"{name} must not yield: nothing would run it"
         raise HandlerSignatureError("OCQ-640", what, place, f"write {form_of(name)}")
-    try:
-        signature_of(callback).bind(*_PARAMETERS[name].split(", "))
-    except TypeError as error:
-        what = f"{name} cannot be called with {_PARAMETERS[name]} ({error})"
-        raise HandlerSignatureError("OCQ-640", what, place, f"write {form_of(name)}") from None
-    except ValueError:  # a callable without a readable signature
-        return
+    if why := why_not_called_with(callback, *_PARAMETERS[name].split(", ")):
+        what = f"{name} cannot be called with {_PARAMETERS[name]} ({why})"
+        raise HandlerSignatureError("OCQ-640", what, place, f"write {form_of(name)}")
 
 
 def form_of(name: str) -> str:

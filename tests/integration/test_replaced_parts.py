@@ -320,6 +320,31 @@ class Parts("""
     assert code in {each.code for each in raised if isinstance(each, ExplainedError)}
 
 
+@pytest.mark.parametrize(
+    ("settings", "where"),
+    [
+        ({"progress.tracker-ref": "none"}, "progress.tracker-ref (standard (application.yaml:4:56))"),
+        ({"retry.back-off-ref": "none"}, "retry.back-off-ref (standard (application.yaml:4:54))"),
+        ({"sequence.resolver-ref": "none"}, "sequence.resolver-ref (standard (application.yaml:4:57))"),
+        (
+            {"batch.ordering-ref": "none", "processing.mode": "scheduled", "schedule.interval": "1s"},
+            "batch.ordering-ref (standard (application.yaml:4:54))",
+        ),
+        ({"events.type-resolver-ref": "none"}, "events.type-resolver-ref (application.yaml:4:36)"),
+    ],
+)
+def test_each_wrong_reference_is_reported_once_with_its_origin(
+    write: Callable[..., Path], settings: dict[str, str], where: str
+) -> None:
+    standard = "event-handling.standard."
+    folder = write(**{name if name.startswith("events.") else standard + name: v for name, v in settings.items()})
+    with pytest.raises((AssemblyError, AssemblyErrors)) as caught:
+        Application.from_project(folder).start()
+    (raised,) = caught.value.errors if isinstance(caught.value, AssemblyErrors) else (caught.value,)
+    assert isinstance(raised, ExplainedError)
+    assert (raised.code, raised.what, raised.where) == ("OCQ-502", "no provider is called 'none'", where)
+
+
 LENT = PARTS.replace(
     "\nclass Parts(",
     """

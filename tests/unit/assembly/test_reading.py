@@ -16,10 +16,14 @@ from opencqrs_py.assembly.reading import (
     events_rule,
     mapped_types_of,
     reading_for,
+    schedule_rule_of,
     sequencing_of,
 )
-from opencqrs_py.config import Settings, effective_group
-from opencqrs_py.errors import AssemblyError, HandlerSignatureError
+from opencqrs_py.config import Settings, effective_group, load
+from opencqrs_py.errors import AssemblyError, HandlerSignatureError, ProjectCodeError
+from opencqrs_py.processing.binding import NothingProvided
+from opencqrs_py.processing.event_types import EventTypes
+from opencqrs_py.processing.reading import Reading, Upcasters
 from opencqrs_py.processing.sequencing import SequencingByEvent, SequencingByObject
 
 SOURCE = """
@@ -60,6 +64,48 @@ class Container(containers.DeclarativeContainer):
     resolve = providers.Object(resolve)
 """
 
+FUNCTIONS = """
+from functools import partial
+from typing import Any
+from dependency_injector import containers, providers
+
+def nothing(): return "x"
+def two(event, other): return "x"
+def named_only(*, event): return "x"
+def option(event, shift=0): return "x"
+def any_number(*events): return "x"
+def make_it() -> Any: return option
+def make_object() -> object: return option
+
+class EmptyCall:
+    def __call__(self): return "x"
+
+class Call:
+    def __call__(self, event): return "x"
+
+class Hidden:
+    __signature__ = "none"
+    def __call__(self, event): return "x"
+
+class Container(containers.DeclarativeContainer):
+    text = providers.Object("x")
+    hidden_text = providers.Callable(lambda: "x")
+    fails = providers.Callable(lambda: 1 / 0)
+    nothing = providers.Object(nothing)
+    two = providers.Object(two)
+    named_only = providers.Object(named_only)
+    empty_call = providers.Singleton(EmptyCall)
+    option = providers.Object(option)
+    any_number = providers.Object(any_number)
+    call = providers.Singleton(Call)
+    partly = providers.Object(partial(two, other=1))
+    unknown = providers.Callable(make_it)
+    declared_object = providers.Callable(make_object)
+    hidden = providers.Singleton(Hidden)
+    mapping = providers.Object({"number": int}.get)
+"""
+NO_UPCASTERS = Reading(Upcasters((), NothingProvided()))
+
 
 @pytest.fixture
 def module(make_module):
@@ -89,13 +135,14 @@ def sequencing(found, rule=PLAIN, **settings):
 # Settings
 
 
-def test_without_settings_events_are_plain():
-    assert events_rule(Settings()) == PLAIN == EventsRule()
+def test_without_settings_events_are_plain(tmp_path):
+    assert events_rule(load(tmp_path, environ={})) == PLAIN == EventsRule()
 
 
-def test_what_settings_say_travels_to_workers():
+def test_what_settings_say_travels_to_workers(tmp_path):
     said = {"format": "envelope", "types": {"b": "m:B", "a": "m:A"}, "type_resolver_ref": "mine"}
-    rule = events_rule(Settings(events=said))
+    rule = events_rule(load(tmp_path, environ={}, defaults={"opencqrs": {"events": said}}))
+    assert rule.type_resolver_place.startswith("events.type-resolver-ref (")
     assert rule == EventsRule(enveloped=True, types=(("b", "m:B"), ("a", "m:A")), type_resolver_ref="mine")
     assert pickle.loads(pickle.dumps(rule)) == rule
     assert hash(rule) == hash(pickle.loads(pickle.dumps(rule)))
@@ -164,10 +211,25 @@ def test_a_module_that_raises_while_it_is_imported_is_explained(make_module, fou
         event_types_for(EventsRule(types=(("lent.v9", "raises_at_import:Lent"),)), found)
 
 
-def test_a_resolver_that_no_container_has_is_refused(found):
+@pytest.mark.parametrize(
+    ("provider", "what"),
+    [
+        ("missing", "no provider is called 'missing'"),
+        ("text", "provider 'text' makes str, no Callable"),
+        ("nothing", "provider 'nothing' makes nothing, which cannot be called with an event type ("),
+    ],
+)
+def test_what_cannot_resolve_types_is_refused_with_its_setting(make_module, provider, what):
+    rule = EventsRule(type_resolver_ref=provider, type_resolver_place="events.type-resolver-ref (there)")
     with pytest.raises(AssemblyError) as caught:
-        event_types_for(EventsRule(type_resolver_ref="missing"), found)
-    assert (caught.value.code, caught.value.where) == ("OCQ-502", "events.type-resolver-ref")
+        event_types_for(rule, discover([make_module(FUNCTIONS)]))
+    assert (caught.value.code, caught.value.where) == ("OCQ-502", "events.type-resolver-ref (there)")
+    assert caught.value.what.startswith(what)
+
+
+def test_a_method_of_a_mapping_resolves_types(make_module):
+    types = event_types_for(EventsRule(type_resolver_ref="mapping"), discover([make_module(FUNCTIONS)]))
+    assert types.classes_of("number") == [int]
 
 
 # Envelope and upcasters
@@ -268,3 +330,47 @@ def test_a_resolver_that_no_container_has_is_refused_with_its_setting(found):
         sequencing(found, resolver_ref="by_readr")
     assert (caught.value.code, caught.value.where) == ("OCQ-502", "sequence.resolver-ref")
     assert "did you mean by_reader?" in caught.value.fix
+
+
+def sequence_resolver(found, origin_of, provider):
+    settings = Settings(event_handling={"standard": {"sequence": {"resolver_ref": provider}}})
+    return sequencing_of(effective_group(settings, "books", origin_of), PLAIN, found, EventTypes(), NO_UPCASTERS)
+
+
+def ordering_function(found, origin_of, provider):
+    said = {"schedule": {"interval": 1.0}, "batch": {"ordering_ref": provider}, "processing": {"mode": "scheduled"}}
+    settings = effective_group(Settings(event_handling={"standard": said}), "books", origin_of)
+    return schedule_rule_of(settings, found, EventTypes(), NO_UPCASTERS, lambda _: True)
+
+
+NAMED = [(sequence_resolver, "sequence.resolver-ref"), (ordering_function, "batch.ordering-ref")]
+
+
+@pytest.mark.parametrize(("make", "setting"), NAMED)
+@pytest.mark.parametrize(
+    ("provider", "code", "what"),
+    [
+        ("missing", "OCQ-502", "no provider is called 'missing'"),
+        ("text", "OCQ-502", "provider 'text' makes str, no Callable"),
+        ("hidden_text", "OCQ-502", "provider 'hidden_text' makes str, no Callable"),
+        ("nothing", "OCQ-502", "provider 'nothing' makes nothing, which cannot be called with an event (too many "),
+        ("two", "OCQ-502", "provider 'two' makes two, which cannot be called with an event (missing a required "),
+        ("named_only", "OCQ-502", "provider 'named_only' makes named_only, which cannot be called with an event ("),
+        ("empty_call", "OCQ-502", "provider 'empty_call' makes EmptyCall, which cannot be called with an event ("),
+        ("fails", "OCQ-217", "provider 'fails' raised ZeroDivisionError"),
+    ],
+)
+def test_what_cannot_be_called_with_an_event_is_refused_with_the_origin_of_its_setting(
+    make_module, make, setting, provider, code, what
+):
+    found = discover([make_module(FUNCTIONS)])
+    with pytest.raises((AssemblyError, ProjectCodeError)) as caught:
+        make(found, lambda leaf, _: f"of {leaf[0]}", provider)
+    assert (caught.value.code, caught.value.where) == (code, f"{setting} (of {setting.partition('.')[0]})")
+    assert caught.value.what.startswith(what)
+
+
+@pytest.mark.parametrize("make", [sequence_resolver, ordering_function])
+@pytest.mark.parametrize("provider", ["option", "any_number", "call", "partly", "unknown", "hidden", "declared_object"])
+def test_what_can_be_called_with_an_event_is_taken(make_module, make, provider):
+    make(discover([make_module(FUNCTIONS)]), None, provider)
