@@ -402,12 +402,33 @@ def _without_handlers(found: Discovered, spelled: Mapping[str, str]) -> Iterator
 
 
 def _check_copies(members: Sequence[Member]) -> None:
-    """Refuse with OCQ-519, naming both places, what was most likely copied from one file to another.
+    """Refuse with OCQ-519, naming both places, what is there twice.
 
-    That is two classes of one name in two files that declare one event type, and two files with handlers and the same
-    content.
+    That is a file that was imported under two names, and what was most likely copied from one file to another: two
+    classes of one name in two files that declare one event type, and two files with handlers and the same content.
     """
-    raise_together((*_copied_classes(members), *_copied_files(members)))
+    raise_together((*_imported_twice(members), *_copied_classes(members), *_copied_files(members)))
+
+
+def _imported_twice(members: Sequence[Member]) -> Iterator[AssemblyError]:
+    first: dict[Path, str] = {}
+    for module in dict.fromkeys(member.module for member in members):
+        if (file := _file_of(module)) is None:
+            continue
+        known = first.setdefault(file.resolve(), module)
+        if known != module:
+            what = f"one file was imported under two names, {known} and {module}: all that it declares is there twice"
+            yield AssemblyError("OCQ-519", what, str(file), "use one of the names everywhere, in imports and settings")
+
+
+def _file_of(module: str) -> Path | None:
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return Path(file) if file and Path(file).is_file() else None
+
+
+def _share_file(module: str, other: str) -> bool:
+    file, its_file = _file_of(module), _file_of(other)
+    return file is not None and its_file is not None and file.samefile(its_file)
 
 
 def _copied_classes(members: Sequence[Member]) -> Iterator[AssemblyError]:
@@ -416,7 +437,7 @@ def _copied_classes(members: Sequence[Member]) -> Iterator[AssemblyError]:
         if (name := event_type_of(cls)) is None:
             continue
         known = first.setdefault((name, cls.__qualname__), cls)
-        if known.__module__ != cls.__module__:
+        if known.__module__ != cls.__module__ and not _share_file(known.__module__, cls.__module__):
             what = f"event type '{name}' is declared by a class {cls.__qualname__} in two files"
             fix = "delete the copy and import the class from the other file; or rename one, if both are meant"
             yield AssemblyError("OCQ-519", what, f"{place_of(known)} and {place_of(cls)}", fix)
@@ -424,13 +445,12 @@ def _copied_classes(members: Sequence[Member]) -> Iterator[AssemblyError]:
 
 def _copied_files(members: Sequence[Member]) -> Iterator[AssemblyError]:
     """Yield an error for each module with handlers whose file is the same as another's, but for white space."""
-    first: dict[bytes, str] = {}
+    first: dict[bytes, Path] = {}
     for module in dict.fromkeys(member.module for member in members if _handles(member)):
-        file = getattr(sys.modules.get(module), "__file__", None)
-        if not file or not Path(file).is_file():
+        if (file := _file_of(module)) is None:
             continue
-        known = first.setdefault(b" ".join(Path(file).read_bytes().split()), file)
-        if known != file:
+        known = first.setdefault(b" ".join(file.read_bytes().split()), file)
+        if not known.samefile(file):
             what = "two files with handlers have the same content: each event would be handled twice"
             yield AssemblyError("OCQ-519", what, f"{known} and {file}", "delete one of them")
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib
 import sys
+from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
+from opencqrs_py.assembly.blueprint import modules_of
 from opencqrs_py.assembly.discovery import discover
 from opencqrs_py.assembly.members import members_of, reference_of
 from opencqrs_py.errors import AssemblyError, HandlerSignatureError
@@ -546,6 +548,59 @@ def test_a_copied_file_with_handlers_is_refused_though_it_has_no_event_class(mak
     with pytest.raises(AssemblyError, match="two files with handlers have the same content") as caught:
         discover([one, two])
     assert caught.value.where == f"{one.__file__} and {two.__file__}"
+
+
+TWICE = {
+    "handler": '@event_handling("a", types=["x"])\ndef on(raw: Event): ...\n',
+    "class": EVENT,
+    "both": f'{EVENT}@event_handling("a")\ndef on(lent: Lent): ...\n',
+    "start": 'import common_twice\n@on_start("b")\ndef prepare(): ...\n',
+}
+
+
+@pytest.fixture
+def import_twice(tmp_path, monkeypatch):
+    """Write a module in a package, and import it once from the package's folder and once from the one above."""
+
+    def imported(source):
+        for name in ("outer_twice", "outer_twice.inner_twice", "inner_twice", "common_twice"):
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        folder = tmp_path / "outer_twice"
+        folder.mkdir()
+        (folder / "inner_twice.py").write_text(HEAD + source)
+        (folder / "common_twice.py").write_text(f'{HEAD}@event_handling("b", types=["x"])\ndef other(e: Event): ...\n')
+        monkeypatch.syspath_prepend(folder)
+        monkeypatch.syspath_prepend(tmp_path)
+        return [importlib.import_module(name) for name in ("outer_twice.inner_twice", "inner_twice", "common_twice")]
+
+    return imported
+
+
+@pytest.mark.parametrize("source", TWICE.values(), ids=TWICE)
+@pytest.mark.parametrize("as_link", [False, True])
+def test_a_file_that_was_imported_under_two_names_is_refused(import_twice, source, as_link):
+    one, two, common = import_twice(source)
+    if as_link:
+        link = Path(one.__file__).with_name("link_twice.py")
+        link.symlink_to(one.__file__)
+        two.__file__ = str(link)
+    with pytest.raises(AssemblyError) as caught:
+        discover([one, two, common])
+    assert str(caught.value) == (
+        "[OCQ-519] one file was imported under two names, outer_twice.inner_twice and inner_twice: "
+        "all that it declares is there twice\n"
+        f"  where: {two.__file__}\n"
+        "  fix:   use one of the names everywhere, in imports and settings"
+    )
+
+
+def test_a_module_that_is_given_twice_or_shows_what_it_imports_is_there_once(import_twice, make_module):
+    module, *_ = import_twice(TWICE["both"])
+    shown = make_module("from outer_twice.inner_twice import Lent, on\n")
+    given = modules_of([module, module, shown, shown.on])
+    found = discover([sys.modules[name] for name in given.names], given.only)
+    assert [handler.place for handler in found.handlers] == [f"{module.__file__}:14 (on)"]
+    assert len(discover([module, module, shown]).handlers) == 1
 
 
 def test_the_same_handler_in_two_files_is_warned_of(make_module):
