@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, partialmethod, singledispatchmethod
 from typing import Any
 
 from opencqrs_py.errors import HandlerSignatureError
@@ -24,6 +25,7 @@ from opencqrs_py.model.naming import canonical
 from opencqrs_py.processing.participants import checkpointed_groups, participant_of
 
 _LAST = float("inf")
+_HOLDERS = (partial, partialmethod, singledispatchmethod)  # of a function
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,18 +93,30 @@ def interceptors_in_order(functions: Iterable[Interceptor | Callable[..., Any]],
 
 
 def place_of(member: Any) -> str:
-    """Return ``file:line (name)`` of a function or class; of a ``partial`` or a cache, of its function."""
-    while isinstance(member, partial):
-        member = member.func
+    """Return ``file:line (name)`` of a function or class.
+
+    Of a ``partial``, a cache or what else wraps a function it is that of the function, of any other object that of its
+    class.
+    """
+    written = _as_written(member)
     try:
-        file = inspect.getsourcefile(member) or "?"
+        file = inspect.getsourcefile(written) or "?"
         with collector_waits():
-            line = inspect.getsourcelines(member)[1]
-    except (OSError, TypeError):
-        if inspect.isfunction(wrapped := getattr(member, "__wrapped__", None)):
-            return place_of(wrapped)
-        return str(getattr(member, "__qualname__", member))
-    return f"{file}:{line} ({member.__qualname__})"
+            line = inspect.getsourcelines(written)[1]
+    except (OSError, TypeError, ValueError):
+        return str(written.__qualname__)
+    return f"{file}:{line} ({written.__qualname__})"
+
+
+def _as_written(member: Any) -> Any:
+    """Return the function below what wraps it, the class of any other object."""
+    while isinstance(member, _HOLDERS):
+        member = member.func
+    with suppress(ValueError):  # wrappers in a circle
+        member = inspect.unwrap(member)
+    if isinstance(member, _HOLDERS):
+        return _as_written(member)
+    return member if hasattr(member, "__qualname__") else type(member)
 
 
 def order_of(ordered: Handler | Interceptor) -> float:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache, partial, partialmethod, singledispatchmethod, wraps
 from typing import Any
 
 import pytest
@@ -15,6 +18,7 @@ from opencqrs_py.processing.definitions import (
     EventHandlerDefinition,
     in_order,
     interceptors_in_order,
+    place_of,
     upcasters_of,
 )
 
@@ -94,6 +98,52 @@ def test_what_has_no_source_is_named_all_the_same() -> None:
     with pytest.raises(HandlerSignatureError) as caught:
         in_order([print])
     assert caught.value.where == "print"
+
+
+class Called:
+    def __call__(self, raw: Event) -> None: ...
+
+
+def in_a_circle(raw: Event) -> None: ...
+
+
+in_a_circle.__wrapped__ = in_a_circle  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("member", "written"),
+    [
+        (plain, plain),
+        (decorated, decorated),
+        (contextmanager(around), around),  # the function in its place is in another file
+        (cache(plain), plain),
+        (cache(contextmanager(around)), around),
+        (partial(contextmanager(around)), around),
+        (staticmethod(plain), plain),
+        (partialmethod(plain), plain),
+        (singledispatchmethod(plain), plain),
+        (Reminders, Reminders),
+        (Reminders.remind, Reminders.remind),
+        (Reminders().remind, Reminders.remind),
+        (Called(), Called),
+        (partial(Called()), Called),
+        (wraps(plain)(Called()), plain),
+    ],
+)
+def test_the_place_is_that_of_the_function_as_it_is_written_or_of_an_object_s_class(member: Any, written: Any) -> None:
+    line = inspect.getsourcelines(written)[1]
+    assert place_of(member) == f"{__file__}:{line} ({written.__qualname__})"
+
+
+@pytest.mark.parametrize(
+    ("member", "place"), [(print, "print"), (partial(print), "print"), (3, "int"), ("".join, "str.join")]
+)
+def test_the_place_of_what_has_no_source_is_its_name(member: Any, place: str) -> None:
+    assert place_of(member) == place
+
+
+def test_a_function_that_seems_to_wrap_itself_has_a_place() -> None:
+    assert place_of(in_a_circle) == "in_a_circle"
 
 
 def test_upcasters_are_decorated_functions_or_what_becomes_of_them() -> None:
