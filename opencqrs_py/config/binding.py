@@ -144,7 +144,7 @@ class Binder:
                 meaning = meanings[0] if len(meanings) == 1 else self._decided(meanings, spelling, entry)
                 if meaning is not None:
                     self._register(meaning, spelling, entry)
-                    self._add(meaning, entry, single=single)
+                    self._add(meaning, spelling, entry, single=single)
                 return
         if entry.origin.kind is OriginKind.VARIABLE and is_service_variable(entry.key[0], entry.value):
             self.findings.ignored.setdefault(entry.key[0])
@@ -180,7 +180,7 @@ class Binder:
             fix = f"write {kebab(meaning.path[-1])}; the old name still works"
             self.findings.warning(Code.DEPRECATED_KEY, what, entry.key_origin(-1), fix)
 
-    def _add(self, meaning: Meaning, entry: Entry, *, single: bool) -> None:
+    def _add(self, meaning: Meaning, spelling: Spelling, entry: Entry, *, single: bool) -> None:
         """Add the value of ``entry``; a whole section in JSON is bound key by key."""
         path, setting = meaning.path, meaning.setting
         in_json = setting.kind in HOLDERS and isinstance(entry.value, str) and _fits(setting, entry.value)
@@ -197,8 +197,10 @@ class Binder:
                 "correct the JSON" if in_json else _fix(setting),
             )
             self.findings.error(Code.WRONG_SHAPE, what, entry.origin, fix)
+        written = {} if spelling.by_variable else dict(meaning.written)  # else a name would be spelled in two ways
+        above = [(written.get(place, name),) for place, name in enumerate(path)]
         for below in entries:
-            self._bind(below, [Spelling.of([*((name,) for name in path), *map(split_key, below.key)])], single=False)
+            self._bind(below, [Spelling.of([*above, *map(split_key, below.key)])], single=False)
 
     def _shaped(self, bound: Bound, setting: Setting) -> list[Bound]:
         """Return what a value sets, in the shape of its setting.

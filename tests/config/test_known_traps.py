@@ -142,6 +142,52 @@ def test_whole_sections_can_be_json_and_merge_with_files_and_single_variables(pr
     assert (books.fetch.subject, books.life_cycle.partitions, books.retry.max_attempts) == ("/x", 2, 3)
 
 
+FETCH = '{"subject": "/js", "recursive": false}'
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"overrides": [f"event-handling.groups.book_catalog.fetch={FETCH}"]},
+        {"overrides": [f'event-handling.groups={{"BookCatalog": {{"fetch": {FETCH}}}}}']},
+        {"overrides": [f'event-handling.groups.bookCatalog={{"fetch": {FETCH}}}']},
+        {"overrides": ['eventHandling.groups[BOOK_CATALOG]={"fetch.subject": "/js"}']},
+        {"defaults": {"event-handling.groups.book_catalog.fetch": FETCH}},
+        {"environ": {JSON: f'{{"event-handling.groups.book_catalog": {{"fetch": {FETCH}}}}}'}},
+        {"environ": {f"{PREFIX}BOOK_CATALOG__FETCH": FETCH}},
+        {"environ": {"OPENCQRS_EVENTHANDLING_GROUPS_BOOKCATALOG_FETCH": FETCH}},
+        {"environ": {f"{PREFIX}BOOK_CATALOG__FETCH": FETCH, f"{PREFIX}BOOKCATALOG__RETRY": '{"max-attempts": 3}'}},
+    ],
+)
+@pytest.mark.parametrize("known", ["book-catalog", "book_catalog", "BookCatalog"])
+def test_a_section_in_json_belongs_to_a_group_in_every_spelling(project, said, known):
+    project.yaml(f"opencqrs.event-handling.groups.{known}.life-cycle.partitions: 2")
+    configuration = project.load(groups=["book-catalog"], **said)
+    assert configuration.group_names == ("book-catalog",)
+    group = configuration.group("book-catalog")
+    assert (group.fetch.subject, group.life_cycle.partitions) == ("/js", 2)
+
+
+def test_a_section_in_json_of_a_variable_belongs_to_a_group_with_a_dot(project):
+    configuration = project.load(groups=["v1.2"], environ={f"{PREFIX}V1_2__FETCH": FETCH})
+    assert configuration.group_names == ("v1.2",)
+    assert configuration.group("v1.2").fetch.subject == "/js"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"event-handling.groups": {"book_catalog": {"fetch": FETCH}, "book-catalog": {"fetch.recursive": "true"}}},
+        {"event-handling.groups": f'{{"book_catalog": {{"fetch": {FETCH}}}, "bookCatalog": {{}}}}'},
+    ],
+)
+def test_two_spellings_of_a_group_beside_json_are_an_error(project, said):
+    error = project.error(groups=["book-catalog"], defaults=said)
+    assert error.code == "OCQ-106"
+    assert error.what.startswith("book_catalog and book")
+    assert error.what.endswith(" are two spellings of one name")
+
+
 def test_a_single_variable_wins_over_json_of_its_section(project):
     environ = {f"{PREFIX}BOOKS": '{"fetch": {"subject": "/a"}}', f"{PREFIX}BOOKS__FETCH__SUBJECT": "/b"}
     assert project.load(environ=environ).group("books").fetch.subject == "/b"
