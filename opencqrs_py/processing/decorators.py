@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import Enum
+from functools import partialmethod, singledispatchmethod
 from typing import Any, TypeAlias, TypeVar, overload
 from unicodedata import category
 
@@ -36,6 +37,7 @@ from opencqrs_py.model.job import JOB_ATTRIBUTE, JobMark
 from opencqrs_py.processing.register import register
 
 _NOT_IN_NAMES = {"Cc", "Cs"}  # categories of Unicode: control characters, lone surrogates
+_METHODS = (classmethod, partialmethod, property, singledispatchmethod)  # besides functions, in the body of a class
 T = TypeVar("T", bound=Callable[..., Any])
 C = TypeVar("C", bound=type)
 _Mark: TypeAlias = AroundMark | GroupMark | HandlerMark | JobMark
@@ -113,8 +115,9 @@ def event_handling(
     Source:
         OpenCQRS ``@EventHandling`` and Spring's order annotation.
     """
-    if callable(group):
-        return _noted(group, HANDLER_ATTRIBUTE, HandlerMark(""))
+    given: Any = group
+    if callable(given) or isinstance(given, _METHODS):
+        return _noted(given, HANDLER_ATTRIBUTE, HandlerMark(""))
     mark = _checked(group, types, order, events, replay=replay)
     return lambda handler: _noted(handler, HANDLER_ATTRIBUTE, mark)
 
@@ -418,6 +421,7 @@ def _marks_on(member: Any, attribute: str) -> tuple[Any, ...]:
     if inspect.ismethod(member) or not hasattr(member, "__dict__"):
         what = f"a {type(member).__name__} cannot be decorated"
         fix = "decorate a function, a method where it is written, or a class"
-        raise HandlerSignatureError("OCQ-200", what, repr(member), fix)
+        written = member.fget if isinstance(member, property) else member
+        raise HandlerSignatureError("OCQ-200", what, getattr(written, "__qualname__", repr(member)), fix)
     marks: tuple[Any, ...] = member.__dict__.get(attribute, ())
     return marks

@@ -183,6 +183,25 @@ def called(found):
         ),
         pytest.param(
             """
+            @event_handling("a")
+            class Handlers:
+                @event_handling
+                @staticmethod
+                def one(event: dict): CALLED.append(1)
+                @event_handling
+                @classmethod
+                def two(cls, event: dict): CALLED.append(cls.__name__)
+                def on(self, number, event: dict): CALLED.append(number)
+                three = event_handling(functools.partialmethod(on, 3))
+                @event_handling
+                @functools.singledispatchmethod
+                def four(self, event: dict): CALLED.append(4)
+            """,
+            [1, "Handlers", 3, 4],
+            id="methods without a group of their own",
+        ),
+        pytest.param(
+            """
             class Handlers:
                 @staticmethod
                 @event_handling("a")
@@ -419,9 +438,19 @@ def test_what_would_be_left_out_or_called_twice_is_refused_with_its_place(found_
     assert caught.value.fix
 
 
-def test_what_cannot_take_a_mark_is_refused(make_module):
-    with pytest.raises(HandlerSignatureError, match="a method cannot be decorated"):
-        make_module(HEAD + "class C:\n    def f(self): ...\nevent_handling('a')(C().f)")
+@pytest.mark.parametrize(
+    ("source", "what"),
+    [
+        ("class C:\n    def f(self): ...\nevent_handling('a')(C().f)", "a method cannot be decorated"),
+        ("class C:\n    def f(self): ...\nevent_handling(C().f)", "a method cannot be decorated"),
+        ("class C:\n    @event_handling('a')\n    @property\n    def f(self): ...", "a property cannot be decorated"),
+        ("class C:\n    @event_handling\n    @property\n    def f(self): ...", "a property cannot be decorated"),
+    ],
+)
+def test_what_cannot_take_a_mark_is_refused_with_its_name(make_module, source, what):
+    with pytest.raises(HandlerSignatureError) as caught:
+        make_module(HEAD + source)
+    assert (caught.value.code, caught.value.what, caught.value.where) == ("OCQ-200", what, "C.f")
 
 
 def test_start_functions_upcasters_and_event_classes_made_in_a_loop_all_count(found_in):
