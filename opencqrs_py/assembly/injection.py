@@ -401,11 +401,20 @@ def _may_be_provided(wanted: object) -> TypeGuard[type]:
 def _hints_of_constructor(cls: type, place: str) -> dict[str, Any]:
     constructor = cls.__init__  # type: ignore[misc]
     try:
-        return get_type_hints(constructor) if constructor is not object.__init__ else {}
+        written = get_type_hints(constructor) if constructor is not object.__init__ else {}
+        return {**_hints_in(inspect.signature(cls)), **written}
     except Exception as error:  # an annotation is any expression: whatever it raises is the user's to fix
         what = f"the annotations of the constructor of {cls.__name__} cannot be read ({error})"
         fix = "import the annotated types at run time, not only under TYPE_CHECKING"
         raise HandlerSignatureError("OCQ-202", what, place, fix) from error
+
+
+def _hints_in(signature: inspect.Signature) -> dict[str, Any]:
+    """Return the annotations that a class gives in its signature: those of pydantic are not in its constructor."""
+    hints = {parameter.name: parameter.annotation for parameter in signature.parameters.values()}
+    return {
+        name: hint for name, hint in hints.items() if hint is not inspect.Parameter.empty and not isinstance(hint, str)
+    }
 
 
 def _fix_to_provide(hints: Mapping[str, Any], name: str) -> str:

@@ -8,6 +8,7 @@ from typing import Optional, Protocol
 
 import pytest
 from dependency_injector import containers, providers
+from pydantic import BaseModel, Field
 from sqlalchemy import Engine as SqlEngine
 from sqlalchemy import create_engine
 
@@ -324,6 +325,24 @@ def wanting(annotation: object) -> type:
     if annotation is not NOTHING:
         Books.__init__.__annotations__["mailer"] = annotation
     return Books
+
+
+class Model(BaseModel, arbitrary_types_allowed=True):
+    mailer: Mailer
+    clock: Optional[Clock] = None  # noqa: UP045 as it may be written
+    size: int = Field(default=3, alias="limit")
+
+
+def test_the_fields_of_a_model_are_provided(injector):
+    made = injector.create(Model, "handlers.py:1 (Model)")
+    assert (type(made.mailer), type(made.clock), made.size) == (SmtpMailer, Clock, 7)
+
+
+def test_a_field_of_a_model_that_nothing_provides_is_refused_with_what_would():
+    with pytest.raises(AssemblyError) as caught:
+        ContainerInjector().create(Model, "handlers.py:1 (Model)")
+    assert (caught.value.code, caught.value.what) == ("OCQ-504", "nothing provides argument 'mailer' of Model")
+    assert caught.value.fix == "add a provider of Mailer to a container in the project"
 
 
 NOTHING = object()
