@@ -46,7 +46,7 @@ from opencqrs_py.model.handler import (
 from opencqrs_py.model.job import JOB_ATTRIBUTE, Job, JobMark
 from opencqrs_py.model.naming import canonical, listed, nearest
 from opencqrs_py.processing.annotations import written_annotations
-from opencqrs_py.processing.definitions import interceptors_on, order_of, place_of, upcaster_on
+from opencqrs_py.processing.definitions import interceptors_on, order_of, place_of, upcaster_on, without_group
 from opencqrs_py.processing.participants import checkpointed_groups, participant_of
 
 _FUNCTIONS_ONLY = {
@@ -270,11 +270,8 @@ def _of_function(member: Member, marks: Sequence[HandlerMark]) -> Iterator[Handl
     _check_twice(marks, place)
     for mark in marks:
         if not mark.group:
-            raise HandlerSignatureError("OCQ-207", _NO_GROUP, place, 'write @event_handling("catalog")')
+            raise without_group(object, place, 'write @event_handling("catalog")')
         yield Handler(mark, member.value, place, member.reference)
-
-
-_NO_GROUP = "the handler names no processing group"
 
 
 def _methods(member: Member, instances: _Instances, counted: set[int]) -> Iterator[Handler]:
@@ -303,7 +300,7 @@ def _methods(member: Member, instances: _Instances, counted: set[int]) -> Iterat
             for group in [mark.group] if mark.group else groups:
                 if not group:
                     fix = 'write @event_handling("catalog") above the class or the method'
-                    raise HandlerSignatureError("OCQ-207", _NO_GROUP, method.place, fix)
+                    raise without_group(cls, method.place, fix)
                 if group not in participants:
                     participants[group] = participant_of(instance, group, place_of(cls))
                 reference = f"{member.reference}.{method.name}#{number}"

@@ -424,6 +424,7 @@ def _fix_to_provide(hints: Mapping[str, Any], name: str) -> str:
         return f"add a provider of {_shown_type(wanted)} to a container in the project"
     shown = "None" if wanted is type(None) else _shown_type(wanted)
     found = f"{shown} names none" if name in hints else "it has no annotation"
+    found = f"{shown} is a protocol" if isinstance(wanted, type) and is_protocol(wanted) else found
     return f"annotate it with a class that a provider makes, as in {name}: Mailer ({found}); or give it a default"
 
 

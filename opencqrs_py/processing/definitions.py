@@ -151,9 +151,21 @@ def _groups_of_class(method: Any) -> list[str]:
     marks = cls.__dict__.get(HANDLER_ATTRIBUTE, ())
     groups = [mark.group for mark in marks if mark.group] or checkpointed_groups(cls)
     if not groups:
-        fix = 'write @event_handling("catalog")'
-        raise HandlerSignatureError("OCQ-207", "the handler names no processing group", place_of(method), fix)
+        raise without_group(cls, place_of(method), 'write @event_handling("catalog")')
     return groups
+
+
+def without_group(cls: type, place: str, fix: str) -> HandlerSignatureError:
+    """Return the error of a handler without a group, with the class if that has a parent that names one."""
+    for parent in cls.__mro__[1:]:
+        named = [mark.group for mark in vars(parent).get(HANDLER_ATTRIBUTE, ()) if mark.group]
+        if named or checkpointed_groups(parent):
+            what = f"class {cls.__name__} names no processing group, and does not inherit that of {parent.__name__}"
+            decorator = (
+                f'@event_handling("{named[0]}")' if named else f'@checkpointing("{checkpointed_groups(parent)[0]}")'
+            )
+            return HandlerSignatureError("OCQ-207", what, place_of(cls), f"write {decorator} above {cls.__name__}, too")
+    return HandlerSignatureError("OCQ-207", "the handler names no processing group", place, fix)
 
 
 def _participant_of(method: Any, group: str) -> Participant | None:

@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+from typing_extensions import is_protocol
+
 from opencqrs_py.errors import AssemblyError, HandlerSignatureError
 from opencqrs_py.model.context import ProcessingContext
 from opencqrs_py.model.event import Event, Metadata
@@ -345,7 +347,11 @@ def _members(annotation: Any) -> tuple[Any, ...]:
 def _unfillable(name: str, annotation: Any, place: str, role: Role) -> HandlerSignatureError:
     shown = _shown(annotation)
     what = f"parameter '{name}: {shown}' cannot be filled"
-    if isinstance(annotation, type) and annotation.__module__ not in ("builtins", "typing"):
+    wanted = without_none(annotation)
+    if isinstance(wanted, type) and is_protocol(wanted):
+        what = f"{what}: {_shown(wanted)} is a protocol, and providers are found by class"
+        fix = f"annotate it with the class that a provider makes, or make {_shown(wanted)} an abstract class (abc.ABC)"
+    elif isinstance(annotation, type) and annotation.__module__ not in ("builtins", "typing"):
         fix = f"make {shown} a dataclass or a pydantic model if it is an event, or let the container provide it"
     else:
         fix = _right_form(role)

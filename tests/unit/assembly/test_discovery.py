@@ -149,6 +149,51 @@ def test_what_cannot_serve_is_refused_with_its_place(make_module, source, code, 
     assert f"{module.__name__}.py:" in caught.value.where
 
 
+PARENT = """
+from abc import ABC, abstractmethod
+from opencqrs_py import checkpointing
+
+@event_handling("catalog")
+class Parent(ABC):
+    @abstractmethod
+    def more(self) -> None: ...
+    @event_handling
+    def handle(self, event: dict) -> None: ...
+
+class Between(Parent, ABC): ...
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "what", "fix"),
+    [
+        (
+            PARENT + "class Child(Between):\n    def more(self) -> None: ...\n",
+            "class Child names no processing group, and does not inherit that of Parent",
+            'write @event_handling("catalog") above Child, too',
+        ),
+        (
+            PARENT.replace('@event_handling("catalog")', '@checkpointing("catalog")')
+            + "class Child(Between):\n    def more(self) -> None: ...\n",
+            "class Child names no processing group, and does not inherit that of Parent",
+            'write @checkpointing("catalog") above Child, too',
+        ),
+        (
+            PARENT.replace('@event_handling("catalog")\n', "") + "class Child(Between):\n    def more(self): ...\n",
+            "the handler names no processing group",
+            'write @event_handling("catalog") above the class or the method',
+        ),
+    ],
+)
+def test_a_class_that_does_not_inherit_the_group_of_its_parent_is_named(make_module, source, what, fix):
+    module = make_module(HEAD + source)
+    with pytest.raises(HandlerSignatureError) as caught:
+        discover([module])
+    assert (caught.value.code, caught.value.what, caught.value.fix) == ("OCQ-207", what, fix)
+    assert caught.value.where.endswith("(Child)" if "Child" in what else "(Parent.handle)")
+
+
 def test_event_classes_and_start_functions_are_found(make_module):
     found = discover(
         [

@@ -360,6 +360,8 @@ CLASS_FIX = "annotate it with a class that a provider makes, as in mailer: Maile
         (dict, CLASS_FIX.format("dict names none")),
         (int | None, CLASS_FIX.format("int | None names none")),
         (Mailer | None, "add a provider of Mailer to a container in the project"),
+        (Protocolled, CLASS_FIX.format("Protocolled is a protocol")),
+        (Protocolled | None, CLASS_FIX.format("Protocolled is a protocol")),
     ],
 )
 def test_an_argument_that_nothing_provides_is_refused_with_what_would(annotation, fix):

@@ -45,6 +45,9 @@ class Reminders:
     def remind(self, raw: Event) -> None: ...
 
 
+class LateReminders(Reminders): ...
+
+
 @upcaster("a", "b")
 def up(data: dict[str, Any]) -> Upcast: ...  # type: ignore[empty-body]
 
@@ -80,6 +83,11 @@ def test_handlers_run_in_ascending_order_those_without_one_last() -> None:
     [
         (plain, "the function is not decorated", "decorate it with @event_handling, or give an EventHandlerDefinition"),
         (of_no_group, "the handler names no processing group", 'write @event_handling("catalog")'),
+        (
+            LateReminders().remind,
+            "class LateReminders names no processing group, and does not inherit that of Reminders",
+            'write @event_handling("catalog") above LateReminders, too',
+        ),
         (
             Reminders,
             "Reminders is not a function",

@@ -6,7 +6,7 @@ import functools
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Optional, TypedDict, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Optional, Protocol, TypedDict, TypeVar, Union
 
 import psycopg
 import pytest
@@ -371,6 +371,15 @@ async def yielding_asynchronously(event: BookLent) -> AsyncIterator[None]:
     yield
 
 
+class Sender(Protocol):
+    def send(self) -> None: ...
+
+
+def of_a_protocol(event: BookLent, sender: Sender) -> None: ...
+def of_a_protocol_or_none(event: BookLent, sender: Sender | None) -> None: ...
+
+
+PROTOCOL_FIX = "annotate it with the class that a provider makes, or make Sender an abstract class (abc.ABC)"
 WRONG = [
     (unannotated, "OCQ-201", "parameter 'event' has no annotation", RIGHT_FORM),
     (variadic, "OCQ-201", "parameter '*args' cannot be filled", RIGHT_FORM),
@@ -381,6 +390,18 @@ WRONG = [
         "OCQ-201",
         "parameter 'other: Unprovided' cannot be filled",
         "make Unprovided a dataclass or a pydantic model if it is an event, or let the container provide it",
+    ),
+    (
+        of_a_protocol,
+        "OCQ-201",
+        "parameter 'sender: Sender' cannot be filled: Sender is a protocol, and providers are found by class",
+        PROTOCOL_FIX,
+    ),
+    (
+        of_a_protocol_or_none,
+        "OCQ-201",
+        "parameter 'sender: Sender | None' cannot be filled: Sender is a protocol, and providers are found by class",
+        PROTOCOL_FIX,
     ),
     (maybe, "OCQ-201", "parameter 'event: BookLent | None' cannot be filled", RIGHT_FORM),
     (list_of_what_is_provided, "OCQ-201", "parameter 'mailers: list[Mailer]' cannot be filled", RIGHT_FORM),
