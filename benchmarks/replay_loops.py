@@ -23,6 +23,7 @@ from threading import Thread
 from typing import Any, Self
 
 import orjson
+from process_tree import processes_below
 from sqlalchemy import Engine, create_engine, event, make_url, text
 
 from opencqrs_py.adapters.sql import Database
@@ -184,6 +185,30 @@ class Positions:
             self._watch.add(int(found) - self._watch.handled)
 
 
+class Below:
+    """Sees the most memory that each process below this one has held, in kB: Java, and the Python workers."""
+
+    def __init__(self) -> None:
+        self.java = self.worker = 0
+        self._over = Signal()
+        self._thread = Thread(target=self._look_on)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _look_on(self) -> None:
+        while not self._over.wait(LOOK * 10):
+            for process in processes_below(os.getpid()):
+                with suppress(OSError, StopIteration):  # it has just ended
+                    peak, is_java = _peak(process), Path(f"/proc/{process}/comm").read_text() == "java\n"
+                    self.java, self.worker = max(self.java, peak * is_java), max(self.worker, peak * (not is_java))
+
+
 class Commits(Failures):
     """Sees what our engine commits."""
 
@@ -293,9 +318,9 @@ def _create_position(url: str) -> None:
         connection.execute("INSERT INTO positions VALUES ('totals', 0)")
 
 
-def _peak() -> int:
-    """Return the most memory that this process has held, in kB; Linux counts the parent's into ``ru_maxrss``."""
-    status = Path("/proc/self/status")
+def _peak(process: int | str = "self") -> int:
+    """Return the most memory that a process has held, in kB; Linux counts the parent's into ``ru_maxrss``."""
+    status = Path(f"/proc/{process}/status")
     if status.exists():
         return next(int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith("VmHWM"))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -308,9 +333,12 @@ def main() -> int:
     os.environ["REPLAY_DATABASE"] = "sqlite" if url.startswith("sqlite") else "postgresql"
     watch, began = StopWatch(int(events)), time.perf_counter()
     try:
-        WAYS[way](url, watch, int(partitions))
+        with Below() if way.startswith("spark") else nullcontext() as below:
+            WAYS[way](url, watch, int(partitions))
         whole = watch.handled / (time.perf_counter() - began)
         answer: dict[str, Any] = {"rate": watch.rate, "whole": whole, "handled": watch.handled, "peak": _peak()}
+        if below is not None:
+            answer |= {"java": below.java, "worker": below.worker}
     except Exception as error:
         answer = {"skipped": f"{type(error).__name__}: {error}".splitlines()[0]}
     print(json.dumps(answer))

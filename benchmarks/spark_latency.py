@@ -23,6 +23,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from statistics import median, quantiles
 
+from process_tree import processes_below
 from replay import Report
 from servers import KINDS, kinds, machine, served
 from sqlalchemy import text
@@ -192,15 +193,12 @@ def idle(url: str, seconds: float, report: Report) -> None:
 
 def processor_time() -> float:
     """Return the seconds that this process has used, with Java and the Python workers below it."""
-    stats = {}
-    for file in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            rest = file.read_text().rpartition(")")[2].split()
-            stats[int(file.parent.name)] = int(rest[1]), int(rest[11]) + int(rest[12])
-    mine = {os.getpid()}
-    while more := {process for process, (parent, _) in stats.items() if parent in mine} - mine:
-        mine |= more
-    return sum(ticks for process, (_, ticks) in stats.items() if process in mine) / os.sysconf("SC_CLK_TCK")
+    ticks = 0
+    for process in {os.getpid()} | processes_below(os.getpid()):
+        with suppress(OSError):  # it has just ended
+            rest = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+            ticks += int(rest[11]) + int(rest[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def main() -> int:

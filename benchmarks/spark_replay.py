@@ -2,19 +2,22 @@
 
     python benchmarks/spark_replay.py --database both --check
     python benchmarks/spark_replay.py --database postgresql --events 200000 --work cpu
+    python benchmarks/spark_replay.py --only memory
 
 Each way handles the same events into the same read model, in a process of its own, several times in turn; the best
 counts, and each result is compared with one that was computed without a database. The engines have eight partitions;
 a group of data frames has one. *Steady* begins when a tenth of the events is handled; *whole* counts from the start of
-the process, and so has Spark's start in it. The driver handles nothing. With --check the exit code is 1 when an aim is
-missed.
+the process, and so has Spark's start in it. The driver handles nothing. Also measured: how memory grows with the length
+of the log, for the largest Python worker, the driver's Python, and Java (which is shown without an aim, as it takes
+what its heap may have). With --check the exit code is 1 when an aim is missed.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from replay import Report, Stage
 from replay_log import made_up
@@ -47,6 +50,15 @@ WORK = {
 LEAST_BY_THREAD = 0.9
 """Of the thread engine's rate, once warm."""
 
+SHORT, LONG = 600_000, 2_000_000
+"""Events of the two logs whose handling is compared in memory; data frames have more than one range of the shorter."""
+
+MEMORY_GROWTH = 1.1
+"""Most that the longer log may need: the peak of resident memory by that of the shorter."""
+
+MEMORY_WORK = ("count", "columns", "frames")
+"""Ways whose memory is measured: the quick ones."""
+
 SHARES = {"count": 1.0, "list": 0.5, "columns": 1.0, "frames": 1.0, "each": 0.1, "cpu": 0.1}
 """Of the events that are asked for: the slower ways need fewer to run for long enough."""
 
@@ -58,10 +70,12 @@ def main() -> int:
     print(machine())
     for kind in kinds(options.database):
         with served(kind) as fresh:
-            for name in options.work:
-                count = int(options.events * SHARES[name])
-                stage = Stage.set(fresh(), lambda count=count: made_up(count, SEED), count, log=False)
-                _compare(kind, name, stage, options.repeats, report)
+            if options.only != "memory":
+                for name in options.work:
+                    count = int(options.events * SHARES[name])
+                    _compare(kind, name, _stage(fresh(), count), options.repeats, report)
+            if options.only != "speed":
+                _memory(kind, fresh, [name for name in MEMORY_WORK if name in options.work], report)
     print("\nall aims reached" if not report.missed else "\nmissed:\n  " + "\n  ".join(report.missed))
     return 1 if options.check and report.missed else 0
 
@@ -72,8 +86,13 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--events", type=int, default=1_000_000, help="of the quickest ways (default: %(default)s)")
     parser.add_argument("--repeats", type=int, default=2, help="runs of each way; the best counts (default: 2)")
     parser.add_argument("--work", nargs="+", choices=tuple(WORK), default=list(WORK), help="only these")
+    parser.add_argument("--only", choices=("speed", "memory"), help="measure only this")
     parser.add_argument("--check", action="store_true", help="exit with 1 if an aim is missed")
     return parser.parse_args()
+
+
+def _stage(url: str, count: int) -> Stage:
+    return Stage.set(url, lambda: made_up(count, SEED), count, log=False)
 
 
 def _compare(kind: str, name: str, stage: Stage, repeats: int, report: Report) -> None:
@@ -87,15 +106,32 @@ def _compare(kind: str, name: str, stage: Stage, repeats: int, report: Report) -
     best = dict.fromkeys(ways, (0.0, 0.0))
     for _ in range(repeats):
         for label, way in ways.items():
-            answer = stage.run(way, 1 if label == "by hand" else PARTITIONS, summed=name == "count")
-            if "skipped" in answer:
-                sys.exit(f"{way}: {answer['skipped']}")
+            answer = _run(stage, way, 1 if label == "by hand" else PARTITIONS, summed=name == "count")
             best[label] = max(best[label], (answer["rate"], answer["whole"]))
     for label, (rate, whole) in best.items():
         print(f"  {label:<64} {rate:>8,.0f} {whole:>8,.0f}", flush=True)
     rates = {label: rate for label, (rate, _) in best.items()}
     report.ratio("spark / by hand", rates["spark"] / rates["by hand"], least=work.least.get(kind))
     report.ratio("spark / thread", rates["spark"] / rates["thread"], least=work.by_thread or LEAST_BY_THREAD)
+
+
+def _run(stage: Stage, way: str, partitions: int, *, summed: bool) -> dict[str, Any]:
+    answer = stage.run(way, partitions, summed=summed)
+    if "skipped" in answer:
+        sys.exit(f"{way}: {answer['skipped']}")
+    return answer
+
+
+def _memory(kind: str, fresh: Callable[[], str], names: list[str], report: Report) -> None:
+    print(f"\n{kind}: peak memory for {LONG:,} events by that for {SHORT:,}")
+    stages = [_stage(fresh(), count) for count in (SHORT, LONG)]
+    for name in names:
+        way = f"spark-{WORK[name].on_spark or WORK[name].handler}"
+        answers = [_run(stage, way, PARTITIONS, summed=name == "count") for stage in stages]
+        for process, of in (("worker", "a Python worker"), ("peak", "the driver's Python"), ("java", "Java")):
+            short, long = (answer[process] / 1024 for answer in answers)
+            most = None if process == "java" else MEMORY_GROWTH
+            report.ratio(f"{WORK[name].what}: {of} ({short:.0f} and {long:.0f} MB)", long / short, most=most)
 
 
 if __name__ == "__main__":
