@@ -290,14 +290,24 @@ class PartitionBatches:
             (entry,), now = portion.waiting, self._clock.now()
             if self._rule.on_exhausted is OnBatchExhausted.SKIP and is_used_up_by_crashes(entry, self._rule.back_off):
                 return one_less_isolated(cursor, self._given_up_after_crash(cursor, portion, entry, now))
-            marked = after_failure(entry, crash_in_attempt(now), self._rule.back_off, now)
-            if marked.status is InboxStatus.EXHAUSTED and self._rule.on_exhausted is OnBatchExhausted.SKIP:
-                again = in_milliseconds(now)  # the process that finds the mark skips the event
-                marked = marked._replace(status=InboxStatus.RETRYING, due_at=again, retries=entry.retries + 1)
+            marked = self._marked(entry, now)
             if not self._apply(cursor, changed=((entry, self._kept(marked)),), remainders=self._rest_after(marked)):
                 return Outcome(cursor)
             done = self._recorded(cursor, portion, self._handle(cursor, portion), marked)
             return one_less_isolated(cursor, done)
+
+    def _marked(self, entry: InboxEntry, now: datetime) -> InboxEntry:
+        """Return an entry as it remains if this process does not survive the attempt, which is then used.
+
+        It is not used in the event's grace period. If it is the last one and the event is to be skipped, the process
+        that finds the mark does that.
+        """
+        marked = after_failure(entry, crash_in_attempt(now), self._rule.back_off, now)
+        free = self._in_grace(entry, now)
+        if marked.status is InboxStatus.EXHAUSTED and (free or self._rule.on_exhausted is OnBatchExhausted.SKIP):
+            again = in_milliseconds(now)
+            marked = marked._replace(status=InboxStatus.RETRYING, due_at=again, retries=entry.retries + 1)
+        return marked._replace(retries=entry.retries) if free else marked
 
     def _recorded(self, cursor: Cursor, portion: Portion, done: Outcome, marked: InboxEntry | None = None) -> Outcome:
         """Record the outcome of an attempt; it is not a failure of the partition."""

@@ -73,10 +73,10 @@ class TickState:
         return in_milliseconds(self._tick)
 
     def end(self) -> None:
-        """Note that all events of the tick were tried."""
+        """Note that all events of the tick were tried. One that was wanted takes the place of those that passed."""
         self._done_from = self._from
-        if self._tick >= self._next:
-            now = self._now()
+        now = self._now()
+        if max(self._tick, now) >= self._next:
             self._next = self._schedule.following(self._next, now)
 
     def done(self, head: int) -> bool:

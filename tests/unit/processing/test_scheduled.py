@@ -862,6 +862,54 @@ def test_a_crash_uses_an_attempt_so_that_it_comes_to_an_end(rule: ScheduleRule) 
 
 @pytest.mark.parametrize("exhausted", OnBatchExhausted)
 @pytest.mark.parametrize("rule", [RULE, ALL])
+@pytest.mark.parametrize("attempts", [1, 3])
+def test_processes_that_end_within_the_grace_period_use_no_attempt(
+    rule: ScheduleRule, exhausted: OnBatchExhausted, attempts: int
+) -> None:
+    """Else an event that is merely slow is lost to a few restarts."""
+    back_off = ExponentialBackOff(60, 2, 600, max_attempts=attempts - 1)
+    world = World(["/a", "/b"], rule=replace(rule, back_off=back_off, on_exhausted=exhausted, grace_seconds=1_000))
+    world.errors = {1: CrashError()}
+    crashes = 0
+    world.claim()
+    while (world.clock.now() - FakeClock().now()).total_seconds() < 900:
+        try:
+            world.pass_time(100)
+        except CrashError:
+            crashes += 1
+            world.claim()
+    assert crashes > 5
+    assert (world.waiting, world.tracker.skipped()) == ({1: "retrying"}, [])
+    world.clock.advance(200)  # now failures count
+    ended = 0
+    for _ in range(30):
+        try:
+            world.pass_time(1_000)
+        except CrashError:
+            ended += 1
+            world.claim()
+    skips = exhausted is OnBatchExhausted.SKIP
+    assert (world.waiting, len(world.tracker.skipped())) == ({} if skips else {1: "exhausted"}, int(skips))
+    assert ended == attempts
+    assert world.positions == [2]
+
+
+def test_an_event_whose_process_ends_in_the_grace_period_is_handled_by_the_next_one() -> None:
+    rule = replace(RULE, back_off=NoRetry(), on_exhausted=OnBatchExhausted.SKIP, grace_seconds=1_000)
+    world = World(["/a"], rule=rule)
+    world.errors = {1: CrashError()}
+    world.claim()
+    for _ in range(3):
+        with pytest.raises(CrashError):
+            world.pass_time(200)
+        world.claim()
+    world.errors = {}
+    world.pass_time(200)
+    assert (world.positions, world.waiting, world.tracker.skipped()) == ([1], {}, [])
+
+
+@pytest.mark.parametrize("exhausted", OnBatchExhausted)
+@pytest.mark.parametrize("rule", [RULE, ALL])
 def test_an_outage_in_an_attempt_after_a_crash_is_no_crash(rule: ScheduleRule, exhausted: OnBatchExhausted) -> None:
     """It also keeps the mark of the attempt from being removed then."""
     world = World(["/a"], rule=replace(rule, back_off=NoRetry(), on_exhausted=exhausted))

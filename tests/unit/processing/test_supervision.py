@@ -503,3 +503,32 @@ def test_a_clock_that_is_corrected_a_little_changes_no_tick() -> None:
     ticking.end()
     clock.advance(-0.5)
     assert ticking.seconds_left() == 60.5
+
+
+@pytest.mark.parametrize(
+    ("schedule", "wait"), [(FixedDelay(2, 60), 60.0), (FixedRate(2, 60), 59.0), (CronSchedule("* * * * *"), 57.0)]
+)
+def test_a_wanted_tick_that_lasts_takes_the_place_of_those_that_pass_meanwhile(schedule: Schedule, wait: float) -> None:
+    """Else a run until caught up would try events that have failed in it once more."""
+    clock = SetClock()
+    clock.advance(0 if schedule.first(clock.now()) < clock.now() + timedelta(seconds=3) else 58)
+    ticking = TickState(schedule, clock)
+    ticking.wanted = 1
+    assert ticking.is_due(1)
+    ticking.begin(1)
+    clock.advance(1)
+    assert not ticking.done(1)
+    clock.advance(2 if wait != 57.0 else 4)
+    ticking.end()
+    assert not ticking.is_due(1)
+    assert ticking.seconds_left() == wait
+
+
+def test_a_wanted_tick_that_ends_in_time_changes_no_tick() -> None:
+    clock = SetClock()
+    ticking = TickState(FixedDelay(2, 60), clock)
+    ticking.wanted = 1
+    ticking.begin(1)
+    clock.advance(1)
+    ticking.end()
+    assert ticking.seconds_left() == 1.0
