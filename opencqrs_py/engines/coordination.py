@@ -272,6 +272,13 @@ class Coordinator:
         self._store.join(self.node, self._timing.duration)
         self._unsettled = True
 
+    def _join_again(self) -> None:
+        """Join as another node in place of this one, whose leases have ended although its process has not."""
+        logger.warning("the leases of node %s have ended: it joins again", self.node.name)
+        self._store.leave(self.node.id)
+        self.node = replace(self.node, id=self._new_id())
+        self._join()
+
     def _leave(self) -> None:
         try:
             self._store.leave(self.node.id)
@@ -303,9 +310,7 @@ class Coordinator:
                 return  # its leases end, and others take over what it neglects
             with self._through_outages():
                 if not self.beat():
-                    logger.warning("the leases of node %s have ended: it joins again", self.node.name)
-                    self.node = replace(self.node, id=self._new_id())
-                    self._join()
+                    self._join_again()
 
     def _report_ends(self) -> None:
         """Log what has ended an engine, a thread of one, or the coordination: not every program calls ``check``."""

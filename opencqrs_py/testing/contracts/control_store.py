@@ -266,6 +266,21 @@ class ControlStoreContract:
         store.give_back(A.id, BOOKS)
         assert owners(store.view()) == [B.id] * 4
 
+    def test_a_node_whose_leases_have_ended_is_forgotten_when_it_leaves_and_others_keep_what_they_took(
+        self, store: ControlStore, another: ControlStore, let_pass: Callable[[float], None]
+    ) -> None:
+        joined(store, A)
+        store.take(A.id, BOOKS)
+        let_pass(SECONDS + 1)
+        joined(another, B)
+        assert another.take(B.id, BOOKS[:2]) == tuple(BOOKS[:2])
+        store.leave(A.id)
+        assert store.beat(A.id, SECONDS) is None
+        joined(store, replace(A, id="id-a-2"))
+        assert {record.node.id: record.alive for record in another.view().nodes} == {"id-a-2": True, B.id: True}
+        assert owners(another.view()) == [B.id, B.id, "", ""]
+        assert store.take("id-a-2", BOOKS) == tuple(BOOKS[2:])
+
     def test_a_node_does_not_bury_itself(self, store: ControlStore) -> None:
         joined(store, A)
         assert store.take(A.id, BOOKS, dead=[A.id, "unknown"]) == tuple(BOOKS)

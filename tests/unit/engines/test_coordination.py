@@ -497,6 +497,23 @@ def test_on_its_threads_a_node_joins_again_after_its_leases_have_ended(running):
     wait_until(a, lambda: a.node.id != "a-0" and running.has("a") == [0, 1, 2, 3])
     a.end()
     a.check()
+    assert [(record.node.id, record.alive) for record in running.store.view().nodes] == [(a.node.id, True)]
+
+
+@pytest.mark.parametrize("step", ["leave", "join"])
+def test_a_node_that_joins_again_is_known_once_also_after_an_outage_in_between(world, monkeypatch, step):
+    a, b = world.node("a"), world.node("b")
+    a.join()
+    world.clock.advance(11)
+    b.join()
+    assert not a.beat()
+    with monkeypatch.context() as away, a._through_outages():
+        away.setattr(world.store, step, Mock(side_effect=AwayError()))
+        a._join_again()
+    assert not a.beat()
+    a._join_again()
+    assert {record.node.id: record.alive for record in world.store.view().nodes} == {b.node.id: True, a.node.id: True}
+    assert {lease.node for lease in world.store.view().leases} == {b.node.id}
 
 
 def test_on_its_threads_a_node_goes_on_when_the_store_is_back(running, caplog):
