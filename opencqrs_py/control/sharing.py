@@ -10,11 +10,11 @@ Source:
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from opencqrs_py.control.records import ControlView, GroupPartition, Wanted
+from opencqrs_py.control.records import ControlView, GroupPartition, Node, Wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,19 +25,46 @@ class Plan:
         share: The partitions that it is to have; some of them may still be another node's.
         take: Those of them without a holder.
         release: Those that it has and should no longer have.
+        waiting: Those that it can run, but that no node has or is to have.
+        limits: The settings, with their values, that keep it from those that wait.
     """
 
     share: frozenset[GroupPartition]
     take: tuple[GroupPartition, ...]
     release: tuple[GroupPartition, ...]
+    waiting: tuple[GroupPartition, ...] = ()
+    limits: tuple[str, ...] = ()
 
 
 def plan_of(node: str, view: ControlView) -> Plan:
     """Return what the node with this id has to do."""
-    share = frozenset(key for key, owner in shares(view).items() if owner == node)
+    assigned, me = shares(view), view.alive.get(node)
+    share = frozenset(key for key, owner in assigned.items() if owner == node)
     held = {lease.key: owner.id for lease in view.leases if (owner := view.owner_of(lease)) is not None}
-    release = (key for key, owner in held.items() if owner == node and key not in share)
-    return Plan(share, tuple(sorted(share - held.keys())), tuple(sorted(release)))
+    take = tuple(sorted(share - held.keys()))
+    release = tuple(sorted(key for key, owner in held.items() if owner == node and key not in share))
+    if me is None:
+        return Plan(share, take, release)
+    waiting = _waiting(me, view, assigned.keys() | held.keys())
+    return Plan(share, take, release, waiting, tuple(_limits_reached(me, share, waiting)))
+
+
+def _waiting(node: Node, view: ControlView, placed: Collection[GroupPartition]) -> tuple[GroupPartition, ...]:
+    """Return the partitions that are wanted but not placed, except those that a command has moved from a node."""
+    free = (lease.key for lease in view.leases if lease.key not in placed and not lease.avoids)
+    return tuple(sorted(key for key in free if node.can_run(key) and view.wanted_of(key) is Wanted.STARTED))
+
+
+def _limits_reached(
+    node: Node, share: Collection[GroupPartition], waiting: Collection[GroupPartition]
+) -> Iterator[str]:
+    counts = Counter(key.group for key in share)
+    for group in sorted({key.group for key in waiting}):
+        most = node.groups[group].most
+        if most is not None and counts[group] >= most:
+            yield f"life-cycle.max-partitions-per-node is {most} for {group}"
+    if waiting and node.most is not None and len(share) >= node.most:
+        yield f"node.max-partitions is {node.most}"
 
 
 def shares(view: ControlView) -> dict[GroupPartition, str]:

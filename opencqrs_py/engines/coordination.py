@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from math import inf
 from threading import Condition, RLock, Thread
 
 from opencqrs_py.control.hearing import Hearing
 from opencqrs_py.control.ports import ControlStore, Notices
 from opencqrs_py.control.records import ControlView, GroupPartition, Node, NodeRecord, ProcessIdentity, Wanted
-from opencqrs_py.control.sharing import plan_of
+from opencqrs_py.control.sharing import Plan, plan_of
 from opencqrs_py.engines.leading import END_PATIENCE, LedPartitions, logger
 from opencqrs_py.engines.runs import Engine, has_ended, hasten, load_of
 from opencqrs_py.errors import DatabaseFileError, LayoutChangedError
@@ -84,6 +85,7 @@ class Coordinator:
         self._reported: set[int] = set()  # engines whose errors were logged, by their identity
         self._led = LedPartitions(engines, timing.heartbeat, now, "lease")
         self._announced = ""
+        self._crowded, self._crowded_at = "", inf  # what is logged of limits, and when
         self._away = False
         self._notified = False  # of a change that was not processed yet
         self._failure: BaseException | None = None
@@ -215,6 +217,7 @@ class Coordinator:
             self._moved()
         self._unsettled = bool(plan.release or plan.share - mine)
         self._announce(mine, view)
+        self._warn_of_limits(plan)
 
     def _moved(self) -> None:
         with self._changed:
@@ -260,6 +263,17 @@ class Coordinator:
         if said != self._announced:
             logger.info("%s", said)
             self._announced = said
+
+    def _warn_of_limits(self, plan: Plan) -> None:
+        """Log once which partitions wait because of limits, if that lasts for as long as leases do."""
+        waiting, limits = listed(map(str, plan.waiting)), " and ".join(plan.limits)
+        text = f"no node has room for {waiting}, whose events wait: on node {self.node.name} {limits}"
+        crowded = f"{text}; raise the limit, or start another process" if limits else ""
+        if crowded != self._crowded:
+            self._crowded, self._crowded_at = crowded, self._now() + self._timing.duration
+        elif crowded and self._now() >= self._crowded_at:
+            logger.warning("%s", crowded)
+            self._crowded_at = inf
 
     def _is_valid(self) -> bool:
         return self._view is not None and self._now() < self._valid_until

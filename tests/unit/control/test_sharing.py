@@ -191,6 +191,36 @@ def test_a_plan_takes_what_nobody_has_and_releases_what_is_too_much():
     assert b.share == {keys[2], keys[3]}  # the one that is still a's is taken once it is free
 
 
+OF_BOOKS, OF_NODE = "life-cycle.max-partitions-per-node is 1 for books", "node.max-partitions is 1"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "waiting", "limits"),
+    [
+        ([node("a", books=books(4, most=1))], 3, [OF_BOOKS]),
+        ([node("a", most=1, books=books(4))], 3, [OF_NODE]),
+        ([node("a", most=1, books=books(4, most=1))], 3, [OF_BOOKS, OF_NODE]),
+        ([node("a", books=books(4, most=1)), node("b", books=books(4, most=2))], 1, [OF_BOOKS]),
+        ([node("a", books=books(4, most=1)), node("b", books=books(4))], 0, []),
+        ([node("a", books=books(4, starts=False, most=1))], 0, []),
+        ([node("a", mails=books(1)), node("b", books=books(4, most=1))], 0, []),
+    ],
+)
+def test_a_plan_says_which_partitions_of_its_node_wait_and_for_which_limits(nodes, waiting, limits):
+    plan = plan_of("a", view(nodes, leases("books", "", "", "", "")))
+    assert len(plan.waiting) == waiting
+    assert plan.limits == tuple(limits)
+
+
+def test_what_is_to_avoid_a_node_for_a_while_does_not_wait_for_limits():
+    assert plan_of("a", view([node("a", books=books(2))], leases("books", "", "", avoids="a"))).waiting == ()
+
+
+def test_what_another_node_still_has_does_not_wait():
+    nodes = [node("a", books=books(4, most=1)), node("b", books=books(4, most=1))]
+    assert len(plan_of("a", view(nodes, leases("books", "b", "b", "a", ""))).waiting) == 1
+
+
 def test_a_node_that_is_dead_has_nothing():
     alive, dead = node("a", books=books(2)), node("b", books=books(2))
     records = (NodeRecord(alive, 10, alive=True), NodeRecord(dead, -1, alive=False))
@@ -308,6 +338,18 @@ def test_no_limit_is_exceeded_to_make_room(seen):
         assert count <= limit(seen.alive[name].most)
     for (group, name), count in Counter((key.group, owner) for key, owner in found.items()).items():
         assert count <= limit(seen.alive[name].groups[group].most)
+
+
+@given(limited_views())
+def test_every_partition_is_a_node_s_or_waits_for_limits_that_each_node_which_could_have_it_can_name(seen):
+    seen = replace(seen, leases=tuple(replace(each, node="") for each in seen.leases))
+    for name, each in seen.alive.items():
+        plan = plan_of(name, seen)
+        runnable = {lease.key for lease in seen.leases if each.can_run(lease.key)}
+        assert set(plan.waiting) == runnable - shares(seen).keys()
+        groups = {key.group for key in plan.waiting}
+        of_node = any(text.startswith("node.max-partitions") for text in plan.limits)
+        assert of_node or {text.split(" for ")[-1] for text in plan.limits} == groups
 
 
 @given(limited_views(), st.randoms())

@@ -463,6 +463,68 @@ def test_a_node_that_has_nothing_says_with_whom_everything_is(world, caplog):
     assert [record.getMessage() for record in caplog.records] == ["node b stands by: all partitions are with a"]
 
 
+def let_leases_pass(world: World, *nodes: Coordinator) -> None:
+    for _ in range(5):
+        world.clock.advance(3)
+        heartbeat(*nodes)
+
+
+WAITS = "no node has room for {}, whose events wait: on node a {}; raise the limit, or start another process"
+
+
+@pytest.mark.parametrize(
+    ("most", "runnable", "expected"),
+    [
+        (
+            None,
+            Runnable(4, most=1),
+            ["books 1/4, books 2/4, books 3/4", "life-cycle.max-partitions-per-node is 1 for books"],
+        ),
+        (2, Runnable(4), ["books 2/4, books 3/4", "node.max-partitions is 2"]),
+        (4, Runnable(4, most=4), None),
+    ],
+    ids=["of a group", "of a node", "enough"],
+)
+def test_partitions_that_the_limits_keep_from_all_nodes_are_warned_of_once(world, caplog, most, runnable, expected):
+    a = world.node("a", most=most, books=runnable)
+    a.join()
+    heartbeat(a)
+    assert caplog.text == ""  # other nodes may be about to start
+    for _ in range(3):
+        let_leases_pass(world, a)
+    assert [record.getMessage() for record in caplog.records] == ([WAITS.format(*expected)] if expected else [])
+
+
+def test_partitions_that_the_limits_keep_from_all_nodes_are_warned_of_again_when_they_are_others(world, caplog):
+    limit = "life-cycle.max-partitions-per-node is 1 for books"
+    a, *others = (world.node(name, books=Runnable(4, most=1)) for name in "abcd")
+    a.join()
+    let_leases_pass(world, a)
+    for node in others:
+        node.join()
+    let_leases_pass(world, a, *others)
+    world.ended.add(ord("d"))
+    let_leases_pass(world, a, *others[:2])
+    assert [record.getMessage() for record in caplog.records if "node a" in record.getMessage()] == [
+        WAITS.format("books 1/4, books 2/4, books 3/4", limit),
+        WAITS.format("books 3/4", limit),
+    ]
+
+
+def test_partitions_without_a_node_while_nodes_are_replaced_are_not_warned_of(world, caplog):
+    a, b, c = (world.node(name, books=Runnable(4, most=2)) for name in "abc")
+    for node in (a, b):
+        node.join()
+    let_leases_pass(world, a, b)
+    world.ended.add(ord("a"))
+    for _ in range(3):  # until the next one has started
+        world.clock.advance(3)
+        heartbeat(b)
+    c.join()
+    let_leases_pass(world, b, c)
+    assert caplog.text == ""
+
+
 # On its threads
 
 
