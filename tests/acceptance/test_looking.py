@@ -42,6 +42,7 @@ def test_doctor_names_what_is_wrong_and_how_to_mend_it_and_looks_at_the_rest(pro
         "handlers",
     ]
     assert "Spark did not start" in findings["Spark workers"]["found"]
+    assert findings["Spark workers"]["fix"].startswith("unset SPARK_HOME: /away")
     assert "parameter 'x' has no annotation" in findings["handlers"]["found"]
     assert findings["handlers"]["fix"].startswith("annotate each parameter")
     assert "unable to open database file" in findings["read models' database"]["found"]

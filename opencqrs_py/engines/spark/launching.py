@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from threading import Lock, Thread, current_thread, main_thread
 from typing import Any
@@ -27,6 +28,8 @@ from typing import Any
 import pyspark.java_gateway
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
+
+from opencqrs_py.errors import EngineError
 
 # What the JVM prints at every start, whatever the settings.
 _START_NOISE = (
@@ -82,7 +85,8 @@ class Launch:
             with self._lock:
                 said = b"".join(self._held).decode(errors="replace").splitlines()
                 self._held.clear()
-            return cause_in(said) or "; ".join(line.strip() for line in said if not line.startswith(_REFUSALS))
+            reasons = (line.strip() for line in takewhile(_is_before_usage, said) if not line.startswith(_REFUSALS))
+            return cause_in(said) or "; ".join(filter(None, reasons))
         return ""
 
     def show(self) -> None:
@@ -106,6 +110,10 @@ class Launch:
                 _write(text)
             else:
                 self._held.append(text)
+
+
+def _is_before_usage(line: str) -> bool:
+    return not line.startswith("Usage: ")  # which Spark prints after what is wrong with an argument
 
 
 def cause_in(lines: Iterable[str]) -> str:
@@ -314,11 +322,15 @@ class SubmitArguments:
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> SubmitArguments:
-        """Take them from an environment."""
+        """Take them from an environment.
+
+        Raises:
+            EngineError: OCQ-402, if they cannot be split.
+        """
         settings: dict[str, str] = {}
         file = ""
         others: list[str] = []
-        words = iter(shlex.split(environ.get(_ARGUMENTS, "pyspark-shell")))
+        words = iter(_split(environ.get(_ARGUMENTS, "pyspark-shell")))
         for word in words:
             option, joined, value = word.partition("=")
             if option not in (*_SETTING_OPTIONS, _FILE_OPTION):
@@ -331,6 +343,14 @@ class SubmitArguments:
                 key, _, setting = value.partition("=")
                 settings[key] = setting
         return cls(settings, file, tuple(others))
+
+
+def _split(arguments: str) -> list[str]:
+    try:
+        return shlex.split(arguments)
+    except ValueError as error:
+        what = f"Spark is not started: {_ARGUMENTS} cannot be read: {error}"
+        raise EngineError("OCQ-402", what, fix=f"correct or unset {_ARGUMENTS}") from None
 
 
 def properties_text(settings: Mapping[str, str]) -> str:

@@ -558,14 +558,41 @@ def _look_after(archive: ClassArchive, session: SparkSession) -> None:
 
 def _not_started(error: Exception, master: str, java: str, refusal: str) -> EngineError:
     reason = scrubbed(refusal or _reason(error))[:300]
-    fix = "run 'opencqrs doctor', or 'opencqrs run --verbose' to see Spark's own log"
+    submitted = "PYSPARK_SUBMIT_ARGS" if os.environ.get("PYSPARK_SUBMIT_ARGS") else ""
+    fix = "look at Spark's own log: opencqrs run --verbose"
     if refusal.startswith("UnknownHostException"):
         fix = "give this machine's own name an address, as in /etc/hosts, or set SPARK_LOCAL_IP to its address"
+    elif unusable := _fix_of_folders(os.environ):
+        fix = unusable
     elif refusal:
-        fix = "correct it where Java's options are set: in spark.conf, SPARK_SUBMIT_OPTS or JAVA_TOOL_OPTIONS"
+        places = ", ".join(filter(None, (submitted, "spark.conf", "SPARK_SUBMIT_OPTS")))
+        fix = f"correct it where options of Spark and Java are set: in {places} or JAVA_TOOL_OPTIONS"
     elif asked := not_registered(master, reason):
         return asked
+    elif submitted:
+        fix = f"correct {submitted}, if it is wrong, or {fix}"
     return EngineError("OCQ-402", f"Spark did not start ({reason})", f"spark.master {master}, Java {java}", fix)
+
+
+def _fix_of_folders(environ: Mapping[str, str]) -> str:
+    """Return how to correct variables that name folders in which Spark does not start; empty if they name none."""
+    home = environ.get("SPARK_HOME")
+    if home and not os.access(Path(home, "bin", "spark-submit"), os.X_OK):
+        return f"unset SPARK_HOME: {home} has no bin/spark-submit that can be run"
+    folders = [folder for folder in environ.get("SPARK_LOCAL_DIRS", "").split(",") if folder]
+    if folders and not any(map(_is_writable, map(Path, folders))):
+        return f"correct or unset SPARK_LOCAL_DIRS: Spark cannot write to {', '.join(folders)}"
+    return ""
+
+
+def _is_writable(folder: Path) -> bool:
+    """Return whether Spark can make folders in a folder, or this folder itself."""
+    try:
+        there = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+        with TemporaryDirectory(dir=there):
+            return True
+    except OSError:
+        return False
 
 
 def _reason(error: Exception) -> str:

@@ -22,6 +22,7 @@ from opencqrs_py.engines.spark.launching import (
     settings_by_file,
     value_before_launch,
 )
+from opencqrs_py.errors import EngineError
 
 gateway: Any = pyspark.java_gateway
 ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
@@ -105,6 +106,12 @@ def test_values_are_escaped_as_java_reads_properties(value, written):
 
 def test_arguments_that_are_missing_mean_the_shell():
     assert SubmitArguments.of({}) == SubmitArguments({}, "", ("pyspark-shell",))
+
+
+def test_arguments_that_cannot_be_split_are_named():
+    with pytest.raises(EngineError, match="PYSPARK_SUBMIT_ARGS cannot be read: No closing quotation") as caught:
+        SubmitArguments.of({ARGUMENTS: '--name "x pyspark-shell'})
+    assert caught.value.code == "OCQ-402"
 
 
 DEFAULTS = "# spark.a  commented\nspark.aa no\nspark.a   in-defaults\n  spark.b=2\nspark.c: 3\n"
@@ -256,6 +263,14 @@ def test_of_an_exception_that_ends_a_jvm_the_first_cause_is_the_reason(tmp_path,
         gateway.Popen(["/bin/sh", "-c", f"cat {tmp_path / 'said'} >&2"])
         assert launch.refusal() == "UnknownHostException: box: Name or service not known"
     assert capfd.readouterr() == ("", "")
+
+
+def test_of_a_wrong_argument_the_usage_is_no_part_of_the_reason(tmp_path):
+    usage = "Usage: spark-submit [options] <app jar | python file | R file> [app arguments]\n\nOptions:\n  --master"
+    (tmp_path / "said").write_text(f"Error: Unrecognized option: --bogus\n\n{usage}\n")
+    with launching.launching(quiet=True) as launch:
+        gateway.Popen(["/bin/sh", "-c", f"cat {tmp_path / 'said'} >&2"])
+        assert launch.refusal() == "Error: Unrecognized option: --bogus"
 
 
 @pytest.mark.parametrize("quiet", [True, False])

@@ -397,6 +397,63 @@ def test_a_jvm_that_ended_by_itself_has_asked_no_master(master, refusal, reason,
     assert fix in error.fix
 
 
+@pytest.fixture
+def variables(monkeypatch):
+    """Sets the variables that Spark reads at its start, and no others of them."""
+
+    def set_(said: dict[str, str]) -> None:
+        for name in ("SPARK_HOME", "SPARK_LOCAL_DIRS", "PYSPARK_SUBMIT_ARGS"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in said.items():
+            monkeypatch.setenv(name, value)
+
+    return set_
+
+
+LOG = "look at Spark's own log: opencqrs run --verbose"
+PLACES = "spark.conf, SPARK_SUBMIT_OPTS or JAVA_TOOL_OPTIONS"
+
+
+@pytest.mark.parametrize(
+    ("said", "refusal", "fix"),
+    [
+        ({}, "", LOG),
+        ({"SPARK_HOME": ""}, "", LOG),
+        ({"SPARK_HOME": "{home}"}, "", LOG),
+        ({"SPARK_HOME": "{home}/away"}, "", "unset SPARK_HOME: {home}/away has no bin/spark-submit that can be run"),
+        ({"SPARK_LOCAL_DIRS": "{home}"}, "", LOG),
+        ({"SPARK_LOCAL_DIRS": "{home}/new/folder"}, "", LOG),
+        ({"SPARK_LOCAL_DIRS": "{file},{home}"}, "", LOG),  # one is enough for Spark
+        (
+            {"SPARK_LOCAL_DIRS": "{file}/a,/proc/x"},
+            "",
+            "correct or unset SPARK_LOCAL_DIRS: Spark cannot write to {file}/a, /proc/x",
+        ),
+        (
+            {"SPARK_LOCAL_DIRS": "{file}"},
+            "some log",
+            "correct or unset SPARK_LOCAL_DIRS: Spark cannot write to {file}",
+        ),
+        ({"PYSPARK_SUBMIT_ARGS": "--bogus"}, "", f"correct PYSPARK_SUBMIT_ARGS, if it is wrong, or {LOG}"),
+        ({}, "Invalid heap", f"correct it where options of Spark and Java are set: in {PLACES}"),
+        (
+            {"PYSPARK_SUBMIT_ARGS": "--bogus"},
+            "Error: Unrecognized option: --bogus",
+            f"correct it where options of Spark and Java are set: in PYSPARK_SUBMIT_ARGS, {PLACES}",
+        ),
+    ],
+)
+def test_a_variable_because_of_which_spark_did_not_start_is_named(tmp_path, variables, said, refusal, fix):
+    submit, file = tmp_path / "bin" / "spark-submit", tmp_path / "file"
+    submit.parent.mkdir()
+    submit.touch(0o755)
+    file.touch()
+    variables({name: value.format(home=tmp_path, file=file) for name, value in said.items()})
+    error = _not_started(RuntimeError("Connection refused"), "local[1]", "/java", refusal)
+    assert (error.code, error.fix) == ("OCQ-402", fix.format(home=tmp_path, file=file))
+    assert sorted(tmp_path.iterdir()) == [submit.parent, file]
+
+
 def test_a_master_that_does_not_register_the_program_is_named():
     error = _not_started(Py4JError(UNRESPONSIVE), "spark://127.0.0.1:1", "/java", "")
     assert error.code == "OCQ-352"
