@@ -186,7 +186,7 @@ class ScheduleSettings(InheritedSection):
     error_grace_period: Duration = setting(
         0.0, "How long after an event has come in its failures do not count: it is tried at each tick."
     )
-    expires_after: EndlessDuration = setting(
+    expires_after: Annotated[EndlessDuration, Ge(0.01)] = setting(
         math.inf, "How long after it has come in an event is tried; then it is removed."
     )
     on_exhausted: OnBatchExhausted = setting(

@@ -24,6 +24,7 @@ _BRIEF_SECONDS = (
     0.25  # until the next heartbeat while shares change, and between two checks of processes of this machine
 )
 _MARGIN_SECONDS = 0.05  # after the end of another node's leases
+_AGAIN = "stop the application and start it again"
 _RELEASE_PATIENCE = 3.0  # seconds that a chunk in hand gets before its partition goes to another node
 
 
@@ -334,15 +335,11 @@ class Coordinator:
             if id(engine) not in self._reported and (error := _error_of(engine)) is not None:
                 self._reported.add(id(engine))
                 groups = listed(name for name, of_group in self._engines.items() if of_group is engine)
-                then = (
-                    " no longer handles their events, stop the application and start it again"
-                    if has_ended(engine)
-                    else ""
-                )
+                then = f" no longer handles their events, {_AGAIN}" if has_ended(engine) else ""
                 logger.error("[%s] node %s%s: %s", groups, self.node.name, then, one_line(error))
         if self._failure is not None:
-            text = "node %s no longer extends its leases, stop the application and start it again: %s"
-            logger.error(text, self.node.name, one_line(self._failure))
+            text = "node %s no longer extends its leases, %s: %s"
+            logger.error(text, self.node.name, _AGAIN, one_line(self._failure))
 
     def _listen(self) -> None:
         """Send the next heartbeat at once when something has changed. The heartbeats deal with outages."""

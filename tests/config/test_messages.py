@@ -159,6 +159,7 @@ ZONE = "write a name like Europe/Berlin, or UTC"
         ),
         ("schedule.on-exhausted", "park", 112, "there is no such choice", "use one of block, skip"),
         ("schedule.interval", "9ms", 114, "it is below 10ms", "write 10ms or more"),
+        ("schedule.expires-after", "0s", 114, "it is below 10ms", "write 10ms or more"),
         ("schedule.interval", "infinite", 113, "it needs an end", "write it like 30s, 500ms or PT30S"),
         ("schedule.cron", "'* *'", 111, "it is not a cron expression (wrong number of fields)", CRON),
         ("schedule.cron", "'61 * * * *'", 111, "it is not a cron expression (bad minute)", CRON),
