@@ -21,6 +21,7 @@ from opencqrs_py.processing.annotations import why_not_called_with, written_anno
 from opencqrs_py.processing.exceptions import one_line, one_line_with_place, raise_interrupt
 from opencqrs_py.processing.ports import Injector
 from opencqrs_py.processing.signatures import without_none
+from opencqrs_py.processing.wiring import MARKER_FIX, marker_in, wired_parameters
 
 _log = logging.getLogger("opencqrs.container")
 _OF_GENERATORS = (Generator, Iterable, Iterator)
@@ -179,6 +180,11 @@ class ContainerInjector(Injector):
             raise self._ambiguous(wanted, matching)
         return matching[0].make()
 
+    @override
+    def stands_in(self, wanted: object) -> bool:
+        """Return whether an object was given that replaces what containers provide."""
+        return isinstance(wanted, type) and wanted in self._provided
+
     def code_behind(self, wanted: object) -> Iterator[object]:
         """Yield the functions and classes that make an object of this annotation, and those of their arguments.
 
@@ -236,11 +242,16 @@ class ContainerInjector(Injector):
             ProjectCodeError: OCQ-217, if a provider raises; OCQ-226, if the constructor does.
         """
         hints = _hints_of_constructor(cls, place)
+        wired = wired_parameters([cls.__init__])  # type: ignore[misc]
         arguments = {}
         for name, parameter in inspect.signature(cls).parameters.items():
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
                 continue
             wanted = without_none(hints.get(name))
+            if name in wired and not self.stands_in(wanted):
+                continue
+            if (marker := marker_in(parameter.default)) and not self.stands_in(wanted):
+                raise _not_wired(cls, name, marker, place)
             matching = self._matching(wanted)
             if len(matching) > 1:
                 raise self._ambiguous(wanted, matching, place)
@@ -415,6 +426,11 @@ def _hints_in(signature: inspect.Signature) -> dict[str, Any]:
     return {
         name: hint for name, hint in hints.items() if hint is not inspect.Parameter.empty and not isinstance(hint, str)
     }
+
+
+def _not_wired(cls: type, name: str, marker: str, place: str) -> AssemblyError:
+    what = f"argument '{name}' of {cls.__name__} would get {marker} itself: dependency-injector does not fill it"
+    return AssemblyError("OCQ-504", what, place, MARKER_FIX.format(marker=marker))
 
 
 def _fix_to_provide(hints: Mapping[str, Any], name: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,6 +25,7 @@ from opencqrs_py.processing.checkpoints import CheckpointTrigger
 from opencqrs_py.processing.decoding import decodable
 from opencqrs_py.processing.ports import Injector
 from opencqrs_py.processing.roles import HANDLER, IN_TRANSACTION, JOB, OF_AN_EVENT, Kind, Role
+from opencqrs_py.processing.wiring import MARKER_FIX, marker_in, wired_parameters
 
 _RIGHT_FORM = (
     "annotate each parameter: an event class, dict, Event (raw), Metadata, ProcessingContext, sqlalchemy.Connection, "
@@ -166,9 +167,14 @@ def read_signature(call: Callable[..., Any], place: str, injector: Injector, rol
 
 def _function(call: Callable[..., Any]) -> Any:
     """Return the function behind a callable, below decorators and partial arguments."""
+    return inspect.unwrap(_decorated(call))
+
+
+def _decorated(call: Callable[..., Any]) -> Any:
+    """Return the function behind a callable with its decorators, below partial arguments."""
     while isinstance(call, partial):
         call = call.func
-    return inspect.unwrap(call if inspect.isroutine(call) else getattr(call, "__call__", call))  # noqa: B004
+    return call if inspect.isroutine(call) else getattr(call, "__call__", call)  # noqa: B004 for what it returns
 
 
 def _check_instance(call: Callable[..., Any], hints: dict[str, Any], place: str) -> None:
@@ -263,14 +269,29 @@ def _arguments(
     call: Callable[..., Any], hints: dict[str, Any], place: str, injector: Injector, role: Role
 ) -> tuple[Argument, ...]:
     found: list[Argument] = []
+    wired = wired_parameters(_layers(_decorated(call)))
     by_keyword = False  # parameters after one that keeps its default must be passed by keyword
     for parameter in signature_of(call).parameters.values():
-        argument = _argument(parameter, hints, place, injector, role)
+        marked = parameter.name in wired or bool(marker_in(parameter.default))
+        if marked and not injector.stands_in(hints.get(parameter.name)):
+            _check_wired(parameter, wired, place)
+            argument = None
+        else:
+            argument = _argument(parameter, hints, place, injector, role)
+        by_keyword = by_keyword or marked  # wiring adds it by keyword, unless it was passed so
         if argument is None or (by_keyword and parameter.kind is parameter.POSITIONAL_ONLY):
             by_keyword = True
         else:
             found.append(replace(argument, by_keyword=by_keyword or argument.by_keyword))
     return tuple(found)
+
+
+def _check_wired(parameter: inspect.Parameter, wired: Collection[str], place: str) -> None:
+    """Refuse a parameter that wiring is to fill and does not: the function would get the marker instead of a value."""
+    if parameter.name not in wired or parameter.kind is parameter.POSITIONAL_ONLY:
+        marker = marker_in(parameter.default) or "its marker"
+        what = f"parameter '{parameter.name}' would get {marker} itself: dependency-injector does not fill it"
+        raise HandlerSignatureError("OCQ-201", what, place, MARKER_FIX.format(marker=marker))
 
 
 def _argument(

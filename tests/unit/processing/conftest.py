@@ -23,6 +23,9 @@ class FakeInjector:
         self.asked += 1
         return self.provided[wanted]()
 
+    def stands_in(self, wanted: object) -> bool:
+        return False
+
 
 class FakeUnit:
     """What a handler writes appears in the database's rows when the transaction is committed."""
