@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -443,6 +443,13 @@ class Application:
         jobs = False if until_caught_up and jobs is None else jobs
         self._start(groups, observer, verbose=verbose, jobs=jobs, until_caught_up=until_caught_up)
         return self._life.stay(until_caught_up=until_caught_up)
+
+    def keeping_resources(self) -> AbstractContextManager[None]:
+        """Return a block at whose end the project's resources are closed, instead of at a stop within it.
+
+        After a ``run`` in it, ``status`` uses what was made for the run, and opens and makes nothing again.
+        """
+        return self._life.keeping_resources()
 
     @property
     def last_result(self) -> RunResult | None:

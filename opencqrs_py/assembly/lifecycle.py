@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from threading import Lock, Thread
 from typing import TYPE_CHECKING
 
@@ -50,6 +51,7 @@ class Lifecycle:
         self._started_in = 0  # the process that has called start()
         self._in_hand: list[SupervisedPartition] = []  # partitions that a stop has not waited for
         self._is_to_stop = False
+        self._keeps_resources = False
 
     def start(self, plan: Callable[[], Callable[[], None]]) -> None:
         """Start what is planned.
@@ -152,6 +154,17 @@ class Lifecycle:
         if not self._in_hand and not self.is_forked:
             self.stores.close()
 
+    @contextmanager
+    def keeping_resources(self) -> Iterator[None]:
+        """Close the project's resources at the end of the block only, also if everything is stopped within it."""
+        self._keeps_resources = True
+        try:
+            yield
+        finally:
+            self._keeps_resources = False
+            if self.processors is None:
+                self.resources.close(self._in_hand)
+
     @property
     def running(self) -> Processors | None:
         """The processors that run in this process; ``None`` in a fork, whose copy of them stays as it was then."""
@@ -170,6 +183,7 @@ class Lifecycle:
 
     def _close(self, lingering: Sequence[Thread] = ()) -> None:
         """Close what is open, unless handlers that a stop has not waited for, or threads, may still use it."""
-        self.resources.close(self._in_hand)
+        if not self._keeps_resources:
+            self.resources.close(self._in_hand)
         if not self._in_hand:
             self.stores.disconnect(sources=not lingering)

@@ -64,14 +64,15 @@ def run_command(
         application.report_new_databases()
     signals.held = monitor.held
     gc.freeze()  # this process does nothing else: the collector need not scan what is loaded
-    try:
-        with monitor:
-            result = application.run(groups, monitor, until_caught_up=until_caught_up, verbose=verbose, jobs=jobs)
-    except KeyboardInterrupt:
-        if not monitor.started:
-            raise
-        return _interrupted(application, groups, cut_off=sorted(monitor.held), as_json=as_json, typed=options.typed)
-    statuses = [_with_errors(status, result) for status in application.status(groups)]
+    with application.keeping_resources():  # what is shown at the end needs the project's parts once more
+        try:
+            with monitor:
+                result = application.run(groups, monitor, until_caught_up=until_caught_up, verbose=verbose, jobs=jobs)
+        except KeyboardInterrupt:
+            if not monitor.started:
+                raise
+            return _interrupted(application, groups, cut_off=sorted(monitor.held), as_json=as_json, typed=options.typed)
+        statuses = [_with_errors(status, result) for status in application.status(groups)]
     if as_json:
         print_json(_as_json(statuses, result))
     else:

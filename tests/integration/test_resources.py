@@ -11,6 +11,7 @@ from threading import Event as Signal
 from types import ModuleType
 
 import pytest
+from support.zygote import Zygote
 
 from opencqrs_py import Application, Event
 from opencqrs_py.errors import ProjectCodeError
@@ -205,3 +206,58 @@ def test_resources_stay_open_for_a_handler_that_a_stop_has_not_waited_for(
 
     application.stop()
     assert logged(tmp_path)[-3:] == ["sent 1 True", "close other", "close"]
+
+
+ONCE = """
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+from dependency_injector import containers, providers
+from opencqrs_py import Event, event_handling
+
+LOG = Path(__file__).with_name("log.txt")
+
+class Line: ...
+
+def lend_line() -> Iterator[Line]:
+    if LOG.exists():
+        raise OSError("address in use")
+    LOG.touch()
+    yield Line()
+    LOG.write_text(LOG.read_text() + "close")
+
+class Container(containers.DeclarativeContainer):
+    line = providers.Resource(lend_line)
+
+@event_handling("sent", types=["*"])
+class Handlers:
+    def __init__(self, line: Line) -> None:
+        LOG.write_text(LOG.read_text() + "make ")
+
+    @event_handling
+    def send(self, event: Event) -> None:
+        if event.id == "interrupt":
+            os.kill(os.getpid(), signal.SIGINT)
+"""
+
+
+@pytest.mark.parametrize("id_", ["finish", "interrupt"])
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_the_table_at_the_end_of_a_run_opens_and_makes_nothing_again(
+    form: str, id_: str, zygote: Zygote, tmp_path: Path
+) -> None:
+    (tmp_path / "handlers.py").write_text(ONCE)
+    line = json.dumps({"specversion": "1.0", "id": id_, "source": "urn:s", "type": "t", "subject": "/x", "data": {}})
+    settings = {"OPENCQRS_EVENT_HANDLING_STANDARD_PROCESSING_ENGINE": "thread"}
+    assert zygote.opencqrs(tmp_path, ["events", "import", "-"], settings, stdin=line).code == 0
+    (tmp_path / "log.txt").unlink()
+
+    format_ = ["--format", "json"] if form == "json" else []
+    ran = zygote.opencqrs(tmp_path, ["run", *(["--until-caught-up"] if id_ == "finish" else []), *format_], settings)
+
+    assert (ran.code, "OCQ-217" in ran.err) == (0 if id_ == "finish" else 130, False)
+    shown = ran.json["groups"][0]["group"] if form == "json" else ran.out.splitlines()[-1].split()[0]
+    assert shown == "sent"
+    assert (tmp_path / "log.txt").read_text() == "make close"
