@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Self
 from opencqrs_py.assembly.blueprint import (
     Blueprint,
     UserModules,
-    enable_loggers,
     modules_in,
     modules_of,
     refuse_in_import,
@@ -35,6 +34,7 @@ from opencqrs_py.errors import AssemblyError, ExplainedError
 from opencqrs_py.model.naming import canonical, letters_and_digits
 from opencqrs_py.model.progress import PartitionStatus, Skip
 from opencqrs_py.model.properties import locked_cached_property
+from opencqrs_py.processing.loggers import enable_loggers
 from opencqrs_py.processing.notices import NO_OBSERVER, Observer, Observers
 from opencqrs_py.processing.ports import CountedSource
 

@@ -24,6 +24,7 @@ from opencqrs_py.assembly.reading import PLAIN, EventsRule
 from opencqrs_py.errors import AssemblyError, ExplainedError
 from opencqrs_py.model.mapping import TableMapping
 from opencqrs_py.processing.exceptions import message_of, one_line, raise_interrupt, type_name
+from opencqrs_py.processing.loggers import enable_loggers
 from opencqrs_py.processing.supervision import SupervisedPartition
 
 _log = logging.getLogger("opencqrs.settings")
@@ -141,16 +142,6 @@ def _discovered(modules: UserModules) -> Discovered:
     imported = import_modules(modules.names, roots, expected, modules.named_at)
     enable_loggers()
     return discover(imported, modules.only)
-
-
-def enable_loggers() -> None:
-    """Undo that ``logging.config`` has disabled our loggers: by default it disables all that it does not name.
-
-    Failures and skipped events would go unreported. Levels, handlers and filters of the project stay.
-    """
-    for name, logger in tuple(logging.root.manager.loggerDict.items()):
-        if name.partition(".")[0] == "opencqrs" and isinstance(logger, logging.Logger):
-            logger.disabled = False
 
 
 def modules_in(scan: Scan, named_at: str = "") -> UserModules:

@@ -9,12 +9,13 @@ from contextlib import contextmanager
 from threading import Lock, Thread
 from typing import TYPE_CHECKING
 
-from opencqrs_py.assembly.blueprint import Blueprint, ProjectResources, enable_loggers
+from opencqrs_py.assembly.blueprint import Blueprint, ProjectResources
 from opencqrs_py.assembly.opened_stores import OpenedStores
 from opencqrs_py.assembly.shared_spark import SharedSpark
 from opencqrs_py.assembly.status import RunResult
 from opencqrs_py.errors import AssemblyError
 from opencqrs_py.model.progress import ProcessorState
+from opencqrs_py.processing.loggers import enable_loggers
 from opencqrs_py.processing.supervision import SupervisedPartition
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from functools import partial
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
-from opencqrs_py.assembly.blueprint import Blueprint, enable_loggers
+from opencqrs_py.assembly.blueprint import Blueprint
 from opencqrs_py.assembly.conditions import no_inbox, waits
 from opencqrs_py.assembly.container import ApplicationContainer, GroupContainer, GroupRecipe
 from opencqrs_py.assembly.loaded_code import NO_CODE, loaded_code
@@ -24,6 +24,7 @@ from opencqrs_py.model.partition import Partition
 from opencqrs_py.processing.binding import Work, run_on_start
 from opencqrs_py.processing.exceptions import message_of, raise_interrupt, type_name
 from opencqrs_py.processing.group_records import RecordRule
+from opencqrs_py.processing.loggers import enable_loggers
 from opencqrs_py.processing.notices import Observer
 from opencqrs_py.processing.ports import Clock, EventSource, ProgressTracker
 

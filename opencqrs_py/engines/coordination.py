@@ -19,6 +19,7 @@ from opencqrs_py.errors import DatabaseFileError, LayoutChangedError
 from opencqrs_py.model.naming import listed
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.processing.exceptions import one_line, raise_interrupt
+from opencqrs_py.processing.loggers import enable_loggers
 
 _BRIEF_SECONDS = (
     0.25  # until the next heartbeat while shares change, and between two checks of processes of this machine
@@ -171,6 +172,7 @@ class Coordinator:
 
     def beat(self) -> bool:
         """Extend the leases; return whether they are held. Those that have ended stay ended."""
+        enable_loggers()  # which the program may have disabled since; a node may have no partition
         asked, moves = self._now(), self._moves
         self._notified = False
         view = self._extended()

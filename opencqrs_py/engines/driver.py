@@ -19,6 +19,7 @@ from opencqrs_py.processing.calls import CallInHand
 from opencqrs_py.processing.claims import verify_log
 from opencqrs_py.processing.exceptions import failure_of, one_line
 from opencqrs_py.processing.frames import FrameProcessing
+from opencqrs_py.processing.loggers import enable_loggers
 from opencqrs_py.processing.notices import NO_OBSERVER, Notice, Observer, text_of
 from opencqrs_py.processing.parking import freed, unseen
 from opencqrs_py.processing.ports import Clock, EventSource, ParkingTracker
@@ -442,6 +443,7 @@ def log_notice(notice: Notice) -> None:
         "attempt": notice.attempt,
         "code": failure.code if failure else "",
     }
+    enable_loggers()
     logger.log(_level(notice), "%s", text_of(notice), extra=extra)
 
 

@@ -21,6 +21,7 @@ from opencqrs_py.jobs.runs import JobRun, JobsView, RunStatus
 from opencqrs_py.jobs.sitting import Claim, claim_of
 from opencqrs_py.model.job import RunSignals, Trigger
 from opencqrs_py.processing.exceptions import one_line, raise_interrupt
+from opencqrs_py.processing.loggers import enable_loggers
 
 POLL_SECONDS = 1.0
 """Seconds between two polls for requests of other processes and people."""
@@ -244,6 +245,7 @@ class JobRunner:
     def _watch(self) -> None:
         waits = None
         while not self._stopping:
+            enable_loggers()
             self._warn_of_long()
             try:
                 pause = self._attend()

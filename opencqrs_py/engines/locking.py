@@ -19,6 +19,7 @@ from opencqrs_py.engines.runs import Engine
 from opencqrs_py.model.naming import listed
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.processing.exceptions import one_line, raise_interrupt
+from opencqrs_py.processing.loggers import enable_loggers
 from opencqrs_py.processing.ports import Lock, LockRegistry
 
 _BRIEF_SECONDS = 0.25  # between two checks whether a partition, and so its lock, can be released
@@ -196,6 +197,7 @@ class LockCoordinator:
 
     def round(self) -> None:
         """Renew, release and acquire the locks that are due. Called by one thread only."""
+        enable_loggers()  # as a heartbeat does
         failures: _Failures = defaultdict(list)
         self._renew_due(failures)
         self._give_up_released(failures)

@@ -6,6 +6,7 @@ import logging
 
 from opencqrs_py.jobs.runs import JobRun, RunStatus
 from opencqrs_py.model.naming import counted
+from opencqrs_py.processing.loggers import enable_loggers
 
 logger = logging.getLogger("opencqrs.jobs")
 
@@ -20,6 +21,7 @@ def log_begin(run: JobRun) -> None:
 
 def log_end(run: JobRun, ended: JobRun | None) -> None:
     """Log how an attempt of a run has ended."""
+    enable_loggers()
     if ended is None:
         text = "run %s was taken over by another process; nothing more of it was written here"
         logger.warning("[job %s] " + text, run.job, run.id, extra=_extra(run, "fenced"))  # noqa: G003 one text

@@ -10,6 +10,7 @@ from threading import Condition, Event, Thread
 from typing import Protocol
 
 from opencqrs_py.processing.exceptions import raise_interrupt
+from opencqrs_py.processing.loggers import enable_loggers
 from opencqrs_py.processing.ports import Watch
 
 _WAIT_SECONDS = 0.2  # longest single wait of the store's watch, within which a stop is noticed
@@ -143,6 +144,7 @@ class HeadWatcher:
 
     def _look_out(self, seconds: float) -> None:
         """Use the store's watch for a moment; by one thread at a time."""
+        enable_loggers()  # which the program may have disabled since; a thread of each engine comes here now and then
         try:
             if self._watch is None:
                 self._watch = self._opened.enter_context(self._source.watched())

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.engines import ENGINES
 
 from opencqrs_py import Application, Event
 
@@ -98,3 +99,17 @@ def test_a_start_that_disables_loggers_hides_no_skipped_event(
 ) -> None:
     application = Application(SETTINGS, [make_module(handlers)], tmp_path)
     assert skipped(application, caplog) == [1]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_program_that_disables_loggers_while_it_runs_hides_no_skipped_event(
+    engine: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, make_module: Callable[[str], Any]
+) -> None:
+    spark = {"spark.master": "local[1]", "spark.driver-handles": "never"}
+    settings = {**SETTINGS, **spark, "event-handling.standard.processing.engine": engine}
+    with Application(settings, [make_module(HANDLERS)], tmp_path) as application:
+        application.start()
+        dictConfig({"version": 1})
+        application.event_store.append([Event(0, "1", "s", "/books/1", "t", None, "application/json", "{}", None)])
+        application.await_position("books", 1)
+    assert [each.__dict__["position"] for each in caplog.records if each.__dict__.get("action") == "skip"] == [1]

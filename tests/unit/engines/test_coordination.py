@@ -150,6 +150,14 @@ def heartbeat(*nodes: Coordinator) -> None:
         node.reconcile()
 
 
+def test_a_heartbeat_enables_loggers_that_the_program_has_disabled(world, monkeypatch):
+    node, logger = world.node("a"), logging.getLogger("opencqrs.control")
+    node.join()
+    monkeypatch.setattr(logger, "disabled", True)
+    node.beat()
+    assert not logger.disabled
+
+
 def test_the_only_node_is_assigned_everything_when_it_joins(world):
     world.node("a").join()
     assert world.has("a") == [0, 1, 2, 3]

@@ -105,6 +105,13 @@ def messages(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
 
 
+def test_a_round_enables_loggers_that_the_program_has_disabled(world, monkeypatch):
+    logger = logging.getLogger("opencqrs.control")
+    monkeypatch.setattr(logger, "disabled", True)
+    world.node("a").round()
+    assert not logger.disabled
+
+
 def test_the_keys_are_those_of_opencqrs(world):
     begin(world.node("a", groups=["books", "lent"]))
     assert sorted(world.locks.holders) == [
