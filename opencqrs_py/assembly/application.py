@@ -305,6 +305,7 @@ class Application:
         """Return what makes the parts of a start; wrong names are raised before anything is opened."""
         _log.info("%s", sources_line(self.configuration, self.project))
         runs_jobs = jobs and bool(self.blueprint.discover().jobs)
+        _ = self.blueprint.discover().handlers  # a class that cannot be made is refused, whichever groups start
         chosen = self._chosen(names, may_be_none=runs_jobs)
         others = [] if names else [each for each in self.groups if each not in chosen]
         launch = partial(self._launch, verbose=verbose, until_caught_up=until_caught_up)

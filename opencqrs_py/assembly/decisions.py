@@ -126,7 +126,7 @@ def looked_at(
 
 
 def _modules(modules: UserModules, scan: Scan | None, project: Path, found: Discovered) -> Iterator[Decision]:
-    handlers = Counter(handler.reference.partition(":")[0] for handler in found.handlers)
+    handlers = Counter(handler.reference.partition(":")[0] for handler in found.declared)
     paths = {module.name: _below(module.path, project) for module in scan.modules} if scan else {}
     jobs = Counter(job.reference.partition(":")[0] for job in found.jobs)
     for name in modules.names:
@@ -138,7 +138,7 @@ def _modules(modules: UserModules, scan: Scan | None, project: Path, found: Disc
 
 def _handlers(found: Discovered, project: Path) -> Iterator[Decision]:
     for group in found.groups:
-        places = tuple(handler.place.removeprefix(f"{project}{os.sep}") for handler in found.of_group(group))
+        places = tuple(handler.place.removeprefix(f"{project}{os.sep}") for handler in found.declared_of(group))
         yield Decision(group, "handlers", str(len(places)), "in the order in which they run", places)
 
 

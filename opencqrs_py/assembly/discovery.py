@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from threading import RLock
 from types import CodeType, ModuleType
 from typing import Any, cast
 
@@ -17,8 +19,10 @@ from opencqrs_py.assembly.injection import ContainerInjector
 from opencqrs_py.assembly.members import (
     EVERYTHING,
     Member,
+    Method,
     decorated_in,
     home_of,
+    inner_function,
     mark_ids,
     marks_of,
     members_of,
@@ -89,12 +93,38 @@ class GroupFunction:
     place: str
 
 
+@dataclass(frozen=True, slots=True)
+class DeclaredHandler:
+    """A handler as its module declares it: an instance of its class need not be there.
+
+    Attributes:
+        mark: Group, types and order.
+        place: ``file:line (name)`` for messages.
+        reference: Identifies it in every process that imports the same modules.
+        function: The function; of a method as its class holds it.
+        made: Returns the handler; of a method of the instance of its class, which the first call makes.
+        owner: The class whose method it is; ``None`` for a function.
+    """
+
+    mark: HandlerMark
+    place: str
+    reference: str
+    function: Any
+    made: Callable[[], Handler]
+    owner: type | None = None
+
+    @classmethod
+    def of(cls, handler: Handler) -> DeclaredHandler:
+        """Return the declaration of a handler that is there already."""
+        return cls(handler.mark, handler.place, handler.reference, handler.call, lambda: handler)
+
+
 @dataclass(frozen=True)
 class Discovered:
     """What was found in the user's modules.
 
     Attributes:
-        handlers: All handlers in the order in which they run within their group.
+        declared: All handlers in the order in which they run within their group.
         starts: All ``@on_start`` functions.
         event_classes: All classes with an event type.
         injector: Provides what the user's containers hold.
@@ -110,7 +140,7 @@ class Discovered:
         jobs: All jobs, in the order of definition.
     """
 
-    handlers: tuple[Handler, ...]
+    declared: tuple[DeclaredHandler, ...]
     starts: tuple[GroupFunction, ...]
     event_classes: tuple[type, ...]
     injector: ContainerInjector
@@ -129,13 +159,28 @@ class Discovered:
         """The processing groups as handlers spell them, in the order of their first handler in the source."""
         return tuple(self.places)
 
+    @property
+    def handlers(self) -> tuple[Handler, ...]:
+        """All handlers in the order in which they run within their group; makes their classes' instances.
+
+        Raises:
+            AssemblyError: OCQ-503 or OCQ-504, if an argument of a constructor cannot be provided.
+            HandlerSignatureError: OCQ-640, if a class cannot be the participant that it is to be.
+            ProjectCodeError: OCQ-217 or OCQ-226, if a provider or a constructor raises.
+        """
+        return tuple(each.made() for each in self.declared)
+
     def of_group(self, group: str) -> tuple[Handler, ...]:
-        """Return the handlers of a group, in the order in which they run."""
-        return tuple(handler for handler in self.handlers if handler.mark.group == group)
+        """Return the handlers of a group, in the order in which they run; raises as ``handlers`` does."""
+        return tuple(each.made() for each in self.declared_of(group))
+
+    def declared_of(self, group: str) -> tuple[DeclaredHandler, ...]:
+        """Return how the handlers of a group are declared, in the order in which they run. Makes no instance."""
+        return tuple(each for each in self.declared if each.mark.group == group)
 
     def fingerprint(self, group: str) -> tuple[str, ...]:
         """Return what every process that has found the same handlers of a group has found."""
-        return tuple(f"{h.reference} {','.join(h.mark.types)}".rstrip() for h in self.of_group(group))
+        return tuple(f"{h.reference} {','.join(h.mark.types)}".rstrip() for h in self.declared_of(group))
 
 
 def discover(
@@ -162,8 +207,8 @@ def discover(
     raise_together(_spelled_in_two_ways(found))
     warnings = (
         *_imported_from_others(modules, members),
-        *_alike_handlers(found.handlers),
-        *_inherited_twice(found.handlers),
+        *_alike_handlers(found.declared),
+        *_inherited_twice(found.declared),
     )
     return replace(_with_groups_as_spelled(found, complete=only is None), warnings=warnings)
 
@@ -182,12 +227,12 @@ def discover_members(
     injector = ContainerInjector([cast("Container", container()) for container in containers], provided)
     chosen = [m for m in members if only is None or {m.reference, f"{m.module}:{EVERYTHING}"} & only]
     instances = _Instances(injector)
-    handlers = list(_handlers(chosen, instances))
+    declared = list(_declared(chosen, instances))
     places: dict[str, str] = {}
-    for handler in handlers:
+    for handler in declared:
         places.setdefault(handler.mark.group, handler.place)
     return Discovered(
-        handlers=tuple(sorted(handlers, key=order_of)),
+        declared=tuple(sorted(declared, key=order_of)),
         starts=_of_groups(values, ON_START_ATTRIBUTE),
         event_classes=tuple(cls for cls in classes if event_type_of(cls)),
         injector=injector,
@@ -208,12 +253,27 @@ class _Instances:
     def __init__(self, injector: ContainerInjector) -> None:
         self._injector = injector
         self._made: dict[type, object] = {}
+        self._participants: dict[tuple[type, str], Participant | None] = {}
+        self._making = RLock()  # groups that share a class may be assembled on several threads
 
     def of(self, cls: type) -> object:
         """Return the instance of a class; made at the first call."""
-        if cls not in self._made:
-            self._made[cls] = self._injector.create(cls, place_of(cls))
-        return self._made[cls]
+        with self._making:
+            if cls not in self._made:
+                self._made[cls] = self._injector.create(cls, place_of(cls))
+            return self._made[cls]
+
+    def participant(self, cls: type, group: str) -> Participant | None:
+        """Return the instance of a class as participant of a group; ``None`` if the class is not one."""
+        with self._making:
+            if (cls, group) not in self._participants:
+                self._participants[cls, group] = participant_of(self.of(cls), group, place_of(cls))
+            return self._participants[cls, group]
+
+    def handler(self, mark: HandlerMark, method: Method, cls: type, reference: str) -> Handler:
+        """Return the handler that a method of the instance of a class is."""
+        instance, participant = self.of(cls), self.participant(cls, mark.group)
+        return Handler(mark, method.of(instance), method.place, reference, participant)
 
 
 def _jobs(members: Iterable[Member], instances: _Instances) -> Iterator[Job]:
@@ -254,7 +314,7 @@ def _new_marks(marks: Iterable[JobMark], counted: set[int]) -> list[JobMark]:
     return found
 
 
-def _handlers(members: Iterable[Member], instances: _Instances) -> Iterator[Handler]:
+def _declared(members: Iterable[Member], instances: _Instances) -> Iterator[DeclaredHandler]:
     counted: set[int] = set()  # a copy of a function has the same marks, and counts once with it
     for member in members:
         if isinstance(member.value, type):
@@ -265,16 +325,16 @@ def _handlers(members: Iterable[Member], instances: _Instances) -> Iterator[Hand
             yield from _of_function(member, marks)
 
 
-def _of_function(member: Member, marks: Sequence[HandlerMark]) -> Iterator[Handler]:
+def _of_function(member: Member, marks: Sequence[HandlerMark]) -> Iterator[DeclaredHandler]:
     place = place_of(member.value)
     _check_twice(marks, place)
     for mark in marks:
         if not mark.group:
             raise without_group(object, place, 'write @event_handling("catalog")')
-        yield Handler(mark, member.value, place, member.reference)
+        yield DeclaredHandler.of(Handler(mark, member.value, place, member.reference))
 
 
-def _methods(member: Member, instances: _Instances, counted: set[int]) -> Iterator[Handler]:
+def _methods(member: Member, instances: _Instances, counted: set[int]) -> Iterator[DeclaredHandler]:
     cls = member.value
     own_marks = marks_of(cls, HANDLER_ATTRIBUTE)
     of_checkpoints = checkpointed_groups(cls)
@@ -292,8 +352,6 @@ def _methods(member: Member, instances: _Instances, counted: set[int]) -> Iterat
     if inspect.isabstract(cls):
         return
     groups = [mark.group for mark in own_marks] or of_checkpoints or [""]
-    instance = instances.of(cls)
-    participants: dict[str, Participant | None] = {}
     for number, method in enumerate(methods):
         _check_twice(method.marks, method.place)
         for mark in method.marks:
@@ -301,11 +359,10 @@ def _methods(member: Member, instances: _Instances, counted: set[int]) -> Iterat
                 if not group:
                     fix = 'write @event_handling("catalog") above the class or the method'
                     raise without_group(cls, method.place, fix)
-                if group not in participants:
-                    participants[group] = participant_of(instance, group, place_of(cls))
                 reference = f"{member.reference}.{method.name}#{number}"
                 known = replace(mark, group=group, replay=_replay_of(mark, group, own_marks))
-                yield Handler(known, method.of(instance), method.place, reference, participants[group])
+                made = partial(instances.handler, known, method, cls, reference)
+                yield DeclaredHandler(known, method.place, reference, inner_function(method.held), made, cls)
 
 
 def _replay_of(mark: HandlerMark, group: str, of_class: Sequence[HandlerMark]) -> bool | None:
@@ -458,7 +515,7 @@ def _handles(member: Member) -> bool:
     return bool(marks_of(member.value, HANDLER_ATTRIBUTE))
 
 
-def _alike_handlers(handlers: Sequence[Handler]) -> Iterator[ConfigurationWarning]:
+def _alike_handlers(handlers: Sequence[DeclaredHandler]) -> Iterator[ConfigurationWarning]:
     """Yield a warning for each handler that is most likely a copy of one of that name for the same group.
 
     That is one with the same code in another file, or one with the same parameters in a file beside it whose name
@@ -466,7 +523,7 @@ def _alike_handlers(handlers: Sequence[Handler]) -> Iterator[ConfigurationWarnin
     """
     known: dict[tuple[object, ...], dict[tuple[Path, object], str]] = {}
     for handler in handlers:
-        function = getattr(handler.call, "__func__", handler.call)
+        function = handler.function
         code = getattr(function, "__code__", None)
         if not isinstance(code, CodeType):
             continue
@@ -490,20 +547,22 @@ def _beside(one: Path, other: Path) -> bool:
     return one.parent == other.parent and longer.startswith(shorter) and not numbered
 
 
-def _inherited_twice(handlers: Sequence[Handler]) -> Iterator[ConfigurationWarning]:
+def _inherited_twice(handlers: Sequence[DeclaredHandler]) -> Iterator[ConfigurationWarning]:
     """Yield a warning for each method that handles events of one group for a class and for its child."""
     serving: dict[tuple[str, object], list[type]] = {}
     warned: set[tuple[str, object]] = set()
-    for handler in (handler for handler in handlers if inspect.ismethod(handler.call)):
-        method: Any = handler.call
-        cls, key = type(method.__self__), (handler.mark.group, method.__func__)
+    for handler in handlers:
+        if (cls := handler.owner) is None or not inspect.isfunction(handler.function):
+            continue
+        key = handler.mark.group, handler.function
         relatives = [each for each in serving.setdefault(key, []) if issubclass(cls, each) or issubclass(each, cls)]
         serving[key].append(cls)
         if not relatives or key in warned:
             continue
         warned.add(key)
         parent, child = sorted((cls, relatives[0]), key=lambda each: len(each.__mro__))
-        what = f"group '{handler.mark.group}' calls {method.__qualname__} for {parent.__name__}, and for its child"
+        name = handler.function.__qualname__
+        what = f"group '{handler.mark.group}' calls {name} for {parent.__name__}, and for its child"
         fix = f"each event is handled by both; make {parent.__name__} abstract (abc.abstractmethod) to leave it out"
         yield ConfigurationWarning("OCQ-519", f"{what} {child.__name__}", handler.place, fix)
 

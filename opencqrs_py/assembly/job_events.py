@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any
 
-from opencqrs_py.assembly.discovery import Discovered
+from opencqrs_py.assembly.discovery import DeclaredHandler, Discovered
 from opencqrs_py.config import Configuration, EffectiveGroup, Engine
 from opencqrs_py.config.choices import Mode
 from opencqrs_py.errors import EventFormatError
@@ -125,7 +125,7 @@ def with_job_events(
         Handler(HandlerMark(one.group, one.types), _recorder(one, store, connection, bell), one.place)
         for one in events_of(discovered.jobs, triggers)
     ]
-    return replace(discovered, handlers=(*discovered.handlers, *handlers)) if handlers else discovered
+    return replace(discovered, declared=(*discovered.declared, *map(DeclaredHandler.of, handlers)))
 
 
 def _recorder(

@@ -148,7 +148,7 @@ class Launch:
     def _groups_in_frames(self, names: Collection[str]) -> int:
         """Return of how many groups a thread of the driver of Spark calls the handler, with a transaction open."""
         found = self.blueprint.discover()
-        return sum(any(handler.mark.in_frames for handler in found.of_group(name)) for name in names)
+        return sum(any(handler.mark.in_frames for handler in found.declared_of(name)) for name in names)
 
     def _errors(self, groups: Sequence[EffectiveGroup]) -> list[ExplainedError]:
         made = decisions(self.configuration, self.container, groups, self.parts)

@@ -175,7 +175,7 @@ class Rebuilds:
         build = self._build(group, shadows)
         tables, refusals, events = build.planned()
         left_out = build.left_out()
-        called = [h.place for h in self._blueprint.discover().of_group(group.name) if h.place not in left_out]
+        called = [h.place for h in self._blueprint.discover().declared_of(group.name) if h.place not in left_out]
         engine = group.processing.engine.value
         return RebuildPlan(
             group.name,

@@ -68,7 +68,7 @@ class SharedSpark:
             roots=modules.roots,
             verbose=verbose,
             allow_unauthenticated=spark.allow_unauthenticated,
-            moves_rows=any(handler.mark.in_frames for handler in self._blueprint.discover().handlers),
+            moves_rows=any(handler.mark.in_frames for handler in self._blueprint.discover().declared),
         )
         sessions = Sessions(settings, self._given)
         sessions.require_authentication()

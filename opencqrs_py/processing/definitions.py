@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial, partialmethod, singledispatchmethod
-from typing import Any
+from typing import Any, Protocol
 
 from opencqrs_py.errors import HandlerSignatureError
 from opencqrs_py.model.checkpoint import Participant
@@ -16,6 +16,7 @@ from opencqrs_py.model.handler import (
     AROUND_ATTRIBUTE,
     HANDLER_ATTRIBUTE,
     UPCASTER_ATTRIBUTE,
+    AroundMark,
     Handler,
     HandlerMark,
     Interceptor,
@@ -119,7 +120,16 @@ def _as_written(member: Any) -> Any:
     return member if hasattr(member, "__qualname__") else type(member)
 
 
-def order_of(ordered: Handler | Interceptor) -> float:
+class Ordered(Protocol):
+    """A handler or interceptor, or the declaration of one."""
+
+    @property
+    def mark(self) -> HandlerMark | AroundMark:
+        """Its mark, which has the order."""
+        ...
+
+
+def order_of(ordered: Ordered) -> float:
     """Return the sort key of a handler or interceptor; those without an order come last."""
     return _LAST if ordered.mark.order is None else ordered.mark.order
 

@@ -128,7 +128,8 @@ class HandlerTest:
 
     def _made(self, found: Discovered) -> EventHandlingProcessor:
         """Return a processor with what was discovered, as each start of a process makes one."""
-        in_frames = any(handler.mark.in_frames for handler in found.of_group(self.group))
+        handlers = [each for each in found.handlers if each.mark.group == self.group]  # a start makes all of them, too
+        in_frames = any(handler.mark.in_frames for handler in handlers)
         options = replace(
             self._options,
             injector=found.injector,
@@ -146,7 +147,7 @@ class HandlerTest:
             self._tracker,
             PerSubject(),
             PartitionKeyResolver(1),
-            found.of_group(self.group),
+            handlers,
             self._back_off,
             options=options,
         )

@@ -102,7 +102,7 @@ def test_a_resource_that_nobody_uses_is_closed_when_another_provider_takes_its_p
 ) -> None:
     module = make_module(HANDLERS.format(kind="Resource(opened)"))
     looking = make(module)
-    assert looking.groups
+    assert looking.conditions()
     with module.Parts.mailer.override(providers.Singleton(module.Mailer, "fake")):
         handle(make(module))
     looking.stop()

@@ -216,10 +216,14 @@ from pathlib import Path
 
 from dependency_injector import containers, providers
 from opencqrs_py import Event, event_handling
+from sqlalchemy import Engine, create_engine
 
 LOG = Path(__file__).with_name("log.txt")
 
 class Line: ...
+
+def read_model(line: Line) -> Engine:
+    return create_engine("sqlite:///read.db")
 
 def lend_line() -> Iterator[Line]:
     if LOG.exists():
@@ -230,6 +234,7 @@ def lend_line() -> Iterator[Line]:
 
 class Container(containers.DeclarativeContainer):
     line = providers.Resource(lend_line)
+    read_model = providers.Singleton(read_model, line)
 
 @event_handling("sent", types=["*"])
 class Handlers:
@@ -252,7 +257,6 @@ def test_the_table_at_the_end_of_a_run_opens_and_makes_nothing_again(
     line = json.dumps({"specversion": "1.0", "id": id_, "source": "urn:s", "type": "t", "subject": "/x", "data": {}})
     settings = {"OPENCQRS_EVENT_HANDLING_STANDARD_PROCESSING_ENGINE": "thread"}
     assert zygote.opencqrs(tmp_path, ["events", "import", "-"], settings, stdin=line).code == 0
-    (tmp_path / "log.txt").unlink()
 
     format_ = ["--format", "json"] if form == "json" else []
     ran = zygote.opencqrs(tmp_path, ["run", *(["--until-caught-up"] if id_ == "finish" else []), *format_], settings)
@@ -261,3 +265,51 @@ def test_the_table_at_the_end_of_a_run_opens_and_makes_nothing_again(
     shown = ran.json["groups"][0]["group"] if form == "json" else ran.out.splitlines()[-1].split()[0]
     assert shown == "sent"
     assert (tmp_path / "log.txt").read_text() == "make close"
+
+
+FOR_MAIL = """
+from dependency_injector import containers, providers
+from opencqrs_py import Event, event_handling
+
+class Mail: ...
+
+def connect() -> Mail:
+    raise ConnectionError("no mail server")
+
+class Container(containers.DeclarativeContainer):
+    mail = providers.KIND(connect)
+
+@event_handling("sent", types=["*"])
+class Sender:
+    def __init__(self, mail: Mail) -> None: ...
+
+    @event_handling
+    def send(self, event: Event) -> None: ...
+
+@event_handling("books", types=["*"])
+def lend(event: Event) -> None: ...
+"""
+
+
+@pytest.mark.parametrize("kind", ["Resource", "Singleton"])
+def test_what_only_a_handler_class_needs_is_opened_by_a_start_and_by_no_look(
+    kind: str, zygote: Zygote, tmp_path: Path
+) -> None:
+    (tmp_path / "handlers.py").write_text(FOR_MAIL.replace("KIND", kind))
+    line = json.dumps({"specversion": "1.0", "id": "1", "source": "urn:s", "type": "t", "subject": "/x", "data": {}})
+    settings = {"OPENCQRS_EVENT_HANDLING_STANDARD_PROCESSING_ENGINE": "thread"}
+
+    def ran(*arguments: str) -> tuple[int, bool]:
+        done = zygote.opencqrs(tmp_path, arguments, settings, stdin=line)
+        return done.code, "provider 'mail' raised ConnectionError: no mail server" in done.err + done.out
+
+    assert ran("events", "import", "-") == (0, False)
+    for looks in (["status"], ["events", "list"], ["events", "skipped"], ["inbox", "list"], ["nodes"]):
+        assert ran(*looks) == (0, False), looks
+    assert ran("health") == (1, False)  # nothing runs the groups
+    assert ran("conditions") == (2, True)
+    settings["OPENCQRS_DATABASE_URL"] = "sqlite:///read.db"
+    assert ran("run", "--until-caught-up") == (2, True)
+    assert ran("run", "--until-caught-up", "--group", "books") == (2, True)
+    assert not (tmp_path / "read.db").exists()  # a start refuses it before anything is opened
+    assert not zygote.opencqrs(tmp_path, ["status", "--format", "json"], settings).json[0]["partitions"]

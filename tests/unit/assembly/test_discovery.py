@@ -143,7 +143,7 @@ class Child(Parent): ...
 def test_what_cannot_serve_is_refused_with_its_place(make_module, source, code, says):
     module = make_module(HEAD + source)
     with pytest.raises((HandlerSignatureError, AssemblyError)) as caught:
-        discover([module])
+        assert discover([module]).handlers
     assert caught.value.code == code
     assert says in caught.value.what
     assert f"{module.__name__}.py:" in caught.value.where
