@@ -13,7 +13,7 @@ from opencqrs_py.control.hearing import Hearing
 from opencqrs_py.control.ports import ControlStore, Notices
 from opencqrs_py.control.records import ControlView, GroupPartition, Node, NodeRecord, ProcessIdentity, Wanted
 from opencqrs_py.control.sharing import Plan, plan_of
-from opencqrs_py.engines.leading import END_PATIENCE, LedPartitions, logger
+from opencqrs_py.engines.leading import END_PATIENCE, START_AGAIN, EngineErrors, LedPartitions, logger
 from opencqrs_py.engines.runs import Engine, has_ended, hasten, load_of
 from opencqrs_py.errors import DatabaseFileError, LayoutChangedError
 from opencqrs_py.model.naming import listed
@@ -25,7 +25,6 @@ _BRIEF_SECONDS = (
     0.25  # until the next heartbeat while shares change, and between two checks of processes of this machine
 )
 _MARGIN_SECONDS = 0.05  # after the end of another node's leases
-_AGAIN = "stop the application and start it again"
 _RELEASE_PATIENCE = 3.0  # seconds that a chunk in hand gets before its partition goes to another node
 
 
@@ -84,7 +83,7 @@ class Coordinator:
         self._valid_until = 0.0
         self._unsettled = True
         self._engines = engines
-        self._reported: set[int] = set()  # engines whose errors were logged, by their identity
+        self._errors = EngineErrors(node.name, engines)
         self._led = LedPartitions(engines, timing.heartbeat, now, "lease")
         self._announced = ""
         self._crowded, self._crowded_at = "", inf  # what is logged of limits, and when
@@ -333,15 +332,10 @@ class Coordinator:
         """Log what has ended an engine, a thread of one, or the coordination: not every program calls ``check``."""
         if self._stopping:
             return
-        for engine in {id(engine): engine for engine in self._engines.values()}.values():
-            if id(engine) not in self._reported and (error := _error_of(engine)) is not None:
-                self._reported.add(id(engine))
-                groups = listed(name for name, of_group in self._engines.items() if of_group is engine)
-                then = f" no longer handles their events, {_AGAIN}" if has_ended(engine) else ""
-                logger.error("[%s] node %s%s: %s", groups, self.node.name, then, one_line(error))
+        self._errors.report()
         if self._failure is not None:
             text = "node %s no longer extends its leases, %s: %s"
-            logger.error(text, self.node.name, _AGAIN, one_line(self._failure))
+            logger.error(text, self.node.name, START_AGAIN, one_line(self._failure))
 
     def _listen(self) -> None:
         """Send the next heartbeat at once when something has changed. The heartbeats deal with outages."""
@@ -420,15 +414,6 @@ class Coordinator:
             if not self._away:
                 logger.warning("node %s cannot reach its leases: %s", self.node.name, one_line(error))
             self._away = self._unsettled = True
-
-
-def _error_of(engine: Engine) -> BaseException | None:
-    try:
-        engine.check()
-    except BaseException as error:
-        raise_interrupt(error)
-        return error
-    return None
 
 
 def _held(node: str, view: ControlView) -> set[GroupPartition]:

@@ -12,13 +12,16 @@ from typing import Protocol
 from typing_extensions import override
 
 from opencqrs_py.control.records import GroupPartition
-from opencqrs_py.engines.runs import Engine
+from opencqrs_py.engines.runs import Engine, has_ended
+from opencqrs_py.model.naming import listed
 from opencqrs_py.model.partition import Partition
+from opencqrs_py.processing.exceptions import one_line, raise_interrupt
 from opencqrs_py.processing.notices import Notice, Observer
 from opencqrs_py.processing.recovery import Action
 
 logger = logging.getLogger("opencqrs.control")
 
+START_AGAIN = "stop the application and start it again"
 END_PATIENCE = 0.5  # seconds that threads get to end, and the same for the last message to other nodes
 _LONGEST_RECLAIM = 600.0  # seconds between two claims of a partition that a process without leases takes over
 
@@ -49,6 +52,38 @@ class Coordination(Protocol):
     def lingering(self) -> Sequence[Thread]:
         """Return the threads for which ``end`` and ``leave`` have not waited. They may still use the database."""
         ...
+
+
+class EngineErrors:
+    """Logs once each error that has ended an engine, or a thread of one: not every program asks ``check`` for it.
+
+    Args:
+        node: Name of the node.
+        engines: The engine of each group.
+    """
+
+    def __init__(self, node: str, engines: Mapping[str, Engine]) -> None:
+        self._node = node
+        self._engines = engines
+        self._reported: set[int] = set()  # engines, by their identity
+
+    def report(self) -> None:
+        """Look at all engines."""
+        for engine in {id(engine): engine for engine in self._engines.values()}.values():
+            if id(engine) not in self._reported and (error := _error_of(engine)) is not None:
+                self._reported.add(id(engine))
+                groups = listed(name for name, of_group in self._engines.items() if of_group is engine)
+                then = f" no longer handles their events, {START_AGAIN}" if has_ended(engine) else ""
+                logger.error("[%s] node %s%s: %s", groups, self._node, then, one_line(error))
+
+
+def _error_of(engine: Engine) -> BaseException | None:
+    try:
+        engine.check()
+    except BaseException as error:
+        raise_interrupt(error)
+        return error
+    return None
 
 
 class LostPartitions(Observer):

@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 
 from opencqrs_py.control.records import GroupPartition
 from opencqrs_py.engines.coordination import LeaseTiming
-from opencqrs_py.engines.leading import END_PATIENCE, LedPartitions, logger
-from opencqrs_py.engines.runs import Engine
+from opencqrs_py.engines.leading import END_PATIENCE, EngineErrors, LedPartitions, logger
+from opencqrs_py.engines.runs import Engine, has_ended
 from opencqrs_py.model.naming import listed
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.processing.exceptions import one_line, raise_interrupt
@@ -123,6 +123,7 @@ class LockCoordinator:
         self._locks = [_PartitionLock(key, group) for key, group in keys]
         engines = {name: group.engine for name, group in groups.items()}
         self._led = LedPartitions(engines, timing.heartbeat, now, "lock")
+        self._errors = EngineErrors(node, engines)
         self._rounds = 0
         self._version = 0  # grows with what the engines have to follow
         self._away = False
@@ -199,11 +200,14 @@ class LockCoordinator:
         """Renew, release and acquire the locks that are due. Called by one thread only."""
         enable_loggers()  # as a heartbeat does
         failures: _Failures = defaultdict(list)
+        self._end_of_ended_engines()
         self._renew_due(failures)
         self._give_up_released(failures)
         if not self._stopping:
+            self._errors.report()
             for group in self._groups.values():
-                self._take_of(group, failures)
+                if not has_ended(group.engine):
+                    self._take_of(group, failures)
         _log(self.node, failures)
         self._announce()
         with self._changed:
@@ -225,6 +229,12 @@ class LockCoordinator:
         self._away = False
         with self._changed:
             self._changed.notify_all()  # a lock may be released now
+
+    def _end_of_ended_engines(self) -> None:
+        """Leave the partitions of engines that have ended to other nodes."""
+        for each in self._locks:
+            if each.state is _State.HELD and has_ended(each.group.engine):
+                self._end(each)
 
     def _renew_due(self, failures: _Failures) -> None:
         for each in self._locks:

@@ -33,6 +33,7 @@ class Engine:
         self.stuck: set[GroupPartition] = set()
         self.calls: list[tuple[str, str, list[int]]] = []
         self.error: Exception | None = None
+        self.end: Exception | None = None
 
     def assign(self, group: str, partitions: Sequence[Partition]) -> None:
         if self.error is not None:
@@ -47,6 +48,13 @@ class Engine:
 
     def assigned(self) -> set[GroupPartition]:
         return set(self.has)
+
+    def check(self) -> None:
+        if self.end is not None:
+            raise self.end
+
+    def has_ended(self) -> bool:
+        return self.end is not None
 
 
 class World:
@@ -121,6 +129,18 @@ def test_the_keys_are_those_of_opencqrs(world):
         "[group=books, partition=3]",
         "[group=lent, partition=0]",
     ]
+
+
+def test_what_an_engine_that_has_ended_held_goes_to_others_and_a_line_says_so(world, caplog):
+    a, b = world.node("a"), world.node("b")
+    begin(a, b)
+    world.engines["a"].end = ValueError("Spark is gone")
+    for _ in range(3):
+        heartbeat(world, a, b)
+    assert (world.has("a"), world.has("b")) == ([], [0, 1, 2, 3])
+    said = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    then = "no longer handles their events, stop the application and start it again"
+    assert said == [f"[books] node a {then}: ValueError: Spark is gone"]
 
 
 def test_a_node_drives_what_it_holds_and_another_one_stands_by(world):
