@@ -52,7 +52,7 @@ class Lifecycle:
         self._started_in = 0  # the process that has called start()
         self._in_hand: list[SupervisedPartition] = []  # partitions that a stop has not waited for
         self._is_to_stop = False
-        self._keeps_resources = False
+        self._keeping = 0  # blocks that keep resources
 
     def start(self, plan: Callable[[], Callable[[], None]]) -> None:
         """Start what is planned.
@@ -158,12 +158,12 @@ class Lifecycle:
     @contextmanager
     def keeping_resources(self) -> Iterator[None]:
         """Close the project's resources at the end of the block only, also if everything is stopped within it."""
-        self._keeps_resources = True
+        self._keeping += 1
         try:
             yield
         finally:
-            self._keeps_resources = False
-            if self.processors is None:
+            self._keeping -= 1
+            if not self._keeping and self.processors is None:
                 self.resources.close(self._in_hand)
 
     @property
@@ -184,7 +184,7 @@ class Lifecycle:
 
     def _close(self, lingering: Sequence[Thread] = ()) -> None:
         """Close what is open, unless handlers that a stop has not waited for, or threads, may still use it."""
-        if not self._keeps_resources:
+        if not self._keeping:
             self.resources.close(self._in_hand)
         if not self._in_hand:
             self.stores.disconnect(sources=not lingering)

@@ -14,7 +14,7 @@ from opencqrs_py.control.ports import ControlStore, Notices
 from opencqrs_py.control.records import ControlView, GroupPartition, Node, NodeRecord, ProcessIdentity, Wanted
 from opencqrs_py.control.sharing import Plan, plan_of
 from opencqrs_py.engines.leading import END_PATIENCE, START_AGAIN, EngineErrors, LedPartitions, logger
-from opencqrs_py.engines.runs import Engine, has_ended, hasten, load_of
+from opencqrs_py.engines.runs import Engine, engine_has_ended, hasten, load_of
 from opencqrs_py.errors import DatabaseFileError, LayoutChangedError
 from opencqrs_py.model.naming import listed
 from opencqrs_py.model.partition import Partition
@@ -236,7 +236,7 @@ class Coordinator:
 
     def _extended(self) -> ControlView | None:
         """Extend the leases, and publish this node's load if it has changed."""
-        barred = {*self._barred(), *(name for name, engine in self._engines.items() if has_ended(engine))}
+        barred = {*self._barred(), *(name for name, engine in self._engines.items() if engine_has_ended(engine))}
         groups = {name: runnable for name, runnable in self._groups.items() if name not in barred}
         node = replace(self.node, groups=groups, load=load_of(self._engines.values()))
         if node == self.node:

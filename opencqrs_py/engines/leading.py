@@ -12,10 +12,11 @@ from typing import Protocol
 from typing_extensions import override
 
 from opencqrs_py.control.records import GroupPartition
-from opencqrs_py.engines.runs import Engine, has_ended
+from opencqrs_py.engines.runs import Engine, engine_has_ended
 from opencqrs_py.model.naming import listed
+from opencqrs_py.model.outcome import Origin
 from opencqrs_py.model.partition import Partition
-from opencqrs_py.processing.exceptions import one_line, raise_interrupt
+from opencqrs_py.processing.exceptions import failure_of, raise_interrupt
 from opencqrs_py.processing.notices import Notice, Observer
 from opencqrs_py.processing.recovery import Action
 
@@ -73,8 +74,10 @@ class EngineErrors:
             if id(engine) not in self._reported and (error := _error_of(engine)) is not None:
                 self._reported.add(id(engine))
                 groups = listed(name for name, of_group in self._engines.items() if of_group is engine)
-                then = f" no longer handles their events, {START_AGAIN}" if has_ended(engine) else ""
-                logger.error("[%s] node %s%s: %s", groups, self._node, then, one_line(error))
+                then = f" no longer handles their events, {START_AGAIN}" if engine_has_ended(engine) else ""
+                failure = failure_of(error, Origin.FRAMEWORK)
+                text = "\n".join(filter(None, (str(failure), failure.advice)))
+                logger.error("[%s] node %s%s: %s", groups, self._node, then, text)
 
 
 def _error_of(engine: Engine) -> BaseException | None:

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from opencqrs_py.control.records import GroupPartition
 from opencqrs_py.engines.coordination import LeaseTiming
 from opencqrs_py.engines.leading import END_PATIENCE, EngineErrors, LedPartitions, logger
-from opencqrs_py.engines.runs import Engine, has_ended
+from opencqrs_py.engines.runs import Engine, engine_has_ended
 from opencqrs_py.model.naming import listed
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.processing.exceptions import one_line, raise_interrupt
@@ -206,7 +206,7 @@ class LockCoordinator:
         if not self._stopping:
             self._errors.report()
             for group in self._groups.values():
-                if not has_ended(group.engine):
+                if not engine_has_ended(group.engine):
                     self._take_of(group, failures)
         _log(self.node, failures)
         self._announce()
@@ -233,7 +233,7 @@ class LockCoordinator:
     def _end_of_ended_engines(self) -> None:
         """Leave the partitions of engines that have ended to other nodes."""
         for each in self._locks:
-            if each.state is _State.HELD and has_ended(each.group.engine):
+            if each.state is _State.HELD and engine_has_ended(each.group.engine):
                 self._end(each)
 
     def _renew_due(self, failures: _Failures) -> None:

@@ -199,7 +199,7 @@ def hasten(engine: object, group: str) -> None:
         engine.hasten(group)
 
 
-def has_ended(engine: object) -> bool:
+def engine_has_ended(engine: object) -> bool:
     """Return whether an error has ended an engine for all of its partitions."""
     return isinstance(engine, EndsAsAWhole) and engine.has_ended()
 

@@ -280,7 +280,7 @@ class SupervisedPartition:
             self.cursor = replace(self.cursor, epoch=cursor.epoch, isolate=isolate, parked=None)
 
     def isolate(self, events: int) -> None:
-        """Have at least ``count`` of the next events handled alone, since a call with all of them has hung."""
+        """Have at least so many of the next events handled alone, since a call with all of them has hung."""
         self.cursor = replace(self.cursor, isolate=max(events, self.cursor.isolate))
 
     def doubt(self) -> None:

@@ -326,3 +326,45 @@ def test_a_call_that_returns_after_its_time_handles_nothing_beside_the_new_claim
         board.hangs.join(120)
         assert sorted(set(given)) == list(range(1, 9))
         assert board.seen == [*given, 3]
+
+
+@checkpointing("listing")
+class HangingInList:
+    """Takes lists, and hangs whenever an event of position 5 is among them."""
+
+    def __init__(self) -> None:
+        self.go = Signal()
+
+    @event_handling(types=["*"])
+    def keep(self, events: list[Event]) -> None:
+        """Keep events."""
+        if any(event.position == 5 for event in events):
+            self.go.wait(120)
+
+    def on_checkpoint(self, partition: Any, requested: int) -> int:
+        """Confirm it."""
+        del partition
+        return requested
+
+
+def test_a_list_that_hangs_after_others_since_the_checkpoint_ends_with_the_event_that_hangs(tmp_path: Path) -> None:
+    """Its events are handled alone also after those that the participants handle again."""
+    standard = "event-handling.standard"
+    settings = {**THREAD, f"{standard}.processing.handler-timeout": "500ms", f"{standard}.retry.policy": "none"}
+    settings |= {f"{standard}.processing.batch-size": "3"}
+    made: list[HangingInList] = []
+    kept = HangingInList.__init__
+    with Application(settings, [HangingInList], tmp_path) as application, pytest.MonkeyPatch.context() as patch:
+
+        def noted(self: HangingInList) -> None:
+            kept(self)
+            made.append(self)
+
+        patch.setattr(HangingInList, "__init__", noted)
+        application.event_store.append(
+            parse_event(f'{{"id": "{n}", "source": "s", "type": "t", "subject": "/a"}}') for n in range(1, 9)
+        )
+        application.run(until_caught_up=True)
+        assert [skip.position for skip in application.skipped()] == [5]
+        for board in made:
+            board.go.set()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil, inf, log2
@@ -43,7 +43,7 @@ from opencqrs_py.engines.spark.slots import HeldSlots, shares
 from opencqrs_py.engines.spark.tasks import Permit, Task, TaskResult, TaskRunner
 from opencqrs_py.engines.spark.turns import TimedOut
 from opencqrs_py.engines.watching import HeadWatcher, stop_all
-from opencqrs_py.errors import EngineLostError
+from opencqrs_py.errors import EngineError, EngineLostError
 from opencqrs_py.model.naming import counted
 from opencqrs_py.model.outcome import Failure, Origin, Outcome
 from opencqrs_py.model.partition import Partition
@@ -306,15 +306,22 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
 
     def _fail(self, error: Exception) -> None:
         """End the coordinator; ``check`` raises the error. Nothing waits for tasks that were not started."""
-        is_first = self._failure is None
-        self._failure = self._failure or error
-        if is_first and not self._stopping:
-            for group in self._groups.values():
-                for driver in tuple(group.drivers):
-                    driver.fail(error)
         with self._changed:
+            self._failure = self._failure or error
             self._running = {task for task in self._running if task.job is not None}
+            busy = self._busy()
             self._changed.notify_all()
+        for group in self._groups.values():
+            self._mark_failed([driver for driver in tuple(group.drivers) if driver not in busy])
+
+    def _mark_failed(self, drivers: Iterable[PartitionDriver]) -> None:
+        """Have partitions without a task say that Spark is lost, or has not started, unless that comes with a stop.
+
+        Another error, such as an observer's, is none of theirs.
+        """
+        if isinstance(self._failure, EngineError) and not self._stopping:
+            for driver in drivers:
+                driver.fail(self._failure)
 
     def _start_tasks_until_stopped(self) -> None:
         while self._failure is None:
@@ -521,7 +528,8 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
         """
         of_partition = {outcome.cursor.partition: outcome for outcome in outcomes if not task.group.participates}
         for driver in task.drivers:
-            if (outcome := of_partition.get(driver.partition)) is not None:
+            outcome = of_partition.get(driver.partition)
+            if outcome is not None and not self._is_fenced_by_own_run(driver, outcome):
                 driver.settle(outcome)
 
     def _settle_timeout(self, task: RunningTask, hung: TimedOut) -> None:
@@ -529,7 +537,8 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
         self._assignment.claim_again(task.group.run.group, task.drivers, crashed=False)
         for driver in task.drivers:
             if driver.partition == hung.partition and driver not in task.group.leaving:
-                driver.settle_timeout(hung.failure, hung.listed, parked=hung.parked, sequence_id=hung.sequence_id)
+                what = (hung.failure, hung.listed, hung.upto)
+                driver.settle_timeout(*what, parked=hung.parked, sequence_id=hung.sequence_id)
 
     def _look_after_tasks(self) -> None:
         """Abandon the tasks that wait while nothing runs, so that their partitions are claimed again.
@@ -603,6 +612,7 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
         return 0 if self._spark is None else running_tasks(self._spark.sparkContext)
 
     def _free(self, task: RunningTask) -> None:
+        self._mark_failed(task.drivers)
         if task.permit is not None:
             task.permit.withdraw()
         with self._changed:

@@ -18,9 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from tempfile import TemporaryDirectory
-from threading import Condition, Lock, RLock, Thread, current_thread, main_thread
+from threading import Condition, RLock, Thread, current_thread, main_thread
 from typing import Any, TypeAlias, TypeVar
-from weakref import WeakKeyDictionary
 
 import pyspark
 from py4j.protocol import Py4JError
@@ -51,6 +50,7 @@ from opencqrs_py.engines.spark.masters import (
     refuse_unauthenticated,
     require_master,
 )
+from opencqrs_py.engines.spark.opened_sessions import OPENED
 from opencqrs_py.engines.spark.tasks import ALWAYS, KeptRecipe, KeptRecipes, Permit
 from opencqrs_py.errors import EngineError
 from opencqrs_py.model.masking import scrubbed
@@ -76,9 +76,7 @@ _OF_DRIVERS_JVM = (
 
 logger = logging.getLogger("opencqrs.processing")
 
-_closing: list[Thread] = []  # sessions that are being stopped
-_users: WeakKeyDictionary[SparkContext, set[Sessions]] = WeakKeyDictionary()  # of each session that was opened here
-_sharing = Lock()  # guards both
+_closing: list[Thread] = []  # that open sessions which are to be stopped at once
 
 
 @dataclass(frozen=True)
@@ -118,7 +116,6 @@ class Sessions:
         self._settings = settings
         self._given = given
         self._session: SparkSession | None = None
-        self._sharers: set[Sessions] | None = None  # that close the session; ``None``: it is another program's
         self._opening: Thread | None = None
         self._closed = False
         self._launches = False  # a JVM, and not only a session on one that runs already
@@ -225,19 +222,16 @@ class Sessions:
     def _joined(self) -> tuple[SparkSession, bool]:
         """Use the session that is there, or start one; return it, and whether it was there."""
         while True:
-            while _closing:  # one that is half closed would still seem to be there
-                _closing.pop().join()
-            existing = self._found()
-            self._session = session = existing or self._start()
-            with _sharing:
-                if existing is None:
-                    self._sharers = _users[session.sparkContext] = {self}
+            OPENED.await_stops()  # one that is half closed would still seem to be there
+            with OPENED.starting:
+                existing = None if OPENED.is_stopping else self._found()
+                if existing is None and not OPENED.is_stopping:
+                    self._session = session = self._start()
+                    OPENED.started(session, self)
                     return session, False
-                if not _closing:  # else its last user has left it meanwhile
-                    self._sharers = None if self._given is not None else _users.get(session.sparkContext)
-                    if self._sharers is not None:
-                        self._sharers.add(self)
-                    return session, True
+                if existing is not None and (existing is self._given or OPENED.joined(existing, self)):
+                    self._session = existing
+                    return existing, True
 
     def begin(self, opened: Callable[[SparkSession | Exception], None]) -> None:
         """Open the session on a separate thread, which calls ``opened`` with it, or with the error.
@@ -264,7 +258,8 @@ class Sessions:
             require_usable(self._given)
             return self._given
         refuse_connect(self._conf(), os.environ)
-        if self._session is not None or any(thread.is_alive() for thread in _closing):  # which is waited for later
+        is_closing = OPENED.is_stopping or any(thread.is_alive() for thread in _closing)  # which is waited for later
+        if self._session is not None or is_closing:
             return active_session()
         try:
             session = active_session()
@@ -343,25 +338,9 @@ class Sessions:
     def _stop(self, patience: float) -> None:
         self._kept.remove()
         session, self._session = self._session, None
-        if session is not None and (stopping := self._left(session)) is not None:
+        folder, self._folder = self._folder, None
+        if session is not None and (stopping := OPENED.leave(session, self, folder)) is not None:
             stopping.join(patience)
-        if self._folder is not None:
-            self._folder.cleanup()
-
-    def _left(self, session: SparkSession) -> Thread | None:
-        """Leave the session to those that share it; return the thread that stops it if this was the last of them."""
-        with _sharing:
-            sharers, self._sharers = self._sharers, None
-            if sharers is None:
-                return None
-            sharers.discard(self)
-            if sharers:
-                return None
-            _users.pop(session.sparkContext, None)
-            stopping = Thread(target=_stop, args=(session,), name="opencqrs-session", daemon=True)
-            stopping.start()
-            _closing.append(stopping)
-            return stopping
 
     def _start(self) -> SparkSession:
         require_master(self._master, self._launch)
@@ -541,11 +520,6 @@ def python_of_workers() -> str:
         return str(one.map(lambda _: platform.python_version()).collect()[0])
     finally:
         sessions.close()
-
-
-def _stop(session: SparkSession) -> None:
-    with suppress(Py4JError, OSError):  # the JVM may be gone already
-        session.stop()
 
 
 def _look_after(archive: ClassArchive, session: SparkSession) -> None:

@@ -519,8 +519,29 @@ class TestWhileSparkIsStarting:
         engine.sessions.finish(EngineError("OCQ-402", "Spark did not start"))
         with pytest.raises(EngineError, match="OCQ-402"):
             engine.engine.check()
+        assert engine.engine.has_ended()
         engine.engine.stop(patience=SECONDS)
-        assert [position for _, position in engine.states()] == [EVENTS] * PARTITIONS
+        assert engine.states() == [("failed", EVENTS)] * PARTITIONS
+        assert all("OCQ-402" in partition.status().error for partition in engine.engine.partitions())
+
+    def test_a_partition_in_hand_when_the_session_cannot_be_opened_says_so_after_its_events(self, engine):
+        """Its task ends well, and must not take the failure back."""
+        begun, free = Signal(), Signal()
+
+        def hold() -> None:
+            begun.set()
+            assert free.wait(SECONDS)
+
+        engine.make(handles_while_starting=True)
+        engine.before_return = hold
+        engine.start()
+        assert begun.wait(SECONDS)
+        engine.sessions.finish(EngineError("OCQ-402", "Spark did not start"))
+        free.set()
+        with engine.engine._changed:
+            assert engine.engine._changed.wait_for(lambda: not engine.engine._running, SECONDS)
+        engine.engine.stop(patience=SECONDS)
+        assert {state for state, _ in engine.states()} == {"failed"}
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ import sys
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Barrier, current_thread, main_thread
 from threading import Event as Signal
-from threading import current_thread, main_thread
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,6 +19,7 @@ import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.sql import SparkSession
 
+from opencqrs_py.engines.spark.opened_sessions import OPENED
 from opencqrs_py.engines.spark.session import _QUIET_LOGS, Sessions, SessionSettings, _not_started
 from opencqrs_py.engines.spark.tasks import ALWAYS, KeptRecipe
 from opencqrs_py.errors import EngineError
@@ -118,7 +120,7 @@ def test_a_session_that_is_still_being_stopped_is_waited_for_before_another_one_
     closing = Sessions(SessionSettings())
     context = Context("local[2]", tmp_path, "true")
     closing._session = SimpleNamespace(stop=lambda: may_end.wait(SECONDS) and ended.set(), sparkContext=context)
-    closing._sharers = {closing}
+    OPENED.started(closing._session, closing)
     closing.close(patience=0)
     assert not ended.is_set()
     active("local[2]")
@@ -162,6 +164,57 @@ def test_a_session_that_was_started_here_is_stopped_by_the_last_of_its_users(sta
     users[0].open()
     users[0].close(SECONDS)
     assert startable == ["started", "stopped"] * 2
+
+
+def test_two_that_open_at_the_same_time_share_one_session(startable, monkeypatch):
+    """The second one looks while the first has not started it yet, as where the driver handles events meanwhile."""
+    looked, go = Barrier(2), Signal()
+    start = Sessions._start
+
+    def slow(sessions: Sessions) -> SimpleNamespace:
+        go.set()
+        looked.wait(SECONDS)
+        return start(sessions)
+
+    monkeypatch.setattr(Sessions, "_start", slow)
+    first, second = Sessions(SessionSettings()), Sessions(SessionSettings())
+    with ThreadPoolExecutor(2) as threads:
+        opening = threads.submit(first.open)
+        assert go.wait(SECONDS)
+        other = threads.submit(second.open)
+        looked.wait(SECONDS)
+        assert opening.result(SECONDS) is other.result(SECONDS)
+    first.close(SECONDS)
+    assert startable == ["started"]
+    second.close(SECONDS)
+    assert startable == ["started", "stopped"]
+
+
+def test_a_session_that_is_being_stopped_is_given_to_none_of_those_that_wait(startable, monkeypatch):
+    may_end = Signal()
+    first = Sessions(SessionSettings())
+    stop = first.open().stop
+    first._session.stop = lambda: may_end.wait(SECONDS) and stop()
+    first.close(0)
+    with ThreadPoolExecutor(2) as threads:
+        waiting = [threads.submit(Sessions(SessionSettings()).open) for _ in range(2)]
+        may_end.set()
+        found = [each.result(SECONDS) for each in waiting]
+    assert found[0] is found[1]
+    assert startable == ["started", "stopped", "started"]
+    OPENED._uses.clear()
+
+
+def test_files_of_a_user_are_served_until_the_session_stops(startable, tmp_path):
+    first, second = Sessions(SessionSettings()), Sessions(SessionSettings())
+    first.open()
+    second.open()
+    first._folder = TemporaryDirectory(dir=tmp_path)
+    folder = Path(first._folder.name)
+    first.close(SECONDS)
+    assert folder.exists()
+    second.close(SECONDS)
+    assert not folder.exists()
 
 
 def test_who_closes_twice_counts_once(startable):
@@ -270,7 +323,6 @@ def test_an_interrupt_while_a_session_is_waited_for_passes_and_the_session_is_st
         return session
 
     monkeypatch.setattr(Sessions, "_start", start)
-    monkeypatch.setattr("opencqrs_py.engines.spark.session._stop", lambda session: session.stop())
     sessions = Sessions(SessionSettings())
     with pytest.raises(KeyboardInterrupt):
         sessions.open()
