@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from opencqrs_py.errors import TransactionEndedError
+from opencqrs_py.model.chunk import Chunk
 from opencqrs_py.model.outcome import Failure, Origin, Outcome
 from opencqrs_py.model.progress import Cursor
 from opencqrs_py.processing.dispatch import ChunkFailedError
@@ -37,7 +38,7 @@ class Narrowing:
         index, chunk = failed.index, portion.chunk
         failure = self._diagnosis.failure_of_handler(failed.error, chunk[index or 0])
         if index is None and failure.origin is Origin.OUTAGE:
-            failure = replace(failure, event=f"one of {len(chunk)} events, from {failure.event}")
+            failure = replace(failure, event=_one_of(chunk, failure.event))
         if index is not None and (parked := self._park_at_once(cursor, portion, index, failure)) is not None:
             return parked
         if index == 0 and failed.tries_alone and len(chunk) > 1 and failure.origin is not Origin.OUTAGE:
@@ -51,7 +52,9 @@ class Narrowing:
 
     def search(self, cursor: Cursor, portion: Portion, error: BaseException) -> Outcome:
         """Find the event to which an error belongs that names none."""
-        return (self._one_by_one if isinstance(error, TransactionEndedError) else self.by_halves)(cursor, portion)
+        if isinstance(error, TransactionEndedError):
+            return self._one_by_one(cursor, portion, error)
+        return self.by_halves(cursor, portion)
 
     def by_halves(self, cursor: Cursor, portion: Portion) -> Outcome:
         """Find the event by which a chunk fails: what comes before it is committed, in ever smaller chunks."""
@@ -62,15 +65,36 @@ class Narrowing:
             return first
         return first.followed_by(self._handle(first.cursor, portion.after(middle)))
 
-    def _one_by_one(self, cursor: Cursor, portion: Portion) -> Outcome:
-        """Find the event whose handler ended the transaction: each further call of it repeats what it has committed."""
+    def _one_by_one(self, cursor: Cursor, portion: Portion, error: TransactionEndedError) -> Outcome:
+        """Find the event whose handler ended the transaction: each further call of it repeats what it has committed.
+
+        One that ends none this time, such as one that creates a table if there is none, is not found. But what the
+        chunk had committed may be there twice, so the partition fails once its events are handled.
+        """
         done, rest = Outcome(cursor), portion
         while rest.chunk and done.failure is None:
             part, rest = rest.first(1), rest.after(1)
             done = done.followed_by(self._handle(done.cursor, part))
             if not _is_done(done, part):
                 break
-        return done
+        return done if done.failure is not None else replace(done, failure=self._unfound(portion, error))
+
+    def _unfound(self, portion: Portion, error: TransactionEndedError) -> Failure:
+        """Return the failure of a chunk whose transaction was ended by a handler that did not do it again."""
+        failure = self._diagnosis.failure_of_handler(error, portion.chunk[0])
+        event = _one_of(portion.chunk, failure.event)
+        return replace(failure, origin=Origin.FRAMEWORK, position=None, event=event, message=_ENDED_ONCE)
+
+
+_ENDED_ONCE = (
+    "a handler ended the transaction that it shares with the progress, and did not do so again when each event was "
+    "handled alone: what it had written may be there twice; correct the read model or handle the events again, and "
+    "take out what commits, such as commit(), COMMIT, executescript(), or the definition of a table on MariaDB"
+)
+
+
+def _one_of(chunk: Chunk, first: str) -> str:
+    return f"one of {len(chunk)} events, from {first}"
 
 
 def _is_done(done: Outcome, portion: Portion) -> bool:

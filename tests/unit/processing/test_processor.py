@@ -556,6 +556,44 @@ def test_a_handler_that_ends_the_transaction_stops_the_partition_at_its_event(gr
     assert (group.rows, group.stored) == (["1"], [1])
 
 
+class EndedOnce(Tracker):
+    """A unit whose transaction a handler ends, but for the first time only: what it writes then is kept."""
+
+    ended = False
+
+    def unit(self, group: str, cursor: Cursor, to: int, **recorded: Any) -> AbstractContextManager[UnitOfWork]:
+        @contextmanager
+        def ended() -> Iterator[UnitOfWork]:
+            with super(EndedOnce, self).unit(group, cursor, to, **recorded) as unit:
+                yield unit
+                if "2" in unit.connection and not self.ended:
+                    self.ended = True
+                    msg = "a handler ended the transaction"
+                    raise TransactionEndedError(msg)
+
+        return ended()
+
+
+@pytest.mark.parametrize("in_lists", [False, True])
+def test_a_handler_that_ends_the_transaction_once_is_reported_after_its_events(group: Group, *, in_lists: bool) -> None:
+    """What it has written then is there twice, and nothing else would say so."""
+    group.add("/a", "/a", "/a")
+    group.tracker = EndedOnce(group.database)
+    if in_lists:
+        group.handler = failing_on_lists(set())
+    (cursor,) = group.claim()
+    outcome = group.processor(100).step(cursor)
+    assert outcome.failure is not None
+    assert summary(outcome)[3:] == (Origin.FRAMEWORK, None)
+    assert (outcome.failure.permanent, outcome.failure.code) == (True, "OCQ-228")
+    assert outcome.failure.event.startswith("one of 3 events, from event 1 at position 1")
+    assert (
+        "did not do so again when each event was handled alone: what it had written may be there twice"
+        in outcome.failure.message
+    )
+    assert (group.rows, outcome.cursor.stored) == (["1", "2", "3"], 3)
+
+
 def test_a_transaction_that_ended_before_the_handler_raised_hides_no_error_and_is_not_retried(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import re
+import sqlite3
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -45,7 +46,7 @@ from opencqrs_py import (
     on_start,
     upcaster,
 )
-from opencqrs_py.errors import AssemblyError, EventFormatError
+from opencqrs_py.errors import AssemblyError, EventFormatError, TransactionEndedError
 from opencqrs_py.processing.recovery import ExponentialBackOff
 from opencqrs_py.testing import HandlerTest
 
@@ -928,4 +929,37 @@ def test_the_package_has_no_other_names() -> None:
 def test_a_test_can_be_closed_twice() -> None:
     test = HandlerTest(tables, lend).given(Lent("1")).handle()
     test.close()
+    test.close()
+
+
+@pytest.mark.parametrize("in_lists", [False, True])
+def test_a_transaction_that_a_handler_ends_once_is_a_failure_of_its_chunk(*, in_lists: bool) -> None:
+    """Each event handled alone ends none, as the table is there then; but the first row is there twice."""
+    known: set[str] = set()
+
+    def create(connection: sqlite3.Connection, name: str) -> None:
+        if name not in known:
+            known.add(name)
+            connection.executescript(f"CREATE TABLE IF NOT EXISTS of_{name} (id TEXT)")  # which commits
+
+    @event_handling("monthly", types=["*"])
+    def one(raw: Event, connection: sqlite3.Connection) -> None:
+        connection.execute("INSERT INTO seen VALUES (?)", (raw.id,))
+        create(connection, "may")
+
+    @event_handling("monthly", types=["*"])
+    def many(raws: list[Event], connection: sqlite3.Connection) -> None:
+        connection.executemany("INSERT INTO seen VALUES (?)", [(raw.id,) for raw in raws])
+        create(connection, "may")
+
+    def start(connection: sqlite3.Connection) -> None:
+        connection.execute("CREATE TABLE IF NOT EXISTS seen (id TEXT)")
+
+    handlers = (many if in_lists else one, on_start("monthly")(start))
+    test = HandlerTest(*handlers)
+    test.given(*(Event(n, str(n), "s", "/a", "t", None, None, "{}", None) for n in range(1, 4)))
+    with pytest.raises(TransactionEndedError):
+        test.handle()
+    test.expect_failed(TransactionEndedError).expect_log("may be there twice")
+    assert len(test.rows("SELECT id FROM seen")) > 3
     test.close()
