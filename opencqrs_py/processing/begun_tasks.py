@@ -42,6 +42,15 @@ class BegunTasks:
         """Return the tasks that have not ended."""
         return [task for task in self._tasks if not task.done()]
 
+    def failure(self) -> BaseException | None:
+        """Return what a task has raised and nobody has asked for, as after ``asyncio.wait``; ``None``: nothing."""
+        for task in self._tasks:
+            if (
+                task.done() and not task.cancelled() and getattr(task, "_log_traceback", False)
+            ):  # by which asyncio knows
+                return task.exception()
+        return None
+
     def _begun(self, loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
         task: asyncio.Task[Any] = asyncio.Task(coroutine, loop=loop, **options)
         if self._is_of_project(sys._getframe(1)):  # noqa: SLF001 the documented way, and the only one without a stack

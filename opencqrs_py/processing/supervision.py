@@ -269,15 +269,17 @@ class SupervisedPartition:
         return self._act(outcome.failure)
 
     def claimed_again(self, cursor: Cursor) -> None:
-        """Continue from a new claim; what is known of a failed event is kept unless progress has moved."""
-        if cursor.stored != self.cursor.stored:
+        """Continue from a new claim; what is known of a failed event is kept unless progress has passed it."""
+        known, moved = self._record, cursor.stored != self.cursor.stored
+        if moved and (known is None or known.position <= cursor.stored):
             self.cursor = cursor
             self._forget()
-        elif cursor.isolate and cursor.failure is not None and cursor.failure != self._record:
+        elif cursor.isolate and cursor.failure is not None and cursor.failure != known:
             self.cursor, self._record = cursor, cursor.failure  # the event in hand ended its process
         else:
             isolate = max(cursor.isolate, self.cursor.isolate)
-            self.cursor = replace(self.cursor, epoch=cursor.epoch, isolate=isolate, parked=None)
+            same = cursor.resuming(known) if moved and known is not None else self.cursor
+            self.cursor = replace(same, epoch=cursor.epoch, isolate=isolate, parked=None)
 
     def isolate(self, events: int) -> None:
         """Have at least so many of the next events handled alone, since a call with all of them has hung."""

@@ -341,7 +341,7 @@ def test_a_handler_must_not_run_what_commits_by_itself(
             written.write(unit, "lost")
             if by_driver:
                 unit.connection.connection.cursor().execute("CREATE TABLE t (a INTEGER)")
-            unit.connection.execute(text("CREATE TABLE t (a INTEGER)"))
+            unit.connection.execute(text("/* of the shop */ -- by hand\nCREATE TABLE t (a INTEGER)"))
 
     with pytest.raises(NonTransientError, match="'CREATE TABLE' commits by itself on MariaDB: run it in @on_start"):
         handle()

@@ -434,7 +434,8 @@ class MariaDbDialect(Dialect):
                 guard.see(whole, of_handler=unit.guarded)
             ends = commits_by_itself(text)
             if ends:
-                unit.refuse_end(f"'{' '.join(text.split()[:2])}' commits by itself on MariaDB: run it in @on_start")
+                what = " ".join(_below_comments(text).split()[:2])
+                unit.refuse_end(f"'{what}' commits by itself on MariaDB: run it in @on_start")
             try:
                 answer = send(statement, *arguments)
             except Exception as error:
@@ -651,8 +652,12 @@ def _rows(cursor: Any, statement: str) -> list[Row]:
 
 def commits_by_itself(statement: str) -> bool:
     """Return whether a statement ends the transaction that it runs in."""
+    return _COMMITS.match(_below_comments(statement)) is not None
+
+
+def _below_comments(statement: str) -> str:
     start = _COMMENTS.match(statement)
-    return _COMMITS.match(statement, start.end() if start else 0) is not None
+    return statement[start.end() :] if start else statement
 
 
 def _number_of(error: BaseException | None) -> int | None:

@@ -11,7 +11,7 @@ import sys
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from itertools import starmap
 from pathlib import Path
@@ -273,6 +273,41 @@ def test_a_call_that_leaves_a_task_behind_is_refused(leave: Callable[[], Any], *
     with pytest.raises(TasksLeftError, match=r"OCQ-242\] .*: send\(\) \(.*test_awaiting\.py:\d+\); they were"):
         inside_of_a_loop(leave) if inside else finish(leave())
     assert finish(tasks_here()) == 1
+
+
+async def after_a_wait() -> None:
+    await asyncio.wait([asyncio.create_task(fail())])
+
+
+async def in_the_background() -> None:
+    asyncio.create_task(fail())  # noqa: RUF006 as above
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+
+async def looked_at() -> None:
+    task = asyncio.create_task(fail())
+    await asyncio.wait([task])
+    assert isinstance(task.exception(), KeyError)
+
+
+async def cancelled_by_itself() -> None:
+    task = asyncio.create_task(send())
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["no loop runs", "a loop runs"])
+@pytest.mark.parametrize(
+    ("call", "fails"),
+    [(after_a_wait, True), (in_the_background, True), (looked_at, False), (cancelled_by_itself, False)],
+)
+def test_what_a_task_has_raised_is_raised_by_the_call_unless_it_was_asked_for(
+    call: Callable[[], Any], *, fails: bool, inside: bool
+) -> None:
+    with pytest.raises(KeyError) if fails else nullcontext():
+        inside_of_a_loop(call) if inside else finish(call())
 
 
 async def tasks_here() -> int:

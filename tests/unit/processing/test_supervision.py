@@ -389,6 +389,17 @@ def test_a_new_claim_further_on_starts_over() -> None:
     assert supervised.fails(failure(position=14), failure(position=14)) == [(Action.RETRY, 2), (Action.SKIP, 0)]
 
 
+def test_a_new_claim_that_finds_progress_before_the_failed_event_keeps_its_attempts() -> None:
+    """As of participants, whose task was lost after a checkpoint: else the event has all its attempts again."""
+    supervised = Supervised(FixedBackOff(2, 1))
+    supervised.fails(failure(position=14))
+    supervised.partition.claimed_again(Cursor(PARTITION, epoch=8, stored=12, position=12, isolate=3))
+    cursor = supervised.partition.cursor
+    assert (cursor.epoch, cursor.stored, cursor.position, cursor.isolate) == (8, 12, 12, 3)
+    assert (cursor.failing, cursor.attempt) == (14, 2)
+    assert supervised.fails(failure(position=14)) == [(Action.SKIP, 0)]
+
+
 def test_a_claim_that_finds_the_same_progress_keeps_what_was_read_beyond_it() -> None:
     supervised = Supervised(cursor=START.moved_to(15, stored=False))
     supervised.partition.claimed_again(Cursor(PARTITION, epoch=8, stored=10, position=10))
