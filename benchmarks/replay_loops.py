@@ -154,12 +154,11 @@ class Failures(Observer):
             print(notice, file=sys.stderr)
 
 
-class Positions:
-    """Sees in the database what is committed: Spark's tasks tell of it at their end only, seconds later."""
+class Looking:
+    """Looks at something again and again, on a thread of its own, until the end of the block."""
 
-    def __init__(self, url: str, watch: StopWatch) -> None:
-        self._database = Database(url)
-        self._watch = watch
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
         self._over = Signal()
         self._thread = Thread(target=self._look_on)
 
@@ -170,43 +169,51 @@ class Positions:
     def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join()
-        self._look()
-        self._database.close()
+
+    def look(self) -> None:
+        """Look once."""
+        raise NotImplementedError
 
     def _look_on(self) -> None:
-        while not self._over.wait(LOOK):
-            with suppress(Exception):  # the table is not there yet
-                self._look()
+        while not self._over.wait(self._seconds):
+            with suppress(Exception):  # what is looked at may not be there yet, or any more
+                self.look()
 
-    def _look(self) -> None:
+
+class Positions(Looking):
+    """Sees in the database what is committed: Spark's tasks tell of it at their end only, seconds later."""
+
+    def __init__(self, url: str, watch: StopWatch) -> None:
+        super().__init__(LOOK)
+        self._database = Database(url)
+        self._watch = watch
+
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
+        self.look()
+        self._database.close()
+
+    def look(self) -> None:
+        """Add what was committed since the last look."""
         with self._database.reading() as connection:
             found = connection.execute(text("SELECT avg(position) FROM opencqrs_progress")).scalar()
         if found is not None and int(found) > self._watch.handled:
             self._watch.add(int(found) - self._watch.handled)
 
 
-class Below:
+class Below(Looking):
     """Sees the most memory that each process below this one has held, in kB: Java, and the Python workers."""
 
     def __init__(self) -> None:
+        super().__init__(10 * LOOK)
         self.java = self.worker = 0
-        self._over = Signal()
-        self._thread = Thread(target=self._look_on)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _look_on(self) -> None:
-        while not self._over.wait(LOOK * 10):
-            for process in processes_below(os.getpid()):
-                with suppress(OSError, StopIteration):  # it has just ended
-                    peak, is_java = _peak(process), Path(f"/proc/{process}/comm").read_text() == "java\n"
-                    self.java, self.worker = max(self.java, peak * is_java), max(self.worker, peak * (not is_java))
+    def look(self) -> None:
+        """Keep the largest values."""
+        for process in processes_below(os.getpid()):
+            with suppress(OSError, StopIteration):  # it has just ended
+                peak, is_java = _peak(process), Path(f"/proc/{process}/comm").read_text() == "java\n"
+                self.java, self.worker = max(self.java, peak * is_java), max(self.worker, peak * (not is_java))
 
 
 class Commits(Failures):
