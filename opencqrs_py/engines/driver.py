@@ -149,23 +149,23 @@ class PartitionDriver:
             self._publish()
         return outcome
 
-    def settle_timeout(self, failure: Failure, listed: int, upto: int, *, parked: bool, sequence_id: str) -> None:
+    def settle_timeout(self, failure: Failure, listed: int, before: int, *, parked: bool, sequence_id: str) -> None:
         """Settle a call that was abandoned, as its time was over: the events are tried again.
 
         Which one of a list has hung is unknown, so each is handled alone next, and none has used an attempt. So are
-        those before them that participants handle again.
+        those before them that participants handle again, since their last checkpoint.
 
         Args:
             failure: The failure, with the position of the first event of the call.
             listed: How many events the call had.
-            upto: Position of the last one.
+            before: How many were handled before them, under the same claim.
             parked: Whether they come from the inbox.
             sequence_id: The sequence as part of which an event of the inbox was tried.
         """
         if not parked and (failure.position is None or failure.position <= self.cursor.stored):
             return  # it has returned after all; in the inbox, positions may be beyond the progress
         if listed > 1:
-            self.supervised.isolate(max(listed, upto - self.cursor.stored) if self._participates else listed)
+            self.supervised.isolate(listed + before if self._participates else listed)
             _report(Notice(self.supervised.group, self.partition, Action.ISOLATE, failure), self._observer)
         elif parked:
             self.settle(self.processor.failed_in_inbox(self.cursor, failure, sequence_id))
@@ -347,8 +347,8 @@ def claim_after_timeout(
     driver = PartitionDriver(run, cursor, clock, observer)
     driver.supervised.keep_ticks_of(hung.supervised)
     listed = len(call.chunk) if call.index is None else 1
-    upto = call.chunk.position(len(call.chunk) - 1)
-    driver.settle_timeout(failure, listed, upto, parked=call.work.parked, sequence_id=call.sequence_id)
+    before = hung.supervised.handled
+    driver.settle_timeout(failure, listed, before, parked=call.work.parked, sequence_id=call.sequence_id)
     return driver
 
 

@@ -177,8 +177,8 @@ class _Call:
         if not self._tasks_may_stay and (left := begun.pending()):
             left_behind = await cancelled(left)
             self._error = left_behind if self._error is None else self._error
-        if not self._tasks_may_stay and self._error is None:
-            self._error = begun.failure()
+        if self._error is None:
+            self._error = await begun.failure()
         if task is not None and task.cancelling():  # even if the awaitable has turned an interrupt into something else
             raise asyncio.CancelledError
 

@@ -42,14 +42,15 @@ class BegunTasks:
         """Return the tasks that have not ended."""
         return [task for task in self._tasks if not task.done()]
 
-    def failure(self) -> BaseException | None:
+    async def failure(self) -> BaseException | None:
         """Return what a task has raised and nobody has asked for, as after ``asyncio.wait``; ``None``: nothing."""
-        for task in self._tasks:
-            if (
-                task.done() and not task.cancelled() and getattr(task, "_log_traceback", False)
-            ):  # by which asyncio knows
-                return task.exception()
-        return None
+        if self._unasked():
+            await asyncio.sleep(0)  # who is called when a task ends, or waits for it, may ask only now
+        return next((task.exception() for task in self._unasked()), None)
+
+    def _unasked(self) -> list[asyncio.Task[Any]]:
+        ended = (task for task in self._tasks if task.done() and not task.cancelled())
+        return [task for task in ended if getattr(task, "_log_traceback", False)]  # by which asyncio knows
 
     def _begun(self, loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
         task: asyncio.Task[Any] = asyncio.Task(coroutine, loop=loop, **options)

@@ -69,7 +69,8 @@ class Narrowing:
         """Find the event whose handler ended the transaction: each further call of it repeats what it has committed.
 
         One that ends none this time, such as one that creates a table if there is none, is not found. But what the
-        chunk had committed may be there twice, so the partition fails once its events are handled.
+        chunk had committed may be there twice, so the partition fails. An event that fails for another reason meanwhile
+        does so again at the next step: nothing of it is stored.
         """
         done, rest = Outcome(cursor), portion
         while rest.chunk and done.failure is None:
@@ -77,7 +78,9 @@ class Narrowing:
             done = done.followed_by(self._handle(done.cursor, part))
             if not _is_done(done, part):
                 break
-        return done if done.failure is not None else replace(done, failure=self._unfound(portion, error))
+        if (found := done.failure) is not None and (found.code == error.code or found.origin is Origin.FENCED):
+            return done
+        return replace(done, failure=self._unfound(portion, error))
 
     def _unfound(self, portion: Portion, error: TransactionEndedError) -> Failure:
         """Return the failure of a chunk whose transaction was ended by a handler that did not do it again."""
@@ -87,7 +90,7 @@ class Narrowing:
 
 
 _ENDED_ONCE = (
-    "a handler ended the transaction that it shares with the progress, and did not do so again when each event was "
+    "a handler ended the transaction that it shares with the progress, and did not do so again when events were "
     "handled alone: what it had written may be there twice; correct the read model or handle the events again, and "
     "take out what commits, such as commit(), COMMIT, executescript(), or the definition of a table on MariaDB"
 )

@@ -278,8 +278,11 @@ class SupervisedPartition:
             self.cursor, self._record = cursor, cursor.failure  # the event in hand ended its process
         else:
             isolate = max(cursor.isolate, self.cursor.isolate)
-            same = cursor.resuming(known) if moved and known is not None else self.cursor
-            self.cursor = replace(same, epoch=cursor.epoch, isolate=isolate, parked=None)
+            mine = self.cursor
+            if moved:  # what was decided about the event still holds
+                of_event = {name: getattr(mine, name) for name in ("attempt", "failing", "failure", "skip", "park")}
+                mine = replace(cursor, **of_event)
+            self.cursor = replace(mine, epoch=cursor.epoch, isolate=isolate, parked=None)
 
     def isolate(self, events: int) -> None:
         """Have at least so many of the next events handled alone, since a call with all of them has hung."""

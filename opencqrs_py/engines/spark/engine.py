@@ -116,6 +116,7 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
         self._changed = Condition()
         self._stopping = False
         self._failure: Exception | None = None
+        self._is_spark_lost = False  # or has not started: that is why the engine has ended
         self._spark: SparkSession | None = None
         self._opening = False
         self._handled_here = 0
@@ -273,13 +274,13 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
         """Continue on Spark, whose session has been opened. Called on a separate thread."""
         try:
             if isinstance(session, Exception):
-                self._fail(session)
+                self._fail(session, at_start=True)
             elif not self._stopping:
                 self._use(session)
                 self._meanwhile.handed_over()
                 logger.info("Spark is ready; the driver has handled %s meanwhile", counted(self._handled_here, "event"))
         except Exception as error:
-            self._fail(self._explained(error))
+            self._fail(self._explained(error), at_start=True)
         finally:
             self._opening = False
             self._wake()
@@ -304,10 +305,11 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
     def _explained(self, error: Exception) -> Exception:
         return _jvm_gone(error) if self._sessions.is_gone(error) else error
 
-    def _fail(self, error: Exception) -> None:
+    def _fail(self, error: Exception, *, at_start: bool = False) -> None:
         """End the coordinator; ``check`` raises the error. Nothing waits for tasks that were not started."""
         with self._changed:
-            self._failure = self._failure or error
+            if self._failure is None:
+                self._failure, self._is_spark_lost = error, at_start or isinstance(error, EngineError)
             self._running = {task for task in self._running if task.job is not None}
             busy = self._busy()
             self._changed.notify_all()
@@ -319,7 +321,7 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
 
         Another error, such as an observer's, is none of theirs.
         """
-        if isinstance(self._failure, EngineError) and not self._stopping:
+        if self._failure is not None and self._is_spark_lost and not self._stopping:
             for driver in drivers:
                 driver.fail(self._failure)
 
@@ -537,7 +539,8 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
         self._assignment.claim_again(task.group.run.group, task.drivers, crashed=False)
         for driver in task.drivers:
             if driver.partition == hung.partition and driver not in task.group.leaving:
-                what = (hung.failure, hung.listed, hung.upto)
+                before = sum(one.handled for one in hung.outcomes if one.cursor.partition == hung.partition)
+                what = (hung.failure, hung.listed, before)
                 driver.settle_timeout(*what, parked=hung.parked, sequence_id=hung.sequence_id)
 
     def _look_after_tasks(self) -> None:
@@ -612,12 +615,12 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
         return 0 if self._spark is None else running_tasks(self._spark.sparkContext)
 
     def _free(self, task: RunningTask) -> None:
-        self._mark_failed(task.drivers)
         if task.permit is not None:
             task.permit.withdraw()
         with self._changed:
             self._running.discard(task)
             self._changed.notify_all()
+        self._mark_failed(task.drivers)
 
     def _wake(self) -> None:
         with self._changed:

@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from tempfile import TemporaryDirectory
-from threading import Lock, RLock, Thread
+from threading import RLock, Thread
 from weakref import WeakKeyDictionary
 
 from py4j.protocol import Py4JError
@@ -33,16 +33,19 @@ class OpenedSessions:
         self.starting = RLock()
         self._uses: WeakKeyDictionary[SparkContext, _Use] = WeakKeyDictionary()
         self._stopping: list[Thread] = []
-        self._lock = Lock()
+        self._lock = RLock()
 
     @property
     def is_stopping(self) -> bool:
         """Whether a session is being stopped, which still seems to be there."""
-        return any(thread.is_alive() for thread in tuple(self._stopping))
+        with self._lock:
+            return any(thread.is_alive() for thread in self._stopping)
 
     def await_stops(self) -> None:
         """Wait for the sessions that are being stopped."""
-        for thread in tuple(self._stopping):
+        with self._lock:
+            stopping = tuple(self._stopping)
+        for thread in stopping:
             thread.join()
 
     def started(self, session: SparkSession, user: Hashable) -> None:

@@ -258,7 +258,7 @@ class Sessions:
             require_usable(self._given)
             return self._given
         refuse_connect(self._conf(), os.environ)
-        is_closing = OPENED.is_stopping or any(thread.is_alive() for thread in _closing)  # which is waited for later
+        is_closing = OPENED.is_stopping or any(thread.is_alive() for thread in _closing)
         if self._session is not None or is_closing:
             return active_session()
         try:
@@ -327,7 +327,7 @@ class Sessions:
         if jvm_of_others():
             patience = max(patience, _CLOSE_SECONDS_ON_OTHERS)
         if self._opening is not None and self._opening.is_alive():
-            _closing.append(self._opening)
+            _closing[:] = [*(thread for thread in _closing if thread.is_alive()), self._opening]
             if self._launches:
                 end_jvms(0)
             if jvm_of_others():

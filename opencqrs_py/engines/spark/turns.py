@@ -40,7 +40,7 @@ Permitted: TypeAlias = "Callable[[], bool]"
 
 @dataclass(frozen=True, slots=True)
 class TimedOut:
-    """An abandoned call: its partition, its failure, how many events it got if that was a list, and the last position.
+    """An abandoned call: its partition, its failure, and how many events it got if that was a list.
 
     ``parked`` says whether they came from the inbox, and ``sequence_id`` as part of which sequence. ``outcomes`` are
     what the partitions of its task had come to before, in any order; what is committed later is not in them.
@@ -49,7 +49,6 @@ class TimedOut:
     partition: Partition
     failure: Failure
     listed: int
-    upto: int = 0
     parked: bool = False
     sequence_id: str = ""
     outcomes: tuple[Outcome, ...] = ()
@@ -138,8 +137,7 @@ class Turns:
     def _time_out(self, processor: PartitionProcessor, call: CallInHand, failure: Failure) -> None:
         if (turn := self._under_way.get(processor)) is not None:  # else it has returned after all
             listed = len(call.chunk) if call.index is None else 0
-            upto = call.chunk.position(len(call.chunk) - 1)
-            what = (failure, listed, upto, call.work.parked, call.sequence_id, (turn.so_far,))
+            what = (failure, listed, call.work.parked, call.sequence_id, (turn.so_far,))
             _settle(turn.set_exception, TaskTimedOutError.of(TimedOut(processor.partition, *what)))
 
 

@@ -291,6 +291,50 @@ async def looked_at() -> None:
     assert isinstance(task.exception(), KeyError)
 
 
+async def asked_by_a_callback() -> None:
+    errors: list[BaseException | None] = []
+    ended = asyncio.Event()
+
+    async def work() -> None:
+        try:
+            raise KeyError("mine")
+        finally:
+            ended.set()
+
+    task = asyncio.create_task(work())
+    task.add_done_callback(lambda one: errors.append(one.exception()))
+    await ended.wait()
+
+
+async def asked_by_the_end_of_a_queue() -> None:
+    errors: list[BaseException | None] = []
+    queue: asyncio.Queue[int] = asyncio.Queue()
+    queue.put_nowait(1)
+
+    async def work() -> None:
+        try:
+            await queue.get()
+            raise KeyError("mine")
+        finally:
+            queue.task_done()
+
+    task = asyncio.create_task(work())
+    task.add_done_callback(lambda one: errors.append(one.exception()))
+    await queue.join()
+
+
+async def failing_one_after_the_other() -> None:
+    async def soon() -> None:
+        raise ValueError("first")
+
+    async def later() -> None:
+        await asyncio.sleep(0)
+        raise ValueError("second")
+
+    with suppress(ValueError):
+        await asyncio.gather(soon(), later())
+
+
 async def cancelled_by_itself() -> None:
     task = asyncio.create_task(send())
     await asyncio.sleep(0)
@@ -301,7 +345,15 @@ async def cancelled_by_itself() -> None:
 @pytest.mark.parametrize("inside", [False, True], ids=["no loop runs", "a loop runs"])
 @pytest.mark.parametrize(
     ("call", "fails"),
-    [(after_a_wait, True), (in_the_background, True), (looked_at, False), (cancelled_by_itself, False)],
+    [
+        (after_a_wait, True),
+        (in_the_background, True),
+        (looked_at, False),
+        (asked_by_a_callback, False),
+        (asked_by_the_end_of_a_queue, False),
+        (failing_one_after_the_other, False),
+        (cancelled_by_itself, False),
+    ],
 )
 def test_what_a_task_has_raised_is_raised_by_the_call_unless_it_was_asked_for(
     call: Callable[[], Any], *, fails: bool, inside: bool

@@ -588,10 +588,28 @@ def test_a_handler_that_ends_the_transaction_once_is_reported_after_its_events(g
     assert (outcome.failure.permanent, outcome.failure.code) == (True, "OCQ-228")
     assert outcome.failure.event.startswith("one of 3 events, from event 1 at position 1")
     assert (
-        "did not do so again when each event was handled alone: what it had written may be there twice"
+        "did not do so again when events were handled alone: what it had written may be there twice"
         in outcome.failure.message
     )
     assert (group.rows, outcome.cursor.stored) == (["1", "2", "3"], 3)
+
+
+def test_an_event_that_fails_in_the_search_for_who_ended_the_transaction_hides_nothing(group: Group) -> None:
+    group.add("/a", "/a", "/a")
+    group.tracker = EndedOnce(group.database)
+    (cursor,) = group.claim()
+
+    def handle(raw: Event, connection: Connection) -> None:
+        if raw.id == "3" and group.tracker.ended:  # type: ignore[attr-defined]
+            raise ValueError("later")
+        connection.append(raw.id)  # type: ignore[attr-defined]
+
+    group.handler = handle
+    outcome = group.processor(100).step(cursor)
+    assert summary(outcome)[3:] == (Origin.FRAMEWORK, None)
+    assert (group.rows, outcome.cursor.stored) == (["1", "2"], 2)
+    again = group.processor(100).step(outcome.cursor)
+    assert summary(again)[3:] == (Origin.HANDLER, 3)
 
 
 def test_a_transaction_that_ended_before_the_handler_raised_hides_no_error_and_is_not_retried(

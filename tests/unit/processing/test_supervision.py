@@ -400,6 +400,14 @@ def test_a_new_claim_that_finds_progress_before_the_failed_event_keeps_its_attem
     assert supervised.fails(failure(position=14)) == [(Action.SKIP, 0)]
 
 
+def test_a_new_claim_that_finds_progress_before_the_failed_event_keeps_that_it_is_skipped() -> None:
+    supervised = Supervised(FixedBackOff(2, 1))
+    assert supervised.fails(failure(position=14), failure(position=14)) == [(Action.RETRY, 2), (Action.SKIP, 0)]
+    supervised.partition.claimed_again(Cursor(PARTITION, epoch=8, stored=12, position=12))
+    assert supervised.partition.cursor.skip
+    assert (supervised.partition.cursor.failing, supervised.partition.cursor.stored) == (14, 12)
+
+
 def test_a_claim_that_finds_the_same_progress_keeps_what_was_read_beyond_it() -> None:
     supervised = Supervised(cursor=START.moved_to(15, stored=False))
     supervised.partition.claimed_again(Cursor(PARTITION, epoch=8, stored=10, position=10))

@@ -10,8 +10,8 @@ import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from threading import Barrier, current_thread, main_thread
 from threading import Event as Signal
+from threading import current_thread, main_thread
 from types import SimpleNamespace
 
 import numpy as np
@@ -167,22 +167,23 @@ def test_a_session_that_was_started_here_is_stopped_by_the_last_of_its_users(sta
 
 
 def test_two_that_open_at_the_same_time_share_one_session(startable, monkeypatch):
-    """The second one looks while the first has not started it yet, as where the driver handles events meanwhile."""
-    looked, go = Barrier(2), Signal()
+    """The second one waits with its look until the first has started it, where the driver handles events meanwhile."""
+    begun, go = Signal(), Signal()
     start = Sessions._start
 
     def slow(sessions: Sessions) -> SimpleNamespace:
-        go.set()
-        looked.wait(SECONDS)
+        begun.set()
+        assert go.wait(SECONDS)
         return start(sessions)
 
     monkeypatch.setattr(Sessions, "_start", slow)
     first, second = Sessions(SessionSettings()), Sessions(SessionSettings())
     with ThreadPoolExecutor(2) as threads:
         opening = threads.submit(first.open)
-        assert go.wait(SECONDS)
+        assert begun.wait(SECONDS)
+        assert not OPENED.starting.acquire(blocking=False)
         other = threads.submit(second.open)
-        looked.wait(SECONDS)
+        go.set()
         assert opening.result(SECONDS) is other.result(SECONDS)
     first.close(SECONDS)
     assert startable == ["started"]
