@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from logging.handlers import QueueHandler
 from math import inf
@@ -155,6 +156,14 @@ class Engine:
 
     def states(self) -> list[tuple[str, int]]:
         return [(p.status().state.value, p.status().position) for p in self.engine.partitions()]
+
+
+def wait_for_tasks(engine: Engine) -> None:
+    """Wait until the tasks have ended, and their partitions are marked if the engine has."""
+    until = time.monotonic() + SECONDS
+    while engine.engine._running or any(state == "running" for state, _ in engine.states()):
+        assert time.monotonic() < until
+        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -520,6 +529,7 @@ class TestWhileSparkIsStarting:
         with pytest.raises(EngineError, match="OCQ-402"):
             engine.engine.check()
         assert engine.engine.has_ended()
+        wait_for_tasks(engine)
         engine.engine.stop(patience=SECONDS)
         assert engine.states() == [("failed", EVENTS)] * PARTITIONS
         assert all("OCQ-402" in partition.status().error for partition in engine.engine.partitions())
@@ -538,8 +548,7 @@ class TestWhileSparkIsStarting:
         assert begun.wait(SECONDS)
         engine.sessions.finish(EngineError("OCQ-402", "Spark did not start"))
         free.set()
-        with engine.engine._changed:
-            assert engine.engine._changed.wait_for(lambda: not engine.engine._running, SECONDS)
+        wait_for_tasks(engine)
         engine.engine.stop(patience=SECONDS)
         assert {state for state, _ in engine.states()} == {"failed"}
 
