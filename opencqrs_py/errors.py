@@ -69,6 +69,9 @@ class TransactionEndedError(NonTransientError):
 
     code = "OCQ-228"
 
+    may_be_kept = False
+    """Whether what was written before may be committed. Not if the end was refused, or all was rolled back."""
+
 
 class FencedError(OpenCqrsError):
     """Another processor has taken the partition over; nothing of this one's work was written."""

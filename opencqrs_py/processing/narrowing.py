@@ -78,7 +78,8 @@ class Narrowing:
             done = done.followed_by(self._handle(done.cursor, part))
             if not _is_done(done, part):
                 break
-        if (found := done.failure) is not None and (found.code == error.code or found.origin is Origin.FENCED):
+        found = done.failure
+        if not error.may_be_kept or (found is not None and (found.code == error.code or found.origin is Origin.FENCED)):
             return done
         return replace(done, failure=self._unfound(portion, error))
 

@@ -61,10 +61,12 @@ def ended(connection: Connection, error: Exception, statement: str) -> Exception
     """Return what it means that a savepoint cannot be released: an outage, or the end of its transaction."""
     if is_outage(error):
         return as_sqlalchemy(connection.dialect, error, statement, connection.connection.dbapi_connection)
-    return TransactionEndedError(
+    found = TransactionEndedError(
         "a handler ended the transaction that it shares with the progress: what it wrote may be there, the progress "
         f"has not moved; {_LEAVE_OUT}, and do not send COMMIT, ROLLBACK, BEGIN or OR ROLLBACK as SQL"
     )
+    found.may_be_kept = True
+    return found
 
 
 def _hold_nothing() -> None:
@@ -151,12 +153,14 @@ class Unit:
         if self._flush_failed and not self._rolled_back:  # SQLAlchemy has rolled back, and the error was not caught
             return None
         if not self._rolled_back and not self._closed and self._rolled_back_to_savepoint():
-            then = f"the handler raised {one_line(error)}, and {self._left}"
-            return TransactionEndedError(then) if self._left else None
-        return TransactionEndedError(
-            f"the handler ended the transaction that it shares with the progress: {_LEAVE_OUT}; "
-            f"then it raised {one_line(error)}"
-        )
+            if not self._left:
+                return None
+            found = TransactionEndedError(f"the handler raised {one_line(error)}, and {self._left}")
+        else:
+            what = f"the handler ended the transaction that it shares with the progress: {_LEAVE_OUT}"
+            found = TransactionEndedError(f"{what}; then it raised {one_line(error)}")
+        found.may_be_kept = not self._rolled_back
+        return found
 
     def saved(self) -> Callable[[], bool] | None:
         """Set a savepoint, see ``SavingUnit``. It goes with that of the unit."""

@@ -121,4 +121,6 @@ def _raising_once(attack: Attack) -> Attack:
         firing=Firing.ONCE,
         ends=(End.RIGHT, End.STOPPED),
         says="",
+        names_event=False,  # who has ended the transaction once, and not again, is not found
+        anywhere=True,
     )

@@ -560,6 +560,7 @@ class EndedOnce(Tracker):
     """A unit whose transaction a handler ends, but for the first time only: what it writes then is kept."""
 
     ended = False
+    may_be_kept = True
 
     def unit(self, group: str, cursor: Cursor, to: int, **recorded: Any) -> AbstractContextManager[UnitOfWork]:
         @contextmanager
@@ -568,8 +569,9 @@ class EndedOnce(Tracker):
                 yield unit
                 if "2" in unit.connection and not self.ended:
                     self.ended = True
-                    msg = "a handler ended the transaction"
-                    raise TransactionEndedError(msg)
+                    error = TransactionEndedError("a handler ended the transaction")
+                    error.may_be_kept = self.may_be_kept
+                    raise error
 
         return ended()
 
@@ -592,6 +594,15 @@ def test_a_handler_that_ends_the_transaction_once_is_reported_after_its_events(g
         in outcome.failure.message
     )
     assert (group.rows, outcome.cursor.stored) == (["1", "2", "3"], 3)
+
+
+def test_an_end_that_was_refused_and_is_not_tried_again_has_left_nothing(group: Group) -> None:
+    group.add("/a", "/a", "/a")
+    tracker = group.tracker = EndedOnce(group.database)
+    tracker.may_be_kept = False
+    (cursor,) = group.claim()
+    outcome = group.processor(100).step(cursor)
+    assert (outcome.failure, group.rows, outcome.cursor.stored) == (None, ["1", "2", "3"], 3)
 
 
 def test_an_event_that_fails_in_the_search_for_who_ended_the_transaction_hides_nothing(group: Group) -> None:
