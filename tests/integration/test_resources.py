@@ -268,15 +268,18 @@ def test_the_table_at_the_end_of_a_run_opens_and_makes_nothing_again(
 
 
 def test_blocks_that_keep_resources_may_be_nested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "handlers.py").write_text(ONCE)
+    of_read_model = "    read_model = providers.Singleton(read_model, line)\n"
+    assert of_read_model in ONCE
+    (tmp_path / "handlers.py").write_text(ONCE.replace(of_read_model, ""))  # an engine that nobody would dispose of
     monkeypatch.chdir(tmp_path)
-    application = Application.from_project(tmp_path, overrides=["event-handling.standard.processing.engine=thread"])
-    with application.keeping_resources():
+    overrides = ["event-handling.standard.processing.engine=thread"]
+    with Application.from_project(tmp_path, overrides=overrides) as application:
         with application.keeping_resources():
+            with application.keeping_resources():
+                application.run(until_caught_up=True)
+            assert (tmp_path / "log.txt").read_text() == "make "
             application.run(until_caught_up=True)
-        assert (tmp_path / "log.txt").read_text() == "make "
-        application.run(until_caught_up=True)
-    assert (tmp_path / "log.txt").read_text() == "make close"
+        assert (tmp_path / "log.txt").read_text() == "make close"
 
 
 FOR_MAIL = """

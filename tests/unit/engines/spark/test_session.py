@@ -148,7 +148,8 @@ def startable(monkeypatch, tmp_path) -> list[str]:
         noted.append("stopped")
 
     monkeypatch.setattr(Sessions, "_start", start)
-    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: next(iter(active_one), None))
+    monkeypatch.setattr("opencqrs_py.engines.spark.session.active_session", lambda: next(iter(active_one), None))
+    monkeypatch.setattr("opencqrs_py.engines.spark.session.require_usable", lambda *_: None)
     return noted
 
 
@@ -228,11 +229,12 @@ def test_who_closes_twice_counts_once(startable):
     second.close(SECONDS)
 
 
-def test_a_session_that_the_program_has_opened_is_not_stopped_by_the_last_user_either(startable, active):
-    active("local[2]")
+def test_a_session_that_the_program_has_opened_is_not_stopped_by_the_last_user_either(startable, monkeypatch, tmp_path):
+    theirs = SimpleNamespace(sparkContext=Context("local[2]", tmp_path, "true"))
+    monkeypatch.setattr("opencqrs_py.engines.spark.session.active_session", lambda: theirs)
     users = [Sessions(SessionSettings()) for _ in range(2)]
     for each in users:
-        each.open()
+        assert each.open() is theirs
     for each in users:
         each.close(SECONDS)
     assert startable == []
