@@ -158,14 +158,16 @@ class PartitionDriver:
         Args:
             failure: The failure, with the position of the first event of the call.
             listed: How many events the call had.
-            before: How many were handled before them, under the same claim.
+            before: How many were handled before them, under the same claim; most of them perhaps before the checkpoint.
             parked: Whether they come from the inbox.
             sequence_id: The sequence as part of which an event of the inbox was tried.
         """
-        if not parked and (failure.position is None or failure.position <= self.cursor.stored):
+        beyond = 0 if failure.position is None else failure.position - self.cursor.stored
+        if not parked and beyond <= 0:
             return  # it has returned after all; in the inbox, positions may be beyond the progress
         if listed > 1:
-            self.supervised.isolate(listed + before if self._participates else listed)
+            repeated = min(before, beyond - 1) if self._participates and not parked else 0
+            self.supervised.isolate(listed + repeated)
             _report(Notice(self.supervised.group, self.partition, Action.ISOLATE, failure), self._observer)
         elif parked:
             self.settle(self.processor.failed_in_inbox(self.cursor, failure, sequence_id))

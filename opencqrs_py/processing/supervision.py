@@ -280,8 +280,8 @@ class SupervisedPartition:
             isolate = max(cursor.isolate, self.cursor.isolate)
             mine = self.cursor
             if moved:  # what was decided about the event still holds
-                of_event = {name: getattr(mine, name) for name in ("attempt", "failing", "failure", "skip", "park")}
-                mine = replace(cursor, **of_event)
+                tried = replace(cursor, attempt=mine.attempt, failing=mine.failing, failure=mine.failure)
+                mine = replace(tried, skip=mine.skip, park=mine.park)
             self.cursor = replace(mine, epoch=cursor.epoch, isolate=isolate, parked=None)
 
     def isolate(self, events: int) -> None:

@@ -17,13 +17,25 @@ from opencqrs_py.adapters.memory import InMemoryEventStore, InMemoryProgressTrac
 from opencqrs_py.control.records import GroupPartition
 from opencqrs_py.engines import driver as driving
 from opencqrs_py.engines.call_watching import CallWatcher
+from opencqrs_py.engines.driver import PartitionDriver
 from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.engines.spark.jobs import timed_out_call
 from opencqrs_py.engines.spark.turns import PartitionsInTurn, TaskTimedOutError, TimedOut, Turns, timed_out_of
 from opencqrs_py.engines.thread import ThreadEngine
 from opencqrs_py.engines.thread import engine as thread_engine
 from opencqrs_py.errors import EngineLostError
-from opencqrs_py.model import Cursor, Handler, HandlerMark, Outcome, Partition, PartitionStatus, ProcessorState, layout
+from opencqrs_py.model import (
+    Cursor,
+    Failure,
+    Handler,
+    HandlerMark,
+    Origin,
+    Outcome,
+    Partition,
+    PartitionStatus,
+    ProcessorState,
+    layout,
+)
 from opencqrs_py.model.choices import OnExhausted
 from opencqrs_py.processing.binding import NothingProvided, bind
 from opencqrs_py.processing.calls import CallLimits
@@ -297,6 +309,22 @@ def test_of_a_list_that_hangs_each_event_is_tried_alone(group: Group, start: Sta
     assert line_of(first).endswith("no attempt is used, and each of its events is handled alone next")
     assert [(notice.action, notice.attempt) for notice in others] == [(Action.RETRY, 1), (Action.SKIP, 2)]
     assert {notice.failure.position for notice in others if notice.failure} == {3}
+
+
+@pytest.mark.parametrize(
+    ("participates", "before", "isolated"), [(False, 1_000, 3), (True, 0, 3), (True, 2, 5), (True, 1_000_000, 3 + 49)]
+)
+def test_participants_handle_alone_what_they_repeat_and_no_more(
+    group: Group, before: int, isolated: int, *, participates: bool
+) -> None:
+    """What was handled since the claim is no bound: a claim may last for days, with many checkpoints."""
+    (cursor,) = group.tracker.claim("group", layout(1), 0, "me")
+    cursor = replace(cursor, stored=100, position=100)
+    driver = PartitionDriver(group.run(SOON), cursor, group.clock, Watching())
+    driver._participates = participates
+    failure = Failure(Origin.HANDLER, permanent=False, error="HandlerTimeoutError", message="hangs", position=150)
+    driver.settle_timeout(failure, 3, before, parked=False, sequence_id="")
+    assert driver.cursor.isolate == isolated
 
 
 def test_an_event_of_a_list_that_hangs_is_not_given_up_before_it_was_tried_alone(group: Group, start: Start) -> None:
