@@ -767,34 +767,30 @@ def test_the_partitions_of_an_engine_that_has_ended_go_to_others(world):
     assert (world.has("a"), world.has("b")) == ([], [0, 1, 2, 3])
 
 
-def test_the_end_of_an_engine_is_logged_once_though_nobody_calls_check(running, caplog):
-    a = running.node("a", engine=FragileEngine())
+@pytest.mark.parametrize(
+    ("engine", "then", "left"),
+    [
+        (FragileEngine, " no longer handles their events, stop the application and start it again", []),
+        (Engine, "", [0, 1, 2, 3]),  # a thread of it has ended
+    ],
+)
+def test_the_end_of_an_engine_or_its_thread_is_logged_once_though_nobody_calls_check(
+    running, caplog, engine, then, left
+):
+    a = running.node("a", engine=engine())
     a.join()
     running.engines["a"].error = ValueError("no Spark")
     a.start()
     for _ in range(3):
         let_pass(running, a, 4)
         wait_until(a, lambda: errors_in(caplog))
+    wait_until(a, lambda: running.has("a") == left)
     a.end()
-    then = "no longer handles their events, stop the application and start it again"
-    assert errors_in(caplog) == [f"[books] node a {then}: ValueError: no Spark"]
+    assert errors_in(caplog) == [f"[books] node a{then}: ValueError: no Spark"]
 
 
 def errors_in(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
-
-
-def test_an_error_that_ends_one_thread_of_an_engine_is_logged_once_and_its_partitions_stay(running, caplog):
-    a = running.node("a")
-    a.join()
-    running.engines["a"].error = ValueError("no")
-    a.start()
-    for _ in range(3):
-        let_pass(running, a, 4)
-        wait_until(a, lambda: errors_in(caplog))
-    a.end()
-    assert errors_in(caplog) == ["[books] node a: ValueError: no"]
-    assert running.has("a") == [0, 1, 2, 3]
 
 
 def test_the_end_of_the_coordination_is_logged(running, caplog):
