@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from opencqrs_py.assembly.awaiting import Watched
     from opencqrs_py.assembly.container import ApplicationContainer, GroupContainer
     from opencqrs_py.assembly.control import Control
-    from opencqrs_py.assembly.discovery import Discovered
+    from opencqrs_py.assembly.discovered import Discovered
     from opencqrs_py.assembly.health import Health
     from opencqrs_py.assembly.inbox import InboxControl
     from opencqrs_py.assembly.job_assembly import JobAssembly
@@ -305,7 +305,7 @@ class Application:
         """Return what makes the parts of a start; wrong names are raised before anything is opened."""
         _log.info("%s", sources_line(self.configuration, self.project))
         runs_jobs = jobs and bool(self.blueprint.discover().jobs)
-        _ = self.blueprint.discover().handlers  # a class that cannot be made is refused, whichever groups start
+        self.blueprint.discover().make_handlers()  # a class that cannot be made is refused, whichever groups start
         chosen = self._chosen(names, may_be_none=runs_jobs)
         others = [] if names else [each for each in self.groups if each not in chosen]
         launch = partial(self._launch, verbose=verbose, until_caught_up=until_caught_up)

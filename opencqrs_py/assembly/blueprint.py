@@ -15,7 +15,8 @@ from typing import Any
 
 from opencqrs_py.assembly.conditions import raise_together
 from opencqrs_py.assembly.databases import DatabaseRule
-from opencqrs_py.assembly.discovery import Discovered, discover
+from opencqrs_py.assembly.discovered import Discovered
+from opencqrs_py.assembly.discovery import discover
 from opencqrs_py.assembly.injection import ContainerInjector
 from opencqrs_py.assembly.job_events import EventTrigger
 from opencqrs_py.assembly.members import EVERYTHING, home_of, reference_of

@@ -28,7 +28,7 @@ from opencqrs_py.assembly.conditions import (
     observers_of,
 )
 from opencqrs_py.assembly.databases import DatabaseChoice, choose_database, choose_event_store
-from opencqrs_py.assembly.discovery import Discovered
+from opencqrs_py.assembly.discovered import Discovered
 from opencqrs_py.assembly.group_code import code_reader_for, group_code, resolver_fingerprint
 from opencqrs_py.assembly.injection import ContainerInjector
 from opencqrs_py.assembly.job_events import Bell, with_job_events

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import inspect
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from threading import RLock
-from types import CodeType, ModuleType
+from types import ModuleType
 from typing import Any, cast
 
 from dependency_injector.containers import Container, DeclarativeContainer
 
 from opencqrs_py.assembly.conditions import raise_together
+from opencqrs_py.assembly.copies import alike_handlers, check_copies, inherited_twice
+from opencqrs_py.assembly.discovered import DeclaredHandler, Discovered, GroupFunction
 from opencqrs_py.assembly.injection import ContainerInjector
 from opencqrs_py.assembly.members import (
     EVERYTHING,
@@ -43,13 +43,10 @@ from opencqrs_py.model.handler import (
     UPCASTER_ATTRIBUTE,
     Handler,
     HandlerMark,
-    Interceptor,
-    Upcaster,
     event_type_of,
 )
 from opencqrs_py.model.job import JOB_ATTRIBUTE, Job, JobMark
 from opencqrs_py.model.naming import canonical, listed, nearest
-from opencqrs_py.processing.annotations import written_annotations
 from opencqrs_py.processing.definitions import interceptors_on, order_of, place_of, upcaster_on, without_group
 from opencqrs_py.processing.participants import checkpointed_groups, participant_of
 
@@ -84,105 +81,6 @@ _OF_GROUPS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class GroupFunction:
-    """A function that is marked for a whole group, such as with ``@on_start`` or ``@batch_key``."""
-
-    group: str
-    call: Any
-    place: str
-
-
-@dataclass(frozen=True, slots=True)
-class DeclaredHandler:
-    """A handler as its module declares it: an instance of its class need not be there.
-
-    Attributes:
-        mark: Group, types and order.
-        place: ``file:line (name)`` for messages.
-        reference: Identifies it in every process that imports the same modules.
-        function: The function; of a method as its class holds it.
-        made: Returns the handler; of a method of the instance of its class, which the first call makes.
-        owner: The class whose method it is; ``None`` for a function.
-    """
-
-    mark: HandlerMark
-    place: str
-    reference: str
-    function: Any
-    made: Callable[[], Handler]
-    owner: type | None = None
-
-    @classmethod
-    def of(cls, handler: Handler) -> DeclaredHandler:
-        """Return the declaration of a handler that is there already."""
-        return cls(handler.mark, handler.place, handler.reference, handler.call, lambda: handler)
-
-
-@dataclass(frozen=True)
-class Discovered:
-    """What was found in the user's modules.
-
-    Attributes:
-        declared: All handlers in the order in which they run within their group.
-        starts: All ``@on_start`` functions.
-        event_classes: All classes with an event type.
-        injector: Provides what the user's containers hold.
-        upcasters: All upcasters.
-        interceptors: All interceptors, outermost first.
-        batch_keys: All ``@batch_key`` functions.
-        inbox_filters: All ``@inbox_filter`` functions, in the order of definition.
-        resets: All ``@on_reset`` functions, likewise.
-        replay_ends: All ``@on_replay_finished`` functions, likewise.
-        warnings: What works, but is probably not meant.
-        places: The processing groups as handlers spell them, in the order of their first handler in the source, each
-            with the place of that one.
-        jobs: All jobs, in the order of definition.
-    """
-
-    declared: tuple[DeclaredHandler, ...]
-    starts: tuple[GroupFunction, ...]
-    event_classes: tuple[type, ...]
-    injector: ContainerInjector
-    upcasters: tuple[Upcaster, ...] = ()
-    interceptors: tuple[Interceptor, ...] = ()
-    batch_keys: tuple[GroupFunction, ...] = ()
-    inbox_filters: tuple[GroupFunction, ...] = ()
-    resets: tuple[GroupFunction, ...] = ()
-    replay_ends: tuple[GroupFunction, ...] = ()
-    places: Mapping[str, str] = field(default_factory=dict)
-    warnings: tuple[ConfigurationWarning, ...] = ()
-    jobs: tuple[Job, ...] = ()
-
-    @property
-    def groups(self) -> tuple[str, ...]:
-        """The processing groups as handlers spell them, in the order of their first handler in the source."""
-        return tuple(self.places)
-
-    @property
-    def handlers(self) -> tuple[Handler, ...]:
-        """All handlers in the order in which they run within their group; makes their classes' instances.
-
-        Raises:
-            AssemblyError: OCQ-503 or OCQ-504, if an argument of a constructor cannot be provided.
-            HandlerSignatureError: OCQ-640, if a class cannot be the participant that it is to be.
-            ProjectCodeError: OCQ-217 or OCQ-226, if a provider or a constructor raises.
-        """
-        return tuple(each.made() for each in self.declared)
-
-    def of_group(self, group: str) -> tuple[Handler, ...]:
-        """Return the handlers of a group, in the order in which they run; raises as ``handlers`` does."""
-        return tuple(each.made() for each in self.declared_of(group))
-
-    def declared_of(self, group: str) -> tuple[DeclaredHandler, ...]:
-        """Return how the handlers of a group are declared, in the order in which they run. Makes no instance."""
-        return tuple(each for each in self.declared if each.mark.group == group)
-
-    def fingerprint(self, group: str) -> tuple[str, ...]:
-        """Return what every process that has found the same handlers of a group has found."""
-        return tuple(f"{h.reference} {','.join(h.mark.types)}".rstrip() for h in self.declared_of(group))
-
-
 def discover(
     modules: Sequence[ModuleType],
     only: frozenset[str] | None = None,
@@ -202,13 +100,13 @@ def discover(
             names a group without handlers; OCQ-519, if a file is there twice.
     """
     members = [member for module in modules for member in members_of(module)]
-    _check_copies(members)
+    check_copies(members)
     found = discover_members(members, only, provided)
     raise_together(_spelled_in_two_ways(found))
     warnings = (
         *_imported_from_others(modules, members),
-        *_alike_handlers(found.declared),
-        *_inherited_twice(found.declared),
+        *alike_handlers(found.declared),
+        *inherited_twice(found.declared),
     )
     return replace(_with_groups_as_spelled(found, complete=only is None), warnings=warnings)
 
@@ -453,121 +351,3 @@ def _without_handlers(found: Discovered, spelled: Mapping[str, str]) -> Iterator
             close = nearest(group, spelled.values())
             fix = f"did you mean {close}?" if close else f"groups with handlers: {listed(spelled.values()) or 'none'}"
             yield AssemblyError("OCQ-517", f"{decorator} names group '{group}', which has no handler", place, fix)
-
-
-def _check_copies(members: Sequence[Member]) -> None:
-    """Refuse with OCQ-519, naming both places, what is there twice.
-
-    That is a file that was imported under two names, and what was most likely copied from one file to another: two
-    classes of one name in two files that declare one event type, and two files with handlers and the same content.
-    """
-    raise_together((*_imported_twice(members), *_copied_classes(members), *_copied_files(members)))
-
-
-def _imported_twice(members: Sequence[Member]) -> Iterator[AssemblyError]:
-    first: dict[Path, str] = {}
-    for module in dict.fromkeys(member.module for member in members):
-        if (file := _file_of(module)) is None:
-            continue
-        known = first.setdefault(file.resolve(), module)
-        if known != module:
-            what = f"one file was imported under two names, {known} and {module}: all that it declares is there twice"
-            yield AssemblyError("OCQ-519", what, str(file), "use one of the names everywhere, in imports and settings")
-
-
-def _file_of(module: str) -> Path | None:
-    file = getattr(sys.modules.get(module), "__file__", None)
-    return Path(file) if file and Path(file).is_file() else None
-
-
-def _share_file(module: str, other: str) -> bool:
-    file, its_file = _file_of(module), _file_of(other)
-    return file is not None and its_file is not None and file.samefile(its_file)
-
-
-def _copied_classes(members: Sequence[Member]) -> Iterator[AssemblyError]:
-    first: dict[tuple[str, str], type] = {}
-    for cls in (member.value for member in members if isinstance(member.value, type)):
-        if (name := event_type_of(cls)) is None:
-            continue
-        known = first.setdefault((name, cls.__qualname__), cls)
-        if known.__module__ != cls.__module__ and not _share_file(known.__module__, cls.__module__):
-            what = f"event type '{name}' is declared by a class {cls.__qualname__} in two files"
-            fix = "delete the copy and import the class from the other file; or rename one, if both are meant"
-            yield AssemblyError("OCQ-519", what, f"{place_of(known)} and {place_of(cls)}", fix)
-
-
-def _copied_files(members: Sequence[Member]) -> Iterator[AssemblyError]:
-    """Yield an error for each module with handlers whose file is the same as another's, but for white space."""
-    first: dict[bytes, Path] = {}
-    for module in dict.fromkeys(member.module for member in members if _handles(member)):
-        if (file := _file_of(module)) is None:
-            continue
-        known = first.setdefault(b" ".join(file.read_bytes().split()), file)
-        if not known.samefile(file):
-            what = "two files with handlers have the same content: each event would be handled twice"
-            yield AssemblyError("OCQ-519", what, f"{known} and {file}", "delete one of them")
-
-
-def _handles(member: Member) -> bool:
-    if isinstance(member.value, type):
-        return not inspect.isabstract(member.value) and bool(methods_of(member.value))
-    return bool(marks_of(member.value, HANDLER_ATTRIBUTE))
-
-
-def _alike_handlers(handlers: Sequence[DeclaredHandler]) -> Iterator[ConfigurationWarning]:
-    """Yield a warning for each handler that is most likely a copy of one of that name for the same group.
-
-    That is one with the same code in another file, or one with the same parameters in a file beside it whose name
-    continues that of the other, such as handlers_old.py. It is not an error, since both may be meant.
-    """
-    known: dict[tuple[object, ...], dict[tuple[Path, object], str]] = {}
-    for handler in handlers:
-        function = handler.function
-        code = getattr(function, "__code__", None)
-        if not isinstance(code, CodeType):
-            continue
-        asked = str(dict(written_annotations(function)))
-        others = known.setdefault((handler.mark.group, handler.mark.types, function.__qualname__, asked), {})
-        file, text = Path(code.co_filename), _same_in_every_file(code)
-        for (other, its_text), place in others.items():
-            if file != other and (text == its_text or _beside(file, other)):
-                what = f"group '{handler.mark.group}' has the same handler {function.__qualname__} in two files"
-                fix = "if one is a copy, delete it, or name it in discovery.exclude: each event is handled by both"
-                yield ConfigurationWarning("OCQ-519", what, f"{place} and {handler.place}", fix)
-                break
-        others.setdefault((file, text), handler.place)
-
-
-def _beside(one: Path, other: Path) -> bool:
-    """Return whether two files are in one folder, and the name of one continues that of the other: not 1 and 10."""
-    shorter, longer = sorted((one.stem, other.stem), key=len)
-    more = longer.removeprefix(shorter)
-    numbered = shorter[-1:].isdigit() and more[:1].isdigit()
-    return one.parent == other.parent and longer.startswith(shorter) and not numbered
-
-
-def _inherited_twice(handlers: Sequence[DeclaredHandler]) -> Iterator[ConfigurationWarning]:
-    """Yield a warning for each method that handles events of one group for a class and for its child."""
-    serving: dict[tuple[str, object], list[type]] = {}
-    warned: set[tuple[str, object]] = set()
-    for handler in handlers:
-        if (cls := handler.owner) is None or not inspect.isfunction(handler.function):
-            continue
-        key = handler.mark.group, handler.function
-        relatives = [each for each in serving.setdefault(key, []) if issubclass(cls, each) or issubclass(each, cls)]
-        serving[key].append(cls)
-        if not relatives or key in warned:
-            continue
-        warned.add(key)
-        parent, child = sorted((cls, relatives[0]), key=lambda each: len(each.__mro__))
-        name = handler.function.__qualname__
-        what = f"group '{handler.mark.group}' calls {name} for {parent.__name__}, and for its child"
-        fix = f"each event is handled by both; make {parent.__name__} abstract (abc.abstractmethod) to leave it out"
-        yield ConfigurationWarning("OCQ-519", f"{what} {child.__name__}", handler.place, fix)
-
-
-def _same_in_every_file(code: CodeType) -> tuple[object, ...]:
-    """Return what two copies of a function have in common, except their lines."""
-    constants = (_same_in_every_file(each) if isinstance(each, CodeType) else repr(each) for each in code.co_consts)
-    return code.co_code, code.co_names, code.co_varnames, tuple(constants)

@@ -10,7 +10,7 @@ from typing import Any, get_origin, get_type_hints
 
 from opencqrs_py.assembly.blueprint import UserModules
 from opencqrs_py.assembly.code_fingerprint import CodeReader, OwnModules
-from opencqrs_py.assembly.discovery import Discovered
+from opencqrs_py.assembly.discovered import Discovered
 from opencqrs_py.assembly.injection import ContainerInjector
 from opencqrs_py.config import EffectiveGroup
 from opencqrs_py.model.handler import Upcaster

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any
 
-from opencqrs_py.assembly.discovery import DeclaredHandler, Discovered
+from opencqrs_py.assembly.discovered import DeclaredHandler, Discovered
 from opencqrs_py.config import Configuration, EffectiveGroup, Engine
 from opencqrs_py.config.choices import Mode
 from opencqrs_py.errors import EventFormatError

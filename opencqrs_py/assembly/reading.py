@@ -9,7 +9,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from opencqrs_py.assembly.back_offs import exponential
-from opencqrs_py.assembly.discovery import Discovered, GroupFunction
+from opencqrs_py.assembly.discovered import Discovered, GroupFunction
 from opencqrs_py.assembly.injection import check_argument
 from opencqrs_py.config import Configuration, DataFormat, EffectiveGroup, Resolution
 from opencqrs_py.config.choices import Interval, Mode

@@ -109,7 +109,7 @@ def _handlers(options: ProjectOptions) -> str:
     if errors := [decision.error for decision in conditions if decision.error]:
         raise errors[0]
     groups = dict.fromkeys(decision.group for decision in conditions if decision.group)
-    count = len(application.blueprint.discover().handlers)
+    count = len(application.blueprint.discover().declared)
     return f"{count} for {', '.join(groups)}" if groups else "none found"
 
 

@@ -11,7 +11,8 @@ from typing import Any, Self
 
 from opencqrs_py.adapters.memory import InMemoryEventStore
 from opencqrs_py.adapters.sql import Database, DatabaseTransactions, Engine
-from opencqrs_py.assembly.discovery import Discovered, GroupFunction, discover_members
+from opencqrs_py.assembly.discovered import Discovered, GroupFunction
+from opencqrs_py.assembly.discovery import discover_members
 from opencqrs_py.engines.checkpointing import CheckpointRule
 from opencqrs_py.engines.parts import ProcessorOptions
 from opencqrs_py.engines.processor import EventHandlingProcessor
@@ -128,7 +129,9 @@ class HandlerTest:
 
     def _made(self, found: Discovered) -> EventHandlingProcessor:
         """Return a processor with what was discovered, as each start of a process makes one."""
-        handlers = [each for each in found.handlers if each.mark.group == self.group]  # a start makes all of them, too
+        handlers = [
+            each for each in found.make_handlers() if each.mark.group == self.group
+        ]  # a start makes all of them, too
         in_frames = any(handler.mark.in_frames for handler in handlers)
         options = replace(
             self._options,

@@ -43,7 +43,7 @@ def test_the_handlers_that_are_right_can_be_called(monkeypatch: pytest.MonkeyPat
     monkeypatch.delitem(sys.modules, "user_code")
     found = discover([module])
     assert set(found.groups) == {"catalog", "columns", "fast", "audit", "statistics", "reminders"}
-    bound = [bind(handler, found.injector) for handler in found.handlers]
+    bound = [bind(handler, found.injector) for handler in found.make_handlers()]
     interceptors = Interceptors(found.interceptors, found.injector)
     dispatcher = Dispatcher(
         bound, found.event_classes, Reading(Upcasters(found.upcasters, found.injector)), interceptors

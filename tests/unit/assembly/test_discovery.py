@@ -12,7 +12,7 @@ from opencqrs_py import Event, event_handling, event_type, on_start
 
 
 def call_names(found):
-    return [handler.call.__name__ for handler in found.handlers]
+    return [handler.call.__name__ for handler in found.make_handlers()]
 
 
 def test_functions_are_found_in_the_order_of_definition(make_module):
@@ -71,7 +71,7 @@ def test_a_decorator_made_once_carries_its_group(make_module):
 def test_what_is_imported_from_elsewhere_does_not_count_twice(make_module):
     first = make_module(HEAD + '@event_handling("a")\ndef f(event: dict) -> None: ...\n')
     second = make_module(f"from {first.__name__} import f\n")
-    assert len(discover([first, second]).handlers) == 1
+    assert len(discover([first, second]).make_handlers()) == 1
 
 
 def test_methods_of_a_class_are_bound_to_one_instance_with_its_dependencies(make_module):
@@ -103,7 +103,7 @@ class Reminders:
     )
     assert call_names(found) == ["first", "remind"]
     assert found.groups == ("mail",)
-    first, second = found.handlers
+    first, second = found.make_handlers()
     assert first.call.__self__ is second.call.__self__
     assert type(first.call.__self__.mailer).__name__ == "Mailer"
 
@@ -123,7 +123,7 @@ class Child(Parent): ...
             )
         ]
     )
-    assert len(found.handlers) == 2
+    assert len(found.make_handlers()) == 2
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ class Child(Parent): ...
 def test_what_cannot_serve_is_refused_with_its_place(make_module, source, code, says):
     module = make_module(HEAD + source)
     with pytest.raises((HandlerSignatureError, AssemblyError)) as caught:
-        assert discover([module]).handlers
+        assert discover([module]).make_handlers()
     assert caught.value.code == code
     assert says in caught.value.what
     assert f"{module.__name__}.py:" in caught.value.where
