@@ -36,6 +36,7 @@ from opencqrs_py.processing.supervision import FAILURE_BACK_OFF, OUTAGE_BACK_OFF
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 README = ROOT / "README.md"
+CHANGELOG = ROOT / "CHANGELOG.md"
 REFERENCE = DOCS / "reference"
 PAGES = [README, *sorted(DOCS.rglob("*.md"))]
 PACKAGE = Path(opencqrs_py.__file__).parent
@@ -48,7 +49,12 @@ _CODE = re.compile(r"OCQ-\d{3}")
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+(\+00:00|Z)")
 _TYPED = re.compile(r"`(opencqrs [^`]+)`")
 
-pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+def each(of: list[Path]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("page", of, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+pages = each(PAGES)
 
 
 class Block(NamedTuple):
@@ -87,7 +93,7 @@ def anchor(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
-@pages
+@each([*PAGES, CHANGELOG, ROOT / "CONTRIBUTING.md"])
 def test_links_lead_somewhere(page: Path) -> None:
     for target in (m["target"] for m in _LINK.finditer(prose(page))):
         if "://" in target:
@@ -98,6 +104,11 @@ def test_links_lead_somewhere(page: Path) -> None:
         if fragment:
             headings = re.findall(r"^#+ (.+)$", prose(file), flags=re.MULTILINE)
             assert fragment in map(anchor, headings), f"{page.name} links to {target}"
+
+
+def test_the_changelog_names_only_documented_error_codes() -> None:
+    documented = set(_CODE.findall(prose(REFERENCE / "errors.md")))
+    assert set(_CODE.findall(prose(CHANGELOG))) <= documented
 
 
 def test_every_page_is_in_the_index() -> None:

@@ -28,7 +28,7 @@ TEXTS = sorted(
     file
     for pattern in (
         *("opencqrs_py/**/*.py", "tests/support/*.py", "dev.py"),
-        *("docs/**/*.md", "README.md", "examples/**/*.md", "examples/**/*.py"),
+        *("docs/**/*.md", "README.md", "CHANGELOG.md", "examples/**/*.md", "examples/**/*.py"),
     )
     for file in ROOT.glob(pattern)
 )
