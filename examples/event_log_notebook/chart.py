@@ -1,4 +1,4 @@
-"""A chart of amounts by day: a picture when matplotlib is there, text when it is not."""
+"""A chart of amounts by day: a picture if matplotlib is installed, otherwise text."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def can_draw() -> bool:
 
 
 def draw(title: str, days: Sequence[str], amounts: Sequence[float], file: Path) -> None:
-    """Draw one bar a day into a PNG file."""
-    from matplotlib.figure import Figure  # noqa: PLC0415 an option; and no window is opened without pyplot
+    """Draw one bar per day into a PNG file."""
+    from matplotlib.figure import Figure  # noqa: PLC0415 optional; without pyplot, no window opens
 
     figure = Figure(figsize=(10, 4), layout="constrained")
     axes = figure.add_subplot(title=title)
@@ -28,7 +28,7 @@ def draw(title: str, days: Sequence[str], amounts: Sequence[float], file: Path) 
 
 
 def text_bars(days: Sequence[str], amounts: Sequence[float]) -> str:
-    """Return one line a day, with a bar of up to 50 characters; an amount above 0 is always seen."""
+    """Return one line per day, with a bar of up to 50 characters. An amount above 0 is always visible."""
     top = max(amounts, default=0) or 1
     lengths = [max(round(amount / top * _WIDTH), min(1, round(amount + 0.5))) for amount in amounts]
     rows = zip(days, amounts, lengths, strict=True)

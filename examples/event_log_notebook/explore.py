@@ -1,10 +1,10 @@
-"""Look at an event log with Spark: read it, count, follow it, draw.
+"""Explore an event log with Spark: read it, count, follow it, draw a chart.
 
-A script, and a notebook as well: editors that know ``# %%`` (VS Code, PyCharm, Spyder, Jupytext) show it in cells.
-``--text`` draws with characters although matplotlib is there.
+This is a script and a notebook: editors that support ``# %%`` (VS Code, PyCharm, Spyder, Jupytext) show it in cells.
+``--text`` draws the chart with characters even if matplotlib is installed.
 """
 
-# %% A log to look at. You have one already: then all you need of this cell is its URL.
+# %% A log to explore. If you have one, you need only its URL from this cell.
 
 import os
 import shutil
@@ -26,10 +26,10 @@ url = "sqlite:///.data/events.db"
 
 
 def import_days(first: int, last: int) -> None:
-    """Import some days of the made-up log, as a person would by hand."""
+    """Import some days of the made-up log by the command line."""
     write_log(data / "events.ndjson", first, last)
     command = [sys.executable, "-m", "opencqrs_py", "events", "import", str(data / "events.ndjson")]
-    sys.stdout.flush()  # what was printed so far comes before what the command prints
+    sys.stdout.flush()  # so that it comes before the output of the command
     subprocess.run(command, check=True, env={**os.environ, "OPENCQRS__EVENT_STORE__URL": url})
 
 
@@ -37,18 +37,18 @@ shutil.rmtree(data, ignore_errors=True)
 data.mkdir()
 import_days(0, DAYS - 1)
 
-# %% A Spark session: any will do. This one finds a Java by itself and is quiet. Days are those of UTC.
+# %% A Spark session: any will do. This one finds Java and logs little. Days are in UTC.
 
 conf = {"spark.sql.session.timeZone": "UTC"}
 sessions = Sessions(SessionSettings(master="local[2]", conf=conf, name="explore"))
 spark = sessions.open()
 register_data_source(spark)
 
-# %% The log is a data frame. What the options leave out, the event store does not even read.
+# %% The log is a data frame. The event store does not read the events that the options exclude.
 
 
 def log(**options: object) -> DataFrame:
-    """Return the log as it is now."""
+    """Return the current log."""
     return spark.read.format("opencqrs").options(url=url, **options).load()
 
 
@@ -59,7 +59,7 @@ log(to=4).select("position", "subject", "type", "time", "payload").show(truncate
 by_day = log().groupBy(sf.to_date("time").alias("day")).pivot("type").count().orderBy("day")
 by_day.show(5)
 
-# %% The data are JSON: the option schema makes columns of their fields.
+# %% The data are JSON: the option schema turns their fields into columns.
 
 
 def placed() -> DataFrame:
@@ -76,11 +76,11 @@ best.orderBy(sf.desc("amount")).show(3)
 sequence = subject_level_column(sf.col("subject"), 2)
 log().groupBy(residue_column(sequence, 3).alias("partition")).count().orderBy("partition").show()
 
-# %% Follow the log: each run takes what is new since the last one, and ends. The checkpoint remembers the position.
+# %% Follow the log: each run takes the events since the last one, and ends. The checkpoint stores the position.
 
 
 def follow() -> int:
-    """Take what is new to a folder of Parquet files; return how many events there are now."""
+    """Write new events to a folder of Parquet files; return how many it contains now."""
     new = spark.readStream.format("opencqrs").option("url", url).option("maxEventsPerTrigger", 1_000).load()
     stream = new.writeStream.format("parquet").option("checkpointLocation", f"{data}/checkpoint")
     stream.trigger(availableNow=True).start(f"{data}/lake").awaitTermination()
@@ -91,7 +91,7 @@ print(f"{follow():,} events in the folder of Parquet files")
 import_days(DAYS - 1, DAYS)
 print(f"{follow():,} events in the folder of Parquet files")
 
-# %% A chart of what was ordered each day.
+# %% A chart of the orders of each day.
 
 amounts = placed().groupBy("day").agg(sf.sum("amount").alias("amount")).orderBy("day").collect()
 days, sums = [f"{row.day:%a %d %b}" for row in amounts], [row.amount for row in amounts]

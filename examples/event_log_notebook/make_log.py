@@ -1,4 +1,4 @@
-"""A made-up event log of a shop: four weeks of orders, the same at every run."""
+"""A made-up event log of a shop: four weeks of orders, the same every time."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ __all__ = ["DAYS", "write_log"]
 
 DAYS = 28
 _FIRST = datetime(2026, 2, 2, tzinfo=UTC)  # a Monday
-_ORDERS = (40, 44, 47, 52, 71, 96, 80)  # on each day of the week, about
+_ORDERS = (40, 44, 47, 52, 71, 96, 80)  # approximately, for each day of the week
 
 
 def write_log(file: Path, first: int = 0, last: int = DAYS) -> None:
-    """Write the events of the days ``first .. last - 1`` as CloudEvents, one a line."""
+    """Write the events of the days ``first .. last - 1`` as CloudEvents, one per line."""
     lines = (json.dumps(event) for day in range(first, last) for event in _day(day))
     file.write_text("".join(f"{line}\n" for line in lines), "utf-8")
 
 
 def _day(day: int) -> Iterator[dict[str, Any]]:
-    draw = random.Random(day)  # noqa: S311 nothing secret is drawn
+    draw = random.Random(day)  # noqa: S311 not for secrets
     midnight = _FIRST + timedelta(days=day)
     for number in range(draw.randint(-6, 6) + _ORDERS[day % 7]):
         order = f"{midnight:%m%d}-{number:03}"

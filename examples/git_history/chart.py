@@ -11,15 +11,15 @@ BLOCKS = " ▁▂▃▄▅▆▇█"
 
 
 def bar_chart(values: Sequence[int], height: int, *, ascii_only: bool = False) -> list[str]:
-    """Draw one bar a value, next to each other.
+    """Draw one bar per value, side by side.
 
     Args:
-        values: What the bars stand for, 0 or more; the greatest is as high as the chart.
+        values: The values, 0 or more; the greatest is as high as the chart.
         height: Rows of the chart.
-        ascii_only: Whether to do with ``#``, in whole rows.
+        ascii_only: Whether to use only ``#``, in whole rows.
 
     Returns:
-        The rows from the top down, as long as there are values. A value above 0 is always seen.
+        The rows from the top down, with one character per value. A value above 0 is always visible.
     """
     top = max(values, default=0) or 1
     eighths = [max(round(value * height * 8 / top), min(value, 1)) for value in values]

@@ -1,9 +1,9 @@
-"""Do the whole job: load the history of a git repository, run the three groups on it, show the result.
+"""Run the whole example: load the history of a git repository, run the three groups on it, show the result.
 
     python demo.py ~/src/flask
 
-Each step is printed as the command that you could type yourself. What it makes stays in .data/<repository>, so a
-second run adds only what is new.
+Each step is printed as the command that you could type yourself. The results stay in .data/<repository>, so a
+second run adds only new commits.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from rich.text import Text
 
 HERE = Path(__file__).resolve().parent
 PROGRAMS = {"python": [sys.executable], "opencqrs": [sys.executable, "-m", "opencqrs_py"]}
-"""What runs for the first word of a command: the Python that runs this program, whatever is on the PATH."""
+"""The program for the first word of a command: always the Python that runs this one, whatever is on the PATH."""
 
 INTERRUPTED = 130
 
 Pipe = Sequence[Sequence[str]]
-"""Commands of which each reads what the one before it prints."""
+"""Commands, each of which reads the output of the one before it."""
 
 
 def steps(repository: Path, data: Path) -> list[Pipe]:
-    """Return the commands of the job.
+    """Return the steps of the example.
 
     Args:
         repository: The repository to load.
-        data: Folder of its databases, seen from the example's folder.
+        data: Folder of its databases, relative to the example's folder.
     """
     return [
         [["python", "load.py", str(repository)], ["opencqrs", "events", "import", "-"]],
@@ -50,7 +50,7 @@ def steps(repository: Path, data: Path) -> list[Pipe]:
 
 
 def settings(data: Path) -> dict[str, str]:
-    """Return the variables that take the place of the two databases in application.yaml."""
+    """Return the variables that override the two databases of application.yaml."""
     return {
         "OPENCQRS__EVENT_STORE__URL": f"sqlite:///{(data / 'events.db').as_posix()}",
         "OPENCQRS__DATABASE__URL": f"sqlite:///{(data / 'read_models.db').as_posix()}",
@@ -61,8 +61,8 @@ def run(pipe: Pipe, environment: Mapping[str, str]) -> int:
     """Run the commands of a pipe in the example's folder.
 
     Returns:
-        The last command's exit code if it failed, since then those before it fail too; else the first that is
-        not 0; else 0. After signal n a code is 128 + n.
+        The exit code of the last command that failed, since its failure makes those before it fail, too; else 0. After
+        signal n the code is 128 + n.
     """
     started: list[subprocess.Popen[bytes]] = []
     with _signals_left_to(started):
@@ -101,7 +101,7 @@ def run_steps(repository: Path, data: Path, console: Console) -> int:
 def main(arguments: list[str] | None = None) -> int:
     """Run the demo and return the exit code of the step that failed, else 0."""
     parser = argparse.ArgumentParser(prog="demo.py", description=(__doc__ or "").split("\n", maxsplit=1)[0])
-    which = "any folder of the repository (default: the clone that this program lies in)"
+    which = "any folder of the repository (default: the clone that contains this program)"
     parser.add_argument("repository", nargs="?", default=HERE, type=Path, help=which)
     path: Path = parser.parse_args(arguments).repository.absolute()
     try:
@@ -115,7 +115,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 @contextmanager
 def _signals_left_to(programs: list[subprocess.Popen[bytes]]) -> Iterator[None]:
-    """Let the programs decide how they end: Ctrl-C reaches them from the terminal, SIGTERM through us."""
+    """Leave signals to the programs: Ctrl-C reaches them from the terminal, and SIGTERM is forwarded."""
 
     def pass_on(_signal: int, _frame: FrameType | None) -> None:
         for program in programs:

@@ -1,4 +1,4 @@
-"""The events of a git history, as far as the handlers need them."""
+"""The events of a git history, with the fields that the handlers need."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ class CommitAuthored:
 
 @dataclass(frozen=True)
 class FileEvent:
-    """What the four file events have in common: a handler of this class gets each of them."""
+    """The base class of the four file events: a handler of this class gets each of them."""
 
     path: str
     author: str
@@ -27,22 +27,22 @@ class FileEvent:
 
 @event_type("git.file-added.v1")
 class FileAdded(FileEvent):
-    """A path is new."""
+    """A path was added."""
 
 
 @event_type("git.file-changed.v1")
 class FileChanged(FileEvent):
-    """The content or the mode of a path has changed."""
+    """The content or the mode of a path was changed."""
 
 
 @event_type("git.file-deleted.v1")
 class FileDeleted(FileEvent):
-    """A path is gone."""
+    """A path was deleted."""
 
 
 @event_type("git.file-renamed.v1")
 @dataclass(frozen=True)
 class FileRenamed(FileEvent):
-    """A path is new, and what it holds was at another before."""
+    """A path was renamed: it has what was at another path before."""
 
     previous_path: str

@@ -1,8 +1,8 @@
-"""Print the history of a git repository as CloudEvents, one JSON object a line, the oldest commit first.
+"""Print the history of a git repository as CloudEvents, one JSON object per line, the oldest commit first.
 
     python load.py ~/src/flask | opencqrs events import -
 
-Authors appear as salted hashes only. The salt is a random number, kept in a file, so that the same repository
+Authors appear only as salted hashes. The salt is a random number that is kept in a file, so the same repository
 gives the same events each time; see --salt-file.
 """
 
@@ -22,33 +22,33 @@ from typing import Any, BinaryIO, NamedTuple
 import orjson
 from loader.cloud_events import author_hash, cloud_events
 from loader.git_log import commits_in, tokens_in
-from loader.repository import BrokenOffError, Repository, RepositoryError
+from loader.repository import IncompleteLogError, Repository, RepositoryError
 
 DATA = Path(__file__).resolve().parent / ".data"
-"""Where the example keeps what belongs to a repository: its salt and, with demo.py, its databases."""
+"""Where the example keeps the data of each repository: its salt and, with demo.py, its databases."""
 
 SALT_LENGTH = 16
-"""The least number of characters of a salt."""
+"""The minimum length of a salt, in characters."""
 
 
 class Counts(NamedTuple):
-    """How much was printed."""
+    """How many commits and file changes were written."""
 
     commits: int
     files: int
 
 
 def data_folder(repository: Repository) -> Path:
-    """Return the folder for what belongs to a repository: the same for clones of the same name and root."""
+    """Return the folder for the data of a repository: the same for clones with the same name and root."""
     name = re.sub(r"[^\w.-]+", "_", repository.name)
     return DATA / f"{name}-{repository.root[:8]}"
 
 
 def salt_in(file: Path) -> bytes:
-    """Return the salt in a file, which is made with a new random one if there is none.
+    """Return the salt in a file; create the file with a random salt if it does not exist.
 
     Raises:
-        RepositoryError: If the file holds no salt, or cannot be written or read.
+        RepositoryError: If the file contains no salt, or cannot be written or read.
     """
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -69,7 +69,7 @@ def salt_in(file: Path) -> bytes:
 def write_events(repository: Repository, salt: bytes, out: BinaryIO) -> Counts:
     """Write the events of a repository as NDJSON.
 
-    The commits at which a shallow clone breaks off come without file events: what they changed is not known.
+    The commits at the boundary of a shallow clone have no file events, because their changes are unknown.
     """
     source, hidden, boundary = f"urn:git:{repository.root}", author_hash(salt), repository.boundary
     commits = files = 0
@@ -82,55 +82,55 @@ def write_events(repository: Repository, salt: bytes, out: BinaryIO) -> Counts:
 
 
 def warnings_about(repository: Repository) -> Iterator[str]:
-    """Yield what a person should know before they trust the numbers."""
+    """Yield reasons why the numbers may be wrong or take long."""
     if repository.boundary:
         yield (
-            "this clone is shallow: commits before its boundary are missing, and what the commits at the "
-            "boundary changed is not known; git fetch --unshallow brings the whole history"
+            "this clone is shallow: commits before its boundary are missing, and the changes of the "
+            "commits at the boundary are unknown; git fetch --unshallow fetches the whole history"
         )
     if repository.partial:
         yield (
-            "this clone is partial: to count lines git fetches file contents bit by bit, which takes long; "
-            "git fetch --refetch --no-filter brings all at once"
+            "this clone is partial: to count lines git fetches file contents one by one, which takes long; "
+            "git fetch --refetch --no-filter fetches all at once"
         )
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the loader and return its exit code: 0 done, 1 broken off, 2 nothing to read, 130 interrupted."""
+    """Run the loader and return its exit code: 0 done, 1 incomplete, 2 nothing to read, 130 interrupted."""
     options = _options(arguments)
     repository = Repository(options.repository)
     try:
         salt = salt_in(options.salt_file or data_folder(repository) / "salt")
         for warning in warnings_about(repository):
-            _say(f"warning: {warning}")
+            _print(f"warning: {warning}")
         with _output(options.output) as out:
             counts = write_events(repository, salt, out)
     except RepositoryError as error:
-        _say(f"error: {error}")
-        return 1 if isinstance(error, BrokenOffError) else 2
-    except BrokenPipeError:  # the reader went away; nothing may be flushed to it any more
+        _print(f"error: {error}")
+        return 1 if isinstance(error, IncompleteLogError) else 2
+    except BrokenPipeError:  # the reader has ended, so nothing must be flushed to it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
         return 130
-    _say(f"{counts.commits:,} commits and {counts.files:,} file changes of {repository.name}")
+    _print(f"{counts.commits:,} commits and {counts.files:,} file changes of {repository.name}")
     return 0
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="load.py", description=(__doc__ or "").split("\n", maxsplit=1)[0])
-    here = "any folder of it (default: where you stand)"
+    here = "any folder of it (default: the current one)"
     parser.add_argument("repository", nargs="?", default=".", type=Path, help=here)
     output = "write to a file instead of standard output"
     parser.add_argument("--output", type=Path, metavar="FILE", help=output)
-    salt = "the salt of the hashes, made if missing (default: .data/<repository>/salt beside this program)"
+    salt = "the salt of the hashes, created if missing (default: .data/<repository>/salt beside this program)"
     parser.add_argument("--salt-file", type=Path, metavar="FILE", help=salt)
     return parser.parse_args(arguments)
 
 
 @contextmanager
 def _output(file: Path | None) -> Iterator[BinaryIO]:
-    """Give the stream to write to; a file appears under its name when it is complete."""
+    """Open the stream to write to; a file gets its name once it is complete."""
     if file is None:
         yield sys.stdout.buffer
         return
@@ -153,7 +153,7 @@ def _line(event: dict[str, Any]) -> bytes:
     return orjson.dumps(event, option=orjson.OPT_APPEND_NEWLINE)
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     sys.stderr.write(f"load.py: {text}\n")
 
 

@@ -1,4 +1,4 @@
-"""What the report asks the read models."""
+"""The queries of the report."""
 
 __all__ = ["ACTIVITY", "CHURN", "HOTSPOTS"]
 
@@ -24,10 +24,10 @@ FROM file JOIN churn ON churn.path = latest
 WHERE NOT churn.deleted
 ORDER BY added + file.deleted DESC, latest LIMIT ?
 """
-"""The files that are there, with most lines changed.
+"""The existing files with the most changed lines.
 
-A file that was renamed counts under its latest name with what it had under the earlier ones, unless the
-earlier name was used again after the rename: then each name counts for itself.
+A renamed file counts under its latest name, including what it had under the earlier ones. If an earlier name was
+used again after the rename, each name counts separately.
 """
 
 HOTSPOTS = """
@@ -39,7 +39,7 @@ WHERE hotspots.month <= newest.month
 GROUP BY folder
 ORDER BY heat DESC, folder LIMIT ?
 """
-"""The folders that change often and much: file changes times lines changed in the newest six months."""
+"""The folders that change most: file changes times lines changed, in the newest six months."""
 
 ACTIVITY = "SELECT week, commits, files, lines FROM activity WHERE week <= ? ORDER BY week"
-"""The weeks with commits; a clock that ran ahead has put some in the future."""
+"""The weeks with commits, without those in the future, which come from wrong clocks."""

@@ -1,4 +1,4 @@
-"""Show what the read models of a git history say: files by churn, hotspots, activity per week.
+"""Show the read models of a git history: files by churn, hotspots, activity per week.
 
 python report.py --database .data/flask-6e8a1b2c/read_models.db
 """
@@ -40,11 +40,11 @@ Row = tuple[Any, ...]
 def shown(path: str, width: int) -> Text:
     """Return a path of an event as text that is safe to print.
 
-    What does not print, characters as well as bytes that are not UTF-8, appears as a backslash escape.
+    Unprintable characters, and bytes that are not UTF-8, become backslash escapes.
 
     Args:
-        path: The path, with ``%XX`` where the loader wrote so.
-        width: Cells that there are; of a longer path the end is shown.
+        path: The path, with the ``%XX`` escapes of the loader.
+        width: Available cells; a longer path is cut at its beginning.
     """
     text = unquote_to_bytes(path).decode(errors="backslashreplace")
     safe = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
@@ -54,7 +54,7 @@ def shown(path: str, width: int) -> Text:
 
 
 def rows_of(database: sqlite3.Connection, query: str, *values: object) -> list[Row]:
-    """Return what a query finds; nothing while its group has not made its tables yet."""
+    """Return the rows of a query, or none if its group has not created its tables yet."""
     try:
         return database.execute(query, values).fetchall()
     except sqlite3.OperationalError as error:
@@ -64,7 +64,7 @@ def rows_of(database: sqlite3.Connection, query: str, *values: object) -> list[R
 
 
 def table_of(columns: Sequence[str], rows: Sequence[Row], width: int) -> Table:
-    """Return a table whose first column holds paths, and whose others hold numbers and dates."""
+    """Return a table with paths in its first column, and numbers or dates in the others."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     table.add_column(columns[0], ratio=1)
     for name in columns[1:]:
@@ -95,7 +95,7 @@ def activity_chart(rows: Sequence[Row], *, ascii_only: bool) -> Text:
 
 
 def print_report(console: Console, database: sqlite3.Connection, today: date) -> None:
-    """Print the three read models; of an empty one what fills it."""
+    """Print the three read models; for an empty one, the command that fills it."""
     churn = rows_of(database, CHURN, TOP)
     hotspots = rows_of(database, HOTSPOTS, f"{today:%Y-%m}", TOP)
     activity = rows_of(database, ACTIVITY, _week(today))
@@ -116,13 +116,13 @@ def print_report(console: Console, database: sqlite3.Connection, today: date) ->
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the report and return its exit code: 0 shown, 1 there is nothing to show, 2 no database."""
+    """Run the report and return its exit code: 0 shown, 1 nothing to show, 2 not a database."""
     parser = argparse.ArgumentParser(prog="report.py", description=(__doc__ or "").split("\n", maxsplit=1)[0])
     where = "SQLite file with the read models (default: read_models.db beside this program)"
     parser.add_argument("--database", type=Path, default=READ_MODELS, metavar="FILE", help=where)
     file: Path = parser.parse_args(arguments).database
     if not file.is_file():
-        sys.stderr.write(f"report.py: there is no {file} yet: python demo.py makes and fills one\n")
+        sys.stderr.write(f"report.py: there is no {file} yet: python demo.py creates and fills one\n")
         return 1
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")

@@ -1,4 +1,4 @@
-"""The tables of the three read models, and the one kind of statement that fills them."""
+"""The tables of the three read models, and the upsert that fills them."""
 
 from collections.abc import Sequence
 
@@ -51,12 +51,12 @@ hotspots = Table(
 
 
 def upsert(table: Table, *, add: Sequence[str] = (), replace: Sequence[str] = ()) -> Insert:
-    """Return a statement that inserts a row, or changes the one that is there.
+    """Return a statement that inserts a row, or updates the existing one.
 
     Args:
-        table: The table; its primary key says which row is meant.
+        table: The table, whose primary key identifies the row.
         add: Columns whose new value is added to the old one.
-        replace: Columns whose new value takes the place of the old one.
+        replace: Columns whose new value replaces the old one.
     """
     new = insert(table)
     sums = {name: table.c[name] + new.excluded[name] for name in add}

@@ -11,8 +11,8 @@ ROUNDS = 5_000
 
 
 def main() -> None:
-    """Write ``game.ndjson``; each time the same."""
-    draw = random.Random(1)  # noqa: S311 nothing secret is drawn
+    """Write ``game.ndjson``, the same every time."""
+    draw = random.Random(1)  # noqa: S311 not for secrets
     lines = []
     for number in range(ROUNDS):
         player = draw.choice(PLAYERS)

@@ -1,4 +1,4 @@
-"""Show the leaderboard of the snapshots."""
+"""Show the leaderboard from the snapshots."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ SHOWN = 5
 
 
 def main() -> None:
-    """Print the players with most points."""
+    """Print the players with the most points."""
     points: dict[str, int] = {}
     for file in sorted(Path("snapshots").glob("*.json")):
         points |= json.loads(file.read_text("utf-8"))["points"]

@@ -1,4 +1,4 @@
-"""Fill the table of the bank's statement, as a nightly download would: orders o1 and o2 are paid."""
+"""Fill the table of the bank statement, as a nightly download would: orders o1 and o2 are paid."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ PAID = ["o1", "o2"]
 
 
 def main() -> None:
-    """Write what the bank says."""
+    """Write the paid orders."""
     with closing(sqlite3.connect(DATABASE)) as database, database:
         database.executemany("INSERT OR IGNORE INTO bank_statement VALUES (?)", [(order,) for order in PAID])
-    print(f"paid, as the bank says: {', '.join(PAID)}")
+    print(f"paid according to the bank: {', '.join(PAID)}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Orders are shipped when their payment comes. What a lost event has not done, the job ``reconcile`` does."""
+"""Orders are shipped when their payment arrives. If the payment event was lost, the job ``reconcile`` ships them."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ statement = Table("bank_statement", tables, Column("order_id", String(9), primar
 @event_type("shop.order-placed.v1")
 @dataclass(frozen=True)
 class OrderPlaced:
-    """An order, to be shipped when it is paid."""
+    """An order, shipped once it is paid."""
 
     order: str
 
@@ -35,25 +35,25 @@ def create_tables(connection: Connection) -> None:
 
 
 @event_handling("shipping")
-def keep(event: OrderPlaced, connection: Connection) -> None:
-    """Keep an order."""
+def store(event: OrderPlaced, connection: Connection) -> None:
+    """Store an order."""
     connection.execute(insert(orders).values(order_id=event.order))
 
 
 @event_handling("shipping")
 def ship(event: PaymentReceived, connection: Connection) -> None:
-    """Ship an order, unless the job was faster than an event that came late."""
+    """Ship an order, unless the event was late and the job has shipped it already."""
     if connection.execute(select(shipments).where(shipments.c.order_id == event.order)).first() is None:
         connection.execute(insert(shipments).values(order_id=event.order, shipped_by="event"))
 
 
 def paid_but_not_shipped() -> Select[tuple[str]]:
-    """Select the orders that are paid, as the bank says, and not shipped."""
+    """Select the orders that are paid according to the bank, but not shipped."""
     paid = select(orders.c.order_id).join(statement, statement.c.order_id == orders.c.order_id)
     return paid.where(orders.c.order_id.not_in(select(shipments.c.order_id)))
 
 
 @job("reconcile", input=paid_but_not_shipped)
 def reconcile(context: JobContext, connection: Connection) -> None:
-    """Ship one order. If its event has just done so, the key refuses that, and the next attempt leaves it out."""
+    """Ship one order. If the handler has just done so, the insert fails, and the next attempt omits the order."""
     connection.execute(insert(shipments).values(order_id=context.id, shipped_by="job"))

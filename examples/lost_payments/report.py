@@ -1,4 +1,4 @@
-"""Print the orders, and what has shipped them."""
+"""Print the orders, and what shipped them."""
 
 from __future__ import annotations
 

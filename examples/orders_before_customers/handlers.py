@@ -1,4 +1,4 @@
-"""Invoices for orders. The log merges two systems, so that an order may come before its customer."""
+"""Invoices for orders. The log merges two systems, so an order may come before its customer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from opencqrs_py import event_handling, event_type, on_start
 @event_type("crm.customer-registered.v1")
 @dataclass(frozen=True)
 class CustomerRegistered:
-    """A customer who may be invoiced from now on."""
+    """A customer was registered, and can be invoiced from now on."""
 
     customer: str
     name: str
@@ -21,7 +21,7 @@ class CustomerRegistered:
 @event_type("shop.order-placed.v1")
 @dataclass(frozen=True)
 class OrderPlaced:
-    """An order of a customer, whom another system has registered, or will have soon."""
+    """An order of a customer, whose registration comes from another system and may be late."""
 
     order: str
     customer: str
@@ -31,7 +31,7 @@ class OrderPlaced:
 @event_type("shop.order-discounted.v1")
 @dataclass(frozen=True)
 class OrderDiscounted:
-    """An order that costs less than it did."""
+    """The price of an order was reduced."""
 
     order: str
     cents: int
@@ -43,7 +43,7 @@ class UnknownCustomerError(Exception):
 
 @on_start("invoices")
 def create_tables(connection: Connection) -> None:
-    """Create the tables: a row for each customer, and for each order."""
+    """Create the tables: one row per customer, and one per order."""
     customers = "customer VARCHAR(20) PRIMARY KEY, name VARCHAR(40)"
     connection.execute(text(f"CREATE TABLE IF NOT EXISTS customers ({customers})"))
     invoices = "order_id VARCHAR(20) PRIMARY KEY, name VARCHAR(40), cents BIGINT"
@@ -52,13 +52,13 @@ def create_tables(connection: Connection) -> None:
 
 @event_handling("invoices")
 def register(event: CustomerRegistered, connection: Connection) -> None:
-    """Keep the name of a customer."""
+    """Store the name of a customer."""
     connection.execute(text("INSERT INTO customers VALUES (:customer, :name)"), vars(event))
 
 
 @event_handling("invoices")
 def invoice(event: OrderPlaced, connection: Connection) -> None:
-    """Write the invoice of an order. Without its customer it is parked, and so is all that follows for this order."""
+    """Write the invoice of an order. If the customer is unknown, this event and later ones of the order are parked."""
     name = connection.execute(text("SELECT name FROM customers WHERE customer = :customer"), vars(event)).scalar()
     if name is None:
         msg = f"customer {event.customer} of order {event.order} is not registered"
@@ -69,5 +69,5 @@ def invoice(event: OrderPlaced, connection: Connection) -> None:
 
 @event_handling("invoices")
 def discount(event: OrderDiscounted, connection: Connection) -> None:
-    """Lower an invoice, which is there: the events of an order are handled one after the other."""
+    """Lower an invoice. It exists, because the events of an order are handled in order."""
     connection.execute(text("UPDATE invoices SET cents = cents - :cents WHERE order_id = :order"), vars(event))

@@ -10,7 +10,7 @@ DATABASE = Path(__file__).with_name("read_models.db")
 
 
 def main() -> None:
-    """Print what each order costs, and whom."""
+    """Print each order with its customer and price."""
     with closing(sqlite3.connect(DATABASE)) as database:
         for order, name, cents in database.execute("SELECT * FROM invoices ORDER BY order_id"):
             print(f"{order}  {name:5}{cents // 100:>6}.{cents % 100:02}")

@@ -1,4 +1,4 @@
-"""An archive of trips in Parquet files: few large ones, and each event in exactly one of them."""
+"""An archive of trips in a few large Parquet files, with each event in exactly one of them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MOST_EVENTS, MOST_SECONDS = 10_000, 5.0  # in memory, before a file is written
 @event_type("taxi.trip-ended.v1")
 @dataclass(frozen=True)
 class TripEnded:
-    """A trip is over and paid."""
+    """A trip ended and was paid."""
 
     taxi: str
     kilometres: float
@@ -38,7 +38,7 @@ class TripEnded:
 
 @dataclass
 class Buffer:
-    """What is not written yet, and what asks for it to be."""
+    """The events that are not written yet, and the trigger that requests a checkpoint."""
 
     trigger: CheckpointTrigger
     tables: list[pa.Table] = field(default_factory=list)
@@ -48,13 +48,13 @@ class Buffer:
 
 @checkpointing("archive")
 class Archive(CheckpointParticipant):
-    """Gathers events, and writes a file every 5 s or 10,000 events."""
+    """Collects events, and writes a file every 5 s or 10,000 events."""
 
     def __init__(self) -> None:
         self.buffers: dict[Partition, Buffer] = {}
 
     def on_partition_claimed(self, partition: Partition, resume_at: int, trigger: CheckpointTrigger) -> None:
-        """Remove files of events that come again: a crash came between their file and the progress."""
+        """Remove files whose events come again, after a crash between a file and the progress."""
         FOLDER.mkdir(exist_ok=True)
         for file in FOLDER.glob(f"{partition.residue}-of-{partition.modulus}-*"):
             if int(file.stem.split("-")[3]) > resume_at:
@@ -75,7 +75,7 @@ class Archive(CheckpointParticipant):
             buffer.timer.start()
 
     def on_checkpoint(self, partition: Partition, requested: int) -> int:
-        """Write what there is to a file of its own, named after its first and last position."""
+        """Write the buffered events to a new file, named after their first and last position."""
         buffer = self.buffers[partition]
         if buffer.timer is not None:
             buffer.timer.cancel()
@@ -85,23 +85,23 @@ class Archive(CheckpointParticipant):
             first, last = table["position"][0].as_py(), table["position"][-1].as_py()
             name = f"{partition.residue}-of-{partition.modulus}-{first:09}-{last:09}"
             pq.write_table(table, written := FOLDER / f"{name}.new")
-            name_for_good(written, FOLDER / f"{name}.parquet")
+            move_into_place(written, FOLDER / f"{name}.parquet")
             buffer.tables, buffer.events = [], 0
         return requested
 
     def on_partition_closed(self, partition: Partition) -> None:
-        """Forget what was not written: it comes again."""
-        buffer = self.buffers.pop(partition, None)  # there is none if its claim has failed
+        """Discard the events that were not written: they come again."""
+        buffer = self.buffers.pop(partition, None)  # missing if the claim failed
         if buffer is not None and buffer.timer is not None:
             buffer.timer.cancel()
 
 
-def name_for_good(written: Path, file: Path) -> None:
-    """Give a file its name when its content is on the disk: a power cut takes neither from then on."""
+def move_into_place(written: Path, file: Path) -> None:
+    """Sync a file, then rename it: after that, a power failure affects neither content nor name."""
     with written.open("rb+") as content:
         os.fsync(content.fileno())
     written.replace(file)
-    if os.name == "posix":  # elsewhere folders cannot be synced
+    if os.name == "posix":  # other systems cannot sync folders
         folder = os.open(file.parent, os.O_RDONLY)
         try:
             os.fsync(folder)
@@ -111,7 +111,7 @@ def name_for_good(written: Path, file: Path) -> None:
 
 @on_reset("archive")
 def remove_files(reset: Reset) -> None:
-    """Remove the files whose events come again, also those of partitions that there were before."""
+    """Remove the files whose events come again, including those of former partitions."""
     gone = []
     for file in sorted(FOLDER.glob("*.parquet")):
         first, last = map(int, file.stem.split("-")[3:])

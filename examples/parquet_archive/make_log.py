@@ -1,4 +1,4 @@
-"""Write the log of the example: trips of taxis."""
+"""Write the log of the example: taxi trips."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ TRIPS = 25_000
 
 
 def main() -> None:
-    """Write ``trips.ndjson``; each time the same."""
-    draw = random.Random(1)  # noqa: S311 nothing secret is drawn
+    """Write ``trips.ndjson``, the same every time."""
+    draw = random.Random(1)  # noqa: S311 not for secrets
     lines = []
     for number in range(TRIPS):
         taxi, kilometres = f"taxi-{draw.randint(1, 40)}", round(draw.uniform(0.5, 30), 1)

@@ -1,4 +1,4 @@
-"""Show what the archive has."""
+"""Show the contents of the archive."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 
 def main() -> None:
-    """Print how many trips there are, each once, and what they have earned."""
+    """Print the number of trips, how many of them are distinct, and what they earned."""
     files = sorted(Path("archive").glob("*.parquet"))
     table = pq.read_table(files)
     positions = table["position"]

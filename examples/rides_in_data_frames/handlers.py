@@ -1,4 +1,4 @@
-"""Two read models of a bike hire, which take events as data frames: income by district, bikes at each station."""
+"""Two read models of a bike hire, from events as data frames: income by district, bikes at each station."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STATIONS = Path(__file__).with_name("stations.csv")
 @event_type("bikes.ride-begun.v1")
 @dataclass(frozen=True)
 class RideBegun:
-    """A customer has taken a bike at a station."""
+    """A customer took a bike at a station."""
 
     ride: int
     bike: int
@@ -27,7 +27,7 @@ class RideBegun:
 @event_type("bikes.ride-ended.v1")
 @dataclass(frozen=True)
 class RideEnded:
-    """A customer has returned a bike; the price is in whole cents: sums of them are exact on every database."""
+    """A customer returned a bike. The price is in whole cents, whose sums are exact on every database."""
 
     ride: int
     bike: int
@@ -38,14 +38,14 @@ class RideEnded:
 
 @on_start("income")
 def create_income(connection: Connection) -> None:
-    """Create the table: a row for each district and day."""
+    """Create the table: one row per district and day."""
     columns = "district VARCHAR(40), day VARCHAR(10), rides BIGINT, minutes BIGINT, cents BIGINT"
     connection.execute(text(f"CREATE TABLE IF NOT EXISTS income ({columns}, PRIMARY KEY (district, day))"))
 
 
 @dataframe_handler("income", events=RideEnded)
 def add_income(rides: DataFrame, connection: Connection) -> None:
-    """Look up the district of each station, sum up by district and day, and add the sums to what is there."""
+    """Look up the district of each station, sum up by district and day, and add the sums to the table."""
     stations = rides.sparkSession.read.csv(str(STATIONS), schema="station STRING, district STRING", header=True)
     located = rides.join(sf.broadcast(stations), "station", "left")
     by_day = located.groupBy(
@@ -58,14 +58,14 @@ def add_income(rides: DataFrame, connection: Connection) -> None:
 
 @on_start("stock")
 def create_stock(connection: Connection) -> None:
-    """Create the table: a row for each station."""
+    """Create the table: one row per station."""
     columns = "station VARCHAR(40) PRIMARY KEY, came BIGINT, went BIGINT"
     connection.execute(text(f"CREATE TABLE IF NOT EXISTS stock ({columns})"))
 
 
 @dataframe_handler("stock", types=["bikes.*"])
 def move_bikes(events: EventFrames, connection: Connection) -> None:
-    """Count what two classes of events say of each station; it does not matter in which range a ride ends."""
+    """Count arrivals and departures at each station separately: a ride may end in a later range than it begins."""
     went = events.of(RideBegun).select("station", sf.lit(0).alias("came"), sf.lit(1).alias("went"))
     came = events.of(RideEnded).select("station", sf.lit(1).alias("came"), sf.lit(0).alias("went"))
     moved = went.union(came).groupBy("station").agg(sf.sum("came").alias("came"), sf.sum("went").alias("went"))

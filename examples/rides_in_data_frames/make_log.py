@@ -1,4 +1,4 @@
-"""Make up the log of a bike hire, one CloudEvent as JSON a line: always the same one."""
+"""Generate the log of a bike hire, one CloudEvent per line, the same every time."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ LOG = Path(__file__).with_name("rides.ndjson")
 
 def main() -> None:
     """Write the log beside this file."""
-    found = sorted(rides(Random(7)), key=lambda event: str(event["time"]))  # noqa: S311 nothing secret: always the same log
+    found = sorted(rides(Random(7)), key=lambda event: str(event["time"]))  # noqa: S311 not for secrets
     with LOG.open("w", encoding="utf-8") as lines:
         lines.writelines(json.dumps(event) + "\n" for event in found)
     print(f"wrote {len(found):,} events to {LOG.name}")
 
 
 def rides(chance: Random) -> Iterator[dict[str, object]]:
-    """Yield two events of each ride; what it costs depends on its minutes."""
+    """Yield two events for each ride; the price depends on the minutes."""
     moment = datetime(2026, 5, 4, 6, tzinfo=UTC)
     for ride in range(1, RIDES + 1):
         moment += timedelta(seconds=chance.randrange(13))

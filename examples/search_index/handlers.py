@@ -1,4 +1,4 @@
-"""A search index that keeps its own position: what it says is the truth, and the progress follows it."""
+"""A search index that keeps its own position, which the progress follows."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from opencqrs_py import (
 )
 from opencqrs_py.model import Partition
 
-INDEX = Path("index.db")  # stands for a search engine: it has its own transactions, and not those of the progress
-EVERY = 200  # documents of a bulk
+INDEX = Path("index.db")  # represents a search engine: its transactions are separate from those of the progress
+EVERY = 200  # pages in a bulk
 
 
 @event_type("docs.page-saved.v1")
 @dataclass(frozen=True)
 class PageSaved:
-    """A page has a new text."""
+    """A page was saved with a new text."""
 
     page: str
     text: str
@@ -34,14 +34,14 @@ class PageSaved:
 
 @checkpointing("search")
 class SearchIndex(CheckpointParticipant):
-    """Sends pages in bulk, each bulk with the position of its last event in the same transaction of the index."""
+    """Sends pages in bulk, each bulk in one transaction of the index with the position of its last event."""
 
     def __init__(self) -> None:
-        self.positions: dict[Partition, int] = {}  # up to where the index has everything, or waits to be sent
+        self.positions: dict[Partition, int] = {}  # of the last event that is in the index or in ``pages``
         self.pages: dict[Partition, dict[str, str]] = {}
 
     def on_partition_claimed(self, partition: Partition, resume_at: int, _trigger: CheckpointTrigger) -> None:
-        """Ask the index how far it is. It may be ahead of the progress, but never behind."""
+        """Read the position of the index. It may be ahead of the progress, but never behind."""
         with closing(sqlite3.connect(INDEX)) as index, index:
             index.execute("CREATE TABLE IF NOT EXISTS pages (page TEXT PRIMARY KEY, text TEXT)")
             index.execute("CREATE TABLE IF NOT EXISTS positions (part TEXT PRIMARY KEY, position INTEGER)")
@@ -49,10 +49,12 @@ class SearchIndex(CheckpointParticipant):
                 index.execute("INSERT OR IGNORE INTO positions VALUES (?, 0)", [str(partition)])
             row = index.execute("SELECT position FROM positions WHERE part = ?", [str(partition)]).fetchone()
         if row is None:
-            msg = f"the index knows nothing, and the progress is at {resume_at}: opencqrs groups reset search --to tail"
+            msg = (
+                f"the index has no position, but the progress is at {resume_at}: opencqrs groups reset search --to tail"
+            )
             raise LookupError(msg)
-        if row[0] < resume_at:  # a restored backup: the pages saved in between would not come again
-            msg = f"the index is at {row[0]}, and the progress is at {resume_at}: "
+        if row[0] < resume_at:  # a restored backup: the pages saved in between would be missing
+            msg = f"the index is at {row[0]}, but the progress is at {resume_at}: "
             msg += f"opencqrs groups reset search --to-position {row[0]}"
             raise LookupError(msg)
         self.positions[partition], self.pages[partition] = row[0], {}
@@ -69,7 +71,7 @@ class SearchIndex(CheckpointParticipant):
             trigger.request()
 
     def on_checkpoint(self, partition: Partition, requested: int) -> int:
-        """Send the bulk and its position; return what the index says then."""
+        """Send the bulk and its position; return the new position of the index."""
         position = self.positions[partition] = max(self.positions[partition], requested)
         with closing(sqlite3.connect(INDEX)) as index, index:
             index.executemany("INSERT OR REPLACE INTO pages VALUES (?, ?)", self.pages[partition].items())
@@ -78,14 +80,14 @@ class SearchIndex(CheckpointParticipant):
         return position
 
     def on_partition_closed(self, partition: Partition) -> None:
-        """Forget what was not sent: it comes again."""
-        self.positions.pop(partition, None)  # there is none if its claim has failed
+        """Discard the pages that were not sent: their events come again."""
+        self.positions.pop(partition, None)  # missing if the claim failed
         self.pages.pop(partition, None)
 
 
 @on_reset("search")
 def set_back(reset: Reset) -> None:
-    """Move the position of the index, too: it would leave out the pages that come again."""
+    """Reset the position of the index, too; otherwise it would ignore the pages that come again."""
     with closing(sqlite3.connect(INDEX)) as index, index:
         if index.execute("SELECT count(*) FROM sqlite_master WHERE name = 'positions'").fetchone()[0]:
             index.execute("UPDATE positions SET position = ?", [reset.position])

@@ -11,8 +11,8 @@ WORDS = ["events", "progress", "partition", "lease", "checkpoint", "replay", "in
 
 
 def main() -> None:
-    """Write ``pages.ndjson``; each time the same."""
-    draw = random.Random(1)  # noqa: S311 nothing secret is drawn
+    """Write ``pages.ndjson``, the same every time."""
+    draw = random.Random(1)  # noqa: S311 not for secrets
     lines = []
     for number in range(SAVES):
         page = f"page-{draw.randint(1, PAGES)}"

@@ -8,7 +8,7 @@ from contextlib import closing
 
 
 def main() -> None:
-    """Print how many pages have the word, and the first of them."""
+    """Print how many pages contain the word, and the first few."""
     (word,) = sys.argv[1:] or ["checkpoint"]
     with closing(sqlite3.connect("index.db")) as index:
         found = index.execute("SELECT page, text FROM pages WHERE text LIKE ? ORDER BY page", [f"%{word}%"]).fetchall()

@@ -1,4 +1,4 @@
-"""Make up a log of a toll road, one CloudEvent as JSON a line: always the same one."""
+"""Generate the log of a toll road, one CloudEvent per line, the same every time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOG = Path(__file__).with_name("tolls.ndjson")
 
 def main() -> None:
     """Write the log beside this file."""
-    chance = Random(11)  # noqa: S311 nothing secret: always the same log
+    chance = Random(11)  # noqa: S311 not for secrets
     moment = datetime(2026, 3, 2, 5, tzinfo=UTC)
     with LOG.open("w", encoding="utf-8") as lines:
         for number in range(1, COUNT + 1):
@@ -24,7 +24,7 @@ def main() -> None:
 
 
 def event(number: int, moment: datetime, chance: Random) -> dict[str, object]:
-    """Return an event: nearly always a toll that was paid, else a vehicle that was let through."""
+    """Return an event: usually a paid toll, sometimes a vehicle that was let through."""
     station = chance.choice(STATIONS)
     known = {
         "specversion": "1.0",

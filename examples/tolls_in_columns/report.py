@@ -10,7 +10,7 @@ DATABASE = Path(__file__).with_name("read_models.db")
 
 
 def main() -> None:
-    """Print what came in by station and day, and who was let through."""
+    """Print the revenue by station and day, and the vehicles that were let through."""
     with closing(sqlite3.connect(DATABASE)) as database:
         for station, day, vehicles, cents in database.execute("SELECT * FROM revenue ORDER BY day, station"):
             print(f"{day}  {station:10}{vehicles:>7,} vehicles {cents // 100:>9,}.{cents % 100:02}")

@@ -397,7 +397,7 @@ def test_a_broken_repository_is_reported_with_the_word_of_git(git: Git, load: Lo
     loaded = load(git.folder, "--output", file)
 
     assert loaded.returncode == 1
-    assert loaded.stderr.startswith("load.py: error: git log broke off: ")
+    assert loaded.stderr.startswith("load.py: error: git log failed: ")
     assert blob in loaded.stderr
     assert not list(tmp_path.glob("events*"))
 

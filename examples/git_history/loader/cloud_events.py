@@ -1,4 +1,4 @@
-"""CloudEvents made of commits: one for the commit, then one for each changed path."""
+"""CloudEvents from commits: one for the commit, then one for each changed path."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from loader.git_log import Commit, FileChange
 __all__ = ["AuthorHash", "author_hash", "cloud_events", "path_text"]
 
 AuthorHash = Callable[[bytes], str]
-"""From an author's address to what the events call the author."""
+"""Turns an author's address into the hash that stands for the author in events."""
 
 UNPRINTABLE = re.compile(r"[%\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-"""What CloudEvents do not allow in a subject, and the percent sign that stands for it."""
+"""The characters that CloudEvents do not allow in a subject, and the percent sign, which escapes them."""
 
 
 def author_hash(salt: bytes) -> AuthorHash:
-    """Return a function that hides an author behind 16 hexadecimal digits.
+    """Return a function that replaces an author's address by 16 hexadecimal digits.
 
     Args:
-        salt: The secret: with another salt the same author has another hash.
+        salt: The secret; another salt gives the same author another hash.
     """
 
     @lru_cache(maxsize=65_536)
@@ -34,10 +34,10 @@ def author_hash(salt: bytes) -> AuthorHash:
 
 
 def path_text(path: bytes) -> str:
-    """Return a path as text that any event store takes, and from which the bytes can be had again.
+    """Return a path as text that any event store accepts, and that can be turned back into the bytes.
 
     Control characters, bytes that are not UTF-8, and the percent sign become ``%XX``;
-    ``urllib.parse.unquote_to_bytes`` is the way back.
+    ``urllib.parse.unquote_to_bytes`` restores the bytes.
     """
     text = path.decode(errors="surrogateescape")
     return UNPRINTABLE.sub(_percent, text)
@@ -49,7 +49,7 @@ def cloud_events(commit: Commit, source: str, hidden: AuthorHash) -> Iterator[di
     Args:
         commit: The commit.
         source: CloudEvents ``source`` of the repository.
-        hidden: The function that hides its author.
+        hidden: The function that hashes its author.
     """
     author = hidden(commit.author)
     shared = {

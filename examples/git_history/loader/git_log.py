@@ -26,7 +26,7 @@ class Change(StrEnum):
 
 
 class Kind(StrEnum):
-    """What a path is, by the mode that git keeps of it."""
+    """The kind of a path, from its mode in git."""
 
     FILE = "file"
     EXECUTABLE = "executable"
@@ -44,8 +44,8 @@ class FileChange:
 
     Attributes:
         change: What happened.
-        kind: What the path is, or was before it was deleted.
-        path: The path from the repository's top folder, bytes as git keeps them; after a rename the new one.
+        kind: The kind of the path; of a deleted one, what it was before.
+        path: The path from the repository's top folder, as the bytes that git stores; after a rename the new one.
         previous: The path before a rename, else ``None``.
         added: Lines added; ``None`` for a binary file or a submodule.
         deleted: Lines deleted; ``None`` as above.
@@ -66,7 +66,7 @@ class Commit:
     Attributes:
         sha: Its hash, in hexadecimal digits.
         parents: How many commits it follows directly: 0 for a root, 2 or more for a merge.
-        author: The author's e-mail address, or the name where there is none. Not to be passed on.
+        author: The author's e-mail address, or the name if there is none. It must not leave the loader.
         authored_at: When it was written, RFC 3339 with the author's offset.
         committed_at: When it entered this history, likewise.
         changes: The changed paths; none for a merge.
@@ -81,7 +81,7 @@ class Commit:
 
 
 def tokens_in(blocks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the parts between the NUL bytes of a stream, however it is cut into blocks."""
+    """Split a stream of blocks at its NUL bytes."""
     rest = b""
     for block in blocks:
         *tokens, rest = (rest + block).split(b"\0")
@@ -94,11 +94,11 @@ def commits_in(tokens: Iterable[bytes]) -> Iterator[Commit]:
     """Yield the commits of ``git log``, one at a time, each as soon as it is complete.
 
     Args:
-        tokens: What stands between the NUL bytes. A header's six fields; then, for each changed path, a raw
+        tokens: The parts between the NUL bytes: a header's six fields; then, for each changed path, a raw
             entry and its one or (renamed) two paths; then the same paths again, with their line counts.
 
     Raises:
-        ValueError: If a token stands where none of its kind may stand.
+        ValueError: If a token comes where none of its kind is allowed.
     """
     stream = iter(tokens)
     commit: Commit | None = None
@@ -145,7 +145,7 @@ def _raw(token: bytes, rest: Iterator[bytes]) -> FileChange:
 
 
 def _line_counts(token: bytes, rest: Iterator[bytes]) -> tuple[bytes, int | None, int | None]:
-    """Read added, deleted and path with tabs between; an empty path means: the old and the new one follow."""
+    """Read added, deleted and path, separated by tabs. If the path is empty, the old and the new one follow."""
     added, deleted, path = token.split(b"\t", 2)
     if not path:
         _after(rest)

@@ -1,4 +1,4 @@
-"""A git repository, asked through git's own command line."""
+"""A git repository, read through git's command line."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, cast
 
-__all__ = ["BrokenOffError", "Repository", "RepositoryError"]
+__all__ = ["IncompleteLogError", "Repository", "RepositoryError"]
 
 BLOCK = 1 << 18
-"""Bytes taken from git at a time, at most."""
+"""Maximum number of bytes read from git at a time."""
 
 RENAME_LIMIT = 1000
-"""Up to this many deleted and added paths of a commit git compares by content, each with each.
+"""Up to this many deleted and added paths of a commit, git compares all pairs by content.
 
-The comparisons grow with the square: 1,000 cost a second or a few, 10,000 would cost minutes. Beyond the
-limit git still finds the renames that left a file's content or the last part of its path as it was.
+The cost grows with the square: 1,000 take a few seconds, 10,000 would take minutes. Beyond the limit git still
+finds renames that kept a file's content or the last part of its path.
 """
 
 FIELDS = ("%x01%H", "%P", "%ae", "%an", "%aI", "%cI")
-"""What ``git log`` prints of a commit; the first field has a byte in front that no file entry begins with."""
+"""The fields that ``git log`` prints for a commit. The first begins with a byte with which no file entry begins."""
 
 LOG = (
     *("-c", "log.showRoot=true", "-c", "diff.relative=false"),
@@ -33,17 +33,17 @@ LOG = (
     *("--find-renames=50%", f"-l{RENAME_LIMIT}", "--no-rename-empty"),
     *("--diff-algorithm=myers", "-O/dev/null", "--no-ext-diff", "--no-textconv", "--ignore-submodules=none"),
 )
-"""One ``git log`` for everything, oldest commit first, with each option set that a user's settings change."""
+"""One ``git log`` for everything, oldest commit first, with all options set that a user's git settings could change."""
 
 INHERITED = frozenset({"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_PREFIX"})
-"""Variables that git sets for its hooks; they would lead away from the repository that was named."""
+"""Variables that git sets for its hooks, which would select another repository than the given one."""
 
 
 class RepositoryError(Exception):
-    """A repository cannot be read; the message is one line and says what to do."""
+    """A repository cannot be read. The message is one line that says what to do."""
 
 
-class BrokenOffError(RepositoryError):
+class IncompleteLogError(RepositoryError):
     """Git failed after it had begun to print the history."""
 
 
@@ -95,37 +95,37 @@ class Repository:
 
     @cached_property
     def boundary(self) -> frozenset[str]:
-        """The commits at which a shallow clone breaks off; none in a full clone."""
+        """The commits at the boundary of a shallow clone; empty for a full clone."""
         shallow = self.git_folder / "shallow"
         return frozenset(shallow.read_text("ascii").split()) if shallow.is_file() else frozenset()
 
     @property
     def partial(self) -> bool:
-        """Whether git left file contents on the server, to fetch them when they are needed."""
+        """Whether git left file contents on the server, and fetches them on demand."""
         return self._ask("config", "--get-regexp", r"^remote\..*\.promisor$", "true").returncode == 0
 
     def log(self) -> Iterator[bytes]:
-        """Yield what ``git log`` prints, in blocks, from the oldest commit on.
+        """Yield the output of ``git log`` in blocks, from the oldest commit on.
 
         Raises:
-            BrokenOffError: If git fails.
+            IncompleteLogError: If git fails.
         """
         command, environment = self._command(*LOG, "HEAD", "--")
         with (
-            tempfile.TemporaryFile() as complaints,
-            subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=complaints) as git,
+            tempfile.TemporaryFile() as errors,
+            subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=errors) as git,
         ):
-            printed = cast("IO[bytes]", git.stdout)
+            output = cast("IO[bytes]", git.stdout)
             try:
-                while block := printed.read(BLOCK):
+                while block := output.read(BLOCK):
                     yield block
             except BaseException:
                 git.terminate()
                 raise
             if git.wait() != 0:
-                complaints.seek(0)
-                what = f"git log broke off: {_last_line(complaints.read())}"
-                raise BrokenOffError(what)
+                errors.seek(0)
+                what = f"git log failed: {_last_line(errors.read())}"
+                raise IncompleteLogError(what)
 
     def _ask(self, *arguments: str) -> subprocess.CompletedProcess[bytes]:
         command, environment = self._command(*arguments)
@@ -140,15 +140,15 @@ class Repository:
         environment = {**kept, "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
         return ["git", "-C", os.fspath(self.path), *arguments], environment
 
-    def _refusal(self, complaint: bytes) -> str:
-        if b"dubious ownership" in complaint:
+    def _refusal(self, errors: bytes) -> str:
+        if b"dubious ownership" in errors:
             fix = f"git config --global --add safe.directory {self.path.resolve()}"
             return f"{self.path} belongs to another user and git does not trust it; if you do: {fix}"
-        if b"not a git repository" in complaint:
+        if b"not a git repository" in errors:
             return f"{self.path} is not a git repository: name the folder of one"
-        return f"git cannot read {self.path}: {_last_line(complaint)}"
+        return f"git cannot read {self.path}: {_last_line(errors)}"
 
 
-def _last_line(complaint: bytes) -> str:
-    lines = complaint.decode(errors="replace").splitlines()
-    return next((line.strip() for line in reversed(lines) if line.strip()), "it gave no reason")
+def _last_line(errors: bytes) -> str:
+    lines = errors.decode(errors="replace").splitlines()
+    return next((line.strip() for line in reversed(lines) if line.strip()), "no reason given")
