@@ -1,10 +1,10 @@
-"""Let many programs add events at once, with delays and rollbacks, while others follow, and look for a missed event.
+"""Append events from many programs at once, with delays and rollbacks, and check that no reader misses an event.
 
     python benchmarks/append_soak.py [--database KIND|both] [--seed 7] [--appends 400] [--writers 6]
 
 Every writer and reader is a process. Some writers do not use this package: they insert with the bare driver. A reader
-waits for new events, reads parts of random size, and must have seen every committed event once, in the order of the
-positions, however late it was committed. Ends with exit code 1 and what is wrong when it has not.
+waits for new events and reads pages of random size. It must see every committed event once, in the order of the
+positions, however late the event was committed. Otherwise the exit code is 1, and the errors are printed.
 """
 
 from __future__ import annotations
@@ -29,62 +29,62 @@ INSERT = (
     "VALUES ({0}, 'foreign', {0}, 'happened', 'application/json')"
 )
 LONGEST_DELAY = 0.02  # seconds within a transaction
-PATIENCE = 60.0  # seconds that readers get for what is left when the last writer has ended
+PATIENCE = 60.0  # seconds that readers have for the remaining events after the last writer has ended
 
 
-class TakenBackError(Exception):
-    """A writer changes its mind."""
+class RolledBackError(Exception):
+    """A writer rolls its append back."""
 
 
 def event(name: str) -> Event:
-    """Return an event of that name."""
+    """Return an event with this name as its id."""
     return Event(0, name, "soak", f"/soak/{name}", "happened", None, "application/json", "{}", None)
 
 
 def dawdle(chance: random.Random) -> None:
-    """Wait now and then, sometimes long."""
+    """Sleep occasionally, usually briefly and sometimes longer."""
     if chance.random() < 0.3:
         time.sleep(chance.random() ** 4 * LONGEST_DELAY)
 
 
 def write(url: str, writer: int, appends: int, seed: int) -> None:
-    """Append with our store; every fifth append is taken back half-way."""
+    """Append with our store; roll back one append in five."""
     chance = random.Random(f"{seed} {writer}")
     store = SqlEventStore(Database(url))
 
     def events(append: int) -> Iterator[Event]:
-        taken_back = chance.random() < 0.2
+        rolled_back = chance.random() < 0.2
         for number in range(chance.randint(1, 8)):
             dawdle(chance)
-            yield event(f"{writer}-{append}-{number}" + ("-taken-back" if taken_back else ""))
-        if taken_back:
-            raise TakenBackError
+            yield event(f"{writer}-{append}-{number}" + ("-rolled-back" if rolled_back else ""))
+        if rolled_back:
+            raise RolledBackError
 
     for append in range(appends):
-        with suppress(TakenBackError):
+        with suppress(RolledBackError):
             store.append(events(append))
         dawdle(chance)
 
 
 def write_without_us(url: str, writer: int, appends: int, seed: int) -> None:
-    """Insert with the bare driver, in transactions that dawdle before their end."""
+    """Insert with the bare driver, with delays before the end of each transaction."""
     chance = random.Random(f"{seed} {writer}")
     SqlEventStore(Database(url)).head()
     with closing(connected(url)) as connection, closing(connection.cursor()) as cursor:
         insert = INSERT.format("?" if url.startswith("sqlite") else "%s")
         for append in range(appends):
             cursor.execute("BEGIN IMMEDIATE" if url.startswith("sqlite") else "BEGIN")
-            taken_back = chance.random() < 0.2
+            rolled_back = chance.random() < 0.2
             for number in range(chance.randint(1, 4)):
-                name = f"{writer}-{append}-{number}" + ("-taken-back" if taken_back else "")
+                name = f"{writer}-{append}-{number}" + ("-rolled-back" if rolled_back else "")
                 cursor.execute(insert, (name, f"/soak/{name}"))
                 dawdle(chance)
-            cursor.execute("ROLLBACK" if taken_back else "COMMIT")
+            cursor.execute("ROLLBACK" if rolled_back else "COMMIT")
             dawdle(chance)
 
 
 def connected(url: str) -> Any:
-    """Return a connection of the bare driver that leaves transactions to us."""
+    """Return a connection of the bare driver that begins no transactions itself."""
     if url.startswith("sqlite"):
         import sqlite3  # noqa: PLC0415 one of three drivers
 
@@ -100,28 +100,28 @@ def connected(url: str) -> Any:
     return psycopg.connect(url, autocommit=True)
 
 
-def follow(url: str, reader: int, seed: int, over: Any, answers: Any) -> None:
-    """Follow until the writers are done and everything is read; answer with positions and names."""
+def follow(url: str, reader: int, seed: int, ended: Any, answers: Any) -> None:
+    """Read until the writers have ended and everything is read; put the positions and names into the queue."""
     chance = random.Random(f"{seed} reader {reader}")
     store = SqlEventStore(Database(url))
     seen: list[tuple[int, str]] = []
     after = 0
     with store.watched() as watch:
         while True:
-            ended = over.is_set()  # read on once more after that: what was committed before is there now
+            is_last = ended.is_set()  # checked before the read, so that the last read finds all that was committed
             head = watch.wait(after, 0.1)
             while after < head:
                 part = store.read(after, chance.choice([1, 3, 100]), Selection("/soak"))
                 seen += [(one.position, one.id) for one in part.events]
                 after = part.upto
                 dawdle(chance)
-            if ended and store.read(after, 1, Selection()).upto <= after:
+            if is_last and store.read(after, 1, Selection()).upto <= after:
                 break
     answers.put((reader, seen))
 
 
 def faults(reader: int, seen: list[tuple[int, str]], committed: list[tuple[int, str]]) -> list[str]:
-    """Say what is wrong with what a reader has seen."""
+    """Return the differences between the events that a reader saw and those that were committed."""
     found = []
     if missed := set(committed) - set(seen):
         found.append(f"reader {reader} has missed {len(missed)} events, such as {min(missed)}")
@@ -130,15 +130,15 @@ def faults(reader: int, seen: list[tuple[int, str]], committed: list[tuple[int, 
     if seen != sorted(seen):
         found.append(f"reader {reader} has seen events out of order")
     if more := set(seen) - set(committed):
-        found.append(f"reader {reader} has seen {len(more)} events that are not there, such as {min(more)}")
+        found.append(f"reader {reader} has seen {len(more)} events that do not exist, such as {min(more)}")
     return found
 
 
 def soak(url: str, seed: int, writers: int, readers: int, appends: int) -> list[str]:
-    """Run it once and return what is wrong."""
+    """Run the soak once and return what is wrong."""
     processes = get_context("spawn")
-    over, answers = processes.Event(), processes.Queue()
-    following = [processes.Process(target=follow, args=(url, n, seed, over, answers)) for n in range(readers)]
+    ended, answers = processes.Event(), processes.Queue()
+    following = [processes.Process(target=follow, args=(url, n, seed, ended, answers)) for n in range(readers)]
     writing = [
         processes.Process(target=write_without_us if n % 3 == 2 else write, args=(url, n, appends, seed))
         for n in range(writers)
@@ -147,19 +147,19 @@ def soak(url: str, seed: int, writers: int, readers: int, appends: int) -> list[
         process.start()
     for process in writing:
         process.join()
-    over.set()
+    ended.set()
     seen = dict(answers.get(timeout=PATIENCE) for _ in following)
     for process in following:
         process.join()
     committed = [(one.position, one.id) for one in everything(url)]
     broken = [f"a process ended with {process.exitcode}" for process in [*following, *writing] if process.exitcode]
-    broken += ["an event that was taken back is there"] * any("taken-back" in name for _, name in committed)
+    broken += ["an event that was rolled back exists"] * any("rolled-back" in name for _, name in committed)
     print(f"  {len(committed):,} events committed, last position {committed[-1][0]:,}, {readers} readers")
     return broken + [fault for reader in sorted(seen) for fault in faults(reader, seen[reader], committed)]
 
 
 def everything(url: str) -> list[Event]:
-    """Return what is in the log in the end."""
+    """Return all events of the log."""
     store, found, after = SqlEventStore(Database(url)), list[Event](), 0
     while (part := store.read(after, 10_000, Selection())).upto > after:
         found += part.events
@@ -168,10 +168,10 @@ def everything(url: str) -> list[Event]:
 
 
 def main() -> int:
-    """Run it on what the arguments name."""
+    """Run the soak on the databases that the arguments name, and return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--database", choices=[*KINDS, *OTHERS, "both"], default="both")
-    parser.add_argument("--url", help="an empty database, instead of one of our own")
+    parser.add_argument("--url", help="an empty database to use instead of one that the soak creates")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--writers", type=int, default=6)
     parser.add_argument("--readers", type=int, default=3)

@@ -1,13 +1,13 @@
-"""Measure how long ``await_position`` takes from the append, beside the group's own latency, in one run.
+"""Measure how long ``await_position`` takes from the append, and the group's own latency in the same run.
 
     python benchmarks/await_latency.py [--database sqlite|postgresql|both] [--events 500] [--partitions 1,4]
 
-One process follows with the thread engine, and notes when it has committed each event. The other one appends an event,
-waits for it, and appends the next one; in every other round it waits for nothing and appends at the same pace. Both
-take turns, so that a busy machine is busy for both.
+One process follows with the thread engine, and records when it has committed each event. The other process appends an
+event, waits for it, and appends the next one; in every other round it appends at the same rate without waiting. The two
+kinds of round alternate, so that a busy machine affects both.
 
-Prints milliseconds from the beginning of the append: until the commit while nobody waits, until the commit while
-somebody does, until ``await_position`` returns, and how long that is after the commit.
+Prints milliseconds from the beginning of the append: until the commit without a waiting caller, until the commit with
+one, and until ``await_position`` returns; and the milliseconds between the commit and that return.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from opencqrs_py import Application, Observer
 from opencqrs_py.model.event import Event
 
 HERE = Path(__file__).parent
-WARM_UP = 50  # events that do not count
+WARM_UP = 50  # events that are not measured
 PATIENCE = 120.0
 
 
 class Commits(Observer):
-    """Notes when events were committed."""
+    """Records when events were committed."""
 
     def __init__(self) -> None:
         self.at: dict[int, int] = {}
 
     def handled(self, _at: int) -> None:
-        """Called by the handler, for ``latency.py``."""
+        """Do nothing: the handler calls this for ``latency.py``."""
 
     def advanced(self, _group: str, _partition: object, outcome: Any) -> None:
-        """Take the time after each step."""
+        """Record the time after each step."""
         if outcome.handled:
             self.at[outcome.cursor.stored] = time.monotonic_ns()
 
 
 def application(url: str, partitions: int) -> Application:
-    """Return the application, as either process has it."""
+    """Return the application of both processes."""
     settings = {
         "event-store.url": url,
         "event-handling.standard.processing.engine": "thread",
@@ -58,8 +58,8 @@ def application(url: str, partitions: int) -> Application:
 
 
 def follow(url: str, partitions: int) -> None:
-    """Run the group until a line comes in; then print when each event was committed."""
-    commits = OBSERVER.taken = Commits()
+    """Run the group until standard input has a line; then print when each event was committed."""
+    commits = OBSERVER.latencies = Commits()
     with application(url, partitions) as following:
         following.start(observer=commits)
         print("ready", flush=True)
@@ -68,10 +68,10 @@ def follow(url: str, partitions: int) -> None:
 
 
 def measure(url: str, partitions: int, events: int, rounds: int, every: float) -> dict[str, list[float]]:
-    """Return what each event took, by what was measured."""
+    """Return the times of the events, by what was measured."""
     command = [sys.executable, __file__, "--follow", url, "--partitions", str(partitions)]
     pipe = subprocess.PIPE
-    taken: list[tuple[int, bool, int, int]] = []  # position, whether it was waited for, begin, end
+    taken: list[tuple[int, bool, int, int]] = []  # position, whether a caller waited for it, begin, end
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as follower:
         assert follower.stdout is not None
         if follower.stdout.readline() != "ready\n":
@@ -95,8 +95,8 @@ def measure(url: str, partitions: int, events: int, rounds: int, every: float) -
     committed = {int(at): ns for at, ns in json.loads(answer).items()}
     known = [(waits, committed[at] - began, ended - began) for at, waits, began, ended in taken if at in committed]
     return {
-        "own, nobody waits": [own / 1e6 for waits, own, _ in known if not waits],
-        "own, awaited": [own / 1e6 for waits, own, _ in known if waits],
+        "own, no waiting": [own / 1e6 for waits, own, _ in known if not waits],
+        "own, with waiting": [own / 1e6 for waits, own, _ in known if waits],
         "await_position": [whole / 1e6 for waits, _, whole in known if waits],
         "after the commit": [(whole - own) / 1e6 for waits, own, whole in known if waits],
     }
@@ -110,7 +110,7 @@ def paid(number: int) -> Event:
 
 
 def table(taken: dict[str, list[float]]) -> list[str]:
-    """Return one line for each thing that was measured."""
+    """Return one line for each measurement."""
     lines = [f"    {'':<20}{'median':>8}{'p95':>8}{'p99':>8}"]
     for name, times in taken.items():
         cuts = quantiles(times, n=100)
@@ -119,13 +119,13 @@ def table(taken: dict[str, list[float]]) -> list[str]:
 
 
 def main() -> None:
-    """Measure what the arguments ask for."""
+    """Measure what the arguments select."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--database", choices=[*KINDS, "both"], default="both")
-    parser.add_argument("--events", type=int, default=500, help="events a round")
+    parser.add_argument("--events", type=int, default=500, help="events per round")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--every", type=float, default=10.0, help="least milliseconds between two events")
-    parser.add_argument("--partitions", default="1,4", help="of the group, separated by commas")
+    parser.add_argument("--every", type=float, default=10.0, help="minimum milliseconds between two events")
+    parser.add_argument("--partitions", default="1,4", help="numbers of partitions, separated by commas")
     parser.add_argument("--follow", metavar="URL", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.follow:

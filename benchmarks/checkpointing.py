@@ -1,17 +1,18 @@
-"""How fast a buffered Parquet writer is that says itself what is durable, against a loop written by hand.
+"""How fast a buffered Parquet writer with its own checkpoints is, compared with a loop written by hand.
 
     python benchmarks/checkpointing.py --check
     python benchmarks/checkpointing.py --events 300000 --repeats 5
 
 Each way writes the events of a log in SQLite to Parquet files. ``loop`` reads rows, decodes them, and writes a file and
-its position for every 10,000 events: what people write today. ``participant``, a class with ``@checkpointing`` that
-takes tables, does the same. ``by event`` is one that takes one event at a time. ``chunks`` is an ordinary handler, in
-transactions of 100 events with a file each, as progress that moves with the chunk demands. Runs take turns, each in a
-process of its own, from the claim to the last commit; the best of each counts. Each must end with every event in one
-file. With --check the exit code is 1 when an aim is missed.
+its position for every 10,000 events, as people write such code today. ``participant``, a class with ``@checkpointing``
+that takes tables, does the same. ``by event`` is such a class that takes one event at a time. ``chunks`` is an ordinary
+handler with transactions of 100 events, which must write a file for each chunk, because the progress moves with it. The
+ways alternate, each in a separate process, and are measured from the claim to the last commit; the best of each counts.
+At the end each event must be in exactly one file. With --check the exit code is 1 if an aim is missed.
 
-Seen on two cores that were busy otherwise: at load 4, 200,000 events, the participant 1.60 of the loop (196,291 of
-122,479 events a second) and 9.5 times the chunks, by event 0.88 of the loop; at load 19, 60,000 events, 3.0 and 8.9.
+Measured on two cores that other programs used as well: at load 4, with 200,000 events, the participant reached 1.60 of
+the loop (196,291 of 122,479 events per second) and 9.5 times the chunks, ``by event`` 0.88 of the loop; at load 19,
+with 60,000 events, the participant reached 3.0 and 8.9.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def write(table: pa.Table) -> None:
 
 @checkpointing("participant")
 class Tables(CheckpointParticipant):
-    """Gathers tables of a chunk."""
+    """Buffers the tables of chunks."""
 
     def __init__(self) -> None:
         self.tables: list[pa.Table] = []
@@ -78,7 +79,7 @@ class Tables(CheckpointParticipant):
 
     @event_handling(events=TripEnded)
     def add(self, trips: pa.Table, trigger: CheckpointTrigger) -> None:
-        """Keep a chunk."""
+        """Buffer a chunk."""
         self.tables.append(trips)
         self.events += len(trips)
         if self.events >= BUFFER:
@@ -94,14 +95,14 @@ class Tables(CheckpointParticipant):
 
 @checkpointing("by_event")
 class Rows(CheckpointParticipant):
-    """Gathers one event after the other."""
+    """Buffers single events."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[int, str, float, int]] = []
 
     @event_handling
     def add(self, trip: TripEnded, context: ProcessingContext, trigger: CheckpointTrigger) -> None:
-        """Keep an event."""
+        """Buffer an event."""
         self.rows.append((context.position, trip.taxi, trip.kilometres, trip.cents))
         if len(self.rows) >= BUFFER:
             trigger.request()
@@ -116,7 +117,7 @@ class Rows(CheckpointParticipant):
 
 @event_handling("chunks", events=TripEnded)
 def write_chunk(trips: pa.Table) -> None:
-    """Write a file for a chunk, which has to be safe when the progress moves."""
+    """Write a file for a chunk, which must be durable before the progress moves."""
     write(trips)
 
 
@@ -144,7 +145,7 @@ class Watch(Observer):
 
 
 def loop(file: str) -> float:
-    """Read, decode, gather and write, as by hand; return the seconds."""
+    """Read, decode, buffer and write by hand; return the seconds."""
     began, position, rows = time.perf_counter(), 0, list[tuple[int, str, float, int]]()
     chosen = "SELECT position, payload FROM opencqrs_events WHERE position > ? AND type = ? ORDER BY position LIMIT ?"
     with closing(sqlite3.connect(file)) as log, closing(sqlite3.connect("progress.db")) as progress:
@@ -179,7 +180,9 @@ def main() -> int:
         for _ in range(options.repeats):
             for way in WAYS:
                 best[way] = max(best[way], options.events / _seconds(way, file, options.events))
-    print(f"{options.events:,} events: " + ", ".join(f"{way} {rate:,.0f}" for way, rate in best.items()) + " a second")
+    print(
+        f"{options.events:,} events: " + ", ".join(f"{way} {rate:,.0f}" for way, rate in best.items()) + " per second"
+    )
     ours = best["participant"]
     of_loop, of_chunks = ours / best["loop"], ours / best["chunks"]
     print(f"participant: {of_loop:.2f} of the loop (at least {LEAST_OF_LOOP}),", end=" ")
@@ -189,7 +192,7 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--events", type=int, default=EVENTS, help=f"of the log (default: {EVENTS:,})")
+    parser.add_argument("--events", type=int, default=EVENTS, help=f"events of the log (default: {EVENTS:,})")
     parser.add_argument("--repeats", type=int, default=3, help="runs of each way; the best counts (default: 3)")
     parser.add_argument("--check", action="store_true", help="exit with 1 if an aim is missed")
     return parser.parse_args()
@@ -211,7 +214,7 @@ def _seconds(way: str, file: str, events: int) -> float:
     try:
         seconds: float = here.recv()
     except EOFError:
-        sys.exit(f"the run of {way} ended without an answer")
+        sys.exit(f"the run of {way} ended without a result")
     process.join()
     return seconds
 
@@ -244,7 +247,7 @@ def _handled(way: str, file: str) -> float:
 def _check(way: str, events: int) -> None:
     positions = [at for file in sorted(FOLDER.iterdir()) for at in pq.read_table(file)["position"].to_pylist()]
     if positions != list(range(1, events + 1)):
-        sys.exit(f"{way}: {len(positions)} events in files, not {events} in their order")
+        sys.exit(f"{way}: {len(positions)} events in files, not {events} in order")
 
 
 if __name__ == "__main__":

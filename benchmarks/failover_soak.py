@@ -1,19 +1,27 @@
-"""Run one project in three processes, do harm to them at random, and compare the read models with a plain computation.
+"""Run one project in three processes, inject random faults, and compare the read models with a plain computation.
 
     python benchmarks/failover_soak.py --database both --faults 100 --seed 7 --log events.ndjson.gz
     python benchmarks/failover_soak.py --engine spark --faults 10
 
-Events are added while it runs. The faults: ``kill`` (SIGKILL, and a new process), ``freeze`` (SIGSTOP for longer than
-the leases last, then SIGCONT), ``stop`` (SIGTERM, and a new process), ``join`` (a fourth process for a while),
-``partitions`` (of one group: split, merged, or as many as the die says, by a command that is killed at a random
-moment now and then, and typed again), ``reset`` (a group, to its start or to a random position, by such a command),
-``release`` (a partition is given to another process), and on PostgreSQL ``cut`` (all connections of one of its
-databases are ended), ``server`` (it is stopped, fast or as in a crash, and started again) and, where libfaketime is
-installed, ``clock`` (that of the server is set, by up to two hours, mostly while a process is frozen). After each,
-every partition must have an owner that lives within the leases' duration and two seconds; but while a frozen process
-holds the write lock of an SQLite file, nobody can take over. With --scheduled both groups are scheduled ones; with
---parking events fail, and wait in the inbox with their sequences. The exit code is 1 if an event is missing, was
-applied twice, out of order, or with a second attempt.
+Events are appended while the project runs. The faults:
+
+* ``kill``: SIGKILL, and a new process
+* ``freeze``: SIGSTOP for longer than the leases last, then SIGCONT
+* ``stop``: SIGTERM, and a new process
+* ``join``: a fourth process for a while
+* ``partitions``: a command splits or merges the partitions of a group, or sets a random number of them; sometimes the
+  command is killed at a random moment, and run again
+* ``reset``: such a command resets a group to its start or to a random position
+* ``release``: a partition is given to another process
+* on PostgreSQL, ``cut``: all connections of one of its databases are ended
+* on PostgreSQL, ``server``: it is stopped, fast or as in a crash, and started again
+* on PostgreSQL, if libfaketime is installed, ``clock``: the server's clock is set by up to two hours, mostly while a
+  process is frozen
+
+After each fault, every partition must have a live owner within the leases' duration plus two seconds. The exception: no
+process can take over while a frozen process holds the write lock of an SQLite file. With --scheduled both groups are
+scheduled; with --parking events fail, and wait in the inbox with their sequences. The exit code is 1 if an event is
+missing or was applied twice, out of order, or with a second attempt.
 """
 
 from __future__ import annotations
@@ -46,45 +54,45 @@ from opencqrs_py.adapters.sql import Database, SqlControlStore, SqlEventStore
 from opencqrs_py.control.records import ControlView
 from opencqrs_py.model.partition import is_layout
 
-LOOK = 0.05
-"""Seconds between two looks at the leases."""
+POLL_SECONDS = 0.05
+"""Seconds between two polls of the leases."""
 
 SLACK = 2.0
-"""Seconds that a take-over may take longer than the leases last."""
+"""Seconds that a take-over may take beyond the duration of the leases."""
 
 PROCESSES = 3
 
 CHUNK = 2.0
-"""Seconds after which no chunk is under way any more."""
+"""Seconds after which every chunk has ended."""
 
 STARTED = 1.0
-"""Seconds after which a process that has its leases has started its engines, too."""
+"""Seconds within which a process that has its leases has also started its engines."""
 
 PATIENCE = 120.0
-"""Seconds that events in the inbox get at the end."""
+"""Seconds to wait for events in the inbox at the end."""
 
 LINES = 20
-"""How many lines of progress are printed, about."""
+"""Approximate number of progress lines that are printed."""
 
 EVERYWHERE = ("kill", "freeze", "stop", "join", "partitions", "reset", "release")
 NAMES = (*EVERYWHERE, "cut", "server", "clock")
 
 MOST_PARTITIONS = 12
 
-BROKEN_OFF = 0.3
-"""Which share of the commands that change partitions, or reset a group, is killed."""
+KILLED_COMMANDS = 0.3
+"""Fraction of the commands that change partitions or reset a group that are killed."""
 
-OF_COMMAND = "10m"
-"""How long a command may wait for others: a change to another number of partitions waits for those that are behind."""
+COMMAND_TIMEOUT = "10m"
+"""Timeout of a command: a change of the number of partitions waits for partitions that lag behind."""
 
 HOURS = 2.0
-"""How far the clock of a server is set ahead or back at most."""
+"""Most hours by which the clock of a server is set ahead or back."""
 
 CUT = {
     "postgresql": "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
     "WHERE datname = current_database() AND pid <> pg_backend_pid()",
 }
-"""What ends all connections to a database but one's own."""
+"""Statements that end all connections to a database except the current one."""
 
 
 def main() -> int:
@@ -109,15 +117,15 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--database", choices=(*KINDS, *OTHERS, "both"), default="sqlite")
     parser.add_argument("--engine", choices=("spark", "thread"), default="thread")
-    parser.add_argument("--faults", type=int, default=10, help="for each database (default: %(default)s)")
+    parser.add_argument("--faults", type=int, default=10, help="faults for each database (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="the same seed gives the same plan (default: %(default)s)")
     parser.add_argument("--log", type=existing_file, metavar="FILE", help="CloudEvents as NDJSON, .gz too")
     parser.add_argument("--events", type=int, default=50_000, help="events to make up without a log")
     parser.add_argument("--partitions", type=int, default=8, help="of one of the two groups (default: %(default)s)")
-    parser.add_argument("--scheduled", action="store_true", help="both groups are scheduled ones")
+    parser.add_argument("--scheduled", action="store_true", help="both groups are scheduled")
     parser.add_argument("--parking", type=int, default=0, metavar="N", help="one event of N fails twice and waits")
     parser.add_argument("--names", nargs="+", choices=NAMES, default=NAMES, help="which faults (default: all)")
-    parser.add_argument("--lease", type=float, default=4.0, help="seconds that leases last (default: %(default)s)")
+    parser.add_argument("--lease", type=float, default=4.0, help="duration of leases in seconds (default: %(default)s)")
     return parser.parse_args()
 
 
@@ -151,7 +159,7 @@ def _soak(
 
 
 class Feed:
-    """Adds the events of a log while the processes run, a few at a time.
+    """Appends the events of a log while the processes run, a few at a time.
 
     Args:
         url: The event store.
@@ -172,7 +180,7 @@ class Feed:
         self.finish()
 
     def finish(self) -> None:
-        """Add what is left at once; raise what has kept events from being added."""
+        """Append the remaining events without pauses; raise the error if an append has failed."""
         self._hurry.set()
         self._adder.shutdown()
         self._added.result()
@@ -192,14 +200,14 @@ class Feed:
 
 
 class Faults(Processes):
-    """Processes that run a project, and what is done to them.
+    """Processes that run a project, and the faults that are injected into them.
 
     Args:
         project: The project.
         kind: Its database.
         url: The database of progress and leases.
-        lease: Seconds that leases last.
-        names: The faults that may be done.
+        lease: Duration of leases in seconds.
+        names: The faults to choose from.
         chance: Source of the random choices.
         server: The server that serves the database, if it can be stopped.
     """
@@ -232,7 +240,7 @@ class Faults(Processes):
         self._fault = "start"
 
     def run(self, faults: int) -> None:
-        """Do harm so many times; ``wrong`` has what was not as it should be afterwards."""
+        """Inject this many faults; afterwards ``wrong`` has the errors that were found."""
         self._processes = [self._started() for _ in range(PROCESSES)]
         self._wait_for_owners(60.0)
         self._wait_for_nodes()
@@ -242,7 +250,7 @@ class Faults(Processes):
             self.done[name] += 1
             seconds = self._wait_for_owners(60.0)
             self.longest = max(self.longest, seconds)
-            self._look_for_ends(name)
+            self._replace_ended(name)
             if seconds > self._lease + SLACK:
                 self.wrong.append(f"after {name} (fault {number + 1}) a partition had no owner for {seconds:.1f} s")
             if number % max(1, faults // LINES) == 0:
@@ -251,7 +259,7 @@ class Faults(Processes):
 
     def end(self) -> None:
         """End the processes."""
-        self._look_for_ends("the last fault")
+        self._replace_ended("the last fault")
         for process in self._processes:
             process.terminate()
         for process in self._processes:
@@ -262,7 +270,7 @@ class Faults(Processes):
     def _freeze(self) -> None:
         process = self._processes[self._any()]
         os.kill(process.pid, signal.SIGSTOP)
-        if self._is_locked():  # by it: nobody else can write before it wakes up
+        if self._is_locked():  # by this process: no other one can write until it continues
             time.sleep(self._lease + SLACK)
             os.kill(process.pid, signal.SIGCONT)
             return
@@ -272,7 +280,7 @@ class Faults(Processes):
         os.kill(process.pid, signal.SIGCONT)
 
     def _is_locked(self) -> bool:
-        """Return whether a process keeps the only write lock of an SQLite file for longer than it handles a chunk."""
+        """Return whether a process holds the write lock of an SQLite file for longer than a chunk takes."""
         if self._kind != "sqlite":
             return False
         with closing(sqlite3.connect(self._url.removeprefix("sqlite:///"), timeout=CHUNK)) as connection:
@@ -298,7 +306,8 @@ class Faults(Processes):
         self._wait_for_nodes()
         leases = [lease.key.partition for lease in self._store.view().leases if lease.key.group == "cases"]
         one = self._chance.choice(sorted(leases))
-        count = self._chance.randint(PROCESSES - 1, MOST_PARTITIONS)  # with the other group's, one for each process
+        # With the other group's partition, at least one for each process.
+        count = self._chance.randint(PROCESSES - 1, MOST_PARTITIONS)
         change = ["partitions", "cases", str(count)]
         if self._chance.random() < 0.5 and one.modulus <= MOST_PARTITIONS:
             change = ["split", f"cases:{one}"]
@@ -311,7 +320,8 @@ class Faults(Processes):
         if self._chance.random() < 0.5:
             change = ["reset", "cases", "--to", "tail"]
         else:
-            back_to = self._chance.randint(0, self._project.handled())  # ahead, it would rightly skip some
+            # A position ahead would skip events, as it should.
+            back_to = self._chance.randint(0, self._project.handled())
             change = ["reset", "handled", "--to-position", str(back_to)]
         self._change(change, change)
 
@@ -324,15 +334,15 @@ class Faults(Processes):
             self.wrong.append(failed)
 
     def _change(self, change: Sequence[str], again: Sequence[str]) -> None:
-        """Type a command of groups; now and then it is killed, and ``again`` is typed."""
-        if self._chance.random() < BROKEN_OFF:
+        """Run a ``groups`` command; sometimes kill it, and run ``again`` instead."""
+        if self._chance.random() < KILLED_COMMANDS:
             command = self._project.opencqrs("groups", *change)
             with suppress(subprocess.TimeoutExpired):
                 command.wait(self._chance.uniform(0.5, 3.0))
             command.kill()
             command.wait()
             change = again
-        if failed := self._project.failure("groups", *change, "--timeout", OF_COMMAND):
+        if failed := self._project.failure("groups", *change, "--timeout", COMMAND_TIMEOUT):
             self.wrong.append(failed)
 
     def _cut(self) -> None:
@@ -341,7 +351,7 @@ class Faults(Processes):
 
     def _server(self) -> None:
         assert self._serving is not None
-        self._wait_for_nodes()  # a process that starts without its database ends
+        self._wait_for_nodes()  # because a process that starts without its database ends
         self._serving.stop(self._chance.choice(("fast", "immediate")))
         time.sleep(self._chance.uniform(0, 2 * self._lease))
         self._serving.start()
@@ -355,11 +365,11 @@ class Faults(Processes):
         if process is not None:
             seconds = self._wait_for_owners(60.0, but=process.pid)
             if seconds > self._lease + SLACK:
-                self.wrong.append(f"with a clock that was set, a frozen process was replaced after {seconds:.1f} s")
+                self.wrong.append(f"after a change of the clock, a frozen process was replaced after {seconds:.1f} s")
             os.kill(process.pid, signal.SIGCONT)
 
     def _wait_for_nodes(self, patience: float = 300.0) -> None:
-        """Wait until every process has got its share."""
+        """Wait until every process has partitions."""
         until = time.monotonic() + patience
         while time.monotonic() < until:
             with suppress(Exception):
@@ -368,11 +378,11 @@ class Faults(Processes):
                 if len(holders) >= PROCESSES:
                     time.sleep(STARTED)
                     return
-            time.sleep(LOOK)
-        sys.exit(f"not every process has a share after {patience:g} s:\n{self._project.said()}")
+            time.sleep(POLL_SECONDS)
+        sys.exit(f"not every process has partitions after {patience:g} s:\n{self._project.last_messages()}")
 
     def _wait_for_owners(self, patience: float, but: int = 0) -> float:
-        """Return the seconds until every partition has an owner that lives, and is not the process ``but``."""
+        """Return the seconds until every partition has a live owner other than the process ``but``."""
         began = time.monotonic()
         while time.monotonic() - began < patience:
             with suppress(Exception):
@@ -381,20 +391,20 @@ class Faults(Processes):
                 are_held = len(owners) == len(view.leases) and _are_whole(view)
                 if are_held and but not in {owner.process.pid for owner in owners}:
                     return time.monotonic() - began
-            time.sleep(LOOK)
+            time.sleep(POLL_SECONDS)
         with suppress(Exception):
             view = self._store.view().without(has_ended)
             for lease in view.leases:
                 owner = view.owner_of(lease)
-                print(f"  {lease.key}: {owner.name if owner else 'nobody'}")
+                print(f"  {lease.key}: {owner.name if owner else 'no owner'}")
             print(f"  alive: {', '.join(node.name for node in view.alive.values())}")
         states = ", ".join(f"{each.pid} {state_of(each.pid)}" for each in self._processes)
         print(f"  after {self._fault}; processes: {states}")
-        sys.exit(f"not every partition has an owner after {patience:g} s:\n{self._project.said()}")
+        sys.exit(f"not every partition has an owner after {patience:g} s:\n{self._project.last_messages()}")
 
 
 def _are_whole(view: ControlView) -> bool:
-    """Return whether the leases of each group are those of a whole layout."""
+    """Return whether the leases of each group form a complete layout."""
     groups = {lease.key.group for lease in view.leases}
     return all(is_layout([lease.key.partition for lease in view.leases if lease.key.group == one]) for one in groups)
 

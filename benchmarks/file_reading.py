@@ -1,7 +1,7 @@
-"""How long it takes to read a log of files, by a plain loop that parses each line with orjson.
+"""How long it takes to read a log of files, compared with a plain loop that parses each line with orjson.
 
-The ways take turns, and the best time of each counts. What is read is checked. ``--only noticing`` measures how soon a
-line that is appended is noticed, and how long the fingerprint of a position takes that each commit stores.
+The ways alternate, and the best time of each counts. The numbers of events are compared. ``--only noticing`` measures
+how soon an appended line is noticed, and how long it takes to compute the fingerprint that each commit stores.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from opencqrs_py.adapters.files import FileEventSource, event_line, format_of, w
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.selection import Selection
 
-LIMIT = 1_000  # events a read, as a group asks for
+LIMIT = 1_000  # events per read, as in a group
 RARE = "bank.opened.v1"
 AIM = 2.0
-AIM_OF_OTHERS = 2.5  # for lines of other shapes, some of which are longer than the loop's
+AIM_OF_OTHERS = 2.5  # for lines of other shapes, some of which are longer than those of the loop
 AIM_OF_MIXED = 3.0  # for lines of many shapes
-GAPS = (0.1, 0.3)  # seconds between two lines that are appended, so that the watch has become slow
-MOST = 200  # positions whose fingerprints are computed
-LATEST = 60.0  # seconds after which a line counts as lost
+GAPS = (0.1, 0.3)  # seconds between two appended lines, so that the watch polls slowly by then
+MOST = 200  # most positions whose fingerprints are computed
+LATEST = 60.0  # seconds after which a line is considered lost
 PROMISED = (
     "all events",
     "one type of four",
@@ -48,10 +48,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--events", type=int, default=100_000, help="events in the log (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=7, help="runs of each way (default: %(default)s)")
-    parser.add_argument("--check", action="store_true", help="fail if reading takes more than what is promised")
+    parser.add_argument("--check", action="store_true", help="fail if reading takes longer than promised")
     parser.add_argument("--only", choices=["reading", "noticing"], help="what to measure (default: both)")
-    parser.add_argument("--lines", type=int, default=200, help="lines that are appended (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=1, help="of the times at which they are (default: %(default)s)")
+    parser.add_argument("--lines", type=int, default=200, help="lines to append (default: %(default)s)")
+    parser.add_argument(
+        "--seed", type=int, default=1, help="seed of the times at which they are appended (default: %(default)s)"
+    )
     options = parser.parse_args()
     if options.only != "noticing":
         compare(options)
@@ -64,7 +66,7 @@ def main() -> None:
 
 
 def compare(options: argparse.Namespace) -> None:
-    """Read the log in each way, and print how long that took."""
+    """Read the log in each way, and print the times."""
     with tempfile.TemporaryDirectory() as folder:
         best = measured(ways(Path(folder), options.events), options.rounds)
     loop = best["loop with orjson"]
@@ -74,11 +76,11 @@ def compare(options: argparse.Namespace) -> None:
     aims[f"all events, {MIXED}"] = AIM_OF_MIXED
     slow = [f"{name} (at most {aim})" for name, aim in aims.items() if best[name] > aim * loop]
     if options.check and slow:
-        raise SystemExit(f"reading takes more than the promised times of the loop: {'; '.join(slow)}")
+        raise SystemExit(f"reading takes longer than promised, as a multiple of the loop: {'; '.join(slow)}")
 
 
 def ways(folder: Path, number: int) -> dict[str, Callable[[], int]]:
-    """Write the log in several formats, and return what reads it."""
+    """Write the log in several formats, and return the functions that read it."""
     events = [made(n) for n in range(number)]
     files = {suffix: folder / f"log.{suffix}" for suffix in ("ndjson", "ndjson.gz", "ndjson.zst", "parquet")}
     for path in files.values():
@@ -125,7 +127,7 @@ def made(number: int) -> Event:
 
 
 def number_as_extension(fields: dict[str, Any], number: int) -> bytes:
-    """Return the line of an event with an extension that is not a text."""
+    """Return the line of an event with an extension that is not a string."""
     return orjson.dumps({**fields, "shard": number % 16})
 
 
@@ -143,14 +145,14 @@ def escaped(fields: dict[str, Any], number: int) -> bytes:
 
 
 def times_missing(fields: dict[str, Any], number: int) -> bytes:
-    """Return the line of an event; every third has no time."""
+    """Return the line of an event; every third line has no time."""
     if number % 3 == 0:
         del fields["time"]
     return orjson.dumps(fields)
 
 
 def extensions_missing(fields: dict[str, Any], number: int) -> bytes:
-    """Return the line of an event; every fifth has an extension."""
+    """Return the line of an event; every fifth line has an extension."""
     if number % 5 == 0:
         fields["traceparent"] = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     return orjson.dumps(fields)
@@ -176,11 +178,11 @@ OTHERS = {
     "with an extension in every fifth": extensions_missing,
     MIXED: mixed,
 }
-"""How the lines of other logs look."""
+"""Functions that write the lines of the other logs."""
 
 
 def rewrite(path: Path, to: Path, change: Callable[[dict[str, Any], int], bytes]) -> Path:
-    """Write a log again with other lines."""
+    """Copy a log, and change each line."""
     with path.open("rb") as lines, to.open("wb") as file:
         file.writelines(change(orjson.loads(line), at) + b"\n" for at, line in enumerate(lines))
     return to
@@ -216,7 +218,7 @@ def read(path: Path, selection: Selection) -> int:
 
 
 def measured(ways: dict[str, Callable[[], int]], rounds: int) -> dict[str, float]:
-    """Return the least seconds of processor time that each way took."""
+    """Return the shortest processor time of each way, in seconds."""
     best: dict[str, float] = {}
     for _ in range(rounds):
         counts = set()
@@ -230,7 +232,7 @@ def measured(ways: dict[str, Callable[[], int]], rounds: int) -> dict[str, float
 
 
 def noticed(folder: Path, lines: int, seed: int) -> list[float]:
-    """Append lines, one at a time; return after how many seconds the watch has noticed each."""
+    """Append lines, one at a time; return how many seconds the watch took to notice each."""
     path, random, took = folder / "log.ndjson", Random(seed), list[float]()
     path.touch()
     with FileEventSource(path).watched() as watch, ThreadPoolExecutor(1) as executor, path.open("ab") as file:
@@ -248,7 +250,7 @@ def noticed(folder: Path, lines: int, seed: int) -> list[float]:
 
 
 def fingerprinted(folder: Path, events: int, distance: int) -> list[float]:
-    """Return how many seconds the fingerprint of each of some positions takes, read as a group reads them."""
+    """Return the seconds that the fingerprints of some positions take, when they are read as in a group."""
     path, took = folder / f"{distance}.ndjson", list[float]()
     with path.open("wb") as file:
         file.writelines(event_line(made(number)) for number in range(events))

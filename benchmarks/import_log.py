@@ -1,6 +1,6 @@
-"""The events that ``import_speed.py`` appends: made up, or a log of yours.
+"""The events that ``import_speed.py`` appends: made up, or from your own log.
 
-Not a benchmark itself. What is made up are events of a library, small ones with 7,919 subjects.
+Not a benchmark itself. The made-up events are small events of a library, with 7,919 subjects.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from opencqrs_py.model import Event
 __all__ = ["Log", "made_up", "made_up_in_order", "of_file"]
 
 Log = Callable[[int, int], Iterator[Event]]
-"""Yields events from that with a number on, counted from 0, and as many as a second number says; it has no end."""
+"""A log without an end: called with the number of the first event, from 0, and a count, it yields that many events."""
 
 
 def made_up(first: int, count: int) -> Iterator[Event]:
-    """Make up events whose ids come in no order, as those of random UUIDs do."""
+    """Make up events with ids in random order, like random UUIDs."""
     return (_event(number, f"{number * 2_654_435_761 % 2**32:08x}-{number}") for number in range(first, first + count))
 
 
 def made_up_in_order(first: int, count: int) -> Iterator[Event]:
-    """Make up events whose ids come in order, as those of UUIDs of version 7 do."""
+    """Make up events with ids in ascending order, like UUIDs of version 7."""
     return (_event(number, f"{number:016x}") for number in range(first, first + count))
 
 
 def of_file(file: Path) -> Log:
-    """Take the events of a file, again and again, each time as those of another source."""
+    """Repeat the events of a file endlessly, each time with another source."""
     log = tuple(events_of_file(file))
-    gc.freeze()  # else the collector looks through the log again and again, and that would be measured
+    gc.freeze()  # else the garbage collector would scan the log repeatedly, and the benchmark would measure that
 
     def cut(first: int, count: int) -> Iterator[Event]:
         for number in range(first, first + count):

@@ -1,19 +1,19 @@
-"""Measure how fast events are appended, beside a bare ``executemany`` of the same rows, and whether that stays so.
+"""Measure how fast events are appended, compared with a bare ``executemany`` of the same rows, as the log grows.
 
     python benchmarks/import_speed.py [--database sqlite|postgresql|both|mariadb] [--rounds 10] [--log FILE] [--check]
 
-Three ways take turns in appending as many events again to a log: the bare driver into a table with the same columns,
-primary key and unique constraint on source and id; the same into a table that has our indexes on subject and type,
-too; and this package. The bare driver knows nothing of events that are there already, of turns, or of times.
+In each round, three ways append the same events, each to its own log: the bare driver to a table with the same columns,
+primary key and unique constraint on source and id; the bare driver to a table that also has our indexes on subject and
+type; and this package. The bare driver neither checks for stored events nor takes the append lock.
 
-A cost is the time that an event takes, on servers by the clock, on SQLite, where all the work is ours, by the
-processor: other programs disturb that less. On Linux SQLite's pages show what other programs do not disturb at all:
-how many blocks of 4 KiB are read and written for an event.
+The cost is the time per event: elapsed time on servers, and processor time on SQLite, where this process does all the
+work, because other programs disturb it less. On Linux the benchmark also counts the blocks of 4 KiB that SQLite reads
+and writes per event, which other programs do not disturb at all.
 
-The growth compares two appends that follow each other at once: to the log of the last round, and to a new one of one
-round. It is the median of several such pairs, as the speed of a machine varies more from minute to minute than what
-is looked for. What the bare driver's costs grow by with the same indexes is the database's part of it. An aim there is
-for ids in order only: with others it is the memory that the server has for three logs at once that is measured.
+The growth compares two consecutive appends: one to the log of the last round, and one to a new log of one round. It is
+the median of several such pairs, because the speed of a machine varies more from minute to minute than the growth
+itself. The growth of the bare driver with the same indexes is the database's share. There is an aim only for ids in
+order: with ids in random order, the benchmark would measure the server's memory, which three logs share.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ INDEXES = {
 }
 INDEXED = ("subject", "type")
 CHUNK = 5_000
-ALONE = 200  # events a round that are appended one by one
+ALONE = 200  # events per round that are appended one by one
 LEAST_SHARE = 0.5
-MOST_GROWTH = 1.2  # by that of the bare driver with the same indexes, for ten times the log and ids in order
+MOST_GROWTH = 1.2  # relative to the bare driver with the same indexes, for ten times the log and ids in order
 HEADINGS = ("bare executemany", "… with our indexes", "append")
 
 
 class Way(Protocol):
-    """A way to append, to a log of its own."""
+    """A way to append to a log; each way has its own log."""
 
     def append(self, given: Iterator[Event]) -> object:
         """Append the events in one transaction."""
@@ -76,7 +76,7 @@ class Bare:
     def __init__(self, url: str, kind: str, indexed: tuple[str, ...] = ()) -> None:
         self._connection = _connected(url, kind)
         cursor = self._connection.cursor()
-        text = "VARCHAR(200)" if kind == "mariadb" else "TEXT"  # whose keys hold texts of a limited length only
+        text = "VARCHAR(200)" if kind == "mariadb" else "TEXT"  # whose keys need texts of limited length
         cursor.execute(CREATE.format(key=KEYS[kind], text=text))
         for name in indexed:
             cursor.execute(INDEXES[kind].format(name))
@@ -130,7 +130,7 @@ def _connected(url: str, kind: str) -> Any:
 
 @dataclass(frozen=True)
 class Cost:
-    """What an event took: microseconds by the clock and of the processor, and blocks of 4 KiB, if they are known."""
+    """The cost of an event: microseconds of elapsed and of processor time, and blocks of 4 KiB if known."""
 
     clock: float
     processor: float
@@ -138,7 +138,7 @@ class Cost:
 
     @classmethod
     def of(cls, append: Callable[[Iterator[Event]], object], wanted: Iterable[Event]) -> Cost:
-        """Append, and say what it took; to make the events up does not count."""
+        """Append the events, and return the cost; making them up is not measured."""
         given = tuple(wanted)
         blocks, clock, processor = _blocks(), time.perf_counter(), time.process_time()
         append(iter(given))
@@ -148,16 +148,16 @@ class Cost:
         return cls(clock * 1e6 / len(given), processor * 1e6 / len(given), moved)
 
     def __str__(self) -> str:
-        known = self.blocks is not None and self.blocks >= 0.01  # on servers it is not this process that moves them
+        known = self.blocks is not None and self.blocks >= 0.01  # on servers another process reads and writes them
         return f"{self.clock:>8.1f}{self.processor:>8.1f}{f'{self.blocks:.2f}' if known else '':>8}"
 
     def counted(self, kind: str) -> float:
-        """Return the figure that the growth is taken from."""
+        """Return the figure from which the growth is computed."""
         return self.processor if kind == "sqlite" else self.clock
 
 
 def _blocks() -> float | None:
-    """Return how much this process has read and written so far."""
+    """Return how many blocks of 4 KiB this process has read and written; ``None`` if unknown."""
     try:
         lines = Path("/proc/self/io").read_text().splitlines()
     except OSError:
@@ -166,8 +166,8 @@ def _blocks() -> float | None:
 
 
 def compare(kind: str, fresh: FreshUrl, log: Log, given: argparse.Namespace) -> list[str]:
-    """Print a line a round, and the growth; return which aims were missed."""
-    print(f"\n{kind}: rounds of {given.events:,} events; us an event")
+    """Print a line per round, and the growth; return the missed aims."""
+    print(f"\n{kind}: rounds of {given.events:,} events; us per event")
     print(f"  {'':>14}" + "".join(f"{name:>24}" for name in HEADINGS) + f"{'append':>11}{'':>7}{'one by one':>12}")
     columns = "".join(f"{name:>8}" for name in ("clock", "cpu", "blocks") * len(HEADINGS))
     print(f"  {'stored before':>14}{columns}{'events/s':>11}{'share':>7}{'clock':>12}")
@@ -181,7 +181,7 @@ def compare(kind: str, fresh: FreshUrl, log: Log, given: argparse.Namespace) -> 
 
 
 def _round(long: list[Way], number: int, log: Log, given: argparse.Namespace) -> list[Cost]:
-    """Append as many events by each way, and print what they cost."""
+    """Append the same events in each way, and print the costs."""
     first = number * (given.events + ALONE)
     costs = [Cost.of(way.append, log(first, given.events)) for way in long]
     last = log(first + given.events, ALONE)
@@ -199,7 +199,7 @@ def _share(kind: str, rounds: list[list[Cost]]) -> list[str]:
 
 
 def _growth(kind: str, fresh: FreshUrl, long: list[Way], log: Log, given: argparse.Namespace) -> list[str]:
-    """Append to the long log and to a short one by turns, and print the ratios of the costs of such pairs."""
+    """Append to the long log and a short one alternately, and print the ratios of the costs of such pairs."""
     stored = given.rounds * (given.events + ALONE)
     grown: list[list[float]] = [[] for _ in long]
     for number in range(given.pairs):
@@ -213,24 +213,24 @@ def _growth(kind: str, fresh: FreshUrl, long: list[Way], log: Log, given: argpar
                     for one in ((0, 1), (1, 0))[number % 2]
                 }
                 grown[index].append(costs[0] / costs[1])
-    print(f"  what an event costs after {stored:,} by what it costs after {given.events:,}, {given.pairs} pairs:")
+    print(f"  cost of an event after {stored:,}, divided by that after {given.events:,}; {given.pairs} pairs:")
     for name, ratios in zip(HEADINGS, grown, strict=True):
         print(f"  {name:>24}: median {median(ratios):.2f}, {min(ratios):.2f} to {max(ratios):.2f}")
     beyond = median(ratio / theirs for ratio, theirs in zip(grown[-1], grown[-2], strict=True))
     in_order = given.in_order or given.log is not None
-    print(f"  {'append by indexed':>24}: median {beyond:.2f}{f' (aim <= {MOST_GROWTH:g})' if in_order else ''}")
+    print(f"  {'append / with indexes':>24}: median {beyond:.2f}{f' (aim <= {MOST_GROWTH:g})' if in_order else ''}")
     return [f"{kind}: growth {beyond:.2f}, aim <= {MOST_GROWTH:g}"] if in_order and beyond > MOST_GROWTH else []
 
 
 def main() -> int:
-    """Measure what the arguments ask for, and return the exit code."""
+    """Measure what the arguments select, and return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--database", choices=[*KINDS, "both", *OTHERS], default="both")
-    parser.add_argument("--events", type=int, default=100_000, help="events a round")
+    parser.add_argument("--events", type=int, default=100_000, help="events per round")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--pairs", type=int, default=5, help="pairs of appends to a long and a short log; 0 for none")
     source = parser.add_mutually_exclusive_group()
-    source.add_argument("--in-order", action="store_true", help="ids that come in order, as UUIDs of version 7 do")
+    source.add_argument("--in-order", action="store_true", help="ids in ascending order, like UUIDs of version 7")
     source.add_argument("--log", type=Path, metavar="FILE", help="events of a file, each time with another source")
     parser.add_argument("--check", action="store_true", help="exit with 1 if an aim is missed")
     given = parser.parse_args()

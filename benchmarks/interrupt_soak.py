@@ -3,11 +3,11 @@
     python benchmarks/interrupt_soak.py --count 200 --seed 7
     python benchmarks/interrupt_soak.py --engine spark --count 30 --commands run doctor
 
-A signal is sent to the whole process group, as a terminal does: Ctrl-C twice as often as SIGTERM. At the end the log is
-imported and handled to its end, and the read models are compared with a plain computation. The exit code is 1, and what
-was wrong is shown, when a command took too long, printed more than its line, ended with another exit code or left a
-process, or when an event is missing or was applied twice. What comes before Python runs our first line is counted only:
-no program in Python can handle it.
+The soak sends a signal to the whole process group, as a terminal does: Ctrl-C twice as often as SIGTERM. At the end it
+imports the log, handles all of it, and compares the read models with a plain computation. The exit code is 1, and the
+errors are printed, if a command took too long, printed more than its line, ended with another exit code or left a
+process, or if an event is missing or was applied twice. Signals that arrive before Python runs our first line are only
+counted, because no program in Python can handle them.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ COMMANDS = {
     "run": ("run",),
 }
 ENDLESS = {"tail": 3.0, "run": 8.0}
-"""Commands that do not end by themselves, and how many seconds may pass before their signal."""
+"""Commands that run until they are interrupted, and the longest time before their signal, in seconds."""
 
 HANG = 120.0
-"""Seconds after which a command counts as hung, and is killed."""
+"""Seconds after which a command is considered hung and is killed."""
 
 JVM_SECONDS = 10.0
-"""After the command, in which a JVM deletes its files and ends."""
+"""Seconds that a JVM has after the command to delete its files and end."""
 
 NOISE = re.compile(r"Traceback|Exception|Error|^\s+at \S+\(|\bWARN|OCQ-\d", re.MULTILINE)
 OURS = re.compile(r"opencqrs_py/(?!__init__|__main__|cli/__init__)")
@@ -64,7 +64,8 @@ def main() -> int:
     """Run the soak and return the exit code."""
     options = _options()
     print(machine())
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # commands would ignore it as this does in the background
+    # In the background it is ignored, and commands would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     chance = Random(options.seed)
     with served(options.database) as fresh, tempfile.TemporaryDirectory(prefix="opencqrs-interrupts-") as name:
         folder = Path(name)
@@ -80,13 +81,13 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=50, help="how many interrupts (default: %(default)s)")
+    parser.add_argument("--count", type=int, default=50, help="number of interrupts (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="the same seed gives the same plan (default: %(default)s)")
     parser.add_argument("--commands", nargs="+", choices=COMMANDS, default=[*COMMANDS], help="default: all")
     parser.add_argument("--engine", choices=("spark", "thread"), default="thread")
     parser.add_argument("--database", choices=(*KINDS, *OTHERS), default="sqlite")
     parser.add_argument("--events", type=int, default=100_000, help="events of the log (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=2.0, help="in which a command has to end")
+    parser.add_argument("--seconds", type=float, default=2.0, help="within which a command must end")
     return parser.parse_args()
 
 
@@ -106,7 +107,7 @@ def _interrupted(project: Project, log: Path, chance: Random, options: argparse.
             early += 1
             continue
         if ended.code == 130 and name not in ENDLESS:
-            lasts[name] = min(8.0, max(lasts[name], moment * 1.5))  # it may last longer than was thought
+            lasts[name] = min(8.0, max(lasts[name], moment * 1.5))  # it may run longer than assumed
         wrong += [f"{name}, {sent.name} after {moment:.3f} s: {what}" for what in _wrong(ended, options.seconds)]
     ended_with = f"exit codes {dict(codes)}, at most {slowest:.2f} s"
     print(f"  {options.count} interrupts, {early} before our first line, {ended_with}")
@@ -132,18 +133,18 @@ def _interrupt(project: Project, arguments: tuple[str, ...], sent: signal.Signal
 
 
 def _is_early(ended: Ended, sent: signal.Signals) -> bool:
-    """Return whether Python had not come to our first line: it died by the signal, or its trace has no line of ours."""
+    """Return whether the signal came before our first line: it killed Python, or the traceback has no line of ours."""
     traced = "Traceback" in ended.err or "Fatal Python error" in ended.err
     return not OURS.search(ended.err) and (traced or (ended.code == -sent and not ended.err))
 
 
 def _wrong(ended: Ended, limit: float) -> list[str]:
-    said = ended.err.strip().splitlines()[-1:] or [""]
+    (last,) = ended.err.strip().splitlines()[-1:] or [""]
     checks = {
         f"it took {ended.seconds:.2f} s": ended.seconds <= limit,
         f"exit code {ended.code}": ended.code in {0, 130},
-        f"it ended with {said[0]!r}": ended.code != 130 or said[0].startswith(("interrupted", "stopped;")),
-        f"it said {ended.err!r}": not NOISE.search(ended.err),
+        f"its last line is {last!r}": ended.code != 130 or last.startswith(("interrupted", "stopped;")),
+        f"it printed {ended.err!r}": not NOISE.search(ended.err),
         f"it left {len(ended.left)} processes": not ended.left,
     }
     return [what for what, good in checks.items() if not good]
@@ -157,7 +158,7 @@ def _left_at_last(session: int) -> list[int]:
 
 
 def _left(session: int) -> list[int]:
-    """Return the processes of a session that live on; none where there is no /proc."""
+    """Return the processes of a session that are still running; none on systems without /proc."""
     found = []
     for file in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -173,7 +174,7 @@ def _finished(project: Project, log: Path) -> list[str]:
     """Import and handle the whole log; return what is wrong with the read models."""
     project.fill(log)
     code = project.opencqrs("run", "--until-caught-up").wait()
-    failed = [f"the last run ended with exit code {code}: {project.said()}"] if code else []
+    failed = [f"the last run ended with exit code {code}: {project.last_messages()}"] if code else []
     return failed + project.differences(log)
 
 

@@ -1,9 +1,9 @@
-"""The project that the soak of jobs runs, and what must be true of its tables however often its processes end.
+"""The project that the soak of jobs runs, and the checks that its tables must pass however often its processes end.
 
-Not a benchmark itself. What a job commits, it commits with a count or a mark, so that a run that is lost, doubled or
-beside another one is seen: ``done`` counts how often each item of each run was committed, and ``marks`` has what runs
-that must not overlap have committed, in the order of their commits. A process that comes back after its run was taken
-over may still be in the middle of a function; what it must not do is commit.
+Not a benchmark itself. Each commit of a job includes a count or a mark, so the checks detect a run that is lost,
+duplicated or concurrent with a run that it excludes. ``done`` counts how often each item of each run was committed.
+``marks`` records the commits of runs that must not overlap, in the order of the commits. A process that resumes after
+another one has taken over its run may still be executing a function, but must not commit.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from opencqrs_py.model.job import Trigger
 __all__ = ["JobProject"]
 
 ITEMS = 30
-"""Rows of the table that jobs with an input work on."""
+"""Rows of the table that jobs with an input process."""
 
 PAGE = 7
 
 DEATHS = 3
-"""Processes that may end during a run before it counts as failed."""
+"""Processes that must end during a run before it fails."""
 
 JOBS = '''
 import time
@@ -40,7 +40,7 @@ from random import uniform
 from opencqrs_py import JobContext, JobPage, job
 from sqlalchemy import Connection, Select, column, select, table, text
 
-# First the change, then, where there was nothing to change, the new row: every database understands that.
+# Update first, and insert if no row was updated: every database supports that.
 AGAIN = text("UPDATE done SET times = times + 1 WHERE run = :run AND item = :item")
 DONE = text("INSERT INTO done (run, item, job, times) VALUES (:run, :item, :job, 1)")
 NEXT = text("UPDATE counters SET value = value + 1 WHERE name = :name")
@@ -56,14 +56,14 @@ def note(connection: Connection, context: JobContext, item: int | str) -> None:
 
 
 def mark(connection: Connection, context: JobContext, family: str) -> None:
-    """Note an item, and mark the commit: the row of the counter is held until then, so numbers are in its order."""
+    """Record an item, and mark the commit: the counter's row is locked until then, so numbers are in commit order."""
     note(connection, context, context.id)
     connection.execute(NEXT, {"name": family})
     connection.execute(MARK, {"name": family, "run": context.run, "step": context.id})
 
 
 def steps(count: int, shortest: float, longest: float):
-    """Return an input of so many ids, each of which takes a while outside of the transaction."""
+    """Return an input of ``count`` ids, each of which takes some time outside the transaction."""
 
     def after(page: JobPage) -> list[int]:
         following = (page.after or 0) + 1
@@ -167,23 +167,23 @@ TABLES = (
 CLAIMED = "SELECT count(*) FROM opencqrs_progress WHERE group_name = 'job:events'"
 
 FAMILIES = {"pair-a": "pair", "pair-b": "pair"}
-"""Jobs that exclude each other; of all others no two runs of one job may overlap."""
+"""Jobs that exclude each other. For all other jobs, two runs of one job must not overlap."""
 
 SERIES = {"lone": 0.9, "cancel": 1.7, "pair-a": 2.1, "pair-b": 2.0, "pages": 2.3, "items": 2.9}
-"""Seconds between two ticks of those jobs for which no option says it."""
+"""Seconds between two ticks, for jobs whose rate is not an option of the soak."""
 
 STEPS = {"lone": 3, "cancel": 6, "pair-a": 3, "pair-b": 3, "pages": ITEMS, "items": ITEMS}
-"""How many items a run has."""
+"""Number of items in a run."""
 
 ONE = ("tick", "each-tick", "after")
 """Jobs that commit once for each run."""
 
 DELAY = 0.7
-"""Of ``after``, from the end of a run to the next tick."""
+"""Seconds from the end of a run of ``after`` to the next tick."""
 
 
 class JobProject(Folder):
-    """A project folder with jobs, and a look from outside at what its processes have done.
+    """A project folder with jobs, and queries for what its processes have done.
 
     Args:
         folder: An empty folder.
@@ -217,21 +217,21 @@ class JobProject(Folder):
         self.database.close()
 
     def nodes(self) -> dict[str, int]:
-        """Return the nodes whose processes live, each with the number of its process."""
+        """Return the live nodes that run jobs, each with its process id."""
         alive = self.control.view().without(has_ended).alive
         return {id_: node.process.pid for id_, node in alive.items() if node.jobs}
 
     def owned(self, node: str = "") -> list[JobRun]:
-        """Return the runs that a process has in hand, or those of one node."""
+        """Return the runs that some node owns, or those of one node."""
         return [run for run in self.store.look().runs if (run.owner == node if node else run.owner)]
 
     def last_tick(self) -> datetime | None:
-        """Return when the last run of ``tick`` has succeeded, by the database's clock; ``None``: none has."""
+        """Return when the last run of ``tick`` succeeded, by the database's clock; ``None`` if none has."""
         done = (run.ended_at for run in self.store.history("tick", 50) if run.status is RunStatus.SUCCEEDED)
         return max(filter(None, done), default=None)
 
     def noted(self) -> dict[str, int]:
-        """Return the ids of the events that started a run which has committed, and how often."""
+        """Return the ids of events whose runs have committed, and how often."""
         rows = self._rows("SELECT item, sum(times) FROM done WHERE job = 'events' GROUP BY item")
         return {str(item): int(times) for item, times in rows}
 
@@ -246,20 +246,20 @@ class JobProject(Folder):
         return bool(claimed)
 
     def longest_pause(self) -> float:
-        """Return the longest time without a tick that has succeeded, in seconds."""
+        """Return the longest time between two successful runs of ``tick``, in seconds."""
         done = (run.ended_at for run in self._history() if run.job == "tick" and run.status is RunStatus.SUCCEEDED)
         pauses = (later - sooner for sooner, later in pairwise(sorted(filter(None, done))))
         return max(pauses, default=timedelta()).total_seconds()
 
     def counts(self) -> str:
-        """Return how many runs have ended in which way, in one line."""
+        """Return the number of runs by status, in one line."""
         found: defaultdict[str, int] = defaultdict(int)
         for run in self._history():
             found[run.status.value] += 1
         return ", ".join(f"{count:,} {name}" for name, count in sorted(found.items()))
 
     def differences(self, events: Iterable[str]) -> list[str]:
-        """Return what is wrong once all processes have ended by themselves; empty when all is as it should be.
+        """Return what is wrong after all processes have ended; empty if nothing is.
 
         Args:
             events: Ids of all events that were appended.
@@ -269,7 +269,7 @@ class JobProject(Folder):
             *self._owned_at_the_end(),
             *self._wrong_series(runs),
             *self._wrong_after(runs),
-            *_wrong_fates(runs),
+            *_wrong_outcomes(runs),
             *_overlapping(runs),
             *self._wrong_commits(runs),
             *self._wrong_marks(),
@@ -281,7 +281,7 @@ class JobProject(Folder):
         yield from named("running, or owned, though all processes have ended", [run.id for run in left])
 
     def _wrong_series(self, runs: Sequence[JobRun]) -> Iterator[str]:
-        """Yield gaps between the ticks of a schedule, the next tick included."""
+        """Yield gaps between the ticks of a schedule, including the next tick."""
         records = self.store.look().records
         for job, seconds in self.series.items():
             ticks = sorted(
@@ -299,7 +299,7 @@ class JobProject(Folder):
             yield from named(f"ticks of {job} that do not follow each other every {seconds:g} s", gaps)
 
     def _wrong_after(self, runs: Sequence[JobRun]) -> Iterator[str]:
-        """Yield what is wrong with the job whose ticks count from the end of the run before."""
+        """Yield what is wrong with the job whose delay begins at the end of the previous run."""
         ticks = sorted((run.scheduled_at, run) for run in runs if run.job == "after" and run.scheduled_at is not None)
         early = [
             f"{later.id}, and {sooner.id} ended at {sooner.ended_at}"
@@ -335,7 +335,7 @@ class JobProject(Folder):
                     )
 
     def _wrong_marks(self) -> Iterator[str]:
-        """Yield runs that have committed while another one was under way that must not be beside it."""
+        """Yield runs that have committed during a run that excludes them."""
         families: defaultdict[str, list[Any]] = defaultdict(list)
         for row in self._rows("SELECT family, run, step FROM marks ORDER BY family, number"):
             families[row.family].append(row)
@@ -364,19 +364,19 @@ class JobProject(Folder):
             return list(connection.execute(text(statement)).all())
 
 
-def _wrong_fates(runs: Sequence[JobRun]) -> Iterator[str]:
-    """Yield runs of which it is not said what has become of them, or that should have succeeded."""
+def _wrong_outcomes(runs: Sequence[JobRun]) -> Iterator[str]:
+    """Yield runs without an explained outcome, or that should have succeeded."""
     known = {run.id: run for run in runs}
-    fates: defaultdict[str, list[str]] = defaultdict(list)
+    outcomes: defaultdict[str, list[str]] = defaultdict(list)
     for run in runs:
         if fault := _fault_of(run, known.get(run.into)):
-            fates[fault].append(f"{run.id} ({run.error or run.reason or run.into})")
-    for what, which in fates.items():
+            outcomes[fault].append(f"{run.id} ({run.error or run.reason or run.into})")
+    for what, which in outcomes.items():
         yield from named(what, which)
 
 
 def _fault_of(run: JobRun, into: JobRun | None) -> str:
-    """Return what is wrong with how a run has ended; empty if nothing is."""
+    """Return what is wrong with the outcome of a run; empty if nothing is."""
     fault = ""
     match run.status:
         case RunStatus.COALESCED if into is None or into.job != run.job:
@@ -399,7 +399,7 @@ def _moment(at: datetime | None) -> float:
 
 
 def _overlapping(runs: Sequence[JobRun]) -> Iterator[str]:
-    """Yield runs that were begun before another one had ended, as the records say."""
+    """Yield runs that, by their records, began before another one had ended."""
     families: defaultdict[str, list[tuple[datetime, datetime | None, str]]] = defaultdict(list)
     for run in runs:
         if run.started_at is not None:

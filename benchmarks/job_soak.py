@@ -1,17 +1,22 @@
-"""Run jobs in several processes, do harm to them at random, and check that each tick and event had its one run.
+"""Run jobs in several processes, inject random faults, and check that each tick and each event had exactly one run.
 
     python benchmarks/job_soak.py --database both --processes 2 --ticks 200 --seed 7
     python benchmarks/job_soak.py --database mariadb --processes 5 --names kill freeze
 
-The project has ten jobs: with a fixed rate, a fixed delay and a cron expression, with pages and with items that fail at
-first, for events that are added while it runs, and with each rule for runs that meet. The faults: ``kill`` (SIGKILL,
-and a new process), ``freeze`` (SIGSTOP for longer than the leases last, then SIGCONT), ``stop`` (SIGTERM, and a new
-process), ``cut`` (all connections of the database are ended; for an SQLite file: another program keeps its write lock
-for a while), on a server ``hold`` (another program keeps the row of one job, and the others have to run), and on
-PostgreSQL ``server`` (it is stopped, fast or as in a crash, and started again). At the end everything is healed, and
-the processes get a SIGTERM. The exit code is 1 if a tick has no record or two, an item or an event was committed never
-or twice, a run has committed beside one that excludes it, a process has ended by itself or too late, or a run is still
-owned when none is left.
+The project has ten jobs: with a fixed rate, a fixed delay and a cron expression, with pages, with items that fail at
+first, for events that are appended while it runs, and with each overlap rule. The faults:
+
+* ``kill``: SIGKILL, and a new process
+* ``freeze``: SIGSTOP for longer than the leases last, then SIGCONT
+* ``stop``: SIGTERM, and a new process
+* ``cut``: all connections of the database are ended; for an SQLite file, another program holds its write lock for a
+  while
+* on a server, ``hold``: another program locks the row of one job, and the other jobs must continue
+* on PostgreSQL, ``server``: it is stopped, fast or as in a crash, and started again
+
+At the end the soak waits until everything has recovered, and sends SIGTERM to the processes. The exit code is 1 if a
+tick has no record or two, an item or an event was committed never or twice, a run has committed during one that
+excludes it, a process has ended unexpectedly or too late, or a run still has an owner after all processes have ended.
 """
 
 from __future__ import annotations
@@ -43,14 +48,14 @@ from sqlalchemy import text
 from opencqrs_py import Event
 from opencqrs_py.adapters.sql import Database, SqlEventStore
 
-LOOK = 0.1
-"""Seconds between two looks at the runs."""
+POLL_SECONDS = 0.1
+"""Seconds between two polls of the runs."""
 
 PATIENCE = 180.0
-"""Seconds that processes get to start, and runs to come when everything is healed."""
+"""Seconds that processes have to start, and that missing runs have to follow after the faults."""
 
 GRACE = 10.0
-"""Seconds in which a process ends after SIGTERM."""
+"""Seconds within which a process must end after SIGTERM."""
 
 EVERY = 0.15
 """Seconds between two events."""
@@ -58,14 +63,14 @@ EVERY = 0.15
 NAMES = ("kill", "freeze", "stop", "cut", "hold", "server")
 
 HOLD = text("SELECT job FROM opencqrs_jobs WHERE job = :job FOR UPDATE")
-HELD = ("lone", "after", "pages")
-"""Jobs whose rows are held now and then."""
+LOCKED = ("lone", "after", "pages")
+"""Jobs whose rows the fault ``hold`` locks."""
 
-HELD_UP = 5
-"""Leases within which the others run while one is held: also on a machine that is busy."""
+TICK_WITHIN = 5
+"""Lease durations within which other jobs must run while a row is locked, even on a busy machine."""
 
 OTHER_CONNECTIONS = "SELECT id FROM information_schema.processlist WHERE db = DATABASE() AND id <> CONNECTION_ID()"
-"""Of MariaDB."""
+"""For MariaDB."""
 
 
 def main() -> int:
@@ -89,15 +94,17 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--database", choices=(*KINDS, *OTHERS, "both"), default="sqlite")
-    parser.add_argument("--processes", type=int, default=2, help="that run the jobs (default: %(default)s)")
-    parser.add_argument("--ticks", type=int, default=40, help="of the job with the fixed rate (default: %(default)s)")
+    parser.add_argument("--processes", type=int, default=2, help="number of processes (default: %(default)s)")
+    parser.add_argument(
+        "--ticks", type=int, default=40, help="ticks of the job with the fixed rate (default: %(default)s)"
+    )
     parser.add_argument("--rate", type=float, default=0.5, help="seconds between two of them (default: %(default)s)")
-    parser.add_argument("--faults", type=int, default=2, help="at least, however many ticks (default: %(default)s)")
+    parser.add_argument("--faults", type=int, default=2, help="minimum number of faults (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="the same seed gives the same plan (default: %(default)s)")
     parser.add_argument("--names", nargs="+", choices=NAMES, default=NAMES, help="which faults (default: all)")
-    parser.add_argument("--lease", type=float, default=4.0, help="seconds that leases last (default: %(default)s)")
+    parser.add_argument("--lease", type=float, default=4.0, help="duration of leases in seconds (default: %(default)s)")
     parser.add_argument(
-        "--grace", type=float, default=GRACE, help="seconds for an end by SIGTERM (default: %(default)s)"
+        "--grace", type=float, default=GRACE, help="seconds to end after SIGTERM (default: %(default)s)"
     )
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="copy an SQLite file and the messages there")
     return parser.parse_args()
@@ -117,7 +124,7 @@ def _soak(
             feed.start()
             faults.run(options.ticks * options.rate)
             events = feed.finish()
-            faults.heal(events)
+            faults.await_recovery(events)
             faults.end()
         except BaseException:
             faults.kill()
@@ -128,14 +135,14 @@ def _soak(
         _keep(project, options.keep)
     done = ", ".join(f"{count} {name}" for name, count in sorted(faults.done.items())) or "no faults"
     print(f"  {done}; runs: {project.counts()}; {len(events)} events; {time.monotonic() - began:.0f} s in all")
-    print(f"  longest without a tick {project.longest_pause():.1f} s; longest end {faults.longest_end:.1f} s")
+    print(f"  longest without a tick {project.longest_pause():.1f} s; slowest stop {faults.longest_end:.1f} s")
     project.close()
     print("\n".join(f"  WRONG: {line}" for line in wrong) or "  each tick and each event had its run, once")
     return not wrong
 
 
 def _keep(project: JobProject, folder: Path | None) -> None:
-    """Copy what is left of a project, so that it can be looked at."""
+    """Copy the database and the messages of a project for inspection."""
     if folder is None:
         return
     folder.mkdir(parents=True, exist_ok=True)
@@ -151,7 +158,7 @@ def _keep(project: JobProject, folder: Path | None) -> None:
 
 
 class Feed:
-    """Adds events while the processes run, one by one.
+    """Appends events while the processes run, one by one.
 
     Args:
         url: The event store.
@@ -174,11 +181,11 @@ class Feed:
         self._database.close()
 
     def start(self) -> None:
-        """Add the first event, and the others from now on."""
+        """Begin to append events."""
         self._thread.start()
 
     def finish(self) -> list[str]:
-        """End, and return the ids of all events that were added; raise what has kept one from being added."""
+        """Stop, and return the ids of all appended events; raise the error if an append has failed."""
         self._ended.set()
         self._thread.join()
         if self._failure is not None:
@@ -204,18 +211,18 @@ class Feed:
             except Exception as error:
                 if not store.is_outage(error):
                     raise
-                time.sleep(LOOK)
+                time.sleep(POLL_SECONDS)
             else:
                 return
 
 
 class Faults(Processes):
-    """Processes that run jobs, and what is done to them.
+    """Processes that run jobs, and the faults that are injected into them.
 
     Args:
         project: The project.
         kind: Its database.
-        options: Of the command line.
+        options: The options of the command line.
         server: The server that serves the database, if it can be stopped.
     """
 
@@ -232,35 +239,35 @@ class Faults(Processes):
         self._server_process = server
 
     def begin(self) -> None:
-        """Start the processes; wait until all of them run jobs, and one of them reads the events."""
+        """Start the processes; wait until all of them run jobs and one of them reads the events."""
         self._processes = [self._started() for _ in range(self._count)]
         self._wait("not every process runs jobs", self._is_complete)
         self._wait("no process reads the events", self._project.is_reading)
-        self._wait("no tick has come", lambda: self._project.last_tick() is not None)
+        self._wait("no tick has succeeded", lambda: self._project.last_tick() is not None)
 
     def run(self, seconds: float) -> None:
-        """Do harm for so long; ``wrong`` has what was not as it should be afterwards."""
+        """Inject faults for this many seconds; afterwards ``wrong`` has the errors that were found."""
         until = time.monotonic() + seconds
         while time.monotonic() < until or self.done.total() < self._least:
             name = self._chance.choice(self._names)
             print(f"  {name} …", end="", flush=True)
             getattr(self, f"_{name}")()
             self.done[name] += 1
-            self._look_for_ends(name)
+            self._replace_ended(name)
             print(f" a tick after {self._wait_for_tick():.1f} s", flush=True)
             time.sleep(self._chance.uniform(0, 2))
 
-    def heal(self, events: Sequence[str]) -> None:
-        """Wait until every process runs jobs, every event has its run, and no run belongs to one that has ended."""
+    def await_recovery(self, events: Sequence[str]) -> None:
+        """Wait until every process runs jobs, every event has its run, and every owner of a run is alive."""
         self._wait("not every process runs jobs again", self._is_complete)
         self._wait("not every event has a run", lambda: len(self._project.noted()) >= len(events))
         time.sleep(self._lease)
-        self._wait("runs belong to processes that have ended", self._is_healed)
+        self._wait("runs belong to processes that have ended", self._owners_are_alive)
         self._wait_for_tick()
-        self._look_for_ends("everything was healed")
+        self._replace_ended("the recovery")
 
     def end(self) -> None:
-        """End all processes, one after the other, so that each lets go what the others could take."""
+        """End all processes, one after the other, so that each releases what the others could take over."""
         for process in self._processes:
             self._terminate(process)
 
@@ -292,26 +299,27 @@ class Faults(Processes):
                     connection.execute(text(CUT[self._kind]))
 
     def _hold(self) -> None:
-        """Keep the row of a job for a while, as a process does that loses its machine while it decides."""
+        """Lock the row of a job for a while, like a process whose machine fails during a decision about the job."""
         seconds = self._lease + self._chance.uniform(2, 6)
         last = self._project.last_tick()
         with self._project.database.writing() as connection:
-            connection.execute(HOLD, {"job": self._chance.choice(HELD)})
+            connection.execute(HOLD, {"job": self._chance.choice(LOCKED)})
             began = time.monotonic()
-            self._wait("no tick has come while the row of another job was held", lambda: self._has_ticked(last))
-            if (waited := time.monotonic() - began) > HELD_UP * self._lease:
-                self.wrong.append(f"while the row of another job was held, no tick has come for {waited:.1f} s")
+            self._wait("no tick has succeeded while the row of another job was locked", lambda: self._has_ticked(last))
+            if (waited := time.monotonic() - began) > TICK_WITHIN * self._lease:
+                self.wrong.append(f"while the row of another job was locked, no tick succeeded for {waited:.1f} s")
             time.sleep(max(0.0, seconds - waited))
 
     def _server(self) -> None:
         assert self._server_process is not None
-        self._wait("not every process runs jobs", self._is_complete)  # one that starts without its database ends
+        # A process that starts without its database ends.
+        self._wait("not every process runs jobs", self._is_complete)
         self._server_process.stop(self._chance.choice(("fast", "immediate")))
         time.sleep(self._chance.uniform(0, 2 * self._lease))
         self._server_process.start()
 
     def _terminate(self, process: subprocess.Popen[bytes]) -> None:
-        """End a process by SIGTERM; it lets its runs go, and ends in time."""
+        """End a process by SIGTERM; check that it releases its runs and ends in time."""
         nodes = [id_ for id_, pid in self._project.nodes().items() if pid == process.pid]
         process.terminate()
         began = time.monotonic()
@@ -335,7 +343,7 @@ class Faults(Processes):
         last = None
         with suppress(Exception):
             last = self._project.last_tick()
-        self._wait("no tick has come", lambda: self._has_ticked(last))
+        self._wait("no tick has succeeded", lambda: self._has_ticked(last))
         return time.monotonic() - began
 
     def _has_ticked(self, last: datetime | None) -> bool:
@@ -345,7 +353,7 @@ class Faults(Processes):
     def _is_complete(self) -> bool:
         return {process.pid for process in self._processes} <= set(self._project.nodes().values())
 
-    def _is_healed(self) -> bool:
+    def _owners_are_alive(self) -> bool:
         return {run.owner for run in self._project.owned()} <= self._project.nodes().keys()
 
     def _wait(self, what: str, is_so: Callable[[], bool]) -> None:
@@ -354,12 +362,12 @@ class Faults(Processes):
             try:
                 if is_so():
                     return
-            except Exception as error:  # the database may be unavailable, or the tables not there yet
+            except Exception as error:  # the database may be unavailable, or its tables may not exist yet
                 failed = f" ({error})"
-            self._look_for_ends(f"a wait ({what})")
+            self._replace_ended(f"a wait ({what})")
             if time.monotonic() >= until:
-                sys.exit(f"{what} after {PATIENCE:g} s{failed}:\n{self._project.said()}")
-            time.sleep(LOOK)
+                sys.exit(f"{what} after {PATIENCE:g} s{failed}:\n{self._project.last_messages()}")
+            time.sleep(POLL_SECONDS)
 
 
 if __name__ == "__main__":

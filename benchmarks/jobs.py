@@ -1,18 +1,18 @@
-"""What jobs cost that have nothing to do, how late a run begins, and how fast a run handles its items.
+"""What idle jobs cost, how late a run begins, and how fast a run handles its items.
 
     python benchmarks/jobs.py --database both --check
     python benchmarks/jobs.py --database postgresql --only speed --items 20000
 
-``idle``: a hundred jobs that are due once an hour, half of them with a cron expression and half with a fixed rate; the
-processor time of ``opencqrs run``, without that of the database's server. ``late``: from the tick of a fixed rate to
-the begin of its run, both by the clock of the database. ``speed``: a job whose input selects its ids, with a statement
-for each page of a thousand, against a loop by hand with the same two statements and a commit for each page; the two
-take turns in one process, and the best of each counts. With --check the exit code is 1 when an aim is missed. On a
-machine that is busy with something else only the ratio means something.
+``idle``: the processor time of ``opencqrs run``, without that of the database server, with a hundred jobs that are due
+once an hour, half of them with a cron expression and half with a fixed rate. ``late``: the time from the tick of a
+fixed rate to the beginning of its run, both by the database's clock. ``speed``: a job whose input selects its ids, with
+a statement for each page of a thousand, compared with a loop by hand that has the same two statements and a commit for
+each page; the two alternate in one process, and the best of each counts. With --check the exit code is 1 if an aim is
+missed. On a busy machine only the ratio is meaningful.
 
-Seen on two cores that were busy with something else: idle 0.73 % on SQLite and 0.98 % on PostgreSQL; 2 ms and 7 ms late
-(99th percentile 7 ms and 36 ms); 0.59 of the loop on SQLite (297,611 of 500,667 items a second) and 0.49 on PostgreSQL
-(48,550 of 98,105).
+Measured on two cores that other programs used as well: idle 0.73 % on SQLite and 0.98 % on PostgreSQL; 2 ms and 7 ms
+late (99th percentile 7 ms and 36 ms); 0.59 of the loop on SQLite (297,611 of 500,667 items per second) and 0.49 on
+PostgreSQL (48,550 of 98,105).
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ from opencqrs_py.jobs.runs import JobRun, RunStatus
 PARTS = ("idle", "late", "speed")
 JOBS = 100
 IDLE = 0.01
-"""Of one core."""
+"""Most that idle jobs may use of one core."""
 
 DRIVERS = {"mariadb": "mariadb+pymysql", "postgresql": "postgresql+psycopg"}
 
 LATE_MS = 50.0
-"""Of the median."""
+"""Largest allowed median in milliseconds."""
 
 PAGE = 1_000
 SETTLED = 10.0
-"""Seconds after which a process has started."""
+"""Seconds within which a process has started."""
 
 PATIENCE = 300.0
 
@@ -117,16 +117,18 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--database", choices=(*KINDS, *OTHERS, "both"), default="both")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="which parts (default: all)")
-    parser.add_argument("--seconds", type=float, default=60.0, help="of idle jobs (default: %(default)s)")
-    parser.add_argument("--ticks", type=int, default=60, help="a second apart (default: %(default)s)")
-    parser.add_argument("--items", type=int, default=100_000, help="of a run (default: %(default)s)")
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, help="seconds for which idle jobs are measured (default: %(default)s)"
+    )
+    parser.add_argument("--ticks", type=int, default=60, help="number of ticks, one per second (default: %(default)s)")
+    parser.add_argument("--items", type=int, default=100_000, help="items of a run (default: %(default)s)")
     parser.add_argument("--repeats", type=int, default=3, help="runs of each kind; the best counts (default: 3)")
     parser.add_argument("--check", action="store_true", help="exit with 1 if an aim is missed")
     return parser.parse_args()
 
 
 def _idle(url: str, seconds: float, report: Report) -> None:
-    """Measure what jobs cost that have nothing to do."""
+    """Measure the cost of idle jobs."""
     half, hour = JOBS // 2, (time.gmtime().tm_hour + 12) % 24
     crons = [CRON.format(number=number, minute=number, hour=hour) for number in range(half)]
     rates = [RATE.format(number=number) for number in range(half)]
@@ -138,7 +140,7 @@ def _idle(url: str, seconds: float, report: Report) -> None:
         time.sleep(seconds)
         share = (_processor_time(process) - before) / (time.monotonic() - began)
         if store.history():
-            sys.exit("a job has run that should have been idle")
+            sys.exit("a job ran that should have been idle")
     report.ratio(f"share of a core that {JOBS} idle jobs take, in percent", 100 * share, most=100 * IDLE)
 
 
@@ -147,7 +149,7 @@ def _late(url: str, ticks: int, report: Report) -> None:
     with _running(url, ["tick"], [TICK]) as (_, store):
         _wait_until(lambda: len(_ended(store)) > 2)
         time.sleep(ticks)
-        runs = _ended(store)[:ticks]  # the newest ones: the first may have come while the process started
+        runs = _ended(store)[:ticks]  # the newest ones: the first may be from the start of the process
     late = sorted(
         (run.started_at - run.scheduled_at).total_seconds() for run in runs if run.started_at and run.scheduled_at
     )
@@ -178,7 +180,7 @@ def _speed(url: str, options: argparse.Namespace, report: Report) -> None:
     if wrong:
         sys.exit(f"{wrong} items were not handled once by each run")
     rates = ", ".join(f"{name} {rate:,.0f}" for name, rate in best.items())
-    report.ratio(f"items per second ({rates}), job by loop", best["job"] / best["loop"])
+    report.ratio(f"items per second ({rates}), job / loop", best["job"] / best["loop"])
 
 
 def _timed_loop(engine: Engine) -> float:
@@ -197,7 +199,7 @@ def _timed_loop(engine: Engine) -> float:
 
 @contextmanager
 def _running(url: str, names: list[str], settings: list[str]) -> Iterator[tuple[int, SqlJobStore]]:
-    """Run jobs that do nothing in a process; yields its number and a look at the runs."""
+    """Run jobs that do nothing in a process; yields its process id and the store of the runs."""
     code = (CODE.format(name=name, function=name.replace("-", "_")) for name in names)
     with _project(url, IMPORT + "".join(code), JOBS_KEY + "".join(settings)) as project:
         database = Database(url)
@@ -205,7 +207,7 @@ def _running(url: str, names: list[str], settings: list[str]) -> Iterator[tuple[
         try:
             yield process.pid, SqlJobStore(database)
             if process.poll() is not None:
-                sys.exit(f"the process has ended by itself:\n{project.said()}")
+                sys.exit(f"the process has ended unexpectedly:\n{project.last_messages()}")
         finally:
             process.terminate()
             process.wait()
@@ -217,7 +219,8 @@ def _project(url: str, code: str, settings: str) -> Iterator[Folder]:
     """Write a project folder."""
     with tempfile.TemporaryDirectory() as path:
         folder = Path(path)
-        folder.joinpath(f"measured_jobs_{next(_numbers)}.py").write_text(code)  # imported once by each process
+        name = f"measured_jobs_{next(_numbers)}.py"  # unique, since a process imports a module once
+        folder.joinpath(name).write_text(code)
         folder.joinpath("application.yaml").write_text(SETTINGS.format(url=url) + settings)
         yield Folder(folder)
 

@@ -1,4 +1,4 @@
-"""The public library ``eventsourcing``, appending and following for ``latency.py``.
+"""The way of ``latency.py`` that appends and follows with the public library ``eventsourcing``.
 
 Not a benchmark itself. Its projection runner, woken by PostgreSQL's NOTIFY, calls the projection for each event, and
 the view writes the read model and the tracking record in one transaction.
@@ -64,20 +64,20 @@ class View(PostgresTrackingRecorder):
 
 
 class Payments(Projection[Any]):
-    """Hands payments to the view and passes over everything else."""
+    """Passes payments to the view and skips everything else."""
 
-    taken: Any
+    latencies: Any
 
     @singledispatchmethod
     def process_event(self, _domain_event: Any, tracking: Tracking) -> None:
-        """Pass over what is not a payment."""
+        """Skip an event that is not a payment."""
         self.view.insert_tracking(tracking)
 
     @process_event.register
     def _pay(self, domain_event: Account.Paid, tracking: Tracking) -> None:
         self.view.pay(domain_event.account, tracking)
-        self.taken.handled(domain_event.at)
-        self.taken.committed()
+        self.latencies.handled(domain_event.at)
+        self.latencies.committed()
 
 
 @contextmanager
@@ -94,9 +94,9 @@ def appending(url: str) -> Iterator[Callable[[int, str, int], None]]:
         yield append
 
 
-def follow(url: str, taken: Any, ready: Callable[[], None]) -> None:
+def follow(url: str, latencies: Any, ready: Callable[[], None]) -> None:
     """Run the library's projection runner until all events are handled."""
-    Payments.taken = taken
+    Payments.latencies = latencies
     runner = ProjectionRunner(
         application_class=Accounts, projection_class=Payments, view_class=View, env=_environment(url)
     )
@@ -104,7 +104,7 @@ def follow(url: str, taken: Any, ready: Callable[[], None]) -> None:
         with runner.view.datastore.transaction(commit=True) as cursor:
             cursor.execute(CREATE)
         ready()
-        while not taken.complete.wait(0.1):
+        while not latencies.complete.wait(0.1):
             runner.run_forever(timeout=0.001)
 
 

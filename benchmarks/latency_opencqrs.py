@@ -1,4 +1,4 @@
-"""Our own event store and thread engine, appending and following for ``latency.py``. Not a benchmark itself."""
+"""The way of ``latency.py`` that uses our own event store and thread engine. Not a benchmark itself."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ UPSERT = text("INSERT INTO totals VALUES (:account, 1) ON CONFLICT (account) DO 
 
 
 class Commits(Observer):
-    """Passes on that something was committed."""
+    """Records when events were committed."""
 
-    taken: Any
+    latencies: Any
 
     def noticed(self, notice: object) -> None:
-        """A failure would spoil the figures."""
+        """Raise, because a failure would distort the figures."""
         raise RuntimeError(notice)
 
     def advanced(self, *_: object) -> None:
-        """Take the time after each step."""
-        self.taken.committed()
+        """Record the time after each step."""
+        self.latencies.committed()
 
 
 OBSERVER = Commits()
@@ -47,7 +47,7 @@ def create(connection: Connection) -> None:
 def pay(event: dict[str, Any], connection: Connection) -> None:
     """Write one payment."""
     connection.execute(UPSERT, {"account": event["account"]})
-    OBSERVER.taken.handled(event["at"])
+    OBSERVER.latencies.handled(event["at"])
 
 
 @contextmanager
@@ -65,12 +65,12 @@ def appending(url: str) -> Iterator[Callable[[int, str, int], None]]:
     database.close()
 
 
-def follow(url: str, taken: Any, ready: Callable[[], None]) -> None:
+def follow(url: str, latencies: Any, ready: Callable[[], None]) -> None:
     """Run the thread engine until all events are handled."""
-    OBSERVER.taken = taken
+    OBSERVER.latencies = latencies
     settings = {"event-store.url": url, "event-handling.standard.processing.engine": "thread"}
     application = Application(settings, [create, pay], Path(__file__).parent)
     application.start(observer=OBSERVER)
     ready()
-    taken.complete.wait()
+    latencies.complete.wait()
     application.stop()

@@ -1,7 +1,7 @@
-"""The ways to append and to follow that ``latency.py`` compares; started by it as the process that follows.
+"""The ways to append and to follow that ``latency.py`` compares, and the process that follows, which it starts.
 
-Not a benchmark itself. A follower prints ``ready``, then follows until all events are committed, and prints the
-milliseconds that each took as a JSON list.
+Not a benchmark itself. A follower prints ``ready``, handles events until all of them are committed, and prints a JSON
+list of the milliseconds that each took.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from typing import Any, NamedTuple
 
 __all__ = ["WARM_UP", "WAYS", "Append", "Way"]
 
-WARM_UP = 300  # events that do not count, appended before the others
+WARM_UP = 300  # events that are appended first and not measured
 
-Append = Callable[[int, str, int], None]  # with number, account, and nanoseconds on the monotonic clock or 0
+Append = Callable[[int, str, int], None]
+"""Takes number, account, and nanoseconds on the monotonic clock, or 0 for an event that is not measured."""
 
 CREATE = (
     "CREATE TABLE IF NOT EXISTS totals (account TEXT PRIMARY KEY, events BIGINT NOT NULL)",
@@ -33,43 +34,43 @@ READ = "SELECT position, payload FROM log WHERE position > {} ORDER BY position 
 INSERT = "INSERT INTO log (type, payload) VALUES ('paid', {})"
 
 
-class Taken:
-    """The milliseconds that events took, collected until all of them are there."""
+class Latencies:
+    """The latencies of events in milliseconds, collected until all events are committed."""
 
     def __init__(self, events: int) -> None:
         self.complete = threading.Event()
         self._events = events
-        self._in_hand: list[int] = []
-        self._taken: list[float] = []
+        self._handled_at: list[int] = []
+        self._latencies: list[float] = []
 
     def handled(self, at: int) -> None:
-        """Record the moment of an event that is not committed yet; 0 for one that does not count."""
+        """Record the append time of an event that is handled but not committed yet; 0 if it is not measured."""
         if at:
-            self._in_hand.append(at)
+            self._handled_at.append(at)
 
     def committed(self) -> None:
-        """Record that the events in hand are committed."""
+        """Record that the events handled so far are committed."""
         now = time.monotonic_ns()
-        self._taken += [(now - at) / 1e6 for at in self._in_hand]
-        self._in_hand.clear()
-        if len(self._taken) == self._events:
+        self._latencies += [(now - at) / 1e6 for at in self._handled_at]
+        self._handled_at.clear()
+        if len(self._latencies) == self._events:
             self.complete.set()
 
     def answer(self) -> None:
-        """Print what was taken."""
-        print(json.dumps(self._taken))
+        """Print the latencies."""
+        print(json.dumps(self._latencies))
 
 
 class Way(NamedTuple):
-    """One way: the kinds of database it knows, how it appends, and how it follows."""
+    """One way: the kinds of database that it supports, how it appends, and how it follows."""
 
     kinds: tuple[str, ...]
     appending: Callable[[str], AbstractContextManager[Append]]
-    follow: Callable[[str, Taken], None]
+    follow: Callable[[str, Latencies], None]
 
 
 def ready() -> None:
-    """Let the other process begin to append."""
+    """Signal the other process to begin appending."""
     print("ready", flush=True)
 
 
@@ -115,11 +116,11 @@ def _sqlite(url: str) -> sqlite3.Connection:
     return connection
 
 
-def follow_by_hand(url: str, taken: Taken) -> None:
+def follow_by_hand(url: str, latencies: Latencies) -> None:
     """Loop on the bare driver."""
     if url.startswith("sqlite"):
         with closing(_sqlite(url)) as file:
-            _follow_sqlite(file, taken)
+            _follow_sqlite(file, latencies)
         return
     import psycopg  # noqa: PLC0415 not needed for SQLite
 
@@ -130,49 +131,51 @@ def follow_by_hand(url: str, taken: Taken) -> None:
         listener.execute("LISTEN log")
         ready()
         position = 0
-        while not taken.complete.is_set():
+        while not latencies.complete.is_set():
             for _ in listener.notifies(timeout=1, stop_after=1):
                 pass
-            position = _handle(worker.execute, "%s", position, taken, worker.commit)
+            position = _handle(worker.execute, "%s", position, latencies, worker.commit)
 
 
-def _follow_sqlite(file: sqlite3.Connection, taken: Taken) -> None:
+def _follow_sqlite(file: sqlite3.Connection, latencies: Latencies) -> None:
     file.execute("INSERT INTO positions VALUES ('totals', 0)")
     ready()
     position, seen = 0, None
-    while not taken.complete.is_set():
+    while not latencies.complete.is_set():
         counted = file.execute("PRAGMA data_version").fetchone()
         if counted == seen:
             time.sleep(0.001)
             continue
         seen = counted
         file.execute("BEGIN IMMEDIATE")
-        position = _handle(file.execute, "?", position, taken, lambda: file.execute("COMMIT"))
+        position = _handle(file.execute, "?", position, latencies, lambda: file.execute("COMMIT"))
 
 
-def _handle(execute: Callable[..., Any], mark: str, position: int, taken: Taken, commit: Callable[[], object]) -> int:
+def _handle(
+    execute: Callable[..., Any], mark: str, position: int, latencies: Latencies, commit: Callable[[], object]
+) -> int:
     rows = execute(READ.format(mark), (position,)).fetchall()
     for row in rows:
         data = json.loads(row[1])
         execute(UPSERT.format(mark), (data["account"],))
-        taken.handled(data["at"])
+        latencies.handled(data["at"])
         position = row[0]
     if rows:
         execute(MOVE.format(mark), (position,))
     commit()
-    taken.committed()
+    latencies.committed()
     return position
 
 
-# Others, each with imports of its own that the loop by hand does without
+# The other ways; each imports its modules only when it is used, so that the loop by hand does not load them
 
 
 def _appending_of(module: str) -> Callable[[str], AbstractContextManager[Append]]:
     return lambda url: import_module(module).appending(url)
 
 
-def _follow_of(module: str) -> Callable[[str, Taken], None]:
-    return lambda url, taken: import_module(module).follow(url, taken, ready)
+def _follow_of(module: str) -> Callable[[str, Latencies], None]:
+    return lambda url, latencies: import_module(module).follow(url, latencies, ready)
 
 
 WAYS = {
@@ -184,6 +187,6 @@ WAYS = {
 
 if __name__ == "__main__":
     way, at, events = sys.argv[1:]
-    all_taken = Taken(int(events))
-    WAYS[way].follow(at, all_taken)
-    all_taken.answer()
+    all_latencies = Latencies(int(events))
+    WAYS[way].follow(at, all_latencies)
+    all_latencies.answer()

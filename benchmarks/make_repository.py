@@ -2,9 +2,9 @@
 
     python benchmarks/make_repository.py 100000 1 /tmp/big.git
 
-A few people change the files of a growing tree, mostly the same few ones. Files are renamed, deleted and
-made of bytes now and then, side branches are merged, and some names are as odd as git allows. The history is
-written with ``git fast-import`` into a bare repository.
+A few people change the files of a growing tree, mostly the same few files. Occasionally a file is renamed, deleted or
+made binary. Side branches are merged, and some file names are as odd as git allows. ``git fast-import`` writes the
+history into a bare repository.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SPAN = 15 * 365 * 86_400
 """Time from the first commit to the last, in seconds."""
 
 SEASONS = 40
-"""How often work swells and ebbs."""
+"""Number of busy and quiet periods."""
 
 OFFSETS = ("+0000", "+0100", "+0200", "-0500", "-0800", "+0530")
 FOLDERS = tuple(b"src src/core src/core/io src/web tests tests/unit docs docs/guide tools".split())
@@ -39,17 +39,17 @@ ODD_NAMES = (
     "größe".encode(),
 )
 FILES_A_FOLDER = 40
-"""How many files a folder has in the end, about; the tree grows folders, so that none becomes huge."""
+"""Approximate number of files per folder in the end; new folders are added, so that none becomes huge."""
 
 SIDE = 0.03
-"""Share of the commits that is made on a side branch, and merged."""
+"""Fraction of the commits that are made on a side branch and merged."""
 
 
 class History:
-    """An invented history, told in the language of ``git fast-import``.
+    """An invented history, in the format of ``git fast-import``.
 
     Args:
-        commits: How many commits it has, 1 or more.
+        commits: Number of commits, 1 or more.
         seed: The same seed gives the same history.
     """
 
@@ -82,7 +82,7 @@ class History:
         return head + _data(b"Change number %d\n" % self._number)
 
     def _merge_of_a_side_branch(self, base: int) -> Iterator[bytes]:
-        """Yield one commit beside the branch, with a file of its own, and the merge that brings the file."""
+        """Yield a commit on a side branch that adds a file, and the merge of that branch."""
         added = self._modified(self._listed_path(), self._some_lines())
         yield self._header(b"side") + b"from :%d\n" % base + added
         side = self._number
@@ -141,14 +141,14 @@ def _data(content: bytes) -> bytes:
 
 
 def _quoted(path: bytes) -> bytes:
-    """Quote a path as in C, which is how ``git fast-import`` takes any."""
+    """Quote a path as in C; ``git fast-import`` accepts every path in this form."""
     plain = range(0x20, 0x7F)
     text = "".join(chr(byte) if byte in plain and byte not in b'"\\' else f"\\{byte:03o}" for byte in path)
     return b'"%b"' % text.encode()
 
 
 def make_repository(commits: int, seed: int, folder: Path) -> None:
-    """Make the repository as ``folder``, which must not be there yet.
+    """Make the repository in ``folder``, which must not exist yet.
 
     Raises:
         subprocess.CalledProcessError: If git fails.
@@ -168,9 +168,9 @@ def make_repository(commits: int, seed: int, folder: Path) -> None:
 def main() -> int:
     """Run the program and return its exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
-    parser.add_argument("commits", type=int, help="how many, 1 or more")
+    parser.add_argument("commits", type=int, help="number of commits, 1 or more")
     parser.add_argument("seed", type=int, help="the same seed gives the same history")
-    parser.add_argument("folder", type=Path, metavar="DIR", help="the repository to make; not there yet")
+    parser.add_argument("folder", type=Path, metavar="DIR", help="the repository to make; must not exist yet")
     options = parser.parse_args()
     if options.commits < 1 or options.folder.exists():
         parser.error("DIR exists already" if options.folder.exists() else "COMMITS must be 1 or more")

@@ -1,11 +1,11 @@
-"""Stop PostgreSQL in the middle of a run, start it again after a while, and see that the run goes on by itself.
+"""Stop PostgreSQL in the middle of a run, start it again, and check that the run continues automatically.
 
     python benchmarks/outage_soak.py --seconds 60
     python benchmarks/outage_soak.py --seconds 5 --outages 3 --mode immediate
 
-Event store, progress and read models are in the server that goes away. Meanwhile the partitions must be seen as
-``waiting``; at the end every event must have been applied once, in order, with its first attempt. The exit code is 1
-if one of this is not so.
+The event store, the progress and the read models are on the server that is stopped. Meanwhile partitions must be shown
+as ``waiting``; in the end every event must have been applied once, in order, with its first attempt. Otherwise the exit
+code is 1.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from opencqrs_py import Application
 from opencqrs_py.processing.notices import Observer
 from opencqrs_py.processing.recovery import Action
 
-LOOK = 0.02
-"""Seconds between two looks at the run."""
+POLL_SECONDS = 0.02
+"""Seconds between two polls of the run."""
 
 PATIENCE = 120.0
-"""Seconds that the run gets to go on after the server is back; its own longest wait is 30 seconds."""
+"""Seconds within which the run must continue after the server is back; its own longest wait is 30 seconds."""
 
 MODES = ("fast", "immediate")
-"""How the server is stopped: sessions are ended and work is rolled back, or as in a crash."""
+"""How the server is stopped: by ending sessions and rolling back their work, or as in a crash."""
 
 
-class Sight(Observer):
-    """Sees what the run does, as the command line's monitor does."""
+class RunObserver(Observer):
+    """Observes the run, as the monitor of the command line does."""
 
     def __init__(self) -> None:
         self.handled = 0
@@ -48,7 +48,7 @@ class Sight(Observer):
         self.waiting: set[tuple[str, str]] = set()
 
     def noticed(self, notice: Any) -> None:
-        """Count failures by what is done about it, and remember which partitions wait."""
+        """Count failures by the action that follows, and remember which partitions wait."""
         place = notice.group, str(notice.partition)
         self.actions[notice.action.name if notice.action else "RECOVERED"] += 1
         if notice.action is Action.WAIT:
@@ -72,10 +72,12 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--seconds", type=float, default=60, help="how long it is away, at least (default: %(default)s)"
+        "--seconds", type=float, default=60, help="shortest duration of an outage (default: %(default)s)"
     )
-    parser.add_argument("--outages", type=int, default=1, help="how often (default: %(default)s)")
-    parser.add_argument("--mode", choices=MODES, default="fast", help="how it is stopped (default: %(default)s)")
+    parser.add_argument("--outages", type=int, default=1, help="number of outages (default: %(default)s)")
+    parser.add_argument(
+        "--mode", choices=MODES, default="fast", help="how the server is stopped (default: %(default)s)"
+    )
     parser.add_argument("--engine", choices=("spark", "thread"), default="thread")
     parser.add_argument("--log", type=existing_file, metavar="FILE", help="CloudEvents as NDJSON, .gz too")
     parser.add_argument("--events", type=int, default=60_000, help="events to make up without a log")
@@ -103,12 +105,12 @@ def _soak(server: Server, folder: Path, options: argparse.Namespace) -> int:
     run = Run(folder)
     wrong = []
     for number in range(1, options.outages + 1):
-        run.wait_for(2 * head * number // (options.outages + 1), "the run did not come to the outage")
+        run.wait_for(2 * head * number // (options.outages + 1), "the run did not reach the position of the outage")
         wrong += _outage(server, run, options)
     run.end()
     wrong += project.differences(log)
-    used = {name: count for name, count in run.sight.actions.items() if name not in ("WAIT", "RECOVERED")}
-    wrong += [f"not only waited: {used}"] if used else []
+    used = {name: count for name, count in run.observer.actions.items() if name not in ("WAIT", "RECOVERED")}
+    wrong += [f"the run did more than wait: {used}"] if used else []
     project.close()
     print("\n".join(f"  WRONG: {line}" for line in wrong) or "  equal: each event was applied exactly once, in order")
     return 1 if wrong else 0
@@ -116,19 +118,19 @@ def _soak(server: Server, folder: Path, options: argparse.Namespace) -> int:
 
 def _outage(server: Server, run: Run, options: argparse.Namespace) -> list[str]:
     server.stop(options.mode)
-    began, before = time.monotonic(), run.sight.handled
+    began, before = time.monotonic(), run.observer.handled
     print(f"  stopped after {before:,} events were handled", flush=True)
     shown = 0
     while (lasted := time.monotonic() - began) < options.seconds or (not shown and lasted < PATIENCE):
-        time.sleep(LOOK)
-        shown = max(shown, len(run.sight.waiting))
+        time.sleep(POLL_SECONDS)
+        shown = max(shown, len(run.observer.waiting))
     print(f"  {shown} partitions were seen waiting, {run.seen_by_status()}", flush=True)
     if not run.thread.is_alive():
         return ["the run has ended during the outage"]
     server.start()
-    back, stood = time.monotonic(), run.sight.handled
-    run.wait_for(stood + 1, "the run did not go on")
-    print(f"  went on {time.monotonic() - back:.1f} s after the server was back", flush=True)
+    back, before = time.monotonic(), run.observer.handled
+    run.wait_for(before + 1, "the run did not continue")
+    print(f"  continued {time.monotonic() - back:.1f} s after the server was back", flush=True)
     return [] if shown else ["no partition was seen waiting"]
 
 
@@ -140,7 +142,7 @@ class Run:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.sight = Sight()
+        self.observer = RunObserver()
         self.failure: BaseException | None = None
         self._application = Application.from_project(folder)
         self.thread = Thread(target=self._run, daemon=True)
@@ -148,37 +150,37 @@ class Run:
 
     def _run(self) -> None:
         try:
-            result = self._application.run(observer=self.sight, until_caught_up=True)
+            result = self._application.run(observer=self.observer, until_caught_up=True)
         except BaseException as error:
             self.failure = error
         else:
             self.failure = RuntimeError("a partition failed") if result.failed else None
 
-    def wait_for(self, handled: int, otherwise: str) -> None:
-        """Wait until so many events were handled in this run.
+    def wait_for(self, handled: int, failure: str) -> None:
+        """Wait until this run has handled this many events.
 
         Raises:
-            SystemExit: If that takes longer than the patience, or the run ends before.
+            SystemExit: If no event is handled for ``PATIENCE`` seconds, or the run ends first.
         """
-        until, reached = time.monotonic() + PATIENCE, self.sight.handled
-        while self.sight.handled < handled:
-            if self.sight.handled > reached:
-                until, reached = time.monotonic() + PATIENCE, self.sight.handled
+        until, reached = time.monotonic() + PATIENCE, self.observer.handled
+        while self.observer.handled < handled:
+            if self.observer.handled > reached:
+                until, reached = time.monotonic() + PATIENCE, self.observer.handled
             if time.monotonic() > until or not self.thread.is_alive():
-                sys.exit(f"{otherwise} ({self.failure or 'still running'})")
-            time.sleep(LOOK)
+                sys.exit(f"{failure} ({self.failure or 'still running'})")
+            time.sleep(POLL_SECONDS)
 
     def seen_by_status(self) -> str:
-        """Return what ``Application.status()`` answers now."""
+        """Return the states that ``Application.status()`` shows now."""
         try:
             statuses = self._application.status()
         except Exception as error:
             return f"status() raised {type(error).__name__}"
         states = Counter(partition.state.value for group in statuses for partition in group.partitions)
-        return f"status() answers {dict(states)}"
+        return f"status() shows {dict(states)}"
 
     def end(self) -> None:
-        """Wait for the end of the run.
+        """Wait until the run ends.
 
         Raises:
             SystemExit: If the run failed.

@@ -1,18 +1,19 @@
-"""How fast a log is replayed while some of its sequences are parked, against a replay in which nothing fails.
+"""How fast a log is replayed while some of its sequences are parked, compared with a replay without failures.
 
     python benchmarks/parking.py --database both --engine both --check
     python benchmarks/parking.py --database postgresql --engine thread --log events.ndjson.gz
 
-A handler writes with a statement an event through SQLAlchemy's connection. In one replay it raises for all events of 1
-of 1,000 sequences, chosen at random, which are then parked; in the other one nothing fails. Both have eight partitions
-and the same settings, and take turns, each in a process of its own; the best of each counts. What is parked is compared
-with the log. Afterwards the poison is taken away, the parked events are retried, and a further run must end with the
-read model of the replay in which nothing failed. With --check the exit code is 1 when an aim is missed.
+A handler writes one statement per event through SQLAlchemy's connection. In one replay it raises for all events of 1
+in 1,000 sequences, chosen at random, so they are parked; in the other replay nothing fails. Both have eight partitions
+and the same settings. They alternate, each in a separate process, and the best of each counts. The parked events are
+compared with the log. Then the handler stops failing, the parked events are retried, and another run must end with the
+read model of the replay without failures. With --check the exit code is 1 if an aim is missed.
 
-Seen on two idle cores, with a real log: on SQLite 0.98 with threads (33,738 of 34,577 events a second; 200,000 events)
-and 0.97 on Spark (29,256 of 30,091); on PostgreSQL 1.03 with threads (100,000 events), and on Spark more than 1, as the
-speed of the machine changed by a third within the minute. By the clock of the threads parked sequences cost about 2 of
-50 us an event on SQLite: savepoints, a look at each subject, and one at the inbox once a second.
+Measured on two idle cores, with a real log: on SQLite 0.98 with threads (33,738 of 34,577 events per second; 200,000
+events) and 0.97 on Spark (29,256 of 30,091); on PostgreSQL 1.03 with threads (100,000 events), and more than 1 on
+Spark, because the speed of the machine changed by a third within a minute. In processor time of the threads, parked
+sequences cost about 2 of 50 us per event on SQLite: savepoints, a check of each subject, and a check of the inbox once
+a second.
 """
 
 from __future__ import annotations
@@ -44,10 +45,10 @@ ENGINES = ("thread", "spark")
 HANDLER = "poisoned"
 PARTITIONS = 8
 ONE_OF = 1_000
-"""Of so many sequences one is poisoned."""
+"""One sequence in this many is poisoned."""
 
 LEAST = 0.9
-"""Of the events per second of the replay in which nothing fails."""
+"""Least ratio of the events per second to those of the replay without failures."""
 
 EVENTS = 200_000
 STANDARD = "OPENCQRS__EVENT_HANDLING__STANDARD__"
@@ -58,18 +59,18 @@ SETTINGS = {
     "PARK__MAX_SEQUENCE_SIZE": "1000000",
 }
 POISON = "REPLAY_POISON"
-"""Variable with the path of the file that names the poisoned accounts."""
+"""Environment variable with the path of the file that names the poisoned accounts."""
 
 
 class Poison(NamedTuple):
-    """What is poisoned: accounts, the sequences of their events, and how many events each of these has."""
+    """The poisoned accounts, and the number of events in each of their sequences."""
 
     accounts: frozenset[str]
     sizes: Counter[str]
 
     @classmethod
     def chosen(cls, events: Iterator[Event], accounts: list[str], seed: int) -> Poison:
-        """Choose some accounts, the same for the same seed, and count their events by the plainest means."""
+        """Choose some accounts, the same for the same seed, and count their events in the simplest way."""
         chosen = frozenset(Random(seed).sample(accounts, max(1, len(accounts) // ONE_OF)))
         sizes: Counter[str] = Counter()
         for event in events:
@@ -99,16 +100,16 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--database", choices=(*KINDS, "both"), default="both")
     parser.add_argument("--engine", choices=(*ENGINES, "both"), default="both")
-    parser.add_argument("--events", type=int, help=f"of the log, at most (default: all of FILE, else {EVENTS:,})")
-    parser.add_argument("--log", type=Path, metavar="FILE", help="take them from a log: CloudEvents as NDJSON, .gz too")
-    parser.add_argument("--seed", type=int, default=4, help="of made-up events and the poison (default: 4)")
+    parser.add_argument("--events", type=int, help=f"most events of the log (default: all of FILE, else {EVENTS:,})")
+    parser.add_argument("--log", type=Path, metavar="FILE", help="log to use: CloudEvents as NDJSON, also .gz")
+    parser.add_argument("--seed", type=int, default=4, help="for the made-up events and the poison (default: 4)")
     parser.add_argument("--repeats", type=int, default=3, help="replays of each kind; the best counts (default: 3)")
     parser.add_argument("--check", action="store_true", help="exit with 1 if an aim is missed")
     return parser.parse_args()
 
 
 def _stage(url: str, options: argparse.Namespace) -> tuple[Stage, Poison]:
-    """Fill an empty database, and choose what is poisoned."""
+    """Fill an empty database, and choose the poisoned accounts."""
     count = options.events or (sys.maxsize if options.log else EVENTS)
 
     def events() -> Iterator[Event]:
@@ -121,7 +122,7 @@ def _stage(url: str, options: argparse.Namespace) -> tuple[Stage, Poison]:
 
 def _compare(kind: str, engine: str, stage: Stage, poison: Poison, repeats: int, report: Report) -> None:
     parked = sum(poison.sizes.values())
-    print(f"\n{kind}, {engine}: {stage.count:,} events; events a second, steady and whole")
+    print(f"\n{kind}, {engine}: {stage.count:,} events; events per second, steady and whole")
     file, way = Path(os.environ[POISON]), f"{engine}-{HANDLER}"
     healthy = {account: sums for account, sums in stage.wanted.items() if account not in poison.accounts}
     clean, poisoned = (0.0, 0.0), (0.0, 0.0)
@@ -138,7 +139,9 @@ def _compare(kind: str, engine: str, stage: Stage, poison: Poison, repeats: int,
     for name, (rate, whole) in {"nothing parked": clean, label: poisoned}.items():
         print(f"  {name:<64} {rate:>8,.0f} {whole:>8,.0f}", flush=True)
     seconds = _retried(stage, engine)
-    print(f"  all retried and handled in {seconds:.1f} s, with the start of the process; the read model is complete")
+    print(
+        f"  all retried and handled in {seconds:.1f} s, including the start of the process; the read model is complete"
+    )
     report.ratio(f"{kind}, {engine}: parked / nothing parked", poisoned[0] / clean[0], least=LEAST)
 
 
@@ -150,18 +153,18 @@ def _rates(stage: Stage, way: str) -> tuple[float, float]:
 
 
 def _check_parked(inbox: InboxControl, poison: Poison) -> None:
-    """End the program if other events wait in the inbox than those of the poisoned sequences."""
+    """Exit unless exactly the events of the poisoned sequences wait in the inbox."""
     sizes = Counter(entry.sequence_id for entry in inbox.entries(InboxFilter()))
     if sizes != poison.sizes:
         wrong = [name for name in sizes | poison.sizes if sizes[name] != poison.sizes[name]]
-        sys.exit(f"other events are parked than those of the poisoned sequences: {len(wrong)}, such as {wrong[0]}")
+        sys.exit(f"the parked events are not those of the poisoned sequences: {len(wrong)} differ, such as {wrong[0]}")
 
 
 def _retried(stage: Stage, engine: str) -> float:
-    """Have all that is parked tried again, in a further run; return its seconds.
+    """Retry all parked events in another run; return the seconds that it took.
 
     Raises:
-        SystemExit: If something is parked still, or the read model is not that of the log.
+        SystemExit: If events are still parked, or the read model does not match the log.
     """
     began = time.perf_counter()
     with _inbox(stage.url) as inbox:

@@ -1,6 +1,6 @@
-"""The processes that a process has begun, as Linux tells of them: Java, and the Python workers below it.
+"""The descendants of a process, read from Linux's ``/proc``: Java, and its Python workers.
 
-Not a benchmark itself; shared by those beside it. Elsewhere than on Linux there are none.
+Not a benchmark itself; the benchmarks share it. On other systems it finds no processes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ __all__ = ["processes_below"]
 
 
 def processes_below(parent: int) -> set[int]:
-    """Return the ids of the processes below one, those that they have begun themselves included."""
+    """Return the ids of all descendants of a process."""
     parents: dict[int, int] = {}
     for file in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it has just ended

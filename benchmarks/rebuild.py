@@ -1,16 +1,16 @@
-"""What a rebuild of a group costs those who read its tables, and those who run it, while events come in.
+"""What a rebuild of a group costs the readers of its tables and the process that runs it, while events arrive.
 
     python benchmarks/rebuild.py --database sqlite postgresql mariadb --check
     python benchmarks/rebuild.py --database postgresql --engine spark --log events.ndjson.gz
 
-A group counts the events of each subject. First it is replayed alone. Then a process runs it, another one appends
-events at a steady rate, and a third one reads the table on a connection that it keeps, every 10 ms. Beside these three
-the group is first replayed into a database of its own, then a fourth process rebuilds it: the difference is what a
-rebuild costs, on a machine that has other work. Each replay has a process of its own, as the rebuild has. Each read is
-of the subjects that events come in for, one in fifty of all, and has to show all of them, with at least as many events
-as the one before; the longest one since the rebuild had caught up is
-the pause of the swap, at most. The latency is the time from an append to a read that shows it. With --check the exit
-code is 1 when an aim is missed.
+A group counts the events of each subject. First it is replayed alone. Then one process runs the group, a second one
+appends events at a steady rate, and a third one reads the table every 10 ms on a permanent connection. While these
+three run, the group is first replayed into a separate database, and then a fourth process rebuilds it: the difference
+is the cost of a rebuild on a machine with other work. Each replay runs in a separate process, as the rebuild does. Each
+read covers the subjects to which events are appended, one read in fifty covers all subjects, and the result must
+contain all of them, with at least as many events as the previous read. The longest read after the rebuild has caught
+up is the upper limit of the swap's pause. The latency is the time from an append to the first read that shows it. With
+--check the exit code is 1 if an aim is missed.
 """
 
 from __future__ import annotations
@@ -52,22 +52,22 @@ def count(event: Event, connection: Connection) -> None:
         connection.execute(text("INSERT INTO counts VALUES (:subject, 1)"), row)
 """
 PAUSE_MS = 100.0
-"""Longest pause of the readers on a server."""
+"""Longest allowed pause of the readers on a server."""
 
 LATENCY = 2.0
-"""Of the latency before the rebuild, while it runs."""
+"""Largest allowed latency during the rebuild, divided by the latency before it."""
 
 SPEED = 0.8
-"""Of the events per second of a replay alone."""
+"""Least ratio of the events per second to those of a replay alone."""
 
 EVERY = 0.01  # seconds between two reads
 SUBJECTS = 1_000  # to which events are appended
 ALL = "SELECT count(*), sum(n) FROM counts"
 SOME = f"{ALL} WHERE subject BETWEEN '/0' AND '/{SUBJECTS - 1}'"
 ALL_EVERY = 50
-"""Reads of which one is of the whole table: that alone would take a core of those that the rebuild is to have."""
+"""One read in this many is of the whole table: if all were, they would take a core away from the rebuild."""
 
-APPENDS = 10  # a second
+APPENDS = 10  # per second
 SPAWNED = get_context("spawn")
 
 
@@ -89,7 +89,7 @@ def run(folder: str, engine: str, partitions: int, stop: Signal) -> None:
 
 
 def append(folder: str, rate: int, start: int, stop: Signal, answers: Any) -> None:
-    """Append events of known subjects at a steady rate; answer with their numbers and times."""
+    """Append events of known subjects at a steady rate; put their numbers and times into the queue."""
     added: list[tuple[int, float]] = []
     number = start
     with application(folder, "thread", 1) as appending:
@@ -105,7 +105,7 @@ def append(folder: str, rate: int, start: int, stop: Signal, answers: Any) -> No
 
 
 def read(url: str, subjects: int, stop: Signal, answers: Any) -> None:
-    """Read all the while; answer with each read's time, length and sum, and with what was wrong."""
+    """Read until stopped; put the time, duration and sum of each read into the queue, and the wrong results."""
     engine = create_engine(Database(url).url)
     seen: list[tuple[float, float, int]] = []
     wrong: list[Any] = []
@@ -129,7 +129,7 @@ def read(url: str, subjects: int, stop: Signal, answers: Any) -> None:
 
 
 def project(folder: str, module: str, events: str, url: str) -> None:
-    """Write a project; modules have names of their own, as they stay in a process."""
+    """Write a project, with a unique module name, because modules stay loaded in a process."""
     Path(folder).mkdir()
     Path(folder, f"{module}.py").write_text(HANDLERS)
     settings = {"opencqrs": {"event-store": {"url": events}, "database": {"url": url}}}
@@ -137,7 +137,7 @@ def project(folder: str, module: str, events: str, url: str) -> None:
 
 
 def replay(folder: str, engine: str, partitions: int, answers: Any) -> None:
-    """Replay the group into an empty database, up to where the log is now; answer with the events per second."""
+    """Replay the group into an empty database up to the head; put the events per second into the queue."""
     with application(folder, engine, partitions) as replaying:
         count = replaying.event_store.head()
         began = time.monotonic()
@@ -146,7 +146,7 @@ def replay(folder: str, engine: str, partitions: int, answers: Any) -> None:
 
 
 def replayed(folder: str, engine: str, partitions: int) -> float:
-    """Replay the group in a process of its own, as a rebuild has one: no Spark is open and nothing is warm."""
+    """Replay the group in a separate process, like the rebuild: without an open Spark, and with cold caches."""
     answers: Any = SPAWNED.SimpleQueue()
     process = SPAWNED.Process(target=replay, args=(folder, engine, partitions, answers))
     process.start()
@@ -156,7 +156,7 @@ def replayed(folder: str, engine: str, partitions: int) -> float:
 
 
 def rebuild(folder: str, engine: str, partitions: int, answers: Any) -> None:
-    """Rebuild the group; answer with when it began to handle events and when it had swapped."""
+    """Rebuild the group; put the times at which it began, caught up and had swapped into the queue."""
     times: list[tuple[float, int]] = []
     with application(folder, engine, partitions) as rebuilding:
         result = rebuilding.rebuilds.rebuild("counts", watcher=lambda p: times.append((time.monotonic(), p.position)))
@@ -171,7 +171,7 @@ def line(number: int, subject: int) -> str:
 
 
 def lines(log: Path | None, events: int) -> Iterator[str]:
-    """Yield the events of a log, or made up ones; those of the subjects that are appended to come first."""
+    """Yield the events of a log, or made-up ones, after one event of each subject that gets more events later."""
     yield from (line(-1 - number, number) for number in range(SUBJECTS))
     if log is None:
         yield from (line(number, number % SUBJECTS) for number in range(events - SUBJECTS))
@@ -244,9 +244,10 @@ def _reported(
     )
     shown = (
         f"{kind:<10} {engine:<6} {count:>9,} events: {len(wrong)} wrong of {len(seen):,} reads; "
-        f"longest read {pause:.0f} ms at the swap ({1_000 * swap:.0f} ms), {longest:.0f} before, {usual:.0f} at first; "
+        f"longest read {pause:.0f} ms at the swap ({1_000 * swap:.0f} ms), {longest:.0f} before it, "
+        f"{usual:.0f} before the rebuild; "
         f"rebuilt {speed:,.0f}/s, replayed alone {alone:,.0f}/s ({speed / alone:.2f}), "
-        f"beside the same {speed_beside:,.0f}/s ({speed / speed_beside:.2f}); "
+        f"with the same load {speed_beside:,.0f}/s ({speed / speed_beside:.2f}); "
         f"latency {1_000 * during:.0f} ms ({1_000 * before:.0f} before)"
     )
     sys.stdout.write(f"{shown}\n")
@@ -267,16 +268,16 @@ def _latencies(added: list[tuple[int, float]], seen: list[tuple[float, float, in
 
 
 def main() -> None:
-    """Measure what is asked for."""
+    """Measure what the arguments select."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--database", nargs="+", default=["sqlite", "postgresql"], help="sqlite, postgresql, mariadb")
     parser.add_argument("--engine", nargs="+", default=["thread"], choices=["thread", "spark"])
     parser.add_argument("--events", type=int, default=100_000, help="most events of the log")
-    parser.add_argument("--rate", type=int, default=500, help="events a second that come in meanwhile")
+    parser.add_argument("--rate", type=int, default=500, help="events per second that are appended meanwhile")
     parser.add_argument("--partitions", type=int, default=2)
     parser.add_argument("--before", type=float, default=10.0, help="seconds before the rebuild")
     parser.add_argument("--log", type=Path, help="CloudEvents as NDJSON")
-    parser.add_argument("--check", action="store_true", help="exit with 1 when an aim is missed")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if an aim is missed")
     options = parser.parse_args()
     sys.stdout.write(f"{machine()}; load {os.getloadavg()[0]:.1f}\n")
     met = [measured(kind, engine, options) for kind in options.database for engine in options.engine]

@@ -1,14 +1,14 @@
-"""How fast a log is replayed into a read model: our thread engine, loops written by hand, and ``eventsourcing``.
+"""How fast a log is replayed into a read model: by our thread engine, by loops written by hand, and ``eventsourcing``.
 
     python benchmarks/replay.py --database both --check
     python benchmarks/replay.py --database postgresql --events 100000 --log events.ndjson.gz
 
-Each way handles the same events into the same read model, in a process of its own, several times in turn; the best
-time counts, and each result is compared with one that was computed without a database. Also measured: what eight
-partitions cost against one, and how memory grows with the length of the log. With --check the exit code is 1 when an
-aim is missed.
+Each candidate handles the same events into the same read model in a separate process. The candidates alternate for
+several rounds, and the best time of each counts. Each result is compared with one that was computed without a database.
+The benchmark also measures the cost of eight partitions compared with one, and how memory grows with the length of the
+log. With --check the exit code is 1 if an aim is missed.
 
-The public library ``eventsourcing`` is left out if it is not there: pip install eventsourcing 'psycopg[pool]'
+The public library ``eventsourcing`` is left out if it is not installed: pip install eventsourcing 'psycopg[pool]'
 """
 
 from __future__ import annotations
@@ -32,47 +32,47 @@ from opencqrs_py.adapters.sql import Database, SqlEventStore
 from opencqrs_py.model.event import Event
 
 SEED = 4
-"""Of the made-up events."""
+"""Seed of the made-up events."""
 
 PARTITIONS = 8
-"""Partitions that are compared with one."""
+"""Number of partitions that is compared with one."""
 
 PARTITIONS_COST = 1.3
-"""Most that they may cost: their time by that of one partition."""
+"""Most that their time may be, divided by the time of one partition."""
 
 SHORT, LONG = 100_000, 1_000_000
-"""Events of the two logs whose handling is compared in memory."""
+"""Events of the two logs for which memory is compared."""
 
 MEMORY_GROWTH = 1.1
-"""Most that the longer log may need: its peak of resident memory by that of the shorter."""
+"""Most that the peak memory for the longer log may be, divided by that for the shorter one."""
 
 MEMORY_WAYS = {
     "sqlite": ("engine", "engine-list", "engine-columns"),
     "postgresql": ("engine-list", "engine-columns"),
 }
-"""Ways whose memory is measured; one statement an event takes minutes on PostgreSQL."""
+"""Ways whose memory is measured; one statement per event takes minutes on PostgreSQL."""
 
 EVENTS = {"sqlite": 200_000, "postgresql": 100_000}
-"""Events of the log, unless said otherwise: some seconds for the slowest of our ways."""
+"""Default number of events: some seconds for our slowest way."""
 
 OURS, OF_GROUPS = "opencqrs_", ("opencqrs_groups", "opencqrs_progress", "opencqrs_inbox")
-"""What the names of our tables begin with, and the tables that keep what groups have done."""
+"""Prefix of our tables, and the tables with the state of groups."""
 
 PEER = "eventsourcing"
 PEER_EVENTS = {"sqlite": 40_000, "postgresql": 20_000}
-"""Events that the slow library handles; its speed does not depend on their number."""
+"""Events for the slow library; its speed does not depend on their number."""
 
 MEANINGS = {
-    "sqlalchemy": "by hand, SQLAlchemy, a statement an event",
+    "sqlalchemy": "by hand, SQLAlchemy, a statement per event",
     "engine": "opencqrs, a handler per event",
-    "sqlalchemy-many": "by hand, SQLAlchemy, executemany a chunk",
+    "sqlalchemy-many": "by hand, SQLAlchemy, executemany per chunk",
     "engine-list": "opencqrs, a list handler",
-    "engine-list-sums": "opencqrs, a list summed up, and bulk.upsert",
+    "engine-list-sums": "opencqrs, an aggregated list and bulk.upsert",
     "engine-columns": "opencqrs, columns and bulk.upsert",
-    "driver": "by hand, bare driver, a statement an event",
+    "driver": "by hand, bare driver, a statement per event",
     "engine-driver": "opencqrs, per event, driver's connection",
     "engine-exec": "opencqrs, per event, exec_driver_sql",
-    "driver-many": "by hand, bare driver, executemany a chunk",
+    "driver-many": "by hand, bare driver, executemany per chunk",
     "engine-driver-list": "opencqrs, list, driver's connection",
     PEER: "eventsourcing, its projection runner",
 }
@@ -80,7 +80,7 @@ MEANINGS = {
 
 @dataclass(frozen=True)
 class Aim:
-    """A ratio between two ways that must be reached on a kind of database, or that is only shown."""
+    """A ratio of two ways, with the least value for each kind of database; without one it is only shown."""
 
     ours: str
     theirs: str
@@ -102,12 +102,12 @@ AIMS = (
 
 @dataclass
 class Report:
-    """What was measured, and the aims that were missed."""
+    """Prints ratios, and collects the aims that were missed."""
 
     missed: list[str] = field(default_factory=list)
 
     def ratio(self, name: str, value: float, *, least: float | None = None, most: float | None = None) -> None:
-        """Print a ratio and whether it is as it should be."""
+        """Print a ratio, and whether it reaches its aim."""
         aim = f"aim >= {least:g}" if least is not None else f"aim <= {most:g}" if most is not None else ""
         good = (least is None or value >= least) and (most is None or value <= most)
         verdict = "" if not aim else "ok" if good else "MISSED"
@@ -118,13 +118,13 @@ class Report:
 
 @dataclass
 class Stage:
-    """A database with the log in it.
+    """A database that contains the log.
 
     Attributes:
-        url: Where it is.
-        count: How many events the log has.
-        wanted: The read model that must come out.
-        log: Whether the events were taken from a file.
+        url: URL of the database.
+        count: Number of events in the log.
+        wanted: The expected read model.
+        log: Whether the events come from a file.
     """
 
     url: str
@@ -143,7 +143,7 @@ class Stage:
         return cls(url, stored, totals_of(events(), count), log)
 
     def run(self, way: str, partitions: int = 1, *, summed: bool = False) -> dict[str, Any]:
-        """Handle the log in one way, in a process of its own; compare what comes out, or only its sums.
+        """Handle the log in one way, in a separate process; compare the read model, or only its sums.
 
         Raises:
             SystemExit: If the read model is wrong, or the process ended early.
@@ -166,7 +166,7 @@ class Stage:
         return answer
 
     def _clear(self) -> None:
-        """Leave nothing of the runs before but the log; ``eventsourcing`` makes several tables."""
+        """Delete everything that earlier runs have left, except the log; ``eventsourcing`` creates several tables."""
         database = Database(self.url)
         with database.writing() as connection:
             for table in inspect(connection).get_table_names():
@@ -178,7 +178,7 @@ class Stage:
         database.close()
 
     def compare(self, way: str, *, summed: bool = False) -> None:
-        """Compare the read model that is there, or only its sums.
+        """Compare the read model in the database, or only its sums, with the expected one.
 
         Raises:
             SystemExit: If it is wrong.
@@ -220,8 +220,8 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--database", choices=(*KINDS, "both"), default="both")
     usual = ", ".join(f"{count:,} on {kind}" for kind, count in EVENTS.items())
-    parser.add_argument("--events", type=int, help=f"events of the log, at most (default: {usual})")
-    parser.add_argument("--log", type=Path, metavar="FILE", help="take them from a log: CloudEvents as NDJSON, .gz too")
+    parser.add_argument("--events", type=int, help=f"most events of the log (default: {usual})")
+    parser.add_argument("--log", type=Path, metavar="FILE", help="log to use: CloudEvents as NDJSON, also .gz")
     parser.add_argument("--repeats", type=int, default=3, help="runs of each way; the best counts (default: 3)")
     parser.add_argument("--only", choices=("speed", "partitions", "memory"), help="measure only this")
     parser.add_argument("--ways", nargs="+", choices=tuple(MEANINGS), default=list(MEANINGS), help="only these ways")
@@ -253,7 +253,7 @@ def _speed(kind: str, fresh: Callable[[], str], options: argparse.Namespace, rep
 
 
 def _best(stages: dict[str, Stage], repeats: int) -> dict[str, float]:
-    """Return the best rate of each way; the ways take turns, so that a busy moment of the machine meets all."""
+    """Return the best rate of each way; the ways alternate, so that a busy moment of the machine affects all."""
     rates: dict[str, float] = {}
     left_out: set[str] = set()
     for _ in range(repeats):
@@ -271,7 +271,7 @@ def _best(stages: dict[str, Stage], repeats: int) -> dict[str, float]:
 
 def _partitions(kind: str, fresh: Callable[[], str], options: argparse.Namespace, report: Report) -> None:
     stage = _stage(kind, fresh(), options)
-    print(f"\n{kind}: time of {PARTITIONS} partitions by that of one, {stage.count:,} events")
+    print(f"\n{kind}: time of {PARTITIONS} partitions divided by that of one, {stage.count:,} events")
     for way in ("engine", "engine-list"):
         rates: dict[int, float] = {}
         for partitions in (1, PARTITIONS) * options.repeats:
@@ -286,7 +286,7 @@ def _partitions(kind: str, fresh: Callable[[], str], options: argparse.Namespace
 
 
 def _memory(kind: str, fresh: Callable[[], str], _options: argparse.Namespace, report: Report) -> None:
-    print(f"\n{kind}: peak memory for {LONG:,} events by that for {SHORT:,}")
+    print(f"\n{kind}: peak memory for {LONG:,} events divided by that for {SHORT:,}")
     stages = [Stage.set(fresh(), lambda: made_up(LONG, SEED), count, log=False) for count in (SHORT, LONG)]
     for way in MEMORY_WAYS[kind]:
         answers = [stage.run(way) for stage in stages]

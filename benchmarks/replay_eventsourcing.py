@@ -1,9 +1,9 @@
-"""The public library ``eventsourcing``, handling the log of ``replay.py`` into the same read model.
+"""The way of ``replay.py`` that handles its log with the public library ``eventsourcing``.
 
-Not a benchmark itself. The events are saved as that library saves them, one aggregate an account. Its projection
+Not a benchmark itself. The events are saved in the library's own form, with one aggregate per account. Its projection
 runner then calls the projection for each event, and the view writes the read model and the tracking record in one
-transaction. On SQLite the library offers no subscription, which the runner needs: there its notifications are
-selected 1,000 at a time and given to the same projection by hand.
+transaction. The runner needs subscriptions, which the library does not have on SQLite: there a loop selects its
+notifications 1,000 at a time and passes them to the same projection.
 
 Install it with ``pip install eventsourcing 'psycopg[pool]'``.
 """
@@ -29,7 +29,7 @@ __all__ = ["replay"]
 
 SAVED_AT_ONCE = 1_000
 PATIENCE = 3_600.0
-"""Seconds that the runner gets."""
+"""Longest time that the runner may take, in seconds."""
 
 UPSERT = (
     "INSERT INTO totals (account, events, total) VALUES ({0}, 1, {0}) "
@@ -88,13 +88,13 @@ class SQLiteView(SQLiteTrackingRecorder):
 
 
 class Payments(Projection[Any]):
-    """Hands payments to the view and passes over everything else."""
+    """Passes payments to the view and skips everything else."""
 
     committed: Callable[[int], None]
 
     @singledispatchmethod
     def process_event(self, _domain_event: Any, tracking: Tracking) -> None:
-        """Pass over what is not a payment."""
+        """Skip an event that is not a payment."""
         self.view.insert_tracking(tracking)
 
     @process_event.register
@@ -104,7 +104,7 @@ class Payments(Projection[Any]):
 
 
 def replay(url: str, watch: Any) -> None:
-    """Save the first ``watch.total`` events of our table in the library's own way, then handle them."""
+    """Save the first ``watch.total`` events of our table in the library's own form, then handle them."""
     Payments.committed = watch.add
     env = _environment(url)
     with Accounts(env=env) as app:
@@ -140,7 +140,7 @@ def _payments(url: str, count: int) -> Iterator[dict[str, Any]]:
 
 
 def _save(app: Accounts, payments: Iterator[dict[str, Any]]) -> None:
-    """Save the accounts first, so that their creation falls into the warm-up."""
+    """Save the accounts first, so that their creation belongs to the warm-up."""
     all_payments = list(payments)
     accounts = {name: Account(name) for name in dict.fromkeys(data["account"] for data in all_payments)}
     for some in _chunks(iter(accounts.values())):

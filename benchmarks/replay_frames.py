@@ -1,4 +1,4 @@
-"""The handler of ``spark_replay.py`` that takes data frames; it loads PySpark. Not a benchmark itself."""
+"""The handler of ``spark_replay.py`` that takes data frames; importing it loads PySpark. Not a benchmark itself."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ from opencqrs_py import bulk, dataframe_handler
 
 @dataframe_handler("frames", types=TYPES, events=Paid)
 def frames(payments: DataFrame, connection: Connection) -> None:
-    """Aggregate a range on executors, and merge what comes out by one statement."""
+    """Aggregate a range on executors, and merge the result with one statement."""
     sums = payments.groupBy("account").agg(sf.count("*").alias("events"), sf.sum("amount").alias("total"))
     bulk.upsert(connection, "totals", sums, keys=["account"], add=["events", "total"])

@@ -1,6 +1,6 @@
 """The handlers that ``replay.py`` measures: one read model, written in several ways.
 
-Not a benchmark itself. Each group is one way; which one runs is chosen by handing its function to ``Application``.
+Not a benchmark itself. Each group is one way; the benchmark runs a group by passing its function to ``Application``.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ else:
 DRIVER_SQL = SQL.replace(":account", MARK).replace(":amount", MARK)
 DRIVER_COUNT = str(COUNT).replace(":account", MARK).replace(":number", MARK).replace(":amount", MARK)
 TYPES = ("*",) if os.environ.get("REPLAY_LOG") else ()
-"""Events that are made up have the type of the event class; those of a log have types of their own."""
+"""Made-up events have the type of the event class; the events of a log have other types."""
 
 _POISON = Path(os.environ.get("REPLAY_POISON", ""))
 POISONED = frozenset(_POISON.read_text(encoding="utf-8").split() if _POISON.is_file() else ())
-"""Accounts whose events fail, while there is a file that names them."""
+"""Accounts whose events fail, as long as the file that names them exists."""
 
 
 @event_type("bank.paid.v1")
@@ -53,7 +53,7 @@ class Paid:
 
 @event_handling("each", types=TYPES)
 def each(event: Paid, connection: Connection) -> None:
-    """Write with SQLAlchemy, one statement an event."""
+    """Write with SQLAlchemy, one statement per event."""
     connection.execute(UPSERT, {"account": event.account, "amount": event.amount})
 
 
@@ -68,13 +68,13 @@ def poisoned(event: Paid, connection: Connection) -> None:
 
 @event_handling("list", types=TYPES)
 def many(events: list[Paid], connection: Connection) -> None:
-    """Write with SQLAlchemy, one ``executemany`` a chunk."""
+    """Write with SQLAlchemy, one ``executemany`` per chunk."""
     connection.execute(UPSERT, [{"account": event.account, "amount": event.amount} for event in events])
 
 
 @event_handling("list-sums", types=TYPES)
 def sums(events: list[Paid], connection: Connection) -> None:
-    """Sum a chunk up in Python, and write what comes out by one statement."""
+    """Aggregate a chunk in Python, and write the sums with one statement."""
     totals: dict[str, tuple[int, int]] = {}
     for event in events:
         number, total = totals.get(event.account, (0, 0))
@@ -85,7 +85,7 @@ def sums(events: list[Paid], connection: Connection) -> None:
 
 @event_handling("columns", types=TYPES, events=Paid)
 def columns(payments: pa.Table, connection: Connection) -> None:
-    """Aggregate a chunk in columns, and write what comes out by one statement."""
+    """Aggregate a chunk in columns, and write the sums with one statement."""
     sums = payments.group_by("account", use_threads=False).aggregate([([], "count_all"), ("amount", "sum")])
     rows = sums.rename_columns(["account", "events", "total"])
     bulk.upsert(connection, "totals", rows, keys=["account"], add=["events", "total"])
@@ -93,25 +93,25 @@ def columns(payments: pa.Table, connection: Connection) -> None:
 
 @event_handling("each-exec-driver-sql", types=TYPES)
 def each_exec_driver_sql(event: Paid, connection: Connection) -> None:
-    """Write with SQLAlchemy's connection and a statement of the driver, one an event."""
+    """Write with SQLAlchemy's connection and a driver statement, one per event."""
     connection.exec_driver_sql(DRIVER_SQL, (event.account, event.amount))
 
 
 @event_handling("each-driver", types=TYPES or ("bank.paid.v1",))
 def each_driver(event: dict, driver: Driver) -> None:
-    """Write with the driver's own connection, one statement an event; decoded to a dict, as the loop by hand does."""
+    """Write with the driver's own connection, one statement per event; decoded to a dict, as in the loop by hand."""
     driver.execute(DRIVER_SQL, (event["account"], event["amount"]))
 
 
 @event_handling("list-driver", types=TYPES or ("bank.paid.v1",))
 def many_driver(events: list[dict], driver: Driver) -> None:
-    """Write with the driver's own connection, one ``executemany`` a chunk; dicts, as in the loop by hand."""
+    """Write with the driver's own connection, one ``executemany`` per chunk; dicts, as in the loop by hand."""
     driver.cursor().executemany(DRIVER_SQL, [(event["account"], event["amount"]) for event in events])
 
 
 @event_handling("count", types=TYPES)
 def count(events: list[Paid], connection: Connection, context: ProcessingContext) -> None:
-    """Write one row a chunk: the work is reading and decoding."""
+    """Write one row per chunk, so that most of the work is reading and decoding."""
     amount = sum(event.amount for event in events)
     values = {"account": str(context.partition), "number": len(events), "amount": amount}
     connection.execute(COUNT, values)
@@ -119,7 +119,7 @@ def count(events: list[Paid], connection: Connection, context: ProcessingContext
 
 @event_handling("cpu", types=TYPES)
 def cpu(event: Paid, driver: Driver) -> None:
-    """Compute for a tenth of a millisecond in Python, then send one statement on the driver, as the loop does."""
+    """Compute for a tenth of a millisecond in Python, then send one statement through the driver, as the loop does."""
     compute(event.amount)
     driver.execute(DRIVER_SQL, (event.account, event.amount))
 

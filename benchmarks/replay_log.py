@@ -1,8 +1,8 @@
-"""The log that ``replay.py`` handles, and the read model that must come out of it.
+"""The log that ``replay.py`` handles, and the read model that must result from it.
 
-Not a benchmark itself. Events say that an account paid an amount; the read model holds, for each account, how many
-payments there were and their sum. They are made up, or taken from a log of yours: then what an event's subject names
-is the account, a number among its data the amount, and type, order and all other data stay as they are.
+Not a benchmark itself. Each event is a payment of an amount by an account; the read model has the number of payments
+and their sum for each account. The events are made up or come from your own log. In the latter case the subject of an
+event names the account, and a number in its data is the amount; type, order and all other data are unchanged.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from opencqrs_py.model.event import Event
 __all__ = ["CREATE_TOTALS", "TYPE", "Totals", "made_up", "of_file", "totals_of"]
 
 TYPE = "bank.paid.v1"
-"""Type of the events that are made up."""
+"""Type of the made-up events."""
 
 ACCOUNTS = 1_000
 """How many accounts the made-up events belong to."""
@@ -41,7 +41,7 @@ def made_up(count: int, seed: int) -> Iterator[Event]:
 
 
 def of_file(file: Path) -> Iterator[Event]:
-    """Yield the events of a log, one CloudEvent as JSON a line, packed with gzip if its name ends so."""
+    """Yield the events of a log: one CloudEvent in JSON per line, compressed if the name ends in ``.gz``."""
     packed = file.suffix == ".gz"
     with gzip.open(file, "rt", encoding="utf-8") if packed else file.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines):
@@ -53,7 +53,7 @@ def of_file(file: Path) -> Iterator[Event]:
 
 
 def totals_of(events: Iterable[Event], count: int | None = None) -> Totals:
-    """Compute the read model of the first ``count`` events by the plainest means."""
+    """Compute the read model of the first ``count`` events in the simplest way."""
     totals: dict[str, tuple[int, int]] = {}
     for event in islice(events, count):
         data = json.loads(event.payload or "")

@@ -1,8 +1,8 @@
-"""One way to handle the log of ``replay.py``, in a process of its own: started by it, answers with one line of JSON.
+"""The process that handles the log of ``replay.py`` in one way: ``replay.py`` starts it, and it prints a line of JSON.
 
-Not a benchmark itself. The loops written by hand read chunks of 1,000 events from our table, decode their data, write
-the read model and, in the same transaction, the position they have reached; and nothing else: no types, no partitions,
-no retries, no claims.
+Not a benchmark itself. The loops written by hand read chunks of 1,000 events from our table, decode their data, and
+write the read model and the position in one transaction. They do nothing else: no types, no partitions, no retries, no
+claims.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from opencqrs_py.processing.recovery import Action
 CHUNK = 1_000
 """Events in one transaction."""
 
-LOOK = 0.02
-"""Seconds between two looks at the progress."""
+POLL_SECONDS = 0.02
+"""Seconds between two polls of the progress."""
 
 WARM_UP = 0.1
-"""Share of the events that is handled before the clock starts."""
+"""Fraction of the events that is handled before the measurement begins."""
 
 CREATE_POSITIONS = "CREATE TABLE positions (name TEXT PRIMARY KEY, position BIGINT NOT NULL)"
 READ = "SELECT position, payload FROM opencqrs_events WHERE position > {} ORDER BY position LIMIT 1000"
@@ -54,7 +54,7 @@ class StopWatch:
         self._ended = 0.0
 
     def add(self, events: int) -> None:
-        """Record that ``events`` more have been committed."""
+        """Record that this many more events have been committed."""
         self.handled += events
         self._ended = time.perf_counter()
         if self._began is None and self.handled >= self.total * WARM_UP:
@@ -70,7 +70,7 @@ class StopWatch:
 
 
 def by_sqlalchemy(url: str, watch: StopWatch, *, many: bool) -> None:
-    """Loop through SQLAlchemy Core, with a statement an event or an ``executemany`` a chunk."""
+    """Loop through SQLAlchemy Core, with a statement per event or an ``executemany`` per chunk."""
     from replay_handlers import UPSERT  # noqa: PLC0415 its statements depend on the environment
 
     engine, read, move = _engine(url), text(READ.format(":after")), text(MOVE.format(":position"))
@@ -94,7 +94,7 @@ def by_sqlalchemy(url: str, watch: StopWatch, *, many: bool) -> None:
 
 
 def by_driver(url: str, watch: StopWatch, write: Callable[[Any, list[dict[str, Any]]], None]) -> None:
-    """Loop on the bare driver; ``write`` is given its cursor and what the events of a chunk say."""
+    """Loop on the bare driver; ``write`` gets its cursor and the decoded data of a chunk."""
     from replay_handlers import MARK  # noqa: PLC0415 its statements depend on the environment
 
     _create_position(url)
@@ -115,7 +115,7 @@ def by_driver(url: str, watch: StopWatch, write: Callable[[Any, list[dict[str, A
 
 
 def write_each(cursor: Any, decoded: list[dict[str, Any]]) -> None:
-    """Send a statement an event."""
+    """Send a statement per event."""
     from replay_handlers import DRIVER_SQL  # noqa: PLC0415 as above
 
     for data in decoded:
@@ -123,14 +123,14 @@ def write_each(cursor: Any, decoded: list[dict[str, Any]]) -> None:
 
 
 def write_many(cursor: Any, decoded: list[dict[str, Any]]) -> None:
-    """Send an ``executemany`` a chunk."""
+    """Send an ``executemany`` per chunk."""
     from replay_handlers import DRIVER_SQL  # noqa: PLC0415 as above
 
     cursor.executemany(DRIVER_SQL, [(data["account"], data["amount"]) for data in decoded])
 
 
 def write_count(cursor: Any, decoded: list[dict[str, Any]]) -> None:
-    """Write one row a chunk, as the handler ``count`` does."""
+    """Write one row per chunk, as the handler ``count`` does."""
     from replay_handlers import DRIVER_COUNT  # noqa: PLC0415 as above
 
     cursor.execute(DRIVER_COUNT, ("all", len(decoded), sum(data["amount"] for data in decoded)))
@@ -146,21 +146,21 @@ def write_computed(cursor: Any, decoded: list[dict[str, Any]]) -> None:
 
 
 class Failures(Observer):
-    """Shows failures: there should be none, but of events that are parked."""
+    """Prints failures other than those of parked events: there should be none."""
 
     def noticed(self, notice: Any) -> None:
-        """Show one."""
+        """Print a failure."""
         if notice.action is not Action.PARK and notice.sequence_id is None:
             print(notice, file=sys.stderr)
 
 
-class Looking:
-    """Looks at something again and again, on a thread of its own, until the end of the block."""
+class Poller:
+    """Polls on a separate thread until the end of the block."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._over = Signal()
-        self._thread = Thread(target=self._look_on)
+        self._thread = Thread(target=self._poll_until_over)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -170,46 +170,46 @@ class Looking:
         self._over.set()
         self._thread.join()
 
-    def look(self) -> None:
-        """Look once."""
+    def poll(self) -> None:
+        """Poll once."""
         raise NotImplementedError
 
-    def _look_on(self) -> None:
+    def _poll_until_over(self) -> None:
         while not self._over.wait(self._seconds):
-            with suppress(Exception):  # what is looked at may not be there yet, or any more
-                self.look()
+            with suppress(Exception):  # the source may not exist yet, or no longer
+                self.poll()
 
 
-class Positions(Looking):
-    """Sees in the database what is committed: Spark's tasks tell of it at their end only, seconds later."""
+class CommittedPositions(Poller):
+    """Reads the progress from the database, because Spark's tasks report it only at their end, seconds later."""
 
     def __init__(self, url: str, watch: StopWatch) -> None:
-        super().__init__(LOOK)
+        super().__init__(POLL_SECONDS)
         self._database = Database(url)
         self._watch = watch
 
     def __exit__(self, *_: object) -> None:
         super().__exit__()
-        self.look()
+        self.poll()
         self._database.close()
 
-    def look(self) -> None:
-        """Add what was committed since the last look."""
+    def poll(self) -> None:
+        """Add the events that were committed since the last poll."""
         with self._database.reading() as connection:
             found = connection.execute(text("SELECT avg(position) FROM opencqrs_progress")).scalar()
         if found is not None and int(found) > self._watch.handled:
             self._watch.add(int(found) - self._watch.handled)
 
 
-class Below(Looking):
-    """Sees the most memory that each process below this one has held, in kB: Java, and the Python workers."""
+class PeakMemory(Poller):
+    """The peak memory of Java, and of the largest Python worker, below this process, in kB."""
 
     def __init__(self) -> None:
-        super().__init__(10 * LOOK)
+        super().__init__(10 * POLL_SECONDS)
         self.java = self.worker = 0
 
-    def look(self) -> None:
-        """Keep the largest values."""
+    def poll(self) -> None:
+        """Record the largest values."""
         for process in processes_below(os.getpid()):
             with suppress(OSError, StopIteration):  # it has just ended
                 peak, is_java = _peak(process), Path(f"/proc/{process}/comm").read_text() == "java\n"
@@ -217,22 +217,23 @@ class Below(Looking):
 
 
 class Commits(Failures):
-    """Sees what our engine commits."""
+    """Counts the events that our engine commits."""
 
     def __init__(self, watch: StopWatch) -> None:
         self._watch = watch
 
     def advanced(self, _group: str, _partition: Any, outcome: Any) -> None:
-        """Count what was committed."""
+        """Count the committed events."""
         if outcome.handled:
             self._watch.add(outcome.handled)
 
 
 def by_engine(url: str, watch: StopWatch, *, handler: str, partitions: int, engine: str = "thread") -> None:
-    """Run one of our engines with one of the handlers; Spark with two workers, and none of it on the driver."""
-    module = import_module("replay_frames" if handler == "frames" else "replay_handlers")  # whose statements differ
+    """Run one of our engines with one of the handlers; on Spark two workers, and not the driver, handle the events."""
+    # Imported here, because their statements depend on the database.
+    module = import_module("replay_frames" if handler == "frames" else "replay_handlers")
 
-    from opencqrs_py import Application  # noqa: PLC0415 what a loop by hand does not load
+    from opencqrs_py import Application  # noqa: PLC0415 a loop by hand does not load it
 
     settings = {
         "event-store.url": url,
@@ -241,11 +242,11 @@ def by_engine(url: str, watch: StopWatch, *, handler: str, partitions: int, engi
         "spark.master": "local[2]",
         "spark.driver-handles": "never",
     }
-    if handler == "poisoned":  # a record for each event that is parked: they are formatted, but not shown
+    if handler == "poisoned":  # format the records of parked events, but do not show them
         logging.basicConfig(filename=os.devnull)
     function = getattr(module, handler)
     application = Application(settings, [function], Path(__file__).parent)
-    with Positions(url, watch) if engine == "spark" else nullcontext() as observer:
+    with CommittedPositions(url, watch) if engine == "spark" else nullcontext() as observer:
         result = application.run(observer=Commits(watch) if observer is None else Failures(), until_caught_up=True)
     if result.failed:
         raise RuntimeError([status.error for status in result.partitions if status.error])
@@ -263,7 +264,7 @@ def _engine_way(engine: str, handler: str) -> Callable[[str, StopWatch, int], No
 
 
 HANDLERS = ("count", "each", "many", "columns", "cpu", "poisoned")
-"""Those that both engines are measured with."""
+"""The handlers with which both engines are measured."""
 
 WAYS: dict[str, Callable[[str, StopWatch, int], None]] = {
     "sqlalchemy": lambda url, watch, _: by_sqlalchemy(url, watch, many=False),
@@ -326,7 +327,7 @@ def _create_position(url: str) -> None:
 
 
 def _peak(process: int | str = "self") -> int:
-    """Return the most memory that a process has held, in kB; Linux counts the parent's into ``ru_maxrss``."""
+    """Return the peak memory of a process in kB; on Linux ``ru_maxrss`` would include the parent's."""
     status = Path(f"/proc/{process}/status")
     if status.exists():
         return next(int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith("VmHWM"))
@@ -340,12 +341,12 @@ def main() -> int:
     os.environ["REPLAY_DATABASE"] = "sqlite" if url.startswith("sqlite") else "postgresql"
     watch, began = StopWatch(int(events)), time.perf_counter()
     try:
-        with Below() if way.startswith("spark") else nullcontext() as below:
+        with PeakMemory() if way.startswith("spark") else nullcontext() as memory:
             WAYS[way](url, watch, int(partitions))
         whole = watch.handled / (time.perf_counter() - began)
         answer: dict[str, Any] = {"rate": watch.rate, "whole": whole, "handled": watch.handled, "peak": _peak()}
-        if below is not None:
-            answer |= {"java": below.java, "worker": below.worker}
+        if memory is not None:
+            answer |= {"java": memory.java, "worker": memory.worker}
     except Exception as error:
         answer = {"skipped": f"{type(error).__name__}: {error}".splitlines()[0]}
     print(json.dumps(answer))

@@ -1,24 +1,25 @@
-"""How fast a scheduled group handles a log, against the same group as a streaming one.
+"""How fast a scheduled group handles a log, compared with the same group as a streaming one.
 
     python benchmarks/scheduled.py --database both --check
     python benchmarks/scheduled.py --database postgresql --engine both --events 20000
 
-A handler writes with a statement an event through SQLAlchemy's connection. In one run events are handled as they are
-read; in the other one they come into the inbox, and are handled in batches of ten, those of one subject, as soon as the
-log is read. Runs take turns, each in a process of its own and with an empty read model; the best of each counts, from
-the claim to the last commit. Each must end with the read model of the log. With --check the exit code is 1 when the aim
-is missed.
+A handler writes one statement per event through SQLAlchemy's connection. In one run events are handled as they are
+read. In the other run they enter the inbox, and are handled in batches of ten, one batch per subject, as soon as the
+log is read. The runs alternate, each in a separate process and with an empty read model; the best of each counts,
+measured from the claim to the last commit. Each must end with the correct read model. With --check the exit code is 1
+if the aim is missed.
 
-Seen on two idle cores, 100,000 events. PostgreSQL 0.67 with threads (4,103 of 6,131 events a second) and 0.63 on Spark
-(4,536 of 7,194); on a day on which the machine was twice as fast, which favours the streaming group, 0.58. SQLite 0.35
-with threads (16,812 of 48,329) and 0.37 on Spark (10,929 of 29,759), so it misses the aim: there an event takes 21 us
-in the streaming group and 55 in the scheduled one, of which 13 are its way in, 13 to fetch it and its event, 5 to check
-and delete it, and 5 the garbage collector's. Of the 30 that it takes more, 14 are within SQLite.
+Measured on two idle cores, with 100,000 events. PostgreSQL: 0.67 with threads (4,103 of 6,131 events per second) and
+0.63 on Spark (4,536 of 7,194); 0.58 on a day on which the machine was twice as fast, which favours the streaming group.
+SQLite: 0.35 with threads (16,812 of 48,329) and 0.37 on Spark (10,929 of 29,759), so it misses the aim. There an event
+takes 21 us in the streaming group and 55 us in the scheduled one. Of these, 13 us are for storing it in the inbox, 13
+for fetching the entry and its event, 5 for checking and deleting it, and 5 for the garbage collector. Of the 30 us that
+it takes longer, 14 are spent in SQLite.
 
-Tried, and left, as none of it reaches the aim: rows in the order of their sequences, without rowid, since each chunk
-then changes a page for almost every event; a row that holds the next events of its sequence as JSON, which saves when
-they leave and nothing when they come in. What would save most is not to write events that were never tried; but then
-filters and batch keys are not stored, and people can neither see nor pause what waits.
+Rejected, because they do not reach the aim: rows in the order of their sequences, without rowid, because each chunk
+then changes a page for almost every event; and a row that contains the next events of its sequence as JSON, which saves
+time when they leave the inbox, but not when they enter it. Not writing events that were never tried would save most,
+but then filters and batch keys are not stored, and people can neither see nor pause waiting events.
 """
 
 from __future__ import annotations
@@ -45,11 +46,11 @@ ENGINES = ("thread", "spark")
 MODES = ("streaming", "scheduled")
 EVENTS, BATCH = 100_000, 10
 LEAST = 0.5
-"""Of the events per second of the streaming group."""
+"""Least ratio of the events per second to those of the streaming group."""
 
 
 class Watch(Observer):
-    """Measures the seconds from the first claim to the last step that has handled something."""
+    """Measures the seconds from the first claim to the last step that handled events."""
 
     def __init__(self) -> None:
         self.handled = 0
@@ -85,7 +86,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--database", choices=(*KINDS, "both"), default="both")
     parser.add_argument("--engine", choices=(*ENGINES, "both"), default="thread")
-    parser.add_argument("--events", type=int, default=EVENTS, help=f"of the log (default: {EVENTS:,})")
+    parser.add_argument("--events", type=int, default=EVENTS, help=f"events of the log (default: {EVENTS:,})")
     parser.add_argument("--partitions", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=3, help="runs of each kind; the best counts (default: 3)")
     parser.add_argument("--check", action="store_true", help="exit with 1 if the aim is missed")
@@ -102,12 +103,12 @@ def _compare(kind: str, engine: str, url: str, options: argparse.Namespace) -> f
             best[mode] = max(best[mode], _rate(url, engine, mode, options))
     ratio = best["scheduled"] / best["streaming"]
     rates = ", ".join(f"{mode} {rate:,.0f}" for mode, rate in best.items())
-    print(f"{kind}, {engine}, {options.events:,} events: {rates} events a second: {ratio:.2f}", flush=True)
+    print(f"{kind}, {engine}, {options.events:,} events: {rates} events per second: {ratio:.2f}", flush=True)
     return ratio
 
 
 def _events(count: int) -> Iterator[Event]:
-    """Yield events whose subjects follow each other in turn."""
+    """Yield events whose subjects alternate."""
     subjects = max(1, count // BATCH)
     for number in range(count):
         yield Event(0, str(number), "s", f"/s/{number % subjects}", "t", None, "application/json", "{}", None)
@@ -121,7 +122,7 @@ def _rate(url: str, engine: str, mode: str, options: argparse.Namespace) -> floa
     try:
         rate: float = here.recv()
     except EOFError:
-        sys.exit(f"the {mode} run on {engine} ended without an answer")
+        sys.exit(f"the {mode} run on {engine} ended without a result")
     process.join()
     return rate
 
@@ -153,7 +154,7 @@ def _forget(url: str) -> None:
 
 
 def _check(url: str, events: int) -> None:
-    """End the program if the read model is not that of the log, each event once and in the order of its subject."""
+    """Exit unless the read model has each event once, and the inbox is empty."""
     engine = create_engine(url)
     with engine.begin() as connection:
         count, subjects, left = connection.execute(

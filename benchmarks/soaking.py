@@ -1,8 +1,9 @@
-"""The project that the soaks run, and the comparison of its read models with what a plain script makes of the log.
+"""The project that the soaks run, and the comparison of its read models with a plain computation from the log.
 
-Not a benchmark itself. There are two groups. ``handled`` counts how often each event was applied, and notes the
-attempt. ``cases`` keeps, for each case, the number of events, the sum of a checksum over their ids, and how often an
-event came out of order. So an event that is missing, doubled, or handled before an earlier one of its case is seen.
+Not a benchmark itself. The project has two groups. ``handled`` counts how often each event was applied, and records the
+attempt. ``cases`` has, for each case, the number of events, the sum of a checksum of their ids, and how many events
+came out of order. So the comparison detects an event that is missing, duplicated or handled before an earlier one of
+its case.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ from zlib import crc32
 from opencqrs_py import Event, ProcessingContext, Reset, event_handling, on_reset, on_start
 from sqlalchemy import Connection, text
 
-FAILS = 0  # one event of so many fails twice; none for 0
-# First the change, then, where there was nothing to change, the new row: every database understands that.
+FAILS = 0  # one event in FAILS fails twice; with 0, none does
+# Update first, and insert if no row was updated: every database supports that.
 HANDLED_AGAIN = text("UPDATE handled SET times = times + 1 WHERE id = :id")
 HANDLED = text("INSERT INTO handled (id, times, attempt, position) VALUES (:id, 1, :attempt, :position)")
 CASE_AGAIN = text("""
@@ -118,19 +119,19 @@ POSITION = """
 """
 
 MESSAGES = "messages.txt"
-"""File of the project folder that standard error goes to."""
+"""File in the project folder to which standard error is written."""
 
-LOOK = 0.2
-"""Seconds between two looks at the inbox."""
+POLL_SECONDS = 0.2
+"""Seconds between two polls of the inbox."""
 
 SHOWN = 5
-"""How many of the events or cases that are wrong are named, and how many lines of messages are shown."""
+"""How many wrong events or cases are named, and how many lines of messages are shown."""
 
 
 def existing_file(path: str) -> Path:
-    """Return the path of a file that is there; for the command line."""
+    """Return the path of an existing file; for the command line."""
     if not Path(path).is_file():
-        raise argparse.ArgumentTypeError(f"there is no file {path}")
+        raise argparse.ArgumentTypeError(f"file {path} does not exist")
     return Path(path)
 
 
@@ -138,11 +139,11 @@ LEASE = "event-handling.standard.life-cycle.lease"
 """The settings of leases."""
 
 LINES = 60
-"""Lines of messages that are shown of a process that has ended by itself: they may end with an error's."""
+"""Lines of messages that are shown for a process that has ended unexpectedly: a traceback may be among them."""
 
 
 class Folder:
-    """The folder of a project whose commands are started from outside.
+    """The folder of a project, and the commands that run it.
 
     Args:
         folder: An empty folder.
@@ -152,13 +153,13 @@ class Folder:
         self.folder = folder
 
     def opencqrs(self, *arguments: str) -> subprocess.Popen[bytes]:
-        """Start a command of the project; what it says goes to a file, of which ``said`` shows the end."""
+        """Start a command of the project; its messages go to a file, the end of which ``last_messages`` returns."""
         command = self._command(arguments)
         with self.folder.joinpath(MESSAGES).open("ab") as messages:
             return subprocess.Popen(command, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=messages)
 
     def failure(self, *arguments: str) -> str:
-        """Run a command of the project; return what it says if it fails, with its exit code."""
+        """Run a command of the project; return its exit code and messages if it fails, else an empty string."""
         ran = subprocess.run(
             self._command(arguments), cwd=self.folder, check=False, capture_output=True, encoding="utf-8"
         )
@@ -167,22 +168,22 @@ class Folder:
     def _command(self, arguments: Sequence[str]) -> list[str]:
         return [sys.executable, "-m", "opencqrs_py", *arguments, "--project", str(self.folder)]
 
-    def said(self, most: int = SHOWN) -> str:
+    def last_messages(self, most: int = SHOWN) -> str:
         """Return the last lines that the project's commands wrote to standard error."""
         lines = self.folder.joinpath(MESSAGES).read_text(errors="replace").splitlines()
         return "\n".join(lines[-most:])
 
 
 class Processes:
-    """Processes that run a project, to which harm is done.
+    """Processes that run a project, and into which faults are injected.
 
     Args:
         project: The project.
-        lease: Seconds that leases last.
+        lease: Duration of leases in seconds.
         chance: Source of the random choices.
 
     Attributes:
-        wrong: What was not as it should be.
+        wrong: The errors that were found.
     """
 
     def __init__(self, project: Folder, lease: float, chance: Random) -> None:
@@ -193,7 +194,7 @@ class Processes:
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def kill(self) -> None:
-        """End the processes at once, also one that is frozen."""
+        """Kill the processes, including a frozen one."""
         for process in self._processes:
             process.kill()
             process.wait()
@@ -202,12 +203,13 @@ class Processes:
         lease, heartbeat = f"{LEASE}.duration={self._lease}s", f"{LEASE}.heartbeat={self._lease / 4}s"
         return self._folder.opencqrs("run", "--set", lease, "--set", heartbeat)
 
-    def _look_for_ends(self, after: str) -> None:
-        """Replace processes that have ended by themselves, which none should."""
+    def _replace_ended(self, after: str) -> None:
+        """Report and replace processes that have ended unexpectedly."""
         for place, process in enumerate(self._processes):
             if process.poll() is not None:
-                said = self._folder.said(LINES)
-                self.wrong.append(f"process {process.pid} has ended with {process.returncode} after {after}:\n{said}")
+                messages = self._folder.last_messages(LINES)
+                ended = f"process {process.pid} has ended with {process.returncode} after {after}"
+                self.wrong.append(f"{ended}:\n{messages}")
                 self._processes[place] = self._started()
 
     def _any(self) -> int:
@@ -221,15 +223,15 @@ class Processes:
 
 
 class Project(Folder):
-    """A project folder with a log, and a look from outside at what its processes have done.
+    """A project folder with a log, and queries for what its processes have done.
 
     Args:
         folder: An empty folder.
         store: URL of the event store.
         database: URL of the read models' database.
-        parking: One event of so many fails twice in the group ``cases``, and is parked; none for 0.
-        scheduled: Whether both groups are scheduled ones; then their events are not parked.
-        settings: ``engine``, ``batch_size`` and ``partitions`` (of the group ``cases``).
+        parking: One event in this many fails twice in the group ``cases`` and is parked; with 0, none is.
+        scheduled: Whether both groups are scheduled; then their events are not parked.
+        settings: ``engine``, ``batch_size``, and ``partitions`` of the group ``cases``.
     """
 
     def __init__(
@@ -251,22 +253,22 @@ class Project(Folder):
             SystemExit: If the import fails.
         """
         if self.opencqrs("events", "import", str(log)).wait():
-            sys.exit(f"the log could not be imported:\n{self.said()}")
+            sys.exit(f"the log could not be imported:\n{self.last_messages()}")
         return int(self._one(self._store, "SELECT max(position) FROM opencqrs_events"))
 
     def position(self) -> float:
-        """Return how far the groups are, in the middle; 0 before there are any.
+        """Return the average position of the groups; 0 before any has begun.
 
-        Of scheduled groups, between how far they have read the log, and how much of it they have handled.
+        For scheduled groups, the result lies between the position that they have read and what they have handled.
         """
         try:
             position = float(self._one(self._database, POSITION) or 0)
             return position - self.waiting() / 4 if self._scheduled else position
-        except (DBAPIError, EventStoreError):  # not there yet
+        except (DBAPIError, EventStoreError):  # the table does not exist yet
             return 0.0
 
     def handled(self) -> int:
-        """Return the position up to which the group ``handled`` has come, which may be far behind the other one."""
+        """Return the progress of the group ``handled``, which may be far behind that of the other group."""
         return int(self._one(self._database, "SELECT coalesce(max(position), 0) FROM handled"))
 
     def waiting(self) -> int:
@@ -274,10 +276,10 @@ class Project(Folder):
         return int(self._one(self._database, "SELECT count(*) FROM opencqrs_inbox"))
 
     def await_none_waiting(self, seconds: float) -> None:
-        """Wait until no event waits in the inbox, but not for longer than so many seconds."""
+        """Wait until no event waits in the inbox, but at most this many seconds."""
         until = time.monotonic() + seconds
         while self.waiting() and time.monotonic() < until:
-            time.sleep(LOOK)
+            time.sleep(POLL_SECONDS)
 
     def close(self) -> None:
         """Close the connections."""
@@ -285,7 +287,7 @@ class Project(Folder):
         self._database.close()
 
     def differences(self, log: Path) -> list[str]:
-        """Compare the read models and the progress with the log; empty when all is as it should be."""
+        """Compare the read models and the progress with the log; return the differences."""
         return [*self._wrong_events(log), *self._wrong_cases(log), *self._wrong_progress()]
 
     def _wrong_events(self, log: Path) -> Iterator[str]:
@@ -294,7 +296,7 @@ class Project(Folder):
         yield from named("not handled", wanted - found.keys())
         yield from named("handled, but not in the log", found.keys() - wanted)
         yield from named("applied more than once", {name for name, row in found.items() if row.times != 1})
-        if not self._scheduled:  # else one that was in hand when its process was killed has used an attempt
+        if not self._scheduled:  # otherwise an event that was being handled when its process was killed used an attempt
             again = {name for name, row in found.items() if row.attempt != 1}
             yield from named("not applied with its first attempt", again)
 
@@ -327,7 +329,7 @@ class Project(Folder):
 
 
 def made_up(file: Path, count: int, chance: Random) -> Path:
-    """Write a log of ``count`` events, about four for a case and three subjects each."""
+    """Write a log of ``count`` events, with about four events and up to three subjects per case."""
     with gzip.open(file, "wt", compresslevel=1) as lines:
         for number in range(count):
             event = {
@@ -349,6 +351,6 @@ def _events(log: Path) -> Iterator[dict[str, Any]]:
 
 
 def named(what: str, wrong: Collection[str]) -> Iterator[str]:
-    """Yield a line that names the first of those that are wrong; nothing if none is."""
+    """Yield a line with the number of wrong items and the first few of them; nothing if there are none."""
     if wrong:
         yield f"{what}: {len(wrong):,}, such as {', '.join(sorted(wrong)[:SHOWN])}"

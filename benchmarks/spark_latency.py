@@ -1,13 +1,14 @@
-"""How soon an event is handled on Spark, what one slow event does to others, and what idle groups cost.
+"""How soon Spark handles an event, how much a slow event delays others, and what idle groups cost.
 
     python benchmarks/spark_latency.py --database both --check
     python benchmarks/spark_latency.py --only slow --slow 25
 
-Two workers (``local[2]``), eight partitions. The driver handles nothing. *Latency*: from before the append to the end
-of the handler, an event every 500 ms, on the clock that all processes of the machine share. *Slow*: one event of a
-group takes 25 s; meanwhile events of the group's other partitions, and of another group, are waited for. On SQLite that
-has no aim: a chunk holds the only write lock of the file. *Idle*: the processor time that a driver with 50 groups, its
-Java and its Python workers take while nothing arrives. With --check the exit code is 1 when an aim is missed.
+There are two workers (``local[2]``) and eight partitions; the driver handles no events. *Latency*: the time from the
+append to the end of the handler, with an event every 500 ms, on the clock that all processes of the machine share.
+*Slow*: one event of a group takes 25 s, and the benchmark measures how long events of the group's other partitions and
+of another group wait meanwhile. SQLite has no aim there, because a chunk holds the only write lock of the file. *Idle*:
+the processor time of a driver with 50 groups, its Java and its Python workers while no events arrive. With --check the
+exit code is 1 if an aim is missed.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ for number in range({groups}):
 
 
 class Log:
-    """A log to which events are added one by one, and the read model in which they are noted."""
+    """A log to which events are appended one by one, and the read model that records them."""
 
     def __init__(self, url: str) -> None:
         self._database = Database(url)
@@ -84,7 +85,7 @@ class Log:
         self.position = self._store.head()
 
     def append(self, subject: str, *, kind: str = "quick", seconds: float = 0.0) -> tuple[int, int]:
-        """Add an event; return its position, and the time before that."""
+        """Append an event; return its position, and the time before the append."""
         began = time.monotonic_ns()
         payload = json.dumps({"seconds": seconds})
         self.position += 1
@@ -93,7 +94,7 @@ class Log:
         return self.position, began
 
     def handled(self, name: str, position: int, patience: float = 120.0) -> int:
-        """Wait until a group has handled an event; return when."""
+        """Wait until a group has handled an event; return the time at which it did."""
         until = time.monotonic() + patience
         while time.monotonic() < until:
             with self._database.reading() as connection:
@@ -150,7 +151,7 @@ def latency(url: str, events: int, report: Report) -> None:
 
 
 def slow(url: str, seconds: float, report: Report) -> None:
-    """Measure what others wait for while one event is slow."""
+    """Measure how long other events wait while one event is slow."""
     most = None if url.startswith("sqlite") else SLOWED
     log = Log(url)
     with running(url, HANDLERS, PARTITIONS):
@@ -158,7 +159,7 @@ def slow(url: str, seconds: float, report: Report) -> None:
             position, _ = log.append(subject_of(residue))
             for name in ("first", "second"):
                 log.handled(name, position)
-        others = [log.append(subject_of(residue)) for residue in range(1, PARTITIONS)]  # in the same task, perhaps
+        others = [log.append(subject_of(residue)) for residue in range(1, PARTITIONS)]  # possibly in the same task
         blocking, _ = log.append(subject_of(0), kind="slow", seconds=seconds)
         waits: dict[str, list[float]] = {"first": [], "second": []}
         for _ in range(3):
@@ -167,14 +168,14 @@ def slow(url: str, seconds: float, report: Report) -> None:
                 took += [(log.handled(name, position) - began) / 1e9 for position, began in others]
             others = []
         if log.handled("first", blocking) < max(began for _, began in others or [(0, 0)]):
-            sys.exit("the slow event was over before the others")
+            sys.exit("the slow event ended before the others")
     log.close()
-    report.ratio("seconds that other partitions of the group waited at most", max(waits["first"]), most=most)
-    report.ratio("seconds that another group waited at most", max(waits["second"]), most=most)
+    report.ratio("longest wait of other partitions of the group, in seconds", max(waits["first"]), most=most)
+    report.ratio("longest wait of another group, in seconds", max(waits["second"]), most=most)
 
 
 def idle(url: str, seconds: float, report: Report) -> None:
-    """Measure what groups cost that have nothing to do."""
+    """Measure the cost of groups that have nothing to do."""
     log = Log(url)
     with running(url, IDLE_HANDLERS.format(groups=GROUPS), 1) as application:
         position, _ = log.append("/x")
@@ -192,7 +193,7 @@ def idle(url: str, seconds: float, report: Report) -> None:
 
 
 def processor_time() -> float:
-    """Return the seconds that this process has used, with Java and the Python workers below it."""
+    """Return the processor time in seconds of this process, its Java and its Python workers."""
     ticks = 0
     for process in {os.getpid()} | processes_below(os.getpid()):
         with suppress(OSError):  # it has just ended
@@ -225,9 +226,11 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--database", choices=(*KINDS, "both"), default="both")
     parser.add_argument("--only", choices=("latency", "slow", "idle"), help="measure only this")
-    parser.add_argument("--events", type=int, default=100, help="whose latency is measured (default: %(default)s)")
-    parser.add_argument("--slow", type=float, default=25.0, help="seconds that one event takes (default: %(default)s)")
-    parser.add_argument("--idle", type=float, default=30.0, help="seconds that idle groups are watched")
+    parser.add_argument("--events", type=int, default=100, help="events to measure (default: %(default)s)")
+    parser.add_argument(
+        "--slow", type=float, default=25.0, help="duration of the slow event in seconds (default: %(default)s)"
+    )
+    parser.add_argument("--idle", type=float, default=30.0, help="seconds for which idle groups are measured")
     parser.add_argument("--check", action="store_true", help="exit with 1 if an aim is missed")
     return parser.parse_args()
 

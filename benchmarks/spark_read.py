@@ -1,12 +1,12 @@
-"""How fast Spark reads an event log through ``format("opencqrs")``: against ``spark.read.json`` of the same events.
+"""How fast Spark reads an event log through ``format("opencqrs")``, compared with ``spark.read.json``.
 
     python benchmarks/spark_read.py --database both --check
     python benchmarks/spark_read.py --database postgresql --events 1000000
 
-The query groups payments by account and sums them up. Both ways are given the columns: ``spark.read.json`` by its
-schema, the data source by its option ``schema``. One session runs them by turns, on two cores; the best time of each
-counts, and the results are compared. What is read through a database is also sent from Python to Java, which the file
-is not. With --check the exit code is 1 when an aim is missed.
+The query groups payments by account and sums them. Both ways know the columns: ``spark.read.json`` from its schema,
+the data source from its option ``schema``. They read the same events alternately in one session, on two cores; the best
+time of each counts, and the results are compared. Unlike the file, events from a database also pass from Python to
+Java. With --check the exit code is 1 if an aim is missed.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from opencqrs_py.model.cloudevents import write_event
 from opencqrs_py.model.event import Event
 
 SEED = 4
-"""Of the made-up events."""
+"""Seed of the made-up events."""
 
 EVENTS = 1_000_000
-"""Events of the log, unless said otherwise."""
+"""Default number of events."""
 
 LEAST = 0.5
-"""Of the events per second of ``spark.read.json``, what the data source must reach."""
+"""Least ratio of the data source's events per second to those of ``spark.read.json``."""
 
 DATA = "account STRING, amount BIGINT, note STRING"
 """The fields of the events' data."""
@@ -53,7 +53,7 @@ MEANINGS = {
 AIMED = ("narrowed",)
 """The ways that must reach ``LEAST``; the others are only shown.
 
-Spark tells its own readers which columns a query needs, but not Python data sources: there ``.schema()`` does.
+Spark passes the columns that a query needs to its own readers, but not to Python data sources: they need ``.schema()``.
 """
 
 
@@ -127,7 +127,7 @@ def _measure(spark: SparkSession, kind: str, url: str, file: Path, options: argp
     found = {way: _grouped(load()) for way, load in chosen.items()}  # the first run of each is not timed
     wrong = [way for way, rows in found.items() if rows != found["json"]]
     if wrong:
-        sys.exit(f"{wrong[0]} has another result than json")
+        sys.exit(f"the result of {wrong[0]} differs from that of json")
     seconds = dict.fromkeys(chosen, float("inf"))
     for _ in range(options.repeats):
         for way, load in chosen.items():
@@ -144,7 +144,7 @@ def _grouped(frame: DataFrame) -> list[Row]:
 
 def _reported(kind: str, count: int, seconds: dict[str, float]) -> list[str]:
     """Print a table; return the aims that were missed."""
-    print(f"\n{kind}: {count:,} events, events per second, and by those of {MEANINGS['json']}")
+    print(f"\n{kind}: {count:,} events, events per second, and as a ratio to {MEANINGS['json']}")
     missed = []
     for way, taken in seconds.items():
         ratio = seconds["json"] / taken

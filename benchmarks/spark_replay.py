@@ -1,15 +1,15 @@
-"""How fast a log is replayed on Spark with two workers: against a loop written by hand, and the thread engine.
+"""How fast Spark with two workers replays a log, compared with a loop written by hand and the thread engine.
 
     python benchmarks/spark_replay.py --database both --check
     python benchmarks/spark_replay.py --database postgresql --events 200000 --work cpu
     python benchmarks/spark_replay.py --only memory
 
-Each way handles the same events into the same read model, in a process of its own, several times in turn; the best
-counts, and each result is compared with one that was computed without a database. The engines have eight partitions;
-a group of data frames has one. *Steady* begins when a tenth of the events is handled; *whole* counts from the start of
-the process, and so has Spark's start in it. The driver handles nothing. Also measured: how memory grows with the length
-of the log, for the largest Python worker, the driver's Python, and Java (which is shown without an aim, as it takes
-what its heap may have). With --check the exit code is 1 when an aim is missed.
+Each way handles the same events into the same read model in a separate process. The ways alternate for several rounds,
+and the best of each counts. Each result is compared with one that was computed without a database. The engines have
+eight partitions; a group of data frames has one. *Steady* begins when a tenth of the events is handled; *whole* begins
+at the start of the process, and so includes the start of Spark. The driver handles no events. The benchmark also
+measures how memory grows with the length of the log, for the largest Python worker, the driver's Python, and Java. Java
+has no aim, because it uses all of its heap. With --check the exit code is 1 if an aim is missed.
 """
 
 from __future__ import annotations
@@ -28,39 +28,39 @@ SEED = 4
 
 
 class Work(NamedTuple):
-    """What handlers do: the ways to do it, and the least ratios of Spark to the loop by hand and the thread engine."""
+    """The work of handlers, the ways to do it, and the least ratios of Spark to the loop by hand and to threads."""
 
     what: str
     by_hand: str
     handler: str
     least: dict[str, float]
-    on_spark: str = ""  # the handler there, if it is another one
+    on_spark: str = ""  # the handler on Spark, if it is another one
     by_thread: float | None = None
 
 
 WORK = {
-    "count": Work("one row a chunk", "hand-count", "count", dict.fromkeys(KINDS, 1.3)),
-    "each": Work("a statement an event, SQLAlchemy", "sqlalchemy", "each", {"postgresql": 1.5}),
-    "list": Work("executemany a chunk, SQLAlchemy", "sqlalchemy-many", "many", {}),
+    "count": Work("one row per chunk", "hand-count", "count", dict.fromkeys(KINDS, 1.3)),
+    "each": Work("a statement per event, SQLAlchemy", "sqlalchemy", "each", {"postgresql": 1.5}),
+    "list": Work("executemany per chunk, SQLAlchemy", "sqlalchemy-many", "many", {}),
     "columns": Work("columns and bulk.upsert", "sqlalchemy-many", "columns", {}),
-    "frames": Work("data frames and bulk.upsert; else lists", "sqlalchemy-many", "many", {}, "frames", 3.0),
-    "cpu": Work("0.1 ms of Python and a statement an event, bare driver", "hand-cpu", "cpu", dict.fromkeys(KINDS, 1.7)),
+    "frames": Work("data frames and bulk.upsert; others lists", "sqlalchemy-many", "many", {}, "frames", 3.0),
+    "cpu": Work("0.1 ms of Python and a statement per event, driver", "hand-cpu", "cpu", dict.fromkeys(KINDS, 1.7)),
 }
 
 LEAST_BY_THREAD = 0.9
-"""Of the thread engine's rate, once warm."""
+"""Least ratio to the thread engine's rate, once warm."""
 
 SHORT, LONG = 600_000, 2_000_000
-"""Events of the two logs whose handling is compared in memory; data frames have more than one range of the shorter."""
+"""Events of the two logs for which memory is compared; even the shorter one has several ranges of data frames."""
 
 MEMORY_GROWTH = 1.1
-"""Most that the longer log may need: the peak of resident memory by that of the shorter."""
+"""Most that the peak memory for the longer log may be, divided by that for the shorter one."""
 
 MEMORY_WORK = ("count", "columns", "frames")
-"""Ways whose memory is measured: the quick ones."""
+"""Work for which memory is measured: the fast kinds."""
 
 SHARES = {"count": 1.0, "list": 0.5, "columns": 1.0, "frames": 1.0, "each": 0.1, "cpu": 0.1}
-"""Of the events that are asked for: the slower ways need fewer to run for long enough."""
+"""Fraction of --events that each kind handles: the slower kinds run long enough with fewer."""
 
 
 def main() -> int:
@@ -83,7 +83,9 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--database", choices=(*KINDS, "both"), default="both")
-    parser.add_argument("--events", type=int, default=1_000_000, help="of the quickest ways (default: %(default)s)")
+    parser.add_argument(
+        "--events", type=int, default=1_000_000, help="events for the fastest kinds (default: %(default)s)"
+    )
     parser.add_argument("--repeats", type=int, default=2, help="runs of each way; the best counts (default: 2)")
     parser.add_argument("--work", nargs="+", choices=tuple(WORK), default=list(WORK), help="only these")
     parser.add_argument("--only", choices=("speed", "memory"), help="measure only this")
@@ -97,7 +99,7 @@ def _stage(url: str, count: int) -> Stage:
 
 def _compare(kind: str, name: str, stage: Stage, repeats: int, report: Report) -> None:
     work = WORK[name]
-    print(f"\n{kind}, {work.what}: {stage.count:,} events; events a second, steady and whole")
+    print(f"\n{kind}, {work.what}: {stage.count:,} events; events per second, steady and whole")
     ways = {
         "by hand": work.by_hand,
         "thread": f"thread-{work.handler}",
@@ -123,7 +125,7 @@ def _run(stage: Stage, way: str, partitions: int, *, summed: bool) -> dict[str, 
 
 
 def _memory(kind: str, fresh: Callable[[], str], names: list[str], report: Report) -> None:
-    print(f"\n{kind}: peak memory for {LONG:,} events by that for {SHORT:,}")
+    print(f"\n{kind}: peak memory for {LONG:,} events divided by that for {SHORT:,}")
     stages = [_stage(fresh(), count) for count in (SHORT, LONG)]
     for name in names:
         way = f"spark-{WORK[name].on_spark or WORK[name].handler}"

@@ -1,13 +1,13 @@
-"""Run a project on a Spark cluster of two workers, end what it is made of at random, and compare the read models.
+"""Run a project on a Spark cluster of two workers, kill its parts at random, and compare the read models.
 
     python benchmarks/spark_soak.py --faults 100 --seed 7 --log events.ndjson.gz
 
-Events are added while it runs, into PostgreSQL. The faults: ``executor``, ``python`` (a Python worker), ``daemon``
-(what starts Python workers), ``worker`` (of the cluster; another one is started), ``driver`` (another one is started)
-and ``database`` (stopped, fast or as in a crash, and started again); all but the last by SIGKILL. Speculation is on:
-Spark runs a second copy of a task that takes longer than 50 ms, and the soak fails if it never did. After each
-fault the read models must move on within two minutes. The exit code is 1 if not, or if an event is missing, was applied
-twice, out of order, or with a second attempt.
+Events are appended to PostgreSQL while the project runs. The faults: ``executor``, ``python`` (a Python worker),
+``daemon`` (the process that starts Python workers), ``worker`` (of the cluster; another one is started), ``driver``
+(another one is started) and ``database`` (stopped, fast or as in a crash, and started again). All but the last use
+SIGKILL. Speculation is on: Spark runs a second copy of a task that takes longer than 50 ms, and the soak fails if that
+never happened. After each fault the read models must make progress within two minutes. The exit code is 1 if they do
+not, or if an event is missing or was applied twice, out of order, or with a second attempt.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ from soaking import Project, existing_file, made_up
 from opencqrs_py.engines.spark.java import find_java
 
 HOSTS = ("127.0.0.1", "127.0.0.2")
-"""Of the workers."""
+"""Hosts of the workers."""
 
 PATIENCE = 120.0
-"""Seconds within which the read models must move on after a fault."""
+"""Seconds within which the read models must make progress after a fault."""
 
 PAUSE = 3.0
-"""Seconds at most between a sign of life and the next fault."""
+"""Longest pause in seconds between progress and the next fault."""
 
 EXECUTOR, DAEMON = "CoarseGrainedExecutorBackend", "pyspark.daemon"
-"""What stands in the arguments of these processes."""
+"""Strings by which the command lines of these processes are recognised."""
 
 
 class Cluster:
-    """A standalone cluster on loopback."""
+    """A standalone cluster on the loopback interface."""
 
     def __init__(self, folder: Path) -> None:
         self.secret = secrets.token_hex(16)
@@ -66,9 +66,9 @@ class Cluster:
             self.add_worker()
 
     def add_worker(self) -> None:
-        """Start a worker with two cores, and wait until the master knows it.
+        """Start a worker with two cores, and wait until it is registered with the master.
 
-        Each has an address of its own, as Spark runs no copy of a task on the host of the first one.
+        Each worker has a separate address, because Spark runs no copy of a task on the host of the original.
         """
         host = next(host for host in HOSTS if host not in self.workers)
         size = ("--cores", "2", "--memory", "1g", "--work-dir", str(self._work), "--host", host)
@@ -76,7 +76,7 @@ class Cluster:
         self.workers[host], _ = self._started(host, "Successfully registered with master", *worker, last=self.url)
 
     def end(self, host: str) -> None:
-        """Kill a worker with all that it has started."""
+        """Kill a worker and all its descendants."""
         worker = self.workers.pop(host)
         for process in (worker.pid, *_below(worker.pid)):
             with suppress(ProcessLookupError):
@@ -84,16 +84,16 @@ class Cluster:
         worker.wait()
 
     def close(self) -> None:
-        """End all of it."""
+        """Kill all processes of the cluster."""
         for host in tuple(self.workers):
             self.end(host)
         self._master.kill()
         self._master.wait()
 
     def _started(self, host: str, pattern: str, *arguments: str, last: str = "") -> tuple[subprocess.Popen[bytes], str]:
-        """Start a process of the cluster; return it and what it has said that fits a pattern.
+        """Start a process of the cluster; return it and the part of its log that matches a pattern.
 
-        Its log is a file: a pipe that nobody reads would fill up, and the process would then wait for ever.
+        Its log is a file: an unread pipe would fill up, and the process would block.
         """
         home = Path(pyspark.__file__).parent
         environment = {**os.environ, "JAVA_HOME": str(find_java(os.environ).home), "SPARK_LOCAL_IP": host}
@@ -103,13 +103,13 @@ class Cluster:
             process = subprocess.Popen(command, env=environment, stderr=written, stdout=subprocess.DEVNULL)
         while not (found := re.search(pattern, log.read_text(errors="replace"))):
             if process.poll() is not None:
-                sys.exit(f"a process of the cluster ended without saying {pattern!r}")
+                sys.exit(f"a process of the cluster ended, and its log does not match {pattern!r}")
             time.sleep(0.05)
         return process, found.group(0)
 
 
 class Faults:
-    """What is done to a run, and whether it moves on after that."""
+    """Injects faults into a run, and checks that it makes progress after each."""
 
     def __init__(self, project: Project, cluster: Cluster, server: Server, start: Callable[[], None]) -> None:
         self.done: Counter[str] = Counter()
@@ -122,7 +122,7 @@ class Faults:
         self._start = start
 
     def run(self, count: int, chance: Random) -> None:
-        """Do so many, each when the run has moved on after the one before."""
+        """Inject this many faults, each after the run has made progress since the previous one."""
         names = ("executor", "python", "daemon", "worker", "driver", "database")
         for number in range(1, count + 1):
             self._await_progress(f"fault {number - 1}" if number > 1 else "the start")
@@ -140,28 +140,28 @@ class Faults:
             before = before or now
             self._supervise()
             if time.monotonic() - began > PATIENCE:
-                self.wrong.append(f"no progress within {PATIENCE:g} s of {after}:\n{self._project.said()}")
+                self.wrong.append(f"no progress within {PATIENCE:g} s of {after}:\n{self._project.last_messages()}")
                 return
             time.sleep(0.05)
         self.longest = max(self.longest, time.monotonic() - began)
 
     def _supervise(self) -> None:
-        """Start the driver again, as a supervisor does: one that finds no database when it starts ends (OCQ-304)."""
+        """Start the driver again if it has ended: a driver that starts without its database ends (OCQ-304)."""
         if self.driver is not None and self.driver.poll() is not None:
             self._start()
 
     def _executor(self, chance: Random) -> bool:
-        return self._kill(chance, lambda said, _: EXECUTOR in said)
+        return self._kill(chance, lambda command, _: EXECUTOR in command)
 
     def _python(self, chance: Random) -> bool:
-        return self._kill(chance, lambda said, parent: DAEMON in said and DAEMON in parent)
+        return self._kill(chance, lambda command, parent: DAEMON in command and DAEMON in parent)
 
     def _daemon(self, chance: Random) -> bool:
-        return self._kill(chance, lambda said, parent: DAEMON in said and DAEMON not in parent)
+        return self._kill(chance, lambda command, parent: DAEMON in command and DAEMON not in parent)
 
     def _kill(self, chance: Random, chosen: Callable[[str, str], bool]) -> bool:
         below = [process for worker in self._cluster.workers.values() for process in _below(worker.pid)]
-        found = [process for process in below if chosen(_said(process), _said(_parent(process)))]
+        found = [process for process in below if chosen(_command(process), _command(_parent(process)))]
         if found:
             with suppress(ProcessLookupError):
                 os.kill(chance.choice(found), signal.SIGKILL)
@@ -258,7 +258,7 @@ def _parent(process: int) -> int:
     return 0
 
 
-def _said(process: int) -> str:
+def _command(process: int) -> str:
     with suppress(OSError):
         return Path(f"/proc/{process}/cmdline").read_text(errors="replace")
     return ""
@@ -274,7 +274,7 @@ def _below(process: int) -> Iterator[int]:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--faults", type=int, default=10, help="how many (default: %(default)s)")
+    parser.add_argument("--faults", type=int, default=10, help="number of faults (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="the same seed gives the same plan (default: %(default)s)")
     parser.add_argument("--log", type=existing_file, metavar="FILE", help="CloudEvents as NDJSON, .gz too")
     parser.add_argument("--events", type=int, default=100_000, help="events to make up without a log")

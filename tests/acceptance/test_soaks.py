@@ -221,13 +221,13 @@ def jobs_folder(job_project, tmp_path_factory):
     try:
         until = time.monotonic() + 120
         while not project.is_reading():
-            assert time.monotonic() < until, project.said()
+            assert time.monotonic() < until, project.last_messages()
             time.sleep(0.1)
         database = Database(project.store_url)
         SqlEventStore(database).append([Event(0, "e0", "s", "/s", "made-up.a.v1", None, "", "{}", None)])
         database.close()
         while not project.noted() or min(map(project.succeeded, SOAKED)) < 2:
-            assert time.monotonic() < until, project.said()
+            assert time.monotonic() < until, project.last_messages()
             time.sleep(0.1)
     finally:
         process.terminate()
