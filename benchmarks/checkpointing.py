@@ -86,7 +86,7 @@ class Tables(CheckpointParticipant):
             trigger.request()
 
     def on_checkpoint(self, _partition: Any, requested: int) -> int:
-        """Write what there is."""
+        """Write the buffered tables."""
         if self.tables:
             write(pa.concat_tables(self.tables))
             self.tables, self.events = [], 0
@@ -108,7 +108,7 @@ class Rows(CheckpointParticipant):
             trigger.request()
 
     def on_checkpoint(self, _partition: Any, requested: int) -> int:
-        """Write what there is."""
+        """Write the buffered events."""
         if self.rows:
             write(table_of(self.rows))
             self.rows = []

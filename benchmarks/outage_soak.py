@@ -124,7 +124,7 @@ def _outage(server: Server, run: Run, options: argparse.Namespace) -> list[str]:
     while (lasted := time.monotonic() - began) < options.seconds or (not shown and lasted < PATIENCE):
         time.sleep(POLL_SECONDS)
         shown = max(shown, len(run.observer.waiting))
-    print(f"  {shown} partitions were seen waiting, {run.seen_by_status()}", flush=True)
+    print(f"  {shown} partitions were seen waiting, {run.shown_states()}", flush=True)
     if not run.thread.is_alive():
         return ["the run has ended during the outage"]
     server.start()
@@ -170,7 +170,7 @@ class Run:
                 sys.exit(f"{failure} ({self.failure or 'still running'})")
             time.sleep(POLL_SECONDS)
 
-    def seen_by_status(self) -> str:
+    def shown_states(self) -> str:
         """Return the states that ``Application.status()`` shows now."""
         try:
             statuses = self._application.status()
