@@ -1,4 +1,4 @@
-"""When a node counts as silent, whatever the clock of the database says."""
+"""When a node counts as silent, regardless of the database clock."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def view_of(duration: float, seconds_left: float) -> ControlView:
 
 @pytest.mark.parametrize("phase", [0.01, 0.5, 0.99])
 @pytest.mark.parametrize(("duration", "heartbeat"), TIMINGS)
-def test_a_node_that_extends_its_leases_in_time_is_alive_at_each_look(duration, heartbeat, phase):
+def test_a_node_that_renews_its_leases_in_time_is_always_seen_alive(duration, heartbeat, phase):
     hearing = Hearing()
     for beat in range(40):
         for look in (phase, phase + 0.5 * (1 - phase)):
@@ -27,7 +27,7 @@ def test_a_node_that_extends_its_leases_in_time_is_alive_at_each_look(duration, 
 
 
 @pytest.mark.parametrize(("duration", "heartbeat"), TIMINGS)
-def test_a_silent_node_whose_database_was_set_back_is_dead_after_the_duration_of_its_leases(duration, heartbeat):
+def test_a_silent_node_is_dead_after_its_lease_duration_even_if_the_database_clock_was_set_back(duration, heartbeat):
     hearing = Hearing()
     hearing.corrected(view_of(duration, duration), 0.0)
     for at, alive in ((heartbeat, True), (0.99 * duration, True), (1.01 * duration, False)):
@@ -36,10 +36,10 @@ def test_a_silent_node_whose_database_was_set_back_is_dead_after_the_duration_of
 
 
 @pytest.mark.parametrize("late", [-0.09, 0.0, 0.09])
-def test_an_answer_that_comes_a_little_late_does_not_bring_a_silent_node_back(late):
+def test_a_slightly_late_answer_does_not_revive_a_silent_node(late):
     hearing = Hearing()
     hearing.corrected(view_of(1, 1.0), 0.0)
-    for at in (0.5, 3_599.6):  # the clock of the database is an hour back
+    for at in (0.5, 3_599.6):  # the database clock was set back by an hour
         hearing.corrected(view_of(1, 3_600 - at), at)
     (seen,) = hearing.corrected(view_of(1, 0.3 - late), 3_599.7).nodes
     assert not seen.alive

@@ -1,4 +1,4 @@
-"""Which partitions a group is to have, and how progress carries over to them."""
+"""Which partitions a group gets, and how progress carries over to them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def standing(text: str) -> dict[Partition, Cursor]:
 
 
 def shown(cursors: dict[Partition, Cursor]) -> str:
-    """Cursors with what is ahead of them: ``0/1@10(1/2@20)``."""
+    """Cursors with the progress ahead of them: ``0/1@10(1/2@20)``."""
     return " ".join(
         f"{cursor.partition}@{cursor.stored}"
         + (f"({' '.join(f'{one}@{until}' for one, until in cursor.ahead.parts)})" if cursor.ahead else "")
@@ -64,27 +64,27 @@ def shown(cursors: dict[Partition, Cursor]) -> str:
         ("0/3@5 1/3@6 2/3@7", "0/6 1/6 2/6 3/6 4/6 5/6", "0/6@5 1/6@6 2/6@7 3/6@5 4/6@6 5/6@7"),
     ],
 )
-def test_new_partitions_continue_where_all_of_their_sequences_are_handled(before, after, expected):
+def test_new_partitions_continue_at_the_lowest_progress_of_their_sequences(before, after, expected):
     carried = carried_over(standing(before), ps(after), NO_LOG)
     assert shown(carried) == expected
     assert {cursor.epoch for cursor in carried.values()} == {4}
 
 
-def test_what_was_merged_and_is_split_again_continues_where_its_halves_were():
+def test_splitting_a_merged_partition_restores_the_progress_of_its_halves():
     merged = carried_over(standing("0/2@10 1/2@20"), ps("0/1"), NO_LOG)
     assert shown(carried_over(merged, ps("0/2 1/2"), NO_LOG)) == "0/2@10 1/2@20"
 
 
-def test_partitions_of_both_layouts_are_left_as_they_are():
+def test_partitions_in_both_layouts_are_left_unchanged():
     assert list(carried_over(standing("0/2@10 1/2@20"), ps("0/4 2/4 1/2"), NO_LOG)) == list(ps("0/4 2/4"))
 
 
-def test_the_fingerprint_of_the_log_is_kept_for_the_position_that_it_belongs_to():
+def test_the_fingerprint_of_the_log_is_kept_for_its_position():
     known = standing("0/2@10 1/2@20")
     assert carried_over(known, ps("0/1"), NO_LOG)[p("0/1")].fingerprint == "at 10"
 
 
-def test_a_partition_after_a_crash_carries_over_that_it_may_have_had_an_event_in_hand():
+def test_an_unreleased_partition_marks_the_partitions_that_replace_it():
     known = {one: Cursor(one, 1, 5, 5, unreleased=one.residue == 1) for one in layout(2)}
     carried = carried_over(known, ps("0/2 1/4 3/4"), NO_LOG)
     assert {str(one): cursor.unreleased for one, cursor in carried.items()} == {"1/4": True, "3/4": True}
@@ -94,19 +94,19 @@ def failure(position: int) -> FailureRecord:
     return FailureRecord(position, f"e{position}", "t", 2, 2, "first", "last", "2026-11-24T00:00:00.000+00:00")
 
 
-def test_a_failure_goes_to_the_partition_of_its_event():
+def test_a_failure_moves_to_the_partition_of_its_event():
     cursor = Cursor(p("0/1"), 1, 5, 5).resuming(failure(6))
     carried = carried_over({p("0/1"): cursor}, ps("0/2 1/2"), Log({6: [3]}.get))
     assert [each.failure and each.failure.position for each in carried.values()] == [None, 6]
 
 
-def test_a_failure_whose_sequence_cannot_be_found_goes_to_all():
+def test_a_failure_of_unknown_sequence_moves_to_all_partitions():
     cursor = Cursor(p("0/1"), 1, 5, 5).resuming(failure(6))
     carried = carried_over({p("0/1"): cursor}, ps("0/2 1/2"), NO_LOG)
     assert [each.failure and each.failure.position for each in carried.values()] == [6, 6]
 
 
-def test_of_two_failures_the_first_in_the_log_is_kept():
+def test_the_earlier_of_two_failures_is_kept():
     known = {
         p("0/2"): Cursor(p("0/2"), 1, 20, 20).resuming(failure(21)),
         p("1/2"): Cursor(p("1/2"), 1, 5, 5).resuming(failure(6)),
@@ -125,10 +125,10 @@ RESET = Reset("group", 0)
         ((None, None), None),
         ((50, 50), (50, ())),
         ((50, 60), (60, (52, 58))),  # of 0/2, whose replay ends at 50
-        ((None, 60), (60, (32, 44, 52, 58))),  # its replay is over: what comes after its position is new
+        ((None, 60), (60, (32, 44, 52, 58))),  # its replay is over: events after its position are new
     ],
 )
-def test_a_merged_replay_knows_which_events_were_never_handled(untils, expected):
+def test_a_merged_replay_records_the_events_that_were_never_handled(untils, expected):
     known = {
         one: Cursor(one, 1, 30 if until is None else 10, 10, replay=None if until is None else Replay(RESET, until))
         for one, until in zip(layout(2), untils, strict=True)
@@ -142,7 +142,7 @@ def test_a_merged_replay_knows_which_events_were_never_handled(untils, expected)
     assert (carried.replay and (carried.replay.until, carried.replay.unhandled)) == expected
 
 
-def test_too_much_to_remember_of_a_replay_is_refused():
+def test_a_merge_that_would_record_too_many_unhandled_events_is_refused():
     known = {
         p("0/2"): Cursor(p("0/2"), 1, 0, 0, replay=Replay(RESET, 100_000)),
         p("1/2"): Cursor(p("1/2"), 1, 0, 0, replay=Replay(RESET, 0)),
@@ -170,7 +170,7 @@ def _split_often(picks):
     hashes=st.lists(st.integers(0, 5_039), min_size=1, max_size=40),
     steps=st.lists(st.one_of(st.tuples(st.integers(0, 20), st.integers(1, 12)), LAYOUTS), max_size=25),
 )
-def test_whatever_layouts_follow_each_other_every_event_is_handled_once_and_in_order(hashes, steps):
+def test_every_event_is_handled_once_and_in_order_through_any_change_of_layouts(hashes, steps):
     handled: list[int] = []
     known = {one: Cursor(one, 1, 0, 0) for one in layout(1)}
 
@@ -200,14 +200,14 @@ def test_whatever_layouts_follow_each_other_every_event_is_handled_once_and_in_o
         assert own == sorted(own)
 
 
-def test_parts_that_others_cover_are_left_out():
+def test_parts_covered_by_other_parts_are_omitted():
     parts = [(p("1/2"), 20), (p("1/4"), 15), (p("3/4"), 25), (p("0/2"), 8), (p("1/2"), 18)]
     assert ahead_of(10, parts, p("0/1")) == Ahead(((p("1/2"), 20), (p("3/4"), 25)))
     assert ahead_of(25, parts, p("0/1")) is None
     assert ahead_of(10, parts, p("0/4")) is None
 
 
-def test_what_is_ahead_survives_its_text_and_ends_with_its_last_part():
+def test_progress_ahead_survives_serialization_and_ends_with_its_last_part():
     ahead = Ahead(((p("1/2"), 20), (p("2/4"), 30)))
     assert Ahead.of(ahead.text) == ahead
     assert ahead.until == 30
@@ -247,7 +247,7 @@ def test_a_merge_undoes_a_split(known, partition, expected):
         (lambda: even(1_025), "1,025 is not a number of partitions for a group"),
     ],
 )
-def test_what_cannot_be_done_is_said(change, message):
+def test_an_impossible_change_is_refused_with_a_reason(change, message):
     with pytest.raises(LayoutError, match=message):
         change()
 
@@ -259,24 +259,27 @@ RECORDED = RecordedLayout(ps("0/2 1/4 3/4"), 2)
     ("setting", "known", "expected"),
     [
         pytest.param(4, Known((), None), StartLayout(layout(4)), id="a new group"),
-        pytest.param(4, Known((), RECORDED), StartLayout(layout(4)), id="progress is gone"),
+        pytest.param(4, Known((), RECORDED), StartLayout(layout(4)), id="progress is lost"),
         pytest.param(2, Known(layout(2), None), StartLayout(layout(2)), id="not recorded yet"),
         pytest.param(4, Known(layout(2), None), StartLayout(layout(4), changes=True), id="not recorded, changed"),
         pytest.param(2, Known(ps("0/2 1/4 3/4"), RECORDED), StartLayout(RECORDED.partitions), id="a command wins"),
         pytest.param(
-            8, Known(ps("0/2 1/4 3/4"), RECORDED), StartLayout(layout(8), changes=True), id="until the setting changes"
+            8,
+            Known(ps("0/2 1/4 3/4"), RECORDED),
+            StartLayout(layout(8), changes=True),
+            id="a changed setting overrides a command",
         ),
         pytest.param(
             2,
             Known(layout(8), RecordedLayout(layout(8), 8, (2,)), [8, 2]),
             StartLayout(layout(8), outdated=True),
-            id="an older process changes nothing back",
+            id="an older process does not revert a change",
         ),
         pytest.param(
             2,
             Known(layout(8), RecordedLayout(layout(8), 8, (2,)), [2]),
             StartLayout(layout(2), changes=True),
-            id="the older setting is the newer one once no process has the other",
+            id="an older setting applies again once no process has the other",
         ),
         pytest.param(
             3,
@@ -286,11 +289,11 @@ RECORDED = RecordedLayout(ps("0/2 1/4 3/4"), 2)
         ),
     ],
 )
-def test_what_a_start_makes_of_the_setting(setting, known, expected):
+def test_a_start_applies_the_setting_unless_a_later_command_overrides_it(setting, known, expected):
     assert at_start(setting, known) == expected
 
 
-def test_a_changed_setting_is_remembered_and_a_command_is_not():
+def test_a_changed_setting_is_recorded_and_a_command_is_not():
     recorded = RecordedLayout(layout(2), 2)
     split = recorded.changed(ps("0/2 1/4 3/4"))
     assert split == RecordedLayout(ps("0/2 1/4 3/4"), 2)

@@ -1,4 +1,4 @@
-"""How partitions are shared out among nodes."""
+"""How partitions are distributed among nodes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from opencqrs_py.control.records import (
 from opencqrs_py.control.sharing import plan_of, shares
 from opencqrs_py.model.partition import Partition, layout
 
-ROUNDS = 10  # of all nodes, after which their shares are as they stay
+ROUNDS = 10  # of all nodes, after which their shares are stable
 PROCESS = ProcessIdentity("boot", "pids", 1, "1")
 
 
@@ -55,24 +55,24 @@ def books(count: int, **kwargs) -> Runnable:
         pytest.param("a", ["", ""], {"a": 2}, id="one node has all"),
         pytest.param("ab", ["", "", "", ""], {"a": 2, "b": 2}, id="two nodes have half each"),
         pytest.param("ab", ["a"] * 8, {"a": 4, "b": 4}, id="a node that joins gets half"),
-        pytest.param("abc", ["a"] * 4 + ["b"] * 4, {"a": 3, "b": 3, "c": 2}, id="a third node gets what is odd"),
-        pytest.param("ab", ["a"], {"a": 1}, id="the second node of one partition stands by"),
-        pytest.param("b", ["a", "b"], {"b": 2}, id="what a dead node had goes to the others"),
-        pytest.param("", ["a", "b"], {}, id="no node lives"),
+        pytest.param("abc", ["a"] * 4 + ["b"] * 4, {"a": 3, "b": 3, "c": 2}, id="a third node gets the odd partitions"),
+        pytest.param("ab", ["a"], {"a": 1}, id="with one partition, the second node stands by"),
+        pytest.param("b", ["a", "b"], {"b": 2}, id="the partitions of a dead node go to the others"),
+        pytest.param("", ["a", "b"], {}, id="no live node"),
     ],
 )
-def test_partitions_are_shared_out_evenly(nodes, held, expected):
+def test_partitions_are_distributed_evenly(nodes, held, expected):
     alive = [node(name, books=books(len(held))) for name in nodes]
     assert counts(view(alive, leases("books", *held))) == expected
 
 
-def test_a_node_keeps_what_it_has_as_far_as_its_share_goes():
+def test_a_node_keeps_its_partitions_up_to_its_share():
     found = shares(view([node(n, books=books(4)) for n in "ab"], leases("books", "b", "b", "b", "a")))
     by_residue = {key.partition.residue: owner for key, owner in found.items()}
     assert by_residue == {0: "b", 1: "b", 2: "a", 3: "a"}
 
 
-def test_twenty_groups_of_one_partition_are_spread_over_two_nodes_as_ten_and_ten():
+def test_twenty_single_partition_groups_are_split_evenly_over_two_nodes():
     groups = {f"g{number:02}": books(1) for number in range(20)}
     held = [lease for group in groups for lease in leases(group, "a")]
     assert counts(view([node("a", **groups), node("b", **groups)], held)) == {"a": 10, "b": 10}
@@ -86,7 +86,7 @@ def test_a_node_gets_only_groups_that_it_can_run():
     assert counts(view(nodes, held)) == {"a": 3, "b": 1}
 
 
-def test_nodes_with_other_settings_share_the_partitions_that_there_are():
+def test_nodes_with_different_settings_share_the_existing_partitions():
     nodes = [node("a", books=books(2)), node("b", books=books(4))]
     uneven = [Lease(GroupPartition("books", each)) for each in (Partition(2, 0), *Partition(2, 1).split())]
     found = shares(view(nodes, uneven))
@@ -103,16 +103,14 @@ def test_nodes_with_other_settings_share_the_partitions_that_there_are():
         (node("a", most=1, books=books(4)), node("b", most=1, books=books(4)), {"a": 1, "b": 1}),
     ],
 )
-def test_limits_of_nodes_are_kept_and_the_rest_is_nobody_s(first, second, expected):
+def test_limits_of_nodes_are_respected_and_surplus_partitions_stay_unassigned(first, second, expected):
     assert counts(view([first, second], leases("books", "a", "a", "a", "a"))) == expected
 
 
 @pytest.mark.parametrize(("limited", "other"), [("n0", "n1"), ("n1", "n0")])
 @pytest.mark.parametrize("holder", ["", "n0", "n1"])
 @pytest.mark.parametrize("size", [1, 4])
-def test_what_a_full_node_has_goes_to_another_node_to_make_room_for_what_only_the_full_one_can_run(
-    size, holder, limited, other
-):
+def test_a_full_node_gives_up_partitions_to_make_room_for_those_that_only_it_can_run(size, holder, limited, other):
     runs = books(size)
     nodes = [node(limited, most=size, books=runs, mails=runs), node(other, books=runs)]
     found = shares(view(nodes, [*leases("books", *[holder] * size), *leases("mails", *[""] * size)]))
@@ -122,7 +120,7 @@ def test_what_a_full_node_has_goes_to_another_node_to_make_room_for_what_only_th
     }
 
 
-def test_room_is_made_by_a_chain_of_moves_if_it_takes_one():
+def test_room_is_made_by_a_chain_of_moves_if_necessary():
     one = books(1)
     nodes = [node("a", most=1, g0=one, g2=one), node("b", most=1, g0=one, g1=one), node("c", most=1, g1=one)]
     held = [*leases("g0", "a"), *leases("g1", "b"), *leases("g2", "")]
@@ -148,7 +146,7 @@ def test_a_partition_that_avoids_a_node_is_not_moved_back_to_make_room():
         (Wanted.STARTED, Wanted.STOPPED, True, Wanted.STOPPED),
     ],
 )
-def test_what_was_said_of_a_partition_counts_before_its_group_and_that_before_what_nodes_would_do(
+def test_a_command_for_a_partition_overrides_one_for_its_group_and_that_overrides_the_nodes_setting(
     group, partition, starts, expected
 ):
     key = GroupPartition("books", Partition(1, 0))
@@ -162,7 +160,7 @@ def test_what_was_said_of_a_partition_counts_before_its_group_and_that_before_wh
     assert (key in shares(seen)) is (expected is Wanted.STARTED)
 
 
-def test_a_partition_that_was_released_goes_to_another_node_and_the_shares_stay_even():
+def test_a_released_partition_moves_to_another_node_and_the_shares_stay_even():
     held = leases("books", "a", "a", "b", "b")
     held[0] = replace(held[0], avoids="a")
     found = shares(view([node(n, books=books(4)) for n in "ab"], held))
@@ -170,25 +168,25 @@ def test_a_partition_that_was_released_goes_to_another_node_and_the_shares_stay_
     assert Counter(found.values()) == {"a": 2, "b": 2}
 
 
-def test_a_partition_that_was_released_waits_if_there_is_no_other_node():
+def test_a_released_partition_waits_if_there_is_no_other_node():
     held = leases("books", "a", "a")
     held[0] = replace(held[0], avoids="a")
     assert shares(view([node("a", books=books(2))], held)) == {held[1].key: "a"}
 
 
-def test_a_group_that_one_node_runs_alone_is_not_shared_with_others():
+def test_a_group_that_runs_on_one_node_alone_is_not_shared():
     nodes = [node("a", books=books(4, exclusive=True)), node("b", books=books(4))]
     assert counts(view(nodes, leases("books", "a", "a", "a", "a"))) == {"a": 4}
     assert counts(view(nodes, leases("books", "", "", "", ""))) == {"b": 4}
 
 
-def test_a_plan_takes_what_nobody_has_and_releases_what_is_too_much():
+def test_a_plan_takes_free_partitions_and_releases_surplus_ones():
     seen = view([node("a", books=books(4)), node("b", books=books(4))], leases("books", "a", "a", "a", ""))
     a, b = plan_of("a", seen), plan_of("b", seen)
     keys = [lease.key for lease in seen.leases]
     assert (a.take, a.release) == ((), (keys[2],))
     assert (b.take, b.release) == ((keys[3],), ())
-    assert b.share == {keys[2], keys[3]}  # the one that is still a's is taken once it is free
+    assert b.share == {keys[2], keys[3]}  # b takes the partition that a still holds once it is free
 
 
 OF_BOOKS, OF_NODE = "life-cycle.max-partitions-per-node is 1 for books", "node.max-partitions is 1"
@@ -206,22 +204,22 @@ OF_BOOKS, OF_NODE = "life-cycle.max-partitions-per-node is 1 for books", "node.m
         ([node("a", mails=books(1)), node("b", books=books(4, most=1))], 0, []),
     ],
 )
-def test_a_plan_says_which_partitions_of_its_node_wait_and_for_which_limits(nodes, waiting, limits):
+def test_a_plan_reports_which_partitions_wait_and_for_which_limits(nodes, waiting, limits):
     plan = plan_of("a", view(nodes, leases("books", "", "", "", "")))
     assert len(plan.waiting) == waiting
     assert plan.limits == tuple(limits)
 
 
-def test_what_is_to_avoid_a_node_for_a_while_does_not_wait_for_limits():
+def test_a_partition_that_avoids_a_node_does_not_count_as_waiting_for_limits():
     assert plan_of("a", view([node("a", books=books(2))], leases("books", "", "", avoids="a"))).waiting == ()
 
 
-def test_what_another_node_still_has_does_not_wait():
+def test_a_partition_that_another_node_still_holds_does_not_count_as_waiting():
     nodes = [node("a", books=books(4, most=1)), node("b", books=books(4, most=1))]
     assert len(plan_of("a", view(nodes, leases("books", "b", "b", "a", ""))).waiting) == 1
 
 
-def test_a_node_that_is_dead_has_nothing():
+def test_a_dead_node_has_no_partitions():
     alive, dead = node("a", books=books(2)), node("b", books=books(2))
     records = (NodeRecord(alive, 10, alive=True), NodeRecord(dead, -1, alive=False))
     seen = ControlView(records, tuple(leases("books", "b", "b")))
@@ -268,7 +266,7 @@ def limited_views(draw) -> ControlView:
 
 
 def most_that_can_be_shared(seen: ControlView) -> float:
-    """Return the narrowest cut: some nodes count by their limits, groups by what they and the other nodes allow."""
+    """Return the minimum cut: some nodes contribute their limits, groups what they and the other nodes allow."""
     sizes, nodes = Counter(lease.key.group for lease in seen.leases), seen.alive.values()
 
     def width(full: tuple[Node, ...]) -> float:
@@ -285,14 +283,14 @@ def limit(most: int | None) -> float:
 
 
 def after(seen: ControlView, name: str) -> ControlView:
-    """Return the view after a node has done what its plan says."""
+    """Return the view after a node has carried out its plan."""
     plan = plan_of(name, seen)
     owners = dict.fromkeys(plan.release, "") | dict.fromkeys(plan.take, name)
     return replace(seen, leases=tuple(replace(each, node=owners.get(each.key, each.node)) for each in seen.leases))
 
 
 @given(views())
-def test_nodes_that_can_run_the_same_have_as_many_of_each_group_and_of_all(seen):
+def test_nodes_that_run_the_same_groups_have_equal_shares_per_group_and_in_total(seen):
     found = shares(seen)
     assert found.keys() == {lease.key for lease in seen.leases}
     for group in {lease.key.group for lease in seen.leases}:
@@ -303,7 +301,7 @@ def test_nodes_that_can_run_the_same_have_as_many_of_each_group_and_of_all(seen)
 
 
 @given(views(same=False))
-def test_every_partition_that_a_node_can_run_is_somebody_s(seen):
+def test_every_partition_that_a_node_can_run_is_assigned(seen):
     found = shares(seen)
     for lease in seen.leases:
         able = {name for name, each in seen.alive.items() if lease.key.group in each.groups}
@@ -312,14 +310,14 @@ def test_every_partition_that_a_node_can_run_is_somebody_s(seen):
 
 
 @given(views(same=False))
-def test_shares_that_are_even_stay_as_they_are(seen):
+def test_even_shares_do_not_change(seen):
     first = shares(seen)
     settled = replace(seen, leases=tuple(replace(each, node=first.get(each.key, "")) for each in seen.leases))
     assert shares(settled) == first
 
 
 @given(views(same=False), st.randoms())
-def test_every_node_works_out_the_same_shares(seen, random):
+def test_every_node_computes_the_same_shares(seen, random):
     mixed_nodes, mixed_leases = list(seen.nodes), list(seen.leases)
     random.shuffle(mixed_nodes)
     random.shuffle(mixed_leases)
@@ -327,7 +325,7 @@ def test_every_node_works_out_the_same_shares(seen, random):
 
 
 @given(limited_views())
-def test_as_many_partitions_are_shared_out_as_the_limits_allow(seen):
+def test_as_many_partitions_are_assigned_as_the_limits_allow(seen):
     assert len(shares(seen)) == most_that_can_be_shared(seen)
 
 
@@ -341,7 +339,7 @@ def test_no_limit_is_exceeded_to_make_room(seen):
 
 
 @given(limited_views())
-def test_every_partition_is_a_node_s_or_waits_for_limits_that_each_node_which_could_have_it_can_name(seen):
+def test_every_unassigned_partition_is_reported_as_waiting_by_each_node_that_could_run_it(seen):
     seen = replace(seen, leases=tuple(replace(each, node="") for each in seen.leases))
     for name, each in seen.alive.items():
         plan = plan_of(name, seen)
@@ -364,7 +362,7 @@ def test_nodes_with_limits_that_follow_their_plans_get_their_shares_and_keep_the
 
 
 @given(st.integers(1, 12), st.integers(1, 5), st.data())
-def test_no_more_partitions_of_a_group_move_than_have_to(size, number, data):
+def test_as_few_partitions_of_a_group_move_as_possible(size, number, data):
     names = [f"n{each}" for each in range(number)]
     owners = data.draw(st.lists(st.sampled_from(names), min_size=size, max_size=size))
     seen = view([node(name, books=books(size)) for name in names], leases("books", *owners))

@@ -1,4 +1,4 @@
-"""The golden series of J14, J15 and J11: when the runs of a job of seven seconds begin."""
+"""The golden series of J14, J15 and J11: when the runs of a job that takes seven seconds begin."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WORKER = Worker("node", "node", frozenset({"node"}), 4, frozenset({"job"}), lamb
 
 @dataclass
 class Series:
-    """Runs of one job, each of which takes so many seconds."""
+    """Runs of one job, each of which takes ``seconds``."""
 
     rule: JobRule
     seconds: int = 7
@@ -53,10 +53,10 @@ class Series:
 @pytest.mark.parametrize(
     ("ticking", "overlap", "starts"),
     [
-        pytest.param(DELAY, Overlap.SKIP, [0, 12, 24], id="J14: a fixed delay counts from the end"),
-        pytest.param(RATE, Overlap.SKIP, [0, 10, 20], id="J15: a tick during a run is left out"),
-        pytest.param(RATE, Overlap.QUEUE, [0, 7, 14, 21], id="J11: one waits, and stands for those that come then"),
-        pytest.param(RATE, Overlap.CANCEL, [0, 7, 12, 17, 22], id="J11: the run before is asked to end, and does"),
+        pytest.param(DELAY, Overlap.SKIP, [0, 12, 24], id="J14: a fixed delay starts at the end"),
+        pytest.param(RATE, Overlap.SKIP, [0, 10, 20], id="J15: a tick during a run is skipped"),
+        pytest.param(RATE, Overlap.QUEUE, [0, 7, 14, 21], id="J11: one run waits, and absorbs those that come later"),
+        pytest.param(RATE, Overlap.CANCEL, [0, 7, 12, 17, 22], id="J11: the previous run is cancelled, and ends"),
     ],
 )
 def test_runs_of_seven_seconds_begin_as_the_rule_says(ticking, overlap, starts):
@@ -65,7 +65,7 @@ def test_runs_of_seven_seconds_begin_as_the_rule_says(ticking, overlap, starts):
     assert series.starts == starts
 
 
-def test_each_tick_has_one_record_that_says_what_became_of_it():
+def test_each_tick_has_one_record_with_its_outcome():
     found = Series(JobRule("job", RATE, Meeting())).until(24)
     assert found == {
         0: RunStatus.SUCCEEDED,
@@ -77,7 +77,7 @@ def test_each_tick_has_one_record_that_says_what_became_of_it():
 
 
 @pytest.mark.parametrize("began", [False, True])
-def test_a_tick_that_is_recorded_already_is_not_begun_again(began):
+def test_an_already_recorded_tick_starts_no_second_run(began):
     clock = FakeClock()
     store, at = InMemoryJobStore(clock), clock.now()
     id_ = f"job@{at.isoformat(timespec='milliseconds').removesuffix('+00:00')}Z"
@@ -93,7 +93,7 @@ def test_a_tick_that_is_recorded_already_is_not_begun_again(began):
 
 
 class SetClock(FakeClock):
-    """A clock that somebody sets, back as well."""
+    """A clock that can be set, even back."""
 
     def set(self, time: datetime) -> None:
         self._start, self._gone = time, 0.0
@@ -109,7 +109,7 @@ class SetClock(FakeClock):
     ],
     ids=["delay", "rate", "cron"],
 )
-def test_a_clock_that_is_set_back_puts_no_tick_of_a_job_off_for_as_long(ticking, wait, ahead):
+def test_setting_the_clock_back_does_not_delay_ticks_by_as_much(ticking, wait, ahead):
     right = datetime(2026, 3, 2, 1, 10, tzinfo=UTC)
     clock = SetClock(right + ahead)
     store = InMemoryJobStore(clock)
@@ -132,7 +132,7 @@ def test_a_clock_that_is_set_back_puts_no_tick_of_a_job_off_for_as_long(ticking,
     [Ending(RunPosition(), error="no answer"), Ending(RunPosition(), released=True)],
     ids=["failed", "released"],
 )
-def test_a_clock_that_is_set_back_puts_no_further_attempt_of_a_run_off_for_as_long(ending):
+def test_setting_the_clock_back_does_not_delay_the_next_attempt_by_as_much(ending):
     clock = SetClock(datetime(2026, 3, 2, 1, 10, tzinfo=UTC))
     store = InMemoryJobStore(clock)
     desk = JobDesk(store, {"job": JobRule("job", RATE, back_off=FixedBackOff(30))})
@@ -144,7 +144,7 @@ def test_a_clock_that_is_set_back_puts_no_further_attempt_of_a_run_off_for_as_lo
     assert [each.id for each in desk.attend(WORKER)] == [run.id]
 
 
-def test_a_clock_that_is_set_back_puts_no_recorded_tick_off_for_as_long():
+def test_setting_the_clock_back_does_not_delay_recorded_ticks_by_as_much():
     clock = SetClock(datetime(2026, 3, 2, 1, 10, tzinfo=UTC))
     store = InMemoryJobStore(clock)
     desk = JobDesk(store, {"job": JobRule("job", replace(RATE, jitter=20))}, lambda: 1.0)
@@ -156,7 +156,7 @@ def test_a_clock_that_is_set_back_puts_no_recorded_tick_off_for_as_long():
     assert queued.id in [run.id for run in desk.attend(WORKER)]
 
 
-def test_ticks_that_a_clock_comes_to_again_begin_no_second_run():
+def test_a_tick_that_repeats_after_the_clock_is_set_back_starts_no_second_run():
     clock = SetClock(datetime(2026, 3, 2, 1, 10, tzinfo=UTC))
     store = InMemoryJobStore(clock)
     desk = JobDesk(store, {"job": JobRule("job", Ticking(CronSchedule("30 * * * *"), "cron"))})
@@ -170,13 +170,13 @@ def test_ticks_that_a_clock_comes_to_again_begin_no_second_run():
     assert begun == ["01:30", "02:30", "03:30"]
 
 
-def test_the_run_that_has_waited_longest_for_room_begins_first_whatever_its_name():
+def test_the_run_that_has_waited_longest_for_capacity_begins_first():
     clock = FakeClock()
     store = InMemoryJobStore(clock)
     desk = JobDesk(store, {name: JobRule(name) for name in ("a", "z")})
     worker = replace(WORKER, free=1, ticks_of=frozenset())
     begun = []
-    for second in range(6):  # by name there would always be one of a before the one of z
+    for second in range(6):  # ordered by name, a run of a would always precede the one of z
         desk.request(JobRun(f"a{second}", "a", Trigger.EVENT, clock.now(), ids=(second,), due_at=clock.now()))
         if second == 1:
             desk.request(JobRun("z", "z", Trigger.MANUAL, clock.now(), due_at=clock.now()))
@@ -188,7 +188,7 @@ def test_the_run_that_has_waited_longest_for_room_begins_first_whatever_its_name
 
 
 class LateStore(InMemoryJobStore):
-    """A store in which the owner of a run commits once more while the run is taken from it."""
+    """A store in which the owner of a run commits again while another process takes the run over."""
 
     @contextmanager
     def open(self, jobs: Collection[str]) -> Iterator[JobBook]:
@@ -205,7 +205,7 @@ class LateStore(InMemoryJobStore):
             yield book
 
 
-def test_a_run_that_is_taken_continues_after_what_its_owner_committed_meanwhile():
+def test_a_run_that_is_taken_over_continues_after_the_last_commit_of_its_owner():
     clock = FakeClock()
     store = LateStore(clock)
     store.request(JobRun("run", "job", Trigger.MANUAL, clock.now(), due_at=clock.now()))
@@ -218,7 +218,7 @@ def test_a_run_that_is_taken_continues_after_what_its_owner_committed_meanwhile(
 
 
 class HeldStore(InMemoryJobStore):
-    """A store in which another process holds the records of one job for good."""
+    """A store in which another process locks the records of one job permanently."""
 
     @contextmanager
     def open(self, jobs: Collection[str]) -> Iterator[JobBook]:
@@ -231,7 +231,7 @@ class HeldStore(InMemoryJobStore):
         return isinstance(error, TimeoutError)
 
 
-def test_a_job_whose_records_are_held_keeps_no_other_job_from_its_runs():
+def test_locked_records_of_a_job_do_not_block_runs_of_other_jobs():
     clock = FakeClock()
     store = HeldStore(clock)
     desk = JobDesk(store, {name: JobRule(name) for name in "amz"})
@@ -239,17 +239,17 @@ def test_a_job_whose_records_are_held_keeps_no_other_job_from_its_runs():
     for name in "amz":
         store.request(JobRun(name, name, Trigger.MANUAL, clock.now(), due_at=clock.now()))
     clock.advance(1)
-    assert [run.id for run in desk.attend(worker)] == ["a"]  # it is executed, and not begun once more by the next look
+    assert [run.id for run in desk.attend(worker)] == ["a"]  # it is executed, and the next poll does not begin it again
     assert [run.id for run in desk.attend(worker)] == ["z"]
     assert desk.attend(worker) == []
-    assert desk.next_due(store.look(), worker) == clock.now() + timedelta(seconds=3)  # not at once, and again and again
+    assert desk.next_due(store.look(), worker) == clock.now() + timedelta(seconds=3)  # not immediately, in a loop
     clock.advance(3)
     with pytest.raises(TimeoutError):
         desk.attend(worker)
     assert [run.attempt for run in store.look().runs] == [1, 0, 1]
 
 
-def test_when_a_run_has_succeeded_last_stays_known_while_later_ones_fail():
+def test_the_time_of_the_last_success_is_kept_while_later_runs_fail():
     clock = FakeClock()
     store = InMemoryJobStore(clock)
     desk = JobDesk(store, {"job": JobRule("job", RATE)})
@@ -265,13 +265,13 @@ def test_when_a_run_has_succeeded_last_stays_known_while_later_ones_fail():
     assert store.look().records["job"].succeeded_at == ends[1]
 
 
-def test_a_run_whose_begin_was_lost_with_the_leases_of_the_process_is_begun_again():
-    """Its owner counts as alive, since the process has other runs in hand that it began under that id."""
+def test_a_run_begun_under_an_earlier_node_id_without_a_reply_is_begun_again():
+    """Its owner counts as alive, because the process still executes other runs that it began under that id."""
     clock = FakeClock()
     store = InMemoryJobStore(clock)
     store.request(JobRun("run", "job", Trigger.MANUAL, clock.now(), due_at=clock.now()))
     rules = {"job": JobRule("job")}
-    JobDesk(store, rules).attend(WORKER)  # nobody gets the answer
+    JobDesk(store, rules).attend(WORKER)  # the reply is lost
     again = replace(WORKER, node="another", alive=frozenset({"node", "another"}), alive_now=lambda: {"node", "another"})
     desk = JobDesk(store, rules)
     assert desk.attend(again) == []

@@ -1,4 +1,4 @@
-"""The law of the desk: whatever processes do, each tick has one record, no event is lost, nothing waits for ever."""
+"""The law of the desk: whatever processes do, each tick has one record, no event is lost, nothing waits forever."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ endings = st.sampled_from(
 
 
 class LossyStore(InMemoryJobStore):
-    """A store whose answer to a commit can be lost."""
+    """A store that can lose the confirmation of a commit."""
 
     loses = False
 
@@ -64,7 +64,7 @@ class LossyStore(InMemoryJobStore):
 
 
 def same_ids(one: JobRun, other: JobRun) -> bool:
-    """Return whether two runs, both for named ids or both for all, are for the same ones."""
+    """Return whether two runs, both for named ids or both for all, are for the same ids."""
     return one.ids is None or any(str(mine) == str(yours) for mine in one.ids for yours in other.ids or ())
 
 
@@ -81,7 +81,7 @@ class Process:
 
 
 class DeskMachine(RuleBasedStateMachine):
-    """Up to three processes on one store. A dead process may wake up again and finish what it had in hand."""
+    """Up to three processes on one store. A dead process may wake up and finish its runs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -276,7 +276,7 @@ class DeskMachine(RuleBasedStateMachine):
             assert not run.into or self.store.find(run.into) is not None
 
     def teardown(self):
-        """Let everything that is open end, as nobody disturbs it any more."""
+        """Let all open runs end, now that nothing disturbs them."""
         if not hasattr(self, "rules"):
             return
         self.resume()

@@ -1,4 +1,4 @@
-"""Each change of a run's status at the desk, with one process, two, or one that is dead."""
+"""Each change of a run's status at the desk, with one process, two, or a dead one."""
 
 from __future__ import annotations
 
@@ -152,17 +152,17 @@ def test_j19_a_failing_run_does_not_end_the_schedule(ticking):
         pytest.param(
             RunPosition(5, items=3, failed=(2,), error="2: no"),
             RunPosition(5, items=3, failed=(2,), error="2: no"),
-            id="not",
+            id="not all tried",
         ),
     ],
 )
-def test_items_that_failed_are_tried_again_once_the_others_were(position, expected):
+def test_failed_items_are_retried_once_all_others_were_tried(position, expected):
     world = World(JobRule("job", back_off=FixedBackOff(0)))
     world.ask("x")
     assert world.desk().finish(only(world.attend()), Ending(position, error="no")).position == expected
 
 
-def test_a_run_of_a_dead_process_is_taken_up_with_the_next_token():
+def test_a_run_of_a_dead_process_is_taken_over_with_the_next_token():
     world = World(JobRule("job", back_off=FixedBackOff(0, 0)))
     world.ask("x")
     lost = only(world.attend("a"))
@@ -178,7 +178,7 @@ def test_a_run_of_a_dead_process_is_taken_up_with_the_next_token():
     assert world.desk("b").finish(run, DONE).status is RunStatus.SUCCEEDED
 
 
-def test_deaths_use_no_attempts_and_three_of_them_fail_a_run():
+def test_deaths_of_the_process_use_no_attempts_and_three_of_them_fail_a_run():
     world = World(JobRule("job", back_off=FixedBackOff(0, 0)))
     world.ask("x")
     for node in "abc":
@@ -191,7 +191,7 @@ def test_deaths_use_no_attempts_and_three_of_them_fail_a_run():
     assert run.error == "3 processes have ended during this run, the last one is node host c"
 
 
-def test_a_failure_after_a_death_has_the_attempts_that_are_left():
+def test_a_failure_after_a_death_of_the_process_has_the_remaining_attempts():
     world = World(JobRule("job", back_off=FixedBackOff(0, 1)))
     world.ask("x")
     world.attend("a")
@@ -209,7 +209,7 @@ def test_no_run_is_taken_from_a_process_that_has_just_started():
     assert world.stands("x") == run
 
 
-def test_who_lives_is_asked_only_if_a_run_has_lost_its_process():
+def test_live_processes_are_only_queried_if_a_run_has_lost_its_process():
     world = World()
     world.ask("x")
     world.attend("a")
@@ -221,7 +221,7 @@ def test_who_lives_is_asked_only_if_a_run_has_lost_its_process():
     assert world.desk("b").attend(worker) == []
 
 
-def test_a_run_that_was_released_continues_elsewhere_as_the_same_attempt():
+def test_a_released_run_continues_on_another_node_in_the_same_attempt():
     world = World(JobRule("job", back_off=FixedBackOff(0, 0)))
     world.ask("x")
     first = only(world.attend("a"))
@@ -236,7 +236,7 @@ def test_a_run_that_was_released_continues_elsewhere_as_the_same_attempt():
 @pytest.mark.parametrize(
     "ending", [FAILED, replace(FAILED, error="", released=True), Ending(RunPosition(), cancelled=True)]
 )
-def test_a_run_that_was_asked_to_end_is_not_attempted_again(ending):
+def test_a_run_with_a_cancel_request_is_not_retried(ending):
     world = World(JobRule("job", back_off=FixedBackOff(0)))
     world.ask("x")
     run = only(world.attend())
@@ -249,7 +249,7 @@ def test_a_run_that_was_asked_to_end_is_not_attempted_again(ending):
     assert (known.position.after == 2) == (not ending.error)
 
 
-def test_a_run_that_ends_all_the_same_has_succeeded():
+def test_a_run_that_completes_despite_a_cancel_request_has_succeeded():
     world = World()
     world.ask("x")
     run = only(world.attend())
@@ -257,7 +257,7 @@ def test_a_run_that_ends_all_the_same_has_succeeded():
     assert world.desk().finish(run, DONE).status is RunStatus.SUCCEEDED
 
 
-def test_a_run_that_was_asked_to_end_ends_with_its_process():
+def test_a_run_with_a_cancel_request_ends_with_its_process():
     world = World()
     world.ask("x")
     world.attend("a")
@@ -267,7 +267,7 @@ def test_a_run_that_was_asked_to_end_ends_with_its_process():
     assert (world.stands("x").status, world.stands("x").reason) == (RunStatus.CANCELLED, "not needed")
 
 
-def test_what_no_process_has_in_hand_is_cancelled_at_once():
+def test_a_run_that_no_process_executes_is_cancelled_at_once():
     world = World(JobRule("job", back_off=FixedBackOff(9), meeting=Meeting(Overlap.QUEUE)))
     world.ask("retrying")
     world.desk().finish(only(world.attend()), FAILED)
@@ -280,7 +280,7 @@ def test_what_no_process_has_in_hand_is_cancelled_at_once():
     assert world.desk().cancel("unknown", "no") is None
 
 
-def test_cancelling_twice_keeps_the_time_of_the_first():
+def test_cancelling_twice_keeps_the_first_time():
     world = World()
     world.ask("x")
     world.attend()
@@ -290,7 +290,7 @@ def test_cancelling_twice_keeps_the_time_of_the_first():
 
 
 @pytest.mark.parametrize(("alive", "status"), [("ab", RunStatus.RUNNING), ("b", RunStatus.CANCELLED)])
-def test_a_run_of_a_job_that_nobody_has_any_more_ends_when_its_process_has_ended(alive, status):
+def test_cancelling_a_run_of_an_unknown_job_ends_it_once_its_process_has_ended(alive, status):
     world = World()
     world.ask("x")
     run = only(world.attend())
@@ -310,7 +310,7 @@ def test_a_reserved_run_is_left_to_its_caller():
     assert world.desk("a").next_due(world.store.look(), world.worker("a")) is None
 
 
-def test_a_reserved_run_has_no_time_at_which_others_begin_it():
+def test_a_reserved_run_is_never_due_for_other_processes():
     world = World()
     world.ask("x", reserved="a")
     assert world.desk("b").next_due(world.store.look(), world.worker("b")) is None
@@ -328,7 +328,7 @@ def test_a_reserved_run_ends_with_its_process(begun):
     assert world.stands("x").status is RunStatus.CANCELLED
 
 
-def test_j5_a_caller_learns_that_its_run_was_skipped_or_waits():
+def test_j5_a_caller_sees_that_its_run_was_skipped_or_waits():
     world = World(JobRule("job"), JobRule("queue", meeting=Meeting(Overlap.QUEUE)))
     for job in ("job", "queue"):
         world.ask(f"{job} 1", job)
@@ -338,7 +338,7 @@ def test_j5_a_caller_learns_that_its_run_was_skipped_or_waits():
     assert world.desk().begin("queue 2", world.worker()).queued
 
 
-def test_j5_a_caller_learns_that_its_run_was_cancelled_while_it_waited():
+def test_j5_a_caller_sees_that_its_run_was_cancelled_while_it_waited():
     world = World(JobRule("job", meeting=Meeting(Overlap.QUEUE)))
     world.ask("x")
     world.attend()
@@ -349,14 +349,14 @@ def test_j5_a_caller_learns_that_its_run_was_cancelled_while_it_waited():
 
 
 @pytest.mark.parametrize("run", ["unknown", "elsewhere"])
-def test_what_cannot_begin_is_refused(run):
+def test_beginning_an_unknown_run_or_a_run_of_an_unknown_job_is_refused(run):
     world = World()
     world.ask("elsewhere", "a job of other processes")
     with pytest.raises(LookupError, match=run):
         world.desk().begin(run, world.worker())
 
 
-def test_a_full_worker_begins_nothing_and_still_skips_what_comes_during_a_run():
+def test_a_full_worker_begins_no_run_but_still_skips_ticks_that_come_during_a_run():
     world = World(JobRule("job", RATE))
     run = only(world.attend(free=1))
     world.clock.advance(10)
@@ -366,7 +366,7 @@ def test_a_full_worker_begins_nothing_and_still_skips_what_comes_during_a_run():
     assert world.ticks() == ["succeeded", "skipped"]
 
 
-def test_a_full_worker_fences_off_no_run_whose_place_it_cannot_take():
+def test_a_full_worker_does_not_fence_off_a_run_that_it_cannot_replace():
     world = World(JobRule("job", meeting=Meeting(Overlap.CANCEL, grace=5)))
     world.ask("old")
     world.attend("b")
@@ -380,7 +380,7 @@ def test_a_full_worker_fences_off_no_run_whose_place_it_cannot_take():
     assert world.stands("old").status is RunStatus.CANCELLED
 
 
-def test_a_run_that_waits_for_its_next_attempt_gives_way_at_once_to_one_that_cancels_it():
+def test_a_retrying_run_is_cancelled_at_once_by_a_new_run():
     world = World(JobRule("job", meeting=Meeting(Overlap.CANCEL), back_off=FixedBackOff(60)))
     world.ask("old")
     world.desk().finish(only(world.attend()), FAILED)
@@ -389,7 +389,7 @@ def test_a_run_that_waits_for_its_next_attempt_gives_way_at_once_to_one_that_can
     assert world.stands("old").reason == "run new is to take its place"
 
 
-def test_the_newest_run_takes_the_place_of_those_that_wait():
+def test_the_newest_run_replaces_waiting_runs():
     world = World(JobRule("job", meeting=Meeting(Overlap.CANCEL)))
     world.ask("1")
     world.attend()
@@ -404,7 +404,7 @@ def test_the_newest_run_takes_the_place_of_those_that_wait():
     assert world.stands("1").cancelled_at == world.at(1)
 
 
-def test_a_released_run_needs_room():
+def test_a_released_run_needs_free_capacity():
     world = World()
     world.ask("x")
     world.desk().finish(only(world.attend()), Ending(RunPosition(), released=True))
@@ -423,18 +423,19 @@ def test_j17_jobs_that_exclude_each_other_do_so_both_ways(first, overlap):
     world.ask("second", second)
     world.ask("third", "free")
     assert only(world.attend("b")).id == "third"
-    assert world.stands("second").status is RunStatus.QUEUED  # else two jobs of the same time would skip one each day
+    # otherwise one of two jobs with the same time would be skipped every day
+    assert world.stands("second").status is RunStatus.QUEUED
     world.desk("a").finish(run, DONE)
     assert [each.id for each in world.attend("b")] == ["second"]
 
 
-def test_j17_a_job_may_name_itself_among_those_that_exclude_it():
+def test_j17_a_job_may_list_itself_as_exclusive():
     world = World(JobRule("job", meeting=Meeting(Overlap.QUEUE, exclusive=frozenset({"job"}))))
     world.ask("1")
     assert only(world.attend()).id == "1"
 
 
-def test_runs_of_jobs_that_this_process_does_not_know_are_left_alone():
+def test_runs_of_unknown_jobs_are_left_alone():
     world = World()
     world.ask("x", "a job of other processes")
     world.ask("y")
@@ -442,7 +443,7 @@ def test_runs_of_jobs_that_this_process_does_not_know_are_left_alone():
     assert world.desk().next_due(world.store.look(), world.worker()) is None
 
 
-def test_j17_a_dead_run_of_a_job_that_excludes_it_is_not_in_the_way_for_ever():
+def test_j17_a_run_that_died_too_often_does_not_block_an_exclusive_job_forever():
     world = World(JobRule("one", meeting=Meeting(Overlap.QUEUE, exclusive=frozenset({"other"}))), JobRule("other"))
     for node in "abc":
         world.alive = {node}
@@ -464,7 +465,7 @@ def test_j4_a_startup_run_begins_after_its_delay_once():
     assert only([*world.attend("b"), *world.attend("a")]).trigger is Trigger.STARTUP
 
 
-def test_events_are_joined_up_to_the_ids_of_a_page():
+def test_events_are_coalesced_up_to_one_page_of_ids():
     world = World(JobRule("job", limit=3))
     for id_, ids in {"e1": (1, 2), "e2": (2, 3), "e3": (4,), "e4": ("1",)}.items():
         world.event(id_, *ids)
@@ -475,7 +476,7 @@ def test_events_are_joined_up_to_the_ids_of_a_page():
     assert only(world.attend()).ids == (4,)
 
 
-def test_an_event_for_all_stands_for_all_others():
+def test_an_event_without_ids_absorbs_all_others():
     world = World(JobRule("job", limit=1))
     world.event("e1", 1)
     world.event("e2")
@@ -483,7 +484,7 @@ def test_an_event_for_all_stands_for_all_others():
     assert world.stands("e2").into == "e1"
 
 
-def test_events_for_an_id_that_is_in_hand_are_not_joined():
+def test_events_for_an_id_of_an_active_run_are_not_coalesced():
     world = World(JobRule("job", meeting=Meeting(scope=OverlapScope.PER_ID)))
     world.ask("x", ids=("2",))
     world.attend()
@@ -494,7 +495,7 @@ def test_events_for_an_id_that_is_in_hand_are_not_joined():
     assert (world.stands("e2").status, world.stands("e2").queued) == (RunStatus.QUEUED, True)
 
 
-def test_events_that_wait_or_are_not_due_are_left_alone():
+def test_waiting_events_and_events_not_yet_due_are_left_alone():
     world = World(JobRule("job", meeting=Meeting(scope=OverlapScope.PER_ID)))
     world.event("e1", 1)
     world.ask("late", trigger=Trigger.EVENT, ids=(2,), due_at=world.at(9))
@@ -503,7 +504,7 @@ def test_events_that_wait_or_are_not_due_are_left_alone():
     assert world.stands("late").status is RunStatus.QUEUED
 
 
-def test_a_run_for_an_event_that_is_attempted_again_takes_no_others_with_it():
+def test_a_retried_run_of_an_event_absorbs_no_other_events():
     world = World(JobRule("job", back_off=FixedBackOff(0)))
     world.event("e1", 1)
     world.desk().finish(only(world.attend()), FAILED)
@@ -511,7 +512,7 @@ def test_a_run_for_an_event_that_is_attempted_again_takes_no_others_with_it():
     assert only(world.attend()).ids == (1,)
 
 
-def test_many_events_that_wait_are_written_once(monkeypatch):
+def test_many_waiting_events_are_written_once(monkeypatch):
     world = World()
     world.event("e0", 0)
     world.attend()
@@ -538,7 +539,7 @@ def test_many_events_that_wait_are_written_once(monkeypatch):
     assert len(written) == 1_999
 
 
-def test_a_paused_job_skips_ticks_and_starts_holds_events_and_runs_what_a_person_asks_for():
+def test_a_paused_job_skips_ticks_and_starts_queues_events_and_runs_manual_requests():
     world = World(JobRule("job", RATE, Meeting(Overlap.QUEUE)))
     in_hand = only(world.attend())
     world.event("held")
@@ -564,7 +565,7 @@ def test_a_paused_job_skips_ticks_and_starts_holds_events_and_runs_what_a_person
     assert world.ticks() == ["succeeded", "skipped"]
 
 
-def test_a_new_event_of_a_paused_job_is_no_reason_to_look_again_at_once():
+def test_a_new_event_of_a_paused_job_causes_no_immediate_poll():
     world = World()
     world.desk().pause("job", "", "")
     world.event("held")
@@ -574,14 +575,14 @@ def test_a_new_event_of_a_paused_job_is_no_reason_to_look_again_at_once():
     assert world.desk().next_due(world.store.look(), world.worker()) == world.at(0)
 
 
-def test_a_pause_without_names_says_so():
+def test_a_pause_without_name_or_reason_has_a_short_message():
     world = World(JobRule("job", RATE))
     world.desk().pause("job", "", "")
     world.attend()
     assert only(world.store.history()).reason == "the job is paused"
 
 
-def test_a_run_that_is_attempted_again_is_in_hand_during_a_pause():
+def test_a_retry_runs_during_a_pause():
     world = World(JobRule("job", RATE, back_off=FixedBackOff(5)))
     world.desk().finish(only(world.attend()), FAILED)
     world.desk().pause("job", "ann", "")
@@ -606,7 +607,7 @@ def test_j14_a_fixed_delay_always_has_a_next_tick(paused):
 
 
 @pytest.mark.parametrize("how", ["cancelled", "dead", "skipped", "fenced", "by a process that does not know the job"])
-def test_j14_a_fixed_delay_counts_from_whatever_end_a_run_has(how):
+def test_j14_a_fixed_delay_starts_when_a_run_ends_for_any_reason(how):
     overlap = Overlap.CANCEL if how == "fenced" else Overlap.SKIP
     world = World(JobRule("job", DELAY, Meeting(overlap, grace=0)))
     world.attend()
@@ -637,7 +638,7 @@ def test_j14_a_fixed_delay_counts_from_whatever_end_a_run_has(how):
     assert world.store.look().records["job"].next_tick == world.at(13)
 
 
-def test_a_changed_schedule_counts_from_now():
+def test_a_changed_schedule_starts_from_now():
     world = World(JobRule("job", RATE))
     world.desk().finish(only(world.attend()), DONE)
     world.clock.advance(4)
@@ -654,12 +655,12 @@ def test_a_changed_schedule_counts_from_now():
             Ticking(FixedRate(5, 5), "new", misfire=Misfire.SKIP, grace=2), ["succeeded", "skipped"], 20, id="skip"
         ),
         pytest.param(
-            replace(DELAY, text="new"), ["succeeded", "running"], None, id="fixed delay: it counts from its end"
+            replace(DELAY, text="new"), ["succeeded", "running"], None, id="fixed delay: the next one follows its end"
         ),
         pytest.param(Ticking(), ["succeeded", "skipped"], None, id="without a schedule"),
     ],
 )
-def test_a_tick_that_came_before_the_schedule_changed_is_recorded(ticking, ticks, following):
+def test_a_tick_due_before_the_schedule_changed_is_recorded(ticking, ticks, following):
     world = World(JobRule("job", RATE))
     world.desk().finish(only(world.attend()), DONE)
     world.clock.advance(15)
@@ -669,7 +670,7 @@ def test_a_tick_that_came_before_the_schedule_changed_is_recorded(ticking, ticks
     assert world.store.look().records["job"].next_tick == (None if following is None else world.at(following))
 
 
-def test_a_process_with_another_schedule_than_the_youngest_follows_none():
+def test_a_process_whose_schedule_is_not_the_newest_handles_no_ticks():
     world = World(JobRule("job", RATE))
     worker = replace(world.worker(), ticks_of=frozenset())
     assert world.desk().attend(worker) == []
@@ -682,7 +683,7 @@ def test_a_process_with_another_schedule_than_the_youngest_follows_none():
     assert world.store.look().records["job"].next_tick == world.at(10)
 
 
-def test_a_clock_that_goes_back_repeats_no_tick():
+def test_setting_the_clock_back_repeats_no_tick():
     world = World(JobRule("job", RATE))
     world.clock = FakeClock(world.at(100))
     world.store._clock = world.clock
@@ -712,7 +713,7 @@ def test_j7_jitter_delays_the_run_and_not_the_tick():
         (Misfire.RUN_ONCE, 3_600, RunStatus.RUNNING),
     ],
 )
-def test_j15_a_tick_whose_process_ended_before_its_jitter_was_over_is_missed_like_others(misfire, seconds, status):
+def test_j15_a_tick_whose_process_ended_during_its_jitter_is_missed_like_others(misfire, seconds, status):
     world = World(JobRule("job", replace(RATE, jitter=4, misfire=misfire, grace=1.5)))
     assert world.attend() == []
     (waiting,) = world.store.look().runs
@@ -724,7 +725,7 @@ def test_j15_a_tick_whose_process_ended_before_its_jitter_was_over_is_missed_lik
         assert found.reason.startswith("it was missed: no process could begin it within 1.5 s")
 
 
-def test_j15_a_tick_that_no_process_had_room_for_in_time_is_missed():
+def test_j15_a_tick_for_which_no_process_had_capacity_in_time_is_missed():
     world = World(JobRule("job", replace(RATE, misfire=Misfire.SKIP, grace=5)))
     assert world.attend(free=0) == []
     (waiting,) = world.store.look().runs
@@ -745,7 +746,7 @@ def test_j15_catch_up_runs_each_missed_tick_one_after_the_other():
     assert begun == [10, 20, 30]
 
 
-def test_j15_more_than_a_thousand_missed_ticks_leave_one_record_for_the_oldest():
+def test_j15_of_more_than_a_thousand_missed_ticks_the_oldest_share_one_record():
     world = World(JobRule("job", RATE))
     world.desk().finish(only(world.attend()), DONE)
     world.clock.advance(15_005)
@@ -772,7 +773,7 @@ def test_j7_a_cron_job_has_a_tick_at_each_of_its_times():
     ]
 
 
-def test_purging_keeps_what_is_to_be_listed_and_the_last_run():
+def test_purging_keeps_the_listed_history_and_the_last_run():
     world = World(JobRule("job", RATE, keep=timedelta(seconds=25)), JobRule("other"))
     for _ in range(5):
         world.desk().finish(only(world.attend()), DONE)
@@ -785,7 +786,7 @@ def test_purging_keeps_what_is_to_be_listed_and_the_last_run():
 
 
 class Cut(InMemoryJobStore):
-    """A database that is cut off before a commit, or after it."""
+    """A database whose connection is lost before a commit, or after it."""
 
     cut = ""
 
@@ -799,14 +800,14 @@ class Cut(InMemoryJobStore):
             raise ConnectionError
 
     def put_as_sql(self, run: JobRun) -> None:
-        """Keep of a run what a database does, whose times are in milliseconds."""
+        """Store a run as a database does: with times in milliseconds."""
         due = run.due_at
         assert due is not None
         self._runs[run.id] = replace(run, due_at=due.replace(microsecond=due.microsecond // 1_000 * 1_000))
 
 
 @pytest.mark.parametrize("cut", ["before", "after"])
-def test_a_run_whose_begin_was_not_confirmed_begins_with_the_next_look(cut):
+def test_a_run_whose_begin_was_not_confirmed_begins_at_the_next_poll(cut):
     world = World()
     world.store = Cut(world.clock)
     world.ask("x")
@@ -820,7 +821,7 @@ def test_a_run_whose_begin_was_not_confirmed_begins_with_the_next_look(cut):
 
 
 @pytest.mark.parametrize("cut", ["before", "after"])
-def test_what_was_begun_before_the_database_was_cut_off_is_not_lost(cut, monkeypatch):
+def test_runs_begun_before_the_connection_was_lost_are_not_lost(cut, monkeypatch):
     world = World(JobRule("a"), JobRule("b"))
     world.store = Cut(world.clock)
     world.ask("1", "a")
@@ -855,7 +856,7 @@ def test_a_reserved_run_whose_begin_was_not_confirmed_is_cancelled():
     assert list(world.desk().recovered()) == [world.stands("x")]
 
 
-def test_an_end_that_was_not_confirmed_is_recorded_again():
+def test_an_unconfirmed_end_is_recorded_again():
     world = World()
     world.store = Cut(world.clock)
     world.ask("x")
@@ -870,7 +871,7 @@ def test_an_end_that_was_not_confirmed_is_recorded_again():
 
 
 @pytest.mark.parametrize("begun_again", [True, False])
-def test_a_failed_attempt_that_was_not_confirmed_is_known_even_if_the_next_one_has_begun(begun_again):
+def test_an_unconfirmed_failed_attempt_is_found_even_if_the_next_attempt_has_begun(begun_again):
     world = World(JobRule("job", back_off=FixedBackOff(1.0005, 1)))
     world.store = Cut(world.clock)
     world.ask("x")
@@ -892,7 +893,9 @@ def test_a_failed_attempt_that_was_not_confirmed_is_known_even_if_the_next_one_h
     ("deaths", "reserved", "status"),
     [(1, "", RunStatus.RETRYING), (MOST_DEATHS, "", RunStatus.FAILED), (1, "gone 0", RunStatus.CANCELLED)],
 )
-def test_what_has_become_of_a_dead_process_is_told_once_although_that_was_not_confirmed(cut, deaths, reserved, status):
+def test_recovery_from_a_dead_process_is_reported_once_even_if_its_commit_was_not_confirmed(
+    cut, deaths, reserved, status
+):
     world = world_of_the_dead(deaths, reserved)
     world.store.cut = cut
     with pytest.raises(ConnectionError):
@@ -907,7 +910,7 @@ def test_what_has_become_of_a_dead_process_is_told_once_although_that_was_not_co
     assert list(world.desk("a").recovered()) == []
 
 
-def test_what_another_process_has_recorded_of_a_dead_one_is_told_by_that_one_alone():
+def test_recovery_from_a_dead_process_is_only_reported_by_the_process_that_recorded_it():
     world = world_of_the_dead(MOST_DEATHS)
     world.store.cut = "before"
     with pytest.raises(ConnectionError):
@@ -920,7 +923,7 @@ def test_what_another_process_has_recorded_of_a_dead_one_is_told_by_that_one_alo
 
 
 @pytest.mark.parametrize("cut", ["before", "after"])
-def test_what_has_become_of_a_dead_process_is_told_when_a_caller_begins_a_run(cut):
+def test_recovery_from_a_dead_process_is_reported_when_a_caller_begins_a_run(cut):
     world = world_of_the_dead(MOST_DEATHS)
     world.ask("mine", reserved="a")
     world.store.cut = cut
@@ -933,7 +936,7 @@ def test_what_has_become_of_a_dead_process_is_told_when_a_caller_begins_a_run(cu
 
 
 def world_of_the_dead(deaths: int, reserved: str = "") -> World:
-    """Return a world in which processes have died during run ``x``, the last of them unnoticed."""
+    """Return a world in which processes have died during run ``x``; the last death is not noticed yet."""
     world = World()
     world.store = Cut(world.clock)
     world.ask("x", reserved=reserved)
@@ -945,7 +948,7 @@ def world_of_the_dead(deaths: int, reserved: str = "") -> World:
     return world
 
 
-def test_the_store_in_memory_writes_nothing_of_a_block_that_raises():
+def test_the_in_memory_store_writes_nothing_if_the_block_raises():
     world = World()
 
     def write() -> None:

@@ -1,4 +1,4 @@
-"""One attempt of a run: its transactions, its pages, and what cuts it off."""
+"""One attempt of a run: its transactions, its pages, and what interrupts it."""
 
 from __future__ import annotations
 
@@ -41,11 +41,12 @@ class Select:
 
 
 class Database:
-    """Rows and what is done of runs, in transactions that are all or nothing, and can be cut off at their commit."""
+    """Rows and the progress of runs, in atomic transactions whose connection can be lost at the commit."""
 
     def __init__(self) -> None:
         self.rows: list[Any] = []
-        self.cuts: list[str] = []  # of the next commits: "before" or "after" they take effect, or ""
+        # of each next commit, when its connection is lost: "before" or "after" it takes effect, or "" for never
+        self.cuts: list[str] = []
         self.commits = 0
         self.ended = ""
 
@@ -72,7 +73,7 @@ class Database:
 
 
 class Store(InMemoryJobStore):
-    """Runs in that database; looks at runs can be cut off, too."""
+    """Runs in that database; lookups of runs can lose the connection, too."""
 
     cuts = 0
 
@@ -93,7 +94,7 @@ class Store(InMemoryJobStore):
 
 
 class Queries:
-    """Executes statements, and counts them."""
+    """Executes statements and counts them."""
 
     def __init__(self) -> None:
         self.pages: list[JobPage] = []
@@ -142,7 +143,7 @@ class World:
         return JobExecution(self.bound, run, around, self.signals, lambda: self.released)
 
     def run(self, *ids: JobId, trigger: Trigger = Trigger.MANUAL) -> JobRun:
-        """Execute one attempt, and return how the run stands."""
+        """Execute one attempt, and return the state of the run."""
         run = self.begun(*ids, trigger=trigger)
         ending = self.execution(run).execute()
         assert ending is not None
@@ -157,7 +158,7 @@ class World:
         return run
 
     def run_again(self) -> JobRun:
-        """Execute the attempt of another process after this one has ended, and return how the run stands."""
+        """Execute the attempt of another process after this one has ended, and return the state of the run."""
         again = self.taken()
         ending = self.execution(again).execute()
         assert ending is not None
@@ -213,13 +214,13 @@ def failing(*wrong: JobId, error: type[BaseException] = ValueError) -> Callable[
         pytest.param((), [0, 1, 2, 3, 4], id="J1: all"),
         pytest.param((3,), [3], id="J1: one"),
         pytest.param(("4", "1"), [4, 1], id="J1: ids of the command line are texts"),
-        pytest.param((3, "3", 3, 1), [3, 1], id="J1: an id that is named twice"),
-        pytest.param((99,), [], id="J1: one that does not apply"),
-        pytest.param((99, 2, 98, 97, 0), [2, 0], id="J1: some that do not apply"),
+        pytest.param((3, "3", 3, 1), [3, 1], id="J1: a duplicate id"),
+        pytest.param((99,), [], id="J1: one id that does not apply"),
+        pytest.param((99, 2, 98, 97, 0), [2, 0], id="J1: some ids that do not apply"),
         pytest.param(("None", 1), [1], id="J1: an id that is called None"),
     ],
 )
-def test_j1_a_job_runs_for_all_or_for_those_that_are_named(transaction, ids, handled):
+def test_j1_a_job_runs_for_all_ids_or_for_the_named_ids(transaction, ids, handled):
     for limit in (1, 2, 9):
         world = World(write, numbers(5), rule(transaction, limit=limit))
         ended = world.run(*ids)
@@ -251,7 +252,7 @@ def test_j1_an_input_may_return_its_ids_at_once(transaction, given, handled):
     assert len(calls) == 1
 
 
-def test_j1_ids_that_are_named_are_looked_up_in_what_an_input_returns_at_once():
+def test_j1_named_ids_are_looked_up_in_an_input_that_returns_all_its_ids_at_once():
     def due() -> Iterable[str]:
         yield from "dcba"
 
@@ -260,14 +261,14 @@ def test_j1_ids_that_are_named_are_looked_up_in_what_an_input_returns_at_once():
     assert world.rows == ["b", "d"]
 
 
-def test_j1_without_an_input_the_ids_that_are_named_are_handled_as_they_are():
+def test_j1_without_an_input_the_named_ids_are_handled_unchanged():
     for ids, handled in {("b", "a", "c"): ["b", "a", "c"], (): ["all"]}.items():
         world = World(write, None, rule())
         assert world.run(*ids).position.items == len(ids)
         assert world.rows == handled
 
 
-def test_j1_a_run_for_no_ids_at_all_does_nothing():
+def test_j1_a_run_for_no_ids_does_nothing():
     world = World(write, numbers(5), rule())
     run = replace(world.begun(), ids=())
     assert world.execution(run).execute().position.done
@@ -277,7 +278,7 @@ def test_j1_a_run_for_no_ids_at_all_does_nothing():
 @pytest.mark.parametrize(
     ("transaction", "commits"), [(RUN, 1), (PAGE, 3), (ITEM, 5)], ids=["J2: run", "J2: page", "J2: item"]
 )
-def test_j2_each_run_page_or_item_has_a_transaction_of_its_own(transaction, commits):
+def test_j2_each_run_page_or_item_has_its_own_transaction(transaction, commits):
     world = World(write, None, rule(transaction, limit=2))
     caller = world.database.begin()
     caller.__enter__().connection.append("of the caller")
@@ -288,7 +289,7 @@ def test_j2_each_run_page_or_item_has_a_transaction_of_its_own(transaction, comm
     assert world.database.commits == commits
 
 
-def test_j3_a_job_is_a_plain_function():
+def test_j3_a_job_can_be_called_as_a_plain_function():
     connection: list[Any] = []
     write(JobContext("job", "run", ids=(1, 2)), connection)
     assert connection == [1, 2]
@@ -345,7 +346,7 @@ def test_j16_with_at_most_1000_items_the_rest_is_for_the_next_run(transaction, l
 @pytest.mark.parametrize(
     ("transaction", "handled"), [(RUN, 4), (PAGE, 4), (ITEM, 3)], ids=["J16: run", "J16: page", "J16: item"]
 )
-def test_j16_a_run_whose_time_is_over_begins_no_further_page(transaction, handled):
+def test_j16_a_run_whose_time_budget_is_used_up_begins_no_further_page(transaction, handled):
     world: World
 
     def slow(context: JobContext, connection: Connection) -> None:
@@ -362,7 +363,7 @@ def test_j16_a_run_whose_time_is_over_begins_no_further_page(transaction, handle
 
 @pytest.mark.parametrize("transaction", list(JobTransaction))
 @pytest.mark.parametrize("trigger", [Trigger.EVENT, Trigger.MANUAL])
-def test_j6_ids_that_are_named_are_handled_whatever_the_limits(transaction, trigger):
+def test_j6_named_ids_are_handled_regardless_of_limits(transaction, trigger):
     world: World
 
     def slow(context: JobContext, connection: Connection) -> None:
@@ -381,7 +382,7 @@ def test_j6_ids_that_are_named_are_handled_whatever_the_limits(transaction, trig
 @pytest.mark.parametrize(
     ("transaction", "kept"), [(RUN, []), (PAGE, [0, 1]), (ITEM, [0, 1, 2, 4])], ids=["run", "page", "item"]
 )
-def test_j19_what_was_committed_before_a_failure_is_kept_and_not_repeated(transaction, kept):
+def test_j19_work_committed_before_a_failure_is_kept_and_not_repeated(transaction, kept):
     world = World(failing(3), numbers(5), rule(transaction))
     ended = world.run()
     assert ended.status is RunStatus.RETRYING
@@ -393,7 +394,7 @@ def test_j19_what_was_committed_before_a_failure_is_kept_and_not_repeated(transa
     assert sorted(world.rows) == [0, 1, 2, 3, 4]
 
 
-def test_items_that_fail_are_tried_again_alone_and_others_are_not():
+def test_only_failed_items_are_retried():
     world = World(failing(1, 3), numbers(5), rule(ITEM))
     ended = world.run()
     assert ended.error.startswith("2 of 5 items have failed, the first one 1: ValueError: not 1")
@@ -421,7 +422,7 @@ def six_with_an_error() -> Callable[[JobPage], list[int]]:
     return due
 
 
-def test_items_that_failed_before_the_whole_run_became_one_transaction_are_tried_again():
+def test_items_that_failed_before_the_setting_changed_to_one_transaction_per_run_are_retried():
     due = six_with_an_error()
     world = World(failing(1), due, rule(ITEM))
     assert world.run().position.failed == (1,)
@@ -433,7 +434,7 @@ def test_items_that_failed_before_the_whole_run_became_one_transaction_are_tried
     assert sorted(world.rows) == list(range(6))
 
 
-def test_items_that_fail_do_not_keep_the_rest_from_being_tried_when_the_input_fails():
+def test_failed_items_do_not_block_the_rest_after_the_input_failed():
     due = six_with_an_error()
     world = World(failing(1), due, rule(ITEM))
     ended = world.run()
@@ -446,18 +447,18 @@ def test_items_that_fail_do_not_keep_the_rest_from_being_tried_when_the_input_fa
 
 @pytest.mark.parametrize(("error", "status"), [(NonTransientError, RunStatus.FAILED), (ValueError, RunStatus.RETRYING)])
 @pytest.mark.parametrize("transaction", list(JobTransaction))
-def test_a_permanent_failure_is_not_tried_again(transaction, error, status):
+def test_a_permanent_failure_is_not_retried(transaction, error, status):
     assert World(failing(1, 4, error=error), numbers(5), rule(transaction)).run().status is status
 
 
-def test_items_are_tried_again_if_one_of_their_failures_may_pass():
+def test_items_are_retried_if_one_of_their_failures_is_transient():
     def call(context: JobContext, connection: Connection) -> None:
         raise NonTransientError("no") if context.id == 1 else ValueError("perhaps")
 
     assert World(call, numbers(2), rule(ITEM)).run().position.only == (0, 1)
 
 
-def test_a_run_ends_when_very_many_items_have_failed_and_goes_on_behind_them(monkeypatch):
+def test_an_attempt_ends_after_too_many_failed_items_and_the_next_continues_after_them(monkeypatch):
     monkeypatch.setattr(execution, "MOST_FAILED", 3)
     world = World(failing(*range(5)), numbers(9), rule(ITEM))
     ended = world.run()
@@ -469,7 +470,7 @@ def test_a_run_ends_when_very_many_items_have_failed_and_goes_on_behind_them(mon
 
 
 @pytest.mark.parametrize("named", [(), tuple(range(9))], ids=["all", "named"])
-def test_no_item_is_lost_while_very_many_fail(monkeypatch, named):
+def test_no_item_is_lost_when_very_many_fail(monkeypatch, named):
     monkeypatch.setattr(execution, "MOST_FAILED", 2)
     world = World(failing(*range(9)), numbers(9), rule(ITEM))
     for _ in range(3):
@@ -481,7 +482,7 @@ def test_no_item_is_lost_while_very_many_fail(monkeypatch, named):
     assert sorted(world.rows) == list(range(9))
 
 
-def test_items_that_failed_before_a_limit_was_reached_are_tried_again():
+def test_items_that_failed_before_a_limit_was_reached_are_retried():
     world = World(failing(0), numbers(9), rule(ITEM, most_items=4))
     ended = world.run()
     assert ended.position.only == (0,)
@@ -491,7 +492,7 @@ def test_items_that_failed_before_a_limit_was_reached_are_tried_again():
     assert sorted(world.rows) == [0, 1, 2, 3]
 
 
-def test_a_retry_of_items_that_failed_says_that_a_limit_had_ended_the_attempt_before():
+def test_a_retry_of_failed_items_reports_that_a_limit_ended_the_previous_attempt():
     world = World(failing(0, 1), numbers(9), rule(ITEM, most_items=4))
     assert world.run().position.only == (0, 1)
     world.bound = bound(failing(1), numbers(9), world.rule)
@@ -503,7 +504,7 @@ def test_a_retry_of_items_that_failed_says_that_a_limit_had_ended_the_attempt_be
     assert ended.reason == "it has handled 4 items, as many as it may; the rest is for the next run"
 
 
-def test_each_attempt_has_a_time_budget_and_handles_something():
+def test_each_attempt_has_a_time_budget_and_makes_progress():
     world: World
 
     def slow(context: JobContext, connection: Connection) -> None:
@@ -524,7 +525,7 @@ def test_each_attempt_has_a_time_budget_and_handles_something():
     ("transaction", "kept"), [(RUN, []), (PAGE, [0, 1, 2, 3]), (ITEM, [0, 1, 2])], ids=["run", "page", "item"]
 )
 @pytest.mark.parametrize("released", [False, True])
-def test_j12_a_job_that_is_asked_to_end_does_so_after_what_it_has_in_hand(transaction, kept, released):
+def test_j12_a_cancelled_job_ends_after_its_current_work(transaction, kept, released):
     world: World
 
     def call(context: JobContext, connection: Connection) -> None:
@@ -549,7 +550,7 @@ def test_j12_a_job_that_is_asked_to_end_does_so_after_what_it_has_in_hand(transa
 @pytest.mark.parametrize(
     ("transaction", "kept"), [(RUN, []), (PAGE, [0, 1]), (ITEM, [0, 1, 2])], ids=["run", "page", "item"]
 )
-def test_j12_a_job_that_is_asked_to_end_may_roll_back_what_it_has_in_hand(transaction, kept):
+def test_j12_a_cancelled_job_may_roll_back_its_current_work(transaction, kept):
     world: World
 
     def call(context: JobContext, connection: Connection) -> None:
@@ -565,13 +566,13 @@ def test_j12_a_job_that_is_asked_to_end_may_roll_back_what_it_has_in_hand(transa
     assert world.rows == kept
 
 
-def test_j12_an_error_that_only_looks_like_a_cancellation_is_a_failure():
+def test_j12_a_cancellation_error_without_a_cancel_request_is_a_failure():
     ended = World(failing(1, error=JobCancelledError), numbers(3), rule()).run()
     assert ended.status is RunStatus.RETRYING
     assert "JobCancelledError" in ended.error
 
 
-def test_a_job_that_asks_for_no_transaction_records_each_page():
+def test_a_job_without_a_transaction_records_each_page():
     rows: list[Any] = []
 
     def call(context: JobContext) -> None:
@@ -585,7 +586,7 @@ def test_a_job_that_asks_for_no_transaction_records_each_page():
     assert rows == [0, 1, 2, 3, 2, 3, 4]
 
 
-def test_a_job_without_a_database_runs_too():
+def test_a_job_runs_without_a_database():
     rows: list[Any] = []
 
     def call(context: JobContext) -> None:
@@ -625,7 +626,7 @@ def divide(context: JobContext, connection: Connection) -> None:
 
 @pytest.mark.parametrize("transaction", list(JobTransaction))
 @pytest.mark.parametrize("crash_at", range(5))
-def test_a_process_that_ends_in_the_middle_repeats_nothing_that_was_committed(transaction, crash_at):
+def test_a_crash_in_the_middle_repeats_no_committed_work(transaction, crash_at):
     crashed = []
 
     def call(context: JobContext, connection: Connection) -> None:
@@ -646,7 +647,7 @@ def test_a_process_that_ends_in_the_middle_repeats_nothing_that_was_committed(tr
 
 
 @pytest.mark.parametrize("transaction", list(JobTransaction))
-def test_a_process_that_ends_before_the_end_is_recorded_repeats_nothing(transaction):
+def test_a_crash_before_the_end_is_recorded_repeats_nothing(transaction):
     world = World(write, numbers(5), rule(transaction))
     assert world.execution(world.begun()).execute().position.done
     again = world.taken()
@@ -654,7 +655,7 @@ def test_a_process_that_ends_before_the_end_is_recorded_repeats_nothing(transact
     assert world.rows == [0, 1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("cut", ["", "after"], ids=["its process ends", "the answer is lost"])
+@pytest.mark.parametrize("cut", ["", "after"], ids=["its process ends", "the confirmation is lost"])
 @pytest.mark.parametrize(
     ("transaction", "limits", "reason"),
     [
@@ -662,9 +663,7 @@ def test_a_process_that_ends_before_the_end_is_recorded_repeats_nothing(transact
         (RUN, {"budget": 1}, "its time budget of 1 s is used up"),  # pages and items are continued with a new budget
     ],
 )
-def test_a_limit_that_has_ended_a_run_is_its_reason_though_the_end_is_not_recorded_at_once(
-    transaction, limits, reason, cut
-):
+def test_a_limit_that_ended_a_run_stays_its_reason_if_the_end_is_recorded_later(transaction, limits, reason, cut):
     world: World
 
     def slow(context: JobContext, connection: Connection) -> None:
@@ -684,9 +683,7 @@ def test_a_limit_that_has_ended_a_run_is_its_reason_though_the_end_is_not_record
 @pytest.mark.parametrize("at", range(3))
 @pytest.mark.parametrize("interrupted", [False, True], ids=["its process ends", "interrupted"])
 @pytest.mark.parametrize("transaction", list(JobTransaction))
-def test_each_id_that_the_input_did_not_return_is_counted_once_though_another_process_continues(
-    transaction, interrupted, at, limit
-):
+def test_ids_missing_from_the_input_are_counted_once_if_another_process_continues(transaction, interrupted, at, limit):
     world: World
     ended_once = []
 
@@ -715,7 +712,7 @@ def test_each_id_that_the_input_did_not_return_is_counted_once_though_another_pr
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("commit", range(6))
 @pytest.mark.parametrize("transaction", list(JobTransaction))
-def test_each_id_that_the_input_did_not_return_is_counted_once_though_an_answer_is_lost(transaction, commit, when):
+def test_ids_missing_from_the_input_are_counted_once_if_a_confirmation_is_lost(transaction, commit, when):
     world = World(write, numbers(3), rule(transaction))
     world.database.cuts = [*[""] * commit, when]
     run = world.run(8, 0, 9, 1, 7, 6, 2, 5, trigger=Trigger.EVENT)
@@ -724,7 +721,7 @@ def test_each_id_that_the_input_did_not_return_is_counted_once_though_an_answer_
 
 
 @pytest.mark.parametrize("limit", [1, 2, 9])
-def test_items_that_had_failed_and_do_not_apply_any_more_are_counted_in_all_attempts(limit):
+def test_failed_items_that_no_longer_apply_are_counted_over_all_attempts(limit):
     crashed = []
 
     def even(page: JobPage) -> list[int]:
@@ -755,11 +752,11 @@ def test_items_that_had_failed_and_do_not_apply_any_more_are_counted_in_all_atte
     assert world.rows == [0, 2, 4]
 
 
-@pytest.mark.parametrize("looks", [0, 1, 3], ids=lambda looks: f"{looks} looks fail, too")
+@pytest.mark.parametrize("looks", [0, 1, 3], ids=lambda looks: f"{looks} lookups fail, too")
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("commit", range(6))
 @pytest.mark.parametrize("transaction", list(JobTransaction))
-def test_a_commit_whose_answer_is_lost_is_looked_up_and_not_repeated(transaction, commit, when, looks):
+def test_a_commit_whose_confirmation_is_lost_is_looked_up_and_not_repeated(transaction, commit, when, looks):
     world = World(write, numbers(5), rule(transaction))
     run = world.begun()
     world.database.cuts = [*[""] * commit, when]
@@ -781,7 +778,7 @@ def test_a_commit_whose_answer_is_lost_is_looked_up_and_not_repeated(transaction
     assert world.pauses in ([], [0.5, 1, 2, 4][: looks + 1])
 
 
-def test_an_outage_that_a_job_meets_uses_no_attempt():
+def test_an_outage_in_a_job_uses_no_attempt():
     cuts = [UnavailableError("OCQ-420", "spark"), ConnectionError("database")]
 
     def call(context: JobContext, connection: Connection) -> None:
@@ -795,7 +792,7 @@ def test_an_outage_that_a_job_meets_uses_no_attempt():
     assert world.pauses == [0.5, 1]
 
 
-def test_a_run_that_is_asked_to_end_does_not_wait_for_its_database():
+def test_a_cancelled_run_does_not_wait_for_its_database():
     world = World(write, numbers(5), rule())
     world.database.cuts = ["", "after"]
     world._pause = lambda seconds, signals: setattr(signals, "cancelled", "the process is ending")
@@ -829,7 +826,7 @@ def test_a_zombie_commits_nothing(transaction, transactional):
     assert world.store.find("run").owner == "b"
 
 
-def test_a_run_that_was_taken_during_an_outage_is_left_alone():
+def test_a_run_that_was_taken_over_during_an_outage_is_left_alone():
     world = World(write, numbers(5), rule())
     world.database.cuts = ["", "before"]
     run = world.begun()
@@ -842,19 +839,19 @@ def test_a_run_that_was_taken_during_an_outage_is_left_alone():
     assert world.rows == [0, 1]
 
 
-def test_an_interrupt_of_the_process_ends_the_run_at_once():
+def test_an_interrupt_ends_the_run_at_once():
     world = World(failing(1, error=KeyboardInterrupt), numbers(3), rule(ITEM))
     with pytest.raises(KeyboardInterrupt):
         world.execution(world.begun()).execute()
 
 
-def test_a_job_that_ends_its_transaction_by_itself_is_told_so():
+def test_a_job_that_ends_its_own_transaction_fails_with_an_explanation():
     world = World(failing(0), numbers(3), rule())
     world.database.ended = "it has ended the transaction"
     assert world.run().error.startswith("RuntimeError: it has ended the transaction")
 
 
-def test_calls_after_the_commit_are_made_once_it_is_and_report_what_they_raise(caplog):
+def test_after_commit_calls_run_after_the_commit_and_their_errors_are_logged(caplog):
     made: list[Any] = []
 
     def call(context: JobContext, connection: Connection, after_commit: AfterCommit) -> None:
@@ -868,7 +865,7 @@ def test_calls_after_the_commit_are_made_once_it_is_and_report_what_they_raise(c
     assert "[job job] a call after the commit failed: ZeroDivisionError" in caplog.text
 
 
-def test_a_run_records_how_far_its_job_says_it_is():
+def test_a_run_records_the_progress_that_its_job_reports():
     def call(context: JobContext, connection: Connection) -> None:
         context.progress(len(world.rows), 5)
 
@@ -881,7 +878,7 @@ def test_a_run_records_how_far_its_job_says_it_is():
 
 
 @pytest.mark.parametrize("transaction", list(JobTransaction))
-def test_an_input_that_returns_pages_is_asked_for_what_follows(transaction):
+def test_an_input_that_returns_pages_is_called_for_the_next_page(transaction):
     asked: list[JobPage] = []
 
     def due(page: JobPage) -> list[int]:
@@ -898,7 +895,7 @@ def test_an_input_that_returns_pages_is_asked_for_what_follows(transaction):
 
 
 @pytest.mark.parametrize("transaction", list(JobTransaction))
-def test_a_page_of_an_input_that_is_not_full_does_not_end_the_run(transaction):
+def test_a_partial_page_does_not_end_the_run(transaction):
     def odd(page: JobPage) -> list[int]:
         after = -1 if page.after is None else int(page.after)
         return [each for each in range(after + 1, min(after + 3, 9)) if each % 2]
@@ -909,7 +906,7 @@ def test_a_page_of_an_input_that_is_not_full_does_not_end_the_run(transaction):
 
 
 @pytest.mark.parametrize("transaction", list(JobTransaction))
-def test_an_input_that_returns_others_than_it_was_asked_about_is_refused(transaction):
+def test_an_input_that_returns_ids_it_was_not_asked_about_is_refused(transaction):
     world = World(write, first_page, rule(transaction))
     run = world.run(3)
     assert run.status is not RunStatus.SUCCEEDED
@@ -923,7 +920,7 @@ def first_page(page: JobPage) -> list[int]:
 
 @pytest.mark.parametrize("transaction", list(JobTransaction))
 @pytest.mark.parametrize("ends", ["returns", "raises"])
-def test_a_job_that_catches_the_error_of_raise_if_cancelled_keeps_nothing_of_the_call(transaction, ends):
+def test_a_job_that_swallows_the_error_of_raise_if_cancelled_keeps_nothing_of_the_call(transaction, ends):
     world = World(write, numbers(4), rule(transaction))
 
     def job(context: JobContext, connection: Connection) -> None:
@@ -931,7 +928,7 @@ def test_a_job_that_catches_the_error_of_raise_if_cancelled_keeps_nothing_of_the
         try:
             context.raise_if_cancelled()
             write(context, connection)
-        except Exception as error:  # as ordinary code catches all that one item may raise
+        except Exception as error:  # as ordinary code catches everything that an item may raise
             if ends == "raises":
                 raise ValueError from error
 
@@ -953,12 +950,12 @@ def test_a_job_that_catches_the_error_of_raise_if_cancelled_keeps_nothing_of_the
         (Trigger.MANUAL, (1, 8, 9), ""),
     ],
 )
-def test_a_run_says_how_many_ids_of_its_events_its_input_did_not_return(transaction, trigger, ids, reason):
+def test_a_run_reports_how_many_ids_of_its_events_the_input_did_not_return(transaction, trigger, ids, reason):
     run = World(write, numbers(4), rule(transaction)).run(*ids, trigger=trigger)
     assert (run.status, run.reason) == (RunStatus.SUCCEEDED, reason)
 
 
-def test_a_retry_says_how_many_of_the_items_that_had_failed_do_not_apply_any_more():
+def test_a_retry_reports_how_many_failed_items_no_longer_apply():
     world = World(failing(1, 2), numbers(4), rule(JobTransaction.ITEM))
     assert world.run().status is RunStatus.RETRYING
     world.bound = bound(write, numbers(2), world.rule)
@@ -968,7 +965,7 @@ def test_a_retry_says_how_many_of_the_items_that_had_failed_do_not_apply_any_mor
 
 
 @pytest.mark.parametrize("transaction", list(JobTransaction))
-def test_named_ids_that_the_input_spells_in_another_way_are_handled(transaction):
+def test_named_ids_that_the_input_spells_differently_are_handled(transaction):
     known = {"A-1": "a1", "b2": "b2", "C-3": "c3"}
 
     class Spelled(Queries):
@@ -1013,7 +1010,7 @@ def named_only(page: JobPage) -> list[int]:
         pytest.param(lambda page: "abc", "OCQ-665", "returned a str, not ids", id="a text"),
         pytest.param(lambda page: None, "OCQ-665", "returned a NoneType, not ids", id="nothing"),
         pytest.param(lambda page: [1.5], "OCQ-665", "yields a float", id="a fraction"),
-        pytest.param(lambda page: [True], "OCQ-665", "yields a bool", id="a truth value"),
+        pytest.param(lambda page: [True], "OCQ-665", "yields a bool", id="a boolean"),
     ],
 )
 @pytest.mark.parametrize("transaction", list(JobTransaction))
@@ -1029,7 +1026,7 @@ def test_an_input_that_breaks_its_contract_ends_the_run(given, code, part, trans
     assert "  fix: " in ended.error
 
 
-def test_ids_that_changed_their_type_between_two_attempts_are_no_silent_end():
+def test_ids_that_change_their_type_between_attempts_raise_an_error():
     def due() -> list[JobId]:
         return kinds[0]
 
@@ -1050,7 +1047,7 @@ def test_pages_without_items_are_refused(transaction):
     assert f"is to run by {transaction.value}" in str(caught.value)
 
 
-def test_a_job_gets_nothing_of_an_event():
+def test_a_job_cannot_take_parts_of_an_event():
     def call(context: JobContext, page: JobPage) -> None:
         pass
 
@@ -1058,7 +1055,7 @@ def test_a_job_gets_nothing_of_an_event():
         bound(call, None, JobRule("job"))
 
 
-def test_a_job_may_be_awaited_and_need_no_arguments():
+def test_a_job_may_be_async_and_take_no_arguments():
     rows = []
 
     async def call() -> None:
@@ -1068,14 +1065,14 @@ def test_a_job_may_be_awaited_and_need_no_arguments():
     assert rows == [1]
 
 
-def test_what_asks_for_no_transaction_gets_none():
+def test_no_transaction_raises_when_a_connection_or_session_is_requested():
     with pytest.raises(LookupError, match="there is no transaction"):
         _ = NoTransaction().connection
     with pytest.raises(LookupError, match="there is no transaction"):
         _ = NoTransaction().session
 
 
-def test_an_input_is_read_in_a_transaction_if_it_asks_for_one_or_may_return_a_statement():
+def test_an_input_is_read_in_a_transaction_if_it_needs_one_or_may_return_a_statement():
     def asks(page: JobPage, connection: Connection) -> list[int]:
         return []
 

@@ -1,4 +1,4 @@
-"""What a job may ask about its run."""
+"""What a job can find out about its run."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from opencqrs_py.errors import JobCancelledError
 from opencqrs_py.model.job import Job, JobContext, JobMark, RunSignals
 
 
-def test_a_call_for_one_id_has_it_and_others_have_none():
+def test_only_a_call_for_one_id_has_an_id():
     assert JobContext("job", "run", ids=(7,)).id == 7
     for ids in ((), (1, 2)):
         with pytest.raises(ValueError, match=f"the call is for {len(ids)} ids"):
             _ = JobContext("job", "run", ids=ids).id
 
 
-def test_j12_a_job_learns_that_it_is_to_end():
+def test_j12_a_job_can_see_that_it_is_cancelled():
     signals = RunSignals()
     context = JobContext("job", "run", _signals=signals)
     assert not context.cancelled
@@ -26,7 +26,7 @@ def test_j12_a_job_learns_that_it_is_to_end():
         context.raise_if_cancelled()
 
 
-def test_progress_counts_from_0():
+def test_progress_must_not_be_negative():
     signals = RunSignals()
     context = JobContext("job", "run", _signals=signals)
     context.progress(3)
@@ -38,5 +38,5 @@ def test_progress_counts_from_0():
             context.progress(done, total)
 
 
-def test_a_job_is_called_as_its_mark_says():
+def test_a_job_has_the_name_of_its_mark():
     assert Job(JobMark("reconcile"), print, "jobs.py:1 (reconcile)").name == "reconcile"

@@ -1,4 +1,4 @@
-"""J11 and J17: what becomes of a run that is due while others have not ended."""
+"""J11 and J17: what happens to a run that is due while others are active."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def asked(ago: float) -> JobRun:
 @pytest.mark.parametrize("trigger", list(Trigger))
 @pytest.mark.parametrize("overlap", list(Overlap))
 @pytest.mark.parametrize("scope", list(OverlapScope))
-def test_a_run_begins_if_nothing_is_in_its_way(trigger, overlap, scope):
+def test_a_run_begins_if_no_other_run_blocks_it(trigger, overlap, scope):
     assert admission(run("new", 0, trigger), [], [], Meeting(overlap, scope), NOW).verdict is Verdict.BEGIN
 
 
@@ -53,7 +53,7 @@ def test_a_run_begins_if_nothing_is_in_its_way(trigger, overlap, scope):
         pytest.param(CANCEL, Verdict.WAIT, id="J11: cancel"),
     ],
 )
-def test_a_run_meets_one_that_has_not_ended(trigger, active, overlap, verdict):
+def test_overlap_decides_about_a_run_while_another_is_active(trigger, active, overlap, verdict):
     found = admission(run("new", 0, trigger), [active], [], Meeting(overlap), NOW)
     assert found.verdict is verdict
     assert found.reason == ("run active has not ended" if overlap is SKIP else "")
@@ -70,13 +70,13 @@ def test_j6_a_run_for_an_event_is_never_skipped(overlap, in_the_way):
 
 
 @pytest.mark.parametrize("overlap", list(Overlap))
-def test_a_run_that_waits_goes_on_waiting_and_asks_none_to_end(overlap):
+def test_a_waiting_run_keeps_waiting_and_cancels_no_other(overlap):
     found = admission(WAITING, [ACTIVE], [], Meeting(overlap), NOW)
     assert found == replace(found, verdict=Verdict.WAIT, cancel=(), replaces=())
 
 
 @pytest.mark.parametrize("overlap", list(Overlap))
-def test_those_that_wait_begin_in_their_order(overlap):
+def test_waiting_runs_begin_in_order(overlap):
     later = run("later", 10, queued=True)
     assert admission(later, [WAITING], [], Meeting(overlap), NOW).verdict is Verdict.WAIT
     assert admission(WAITING, [later], [], Meeting(overlap), NOW).verdict is Verdict.BEGIN
@@ -87,11 +87,11 @@ def test_those_that_wait_begin_in_their_order(overlap):
     [
         pytest.param(None, [None], 1, Verdict.COALESCE, id="J11: the same for all"),
         pytest.param((1, 2), [("2", "1")], 1, Verdict.COALESCE, id="J11: the same ids, in any order and type"),
-        pytest.param((1,), [(1, 2)], 1, Verdict.COALESCE, id="J11: ids that one waits for already"),
+        pytest.param((1,), [(1, 2)], 1, Verdict.COALESCE, id="J11: ids that a waiting run covers"),
         pytest.param((UUID.upper(),), [(UUID,)], 2, Verdict.WAIT, id="a UUID in capitals may be another item"),
-        pytest.param((1, 2), [(1,)], 2, Verdict.WAIT, id="J11: more ids than the one that waits is for"),
-        pytest.param((1,), [None], 2, Verdict.WAIT, id="J11: ids, while one waits for all, whose input may differ"),
-        pytest.param(None, [(1,)], 2, Verdict.WAIT, id="J11: all, while one waits for an id"),
+        pytest.param((1, 2), [(1,)], 2, Verdict.WAIT, id="J11: more ids than the waiting run has"),
+        pytest.param((1,), [None], 2, Verdict.WAIT, id="J11: ids, while a run for all waits, whose input may differ"),
+        pytest.param(None, [(1,)], 2, Verdict.WAIT, id="J11: all, while a run for one id waits"),
         pytest.param((3,), [(1,), (2,)], 2, Verdict.SKIP, id="J11: the queue is full"),
     ],
 )
@@ -103,7 +103,7 @@ def test_a_queue_holds_runs_that_differ(new, waiting, size, verdict):
     assert ("as many runs wait as may: 2" in found.reason) == (verdict is Verdict.SKIP)
 
 
-def test_no_run_is_left_to_one_that_is_reserved_whose_caller_may_stop_waiting():
+def test_no_run_is_coalesced_into_a_reserved_run_whose_caller_may_stop_waiting():
     reserved = replace(WAITING, reserved="node", trigger=Trigger.MANUAL)
     assert admission(run("new"), [ACTIVE, reserved], [], Meeting(QUEUE, queue_size=2), NOW).verdict is Verdict.WAIT
     found = admission(run("new"), [ACTIVE, reserved], [], Meeting(CANCEL), NOW)
@@ -132,20 +132,20 @@ def test_the_newest_run_replaces_what_it_covers(new, waiting, replaced):
 @pytest.mark.parametrize(
     ("active", "verdict", "fence"),
     [
-        pytest.param([asked(29.9)], Verdict.WAIT, 0, id="J11: it has its grace"),
-        pytest.param([asked(30)], Verdict.BEGIN, 1, id="J11: its grace is over"),
-        pytest.param([asked(40), replace(ACTIVE, id="b")], Verdict.WAIT, 0, id="J11: one of two has not been asked"),
-        pytest.param([asked(40), replace(asked(31), id="b")], Verdict.BEGIN, 2, id="J11: both graces are over"),
+        pytest.param([asked(29.9)], Verdict.WAIT, 0, id="J11: within its grace"),
+        pytest.param([asked(30)], Verdict.BEGIN, 1, id="J11: after its grace"),
+        pytest.param([asked(40), replace(ACTIVE, id="b")], Verdict.WAIT, 0, id="J11: one of two is not cancelled yet"),
+        pytest.param([asked(40), replace(asked(31), id="b")], Verdict.BEGIN, 2, id="J11: after both graces"),
     ],
 )
 @pytest.mark.parametrize("new", [WAITING, run("new"), EVENT], ids=["waiting", "new", "event"])
-def test_a_run_that_does_not_end_when_asked_is_fenced_off_after_its_grace(active, verdict, fence, new):
+def test_a_run_that_ignores_a_cancel_request_is_fenced_off_after_its_grace(active, verdict, fence, new):
     found = admission(new, active, [], Meeting(CANCEL, grace=30), NOW)
     assert found.verdict is verdict
     assert len(found.fence) == fence
 
 
-def test_a_run_that_was_asked_to_end_is_not_asked_again():
+def test_a_cancel_request_is_not_repeated():
     found = admission(run("new"), [asked(1)], [], Meeting(CANCEL), NOW)
     assert (found.verdict, found.cancel) == (Verdict.WAIT, ())
 
@@ -174,7 +174,7 @@ def test_which_runs_exclude_each_other(scope, one, other, excluded):
 
 @pytest.mark.parametrize(("overlap", "verdict"), [(SKIP, Verdict.WAIT), (QUEUE, Verdict.WAIT), (CANCEL, Verdict.WAIT)])
 @pytest.mark.parametrize("scope", list(OverlapScope))
-def test_j17_a_job_that_excludes_it_is_in_its_way_and_is_not_asked_to_end(overlap, verdict, scope):
+def test_j17_an_exclusive_job_blocks_a_run_and_is_not_cancelled(overlap, verdict, scope):
     busy = replace(ACTIVE, job="other")
     found = admission(run("new"), [], [busy], Meeting(overlap, scope), NOW)
     assert found.verdict is verdict
@@ -191,7 +191,7 @@ def test_j17_a_job_that_excludes_it_is_in_its_way_and_is_not_asked_to_end(overla
         ([None], TypeError, "is not an id"),
     ],
 )
-def test_a_job_is_not_run_for_others_than_was_meant(ids, error, said):
+def test_ambiguous_ids_are_refused(ids, error, said):
     with pytest.raises(error, match=said):
         chosen_ids(ids)
     assert chosen_ids(["7", 7, "a", "7"]) == ("7", "a")

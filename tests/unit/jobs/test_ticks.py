@@ -1,4 +1,4 @@
-"""J15: what becomes of ticks, by the rule for misfires, the kind of schedule and how late they are seen."""
+"""J15: what happens to ticks, by misfire rule, kind of schedule and how late they are seen."""
 
 from __future__ import annotations
 
@@ -49,7 +49,9 @@ def fate(tick: Tick) -> str:
         pytest.param(Misfire.CATCH_UP, 125, ["waits", "waits", "waits"], id="J15: catch-up, several missed"),
     ],
 )
-def test_ticks_that_have_come(schedule: Schedule, misfire: Misfire, late: float, expected: list[str]) -> None:
+def test_due_ticks_follow_the_misfire_rule(
+    schedule: Schedule, misfire: Misfire, late: float, expected: list[str]
+) -> None:
     found = ticks_until(Ticking(schedule, "text", misfire=misfire, grace=10), NOON, after(late))
     assert [fate(tick) for tick in found.due] == expected
     assert [tick.at for tick in found.due] == [after(60 * index) for index in range(len(expected))]
@@ -67,7 +69,7 @@ def test_several_ticks_within_the_grace_become_one_run() -> None:
         pytest.param(Misfire.RUN_ONCE, 500, "runs", None, id="J14: run-once"),
         pytest.param(Misfire.CATCH_UP, 500, "runs", None, id="J14: catch-up"),
         pytest.param(Misfire.SKIP, 10, "runs", None, id="J14: skip, within the grace"),
-        pytest.param(Misfire.SKIP, 11, "missed", 71, id="J14: skip, after the grace: the delay counts from now"),
+        pytest.param(Misfire.SKIP, 11, "missed", 71, id="J14: skip, after the grace: the delay starts now"),
     ],
 )
 def test_a_fixed_delay_has_one_tick_at_a_time(misfire, late, expected, following) -> None:
@@ -77,7 +79,7 @@ def test_a_fixed_delay_has_one_tick_at_a_time(misfire, late, expected, following
     assert found.next == (None if following is None else after(following))
 
 
-def test_without_a_schedule_no_tick_comes() -> None:
+def test_without_a_schedule_there_are_no_ticks() -> None:
     assert ticks_until(Ticking(), NOON, after(1_000)).due == ()
 
 
@@ -86,7 +88,7 @@ def test_without_a_schedule_no_tick_comes() -> None:
     ("misfire", "first", "others"),
     [(Misfire.RUN_ONCE, "later", "later"), (Misfire.SKIP, "missed", "missed"), (Misfire.CATCH_UP, "missed", "waits")],
 )
-def test_the_oldest_of_very_many_ticks_stand_in_one_record(schedule, misfire, first, others) -> None:
+def test_the_oldest_of_very_many_ticks_share_one_record(schedule, misfire, first, others) -> None:
     found = ticks_until(Ticking(schedule, "text", misfire=misfire, grace=10), NOON, after(2_500))
     assert len(found.due) == MOST_TICKS
     assert found.due[0].count == 2_501 - MOST_TICKS + 1
@@ -99,13 +101,13 @@ def test_the_oldest_of_very_many_ticks_stand_in_one_record(schedule, misfire, fi
         assert found.due[0].missed == "1,502 ticks were missed"
 
 
-def test_very_many_ticks_that_are_skipped_say_so_even_within_a_long_grace() -> None:
+def test_the_shared_record_of_skipped_ticks_reports_misses_even_within_a_long_grace() -> None:
     rule = Ticking(FixedRate(0, 1), "text", misfire=Misfire.SKIP, grace=1e9)
     assert ticks_until(rule, NOON, after(1_000)).due[0].missed == "2 ticks were missed"
 
 
 class Counted(Schedule):
-    """Counts how often the next tick is asked for."""
+    """Counts how often the next tick is computed."""
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
@@ -126,7 +128,7 @@ class Counted(Schedule):
         pytest.param("* * 9 * * *", 365, id="each second of an hour a day"),
     ],
 )
-def test_a_long_absence_costs_a_bounded_number_of_ticks(monkeypatch, expression: str, days: int) -> None:
+def test_a_long_downtime_computes_a_bounded_number_of_ticks(monkeypatch, expression: str, days: int) -> None:
     monkeypatch.setattr(ticks, "MOST_WALKED", 5_000)
     schedule, now = Counted(CronSchedule(expression)), NOON + timedelta(days=days)
     found = ticks_until(Ticking(schedule, "text"), NOON, now)
@@ -139,20 +141,20 @@ def test_a_long_absence_costs_a_bounded_number_of_ticks(monkeypatch, expression:
     assert all(CronSchedule(expression).first(tick.at) == later.at for tick, later in pairwise(found.due))
 
 
-def test_the_end_of_a_long_absence_may_have_few_ticks(monkeypatch) -> None:
+def test_the_end_of_a_long_downtime_may_have_few_ticks(monkeypatch) -> None:
     monkeypatch.setattr(ticks, "MOST_WALKED", 1_500)
     found = ticks_until(Ticking(CRON, "text"), NOON, after(60 * 1_600))
     assert sum(tick.count for tick in found.due) == 1_601
     assert found.due[-1].at == after(60 * 1_600)
 
 
-def test_a_fixed_rate_is_not_walked_through() -> None:
+def test_missed_ticks_of_a_fixed_rate_are_computed_without_iterating() -> None:
     found = ticks_until(Ticking(FixedRate(0, 0.1), "text"), NOON, NOON + timedelta(days=3_650))
     assert found.due[0].count == 3_650 * 864_000 + 1 - MOST_TICKS + 1
     assert len(found.due) == MOST_TICKS
 
 
-def test_a_night_with_a_change_of_the_clocks_has_each_tick_once() -> None:
+def test_a_night_with_a_clock_change_has_each_tick_once() -> None:
     berlin = CronSchedule("30 2 * * *", ZoneInfo("Europe/Berlin"))
     begin = datetime.fromisoformat("2026-10-24T02:30+02:00").astimezone(UTC)
     found = ticks_until(Ticking(berlin, "text", misfire=Misfire.CATCH_UP), begin, begin + timedelta(days=3))

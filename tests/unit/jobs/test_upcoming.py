@@ -99,7 +99,7 @@ def utc(text: str) -> datetime:
         ("UTC", "30 2 * * *", "2026-03-28T12:00", "2026-03-29 02:30:00 UTC", ""),
     ],
 )
-def test_an_instant_says_what_a_change_of_the_clocks_makes_of_it(zone, expression, now, local, note):
+def test_an_instant_notes_the_effect_of_a_clock_change(zone, expression, now, local, note):
     (found,) = upcoming(Ticking(CronSchedule(expression, ZoneInfo(zone)), expression), utc(now), 1)
     assert found.local == local
     assert f"{found.at.astimezone(ZoneInfo(zone)):%Y-%m-%d %H:%M:%S %Z}" == local
@@ -111,7 +111,7 @@ def test_an_instant_says_what_a_change_of_the_clocks_makes_of_it(zone, expressio
         assert found.note == ""
 
 
-def test_the_next_instants_follow_each_other_from_the_tick_that_is_recorded():
+def test_the_next_instants_start_at_the_recorded_tick():
     ticking, now = Ticking(FixedRate(0, 90), "rate"), utc("2026-01-01T12:00")
     recorded = upcoming(ticking, now, 3, utc("2026-01-01T12:00:20"))
     assert [each.local for each in recorded] == [
@@ -123,7 +123,7 @@ def test_the_next_instants_follow_each_other_from_the_tick_that_is_recorded():
     assert len(upcoming(ticking, now)) == 10
 
 
-def test_of_ticks_that_count_from_the_end_of_a_run_only_the_next_one_is_known():
+def test_only_the_next_tick_of_a_fixed_delay_is_known():
     ticking, now = Ticking(FixedDelay(7, 90), "delay", from_end=True), utc("2026-01-01T12:00")
     assert [each.local for each in upcoming(ticking, now, 10)] == ["2026-01-01 12:00:07 UTC"]
     assert upcoming(ticking, now, 0) == ()

@@ -1,4 +1,4 @@
-"""Preconditions of an append, checked against what is known of subjects."""
+"""Preconditions of an append, checked against the known state of subjects."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NEWEST = {"/full": "42"}
     [SubjectIsPristine("/empty"), SubjectIsPopulated("/full"), SubjectIsOnEventId("/full", "42")],
     ids=str,
 )
-def test_what_holds_is_passed_over(precondition: Precondition) -> None:
+def test_a_precondition_that_holds_does_not_raise(precondition: Precondition) -> None:
     check([precondition, precondition], NEWEST.get)
 
 
@@ -44,7 +44,7 @@ def test_what_holds_is_passed_over(precondition: Precondition) -> None:
     ],
     ids=str,
 )
-def test_what_does_not_hold_is_named(precondition: Precondition, what: str) -> None:
+def test_a_failed_precondition_is_named_in_the_error(precondition: Precondition, what: str) -> None:
     with pytest.raises(PreconditionFailedError) as caught:
         check([SubjectIsPopulated("/full"), precondition, SubjectIsPristine("/full")], NEWEST.get, "events.db")
     assert str(caught.value) == (
@@ -54,16 +54,16 @@ def test_what_does_not_hold_is_named(precondition: Precondition, what: str) -> N
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
-def test_without_preconditions_nothing_is_looked_up() -> None:
+def test_no_preconditions_require_no_lookup() -> None:
     check([], {}.__getitem__)
 
 
-def test_what_came_of_an_append_can_be_unpacked() -> None:
+def test_the_result_of_an_append_can_be_unpacked() -> None:
     given, added = Appended(3, 2)
     assert (given, added) == (3, 2)
 
 
-def test_what_came_of_an_append_is_equal_whoever_gives_the_ids() -> None:
+def test_results_of_an_append_are_equal_with_or_without_ids() -> None:
     told = Appended(2, 2, ("17", "18"))
     assert told == Appended(2, 2) != Appended(2, 1)
     assert pickle.loads(pickle.dumps(told)).ids == ("17", "18")
@@ -77,8 +77,8 @@ STORED = Event(1, "1", "s", "/b", "t", "2026-01-01T00:00:00Z", "application/json
     ("given", "other"),
     [
         (STORED._replace(position=0), ""),
-        (STORED._replace(payload='{"b":2,"a":1}'), ""),  # written in another way
-        (STORED._replace(time="2026-02-02T00:00:00Z", extensions='{"traceparent": "1"}'), ""),  # sent once more
+        (STORED._replace(payload='{"b":2,"a":1}'), ""),  # another notation
+        (STORED._replace(time="2026-02-02T00:00:00Z", extensions='{"traceparent": "1"}'), ""),  # sent again
         (STORED._replace(id="2", payload="{}"), ""),  # new
         (STORED._replace(payload='{"a": 1}'), "data"),
         (STORED._replace(payload=None), "data"),
@@ -86,7 +86,7 @@ STORED = Event(1, "1", "s", "/b", "t", "2026-01-01T00:00:00Z", "application/json
         (STORED._replace(type="u"), "type"),
     ],
 )
-def test_an_event_clashes_with_a_stored_one_that_says_something_else(given: Event, other: str) -> None:
+def test_an_event_clashes_with_a_stored_event_of_different_content(given: Event, other: str) -> None:
     clashes = Clashes()
     clashes.look([given], [STORED])
     assert clashes.message.partition(", with other ")[2].partition("\n")[0] == other
@@ -94,34 +94,34 @@ def test_an_event_clashes_with_a_stored_one_that_says_something_else(given: Even
 
 @pytest.mark.parametrize("form", ['{"paid":%s}', "[%s]", "%s", '{"of":[{"paid":%s}]}'])
 @pytest.mark.parametrize(("given", "stored"), [("true", "1"), ("0", "false"), ("1.0", "true")])
-def test_a_truth_value_is_no_number(form: str, given: str, stored: str) -> None:
+def test_a_boolean_differs_from_a_number(form: str, given: str, stored: str) -> None:
     clashes = Clashes()
     clashes.look([STORED._replace(payload=form % given)], [STORED._replace(payload=form % stored)])
     assert "event 1 of source s, with other data" in clashes.message
 
 
 @pytest.mark.parametrize("same", ["1.0", "true", '{"a":[true,1.5,null,{"b":[]}]}', "[" * 1_000 + "1" + "]" * 1_000])
-def test_data_that_are_spelled_otherwise_are_the_same(same: str) -> None:
+def test_equal_data_in_another_notation_do_not_clash(same: str) -> None:
     clashes = Clashes()
     clashes.look([STORED._replace(payload=f" {same}")], [STORED._replace(payload=same)])
     assert clashes.message == ""
 
 
 @pytest.mark.parametrize("stored", ["{bad", "9" * 4_301, b'{"a":12345678901234567890.5}'])
-def test_stored_data_that_cannot_be_read_are_other_data(stored: Any) -> None:
-    """Another program has written them; an import of others must not fail for it."""
+def test_unreadable_stored_data_count_as_different(stored: Any) -> None:
+    """Another program wrote them; importing other events must not fail because of them."""
     clashes = Clashes()
     clashes.look([STORED], [STORED._replace(payload=stored)])
     assert "event 1 of source s, with other data" in clashes.message
 
 
-def test_data_that_cannot_be_read_are_the_same_if_the_texts_are() -> None:
+def test_unreadable_data_are_equal_if_their_texts_are_equal() -> None:
     clashes = Clashes()
     clashes.look([STORED._replace(payload="{bad")], [STORED._replace(payload="{bad")])
     assert clashes.message == ""
 
 
-def test_clashes_are_counted_and_the_first_one_is_named() -> None:
+def test_clashes_are_counted_and_the_first_is_named() -> None:
     clashes = Clashes()
     for event_id in "123":
         clashes.look([STORED._replace(id=event_id, type="u")], [STORED._replace(id=event_id)])

@@ -1,4 +1,4 @@
-"""Events as rows: they are events to whoever looks at them, and what was not read is read then."""
+"""Events as rows: they behave like events, and read missing attributes on access."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EVENTS = [
 
 
 class Store:
-    """Reads events in full, and counts how often; may be away."""
+    """Reads events in full, and counts the reads; may be unavailable."""
 
     def __init__(self) -> None:
         self.reads: list[int] = []
@@ -46,13 +46,13 @@ def rows(store: Store, *, subjects: bool = True) -> Chunk:
 
 
 def seen(event: Event) -> dict[str, Any]:
-    """Return everything that can be looked at."""
+    """Return all attributes that can be read."""
     names = [*Event._fields, "data", "metadata", "timestamp", "label"]
     return {name: getattr(event, name) for name in names}
 
 
 @pytest.mark.parametrize("subjects", [True, False])
-def test_who_looks_at_an_event_sees_all_of_it(store: Store, *, subjects: bool) -> None:
+def test_an_event_read_from_a_row_has_all_its_attributes(store: Store, *, subjects: bool) -> None:
     found = rows(store, subjects=subjects)
     assert [seen(one) for one in found] == [seen(one) for one in EVENTS]
     assert [seen(found[n]) for n in (0, -1)] == [seen(EVENTS[n]) for n in (0, -1)]
@@ -75,13 +75,13 @@ def test_who_looks_at_an_event_sees_all_of_it(store: Store, *, subjects: bool) -
     ],
     ids=["tuple", "hash", "copy", "dict", "pickle", "items", "replace", "unpacked", "repr", "contains", "add"],
 )
-def test_who_takes_an_event_for_a_tuple_sees_all_of_it(store: Store, taken: Callable[[Event], Any]) -> None:
+def test_an_event_read_from_a_row_is_complete_when_used_as_a_tuple(store: Store, taken: Callable[[Event], Any]) -> None:
     assert [taken(one) for one in rows(store)] == [taken(event) for event in EVENTS]
     assert list(rows(store)) == EVENTS
     assert rows(store)[0] != EVENTS[1]
 
 
-def test_position_type_and_data_are_there_without_another_read(store: Store) -> None:
+def test_position_type_and_data_need_no_second_read(store: Store) -> None:
     for one, event in zip(rows(store, subjects=False), EVENTS, strict=True):
         assert (one.position, one.type, one.payload, one.data) == (
             event.position,
@@ -92,25 +92,25 @@ def test_position_type_and_data_are_there_without_another_read(store: Store) -> 
     assert store.reads == []
 
 
-def test_a_subject_that_was_read_is_there_without_another_read(store: Store) -> None:
+def test_a_subject_that_was_read_needs_no_second_read(store: Store) -> None:
     assert [one.subject for one in rows(store)] == [event.subject for event in EVENTS]
     assert store.reads == []
 
 
-def test_an_event_is_read_once_however_often_it_is_looked_at(store: Store) -> None:
+def test_an_event_is_read_once_however_often_it_is_accessed(store: Store) -> None:
     one = rows(store)[2]
     assert (one.id, one.source, one.time, one.id) == ("id-4", "urn:library", "2026-01-01T00:00:00Z", "id-4")
     assert store.reads == [4]
 
 
-def test_an_event_is_named_by_what_is_known_when_it_cannot_be_read(store: Store) -> None:
+def test_an_unreadable_event_is_named_by_its_known_attributes(store: Store) -> None:
     store.away = True
     assert rows(store)[1].label == "event at position 3 (returned)"
     with pytest.raises(ConnectionError):
         _ = rows(store)[1].id
 
 
-def test_whole_events_and_rows_are_looked_at_alike(store: Store) -> None:
+def test_chunks_of_events_and_chunks_of_rows_behave_the_same(store: Store) -> None:
     whole, read = Chunk.of(EVENTS), rows(store)
     assert Chunk.of(whole) is whole
     for chunk in (whole, read):
@@ -128,14 +128,14 @@ def test_whole_events_and_rows_are_looked_at_alike(store: Store) -> None:
 
 
 @pytest.mark.parametrize("part", [slice(2), slice(1, None), slice(1, 3), slice(9, 10)])
-def test_a_part_of_them_are_rows_too(store: Store, part: slice) -> None:
+def test_a_slice_of_rows_is_a_chunk_of_rows(store: Store, part: slice) -> None:
     found = rows(store)[part]
     assert isinstance(found, Chunk)
     assert [one.id for one in found] == [event.id for event in EVENTS[part]]
     assert len(found) == len(EVENTS[part])
 
 
-def test_those_of_some_types_keep_their_order(store: Store) -> None:
+def test_events_selected_by_type_keep_their_order(store: Store) -> None:
     found = rows(store).of_types({"lent", "lost"}.__contains__)
     assert [one.position for one in found] == [1, 4, 8]
 
@@ -144,7 +144,7 @@ def test_those_of_some_types_keep_their_order(store: Store) -> None:
     subjects=st.lists(st.sampled_from(["/a", "/b", "/c", "/ä"])),
     place=st.functions(like=lambda _subject: None, returns=st.lists(st.integers(0, 3), unique=True), pure=True),
 )
-def test_grouping_by_residue_asks_once_a_subject_and_keeps_the_order(
+def test_grouping_by_residue_calls_the_function_once_per_subject_and_keeps_the_order(
     subjects: list[str], place: Callable[[str], Sequence[int]]
 ) -> None:
     asked: list[str] = []
@@ -161,7 +161,7 @@ def test_grouping_by_residue_asks_once_a_subject_and_keeps_the_order(
 
 
 @given(subjects=st.lists(st.sampled_from(["/a", "/b", "/c", "/ä"])), of_events=st.booleans())
-def test_grouping_by_residue_of_subject_asks_once_a_subject_and_looks_at_no_event(
+def test_grouping_by_residue_of_subject_calls_once_per_subject_and_reads_no_event(
     subjects: list[str], *, of_events: bool
 ) -> None:
     asked: list[str] = []
@@ -186,12 +186,12 @@ def _no_event(position: int) -> Event:
 
 
 @pytest.mark.parametrize("name", ["data", "metadata", "subject", "note", "_whole"])
-def test_no_attribute_of_an_event_that_was_seen_as_a_row_can_be_set(store: Store, name: str) -> None:
+def test_attributes_of_an_event_read_from_a_row_cannot_be_set(store: Store, name: str) -> None:
     with pytest.raises(AttributeError):
         setattr(rows(store)[0], name, "mine")
 
 
-def test_data_and_metadata_of_a_row_belong_to_whoever_looks_at_them(store: Store) -> None:
+def test_each_access_to_data_or_metadata_of_a_row_returns_a_fresh_copy(store: Store) -> None:
     (one, *_) = rows(store)
     one.data.clear()
     one.metadata.clear()

@@ -1,4 +1,4 @@
-"""CloudEvents in JSON: what is right is kept to the letter, what is wrong is refused by name."""
+"""CloudEvents in JSON: a valid event is kept to the letter, an invalid one is refused by name."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def without(name: str) -> str:
     return json.dumps({key: value for key, value in RIGHT.items() if key != name})
 
 
-def test_every_attribute_finds_its_place() -> None:
+def test_every_attribute_is_parsed_into_its_field() -> None:
     event = parse_event(
         line(
             subject="/books/1",
@@ -51,7 +51,7 @@ def test_every_attribute_finds_its_place() -> None:
     )
 
 
-def test_what_may_be_missing_has_a_default() -> None:
+def test_optional_attributes_have_defaults() -> None:
     event = parse_event(b'{"id": "1", "source": "s", "type": "t"}')
     assert event == Event(0, "1", "s", "/", "t", None, "application/json", None, None)
 
@@ -68,7 +68,7 @@ def test_data_may_be_any_json_value_but_null(data: object) -> None:
 
 TOO_DEEP: object = json.loads("[" * 255 + "]" * 255)
 
-# "…" stands for words of the parser's own
+# "…" stands for the parser's own words
 BAD_LINES = [
     ("", "not JSON (…"),
     ('{"id": "1"', "not JSON (…"),
@@ -137,8 +137,8 @@ def test_missing_attributes_are_left_out_when_written() -> None:
     }
 
 
-def test_extensions_never_take_the_place_of_an_attribute() -> None:
-    """A column of metadata of another system may have any name in it."""
+def test_an_extension_never_replaces_an_attribute() -> None:
+    """The metadata column of another system may contain any name."""
     others = b'{"specversion":"9","id":"x","subject":"/x","time":"never","data":1,"data_base64":"","user":"ada"}'
     event = parse_event(line())._replace(extensions=others.decode())
     assert write_event(event) == {**write_event(parse_event(line())), "user": "ada"}
@@ -150,7 +150,7 @@ json_values = st.recursive(
     | st.booleans()
     | st.integers(-(2**63), 2**64 - 1)
     | st.floats(allow_nan=False, allow_infinity=False)
-    # U+0000 is allowed inside of data: JSON writes it as an escape
+    # U+0000 is allowed inside data: JSON writes it as an escape
     | st.text(st.characters(exclude_categories=["Cs"])),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
     max_leaves=20,
@@ -169,7 +169,7 @@ extensions = st.dictionaries(texts.filter(lambda name: name not in core), json_v
 
 
 @given(cloud_events, extensions)
-def test_what_is_read_is_written_again(attributes: dict[str, Any], more: dict[str, Any]) -> None:
+def test_what_is_read_is_written_back_unchanged(attributes: dict[str, Any], more: dict[str, Any]) -> None:
     given_event = {**attributes, **more}
     event = parse_event(orjson.dumps(given_event))
     written = write_event(event)
@@ -188,13 +188,13 @@ def test_a_time_is_kept_as_it_was_sent(time: str) -> None:
 
 
 @pytest.mark.parametrize("time", ["20260102T030405Z", "2026-01-02T03:04Z", "2026-W01-5T03:04:05Z"])
-def test_a_log_may_hold_times_that_were_accepted_once(time: str) -> None:
+def test_a_stored_time_that_was_once_accepted_can_be_read(time: str) -> None:
     with pytest.raises(EventFormatError, match="OCQ-212"):
         parse_event(line(time=time))
     assert parse_event(line(time=time), stored=True).time == time
 
 
 @pytest.mark.parametrize("time", ["2026-01-02T03:04:05", "2026-02-30T00:00:00Z", "now", 1])
-def test_what_never_was_a_time_is_none_in_a_log_either(time: object) -> None:
+def test_a_stored_time_that_was_never_valid_is_refused(time: object) -> None:
     with pytest.raises(EventFormatError, match="OCQ-212"):
         parse_event(line(time=time), stored=True)

@@ -1,4 +1,4 @@
-"""A key that appears twice in an object of JSON is refused, wherever it stands and however it is written."""
+"""A duplicate key in a JSON object is refused, wherever it is and however it is written."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from opencqrs_py.model.cloudevents import parse_event
 from opencqrs_py.model.json_text import first_duplicate
 
 CORE = '"id":"1","source":"s:1","type":"t"'
-DEEP = "[" * 1_000 + "]" * 1_000  # as deep as the parser goes
+DEEP = "[" * 1_000 + "]" * 1_000  # the parser's maximum depth
 
 REFUSED = [
     (f'{{{CORE},"id":"2"}}', "the key 'id' appears twice"),
@@ -43,7 +43,7 @@ REFUSED = [
 
 @pytest.mark.parametrize("encode", [str, str.encode])
 @pytest.mark.parametrize(("line", "what"), REFUSED, ids=range(len(REFUSED)))
-def test_a_key_that_stands_twice_is_refused_with_its_name_and_place(line: str, what: str, encode: Any) -> None:
+def test_a_duplicate_key_is_refused_with_its_name_and_place(line: str, what: str, encode: Any) -> None:
     for stored in (False, True):
         with pytest.raises(EventFormatError) as caught:
             parse_event(encode(line), stored=stored)
@@ -62,7 +62,7 @@ ACCEPTED = [
 
 
 @pytest.mark.parametrize("line", ACCEPTED)
-def test_what_only_looks_like_a_duplicate_is_accepted(line: str) -> None:
+def test_a_key_that_only_resembles_a_duplicate_is_accepted(line: str) -> None:
     assert parse_event(line) == parse_event(line.encode())
 
 
@@ -72,7 +72,7 @@ COLONS = st.sampled_from([":", "\\u003a", "\\u003A"])
 
 @st.composite
 def written(draw: st.DrawFn, text: str) -> str:
-    """Write a text as JSON, its colons in one of the ways there are."""
+    """Write a text as JSON, its colons in plain or escaped form."""
     return "".join(draw(COLONS) if part == ":" else part for part in json.dumps(text))
 
 
@@ -91,7 +91,7 @@ JSON = st.recursive(
 
 
 def has_duplicate(text: str) -> bool:
-    """Return what the standard library sees, which hands over every member."""
+    """Return whether the standard library, which passes on every member, sees a duplicate."""
     found = []
 
     def look(members: list[tuple[str, Any]]) -> None:
@@ -103,20 +103,18 @@ def has_duplicate(text: str) -> bool:
 
 @given(JSON)
 @example('{"a":{"a":1,"a":":"}}')
-def test_duplicates_are_those_that_the_standard_library_sees(text: str) -> None:
+def test_the_same_duplicates_are_found_as_by_the_standard_library(text: str) -> None:
     assert (first_duplicate(text) is not None) == has_duplicate(text)
 
 
 @given(data=JSON, extra=JSON, subject=NAMES.flatmap(written), more=st.lists(NAMES.flatmap(written), max_size=2))
-def test_events_are_refused_for_those_duplicates_and_nothing_else(
-    data: str, extra: str, subject: str, more: list[str]
-) -> None:
+def test_events_are_refused_only_for_duplicate_keys(data: str, extra: str, subject: str, more: list[str]) -> None:
     members = "".join(f',{name}:"a"' for name in more if name not in ('"id"', '"time"'))
     line = f'{{{CORE},"data":{data},"extra":{extra},"subject":{subject}{members}}}'
     try:
         parse_event(line)
     except EventFormatError as error:
-        assert "twice" in error.what  # noqa: PT017 both outcomes are right
+        assert "twice" in error.what  # noqa: PT017 both outcomes are valid
         assert has_duplicate(line)
     else:
         assert not has_duplicate(line)

@@ -1,4 +1,4 @@
-"""Events: undecoded until somebody asks, and named in every message about them."""
+"""Events: decoded on first access, and named in every message about them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_message_names_an_event_in_one_line_whatever_its_attributes_hold() -> 
     assert named == r"event 1\nall is well at position 12 (a\tb, /\x1b[2J\u202e)"
 
 
-def test_data_and_metadata_belong_to_whoever_looks_at_them() -> None:
+def test_each_access_to_data_or_metadata_returns_a_fresh_copy() -> None:
     read = event()
     read.data["isbn"] = "2"
     read.metadata.clear()
@@ -41,19 +41,19 @@ def test_data_and_metadata_belong_to_whoever_looks_at_them() -> None:
 
 
 @pytest.mark.parametrize("name", ["data", "metadata", "subject", "note"])
-def test_no_attribute_of_an_event_can_be_set(name: str) -> None:
+def test_attributes_of_an_event_cannot_be_set(name: str) -> None:
     with pytest.raises(AttributeError):
         setattr(event(), name, "mine")
     assert not hasattr(event(), "__dict__")
 
 
-def test_a_replaced_event_has_data_of_its_own() -> None:
+def test_a_replaced_event_has_its_own_data() -> None:
     read = event()
     assert read.data == {"isbn": "1"}
     assert read._replace(payload='{"isbn": "2"}').data == {"isbn": "2"}
 
 
-def test_no_data_is_an_error_that_names_the_event() -> None:
+def test_missing_data_raise_an_error_that_names_the_event() -> None:
     with pytest.raises(EventFormatError) as caught:
         _ = event(payload=None).data
     assert str(caught.value) == (
@@ -62,7 +62,7 @@ def test_no_data_is_an_error_that_names_the_event() -> None:
     )
 
 
-def test_data_that_are_not_json_are_an_error_that_names_the_event() -> None:
+def test_data_that_are_not_json_raise_an_error_that_names_the_event() -> None:
     with pytest.raises(EventFormatError) as caught:
         _ = event(payload="{").data
     assert caught.value.code == "OCQ-210"
@@ -79,7 +79,7 @@ def test_metadata_are_the_extensions() -> None:
     ("extensions", "what"),
     [("[1]", "are not a JSON object"), ('"x"', "are not a JSON object"), ("{", "are not JSON (")],
 )
-def test_metadata_that_are_no_object_are_an_error_that_names_the_event(extensions: str, what: str) -> None:
+def test_metadata_other_than_an_object_raise_an_error_that_names_the_event(extensions: str, what: str) -> None:
     with pytest.raises(EventFormatError) as caught:
         _ = event(extensions=extensions).metadata
     assert caught.value.code == "OCQ-210"
@@ -101,8 +101,8 @@ def test_no_metadata_is_an_empty_mapping(extensions: str | None) -> None:
         ("2026-01-02T03:04:05Z", datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)),
         ("2026-01-02T03:04:05.123456789Z", datetime(2026, 1, 2, 3, 4, 5, 123456, tzinfo=UTC)),
         ("2016-12-31t23:59:60z", datetime(2017, 1, 1, tzinfo=UTC)),
-        ("20260102T030405Z", datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)),  # accepted once
-        ("2026-01-02 03:04:05", datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)),  # as another program may write it
+        ("20260102T030405Z", datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)),  # formerly accepted
+        ("2026-01-02 03:04:05", datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)),  # as other programs may write it
         ("2026-01-02T03:04:05+01:00", datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone(timedelta(hours=1)))),
     ],
 )
@@ -111,7 +111,7 @@ def test_the_timestamp_is_aware_and_exact_to_the_microsecond(time: str | None, e
 
 
 @pytest.mark.parametrize("time", ["1767261600", "yesterday", "2026-01-02T25:00:00Z", "2026-02-30T00:00:00Z"])
-def test_a_time_that_is_none_is_an_error_that_names_the_event_and_the_value(time: str) -> None:
+def test_an_invalid_time_raises_an_error_that_names_the_event_and_the_value(time: str) -> None:
     with pytest.raises(EventFormatError) as caught:
         _ = event(time=time).timestamp
     assert caught.value.code == "OCQ-210"
@@ -130,7 +130,7 @@ def test_an_event_pickles_whether_decoded_or_not() -> None:
         assert (copy.data, copy.metadata) == (original.data, original.metadata)
 
 
-def test_an_event_with_another_position_is_decoded_anew() -> None:
+def test_a_replaced_payload_is_decoded_again() -> None:
     first = event()
     assert first.data == {"isbn": "1"}
     second = first._replace(payload='{"isbn": "2"}')

@@ -1,4 +1,4 @@
-"""Many lines at once: the same events as one by one, or none at all."""
+"""Many lines at once: either the same events as one by one, or none."""
 
 from __future__ import annotations
 
@@ -138,13 +138,13 @@ def written(
 ) -> bytes:
     try:
         return draw(layouts)(draw(fields))
-    except (TypeError, UnicodeEncodeError):  # what orjson does not write
+    except (TypeError, UnicodeEncodeError):  # forms that orjson does not write
         return b"nope"
 
 
 @st.composite
 def some_left_out(draw: st.DrawFn) -> bytes:
-    """Return a line without some of the attributes that an event need not have."""
+    """Return a line without some of the optional attributes."""
     fields = draw(USUAL)
     left_out = draw(st.sets(st.sampled_from(["specversion", "subject", "time", "data"])))
     return json.dumps({name: value for name, value in fields.items() if name not in left_out}).encode()
@@ -152,7 +152,7 @@ def some_left_out(draw: st.DrawFn) -> bytes:
 
 @st.composite
 def alike(draw: st.DrawFn) -> list[bytes]:
-    """Return lines of one layout, perhaps with something put over a piece of one of them."""
+    """Return lines of one layout, one of them perhaps with a part overwritten."""
     layout, size = draw(LAYOUTS), draw(st.integers(1, 4))
     lines = [draw(written(USUAL, st.just(layout))) for _ in range(size)]
     piece = draw(st.just(b"") | st.sampled_from(PIECES) | st.binary(max_size=3).filter(lambda some: b"\n" not in some))
@@ -175,7 +175,7 @@ def one_by_one(lines: list[bytes], position: int) -> list[Event] | str:
     | st.lists(written(USUAL) | written(FIELDS) | RAW, min_size=1, max_size=4),
     st.sampled_from([b"", b"\n"]),
 )
-def test_together_lines_are_the_same_events_as_one_by_one(lines: list[bytes], end: bytes) -> None:
+def test_lines_parsed_together_give_the_same_events_as_one_by_one(lines: list[bytes], end: bytes) -> None:
     ends = [line + b"\n" for line in lines[:-1]] + [lines[-1] + end]
     columns, each = columns_of(ends), one_by_one(ends, 7)
     if columns is not None:
@@ -204,7 +204,7 @@ def line(**fields: object) -> bytes:
         [line(subject=None, time=None, datacontenttype=None), line(subject="/a", time="2026-01-05T09:00:00Z")],
     ],
 )
-def test_usual_lines_are_taken_together(lines: list[bytes]) -> None:
+def test_ordinary_lines_are_parsed_together(lines: list[bytes]) -> None:
     columns = columns_of(lines)
     assert columns is not None
     assert events_of(columns, count(1)) == one_by_one(lines, 1)
@@ -230,7 +230,7 @@ SPACED = [line(id=str(number), data={"a": [1, "ü, :"]}).replace(b":", b": ").re
         [line(datacontenttype="text/csv", data="a,b"), line(datacontenttype="", data="c")],
     ],
 )
-def test_of_lines_of_one_shape_only_the_data_are_parsed(monkeypatch: pytest.MonkeyPatch, lines: list[bytes]) -> None:
+def test_only_the_data_of_lines_of_one_shape_are_parsed(monkeypatch: pytest.MonkeyPatch, lines: list[bytes]) -> None:
     monkeypatch.setattr(event_lines, "_fields", lambda *_: pytest.fail("whole lines were parsed"))
     columns = columns_of(lines)
     assert columns is not None
@@ -257,7 +257,7 @@ MIXED += [[json.dumps(orjson.loads(each)).encode() + b"\n" for each in lines] fo
 
 
 @pytest.mark.parametrize("lines", MIXED)
-def test_lines_of_several_shapes_are_parsed_as_a_whole_only_until_the_shapes_are_known(
+def test_lines_of_several_shapes_are_parsed_whole_only_until_the_shapes_are_known(
     monkeypatch: pytest.MonkeyPatch, lines: list[bytes]
 ) -> None:
     shapes, parsed, fields = Shapes(), [], event_lines._fields
@@ -276,7 +276,7 @@ def test_lines_of_several_shapes_are_parsed_as_a_whole_only_until_the_shapes_are
 
 @st.composite
 def mixed(draw: st.DrawFn) -> tuple[list[bytes], list[bytes]]:
-    """Return lines of several shapes, and some of them with something put over a piece of one."""
+    """Return lines of several shapes, and some of them with a part of one line overwritten."""
     lines = draw(st.sampled_from(MIXED))
     some = draw(st.lists(st.sampled_from(lines), min_size=1, max_size=4))
     at = draw(st.integers(0, len(some) - 1))
@@ -287,7 +287,7 @@ def mixed(draw: st.DrawFn) -> tuple[list[bytes], list[bytes]]:
 
 
 @given(mixed())
-def test_whatever_shapes_are_known_lines_are_the_same_events_as_one_by_one(
+def test_known_shapes_do_not_change_the_parsed_events(
     given: tuple[list[bytes], list[bytes]],
 ) -> None:
     shapes, (lines, others) = Shapes(), given
@@ -306,7 +306,7 @@ def test_whatever_shapes_are_known_lines_are_the_same_events_as_one_by_one(
         (line(data=1), line(data=2).replace(b":", b": ")),
     ],
 )
-def test_lines_that_never_fit_together_are_seldom_tried_to_be_split(
+def test_splitting_is_rarely_tried_for_lines_whose_shapes_never_fit_together(
     monkeypatch: pytest.MonkeyPatch, one: bytes, other: bytes
 ) -> None:
     shapes, tried, splitter = Shapes(), [], Shapes.splitter
@@ -320,7 +320,7 @@ def test_lines_that_never_fit_together_are_seldom_tried_to_be_split(
 
 @pytest.mark.parametrize(("usual", "most"), [(0, 30), (1, 10), (5, 10)])
 @pytest.mark.parametrize("name", ["x{}", "x{}" + 63 * "y"])
-def test_lines_with_ever_new_attributes_are_seldom_tried_to_be_split(usual: int, most: int, name: str) -> None:
+def test_splitting_is_rarely_tried_for_lines_with_ever_new_attributes(usual: int, most: int, name: str) -> None:
     shapes = Shapes()
     line_shapes._splitter.cache_clear()
     for number in range(640):
@@ -330,7 +330,7 @@ def test_lines_with_ever_new_attributes_are_seldom_tried_to_be_split(usual: int,
     assert line_shapes._splitter.cache_info().misses <= most
 
 
-def test_lines_that_are_others_from_some_place_on_are_split_there_too() -> None:
+def test_lines_are_split_again_after_their_shapes_have_changed() -> None:
     shapes = Shapes()
     for number in range(40):
         columns_of([line(), line(**{f"x{number}": "1"})], shapes)
@@ -351,7 +351,7 @@ def test_lines_that_are_others_from_some_place_on_are_split_there_too() -> None:
     ],
     ids=["many attributes after the data", "many attributes", "a long name", "long lines and several attributes"],
 )
-def test_lines_that_would_be_searched_for_long_are_parsed_as_a_whole(lines: list[bytes]) -> None:
+def test_lines_that_would_be_slow_to_split_are_parsed_whole(lines: list[bytes]) -> None:
     shapes = Shapes()
     for _ in range(4):
         columns = columns_of(lines, shapes)
@@ -391,11 +391,11 @@ def test_lines_that_would_be_searched_for_long_are_parsed_as_a_whole(lines: list
         [b"{}\n"],
     ],
 )
-def test_lines_that_need_a_closer_look_are_left_to_it(lines: list[bytes]) -> None:
+def test_lines_that_need_closer_checks_are_not_parsed_together(lines: list[bytes]) -> None:
     assert columns_of(lines) is None
 
 
-def test_lines_cannot_reach_into_each_other_as_long_as_the_mark_is_not_known() -> None:
+def test_a_line_cannot_spill_into_the_next_without_knowing_the_mark() -> None:
     mark = event_lines._MARK.encode()
     assert len(mark) == 16  # 64 bits
     lines = [b'{"a":[1', b'2]},"%s",7' % mark, line()]

@@ -1,4 +1,4 @@
-"""Numbers of events: kept to the last digit, however many there are."""
+"""Numbers in events: kept to the last digit, however many digits they have."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def line(data: str, **more: str) -> bytes:
 
 
 @pytest.mark.parametrize("number", KEPT)
-def test_what_a_parser_keeps_needs_no_care(number: str) -> None:
+def test_a_number_that_the_parser_keeps_needs_no_special_handling(number: str) -> None:
     assert not loses_digits(line(number))
     assert orjson.loads(parse_event(line(number)).payload or "") == json.loads(number)
 
 
 @pytest.mark.parametrize("number", LOST)
-def test_what_a_parser_loses_is_kept_as_it_is_written(number: str) -> None:
+def test_a_number_that_the_parser_would_round_keeps_its_digits(number: str) -> None:
     assert parse_event(line(number)).payload == number
     assert (
         parse_event(line(f'{{"a": [1, {number}], "b": " : ,\\" "}}')).payload == f'{{"a":[1,{number}],"b":" : ,\\" "}}'
@@ -59,7 +59,7 @@ def test_what_a_parser_loses_is_kept_as_it_is_written(number: str) -> None:
 
 @pytest.mark.parametrize("number", LOST)
 @pytest.mark.parametrize("space", ["", "\n"])
-def test_what_is_written_out_is_what_was_read(number: str, space: str) -> None:
+def test_a_number_that_the_parser_would_round_is_written_as_it_was_read(number: str, space: str) -> None:
     event = parse_event(line(f'{{"a":{number},"b":[" \\n "]}}', extra=f"[{number}]", other="1"))
     kept = event._replace(payload=(event.payload or "").replace(",", f",{space}"))
     assert parse_event(event_line(kept)) == event
@@ -68,12 +68,12 @@ def test_what_is_written_out_is_what_was_read(number: str, space: str) -> None:
 
 
 @pytest.mark.parametrize("number", LOST)
-def test_data_that_are_a_number_are_written_out_as_they_were_read(number: str) -> None:
+def test_data_that_are_a_number_are_written_as_they_were_read(number: str) -> None:
     event = parse_event(line(number))
     assert parse_event(orjson.dumps(write_event(event))) == parse_event(event_line(event)) == event
 
 
-def test_the_core_is_no_extension_and_null_are_no_data() -> None:
+def test_core_attributes_are_not_extensions_and_null_means_no_data() -> None:
     event = parse_event(line("null", specversion='"1.0"', subject='"/a"', x="12345678901234567890123"))
     assert (event.subject, event.payload, event.extensions) == ("/a", None, '{"x":12345678901234567890123}')
 
@@ -97,7 +97,7 @@ def exactly(text: str) -> Any:
 
 @given(data=VALUES, extra=VALUES)
 @example(data='"\\\\"', extra="0.12345678901234567890")
-def test_an_event_says_what_its_line_says(data: str, extra: str) -> None:
+def test_an_event_has_exactly_the_values_of_its_line(data: str, extra: str) -> None:
     event = parse_event(line(data, extra=extra))
     assert exactly(event.payload or "null") == exactly(data) or not loses_digits(line(data, extra=extra))
     members = exact_members(line(data, extra=extra))

@@ -1,4 +1,4 @@
-"""What the decorators leave on classes."""
+"""The marks that decorators leave on classes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_an_event_type_belongs_to_one_class_and_not_to_its_children() -> None:
     assert event_type_of(Untyped) is None
 
 
-def test_something_else_in_the_place_of_the_type_is_no_type() -> None:
+def test_an_event_type_mark_that_is_not_a_text_is_ignored() -> None:
     class Odd:
         __opencqrs_event_type__ = 42
 

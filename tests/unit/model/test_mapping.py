@@ -5,7 +5,7 @@ from __future__ import annotations
 from opencqrs_py.model.mapping import TableMapping
 
 
-def test_columns_are_those_that_are_mapped() -> None:
+def test_the_columns_of_a_mapping_are_the_mapped_ones() -> None:
     mapping = TableMapping("log", "nr", "id", "kind", "body", time="at")
     assert mapping.columns == {"position": "nr", "id": "id", "type": "kind", "time": "at", "data": "body"}
     whole = TableMapping("log", "nr", "id", "kind", "body", "origin", "about", "at", "meta")

@@ -71,7 +71,7 @@ def test_passwords_are_masked(url, shown):
         ("keyspace", False),
     ],
 )
-def test_keys_that_speak_of_secrets_are_known(key, secret):
+def test_keys_that_name_a_secret_are_recognized(key, secret):
     assert holds_secret(key) is secret
 
 
@@ -86,7 +86,7 @@ def test_keys_that_speak_of_secrets_are_known(key, secret):
         ("sqlite:///events.db", set()),
     ],
 )
-def test_the_secrets_of_a_url_are_known_as_written_and_decoded(url, secrets):
+def test_the_secrets_of_a_url_are_found_both_encoded_and_decoded(url, secrets):
     assert secrets_in(url) == secrets
 
 
@@ -101,7 +101,7 @@ def test_the_secrets_of_a_url_are_known_as_written_and_decoded(url, secrets):
         ('no "http://h?a=1&token=t;u" for "x"', 'no "http://h?a=1&token=*** for "x"'),
     ],
 )
-def test_texts_of_others_are_freed_of_secrets(text, shown):
+def test_secrets_are_masked_in_messages_of_other_software(text, shown):
     remember(["hunter2", "abc", "true", "", "12", "${DB_PASSWORD}"])
     assert scrubbed(text) == shown
 
@@ -123,7 +123,7 @@ def test_texts_of_others_are_freed_of_secrets(text, shown):
         ("run --api-token 'a b' now", "run --api-token *** now"),
     ],
 )
-def test_what_programs_write_before_a_secret_is_known(text, shown):
+def test_common_prefixes_of_secrets_are_recognized(text, shown):
     assert scrubbed(text) == shown
 
 
@@ -145,11 +145,11 @@ def test_what_programs_write_before_a_secret_is_known(text, shown):
         "compass: north",
     ],
 )
-def test_harmless_text_stays(text):
+def test_harmless_text_is_unchanged(text):
     assert scrubbed(text) == text
 
 
-def test_the_longest_secret_is_hidden_as_a_whole():
+def test_the_longest_secret_is_masked_as_a_whole():
     remember(["hunter2", "hunter2-old"])
     assert scrubbed("was hunter2-old") == "was ***"
 
@@ -174,13 +174,13 @@ def test_nested_values_are_masked_by_their_keys():
 
 
 @pytest.mark.parametrize("part", ["token", "x-secret-", '"password', "?token", "${token", "jdbc:oracle:a:"])
-def test_a_long_text_that_was_made_to_be_costly_is_looked_at_in_time(part):
-    text = part * 20_000  # patterns that read a name again and again took minutes
+def test_a_long_malicious_text_is_searched_in_bounded_time(part):
+    text = part * 20_000  # patterns that scanned a name repeatedly took minutes
     assert scrubbed(text) == text
 
 
 @pytest.mark.parametrize("url", ["https://u:{}@host/", "https://{}@host/", "postgresql://u:{}@host/db"])
-def test_a_long_token_in_a_url_within_a_text_is_hidden(url: str) -> None:
-    """A token of a cloud's database has some thousand characters."""
+def test_a_long_token_in_a_url_within_a_text_is_masked(url: str) -> None:
+    """A token for a cloud database has several thousand characters."""
     token = "t0" * 1_900
     assert "t0t0" not in scrubbed(f"no answer of {url.format(token)} in 5 s")

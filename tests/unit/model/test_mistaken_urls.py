@@ -1,4 +1,4 @@
-"""Forms of a URL that people bring from elsewhere, and what they are told to write."""
+"""Forms of a URL that people bring from elsewhere, and the form that the message suggests."""
 
 import pytest
 
@@ -77,7 +77,7 @@ def test_a_known_mistake_is_explained_without_repeating_a_password(url, what, fi
 
 
 @pytest.mark.parametrize("fix", [POSTGRESQL, MARIADB, ANY, SQLITE, WINDOWS])
-def test_nothing_of_what_to_write_is_hidden_as_a_secret(fix):
+def test_suggested_urls_contain_nothing_that_is_masked(fix):
     assert (scrubbed(fix), mask_url(fix)) == (fix, fix)
 
 
@@ -110,5 +110,5 @@ def test_nothing_of_what_to_write_is_hidden_as_a_secret(fix):
         "me:secret@h",
     ],
 )
-def test_no_mistake_is_seen_where_there_is_none_or_another_one(url):
+def test_other_urls_get_no_explanation(url):
     assert url_mistake(url) is None

@@ -19,14 +19,14 @@ from opencqrs_py.model.naming import counted, in_one_line
         (2, ("event waits", "events wait"), "2 events wait"),
     ],
 )
-def test_one_of_a_thing_has_no_plural(number: int, words: tuple[str, ...], expected: str) -> None:
+def test_counts_use_the_singular_for_1(number: int, words: tuple[str, ...], expected: str) -> None:
     assert counted(number, *words) == expected
 
 
 @pytest.mark.parametrize(
     ("most", "events", "sequences"), [(1, "1 event", "1 sequence"), (1_024, "1,024 events", "1,024 sequences")]
 )
-def test_a_full_inbox_says_how_much_waits(most: int, events: str, sequences: str) -> None:
+def test_a_full_inbox_reports_how_many_events_wait(most: int, events: str, sequences: str) -> None:
     entry = InboxEntry("loans", "ada", 7, "id", "s", "/a", "t", InboxStatus.PENDING, "2026-01-01T00:00:00+00:00")
     assert too_long(entry, most).what == f"the inbox is full: sequence 'ada' has {events} waiting"
     assert too_many(entry, most).what == f"the inbox is full: the group has {sequences} waiting"

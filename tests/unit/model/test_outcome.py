@@ -1,4 +1,4 @@
-"""Failures are read by people, one line at a time."""
+"""Failures as people read them, one line each."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_failure_is_shown_by_its_first_line(message: str, shown: str) -> None:
     ("event", "shown"),
     [("", "ValueError: no such book"), ("event 1 at position 7", "ValueError: no such book - event 1 at position 7")],
 )
-def test_its_summary_names_the_event_if_one_was_in_hand(event: str, shown: str) -> None:
+def test_the_summary_of_a_failure_names_the_event_in_hand_if_any(event: str, shown: str) -> None:
     failure = Failure(Origin.HANDLER, permanent=False, error="ValueError", message="no such book", event=event)
     assert failure.summary == shown
 

@@ -1,4 +1,4 @@
-"""Partitions are residue classes: together they hold every sequence once, however they are split."""
+"""Partitions are residue classes: together they own each sequence once, however they are split."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_exactly_one_partition_of_a_layout_owns_a_sequence(sequence_id: str, cou
 
 
 @given(sequence_ids, partitions)
-def test_the_halves_of_a_partition_own_what_it_owned_and_nothing_twice(sequence_id: str, whole: Partition) -> None:
+def test_the_halves_of_a_partition_own_its_sequences_exactly_once(sequence_id: str, whole: Partition) -> None:
     first, second = whole.split()
     assert first.owns(sequence_id) + second.owns(sequence_id) == whole.owns(sequence_id)
 
@@ -116,7 +116,7 @@ def test_only_the_halves_of_one_partition_merge(one: Partition, other: Partition
         (Partition(4, 0), Partition(2, 1)),
     ],
 )
-def test_strangers_do_not_merge(one: Partition, other: Partition) -> None:
+def test_unrelated_partitions_do_not_merge(one: Partition, other: Partition) -> None:
     with pytest.raises(ValueError, match=f"^{one} and {other} are not the halves of one partition$"):
         one.merge(other)
 
@@ -138,7 +138,7 @@ def test_a_layout_stays_complete_however_it_is_split(sequence_id: str, count: in
         (3, -1, "residue must be in 0..2, got -1"),
     ],
 )
-def test_a_partition_refuses_what_is_no_residue_class(modulus: int, residue: int, message: str) -> None:
+def test_an_invalid_residue_class_is_refused(modulus: int, residue: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Partition(modulus, residue)
 

@@ -1,4 +1,4 @@
-"""Cursors: what is known of a partition's next event, and what the next step makes of it."""
+"""Cursors: what is known about a partition's next event, and how a step changes it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from opencqrs_py.model.progress import LogMark, check_mark
 CURSOR = Cursor(Partition(2, 1), epoch=7, stored=10, position=15)
 
 
-def test_moving_on_ends_the_failure() -> None:
+def test_moving_the_cursor_clears_its_failure() -> None:
     failing = CURSOR.retrying(16).retrying(16, skip=True)
     moved = failing.moved_to(20, stored=True)
     assert moved == Cursor(Partition(2, 1), epoch=7, stored=20, position=20)
 
 
-def test_what_is_not_stored_moves_the_position_alone() -> None:
+def test_a_move_that_is_not_stored_changes_only_the_position() -> None:
     moved = CURSOR.moved_to(20, stored=False)
     assert (moved.position, moved.stored) == (20, 10)
 
@@ -33,12 +33,12 @@ def test_another_event_has_its_own_attempts() -> None:
     assert CURSOR.retrying(16).retrying(16).retrying(17).attempt == 2
 
 
-def test_giving_up_is_said_of_the_failing_event() -> None:
+def test_abandoning_is_recorded_for_the_failing_event() -> None:
     given_up = CURSOR.retrying(16, skip=True)
     assert (given_up.failing, given_up.skip) == (16, True)
 
 
-def test_progress_may_be_stored_again_but_not_before_what_is_stored() -> None:
+def test_progress_may_be_stored_again_but_must_not_go_back() -> None:
     for to in (10, 11, 99):
         CURSOR.check_forward(to)
     with pytest.raises(ValueError, match="progress of partition 1/2 must not go back from 10 to 9"):
@@ -49,7 +49,7 @@ def test_progress_may_be_stored_again_but_not_before_what_is_stored() -> None:
     ("head", "found"),
     [(3, "there is none: the log ends at position 3"), (5, "there is none"), (9, "there is none")],
 )
-def test_the_end_of_a_log_is_told_where_it_explains_that_an_event_is_missing(head: int, found: str) -> None:
+def test_the_message_on_a_missing_event_names_the_end_of_a_log_that_is_too_short(head: int, found: str) -> None:
     mark = LogMark(5, "s", "5")
     with pytest.raises(OtherLogError) as caught:
         check_mark(7, mark.text, lambda: head, lambda _position: None, "here")

@@ -34,7 +34,7 @@ class Slow:
 
 
 def at_once(ask: object, threads: int = 4) -> list[object]:
-    """Return what several threads get that ask at the same time."""
+    """Return what several threads get when they call concurrently."""
     ready = Barrier(threads)
 
     def asked(_number: int) -> object:
@@ -45,21 +45,21 @@ def at_once(ask: object, threads: int = 4) -> list[object]:
         return list(pool.map(asked, range(threads), timeout=SECONDS))
 
 
-def test_threads_that_ask_at_once_get_the_same_value() -> None:
+def test_concurrent_threads_get_the_same_value() -> None:
     slow = Slow()
     found = at_once(lambda: slow.value)
     assert len(slow.made) == 1
     assert set(map(id, found)) == {id(slow.made[0])}
 
 
-def test_it_is_computed_once_for_each_instance_and_documented() -> None:
+def test_a_property_is_computed_once_per_instance_and_keeps_its_docstring() -> None:
     one, other = Slow(), Slow()
     assert one.value is one.value
     assert one.value is not other.value
     assert Slow.value.__doc__ == "Something."
 
 
-def test_a_computation_that_failed_is_tried_again() -> None:
+def test_a_failed_computation_is_tried_again() -> None:
     class Failing:
         count = 0
 

@@ -1,4 +1,4 @@
-"""What a reset makes of progress, and which events are replays."""
+"""How a reset changes progress, and which events are replays."""
 
 from __future__ import annotations
 
@@ -13,38 +13,40 @@ def reset(position: int) -> Reset:
     return Reset("books", position)
 
 
-BEFORE = Replay(reset(0), 20)  # a replay that has not ended
+BEFORE = Replay(reset(0), 20)  # an unfinished replay
 
 
 @pytest.mark.parametrize(
     ("to", "position", "before", "until"),
     [
         pytest.param(0, 10, None, 10, id="to-the-start"),
-        pytest.param(9, 10, None, 10, id="by-one-event"),
-        pytest.param(10, 10, None, None, id="to-where-it-is"),
+        pytest.param(9, 10, None, 10, id="back-by-one-event"),
+        pytest.param(10, 10, None, None, id="to-the-current-position"),
         pytest.param(12, 10, None, None, id="ahead"),
-        pytest.param(0, 0, None, None, id="nothing-was-handled"),
-        pytest.param(0, 5, BEFORE, 20, id="in-a-replay-the-farther-end-counts"),
+        pytest.param(0, 0, None, None, id="nothing-handled-yet"),
+        pytest.param(0, 5, BEFORE, 20, id="in-a-replay-the-later-end-applies"),
         pytest.param(8, 5, BEFORE, 20, id="ahead-within-a-replay"),
         pytest.param(20, 5, BEFORE, None, id="ahead-to-the-end-of-a-replay"),
         pytest.param(25, 5, BEFORE, None, id="ahead-of-a-replay"),
-        pytest.param(0, 30, BEFORE, 30, id="after-the-end-of-one-that-is-still-recorded"),
+        pytest.param(0, 30, BEFORE, 30, id="after-the-end-of-a-replay-that-is-still-recorded"),
     ],
 )
-def test_what_is_handled_again(to: int, position: int, before: Replay | None, until: int | None) -> None:
+def test_a_reset_replays_the_events_handled_before(
+    to: int, position: int, before: Replay | None, until: int | None
+) -> None:
     found = replay_after(reset(to), position, before)
     assert (found and found.until) == until
     assert found is None or found.reset.position == to
 
 
 @pytest.mark.parametrize(("to", "before", "until"), [(0, None, 7), (6, None, 7), (7, None, None), (0, BEFORE, 7)])
-def test_what_the_log_does_not_have_was_not_handled(to: int, before: Replay | None, until: int | None) -> None:
+def test_a_replay_ends_at_the_newest_event_of_the_log(to: int, before: Replay | None, until: int | None) -> None:
     found = replay_after(Reset("books", to, newest=7), 10, before, [3, 9])
     assert (found and found.until) == until
     assert found is None or found.unhandled == tuple(one for one in (3,) if one > to)
 
 
-def test_events_that_wait_in_the_inbox_are_new_and_so_are_those_that_a_replay_has_not_come_to() -> None:
+def test_events_in_the_inbox_are_not_replays_even_in_a_second_reset() -> None:
     first = replay_after(reset(0), 10, None, [9, 4])
     assert first is not None
     assert first.unhandled == (4, 9)
@@ -65,7 +67,7 @@ def test_the_event_at_the_old_position_is_a_replay_and_the_next_is_not(
     assert replay.boundary(position) == boundary
 
 
-def test_a_replay_is_the_same_after_it_was_stored() -> None:
+def test_a_replay_survives_being_stored() -> None:
     replay = Replay(
         Reset("books", 3, {"since": "2024", "ä": [1]}, "new column", "2024-01-01T00:00:00+00:00"), 9, (4, 7)
     )
@@ -73,7 +75,7 @@ def test_a_replay_is_the_same_after_it_was_stored() -> None:
     assert Replay.of("books", replay.text) == replay
 
 
-def test_more_than_can_be_kept_is_refused() -> None:
+def test_too_many_unhandled_events_are_refused() -> None:
     with pytest.raises(ResetError, match=r"OCQ-612.*19,999 events") as caught:
         replay_after(reset(0), 100_000, None, range(1, 20_000))
-    assert "opencqrs inbox skip" in caught.value.fix  # purge removes what has expired, and nothing else
+    assert "opencqrs inbox skip" in caught.value.fix  # purge removes only expired events

@@ -61,7 +61,7 @@ def test_subject_and_types_must_both_fit() -> None:
     ]
 
 
-def test_only_a_recursive_root_is_everything() -> None:
+def test_only_a_recursive_root_selects_everything() -> None:
     assert Selection().everything
     assert not Selection("/", recursive=False).everything
     assert not Selection("/books").everything

@@ -1,4 +1,4 @@
-"""Times are those of RFC 3339, to the letter; and everybody who calculates with one gets the same moment."""
+"""Times follow RFC 3339 to the letter, and every calculation gets the same moment."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MOMENTS = [
     ("2026-01-02T03:04:05.678901-09:30", 1_767_357_245_678_901),
     ("0001-01-01T00:00:00+23:59", -62_135_683_140_000_000),
     ("9999-12-31T23:59:59-23:59", 253_402_387_139_000_000),
-    # what Python's own parser does not take
+    # forms that Python's own parser does not accept
     ("1970-01-01t00:00:00z", 0),
     ("1970-01-01 00:00:00z", 0),
     ("1969-12-31T23:59:59.9999999z", -1),
@@ -32,7 +32,7 @@ MOMENTS = [
     ("1970-01-01T00:00:01.5z", 1_500_000),
     ("2024-02-29T12:00:00z", 1_709_208_000_000_000),
     ("2026-01-02T03:04:05.678901-09:30".replace("T", "t"), 1_767_357_245_678_901),
-    # leap seconds are the first moment of the next second
+    # a leap second is the first moment of the next second
     ("2016-12-31T23:59:59.999999Z", NEW_YEAR_2017 - 1),
     ("2016-12-31T23:59:60Z", NEW_YEAR_2017),
     ("2016-12-31T23:59:60.999Z", NEW_YEAR_2017),
@@ -43,7 +43,7 @@ MOMENTS = [
 
 
 @pytest.mark.parametrize(("time", "expected"), MOMENTS)
-def test_a_time_is_one_moment_for_all_who_calculate_with_it(time: str, expected: int) -> None:
+def test_a_time_is_the_same_moment_in_every_calculation(time: str, expected: int) -> None:
     assert is_time(time)
     assert microseconds(time) == expected
     assert moment_of(time) - datetime(1970, 1, 1, tzinfo=UTC) == timedelta(microseconds=expected)
@@ -65,14 +65,14 @@ def test_a_moment_keeps_its_offset(time: str, offset: int) -> None:
         ("9999-12-31T23:59:60Z", 253_402_300_800_000_000),
     ],
 )
-def test_a_year_that_python_does_not_have_has_its_place_but_no_datetime(time: str, expected: int) -> None:
+def test_a_year_outside_pythons_range_has_microseconds_but_no_datetime(time: str, expected: int) -> None:
     assert is_time(time)
     assert microseconds(time) == expected
     with pytest.raises(ValueError, match=re.escape(f"{time!r} is in a year that Python's datetime does not have")):
         moment_of(time)
 
 
-def test_no_time_is_no_moment_and_no_error() -> None:
+def test_a_missing_time_gives_no_moment_and_no_error() -> None:
     assert microseconds(None) is None
     check_time(None)
 
@@ -120,13 +120,13 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("text", "what"), WRONG)
-def test_all_else_is_refused_with_what_is_wrong_and_an_example(text: str, what: str) -> None:
+def test_an_invalid_time_is_refused_with_the_reason_and_an_example(text: str, what: str) -> None:
     assert not is_time(text)
     with pytest.raises(ValueError, match=f"^{re.escape(f'{what}, got {text!r}; {EXAMPLE}')}$"):
         check_time(text)
 
 
-def test_of_a_long_text_a_message_shows_the_beginning() -> None:
+def test_a_message_shows_the_beginning_of_a_long_text() -> None:
     with pytest.raises(ValueError, match="^the date .*, got '" + "x" * 40 + "'…; write") as caught:
         check_time("x" * 1_000_000)
     assert len(str(caught.value)) < 200
@@ -144,25 +144,25 @@ FORMER = {
 
 
 @pytest.mark.parametrize(("former", "now"), FORMER.items())
-def test_what_was_accepted_once_is_still_the_same_moment(former: str, now: str) -> None:
+def test_a_formerly_accepted_time_is_still_the_same_moment(former: str, now: str) -> None:
     assert not is_time(former)
     assert microseconds(former) == microseconds(now)
     assert moment_of(former) == moment_of(now)
 
 
-def test_a_moment_in_an_offset_with_seconds_is_counted() -> None:
-    """Some zones had such ones before they had time zones; a time of an event cannot."""
+def test_a_moment_whose_offset_has_seconds_is_converted() -> None:
+    """Some regions had such offsets before standard time; the time of an event cannot."""
     moment = datetime(1890, 1, 1, tzinfo=timezone(timedelta(minutes=53, seconds=28)))
     assert microseconds(moment.isoformat()) == microseconds("1889-12-31T23:06:32Z")
 
 
 @pytest.mark.parametrize("text", ["2026-01-02T03:04:05", "20260102T030405", "2026-01-02", "never", ""])
-def test_what_is_no_time_has_no_place_on_the_line(text: str) -> None:
+def test_an_invalid_time_has_no_microseconds(text: str) -> None:
     with pytest.raises(ValueError, match=re.escape(EXAMPLE)):
         microseconds(text)
 
 
-def test_a_time_without_offset_that_another_program_wrote_is_a_datetime_without_one() -> None:
+def test_a_time_without_offset_from_another_program_becomes_a_naive_datetime() -> None:
     assert moment_of("2026-01-02 03:04:05") == datetime(2026, 1, 2, 3, 4, 5)  # noqa: DTZ001 that is the point
 
 
@@ -170,7 +170,7 @@ def test_a_time_without_offset_that_another_program_wrote_is_a_datetime_without_
     st.datetimes(timezones=st.integers(-1439, 1439).map(lambda minutes: timezone(timedelta(minutes=minutes)))),
     st.datetimes(timezones=st.just(UTC)),
 )
-def test_microseconds_order_moments_as_time_does(one: datetime, other: datetime) -> None:
+def test_microseconds_order_moments_chronologically(one: datetime, other: datetime) -> None:
     first, second = microseconds(one.isoformat()), microseconds(other.isoformat())
     assert first is not None
     assert second is not None
@@ -178,7 +178,7 @@ def test_microseconds_order_moments_as_time_does(one: datetime, other: datetime)
 
 
 @given(st.datetimes(timezones=st.integers(-1439, 1439).map(lambda minutes: timezone(timedelta(minutes=minutes)))))
-def test_small_letters_and_a_space_change_nothing(moment: datetime) -> None:
+def test_lower_case_letters_and_a_space_change_nothing(moment: datetime) -> None:
     text = moment.isoformat()
     utc = moment.replace(tzinfo=UTC).isoformat().replace("+00:00", "Z")
     for written, other in ((text, text.lower()), (text, text.replace("T", " ")), (utc, utc.lower())):
@@ -187,15 +187,15 @@ def test_small_letters_and_a_space_change_nothing(moment: datetime) -> None:
         assert moment_of(other) == moment_of(written)
 
 
-def test_a_quick_look_is_enough_for_what_times_look_like() -> None:
-    """Else imports and reads of files take longer, and nothing but a benchmark would tell."""
+def test_the_quick_check_recognizes_the_usual_forms_of_times() -> None:
+    """Otherwise imports and file reads take longer, and only a benchmark would show it."""
     for day in range(365):
         for text in ("T00:00:00Z", "T23:59:59.123456+00:00", "T12:30:00.123456789Z", "T08:15:30-07:00"):
             assert surely_a_time((datetime(2026, 1, 1, tzinfo=UTC) + timedelta(days=day)).date().isoformat() + text)
 
 
 @pytest.mark.parametrize("text", ["2024-01-01T00:00:05.Z", "2024-01-01T00:00:05.", "2024-01-01T00:00:05.+01:00"])
-def test_a_point_without_digits_makes_no_moment_on_any_python(text: str) -> None:
+def test_a_decimal_point_without_digits_is_refused_on_every_python(text: str) -> None:
     assert not is_time(text)
     with pytest.raises(ValueError, match="a point without a digit"):
         moment_of(text)
