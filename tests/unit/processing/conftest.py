@@ -1,4 +1,4 @@
-"""What the tests of the processing core share: a container, and a database that lives in memory."""
+"""Shared parts of the tests of the processing core: a container and an in-memory database."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 
 class FakeInjector:
-    """Provides what it was given, by exact type."""
+    """Provides the given objects by exact type."""
 
     def __init__(self, **_nothing: object) -> None:
         self.provided: dict[object, Callable[[], Any]] = {}
@@ -44,7 +44,7 @@ class FakeUnit:
 class FakeDatabase:
     """A database of one list; transactions are all or nothing.
 
-    Set ``fails_on_commit`` to an error, and the next commit raises it; ``away``, and no transaction opens.
+    If ``fails_on_commit`` is set to an error, the next commit raises it; if ``away`` is set, no transaction opens.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Names that only type checkers know, in annotations: as texts, and from Python 3.14 on as they stand."""
+"""Annotations with names that only type checkers know: as texts, and from Python 3.14 on also unquoted."""
 
 from __future__ import annotations
 
@@ -40,22 +40,22 @@ def project(request: pytest.FixtureRequest) -> dict[str, Any]:
     return names
 
 
-def test_classes_that_handlers_often_take_are_known_by_their_names(project: dict[str, Any]) -> None:
+def test_common_handler_classes_are_resolved_by_name(project: dict[str, Any]) -> None:
     signature = read_signature(project["handle"], "here", NothingProvided())
     assert [argument.kind for argument in signature.arguments] == [Kind.RAW, Kind.CONNECTION]
 
 
-def test_an_unknown_class_of_a_resolver_is_an_error(project: dict[str, Any]) -> None:
+def test_an_unknown_class_in_a_resolvers_annotation_is_an_error(project: dict[str, Any]) -> None:
     with pytest.raises(HandlerSignatureError, match="name 'Unknown' is not defined") as raised:
         sequencing_for(project["resolve"], EventTypes(), Reading(), "here")
     assert raised.value.code == "OCQ-202"
 
 
-def test_what_a_provider_makes_is_known_by_its_name(project: dict[str, Any]) -> None:
+def test_the_return_type_of_a_provider_is_resolved_by_name(project: dict[str, Any]) -> None:
     container = containers.DynamicContainer()
     container.set_provider("engine", providers.Singleton(project["make_engine"]))
     assert ContainerInjector([container]).makers(Engine) == ("engine",)
 
 
-def test_a_participant_may_take_what_only_type_checkers_know(project: dict[str, Any]) -> None:
+def test_a_participant_may_use_annotations_imported_for_type_checkers_only(project: dict[str, Any]) -> None:
     assert participant_of(project["Board"](), "books", "here") is not None

@@ -1,4 +1,4 @@
-"""Awaiting: what is awaitable is run to its end, on one event loop per thread."""
+"""Awaiting: awaitables run to completion, on one event loop per thread."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class Later:
 
 
 @pytest.mark.parametrize("result", [None, 7, "text", [1]])
-def test_what_is_not_awaitable_is_handed_back(result: object) -> None:
+def test_a_result_that_is_not_awaitable_is_returned_unchanged(result: object) -> None:
     assert finish(result) is result
 
 
-def test_what_is_awaitable_is_awaited() -> None:
+def test_an_awaitable_result_is_awaited() -> None:
     assert isinstance(finish(Later()), asyncio.AbstractEventLoop)
 
 
@@ -83,7 +83,7 @@ async def sending() -> AsyncIterator[None]:
         (later([later("text")]), "a coroutine", "later"),
     ],
 )
-def test_work_that_a_call_returns_undone_is_refused(result: object, what: str, where: str) -> None:
+def test_a_lazy_result_is_refused(result: object, what: str, where: str) -> None:
     with pytest.raises(LazyResultError) as caught:
         complete(result)
     assert caught.value.what == f"the function has returned {what}, whose code nothing runs"
@@ -91,7 +91,7 @@ def test_work_that_a_call_returns_undone_is_refused(result: object, what: str, w
 
 
 @pytest.mark.parametrize("several", [False, True])
-def test_work_on_another_thread_for_which_nothing_waits_is_refused(*, several: bool) -> None:
+def test_a_future_that_nothing_waits_for_is_refused(*, several: bool) -> None:
     with ThreadPoolExecutor(1) as pool:
         sent = pool.submit(str)
     with pytest.raises(LazyResultError) as caught:
@@ -102,7 +102,7 @@ def test_work_on_another_thread_for_which_nothing_waits_is_refused(*, several: b
     )
 
 
-def test_what_a_call_returns_done_is_passed_over() -> None:
+def test_a_completed_result_is_accepted() -> None:
     ended = (n for n in [1])
     list(ended)
     awaited = later("text")
@@ -114,13 +114,13 @@ def test_what_a_call_returns_done_is_passed_over() -> None:
         complete(result)
 
 
-def test_a_thread_has_one_loop_for_all_calls() -> None:
+def test_a_thread_uses_one_loop_for_all_calls() -> None:
     first, second = finish(current_loop()), finish(current_loop())
     assert first is second
     assert not first.is_closed()
 
 
-def test_a_client_that_belongs_to_a_loop_can_be_kept() -> None:
+def test_a_client_bound_to_a_loop_can_be_reused() -> None:
     queue: asyncio.Queue[int] = asyncio.Queue()
 
     async def wait() -> int:
@@ -136,7 +136,7 @@ def test_a_client_that_belongs_to_a_loop_can_be_kept() -> None:
     assert [finish(both()) for _ in range(2)] == [7, 7]
 
 
-def test_threads_have_loops_of_their_own() -> None:
+def test_each_thread_has_its_own_loop() -> None:
     with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as other:
         loops = [pool.submit(lambda: finish(current_loop())).result() for pool in (one, other, one)]
     assert loops[0] is loops[2]
@@ -156,7 +156,7 @@ def test_a_loop_is_closed_when_its_thread_ends() -> None:
     assert gone() is None
 
 
-def test_what_is_raised_comes_out_and_the_loop_serves_on() -> None:
+def test_an_error_propagates_and_the_loop_stays_usable() -> None:
     async def fail() -> None:
         raise KeyError("mine")
 
@@ -165,7 +165,7 @@ def test_what_is_raised_comes_out_and_the_loop_serves_on() -> None:
     assert isinstance(finish(current_loop()), asyncio.AbstractEventLoop)
 
 
-def test_context_variables_of_the_moment_are_seen_and_changes_stay_inside() -> None:
+def test_current_context_variables_are_visible_and_changes_do_not_leak() -> None:
     async def look() -> str:
         seen = span.get()
         span.set("changed inside")
@@ -184,8 +184,8 @@ def test_context_variables_of_the_moment_are_seen_and_changes_stay_inside() -> N
 # Exceptions do not pass through asyncio
 
 
-class Unanswering(Exception):  # noqa: N818 it is made up
-    """Answers no question about itself, and so not that of ``isinstance``, which asyncio asks."""
+class Unanswering(Exception):  # noqa: N818 a made-up error
+    """Raises on every attribute access, so that even ``isinstance``, which asyncio calls, fails."""
 
     def __getattribute__(self, name: str) -> Any:
         raise ValueError(name)
@@ -196,7 +196,7 @@ class Unanswering(Exception):  # noqa: N818 it is made up
     "error",
     [Unanswering, KeyError, SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError, BaseException],
 )
-def test_what_is_raised_comes_out_whatever_it_is(error: type[BaseException], *, inside: bool) -> None:
+def test_any_kind_of_exception_propagates_unchanged(error: type[BaseException], *, inside: bool) -> None:
     raised = error("mine")
 
     async def fail() -> None:
@@ -219,7 +219,7 @@ def caught_from(awaitable: Any) -> BaseException | None:
     return None
 
 
-def test_one_that_cancels_itself_and_lives_on_has_a_result() -> None:
+def test_a_coroutine_that_survives_its_own_cancellation_has_a_result() -> None:
     async def cancelled() -> int:
         task = asyncio.current_task()
         assert task is not None
@@ -243,22 +243,22 @@ async def fail() -> None:
 
 
 async def create_task() -> None:
-    asyncio.create_task(send(), name="sends")  # noqa: RUF006 it is what people write
+    asyncio.create_task(send(), name="sends")  # noqa: RUF006 as users write it
 
 
 async def ensure_future() -> None:
     asyncio.ensure_future(send())  # noqa: RUF006 as above
 
 
-async def of_the_loop() -> None:
+async def from_the_loop() -> None:
     asyncio.get_running_loop().create_task(send())
 
 
-async def a_task_of_a_task() -> None:
+async def nested_task() -> None:
     await asyncio.create_task(create_task())
 
 
-async def what_a_gather_has_left() -> None:
+async def left_by_a_gather() -> None:
     with suppress(KeyError):
         await asyncio.gather(send(), fail())
 
@@ -266,10 +266,10 @@ async def what_a_gather_has_left() -> None:
 @pytest.mark.parametrize("inside", [False, True], ids=["no loop runs", "a loop runs"])
 @pytest.mark.parametrize(
     "leave",
-    [create_task, ensure_future, of_the_loop, a_task_of_a_task, what_a_gather_has_left],
+    [create_task, ensure_future, from_the_loop, nested_task, left_by_a_gather],
     ids=lambda c: c.__name__,
 )
-def test_a_call_that_leaves_a_task_behind_is_refused(leave: Callable[[], Any], *, inside: bool) -> None:
+def test_a_call_that_leaves_a_task_running_is_refused(leave: Callable[[], Any], *, inside: bool) -> None:
     with pytest.raises(TasksLeftError, match=r"OCQ-242\] .*: send\(\) \(.*test_awaiting\.py:\d+\); they were"):
         inside_of_a_loop(leave) if inside else finish(leave())
     assert finish(tasks_here()) == 1
@@ -285,13 +285,13 @@ async def in_the_background() -> None:
     await asyncio.sleep(0)
 
 
-async def looked_at() -> None:
+async def exception_retrieved() -> None:
     task = asyncio.create_task(fail())
     await asyncio.wait([task])
     assert isinstance(task.exception(), KeyError)
 
 
-async def asked_by_a_callback() -> None:
+async def retrieved_by_a_callback() -> None:
     errors: list[BaseException | None] = []
     ended = asyncio.Event()
 
@@ -306,7 +306,7 @@ async def asked_by_a_callback() -> None:
     await ended.wait()
 
 
-async def asked_by_the_end_of_a_queue() -> None:
+async def retrieved_by_a_callback_after_a_queue() -> None:
     errors: list[BaseException | None] = []
     queue: asyncio.Queue[int] = asyncio.Queue()
     queue.put_nowait(1)
@@ -323,7 +323,7 @@ async def asked_by_the_end_of_a_queue() -> None:
     await queue.join()
 
 
-async def failing_one_after_the_other() -> None:
+async def failing_in_sequence() -> None:
     async def soon() -> None:
         raise ValueError("first")
 
@@ -335,7 +335,7 @@ async def failing_one_after_the_other() -> None:
         await asyncio.gather(soon(), later())
 
 
-async def cancelled_by_itself() -> None:
+async def cancelled_by_the_call() -> None:
     task = asyncio.create_task(send())
     await asyncio.sleep(0)
     task.cancel()
@@ -348,14 +348,14 @@ async def cancelled_by_itself() -> None:
     [
         (after_a_wait, True),
         (in_the_background, True),
-        (looked_at, False),
-        (asked_by_a_callback, False),
-        (asked_by_the_end_of_a_queue, False),
-        (failing_one_after_the_other, False),
-        (cancelled_by_itself, False),
+        (exception_retrieved, False),
+        (retrieved_by_a_callback, False),
+        (retrieved_by_a_callback_after_a_queue, False),
+        (failing_in_sequence, False),
+        (cancelled_by_the_call, False),
     ],
 )
-def test_what_a_task_has_raised_is_raised_by_the_call_unless_it_was_asked_for(
+def test_the_error_of_a_task_is_raised_by_the_call_unless_it_was_retrieved(
     call: Callable[[], Any], *, fails: bool, inside: bool
 ) -> None:
     with pytest.raises(KeyError) if fails else nullcontext():
@@ -366,7 +366,7 @@ async def tasks_here() -> int:
     return len(asyncio.all_tasks())
 
 
-def test_a_task_that_is_left_ends_with_its_call() -> None:
+def test_a_task_left_running_ends_with_its_call() -> None:
     ended: list[str] = []
 
     async def patient() -> None:
@@ -384,7 +384,7 @@ def test_a_task_that_is_left_ends_with_its_call() -> None:
     assert ended == ["cancelled"]
 
 
-def test_a_call_that_raises_leaves_no_task_to_the_next_attempt() -> None:
+def test_a_call_that_raises_leaves_no_task_for_the_next_attempt() -> None:
     async def leave_and_fail() -> None:
         await asyncio.gather(send(), fail())
 
@@ -393,7 +393,7 @@ def test_a_call_that_raises_leaves_no_task_to_the_next_attempt() -> None:
     assert finish(tasks_here()) == 1
 
 
-def test_many_tasks_are_named_in_short() -> None:
+def test_only_the_first_of_many_tasks_are_named() -> None:
     async def leave() -> None:
         for _ in range(100):
             asyncio.create_task(send())  # noqa: RUF006 as above
@@ -436,12 +436,12 @@ async def generator_left_open() -> None:
     [group_of_tasks, awaited_task, with_time_limit, cancelled_and_awaited, generator_left_open],
     ids=lambda call: call.__name__,
 )
-def test_tasks_that_are_awaited_are_right(call: Callable[[], Any]) -> None:
+def test_awaited_tasks_are_accepted(call: Callable[[], Any]) -> None:
     finish(call())
 
 
 def module_at(path: Path, name: str) -> dict[str, Any]:
-    """Return a module as an installed package has it, whose ``connect`` begins a task and keeps it."""
+    """Return a module like one of an installed package, whose ``connect`` starts a task and keeps it."""
     code = "import asyncio\nasync def poll():\n    await asyncio.sleep(3600)\n"
     code += "async def connect():\n    return asyncio.create_task(poll())\n"
     module = {"__name__": name}
@@ -452,7 +452,7 @@ def module_at(path: Path, name: str) -> dict[str, Any]:
 SITE_PACKAGES = Path(get_paths()["purelib"])
 
 
-def test_a_client_of_a_library_may_have_tasks_that_outlive_the_call() -> None:
+def test_tasks_of_a_library_may_outlive_the_call() -> None:
     library = module_at(SITE_PACKAGES / "client" / "core.py", "client.core")
 
     async def use() -> asyncio.Task[None]:
@@ -467,13 +467,13 @@ def test_a_client_of_a_library_may_have_tasks_that_outlive_the_call() -> None:
     assert finish(end(finish(use())))
 
 
-def test_a_project_that_is_installed_is_no_library() -> None:
+def test_an_installed_project_does_not_count_as_a_library() -> None:
     project = module_at(SITE_PACKAGES / "shop" / "handlers.py", "shop.handlers")
     with pytest.raises(TasksLeftError, match="poll"):
         finish(project["connect"]())
 
 
-def test_tasks_may_stay_where_a_participant_awaits_them_later() -> None:
+def test_tasks_may_remain_if_a_participant_awaits_them_later() -> None:
     async def begin() -> asyncio.Task[int]:
         return asyncio.create_task(asyncio.sleep(0, 7))
 
@@ -487,7 +487,7 @@ def test_tasks_may_stay_where_a_participant_awaits_them_later() -> None:
         finish(begin())
 
 
-# Where a loop is running already
+# Inside a running loop
 
 
 def inside_of_a_loop(*calls: Callable[[], Any]) -> list[Any]:
@@ -497,7 +497,7 @@ def inside_of_a_loop(*calls: Callable[[], Any]) -> list[Any]:
     return asyncio.run(within())
 
 
-def test_within_a_running_loop_another_thread_awaits() -> None:
+def test_inside_a_running_loop_another_thread_awaits() -> None:
     async def which() -> tuple[asyncio.AbstractEventLoop, Thread]:
         return await current_loop(), current_thread()
 
@@ -515,7 +515,7 @@ def test_within_a_running_loop_another_thread_awaits() -> None:
     asyncio.run(within())
 
 
-def test_within_a_running_loop_context_variables_are_seen_and_changes_stay_inside() -> None:
+def test_inside_a_running_loop_context_variables_are_visible_and_changes_do_not_leak() -> None:
     async def look() -> str:
         seen = span.get()
         span.set("changed inside")
@@ -529,7 +529,7 @@ def test_within_a_running_loop_context_variables_are_seen_and_changes_stay_insid
     asyncio.run(within())
 
 
-def test_one_that_awaits_within_what_is_awaited_is_awaited_too() -> None:
+def test_a_nested_await_completes() -> None:
     async def inner() -> int:
         await asyncio.sleep(0)
         return 7
@@ -541,7 +541,7 @@ def test_one_that_awaits_within_what_is_awaited_is_awaited_too() -> None:
     assert inside_of_a_loop(outer) == [7]
 
 
-def test_the_other_thread_ends_with_the_one_that_it_serves() -> None:
+def test_the_awaiting_thread_ends_with_the_thread_it_serves() -> None:
     served: list[Thread] = []
 
     async def which() -> None:
@@ -601,7 +601,7 @@ ENDS = [(where, handler) for where in ("outside", "inside") for handler in ("wai
 
 
 @pytest.mark.parametrize(("where", "handler"), [*ENDS, ("inside", "blocks")])
-def test_an_interrupt_ends_what_is_awaited(where: str, handler: str) -> None:
+def test_an_interrupt_ends_the_awaited_coroutine(where: str, handler: str) -> None:
     code = INTERRUPTED.replace("WHERE", repr(where)).replace("HANDLER", handler)
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""Calls in hand: which event a handler has, seen from outside, and when a call takes long or too long."""
+"""Calls in hand: which event a handler has, seen from outside, and when a call is slow or times out."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Lent:
 
 
 class Watched:
-    """A processor of three events, whose handlers look at what it has in hand."""
+    """A processor of three events, whose handlers record the call in hand."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[int | None, int, int]] = []
@@ -60,7 +60,7 @@ class Watched:
         return self.seen
 
 
-def test_of_events_that_are_decoded_together_the_one_in_hand_is_known() -> None:
+def test_the_event_in_hand_is_known_when_events_are_decoded_together() -> None:
     watched = Watched()
 
     def handle(event: Lent) -> None:
@@ -69,7 +69,7 @@ def test_of_events_that_are_decoded_together_the_one_in_hand_is_known() -> None:
     assert watched.runs(handle) == [(0, 1, 0), (1, 2, 0), (2, 3, 0)]
 
 
-def test_of_a_piece_after_one_that_was_decoded_together_the_one_in_hand_is_known() -> None:
+def test_the_event_in_hand_is_known_in_a_piece_after_one_that_was_decoded_together() -> None:
     seen: list[tuple[int, int | None]] = []
 
     def handle(event: Lent) -> None:
@@ -91,7 +91,7 @@ def test_of_a_piece_after_one_that_was_decoded_together_the_one_in_hand_is_known
     assert seen == [(0, 0), (1, 1), (2, 2), (3, 3), (4, 0), (5, 1), (6, 2)]
 
 
-def test_the_first_calls_of_two_pieces_are_not_one_call() -> None:
+def test_the_first_calls_of_two_pieces_are_distinct() -> None:
     seen: list[CallInHand | None] = []
 
     def handle(event: Lent) -> None:
@@ -111,7 +111,7 @@ def test_the_first_calls_of_two_pieces_are_not_one_call() -> None:
     assert [timer.look(call, now) for call, now in ((first, 0.0), (second, 6.0), (second_again, 12.0))] == [None] * 3
 
 
-def test_of_several_handlers_each_call_is_another_one() -> None:
+def test_each_of_several_handlers_makes_a_distinct_call() -> None:
     watched = Watched()
 
     def first(event: Lent, raw: Event) -> None:
@@ -125,7 +125,7 @@ def test_of_several_handlers_each_call_is_another_one() -> None:
     assert len({number for _, _, number in looks}) == 6
 
 
-def test_of_a_list_no_single_event_is_in_hand() -> None:
+def test_a_list_has_no_single_event_in_hand() -> None:
     watched = Watched()
 
     def handle(events: list[Lent]) -> None:
@@ -139,7 +139,7 @@ def test_of_a_list_no_single_event_is_in_hand() -> None:
     assert len({number for _, _, number in looks}) == 2
 
 
-# How long a call takes
+# The duration of a call
 
 
 def call_of(index: int | None, number: int = 0, work: Work | None = None) -> CallInHand:
@@ -155,7 +155,7 @@ A, B = call_of(0), call_of(1)
     [
         (NO_LIMITS, [(A, 0.0), (A, 1e9)], []),
         (CallLimits(10), [(A, 0.0), (A, 9.9), (A, 10.0)], [(10.0, False)]),
-        (CallLimits(10), [(A, 5.0), (A, 14.9)], []),  # seen first at 5
+        (CallLimits(10), [(A, 5.0), (A, 14.9)], []),  # first seen at 5
         (
             CallLimits(10),
             [(A, 0.0), (A, 10.0), (A, 15.0), (A, 20.0), (A, 39.0), (A, 40.0)],
@@ -172,7 +172,7 @@ A, B = call_of(0), call_of(1)
         (CallLimits(10, 4), [(A, 0.0), (A, 12.0)], [(12, True)]),
     ],
 )
-def test_a_call_is_warned_of_and_given_up_in_time(
+def test_a_slow_call_is_reported_and_times_out_at_its_limits(
     limits: CallLimits, looks: Sequence[tuple[CallInHand | None, float]], expected: Sequence[tuple[float, bool]]
 ) -> None:
     timer = CallTimer(limits)
@@ -190,5 +190,5 @@ def test_a_call_is_warned_of_and_given_up_in_time(
         (CallLimits(60, 2), 0.2),
     ],
 )
-def test_how_often_is_looked_follows_from_the_limits(limits: CallLimits, interval: float) -> None:
+def test_the_check_interval_follows_from_the_limits(limits: CallLimits, interval: float) -> None:
     assert limits.interval == pytest.approx(interval)

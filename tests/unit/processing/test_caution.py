@@ -1,4 +1,4 @@
-"""Caution: chunks are smaller for a while after an event has failed."""
+"""Caution: chunks are smaller for some time after an event has failed."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ def sizes_of(caution: Caution, usual: int, chunks: int) -> list[int]:
 
 
 @pytest.mark.parametrize(("usual", "small"), [(5_000, 2_500), (1_000, 500), (150, 100), (100, 100), (1, 1)])
-def test_chunks_are_half_as_large_after_a_failure_but_not_too_small(usual: int, small: int) -> None:
+def test_chunks_are_halved_after_a_failure_down_to_a_minimum(usual: int, small: int) -> None:
     caution = Caution()
     assert sizes_of(caution, usual, 2) == [usual, usual]
     caution.failed()
     assert sizes_of(caution, usual, 2) == [small, small]
 
 
-def test_chunks_in_pieces_are_as_large_as_usual_for_the_hundred_chunks() -> None:
+def test_chunks_handled_in_pieces_keep_their_usual_size() -> None:
     caution = Caution()
     caution.failed()
     assert [caution.size(1_000, in_pieces=True) for _ in range(100)] == [1_000] * 100
     assert caution.left == 0
 
 
-def test_they_are_as_large_as_usual_when_nothing_has_failed_for_a_hundred_chunks() -> None:
+def test_chunks_regain_their_usual_size_after_a_hundred_chunks_without_failure() -> None:
     caution = Caution()
     caution.failed()
     sizes_of(caution, 1_000, 50)

@@ -1,4 +1,4 @@
-"""What holds for checkpoints whatever happens: crashes, slow, stuck and lying participants, handlers that fail.
+"""Invariants of checkpoints, whatever happens: crashes, slow, stuck and lying participants, failing handlers.
 
 No event that a participant has not confirmed is ever at or before the stored position.
 """
@@ -35,7 +35,7 @@ SUBJECTS = {FIRST: Partition(2, 0), "/order/2": Partition(2, 0), SECOND: Partiti
 
 
 class Disk:
-    """What a participant has made durable, by partition: it outlives crashes."""
+    """The durable events of a participant, by partition; they survive crashes."""
 
     def __init__(self) -> None:
         self.events: dict[Partition, set[int]] = defaultdict(set)
@@ -46,7 +46,7 @@ class Disk:
 
 @checkpointing(GROUP)
 class Writer(CheckpointParticipant):
-    """Keeps events in memory until a checkpoint; how it behaves is on its disk."""
+    """Keeps events in memory until a checkpoint; its disk holds its behaviour."""
 
     def __init__(self, disk: Disk, poison: set[int]) -> None:
         self.disk = disk
@@ -80,7 +80,7 @@ class Writer(CheckpointParticipant):
                 raise OSError("disk full")
             case "nothing":
                 return None
-            case "half":  # what is durable is said as it is
+            case "half":  # reports truthfully what is durable
                 done = memory[: len(memory) // 2]
             case "stuck":
                 done = []
@@ -97,7 +97,7 @@ class Writer(CheckpointParticipant):
         if disk.behaviour in {"raises", "stuck"}:
             raise OSError("disk full")
         assert set(positions) <= set(memory)
-        done = memory if disk.behaviour == "latest" else positions  # it may flush everything with them
+        done = memory if disk.behaviour == "latest" else positions  # it may flush everything else, too
         disk.events[partition].update(done)
         self.memory[partition] = [position for position in memory if position not in set(done)]
 
@@ -172,7 +172,7 @@ class Checkpoints(RuleBasedStateMachine):
         self.append(subjects, bad)
 
     def append(self, subjects: list[str], bad: int) -> None:
-        """Append events, of which one fails for now: that with the index ``bad``, if there is such an event."""
+        """Append events, of which the one with the index ``bad``, if it exists, fails for now."""
         first = self.store.head() + 1
         if bad < len(subjects) and not self.poison:
             self.poison.add(first + bad)
@@ -214,7 +214,7 @@ class Checkpoints(RuleBasedStateMachine):
 
     @rule()
     def crash(self) -> None:
-        """The process ends without a word: what was in memory is gone."""
+        """The process crashes: its memory is lost."""
         self._start()
 
     @rule()
@@ -250,13 +250,13 @@ class Checkpoints(RuleBasedStateMachine):
                 assert {position for position in own if position < max(handled)} <= handled
 
     def teardown(self) -> None:
-        """When all is well again, everything is handled and durable."""
+        """Once all faults are gone, everything is handled and durable."""
         if not hasattr(self, "world"):
             return
         self.poison.clear()
         for disk in self.disks:
             disk.behaviour, disk.claim_fails = "flushes", False
-        for _ in range(3):  # what fails is parked, and tried again
+        for _ in range(3):  # failing events are parked and retried
             self.clock.advance(2 * PARK_SECONDS)
             self.world.until_idle(*self.drivers)
         assert not self.world.waiting()

@@ -1,4 +1,4 @@
-"""What must not be lost, or come in another order, where participants handle events that are parked."""
+"""Parked events of participants: none is lost or reordered."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def parking(*handlers: Any, **rest: Any) -> World:
 
 
 def later(world: World, driver: Any, most: int = 200) -> None:
-    """Let what waits become due, and do what is to be done then."""
+    """Let waiting events become due, and handle them."""
     world.clock.advance(PARK_SECONDS)
     world.until_idle(driver, most=most)
 
@@ -56,7 +56,7 @@ def numbered(position: int, subject: str, data: str) -> Event:
 
 
 class Several(CheckpointParticipant):
-    """Notes what its handler of several events gets."""
+    """Records what its handler of several events gets."""
 
     def __init__(self, before: Callable[[list[int]], object] = lambda _: None) -> None:
         self.calls: list[list[int]] = []
@@ -73,7 +73,7 @@ class Several(CheckpointParticipant):
 
     @property
     def taken(self) -> list[int]:
-        """What it got, in order."""
+        """The events that it got, in order."""
         return [number for call in self.calls for number in call]
 
 
@@ -105,7 +105,7 @@ class InColumns(Several):
 
 
 @pytest.mark.parametrize("cls", [Decoded, InColumns])
-def test_what_comes_before_an_event_that_cannot_be_decoded_reaches_handlers_of_several(cls: type[Any]) -> None:
+def test_events_before_an_undecodable_one_reach_handlers_of_several(cls: type[Any]) -> None:
     several = cls()
     world = parking(several.handle, on_undecodable=OnExhausted.SKIP)
     data = ['{"n": 1}', '{"n": 2}', '{"n": "x"}', '{"n": 4}']
@@ -116,7 +116,7 @@ def test_what_comes_before_an_event_that_cannot_be_decoded_reaches_handlers_of_s
     assert world.stored() == 4
 
 
-def test_so_does_what_was_parked_before_it() -> None:
+def test_parked_events_before_an_undecodable_one_reach_handlers_of_several() -> None:
     several = Decoded(lambda _: fails and POISON())
     fails = [True]
     world = parking(several.handle)
@@ -130,7 +130,7 @@ def test_so_does_what_was_parked_before_it() -> None:
     assert world.waiting() == {3: "undecodable"}
 
 
-def test_what_comes_before_an_event_that_fails_singly_reaches_handlers_of_lists_once_and_single_ones_again() -> None:
+def test_events_before_a_failing_one_reach_list_handlers_once_and_single_handlers_again() -> None:
     board, listed = Board(), Listed()
     board.before[3] = POISON
     world = parking(board.handle, listed.handle, on_exhausted=OnExhausted.SKIP)
@@ -140,11 +140,11 @@ def test_what_comes_before_an_event_that_fails_singly_reaches_handlers_of_lists_
     assert listed.taken == [1, 2, 4]
     assert board.positions == [1, 2, 1, 2, 4]
     closed = board.calls.index(("closed", "0/1"))
-    assert board.calls[closed + 1] == ("claimed", "0/1", 0)  # it has discarded them before
+    assert board.calls[closed + 1] == ("claimed", "0/1", 0)  # it has discarded them before that
     assert world.stored() == 4
 
 
-def test_so_does_what_was_parked_before_such_an_event() -> None:
+def test_parked_events_before_a_failing_one_reach_list_handlers_once() -> None:
     board, listed = Board(), Listed()
     board.before[1] = POISON
     world = parking(board.handle, listed.handle)
@@ -184,13 +184,13 @@ class Keeping(CheckpointParticipant):
         self.kept += [(handler, event.position) for event in events]
 
     def of(self, handler: str) -> list[int]:
-        """What of a handler is durable, in order."""
+        """The durable events of a handler, in order."""
         return [position for name, position in self.durable if name == handler]
 
 
 @checkpointing(GROUP)
 class SinglyAndListed(Keeping):
-    """Takes each event, and then lists of them."""
+    """Takes single events, and then lists of them."""
 
     @event_handling(types=["*"])
     def first(self, event: Event) -> None:
@@ -215,7 +215,7 @@ class TwiceListed(Keeping):
 
 
 def failing_once_with(error: Exception, position: int) -> Callable[[list[int]], object]:
-    """Return what raises for the first list of several events that has a position."""
+    """Return a function that raises for the first list of several events with the given position."""
     left = [error]
 
     def before(positions: list[int]) -> None:
@@ -227,7 +227,7 @@ def failing_once_with(error: Exception, position: int) -> Callable[[list[int]], 
 
 @pytest.mark.parametrize("cls", [SinglyAndListed, TwiceListed])
 @pytest.mark.parametrize("error", [OSError("once"), ConnectionError("away")])
-def test_a_list_that_fails_once_does_not_reach_another_handler_of_the_participant_twice(
+def test_a_list_that_fails_once_does_not_reach_other_handlers_of_the_participant_twice(
     cls: type[Any], error: Exception
 ) -> None:
     keeping = cls()
@@ -242,7 +242,7 @@ def test_a_list_that_fails_once_does_not_reach_another_handler_of_the_participan
 
 
 @pytest.mark.parametrize("cls", [SinglyAndListed, TwiceListed])
-def test_events_beside_one_that_fails_in_a_list_reach_each_handler_of_the_participant_once(cls: type[Any]) -> None:
+def test_other_events_of_a_failing_list_reach_each_handler_of_the_participant_once(cls: type[Any]) -> None:
     keeping = cls()
     world = parking(keeping.first, keeping.handle, on_exhausted=OnExhausted.SKIP, batch_size=4)
     world.append(*[f"/{n}" for n in range(1, 11)])
@@ -257,7 +257,9 @@ def test_events_beside_one_that_fails_in_a_list_reach_each_handler_of_the_partic
 
 @pytest.mark.parametrize("cls", [SinglyAndListed, TwiceListed])
 @pytest.mark.parametrize("error", [OSError("once"), ConnectionError("away")])
-def test_nor_do_parked_events_when_a_list_of_them_fails(cls: type[Any], error: Exception) -> None:
+def test_a_list_of_parked_events_that_fails_reaches_no_handler_of_the_participant_twice(
+    cls: type[Any], error: Exception
+) -> None:
     keeping = cls()
     world = parking(keeping.first, keeping.handle, tracker=(tracker := InMemoryProgressTracker()))
     tracker.is_outage = lambda error: isinstance(error, ConnectionError)  # type: ignore[method-assign]
@@ -274,7 +276,7 @@ def test_nor_do_parked_events_when_a_list_of_them_fails(cls: type[Any], error: E
     assert world.waiting() == {}
 
 
-def test_in_mode_deferred_events_between_two_that_fail_in_different_handlers_are_not_passed_over() -> None:
+def test_deferred_mode_loses_no_events_between_failures_in_different_handlers() -> None:
     rows: list[int] = []
 
     @event_handling(GROUP, types=["*"])
@@ -294,8 +296,8 @@ def test_in_mode_deferred_events_between_two_that_fail_in_different_handlers_are
 
 
 @pytest.mark.parametrize("how", ["skip", "pause"])
-def test_what_follows_an_event_that_a_person_has_changed_does_not_overtake_it_in_the_other_half(how: str) -> None:
-    many = 2  # more than so many events fail together
+def test_events_in_the_other_half_do_not_overtake_one_that_a_person_has_changed(how: str) -> None:
+    many = 2  # lists of more events fail
 
     def fails(positions: list[int]) -> None:
         if len(positions) > many:
@@ -318,7 +320,7 @@ def test_what_follows_an_event_that_a_person_has_changed_does_not_overtake_it_in
         assert last[2] < last[3] < last[4]
 
 
-def test_nor_in_a_group_without_participants() -> None:
+def test_in_a_group_without_participants_the_other_half_does_not_overtake_a_paused_event() -> None:
     seen: list[int] = []
     fails, opened = [True], []
 
@@ -348,7 +350,7 @@ def test_nor_in_a_group_without_participants() -> None:
     assert world.waiting() == {1: "paused", 2: "pending", 3: "pending", 4: "pending"}
 
 
-def test_an_event_that_a_person_skips_while_participants_have_it_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_skipping_an_event_that_participants_are_handling_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     board = Board()
     board.before[1] = POISON
     world = parking(board.handle).given(1, BAD)
@@ -361,7 +363,7 @@ def test_an_event_that_a_person_skips_while_participants_have_it_is_logged(caplo
     assert (world.waiting(), board.positions) == ({}, [1])
 
 
-def test_a_parked_event_that_cannot_be_made_durable_holds_up_only_its_sequence_and_uses_no_attempt() -> None:
+def test_a_parked_event_that_cannot_be_made_durable_blocks_only_its_sequence_and_uses_no_attempt() -> None:
     board = Board()
     board.before[1] = POISON
     world = parking(board.handle, park_attempts=3)
@@ -383,7 +385,7 @@ def test_a_parked_event_that_cannot_be_made_durable_holds_up_only_its_sequence_a
     assert driver.supervised.failure is None
 
 
-def test_nor_does_it_use_one_after_a_crash() -> None:
+def test_a_parked_event_that_cannot_be_made_durable_uses_no_attempt_after_a_crash() -> None:
     board = Board()
     board.before[1] = POISON
     world = parking(board.handle, park_attempts=3)
@@ -391,14 +393,14 @@ def test_nor_does_it_use_one_after_a_crash() -> None:
     world.until_idle(world.driver())
     board.before = {}
     board.answers["parked"] = raising(OSError("disk full"))
-    driver = world.driver()  # the first process has ended without a word
+    driver = world.driver()  # the first process has crashed
     for _ in range(6):
         later(world, driver, most=20)
     (entry,) = world.tracker.entries(GROUP)
     assert (entry.attempts, entry.reason) == (1, "OSError: poison")
 
 
-def test_events_wait_for_a_participant_that_can_say_when_they_are_durable() -> None:
+def test_a_participant_that_cannot_confirm_parked_events_is_refused_while_events_wait() -> None:
     board = Board()
     board.before[1] = POISON
     world = parking(board.handle).given(1, BAD)
@@ -420,7 +422,7 @@ def test_events_wait_for_a_participant_that_can_say_when_they_are_durable() -> N
     assert world.waiting() == {1: "retrying"}
 
 
-def test_chunks_of_slow_handlers_are_small_out_of_the_inbox_too() -> None:
+def test_chunks_from_the_inbox_are_small_for_slow_handlers_too() -> None:
     board = Board()
     board.before[1] = POISON
     world = parking(board.handle).given(301, BAD)
@@ -432,7 +434,7 @@ def test_chunks_of_slow_handlers_are_small_out_of_the_inbox_too() -> None:
     assert 10 <= len(board.out_of_inbox) <= 100
 
 
-def test_while_the_inbox_is_full_what_comes_before_is_confirmed_once() -> None:
+def test_events_before_a_full_inbox_are_confirmed_once() -> None:
     board, rows = Board(), []
 
     @event_handling(GROUP, types=["*"])

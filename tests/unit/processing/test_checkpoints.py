@@ -1,4 +1,4 @@
-"""Decisions on checkpoints: requests, answers, and the position on which participants agree."""
+"""Decisions about checkpoints: requests, answers, and the position on which participants agree."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def positions(polled: int, handled: int, stored: int = 0) -> CheckpointPositions
         (7.0, None),
     ],
 )
-def test_an_answer_confirms_at_most_what_was_handled(answer: object, confirmed: int | None) -> None:
+def test_an_answer_confirms_at_most_the_handled_position(answer: object, confirmed: int | None) -> None:
     assert clamped(answer, 7) == confirmed
 
 
@@ -59,14 +59,14 @@ def test_an_answer_confirms_at_most_what_was_handled(answer: object, confirmed: 
         pytest.param(9, 3, 0, [LATEST], 3, id="12c_latest_with_backlog"),
         pytest.param(5, 5, 5, [3], None, id="7_running_regression_ignored"),
         pytest.param(9, 9, 5, [8, 3], 8, id="8a_concurrent_requests_collapse"),
-        pytest.param(9, 9, 5, [3, 8, 6], 8, id="the_highest_counts"),
+        pytest.param(9, 9, 5, [3, 8, 6], 8, id="the_highest_applies"),
         pytest.param(9, 9, 5, [7, LATEST], 9, id="latest_covers_a_position"),
         pytest.param(9, 6, 5, [8], None, id="a_request_for_an_event_in_hand_waits_for_it"),
         pytest.param(9, 6, 5, [8, LATEST], 6, id="latest_does_not_wait"),
         pytest.param(5, 5, 5, [LATEST], None, id="nothing_new"),
     ],
 )
-def test_requests_that_wait_become_one(
+def test_pending_requests_are_merged(
     polled: int, handled: int, stored: int, requests: list[Any], taken: int | None
 ) -> None:
     made = positions(polled, handled, stored)
@@ -76,7 +76,7 @@ def test_requests_that_wait_become_one(
     assert made.take() == taken
 
 
-def test_a_request_for_an_event_in_hand_is_met_when_it_is_handled() -> None:
+def test_a_request_for_the_event_in_hand_is_served_once_it_is_handled() -> None:
     made = positions(9, 6, 5)
     made.request(8)
     made.request(LATEST)
@@ -115,7 +115,7 @@ def test_request_after_release_ignored() -> None:
     assert len(woken) == 1
 
 
-def test_request_from_100_threads_ends_at_the_highest() -> None:  # 8b, of the decisions
+def test_the_highest_request_from_100_threads_wins() -> None:  # 8b, of the decisions
     made, together = positions(100, 100), Barrier(101)
     stored: list[int] = []
 
@@ -141,7 +141,7 @@ def test_request_from_100_threads_ends_at_the_highest() -> None:  # 8b, of the d
 
 
 class Asking:
-    """Participants that answer by functions, clamped to what is handled; what each was asked is noted."""
+    """Participants whose answers are functions, clamped to the handled position; records the requests to each."""
 
     def __init__(self, handled: int, *answers: Any) -> None:
         self.asked: list[list[int]] = [[] for _ in answers]
@@ -186,7 +186,7 @@ def stuck(position: int) -> Any:
         ),
     ],
 )
-def test_a_checkpoint_ends_at_what_all_confirm(
+def test_a_checkpoint_ends_at_the_position_that_all_participants_confirm(
     requested: int, handled: int, answers: list[Any], agreed: int | None, asked: list[list[int]]
 ) -> None:
     ask = Asking(handled, *answers)
@@ -194,7 +194,7 @@ def test_a_checkpoint_ends_at_what_all_confirm(
     assert ask.asked == asked
 
 
-def test_participants_that_outdo_each_other_without_end_are_not_asked_without_end() -> None:
+def test_participants_that_keep_outdoing_each_other_are_asked_a_bounded_number_of_times() -> None:
     ask = Asking(10_000, lambda asked: asked + 1, lambda asked: asked + 1)
     agreed = agree(2, 1, ask).position
     assert agreed is not None
@@ -202,7 +202,7 @@ def test_participants_that_outdo_each_other_without_end_are_not_asked_without_en
     assert sum(map(len, ask.asked)) < 30
 
 
-def test_who_holds_the_progress_down_is_known() -> None:
+def test_an_agreement_names_the_participants_that_limit_it() -> None:
     assert agree(3, 5, Asking(20, up_to(9), stuck(6), up_to(0))) == Agreement(6, (1,))
     assert agree(3, 5, Asking(20, up_to(9), stuck(4), lambda _: None)) == Agreement(None, (1, 2))
 
@@ -220,7 +220,7 @@ def test_who_holds_the_progress_down_is_known() -> None:
         pytest.param(0, [7, 5], [lambda _: 15, lambda asked: asked + 5], 7, [[], [7]], id="at_most_one_catch_up_round"),
     ],
 )
-def test_at_a_release_the_highest_position_is_stored_that_all_confirm(
+def test_a_release_stores_the_highest_position_that_all_participants_confirm(
     stored: int, answers: list[int | None], later: list[Any], agreed: int, asked: list[list[int]]
 ) -> None:
     ask = Asking(20, *later)
@@ -228,7 +228,7 @@ def test_at_a_release_the_highest_position_is_stored_that_all_confirm(
     assert ask.asked == asked
 
 
-def test_a_status_survives_as_text() -> None:
+def test_a_status_survives_serialization() -> None:
     status = CheckpointStatus("deferred", 9, 7, "2026-01-01T00:00:00.000+00:00")
     assert CheckpointStatus.of(status.text) == status
     assert status.text.isascii()

@@ -11,14 +11,14 @@ from opencqrs_py.processing.ports import Clock, SystemClock
 from opencqrs_py.testing import FakeClock
 
 
-def test_the_real_clock_does_not_go_back() -> None:
+def test_the_real_clock_is_monotonic() -> None:
     clock: Clock = SystemClock()
     assert clock.monotonic() <= clock.monotonic()
     assert abs(clock.now() - datetime.now(UTC)) < timedelta(minutes=1)
     assert clock.now().tzinfo is UTC
 
 
-def test_the_fake_clock_stands_still_until_it_is_moved() -> None:
+def test_the_fake_clock_only_moves_when_advanced() -> None:
     noon = datetime(2026, 5, 1, 12, tzinfo=UTC)
     clock = FakeClock(noon)
     fake: Clock = clock
@@ -29,12 +29,12 @@ def test_the_fake_clock_stands_still_until_it_is_moved() -> None:
     assert fake.monotonic() == before + 90.5
 
 
-def test_the_fake_clock_does_not_go_back_either() -> None:
+def test_the_fake_clock_is_monotonic() -> None:
     with pytest.raises(ValueError, match="time does not go back, got -1"):
         FakeClock().advance(-1)
 
 
-def test_a_clock_in_a_zone_with_summer_time_moves_by_the_time_that_has_gone_by() -> None:
+def test_a_clock_in_a_zone_with_daylight_saving_time_advances_by_elapsed_time() -> None:
     clock = FakeClock(datetime(2026, 3, 29, 1, 30, tzinfo=ZoneInfo("Europe/Berlin")))
     before = clock.now().astimezone(UTC)
     clock.advance(3_600)

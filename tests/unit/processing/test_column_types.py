@@ -127,7 +127,7 @@ def test_every_kind_of_class_has_columns(kind: type) -> None:
     assert found == {"isbn": pa.string(), "paid": pa.decimal128(10, 2)}
 
 
-def test_a_class_inside_may_be_of_any_kind() -> None:
+def test_a_nested_class_may_be_of_any_kind() -> None:
     whole = make_dataclass("Whole", [("model", InModel), ("attrs_", InAttrs), ("typed", InTyped)])
     columns = columns_of(whole)
     inner = {"isbn": "1", "paid": Decimal("1.50")}
@@ -161,7 +161,7 @@ class Pair(NamedTuple):
         Annotated[Decimal, Field(decimal_places=39)],
     ],
 )
-def test_what_has_no_column_is_named(annotation: Any) -> None:
+def test_a_field_without_a_column_type_is_named(annotation: Any) -> None:
     inner = make_dataclass("Inner", [("field", annotation)])
     with pytest.raises(NoColumnError) as caught:
         columns_of(make_dataclass("Outer", [("inner", list[inner])]))  # type: ignore[valid-type]
@@ -169,13 +169,13 @@ def test_what_has_no_column_is_named(annotation: Any) -> None:
     assert caught.value.annotation == annotation
 
 
-def test_a_class_that_holds_itself_has_no_columns() -> None:
+def test_a_recursive_class_has_no_columns() -> None:
     with pytest.raises(NoColumnError, match=r"Node.below"):
         columns_of(Node)
 
 
 @pytest.mark.parametrize("value", [Decimal("0.0000000000000000001"), Decimal("1e20"), Decimal("NaN")])
-def test_digits_that_a_column_does_not_hold_are_an_error(value: Decimal) -> None:
+def test_digits_that_do_not_fit_a_column_raise_an_error(value: Decimal) -> None:
     column = columns_of(make_dataclass("Given", [("field", Decimal)]))["field"]
     make: Callable[[], Any] = lambda: column.array([Decimal(1), value])  # noqa: E731
     with pytest.raises(ValueError, match=r"."):
@@ -205,7 +205,7 @@ def test_digits_that_a_column_does_not_hold_are_an_error(value: Decimal) -> None
     ],
     ids=repr,
 )
-def test_a_value_of_another_kind_is_refused_and_not_cut(annotation: Any, value: Any) -> None:
+def test_a_value_of_another_type_is_refused_and_not_truncated(annotation: Any, value: Any) -> None:
     column = columns_of(make_dataclass("Given", [("field", annotation)]))["field"]
     with pytest.raises((ValueError, TypeError, ArithmeticError)):
         column.array([value])
@@ -213,5 +213,5 @@ def test_a_value_of_another_kind_is_refused_and_not_cut(annotation: Any, value: 
 
 @pytest.mark.parametrize("annotation", [int, Floor, Literal[5]])
 @pytest.mark.parametrize("value", [5, 5.0, Decimal("5.0")])
-def test_whole_numbers_are_taken_however_they_are_written(annotation: Any, value: Any) -> None:
+def test_whole_numbers_are_accepted_in_any_notation(annotation: Any, value: Any) -> None:
     assert columns_of(make_dataclass("Given", [("field", annotation)]))["field"].array([value]).to_pylist() == [5]

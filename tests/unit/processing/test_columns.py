@@ -90,14 +90,14 @@ def reader(event_class: Any) -> TableReader:
 
 
 def decoded_each(event_class: Any, chunk: Sequence[Event]) -> Any:
-    """Return the table that the ordinary decoder leads to."""
+    """Return the table that the ordinary decoder gives."""
     return reader(event_class).of_events(chunk, [decoder_for(event_class)(one) for one in chunk])
 
 
-# What a table has
+# The contents of a table
 
 
-def test_a_table_has_the_fields_of_the_class_and_three_columns_of_each_event() -> None:
+def test_a_table_has_the_fields_of_the_class_and_three_event_columns() -> None:
     table = reader(Shelf).of_chunk(
         Chunk([event(7, '{"room":"a","height":1.10}'), event(9, '{"room":"b","height":2}', None)])
     )
@@ -111,14 +111,14 @@ def test_a_table_has_the_fields_of_the_class_and_three_columns_of_each_event() -
     }
 
 
-def test_without_a_class_the_data_are_a_column_of_texts() -> None:
+def test_without_a_class_the_data_are_a_text_column() -> None:
     table = reader(None).of_chunk(events({"a": 1.10}, None, "no JSON"))
     assert table.column_names == ["position", "type", "subject", "time", "data"]
     assert table.column("data").to_pylist() == ['{"a": 1.1}', None, "no JSON"]
     assert table.column("type").to_pylist() == ["lent"] * 3
 
 
-def test_events_that_were_read_as_rows_become_tables_without_being_read_whole() -> None:
+def test_events_read_as_rows_become_tables_without_a_full_read() -> None:
     def whole(position: int) -> Event:
         raise AssertionError(position)
 
@@ -128,7 +128,7 @@ def test_events_that_were_read_as_rows_become_tables_without_being_read_whole() 
     assert reader(Shelf).of_events(list(Chunk(rows, whole)), [None, None]) == expected
 
 
-def test_rows_without_times_are_read_whole() -> None:
+def test_rows_without_times_are_read_in_full() -> None:
     chunk = events({"room": "a", "height": 1}, {"room": "a", "height": 1})
     rows = Chunk([(one.position, one.type, one.payload, one.subject) for one in chunk], lambda n: chunk[n - 1])
     assert reader(Shelf).of_chunk(rows) == reader(Shelf).of_chunk(chunk)
@@ -145,13 +145,13 @@ def test_rows_without_times_are_read_whole() -> None:
         (None, None),
     ],
 )
-def test_every_time_that_an_event_may_have_is_a_moment(time: str | None, moment: datetime | None) -> None:
+def test_every_valid_event_time_becomes_a_timestamp(time: str | None, moment: datetime | None) -> None:
     table = reader(None).of_chunk(Chunk([event(1, None, time), event(2, None)]))
     assert table.column("time").to_pylist() == [moment, datetime(2026, 3, 1, 12, tzinfo=UTC)]
 
 
 @pytest.mark.parametrize("time", ["yesterday", "0000-01-01T00:00:00Z", "2026-02-30T00:00:00Z"])
-def test_an_event_whose_time_is_none_is_named(time: str) -> None:
+def test_an_event_with_an_invalid_time_is_named(time: str) -> None:
     with pytest.raises(RowFailedError) as caught:
         reader(None).of_chunk(Chunk([event(1, None), event(2, None, time)]))
     assert caught.value.index == 1
@@ -160,7 +160,7 @@ def test_an_event_whose_time_is_none_is_named(time: str) -> None:
     assert "position 2" in caught.value.error.where
 
 
-# The quick way and the ordinary one
+# The fast path and the ordinary decoder
 
 UNUSUAL: list[dict[str, Any]] = [
     {"copies": "3"},
@@ -203,19 +203,19 @@ UNUSUAL: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("change", UNUSUAL, ids=str)
-def test_unusual_values_come_out_as_the_ordinary_decoder_has_them(change: Mapping[str, Any]) -> None:
+def test_unusual_values_match_the_ordinary_decoder(change: Mapping[str, Any]) -> None:
     chunk = events(GOOD, GOOD | change)
     assert reader(Loan).of_chunk(chunk) == decoded_each(Loan, chunk)
 
 
-def test_what_is_as_usual_is_read_without_an_object_of_the_class(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ordinary_values_are_read_without_creating_objects(monkeypatch: pytest.MonkeyPatch) -> None:
     made = reader(Loan)
     expected = decoded_each(Loan, events(GOOD, GOOD | {"note": "x", "fast": True}))
     monkeypatch.setattr(made, "_decoded", lambda *_: pytest.fail("decoded"))
     assert made.of_chunk(events(GOOD, GOOD | {"note": "x", "fast": True})) == expected
 
 
-def test_digits_beyond_those_of_a_float_are_kept() -> None:
+def test_digits_beyond_float_precision_are_kept() -> None:
     texts = [json.dumps(GOOD).replace('"12.50"', number) for number in ("12345678901234567890.123456789", "0.1")]
     table = reader(Loan).of_chunk(events(*texts))
     assert table.column("paid").to_pylist() == [Decimal("12345678901234567890.123456789"), Decimal("0.1")]
@@ -246,7 +246,7 @@ WRONG: list[Any] = [
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=str)
-def test_a_row_of_a_wrong_shape_is_the_error_of_the_ordinary_decoder(wrong: Any) -> None:
+def test_a_malformed_row_raises_the_error_of_the_ordinary_decoder(wrong: Any) -> None:
     chunk = events(GOOD, wrong, GOOD)
     with pytest.raises(EventFormatError) as expected:
         decoder_for(Loan)(chunk[1])
@@ -266,7 +266,7 @@ def test_a_row_of_a_wrong_shape_is_the_error_of_the_ordinary_decoder(wrong: Any)
         ({"parts": [2**70]}, "parts does not fit its column of list<item: int64>"),
     ],
 )
-def test_a_value_that_its_column_does_not_hold_is_refused(change: Mapping[str, Any], column: str) -> None:
+def test_a_value_that_does_not_fit_its_column_is_refused(change: Mapping[str, Any], column: str) -> None:
     with pytest.raises(RowFailedError) as caught:
         reader(Loan).of_chunk(events(GOOD, GOOD | change))
     error = caught.value.error
@@ -289,7 +289,7 @@ JSON = st.recursive(
         st.dictionaries(st.sampled_from([*GOOD, "note", "fine", "fast", "renewed"]), JSON, max_size=2), max_size=3
     )
 )
-def test_a_table_that_is_read_quickly_is_the_one_of_the_decoder(changes: list[dict[str, Any]]) -> None:
+def test_the_fast_path_gives_the_same_table_as_the_decoder(changes: list[dict[str, Any]]) -> None:
     chunk = events(GOOD, *(GOOD | change for change in changes))
     try:
         found = reader(Loan).of_chunk(chunk)
@@ -318,7 +318,7 @@ class Reordered(BaseModel):
 
 
 @pytest.mark.parametrize("event_class", [Whole, Reordered])
-def test_each_value_is_in_the_column_of_its_field_whatever_their_order(event_class: type) -> None:
+def test_each_value_is_in_the_column_of_its_field_in_any_order(event_class: type) -> None:
     data = {"second": "2", "first": "1", "last": "3"}
     outer = make_dataclass("Outer", [("inner", event_class)])
     assert reader(event_class)._quick is not None
@@ -328,7 +328,7 @@ def test_each_value_is_in_the_column_of_its_field_whatever_their_order(event_cla
         assert {name: found[name] for name in data} == data
 
 
-# Classes that have more to say
+# Classes with conversions and checks
 
 
 class Checked(BaseModel):
@@ -405,7 +405,7 @@ class Marked:
         (Marked, {"isbn": None}, (None, 0)),
     ],
 )
-def test_classes_that_change_or_check_values_are_decoded(event_class: Any, data: Any, row: tuple[Any, ...]) -> None:
+def test_classes_that_convert_or_validate_values_are_decoded(event_class: Any, data: Any, row: tuple[Any, ...]) -> None:
     table = reader(event_class).of_chunk(events(data, data))
     assert [(one["isbn"], one["copies"]) for one in table.to_pylist()] == [row, row]
 
@@ -423,7 +423,7 @@ def test_classes_that_change_or_check_values_are_decoded(event_class: Any, data:
         (AsTypedDict, None, "OCQ-210"),
     ],
 )
-def test_their_errors_name_the_event(event_class: Any, wrong: Any, code: str) -> None:
+def test_errors_of_decoded_classes_name_the_event(event_class: Any, wrong: Any, code: str) -> None:
     right = {"isbn": "a", "copies": 1}
     with pytest.raises(RowFailedError) as caught:
         reader(event_class).of_chunk(events(right, right, wrong))
@@ -442,7 +442,7 @@ def attrs_class(annotation: Any) -> Any:
 @pytest.mark.parametrize("make", [typed_dict, attrs_class])
 @pytest.mark.parametrize("annotation", [int, Literal[1, 2]])
 @pytest.mark.parametrize("number", ["1.5", "1.50000000000000000001", "9007199254740993.5"])
-def test_a_fraction_is_not_cut_off_however_many_digits_it_has(
+def test_a_fraction_with_any_number_of_digits_is_refused_for_an_integer(
     make: Callable[[Any], Any], annotation: Any, number: str
 ) -> None:
     with pytest.raises(RowFailedError) as caught:
@@ -469,7 +469,7 @@ def test_a_fraction_is_not_cut_off_however_many_digits_it_has(
         (tuple[str, ...], {"a": 1}, "dict is not a list"),
     ],
 )
-def test_what_arrow_would_read_as_something_else_is_refused(make: Any, annotation: Any, wrong: Any, why: str) -> None:
+def test_a_value_that_arrow_would_convert_is_refused(make: Any, annotation: Any, wrong: Any, why: str) -> None:
     with pytest.raises(RowFailedError) as caught:
         reader(make(annotation)).of_chunk(events({"value": None}, {"value": wrong}))
     error = caught.value.error
@@ -478,11 +478,11 @@ def test_what_arrow_would_read_as_something_else_is_refused(make: Any, annotatio
 
 
 @pytest.mark.parametrize(("annotation", "right"), [(int, 2.0), (float, 3), (list[str], ["ab"]), (list[float], [1])])
-def test_what_arrow_reads_as_it_is_stays(annotation: Any, right: Any) -> None:
+def test_a_value_that_arrow_keeps_unchanged_is_accepted(annotation: Any, right: Any) -> None:
     assert reader(typed_dict(annotation)).of_chunk(events({"value": right}))["value"].to_pylist() == [right]
 
 
-def test_a_time_whose_offset_a_column_cannot_hold_is_refused() -> None:
+def test_a_time_whose_offset_does_not_fit_a_column_is_refused() -> None:
     event_class = make_dataclass("Opened", [("value", clock_time)])
     assert reader(event_class).of_chunk(events({"value": "12:00"}))["value"].to_pylist() == [clock_time(12)]
     with pytest.raises(RowFailedError) as caught:
@@ -490,7 +490,7 @@ def test_a_time_whose_offset_a_column_cannot_hold_is_refused() -> None:
     assert "its offset would be lost" in str(caught.value.error)
 
 
-# What is refused at the start
+# Refused at startup
 
 
 @dataclass
@@ -511,7 +511,7 @@ class WithTime:
         (WithTime, "the field time of WithTime has the name of the event's own column", 'validation_alias="time"'),
     ],
 )
-def test_a_class_whose_fields_are_no_columns_is_refused(event_class: type, what: str, fix: str) -> None:
+def test_a_class_whose_fields_cannot_be_columns_is_refused(event_class: type, what: str, fix: str) -> None:
     with pytest.raises(HandlerSignatureError) as caught:
         reader(event_class)
     assert (caught.value.code, caught.value.what) == ("OCQ-238", what)

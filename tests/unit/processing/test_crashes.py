@@ -33,11 +33,11 @@ BATCH = 4
 
 
 class CrashError(KeyboardInterrupt):
-    """The end of the process: nothing is recorded any more."""
+    """The end of the process: nothing is recorded after it."""
 
 
 class Group:
-    """A group with one handler, which some events end the process of, or fail."""
+    """A group with one handler; some events kill its process, or make it fail."""
 
     def __init__(self, database: Any, injector: Any, events: int) -> None:
         self.database = database
@@ -93,13 +93,13 @@ def new_group(database: Any, injector: Any) -> Callable[[int], Group]:
     return lambda events: Group(database, injector, events)
 
 
-def test_normal_running_marks_nothing(new_group: Callable[[int], Group]) -> None:
+def test_normal_operation_marks_no_events(new_group: Callable[[int], Group]) -> None:
     group = new_group(6)
     group.runs()
     assert group.called == [(position, None) for position in range(1, 7)]
 
 
-def test_what_was_in_hand_at_a_crash_is_handled_alone_and_marked_and_the_rest_as_usual(
+def test_events_in_hand_at_a_crash_are_handled_alone_and_marked(
     new_group: Callable[[int], Group],
 ) -> None:
     group = new_group(6)
@@ -117,7 +117,7 @@ def test_what_was_in_hand_at_a_crash_is_handled_alone_and_marked_and_the_rest_as
 def test_a_crash_counts_only_against_the_event_that_was_marked(new_group: Callable[[int], Group]) -> None:
     group = new_group(4)
     group.deadly = {3}
-    assert group.runs() is None  # in a chunk: nobody knows by which event
+    assert group.runs() is None  # in a chunk: the event that caused it is unknown
     assert group.claimed().failure is None
     assert group.runs() is None
     found = group.claimed()
@@ -126,12 +126,12 @@ def test_a_crash_counts_only_against_the_event_that_was_marked(new_group: Callab
     assert (found.failure.position, found.failure.event_id, found.failure.crashes) == (3, "id 3", 1)
 
 
-def test_after_three_crashes_the_event_is_named_and_not_handled_again(new_group: Callable[[int], Group]) -> None:
+def test_after_three_crashes_the_event_is_reported_and_not_handled_again(new_group: Callable[[int], Group]) -> None:
     group = new_group(4)
     group.deadly = {3}
     assert [group.runs() for _ in range(4)] == [None] * 4
     group.called.clear()
-    for _ in range(2):  # nor by the owners after that
+    for _ in range(2):  # not by later owners either
         outcome = group.runs()
         assert outcome is not None
         assert outcome.failure is not None
@@ -157,7 +157,7 @@ def test_other_partitions_continue(new_group: Callable[[int], Group]) -> None:
     assert group.database.rows
 
 
-def test_partitions_take_turns_at_marks_so_that_a_crash_counts_against_one_event(
+def test_partitions_handle_marked_events_in_turn_so_that_a_crash_counts_against_one(
     new_group: Callable[[int], Group], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deadly, other = new_group(1), new_group(1)
@@ -181,7 +181,7 @@ def test_partitions_take_turns_at_marks_so_that_a_crash_counts_against_one_event
     assert other.database.rows == [1]
 
 
-def test_an_event_that_raises_after_a_crash_has_ended_no_process(new_group: Callable[[int], Group]) -> None:
+def test_an_event_that_raises_after_crashes_resets_their_count(new_group: Callable[[int], Group]) -> None:
     group = new_group(2)
     group.deadly = {1}
     assert [group.runs() for _ in range(3)] == [None] * 3  # two of them marked
@@ -197,7 +197,7 @@ def test_an_event_that_raises_after_a_crash_has_ended_no_process(new_group: Call
     assert (failure.crashes, failure.attempts, failure.last_error) == (0, 1, "ValueError: no")
 
 
-def test_an_event_that_is_handled_at_last_leaves_nothing_behind(new_group: Callable[[int], Group]) -> None:
+def test_an_event_that_finally_succeeds_leaves_no_failure(new_group: Callable[[int], Group]) -> None:
     group = new_group(2)
     group.deadly = {1}
     assert [group.runs() for _ in range(3)] == [None] * 3
@@ -207,7 +207,7 @@ def test_an_event_that_is_handled_at_last_leaves_nothing_behind(new_group: Calla
     assert group.claimed().failure is None
 
 
-def test_a_mark_that_cannot_be_written_is_no_error_of_the_event(new_group: Callable[[int], Group]) -> None:
+def test_a_mark_that_cannot_be_written_does_not_count_against_the_event(new_group: Callable[[int], Group]) -> None:
     group = new_group(1)
     group.claimed()
     cursor = group.claimed()
@@ -222,7 +222,7 @@ def _unreachable(*_: object) -> None:
     raise ConnectionError("gone")
 
 
-# What the supervision makes of it
+# How supervision reacts
 
 
 @pytest.fixture
@@ -235,7 +235,7 @@ def held(new_group: Callable[[int], Group]) -> tuple[SupervisedPartition, Outcom
     return partition, group.step(cursor)
 
 
-def test_a_partition_that_is_held_has_failed_and_waits_for_no_attempt(
+def test_a_held_partition_has_failed_and_schedules_no_attempt(
     held: tuple[SupervisedPartition, Outcome],
 ) -> None:
     partition, outcome = held
@@ -254,7 +254,7 @@ def test_a_partition_that_is_held_has_failed_and_waits_for_no_attempt(
     assert "fix:   fix its handler, then: opencqrs groups restart group:0/1" in text_of(notice)
 
 
-def test_the_reminder_that_a_partition_is_held_counts_no_attempts(held: tuple[SupervisedPartition, Outcome]) -> None:
+def test_the_reminder_of_a_held_partition_uses_no_attempts(held: tuple[SupervisedPartition, Outcome]) -> None:
     partition, outcome = held
     for _ in range(3):
         partition.take(replace(outcome, cursor=partition.cursor))
@@ -263,7 +263,7 @@ def test_the_reminder_that_a_partition_is_held_counts_no_attempts(held: tuple[Su
 
 
 @pytest.mark.parametrize(("isolate", "kept"), [(BATCH, 1), (0, 0)], ids=["crashed", "cancelled"])
-def test_a_new_claim_of_a_running_partition_takes_over_what_a_crash_left(isolate: int, kept: int) -> None:
+def test_a_new_claim_of_a_running_partition_inherits_the_mark_of_a_crash(isolate: int, kept: int) -> None:
     cursor = Cursor(Partition(1, 0), epoch=1, stored=0, position=0)
     partition = SupervisedPartition("group", cursor, FixedBackOff(1, 9), OnExhausted.SKIP, FakeClock())
     mark = FailureRecord(1, "id 1", "lent", 0, 0, "", "", "2026-01-01T00:00:00.000+00:00", in_hand=True)

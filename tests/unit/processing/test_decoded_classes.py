@@ -1,4 +1,4 @@
-"""Dispatch by what an event becomes: a handler is called if the decoded object is an instance of its class (K7)."""
+"""Dispatch by the decoded class: a handler is called if the decoded object is an instance of its class (K7)."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class PlainCash(Plain):
         (int, False),
     ],
 )
-def test_only_code_of_a_project_makes_a_class_yield_others(cls: Any, *, expected: bool) -> None:
+def test_only_user_code_makes_a_class_yield_other_classes(cls: Any, *, expected: bool) -> None:
     assert yields_others(cls) is expected
 
 
@@ -105,7 +105,7 @@ def event(position: int, kind: str, event_type: str = "paid") -> Event:
 
 
 class Seen:
-    """Handlers that note what they get."""
+    """Handlers that record what they get."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, str, int]] = []
@@ -136,7 +136,7 @@ EVENTS = [event(1, "cash"), event(2, "card"), event(3, "cash")]
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("parent", [Paid, After])
-def test_a_handler_of_a_child_gets_what_becomes_one(way: str, parent: Any) -> None:
+def test_a_handler_of_a_child_gets_the_events_that_decode_to_it(way: str, parent: Any) -> None:
     seen = Seen()
     child = Cash if parent is Paid else AfterCash
     handled = dispatch(WAYS[way](parent), [seen.handler("child", child)], EVENTS)
@@ -145,7 +145,7 @@ def test_a_handler_of_a_child_gets_what_becomes_one(way: str, parent: Any) -> No
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_handlers_of_parents_children_and_grandchildren_stand_beside_each_other(way: str) -> None:
+def test_handlers_of_parents_children_and_grandchildren_coexist(way: str) -> None:
     seen = Seen()
     handlers = [seen.handler("cash", Cash), seen.handler("paid", Paid), seen.handler("either", Cash | Card)]
     handlers += [seen.handler("gift", Gift), seen.handler("all", dict)]
@@ -162,7 +162,7 @@ def test_handlers_of_parents_children_and_grandchildren_stand_beside_each_other(
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_lists_hold_what_becomes_their_class(way: str) -> None:
+def test_lists_contain_the_events_that_decode_to_their_class(way: str) -> None:
     seen = Seen()
     handlers = [seen.handler("cash", list[Cash]), seen.handler("paid", list[Paid])]
     assert dispatch(WAYS[way](Paid), handlers, EVENTS) == 3
@@ -179,7 +179,7 @@ def test_lists_hold_what_becomes_their_class(way: str) -> None:
     assert seen.calls == [("card", "Card", 2), ("one", "Card", 2), ("card", "Card", 2)]
 
 
-def test_what_upcasters_make_is_matched_by_its_class_too() -> None:
+def test_results_of_upcasters_are_matched_by_class_too() -> None:
     def renamed(data: dict[str, Any]) -> list[Upcast]:
         return [Upcast("paid", data), Upcast("paid", {**data, "kind": "card"})]
 
@@ -190,7 +190,7 @@ def test_what_upcasters_make_is_matched_by_its_class_too() -> None:
     assert seen.calls == [("cash", "Cash", 1)]
 
 
-def test_each_handler_has_an_object_of_its_own() -> None:
+def test_each_handler_gets_its_own_object() -> None:
     given: list[Any] = []
 
     def first(one: Cash) -> None:
@@ -205,19 +205,19 @@ def test_each_handler_has_an_object_of_its_own() -> None:
     assert [one.amount for one in given] == [99, 1]
 
 
-def test_types_that_a_handler_names_become_its_class() -> None:
+def test_events_of_the_types_that_a_handler_names_are_decoded_to_its_class() -> None:
     seen = Seen()
     dispatch(WAYS["map"](After), [seen.handler("named", AfterCash, "paid")], EVENTS[:2])
     assert seen.calls == [("named", "AfterCash", 1), ("named", "AfterCash", 2)]
 
 
-def test_a_child_of_a_class_that_yields_itself_only_is_refused_as_before() -> None:
+def test_a_child_of_a_class_that_yields_only_itself_is_refused() -> None:
     with pytest.raises(HandlerSignatureError, match="no event type leads to PlainCash") as caught:
         dispatch(WAYS["map"](Plain), [Seen().handler("child", PlainCash)], EVENTS)
     assert caught.value.code == "OCQ-206"
 
 
-def test_with_a_resolver_a_child_of_a_class_that_yields_itself_only_is_not_decoded() -> None:
+def test_with_a_resolver_a_child_of_a_class_that_yields_only_itself_is_not_decoded() -> None:
     seen = Seen()
     assert dispatch(WAYS["resolver"](Plain), [seen.handler("child", PlainCash)], [event(1, "cash")]) == 0
     assert seen.calls == []
@@ -228,14 +228,14 @@ class Marked(Paid):
     pass
 
 
-def test_a_class_with_a_mark_of_its_own_is_found_by_it() -> None:
+def test_a_class_with_its_own_event_type_is_found_by_it() -> None:
     seen = Seen()
     events = [event(1, "cash"), event(2, "cash", "marked")]
     assert dispatch(WAYS["map"](Paid), [seen.handler("marked", Marked)], events) == 1
     assert seen.calls == [("marked", "Marked", 2)]
 
 
-def test_a_filter_decides_about_the_class_that_an_event_becomes() -> None:
+def test_a_filter_applies_to_the_class_that_an_event_decodes_to() -> None:
     def expensive(event: Card) -> bool:
         return event.amount > 10
 

@@ -1,4 +1,4 @@
-"""Decoding: every kind of event class, unknown fields, and what does not fit."""
+"""Decoding: every kind of event class, unknown fields, and data that do not match."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Typed(TypedDict):
     pages: NotRequired[int]
 
 
-class Generic_(BaseModel, Generic[T]):  # noqa: N801 named like what it shows
+class Generic_(BaseModel, Generic[T]):  # noqa: N801 named like the concept it shows
     value: T
 
 
@@ -125,7 +125,7 @@ FULL = '{"isbn": "1", "pages": 3, "unknown": {"x": [1]}}'
         (object, '"text"', "text"),
     ],
 )
-def test_data_become_an_object_of_the_class(event_class: type, payload: str, expected: object) -> None:
+def test_data_are_decoded_to_an_object_of_the_class(event_class: type, payload: str, expected: object) -> None:
     decoded = decoder_for(event_class)(event(payload))
     assert decoded == expected
     assert type(decoded) is type(expected)
@@ -161,7 +161,7 @@ FIX = "change the event class, or use a handler that takes the raw Event"
         (dict, "null", "a JSON object (the data are NoneType)"),
     ],
 )
-def test_data_that_do_not_fit_are_an_error_that_names_event_and_field(
+def test_data_that_do_not_match_raise_an_error_that_names_event_and_field(
     event_class: type, payload: str, what: str
 ) -> None:
     with pytest.raises(EventFormatError) as caught:
@@ -171,7 +171,7 @@ def test_data_that_do_not_fit_are_an_error_that_names_event_and_field(
     assert error.what == f"the event's data do not fit {what}"
 
 
-def test_of_many_problems_the_first_five_are_named() -> None:
+def test_only_the_first_five_problems_are_named() -> None:
     wide = type("Wide", (BaseModel,), {"__annotations__": {f"field_{n}": int for n in range(8)}})
     with pytest.raises(EventFormatError) as caught:
         decoder_for(wide)(event("{}"))
@@ -185,14 +185,14 @@ def test_values_of_events_are_not_repeated_in_messages() -> None:
 
 
 @pytest.mark.parametrize("event_class", [Plain, Slotted, Model, Defined, Typed, dict, Mapping, object])
-def test_no_data_is_an_error_for_every_kind_of_class(event_class: type) -> None:
+def test_missing_data_raise_an_error_for_every_kind_of_class(event_class: type) -> None:
     with pytest.raises(EventFormatError) as caught:
         decoder_for(event_class)(event(None))
     assert (caught.value.code, caught.value.what, caught.value.where) == ("OCQ-210", "the event has no data", PLACE)
 
 
 @pytest.mark.parametrize("event_class", [Plain, Model, Defined, Typed, dict, object])
-def test_data_that_are_not_json_are_an_error_for_every_kind_of_class(event_class: type) -> None:
+def test_data_that_are_not_json_raise_an_error_for_every_kind_of_class(event_class: type) -> None:
     with pytest.raises(EventFormatError) as caught:
         decoder_for(event_class)(event("{"))
     assert caught.value.code in ("OCQ-210", "OCQ-211")
@@ -201,7 +201,7 @@ def test_data_that_are_not_json_are_an_error_for_every_kind_of_class(event_class
 
 
 @pytest.mark.parametrize("event_class", [dict, Typed])
-def test_a_mapping_is_made_anew_so_that_a_handler_may_change_it(event_class: type) -> None:
+def test_each_handler_gets_a_new_mapping_that_it_may_change(event_class: type) -> None:
     given = event('{"isbn": "1"}')
     decoded = decoder_for(event_class)(given)
     decoded["isbn"] = "changed"
@@ -238,7 +238,7 @@ class WithoutFields(Plain):
 
 
 @pytest.mark.parametrize("event_class", [Undecorated, ChildOfUndecorated])
-def test_a_child_of_a_dataclass_whose_fields_would_not_be_read_is_refused(event_class: type) -> None:
+def test_an_undecorated_child_of_a_dataclass_with_new_fields_is_refused(event_class: type) -> None:
     with pytest.raises(HandlerSignatureError, match="OCQ-208") as caught:
         decoder_for(event_class)
     what = "its field 'title' would never be read: Undecorated inherits from a dataclass and is none"
@@ -255,7 +255,7 @@ class ModelForTypeCheckersOnly(BaseModel):
 
 
 @pytest.mark.parametrize("event_class", [Unknown, ForTypeCheckersOnly, ModelForTypeCheckersOnly])
-def test_a_class_that_json_cannot_become_is_refused_before_any_event(event_class: type) -> None:
+def test_a_class_that_cannot_be_decoded_from_json_is_refused_before_any_event(event_class: type) -> None:
     with pytest.raises(HandlerSignatureError) as caught:
         decoder_for(event_class)
     error = caught.value
@@ -295,5 +295,5 @@ def test_a_class_that_json_cannot_become_is_refused_before_any_event(event_class
         (T, False),
     ],
 )
-def test_only_what_json_objects_can_become_is_an_event_class(annotation: object, *, expected: bool) -> None:
+def test_only_classes_that_json_objects_decode_to_are_event_classes(annotation: object, *, expected: bool) -> None:
     assert decodable(annotation) is expected

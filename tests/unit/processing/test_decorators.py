@@ -1,4 +1,4 @@
-"""Decorators leave a note on what they decorate, and refuse what cannot be meant."""
+"""Decorators leave a mark on what they decorate, and refuse invalid arguments."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def marks(function: Callable[..., Any]) -> tuple[HandlerMark, ...]:
         (event_handling, HandlerMark("")),
     ],
 )
-def test_a_handler_carries_what_was_said(decorator: Callable[..., Any], mark: HandlerMark) -> None:
+def test_a_decorator_leaves_its_mark_on_the_handler(decorator: Callable[..., Any], mark: HandlerMark) -> None:
     function = fresh()
     assert decorator(function) is function
     assert marks(function) == (mark,)
@@ -57,13 +57,13 @@ def test_a_handler_may_belong_to_several_groups() -> None:
     assert marks(function) == (HandlerMark("two", (), 1), HandlerMark("one"))
 
 
-def test_a_decorator_made_once_carries_its_group_to_every_use() -> None:
+def test_a_reused_decorator_applies_its_group_each_time() -> None:
     statistics = event_handling("statistics")
     one, other = statistics(fresh()), statistics(fresh())
     assert marks(one) == marks(other) == (HandlerMark("statistics"),)
 
 
-def test_a_class_is_marked_and_its_children_are_not() -> None:
+def test_the_marks_of_a_class_are_not_inherited() -> None:
     @event_handling("catalog")
     class Reminders:
         pass
@@ -155,13 +155,13 @@ FIX = """write @event_handling("catalog"), with types=["library.*"] if need be""
     ],
     ids=range(20),
 )
-def test_what_cannot_be_meant_is_refused_at_once(call: Callable[[], object], what: str, fix: str) -> None:
+def test_invalid_decorator_arguments_are_refused_immediately(call: Callable[[], object], what: str, fix: str) -> None:
     with pytest.raises(HandlerSignatureError) as caught:
         call()
     assert (caught.value.code, caught.value.what, caught.value.fix) == ("OCQ-200", what, fix)
 
 
-def test_a_class_stands_for_one_event_type() -> None:
+def test_a_class_has_one_event_type() -> None:
     @event_type("lent.v1")
     @event_type("lent.v1")
     class Lent: ...
@@ -174,7 +174,7 @@ def test_a_class_stands_for_one_event_type() -> None:
     assert caught.value.fix.endswith('@event_handling("loans", types=["lent.v1", "lent.v2"])')
 
 
-def test_a_function_may_prepare_several_groups() -> None:
+def test_an_on_start_function_may_serve_several_groups() -> None:
     function = on_start("one")(on_start(" two ")(fresh()))
     assert [mark.group for mark in getattr(function, ON_START_ATTRIBUTE)] == ["two", "one"]
 
@@ -206,7 +206,7 @@ def test_an_upcaster_carries_its_types(decorators: list[Callable[..., Any]], typ
         (around_handler("catalog"), AroundMark(Surrounded.HANDLER, "catalog")),
     ],
 )
-def test_an_interceptor_carries_what_was_said(decorator: Callable[..., Any], mark: AroundMark) -> None:
+def test_a_decorator_leaves_its_mark_on_the_interceptor(decorator: Callable[..., Any], mark: AroundMark) -> None:
     function = fresh()
     assert decorator(function) is function
     assert getattr(function, AROUND_ATTRIBUTE) == (mark,)

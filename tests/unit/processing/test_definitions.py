@@ -1,4 +1,4 @@
-"""Definitions: functions that are given by hand, decorated or with what a decorator would say."""
+"""Definitions: functions that are given explicitly, decorated or with the arguments of a decorator."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_handler_is_a_definition_or_a_decorated_function(definition: Any, mark
     assert [handler.mark for handler in in_order([definition])] == marks
 
 
-def test_handlers_run_in_ascending_order_those_without_one_last() -> None:
+def test_handlers_run_in_ascending_order_and_those_without_an_order_last() -> None:
     definitions = [EventHandlerDefinition("catalog", plain, order=order) for order in (None, 7, None, -1)]
     assert [handler.mark.order for handler in in_order(definitions)] == [-1, 7, None, None]
 
@@ -95,14 +95,14 @@ def test_handlers_run_in_ascending_order_those_without_one_last() -> None:
         ),
     ],
 )
-def test_what_is_no_handler_is_refused_with_its_place(definition: Any, what: str, fix: str) -> None:
+def test_an_invalid_handler_definition_is_refused_with_its_place(definition: Any, what: str, fix: str) -> None:
     with pytest.raises(HandlerSignatureError) as caught:
         in_order([definition])
     assert (caught.value.code, caught.value.what, caught.value.fix) == ("OCQ-207", what, fix)
     assert "test_definitions.py:" in caught.value.where
 
 
-def test_what_has_no_source_is_named_all_the_same() -> None:
+def test_a_function_without_source_is_named() -> None:
     with pytest.raises(HandlerSignatureError) as caught:
         in_order([print])
     assert caught.value.where == "print"
@@ -123,7 +123,7 @@ in_a_circle.__wrapped__ = in_a_circle  # type: ignore[attr-defined]
     [
         (plain, plain),
         (decorated, decorated),
-        (contextmanager(around), around),  # the function in its place is in another file
+        (contextmanager(around), around),  # its wrapper is in another file
         (cache(plain), plain),
         (cache(contextmanager(around)), around),
         (partial(contextmanager(around)), around),
@@ -138,7 +138,7 @@ in_a_circle.__wrapped__ = in_a_circle  # type: ignore[attr-defined]
         (wraps(plain)(Called()), plain),
     ],
 )
-def test_the_place_is_that_of_the_function_as_it_is_written_or_of_an_object_s_class(member: Any, written: Any) -> None:
+def test_the_place_is_that_of_the_written_function_or_the_objects_class(member: Any, written: Any) -> None:
     line = inspect.getsourcelines(written)[1]
     assert place_of(member) == f"{__file__}:{line} ({written.__qualname__})"
 
@@ -146,15 +146,15 @@ def test_the_place_is_that_of_the_function_as_it_is_written_or_of_an_object_s_cl
 @pytest.mark.parametrize(
     ("member", "place"), [(print, "print"), (partial(print), "print"), (3, "int"), ("".join, "str.join")]
 )
-def test_the_place_of_what_has_no_source_is_its_name(member: Any, place: str) -> None:
+def test_the_place_of_a_function_without_source_is_its_name(member: Any, place: str) -> None:
     assert place_of(member) == place
 
 
-def test_a_function_that_seems_to_wrap_itself_has_a_place() -> None:
+def test_a_function_that_appears_to_wrap_itself_has_a_place() -> None:
     assert place_of(in_a_circle) == "in_a_circle"
 
 
-def test_upcasters_are_decorated_functions_or_what_becomes_of_them() -> None:
+def test_upcasters_are_decorated_functions_or_upcaster_objects() -> None:
     made = Upcaster(("c",), plain, "here")
     first, second = upcasters_of([up, made])
     assert (first.types, first.call, second) == (("a", "b"), up, made)
@@ -163,7 +163,7 @@ def test_upcasters_are_decorated_functions_or_what_becomes_of_them() -> None:
     assert caught.value.fix == "decorate it with @upcaster, or give an Upcaster"
 
 
-def test_interceptors_are_those_of_the_group_outermost_first() -> None:
+def test_interceptors_of_the_group_are_listed_outermost_first() -> None:
     other = Interceptor(AroundMark(Surrounded.EVENT, "other"), around, "here")
     found = interceptors_in_order([around, other], "catalog")
     assert [(one.mark.surrounded, one.mark.order) for one in found] == [

@@ -1,4 +1,4 @@
-"""Dispatch: which handlers see an event, in which order, decoded to what."""
+"""Dispatch: which handlers get an event, in which order, and decoded to what."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ CONTEXT = ProcessingContext("group", Partition(2, 1), 7, 3)
 
 
 def dispatch(dispatcher: Dispatcher, given: Event, unit: Any, context: ProcessingContext = CONTEXT) -> bool:
-    """Have one event handled; say whether a handler got it."""
+    """Handle one event; return whether a handler got it."""
     work = Work(context.group, context.partition, unit, context.position, context.attempt)
     try:
         return dispatcher.handle(Chunk([given]), work) == 1
@@ -124,7 +124,7 @@ def event(event_type: str = "book-lent", payload: str | None = '{"isbn": "1"}', 
 
 
 class Recorder:
-    """Makes handlers that note what they were called with."""
+    """Creates handlers that record what they were called with."""
 
     def __init__(self, injector: Any, unit: Any) -> None:
         self.calls: list[tuple[str, Any]] = []
@@ -162,7 +162,7 @@ def recorder(injector: Any, unit: Any) -> Recorder:
 # Which handlers
 
 
-def test_handlers_run_in_the_order_given(recorder: Recorder) -> None:
+def test_handlers_run_in_the_given_order(recorder: Recorder) -> None:
     for name, annotation in {"c": BookLent, "a": Event, "b": BookEvent, "d": dict}.items():
         recorder.handles(annotation, name=name)
     assert [name for name, _ in recorder.sees(event())] == ["c", "a", "b", "d"]
@@ -185,14 +185,14 @@ def test_handlers_run_in_the_order_given(recorder: Recorder) -> None:
         (BookReturned | ReaderRegistered, None),
     ],
 )
-def test_a_handler_sees_the_events_that_are_instances_of_its_class(
+def test_a_handler_gets_the_events_that_are_instances_of_its_class(
     recorder: Recorder, annotation: Any, expected: object
 ) -> None:
     recorder.handles(annotation)
     assert recorder.sees(event()) == ([("handler", expected)] if expected is not None else [])
 
 
-def test_a_typed_dict_is_matched_by_itself_alone(recorder: Recorder) -> None:
+def test_a_typed_dict_only_matches_itself(recorder: Recorder) -> None:
     class Other(TypedDict):
         name: str
 
@@ -202,7 +202,7 @@ def test_a_typed_dict_is_matched_by_itself_alone(recorder: Recorder) -> None:
 
 
 @pytest.mark.parametrize("order", [(BookLent, LentElsewhere), (LentElsewhere, BookLent)])
-def test_each_handler_gets_its_own_class_when_several_stand_for_a_type(
+def test_each_handler_gets_its_own_class_when_several_classes_share_a_type(
     recorder: Recorder, order: tuple[type, ...]
 ) -> None:
     recorder.handles(BookLent, name="here")
@@ -215,7 +215,7 @@ def test_each_handler_gets_its_own_class_when_several_stand_for_a_type(
     ]
 
 
-def test_what_no_handler_wants_is_left_undecoded(recorder: Recorder) -> None:
+def test_events_that_no_handler_takes_are_not_decoded(recorder: Recorder) -> None:
     recorder.handles(BookReturned)
     recorder.handles(Event, types=["library.*"])
     assert recorder.sees(event("book-lent", "no JSON at all")) == []
@@ -223,7 +223,7 @@ def test_what_no_handler_wants_is_left_undecoded(recorder: Recorder) -> None:
 
 
 @pytest.mark.parametrize("interceptors", [Interceptors(), Interceptors([Interceptor(AROUND, nothing_around, "x")])])
-def test_what_no_handler_wants_is_not_even_taken_out_of_its_envelope(
+def test_events_that_no_handler_takes_are_not_even_unwrapped(
     recorder: Recorder, unit: Any, interceptors: Interceptors
 ) -> None:
     recorder.handles(BookLent)
@@ -233,12 +233,12 @@ def test_what_no_handler_wants_is_not_even_taken_out_of_its_envelope(
     assert [dispatcher.handles(name) for name in ("book-lent", "old", "other")] == [True, False, False]
     assert dispatcher.wanted_types == {"book-lent", "old"}
     assert not dispatch(dispatcher, event("other", "no envelope"), unit)
-    assert not dispatch(dispatcher, event("old", '{"payload": {}}'), unit)  # becomes what nobody wants
+    assert not dispatch(dispatcher, event("old", '{"payload": {}}'), unit)  # becomes an event that no handler takes
     assert dispatch(dispatcher, event("book-lent", '{"payload": {"isbn": "1"}}'), unit)
     assert recorder.calls == [("handler", BookLent("1"))]
 
 
-def test_handlers_see_what_upcasters_made_and_the_raw_event_as_it_is_stored(recorder: Recorder, unit: Any) -> None:
+def test_handlers_get_upcast_events_and_the_stored_raw_event(recorder: Recorder, unit: Any) -> None:
     seen: list[Any] = []
 
     def handle(event: BookLent, raw: Event, metadata: Metadata) -> None:
@@ -268,7 +268,7 @@ def test_handlers_see_what_upcasters_made_and_the_raw_event_as_it_is_stored(reco
         (["exact"], "exactly", False),
     ],
 )
-def test_patterns_choose_types(recorder: Recorder, patterns: list[str], name: str, *, wanted: bool) -> None:
+def test_patterns_select_types(recorder: Recorder, patterns: list[str], name: str, *, wanted: bool) -> None:
     recorder.handles(types=patterns)
     given = event(name, None)
     assert recorder.sees(given) == ([("handler", given)] if wanted else [])
@@ -286,19 +286,19 @@ def test_patterns_choose_types(recorder: Recorder, patterns: list[str], name: st
         (BookEvent, "book-lent", BookLent("1")),
     ],
 )
-def test_with_patterns_an_event_becomes_the_class_of_its_type_or_else_the_one_asked_for(
+def test_with_patterns_an_event_decodes_to_the_class_of_its_type_or_else_the_annotated_one(
     recorder: Recorder, annotation: Any, name: str, expected: object
 ) -> None:
     recorder.handles(annotation, types=["legacy.*", "book-*"])
     assert recorder.sees(event(name)) == [("handler", expected)]
 
 
-def test_patterns_decide_also_when_the_class_has_a_type_of_its_own(recorder: Recorder) -> None:
+def test_patterns_apply_even_if_the_class_has_its_own_type(recorder: Recorder) -> None:
     recorder.handles(BookLent, types=["library.*"])
     assert recorder.sees(event("book-lent")) == []
 
 
-# What they get
+# What handlers get
 
 
 def test_every_argument_is_filled(recorder: Recorder) -> None:
@@ -332,7 +332,7 @@ def test_every_argument_is_filled(recorder: Recorder) -> None:
     }
 
 
-def test_the_drivers_connection_and_calls_after_the_commit_belong_to_the_work(recorder: Recorder) -> None:
+def test_the_driver_connection_and_after_commit_belong_to_the_transaction(recorder: Recorder) -> None:
     seen: list[Any] = []
 
     def handle(event: BookLent, connection: sqlite3.Connection, after_commit: AfterCommit) -> None:
@@ -348,25 +348,25 @@ def test_the_drivers_connection_and_calls_after_the_commit_belong_to_the_work(re
     assert seen == ["the driver's"] * 2 + ["after"] * 2
 
 
-def test_arguments_are_passed_by_name_where_they_must_be(recorder: Recorder) -> None:
+def test_arguments_are_passed_by_name_where_required(recorder: Recorder) -> None:
     seen = []
 
     def handle(event: BookLent, limit: int = 3, raw: Event | None = None, *, context: ProcessingContext) -> None:
         seen.append((event, limit, raw, context))
 
-    handle.__annotations__["raw"] = Event  # as under a type checker that lets None stand for any type
+    handle.__annotations__["raw"] = Event  # as under a type checker that allows None for any type
     recorder.add(handle)
     given = event()
     dispatch(recorder.dispatcher(), given, recorder.unit, CONTEXT)
     assert seen == [(BookLent("1"), 3, given, CONTEXT)]
 
 
-def test_no_metadata_is_an_empty_mapping(recorder: Recorder) -> None:
+def test_missing_metadata_become_an_empty_mapping(recorder: Recorder) -> None:
     recorder.handles(Metadata)
     assert recorder.sees(event(payload=None)) == [("handler", {})]
 
 
-def test_what_the_container_provides_is_asked_for_at_each_call(recorder: Recorder) -> None:
+def test_provided_arguments_are_resolved_at_each_call(recorder: Recorder) -> None:
     numbers = itertools.count()
     recorder.injector.provided[Mailer] = lambda: next(numbers)
     recorder.handles(Mailer)
@@ -376,7 +376,7 @@ def test_what_the_container_provides_is_asked_for_at_each_call(recorder: Recorde
     assert [seen for _, seen in recorder.calls] == [0, 1, 2]
 
 
-def test_only_what_nobody_can_change_is_decoded_once_for_several_handlers(
+def test_only_immutable_objects_are_shared_by_several_handlers(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decoded: list[type] = []
@@ -401,7 +401,7 @@ def test_only_what_nobody_can_change_is_decoded_once_for_several_handlers(
         assert decoded == [BookLent, frozen, BookLent, dict, BookLent, dict, Mapping]
 
 
-def test_what_a_handler_changes_in_its_dict_the_next_one_does_not_see(recorder: Recorder) -> None:
+def test_a_change_that_a_handler_makes_to_its_dict_is_invisible_to_the_next(recorder: Recorder) -> None:
     def spoil(data: dict[str, Any]) -> None:
         data.clear()
 
@@ -416,7 +416,7 @@ def test_what_a_handler_changes_in_its_dict_the_next_one_does_not_see(recorder: 
     assert seen == [{"isbn": "1"}]
 
 
-def test_an_event_is_not_decoded_before_the_handlers_in_front_are_done(recorder: Recorder) -> None:
+def test_an_event_is_not_decoded_before_preceding_handlers_have_run(recorder: Recorder) -> None:
     recorder.handles(Event, name="raw first")
     recorder.handles(BookLent)
     with pytest.raises(EventFormatError, match="OCQ-211"):
@@ -424,7 +424,7 @@ def test_an_event_is_not_decoded_before_the_handlers_in_front_are_done(recorder:
     assert [name for name, _ in recorder.calls] == ["raw first"]
 
 
-def test_what_a_handler_raises_comes_out_unchanged_and_ends_the_calls(recorder: Recorder) -> None:
+def test_the_error_of_a_handler_propagates_unchanged_and_ends_the_calls(recorder: Recorder) -> None:
     mine = KeyError("mine")
 
     def handle(event: BookLent) -> None:
@@ -454,7 +454,7 @@ def plainly(call: Any) -> Any:
 
 
 def wrapped(call: Any) -> Any:
-    """Decorate as one does who has never heard of async."""
+    """Decorate without regard to async."""
 
     @functools.wraps(call)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -464,7 +464,7 @@ def wrapped(call: Any) -> Any:
 
 
 @pytest.mark.parametrize("decorate", [plainly, wrapped])
-def test_an_async_handler_is_run_to_its_end(recorder: Recorder, decorate: Callable[[Any], Any]) -> None:
+def test_an_async_handler_runs_to_completion(recorder: Recorder, decorate: Callable[[Any], Any]) -> None:
     async def handle(event: BookLent, *, connection: Connection) -> None:
         await asyncio.sleep(0)
         connection.append(event)  # type: ignore[attr-defined]
@@ -474,7 +474,7 @@ def test_an_async_handler_is_run_to_its_end(recorder: Recorder, decorate: Callab
     assert recorder.unit.connection == [BookLent("1")]
 
 
-def test_what_an_async_handler_raises_comes_out_unchanged(recorder: Recorder) -> None:
+def test_the_error_of_an_async_handler_propagates_unchanged(recorder: Recorder) -> None:
     mine = asyncio.CancelledError("mine")
 
     async def handle(event: BookLent) -> None:
@@ -498,7 +498,7 @@ def test_async_handlers_run_on_any_thread(recorder: Recorder) -> None:
     assert recorder.calls == [("async", "1")] * 9
 
 
-# What is asked of the store
+# What is requested from the store
 
 
 @pytest.mark.parametrize(
@@ -524,7 +524,7 @@ def test_async_handlers_run_on_any_thread(recorder: Recorder) -> None:
         ([(BookLent, ()), (Event, ("a", "b.*"))], None),
     ],
 )
-def test_only_wanted_types_are_asked_for_where_they_can_be_named(
+def test_only_the_wanted_types_are_requested_if_they_can_be_named(
     recorder: Recorder, handlers: list[tuple[Any, tuple[str, ...]]], wanted: set[str] | None
 ) -> None:
     for annotation, types in handlers:
@@ -558,7 +558,7 @@ def by_nothing(event: BookLent) -> None: ...
         ([by_driver, by_nothing], False),
     ],
 )
-def test_statements_are_pipelined_if_all_handlers_take_single_events_and_write_with_the_driver_alone(
+def test_statements_are_pipelined_if_all_handlers_take_single_events_and_only_write_with_the_driver(
     recorder: Recorder, handlers: list[Any], *, pipelines: bool
 ) -> None:
     recorder.injector.provided[Mailer] = Mailer
@@ -567,7 +567,7 @@ def test_statements_are_pipelined_if_all_handlers_take_single_events_and_write_w
     assert recorder.dispatcher().pipelines is pipelines
 
 
-def test_a_group_is_transactional_when_all_its_handlers_are(recorder: Recorder) -> None:
+def test_a_group_is_transactional_if_all_its_handlers_are(recorder: Recorder) -> None:
     def with_connection(event: BookLent, connection: Connection) -> None: ...
     def with_session(event: BookLent, session: Session) -> None: ...
     def with_neither(event: BookLent) -> None: ...
@@ -579,7 +579,7 @@ def test_a_group_is_transactional_when_all_its_handlers_are(recorder: Recorder) 
     assert not recorder.dispatcher().transactional
 
 
-# What is wrong from the start
+# Errors at startup
 
 
 def test_a_class_without_event_type_is_refused_with_the_line_to_write(recorder: Recorder) -> None:
@@ -606,7 +606,7 @@ def upcasting(*types: str) -> Reading:
 @pytest.mark.parametrize(
     ("wanted", "types"), [(BookLent, ()), (BookEvent, ()), (dict, ("book-lent",)), (BookLent, ("v1", "v2"))]
 )
-def test_a_handler_that_upcasters_leave_nothing_is_refused(recorder: Recorder, wanted: Any, types: Any) -> None:
+def test_a_handler_whose_types_are_all_upcast_is_refused(recorder: Recorder, wanted: Any, types: Any) -> None:
     recorder.handles(wanted, types=types)
     Dispatcher(recorder.bound, [BookLent], upcasting("other"))
     with pytest.raises(HandlerSignatureError) as caught:
@@ -622,10 +622,10 @@ def test_a_handler_that_upcasters_leave_nothing_is_refused(recorder: Recorder, w
 @pytest.mark.parametrize(
     ("wanted", "types"), [(BookLent | ReaderRegistered, ()), (dict, ("v1", "v3")), (dict, ("v*",)), (dict, ())]
 )
-def test_a_handler_to_which_another_type_may_lead_is_not_refused(recorder: Recorder, wanted: Any, types: Any) -> None:
+def test_a_handler_that_another_type_can_reach_is_not_refused(recorder: Recorder, wanted: Any, types: Any) -> None:
     recorder.handles(wanted, types=types)
     names = Dispatcher(recorder.bound, [BookLent], upcasting("book-lent", "v1")).type_names
-    assert not {"book-lent", "v1"} & set(names)  # which the log may well have
+    assert not {"book-lent", "v1"} & set(names)  # which the log may contain
 
 
 def becomes(*made: str) -> Reading:
@@ -640,7 +640,7 @@ def becomes(*made: str) -> Reading:
         (dict, ("book-lent", "other"), ("reader-registered", "more")),
     ],
 )
-def test_a_handler_that_gets_nothing_of_a_type_that_it_names_is_warned_of_once(
+def test_a_handler_that_gets_no_events_of_a_named_type_causes_one_warning(
     recorder: Recorder, unit: Any, caplog: pytest.LogCaptureFixture, wanted: Any, types: Any, made: Any
 ) -> None:
     recorder.handles(wanted, types=types)
@@ -665,7 +665,7 @@ def test_a_handler_that_gets_nothing_of_a_type_that_it_names_is_warned_of_once(
         (dict, ("other",), ("reader-registered",)),
     ],
 )
-def test_a_handler_that_gets_what_upcasters_make_is_not_warned_of(
+def test_a_handler_that_gets_results_of_upcasters_causes_no_warning(
     recorder: Recorder, unit: Any, caplog: pytest.LogCaptureFixture, wanted: Any, types: Any, made: Any
 ) -> None:
     recorder.handles(wanted, types=types)
@@ -673,7 +673,7 @@ def test_a_handler_that_gets_what_upcasters_make_is_not_warned_of(
     assert not caplog.records
 
 
-def test_a_parent_is_served_by_the_children_that_are_known(recorder: Recorder) -> None:
+def test_a_parent_class_gets_the_events_of_its_known_children(recorder: Recorder) -> None:
     recorder.handles(BookEvent)
     assert recorder.dispatcher([BookLent]).wanted_types == {"book-lent"}
     with pytest.raises(HandlerSignatureError, match="no event type leads to BookEvent"):
@@ -692,19 +692,19 @@ class Shares(Generic[T]):
 
 
 @pytest.mark.parametrize("types", [(), ("share.*",)])
-def test_a_class_that_cannot_be_decoded_is_refused_at_the_start(recorder: Recorder, types: tuple[str, ...]) -> None:
+def test_an_undecodable_class_is_refused_at_startup(recorder: Recorder, types: tuple[str, ...]) -> None:
     recorder.handles(ShareBought, types=types)
     with pytest.raises(HandlerSignatureError, match="OCQ-208"):
         recorder.dispatcher()
 
 
-def test_a_class_that_cannot_be_decoded_is_no_matter_to_groups_that_do_not_want_it(recorder: Recorder) -> None:
+def test_an_undecodable_class_does_not_affect_groups_that_do_not_use_it(recorder: Recorder) -> None:
     recorder.handles(BookLent)
     recorder.handles(dict)
     assert len(recorder.sees(event(), (*ALL_CLASSES, ShareBought))) == 2
 
 
-def test_a_generic_class_is_decoded_as_what_it_was_made_from(recorder: Recorder) -> None:
+def test_a_generic_class_decodes_to_its_origin(recorder: Recorder) -> None:
     recorder.handles(Shares[list[int]], types=["shares"])
     assert recorder.sees(event("shares", '{"items": [1]}')) == [("handler", Shares([1]))]
 
@@ -744,13 +744,13 @@ def test_a_generic_class_is_decoded_with_its_type_arguments(
     assert type(read["price"] if isinstance(read, dict) else read.price) is Decimal
 
 
-def test_what_does_not_fit_a_type_argument_is_refused(recorder: Recorder) -> None:
+def test_data_that_do_not_match_a_type_argument_are_refused(recorder: Recorder) -> None:
     recorder.handles(PriceSet[Decimal])
     with pytest.raises(EventFormatError, match=r"OCQ-211\] .* do not fit PriceSet \(price: .* a valid decimal\)"):
         recorder.sees(event("price-set", '{"price": "much"}'))
 
 
-def test_a_child_that_leaves_a_type_variable_to_its_parent_is_refused(recorder: Recorder) -> None:
+def test_a_child_class_with_an_unresolved_type_variable_is_refused(recorder: Recorder) -> None:
     @dataclass
     class PriceInEuro(PriceSet[Decimal]):
         pass
@@ -764,13 +764,13 @@ def test_a_child_that_leaves_a_type_variable_to_its_parent_is_refused(recorder: 
     assert caught.value.fix == "annotate the field in PriceInEuro itself, with the type that it has there"
 
 
-def test_a_wrong_signature_is_refused_when_it_is_bound(recorder: Recorder) -> None:
+def test_a_wrong_signature_is_refused_when_the_handler_is_bound(recorder: Recorder) -> None:
     with pytest.raises(HandlerSignatureError, match="OCQ-201"):
         recorder.handles(int)
 
 
 @pytest.mark.parametrize("annotation", [Event, BookLent])
-def test_an_async_handler_alone_is_awaited(recorder: Recorder, annotation: Any) -> None:
+def test_a_single_async_handler_is_awaited(recorder: Recorder, annotation: Any) -> None:
     async def handle(event: Any) -> None:
         await asyncio.sleep(0)
         recorder.calls.append(("awaited", event))
@@ -780,11 +780,11 @@ def test_an_async_handler_alone_is_awaited(recorder: Recorder, annotation: Any) 
     assert [name for name, _ in recorder.sees(event())] == ["awaited"]
 
 
-# The quick decoder and the careful one
+# The fast decoder and the slow one
 
 
 @pytest.mark.parametrize("annotation", [BookLent, dict, object, LentAttrs, ReaderRegistered])
-def test_quick_and_careful_decoders_agree(recorder: Recorder, annotation: Any) -> None:
+def test_fast_and_slow_decoders_agree(recorder: Recorder, annotation: Any) -> None:
     payload = '{"isbn": "1", "name": "Ada"}'
     types = ["book-lent"]
     recorder.handles(annotation, name="alone", types=types)
@@ -794,7 +794,7 @@ def test_quick_and_careful_decoders_agree(recorder: Recorder, annotation: Any) -
 
 @pytest.mark.parametrize("annotation", [BookLent, dict, list[BookLent], list[dict]])
 @pytest.mark.parametrize("payload", [None, "no JSON", "[1]", '"text"'])
-def test_what_the_quick_decoder_cannot_do_the_careful_one_explains(
+def test_errors_of_the_fast_decoder_are_explained_by_the_slow_one(
     recorder: Recorder, annotation: Any, payload: str | None
 ) -> None:
     recorder.handles(annotation, types=["book-lent"])
@@ -805,7 +805,7 @@ def test_what_the_quick_decoder_cannot_do_the_careful_one_explains(
 # @on_start
 
 
-def test_an_on_start_function_runs_in_the_unit_given(injector: Any, unit: Any) -> None:
+def test_an_on_start_function_runs_in_the_given_transaction(injector: Any, unit: Any) -> None:
     def prepare(connection: Connection, mailer: Mailer) -> None:
         connection.append(mailer)  # type: ignore[attr-defined]
 
@@ -825,7 +825,7 @@ def test_an_on_start_function_may_be_async_and_without_arguments(injector: Any, 
     assert ran == [True]
 
 
-def test_an_on_start_function_that_asks_for_an_event_is_refused(injector: Any, unit: Any) -> None:
+def test_an_on_start_function_with_an_event_parameter_is_refused(injector: Any, unit: Any) -> None:
     def prepare(event: BookLent) -> None: ...
 
     with pytest.raises(HandlerSignatureError, match="OCQ-205"):

@@ -1,4 +1,4 @@
-"""Dispatch to handlers that take the events of a chunk as lists, beside those that take one event."""
+"""Dispatch to handlers that take the events of a chunk as lists, next to those that take one event."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def event(position: int, event_type: str = "lent", payload: str | None = None) -
 
 
 class World:
-    """Handlers that note what they are called with."""
+    """Handlers that record what they are called with."""
 
     def __init__(self, injector: Any, unit: Any) -> None:
         self.calls: list[tuple[str, Any]] = []
@@ -76,22 +76,20 @@ def world(injector: Any, unit: Any) -> World:
         (list[Metadata], [{}, {}, {}, {}]),
     ],
 )
-def test_a_list_has_one_member_for_each_event_that_is_wanted(
-    world: World, annotation: Any, expected: list[Any]
-) -> None:
+def test_a_list_has_one_member_for_each_matching_event(world: World, annotation: Any, expected: list[Any]) -> None:
     world.handles(annotation, "all")
     handled = world.run([event(1), event(2, "returned"), event(3), event(4, "other")])
     assert world.calls == [("all", expected)]
     assert handled == len(expected)
 
 
-def test_patterns_choose_types_for_lists_too(world: World) -> None:
+def test_patterns_select_types_for_lists_too(world: World) -> None:
     world.handles(list[Event], "all", types=["ret*"])
     assert world.run([event(1), event(2, "returned")]) == 1
     assert world.calls == [("all", [event(2, "returned")])]
 
 
-def test_all_lists_of_a_handler_belong_together(world: World) -> None:
+def test_all_lists_of_a_handler_have_matching_members(world: World) -> None:
     seen: dict[str, Any] = {}
 
     def handle(
@@ -114,7 +112,7 @@ def test_all_lists_of_a_handler_belong_together(world: World) -> None:
     }
 
 
-def test_lists_are_handled_after_single_events_each_in_the_order_of_the_handlers(world: World) -> None:
+def test_lists_are_handled_after_single_events_both_in_handler_order(world: World) -> None:
     world.handles(list[Lent], "list 1")
     world.handles(Lent, "single 1")
     world.handles(list[Event], "list 2")
@@ -123,14 +121,14 @@ def test_lists_are_handled_after_single_events_each_in_the_order_of_the_handlers
     assert [name for name, _ in world.calls] == ["single 1", "single 2"] * 2 + ["list 1", "list 2"]
 
 
-def test_a_list_handler_is_not_called_for_a_chunk_that_has_nothing_for_it(world: World) -> None:
+def test_a_list_handler_is_not_called_for_a_chunk_without_matching_events(world: World) -> None:
     world.handles(list[Returned], "list")
     world.handles(Lent, "single")
     assert world.run([event(1)]) == 1
     assert world.calls == [("single", Lent("1"))]
 
 
-def test_nothing_of_one_chunk_is_seen_in_the_next(world: World) -> None:
+def test_events_of_one_chunk_do_not_appear_in_the_next(world: World) -> None:
     world.handles(list[Lent], "list")
     dispatcher = Dispatcher(world.bound, [Lent])
     work = Work("group", Partition(1, 0), world.unit)
@@ -139,7 +137,7 @@ def test_nothing_of_one_chunk_is_seen_in_the_next(world: World) -> None:
     assert world.calls == [("list", [Lent("1"), Lent("2")]), ("list", [Lent("3")])]
 
 
-def test_each_handler_has_a_list_of_its_own(world: World) -> None:
+def test_each_handler_gets_its_own_list(world: World) -> None:
     def spoil(events: list[dict[str, Any]]) -> None:
         events[0].clear()
         events.clear()
@@ -158,7 +156,7 @@ def test_a_handler_may_empty_its_list(world: World) -> None:
     assert world.run([event(1), event(2), event(3)]) == 3
 
 
-def test_an_async_handler_of_lists_is_run_to_its_end(world: World) -> None:
+def test_an_async_list_handler_runs_to_completion(world: World) -> None:
     async def handle(events: list[Lent]) -> None:
         await asyncio.sleep(0)
         world.calls.append(("async", events))
@@ -168,7 +166,7 @@ def test_an_async_handler_of_lists_is_run_to_its_end(world: World) -> None:
     assert world.calls == [("async", [Lent("1")])]
 
 
-def test_what_upcasters_make_of_an_event_are_members_that_share_its_raw_event(world: World) -> None:
+def test_upcast_results_of_one_event_are_members_that_share_its_raw_event(world: World) -> None:
     def split(data: dict[str, Any]) -> list[Upcast]:
         return [Upcast("lent", data), Upcast("returned", data)]
 
@@ -187,7 +185,7 @@ def test_what_upcasters_make_of_an_event_are_members_that_share_its_raw_event(wo
 # Failure
 
 
-def test_when_a_list_cannot_be_handled_no_event_is_named_unless_it_is_alone(world: World) -> None:
+def test_a_failing_list_names_no_event_unless_it_has_only_one(world: World) -> None:
     def handle(events: list[Lent]) -> None:
         raise ValueError("mine")
 
@@ -199,7 +197,7 @@ def test_when_a_list_cannot_be_handled_no_event_is_named_unless_it_is_alone(worl
         assert isinstance(caught.value.error, ValueError)
 
 
-def test_an_event_that_cannot_be_decoded_for_a_list_is_named(world: World) -> None:
+def test_an_undecodable_event_of_a_list_is_named(world: World) -> None:
     world.handles(list[Lent], "list")
     with pytest.raises(ChunkFailedError) as caught:
         world.run([event(1), event(2, payload="{}"), event(3)])
@@ -216,7 +214,7 @@ def test_an_event_that_cannot_be_decoded_for_a_list_is_named(world: World) -> No
         ([Lent], False, False),
     ],
 )
-def test_a_group_takes_chunks_when_all_its_handlers_do(
+def test_a_group_takes_chunks_if_all_its_handlers_do(
     world: World, annotations: list[Any], *, transactional: bool, takes_chunks: bool
 ) -> None:
     for annotation in annotations:
@@ -225,7 +223,7 @@ def test_a_group_takes_chunks_when_all_its_handlers_do(
     assert (dispatcher.transactional, dispatcher.takes_chunks) == (transactional, takes_chunks)
 
 
-def test_lists_do_not_ask_the_store_for_more_types_than_single_events(world: World) -> None:
+def test_lists_request_no_more_types_than_single_events(world: World) -> None:
     world.handles(list[Lent], "list")
     world.handles(Event, "single", types=["other"])
     dispatcher = Dispatcher(world.bound, [Lent, Returned])
@@ -237,7 +235,7 @@ def test_lists_do_not_ask_the_store_for_more_types_than_single_events(world: Wor
 # A type resolver
 
 
-def test_with_a_resolver_only_a_look_at_each_type_can_tell_who_wants_it(world: World) -> None:
+def test_with_a_resolver_each_type_is_checked_as_it_occurs(world: World) -> None:
     def resolve(name: str) -> type | None:
         return Lent if name.startswith("lent") else None
 
@@ -247,7 +245,7 @@ def test_with_a_resolver_only_a_look_at_each_type_can_tell_who_wants_it(world: W
     assert [dispatcher.handles(name) for name in ("lent.v7", "lent", "other")] == [True, True, False]
 
 
-def test_a_handler_of_a_class_without_type_is_right_when_a_resolver_may_know_it(world: World) -> None:
+def test_a_handler_of_a_class_without_event_type_is_accepted_if_a_resolver_may_know_it(world: World) -> None:
     @dataclass
     class Lost:
         isbn: str
@@ -284,10 +282,10 @@ class Unit:
     failures=st.integers(1, 3),
     beside=st.booleans(),
 )
-def test_lists_write_what_single_events_write_whatever_fails(
+def test_lists_write_the_same_rows_as_single_events_whatever_fails(
     *, types: list[str], failing: set[int], batch_size: int, failures: int, beside: bool
 ) -> None:
-    """Each failing event fails so many times; rows and progress are those of a handler per event, in order."""
+    """Each failing event fails ``failures`` times; rows and progress match those of a handler of single events."""
     results = []
     for takes_lists in (False, True):
         world = FailingWorld(takes_lists=takes_lists, beside=beside, failures=dict.fromkeys(failing, failures))
@@ -299,7 +297,7 @@ def test_lists_write_what_single_events_write_whatever_fails(
 
 
 class FailingWorld:
-    """A group in memory with one handler that writes, of single events or of lists, and fails for some events."""
+    """An in-memory group with one writing handler, of single events or lists, that fails for some events."""
 
     def __init__(self, *, takes_lists: bool, beside: bool, failures: dict[int, int]) -> None:
         self.rows: list[tuple[str, int]] = []
@@ -327,7 +325,7 @@ class FailingWorld:
             connection.append((type(event).__name__, raw.position))  # type: ignore[attr-defined]
         for raw in raws:
             if self.failures.get(raw.position) and len({each.position for each in raws}) > 1:
-                raise ValueError  # among others, it does not count as an attempt
+                raise ValueError  # together with others, this does not count as an attempt
         self.fail(raws[0])
 
     def fail(self, raw: Event) -> None:

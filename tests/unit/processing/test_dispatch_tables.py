@@ -1,4 +1,4 @@
-"""Handlers that take tables: what they are called with, what they may ask for besides, and what fails where."""
+"""Handlers that take tables: what they are called with, their other parameters, and what fails where."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def as_rows(events: Sequence[Event]) -> Chunk:
 
 
 class Tables:
-    """Handlers that note the tables that they get."""
+    """Handlers that record the tables that they get."""
 
     def __init__(self, unit: Any) -> None:
         self.unit = unit
@@ -101,7 +101,7 @@ def tables(unit: Any) -> Tables:
 
 @pytest.fixture(params=["in columns", "one by one"])
 def around(request: pytest.FixtureRequest) -> Interceptors | None:
-    """Nothing around handlers, or an interceptor, with which each event is looked at."""
+    """No interceptor, or one, with which each event is processed separately."""
 
     def around_handler(invocation: Invocation) -> Iterator[None]:
         yield
@@ -145,18 +145,18 @@ def test_each_handler_gets_the_events_of_its_class(tables: Tables, around: Any) 
     assert tables.calls[2][1]["data"] == ['{"isbn":"1"}'] * 2
 
 
-def test_a_handler_for_which_a_chunk_has_nothing_is_not_called(tables: Tables, around: Any) -> None:
+def test_a_table_handler_is_not_called_for_a_chunk_without_matching_events(tables: Tables, around: Any) -> None:
     tables.takes(Lent)
     assert tables.handle(event(1, "returned"), around=around) == 0
     assert tables.calls == []
 
 
-def test_a_class_above_has_the_columns_that_its_children_share(tables: Tables, around: Any) -> None:
+def test_a_parent_class_has_the_columns_that_its_children_share(tables: Tables, around: Any) -> None:
     tables.takes(BookEvent)
     assert tables.handle(event(1), event(2, "returned", '{"isbn":"2","late":true}'), around=around) == 2
     assert tables.columns("isbn") == [["1", "2"]]
     with pytest.raises(ChunkFailedError) as caught:
-        tables.handle(event(1), event(2, "returned", '{"isbn":"2"}'), around=around)  # wrong for its own class
+        tables.handle(event(1), event(2, "returned", '{"isbn":"2"}'), around=around)  # invalid for its own class
     assert caught.value.index == 1
 
 
@@ -175,7 +175,7 @@ class Book(Media):
     pages: int
 
 
-def test_rows_are_those_whose_objects_are_of_the_class(tables: Tables) -> None:
+def test_a_table_contains_the_events_that_decode_to_its_class(tables: Tables) -> None:
     marked = event_type("media")(Media)
     tables.takes(Book)
     dispatcher = Dispatcher(tables.bound, [marked])
@@ -185,14 +185,14 @@ def test_rows_are_those_whose_objects_are_of_the_class(tables: Tables) -> None:
     assert tables.columns("position") == [[2]]
 
 
-def test_with_types_the_class_says_only_what_the_columns_are(tables: Tables, around: Any) -> None:
+def test_with_types_the_class_only_defines_the_columns(tables: Tables, around: Any) -> None:
     tables.takes(BookEvent, types=["old.*"])
     assert tables.handle(event(1, "old.lent"), event(2, "lent"), around=around) == 1
     assert tables.columns("isbn") == [["1"]]
 
 
 @pytest.mark.parametrize("kind", [Lent, None])
-def test_envelopes_and_upcasters_come_before_the_columns(tables: Tables, kind: type | None) -> None:
+def test_events_are_unwrapped_and_upcast_before_they_become_columns(tables: Tables, kind: type | None) -> None:
     def renamed(data: dict[str, Any]) -> list[Upcast]:
         return [Upcast("lent", {"isbn": isbn}) for isbn in data["isbns"]]
 
@@ -206,7 +206,7 @@ def test_envelopes_and_upcasters_come_before_the_columns(tables: Tables, kind: t
     ]
 
 
-def test_a_handler_may_ask_for_what_belongs_to_the_transaction(tables: Tables, around: Any) -> None:
+def test_a_table_handler_may_take_parts_of_the_transaction(tables: Tables, around: Any) -> None:
     seen: list[Any] = []
 
     def handle(
@@ -222,7 +222,7 @@ def test_a_handler_may_ask_for_what_belongs_to_the_transaction(tables: Tables, a
     assert seen == [(tables.unit.connection, 2, ProcessingContext("group", Partition(1, 0), 3, 1))]
 
 
-def test_an_async_handler_and_a_method_take_tables(tables: Tables, around: Any) -> None:
+def test_async_handlers_and_methods_may_take_tables(tables: Tables, around: Any) -> None:
     class Loans:
         async def handle(self, table: pa.Table) -> None:
             tables.calls.append(("method", table.to_pydict()))
@@ -232,7 +232,7 @@ def test_an_async_handler_and_a_method_take_tables(tables: Tables, around: Any) 
     assert [name for name, _ in tables.calls] == ["method"]
 
 
-def test_handlers_that_take_events_lists_and_tables_share_a_group(tables: Tables) -> None:
+def test_handlers_of_events_lists_and_tables_may_share_a_group(tables: Tables) -> None:
     def one(event: Lent) -> None:
         tables.calls.append(("one", {"isbn": [event.isbn]}))
 
@@ -265,7 +265,7 @@ def test_interceptors_see_the_events_of_a_table(tables: Tables) -> None:
     assert [one.position for one in seen[0].events] == [1, 2]
 
 
-# What fails
+# Failures
 
 
 @pytest.mark.parametrize("rows", [True, False])
@@ -281,7 +281,7 @@ def test_an_event_that_cannot_become_a_row_is_named(tables: Tables, around: Any,
     assert tables.calls == []
 
 
-def test_of_a_handler_that_raises_it_is_not_known_which_event_is_to_blame(tables: Tables, around: Any) -> None:
+def test_an_error_of_a_table_handler_names_no_event_unless_it_has_only_one(tables: Tables, around: Any) -> None:
     def handle(table: pa.Table) -> None:
         raise ValueError(table.num_rows)
 
@@ -295,7 +295,7 @@ def test_of_a_handler_that_raises_it_is_not_known_which_event_is_to_blame(tables
 # What is read of the log
 
 
-def test_a_group_of_tables_reads_subjects_and_times_only(tables: Tables) -> None:
+def test_a_group_of_table_handlers_only_reads_subjects_and_times(tables: Tables) -> None:
     tables.takes(Lent)
     assert Dispatcher(tables.bound, CLASSES).attributes == {"subject", "time"}
     tables.add(lambda: None, types=["*"])
@@ -308,7 +308,7 @@ def test_a_group_of_tables_reads_subjects_and_times_only(tables: Tables) -> None
 
 
 @pytest.mark.parametrize(("partitions", "size"), [(1, 5_000), (4, 5_000), (8, 2_500), (20, 1_000), (500, 1_000)])
-def test_a_table_has_more_events_than_a_list_unless_there_are_many_partitions(
+def test_a_table_has_more_events_than_a_list_unless_the_group_has_many_partitions(
     tables: Tables, partitions: int, size: int
 ) -> None:
     tables.takes(Lent)
@@ -322,7 +322,7 @@ class _Sequencing:
     attributes: frozenset[str] = frozenset()
 
 
-# What is refused at the start
+# Refused at startup
 
 
 def unnamed(table: pa.Table) -> None: ...
@@ -352,7 +352,7 @@ def for_type_checkers(table: Table) -> None: ...
         ),
     ],
 )
-def test_what_does_not_belong_together_is_refused(
+def test_conflicting_parameters_are_refused(
     tables: Tables, call: Callable[..., None], events: type | None, code: str, what: str
 ) -> None:
     with pytest.raises(HandlerSignatureError) as caught:
@@ -366,7 +366,7 @@ def test_a_table_may_be_imported_for_type_checkers_only(tables: Tables) -> None:
     assert tables.handle(event(1)) == 1
 
 
-def test_a_class_to_which_no_type_leads_is_refused(tables: Tables) -> None:
+def test_a_class_without_event_type_is_refused(tables: Tables) -> None:
     @dataclass
     class Unmarked:
         isbn: str
@@ -388,7 +388,7 @@ def test_a_class_without_columns_is_refused(tables: Tables) -> None:
 
 
 @pytest.mark.parametrize("wrong", range(4))
-def test_the_event_that_fails_is_named_in_whichever_order_the_events_come(tables: Tables, wrong: int) -> None:
+def test_the_failing_event_is_named_in_any_order_of_events(tables: Tables, wrong: int) -> None:
     tables.takes(Lent)
     in_order = [event(9 - n, payload='{"isbn":7}' if n == wrong else '{"isbn":"1"}') for n in range(4)]
     with pytest.raises(ChunkFailedError) as caught:

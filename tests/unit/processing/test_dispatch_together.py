@@ -1,4 +1,4 @@
-"""A chunk that is decoded together is handled as if each event had been looked at: for every kind of group."""
+"""A chunk that is decoded together is handled as if event by event, for every kind of group."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def as_rows(events: Sequence[Event]) -> Chunk:
 
 
 class OneByOne(Dispatcher):
-    """Looks at each event."""
+    """Processes each event separately."""
 
     def handle(self, events: Sequence[Event], work: Work) -> int:
         self._decoded_together = lambda _events: None  # type: ignore[method-assign]
@@ -50,7 +50,7 @@ class OneByOne(Dispatcher):
 
 
 def outcome(handle: Callable[[], int], log: Log) -> tuple[Any, ...]:
-    """Return what a call comes to: the calls made, the number handled, and what failed where."""
+    """Return the outcome of a call: the calls made, the number handled, and what failed where."""
     try:
         return (*log, handle())
     except ChunkFailedError as failure:
@@ -58,7 +58,7 @@ def outcome(handle: Callable[[], int], log: Log) -> tuple[Any, ...]:
 
 
 def groups(log: Log) -> dict[str, list[tuple[Callable[..., Any], tuple[str, ...]]]]:  # noqa: C901 one a kind
-    """Return handlers for several groups, which write down their calls and fail where an ISBN says so."""
+    """Return handlers for several groups, which record their calls and fail where an ISBN says so."""
 
     def note(*seen: Any) -> None:
         log.append(seen)
@@ -160,7 +160,7 @@ some_events = st.lists(
 
 @pytest.mark.parametrize("group", GROUPS)
 @given(events=some_events)
-def test_together_or_one_by_one_the_same_happens(group: str, events: list[Event]) -> None:
+def test_events_have_the_same_effect_together_or_one_by_one(group: str, events: list[Event]) -> None:
     one_by_one = handled(group, events, OneByOne)
     assert handled(group, events, Dispatcher) == one_by_one
     assert handled(group, as_rows(events), Dispatcher) == one_by_one
@@ -169,7 +169,7 @@ def test_together_or_one_by_one_the_same_happens(group: str, events: list[Event]
 @pytest.mark.parametrize(
     "group", ["one class", "a class each", "a union", "session", "dict", "a dict or a class", "async"]
 )
-def test_a_usual_chunk_is_not_looked_at_event_by_event(group: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_ordinary_chunk_is_not_processed_event_by_event(group: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Dispatcher, "_run_for", None)
     events = [event(n, "lent") for n in range(1, 4)]
     assert handled(group, events, Dispatcher)[-1] == 3
@@ -177,7 +177,7 @@ def test_a_usual_chunk_is_not_looked_at_event_by_event(group: str, monkeypatch: 
 
 
 @pytest.mark.parametrize("group", ["list", "dicts", "list and context"])
-def test_the_list_of_a_usual_chunk_is_made_without_a_look_at_each_event(
+def test_the_list_of_an_ordinary_chunk_is_built_without_processing_each_event(
     group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Dispatcher, "_run_for", None)
@@ -187,7 +187,7 @@ def test_the_list_of_a_usual_chunk_is_made_without_a_look_at_each_event(
 
 
 @pytest.mark.parametrize("kind", [Dispatcher, OneByOne])
-def test_a_transaction_that_lacks_what_a_handler_asks_for_fails_with_the_first_event(kind: type[Dispatcher]) -> None:
+def test_a_transaction_without_the_requested_resource_fails_with_the_first_event(kind: type[Dispatcher]) -> None:
     calls = groups([])["session"]
     dispatcher = kind([bind(Handler(HandlerMark("g"), calls[0][0], "here"), NothingProvided())], CLASSES)
     with pytest.raises(ChunkFailedError) as caught:
@@ -196,7 +196,7 @@ def test_a_transaction_that_lacks_what_a_handler_asks_for_fails_with_the_first_e
 
 
 @pytest.mark.parametrize("surrounded", Surrounded)
-def test_what_is_surrounded_is_surrounded_each_time(surrounded: Surrounded) -> None:
+def test_an_interceptor_runs_around_each_call(surrounded: Surrounded) -> None:
     seen: list[int] = []
 
     def around() -> Iterator[None]:
@@ -208,7 +208,7 @@ def test_what_is_surrounded_is_surrounded_each_time(surrounded: Surrounded) -> N
     assert len(seen) == 3
 
 
-def test_an_argument_of_the_container_is_asked_for_at_each_event() -> None:
+def test_a_provided_argument_is_resolved_for_each_event() -> None:
     class Provides:
         def __init__(self) -> None:
             self.made = 0
@@ -251,7 +251,7 @@ class Panicking(BaseModel):
 
 
 @pytest.mark.parametrize("rows", [True, False])
-def test_a_panic_while_events_are_decoded_is_that_of_its_event(rows: bool) -> None:  # noqa: FBT001 a parameter
+def test_a_panic_during_decoding_is_attributed_to_its_event(rows: bool) -> None:  # noqa: FBT001 a parameter
     handled: list[str] = []
 
     def handle(event: Panicking) -> None:
@@ -273,7 +273,7 @@ class WithDefault:
 
 
 @pytest.mark.parametrize("rows", [True, False])
-def test_data_that_are_not_json_are_the_failure_of_their_event_where_spellings_are_looked_at(rows: bool) -> None:  # noqa: FBT001 a parameter
+def test_data_that_are_not_json_fail_their_event_even_if_spellings_are_checked(rows: bool) -> None:  # noqa: FBT001 a parameter
     spelling_of.cache_clear()
     decoder_for.cache_clear()
     handled: list[str] = []
@@ -303,7 +303,7 @@ class LookedUp(BaseModel):
 
 @pytest.mark.parametrize("failing", [3, 4])
 @pytest.mark.parametrize("types", [(), ("lent",)])
-def test_a_key_error_of_a_validator_is_that_of_its_event(failing: int, types: tuple[str, ...]) -> None:
+def test_a_key_error_of_a_validator_is_attributed_to_its_event(failing: int, types: tuple[str, ...]) -> None:
     def handle(event: LookedUp) -> None: ...
 
     bound = bind(Handler(HandlerMark("group", types), handle, "here"), NothingProvided())

@@ -32,7 +32,7 @@ def event(payload: str | None) -> Event:
         ('{"payload": {"payload": 1}}', {"payload": 1}, {}),
     ],
 )
-def test_payload_becomes_the_data_and_metadata_the_metadata(payload: str, data: Any, metadata: Any) -> None:
+def test_an_envelope_is_unwrapped_to_data_and_metadata(payload: str, data: Any, metadata: Any) -> None:
     opened = unwrapped(event(payload))
     assert (opened.data, opened.metadata) == (data, metadata)
     assert opened._replace(payload=payload, extensions=event(payload).extensions) == event(payload)
@@ -51,7 +51,9 @@ def test_payload_becomes_the_data_and_metadata_the_metadata(payload: str, data: 
         (None, "OCQ-210", "the event has no data"),
     ],
 )
-def test_what_is_no_envelope_is_an_error_that_names_the_event(payload: str | None, code: str, what: str) -> None:
+def test_data_without_an_envelope_raise_an_error_that_names_the_event(
+    payload: str | None, code: str, what: str
+) -> None:
     with pytest.raises(EventFormatError) as caught:
         unwrapped(event(payload))
     error = caught.value
@@ -59,7 +61,7 @@ def test_what_is_no_envelope_is_an_error_that_names_the_event(payload: str | Non
     assert error.where == "event 4711 at position 7 (lent, /books/1)"
 
 
-def test_the_message_says_which_setting_is_meant() -> None:
+def test_the_message_names_the_setting_to_change() -> None:
     with pytest.raises(EventFormatError) as caught:
         unwrapped(event("{}"))
     assert caught.value.fix == (
@@ -75,7 +77,7 @@ values = st.recursive(
 
 
 @given(values, st.none() | st.dictionaries(st.text("abc", max_size=3), values, max_size=3))
-def test_what_was_put_into_an_envelope_comes_out_of_it(payload: Any, metadata: dict[str, Any] | None) -> None:
+def test_a_wrapped_event_is_unwrapped_unchanged(payload: Any, metadata: dict[str, Any] | None) -> None:
     opened = unwrapped(event(orjson.dumps({"metadata": metadata, "payload": payload}).decode()))
     assert opened.data == payload
     assert opened.metadata == (metadata or {})

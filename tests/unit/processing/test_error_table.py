@@ -1,4 +1,4 @@
-"""The error table: each row of the original's, with what our decisions have changed, from the error to the state."""
+"""The error table: each row of the original's, with our changes, from the error to the state."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Mailer:
 
 
 class Store(InMemoryEventStore):
-    """A store that can be made to raise; ``EOFError`` means that it is away."""
+    """A store that can be made to raise; ``EOFError`` means an outage."""
 
     error: BaseException | None = None
 
@@ -65,7 +65,7 @@ class Store(InMemoryEventStore):
 
 
 class World:
-    """One event, one handler, two partitions; what is set to an error raises it."""
+    """One event, one handler, two partitions; each part that is set to an error raises it."""
 
     def __init__(self, database: Any, injector: Any) -> None:
         self.database = database
@@ -125,7 +125,7 @@ class ClosedError(Exception):
         raise ValueError(name)
 
 
-# What is arranged for a row, and what is done then
+# The arrangement of a row, and the resulting action
 
 
 def handler_raises(error: BaseException) -> Callable[[World], None]:
@@ -248,7 +248,7 @@ def panicking_resolver(event: Event) -> str:
     raise PanicException(event.subject)
 
 
-def resolver_without_answer(event: Event) -> Any:
+def resolver_without_result(event: Event) -> Any:
     return None
 
 
@@ -272,7 +272,7 @@ def panicking_upcaster(raw: Event) -> Upcast:
     raise PanicException(raw.subject)
 
 
-def upcaster_in_a_circle(raw: Event) -> Upcast:
+def cyclic_upcaster(raw: Event) -> Upcast:
     return Upcast("lent.v0", raw.data)
 
 
@@ -301,7 +301,7 @@ def store_raises(error: BaseException) -> Callable[[World], None]:
     return arrange
 
 
-def tracker_cannot_tell(error: Exception) -> Callable[[World], None]:
+def tracker_raises(error: Exception) -> Callable[[World], None]:
     def arrange(world: World) -> None:
         @contextmanager
         def unit(group: str, cursor: Cursor, to: int, **recorded: Any) -> Iterator[Any]:
@@ -318,38 +318,38 @@ RETRY, STOP, WAIT = Action.RETRY, Action.STOP, Action.WAIT
 TABLE: list[tuple[str, Callable[[World], None], Action]] = [
     ("handler: non-transient", handler_raises(NonTransientError("never")), STOP),
     ("handler: non-transient, a subclass", handler_raises(AssemblyError("OCQ-503", "no Mailer")), STOP),
-    ("handler: the base of all", handler_raises(OpenCqrsError("odd")), RETRY),
+    ("handler: the base class of all errors", handler_raises(OpenCqrsError("odd")), RETRY),
     ("handler: transient", handler_raises(TransientError("later")), RETRY),
     ("handler: any exception", handler_raises(ValueError("mine")), RETRY),
-    ("handler: an error like out of memory", handler_raises(MemoryError()), RETRY),
+    ("handler: out of memory", handler_raises(MemoryError()), RETRY),
     ("handler, wrapped there: non-transient", async_handler_raises(NonTransientError("never")), STOP),
     ("handler, wrapped there: anything else", async_handler_raises(ValueError("mine")), RETRY),
     ("handler, wrapped there: interrupted", async_handler_raises(InterruptedError("mine")), RETRY),
-    ("handler: rejected by a pool of the user's own (K6)", own_pool_is_closed, RETRY),
+    ("handler: rejected by the user's own pool (K6)", own_pool_is_closed, RETRY),
     ("handler: a cancelled future (K6)", handler_raises(CancelledError("mine")), RETRY),
     ("handler: a cancelled task (K6)", async_handler_raises(CancelledError("mine")), RETRY),
-    ("handler: wants to end the process (K6)", handler_raises(SystemExit(3)), STOP),
+    ("handler: exits the process (K6)", handler_raises(SystemExit(3)), STOP),
     ("handler: a panic of a Rust extension", handler_raises(PanicException("out of bounds")), RETRY),
     ("handler, wrapped there: a panic", async_handler_raises(PanicException("out of bounds")), RETRY),
     ("handler: a group with a panic", handler_raises(BaseExceptionGroup("two", [PanicException()])), RETRY),
     ("handler: tasks of a group, any exception", tasks_raise(ValueError("a"), KeyError("b")), RETRY),
     ("handler: tasks of a group, one non-transient", tasks_raise(ValueError("a"), NonTransientError("never")), STOP),
-    ("handler: tasks of a group, the database is away (K4)", tasks_raise(KeyError("a"), ConnectionError("away")), WAIT),
+    ("handler: tasks of a group, a database outage (K4)", tasks_raise(KeyError("a"), ConnectionError("away")), WAIT),
     ("handler: a group in a group, non-transient", handler_raises(NESTED), STOP),
     ("handler: the end of a generator", handler_raises(GeneratorExit()), RETRY),
     ("handler: an error without a text", handler_raises(SilentError()), RETRY),
-    ("handler: an error that cannot be looked at", handler_raises(ClosedError()), RETRY),
-    ("handler: recursion without end", handler_recurses, RETRY),
+    ("handler: an error that cannot be inspected", handler_raises(ClosedError()), RETRY),
+    ("handler: infinite recursion", handler_recurses, RETRY),
     ("handler: a lone surrogate", handler_raises(ValueError("\ud800")), RETRY),
-    ("handler: the database is away (K4)", handler_raises(ConnectionError("away")), WAIT),
-    ("handler: the event store is away (K1)", handler_raises(EOFError("away")), WAIT),
-    ("inside, non-transient: upcasters in a circle", upcaster_is(upcaster_in_a_circle), STOP),
+    ("handler: a database outage (K4)", handler_raises(ConnectionError("away")), WAIT),
+    ("handler: an event store outage (K1)", handler_raises(EOFError("away")), WAIT),
+    ("inside, non-transient: a cycle of upcasters", upcaster_is(cyclic_upcaster), STOP),
     ("inside, non-transient: undecodable payload", payload_is("{"), STOP),
     ("inside, non-transient: payload of another shape", payload_is("{}"), STOP),
     ("inside, non-transient: no payload (K14)", payload_is(None), STOP),
     ("inside, non-transient: an argument that cannot be injected", argument_cannot_be_made, STOP),
     ("inside, other: a provider that raises (K3)", provider_raises(LookupError("no mail")), STOP),
-    ("inside, other: a provider whose database is away (K4)", provider_raises(ConnectionError("away")), WAIT),
+    ("inside, other: a provider in a database outage (K4)", provider_raises(ConnectionError("away")), WAIT),
     ("inside, other: a provider that panics", provider_raises(PanicException("no mail")), STOP),
     ("inside, other: an interceptor that never yields", interceptor_is(never), STOP),
     ("inside, other: an interceptor that yields twice", interceptor_is(twice), STOP),
@@ -357,21 +357,21 @@ TABLE: list[tuple[str, Callable[[World], None], Action]] = [
     ("interceptor: raises after its yield", interceptor_is(raising_after), RETRY),
     ("inside, other: a sequence resolver that raises (K3)", resolver_is(raising_resolver), STOP),
     ("inside, other: a sequence resolver that panics", resolver_is(panicking_resolver), STOP),
-    ("inside, other: no sequence id (K3)", resolver_is(resolver_without_answer), STOP),
+    ("inside, other: no sequence id (K3)", resolver_is(resolver_without_result), STOP),
     ("inside, other: an upcaster that raises (K3)", upcaster_is(raising_upcaster), STOP),
     ("inside, other: an upcaster that panics", upcaster_is(panicking_upcaster), STOP),
-    ("inside, other: an upcaster whose database is away (K4)", upcaster_is(upcaster_without_database), WAIT),
-    ("inside, other: an object that the resolver does not take (K3)", resolver_is(resolver_of_another_class), STOP),
-    ("inside, progress: the database is away (K4)", commit_raises(ConnectionError("away")), WAIT),
-    ("inside, progress: what was written cannot be committed", commit_raises(ValueError("constraint")), RETRY),
-    ("inside, progress: it cannot be stored (K3)", tracker_cannot_tell(LookupError("no such table")), STOP),
-    ("outside: the store does not answer (K1, K2)", store_raises(EOFError("away")), WAIT),
+    ("inside, other: an upcaster in a database outage (K4)", upcaster_is(upcaster_without_database), WAIT),
+    ("inside, other: an object that the resolver does not accept (K3)", resolver_is(resolver_of_another_class), STOP),
+    ("inside, progress: a database outage (K4)", commit_raises(ConnectionError("away")), WAIT),
+    ("inside, progress: the commit fails", commit_raises(ValueError("constraint")), RETRY),
+    ("inside, progress: it cannot be stored (K3)", tracker_raises(LookupError("no such table")), STOP),
+    ("outside: an event store outage (K1, K2)", store_raises(EOFError("away")), WAIT),
     ("outside: non-transient from the store", store_raises(EventStoreError("OCQ-303", "no driver")), STOP),
     ("outside: anything else from the store", store_raises(OpenCqrsError("odd")), STOP),
-    ("outside: an error from the store that nobody knows", store_raises(LookupError("odd")), STOP),
+    ("outside: an unknown error from the store", store_raises(LookupError("odd")), STOP),
     ("inside, progress: a panic at the commit", commit_raises(PanicException("constraint")), RETRY),
     ("outside: a panic of the store", store_raises(PanicException("odd")), STOP),
-    ("outside: progress cannot be read, the database is away (K4)", transaction_does_not_open(ConnectionError()), WAIT),
+    ("outside: progress cannot be read, a database outage (K4)", transaction_does_not_open(ConnectionError()), WAIT),
     ("outside: progress cannot be read, for another reason", transaction_does_not_open(LookupError("odd")), STOP),
 ]
 STATES = {
@@ -382,7 +382,7 @@ STATES = {
 
 
 @pytest.mark.parametrize(("arrange", "action"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
-def test_what_is_done_about_an_error(world: World, arrange: Callable[[World], None], action: Action) -> None:
+def test_each_error_leads_to_its_action(world: World, arrange: Callable[[World], None], action: Action) -> None:
     arrange(world)
     partition = world.supervised()
     world.step(partition)
@@ -402,7 +402,7 @@ def test_what_is_done_about_an_error(world: World, arrange: Callable[[World], No
     [row[1:] for row in TABLE if row[2] is not RETRY],
     ids=[row[0] for row in TABLE if row[2] is not RETRY],
 )
-def test_only_errors_of_handlers_lead_to_an_event_being_given_up(
+def test_only_handler_errors_lead_to_an_abandoned_event(
     world: World, arrange: Callable[[World], None], action: Action
 ) -> None:
     arrange(world)
@@ -412,7 +412,7 @@ def test_only_errors_of_handlers_lead_to_an_event_being_given_up(
             arrange(world)
         outcome = world.step(partition)
         if outcome.failure is None:
-            break  # the database was away for one commit only
+            break  # the database was unavailable for one commit only
         assert not partition.cursor.skip
         assert partition.cursor.position == 0
 
@@ -423,7 +423,7 @@ def test_ambiguous_upcasters_are_refused_before_the_first_event(world: World) ->
         world.step(world.supervised())
 
 
-def test_a_type_that_nobody_knows_is_passed_over_undecoded(world: World) -> None:
+def test_events_of_an_unknown_type_are_ignored_without_decoding(world: World) -> None:
     """K5."""
     world.event_type, world.payload = "never heard of", "no JSON"
     partition = world.supervised()
@@ -432,9 +432,7 @@ def test_a_type_that_nobody_knows_is_passed_over_undecoded(world: World) -> None
 
 
 @pytest.mark.parametrize("arrange", [handler_raises(KeyboardInterrupt()), store_raises(KeyboardInterrupt())])
-def test_the_interrupt_of_the_process_ends_it_and_leaves_nothing_behind(
-    world: World, arrange: Callable[[World], None]
-) -> None:
+def test_an_interrupt_ends_the_process_and_leaves_no_changes(world: World, arrange: Callable[[World], None]) -> None:
     """K6: interrupted from outside while reading, or while an event is in hand."""
     arrange(world)
     partition = world.supervised()

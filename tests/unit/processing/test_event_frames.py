@@ -1,4 +1,4 @@
-"""Ranges of data frames without Spark: what is tried alone, what a rebuild refuses, and which classes can be had."""
+"""Ranges of data frames without Spark: events tried alone, what a rebuild refuses, and which classes are available."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def made(n: int, kind: str = "lent.v1") -> Event:
 
 
 class Group:
-    """A group of data frames whose handler is the given function."""
+    """A group of data frames with the given handler."""
 
     def __init__(
         self, handle: Callable[..., None], types: EventTypes | None = None, *, rebuilding: bool = False
@@ -77,7 +77,7 @@ class Group:
         return self.processing.processor(*layout(1)).step(replace(cursor, position=position))
 
 
-def test_a_first_event_that_cannot_be_decoded_is_tried_alone_so_that_its_files_replace_those_of_the_range() -> None:
+def test_an_undecodable_first_event_is_tried_alone_and_its_files_replace_those_of_the_range() -> None:
     files: dict[str, range] = {}
 
     def handle(events: EventFrames) -> None:
@@ -93,7 +93,7 @@ def test_a_first_event_that_cannot_be_decoded_is_tried_alone_so_that_its_files_r
     assert sorted(position for each in files.values() for position in each) == [*range(1, EVENTS + 1)]
 
 
-def test_an_event_in_the_middle_that_cannot_be_decoded_comes_first_and_is_tried_alone() -> None:
+def test_an_undecodable_event_in_the_middle_is_tried_alone_at_the_start_of_its_range() -> None:
     ranges: list[tuple[int, int]] = []
 
     def handle(events: EventFrames) -> None:
@@ -112,7 +112,7 @@ def test_an_event_in_the_middle_that_cannot_be_decoded_comes_first_and_is_tried_
 
 
 @pytest.mark.parametrize("rebuilding", [False, True])
-def test_a_rebuild_has_no_name_for_files(rebuilding: bool) -> None:  # noqa: FBT001
+def test_a_rebuild_refuses_names_for_files(rebuilding: bool) -> None:  # noqa: FBT001
     named: list[str] = []
 
     def handle(events: EventFrames, context: ProcessingContext) -> None:
@@ -132,7 +132,7 @@ def ask(events: EventFrames) -> None: ...
 
 
 def asked_for(event_class: type, types: EventTypes, kind: str) -> HandlerSignatureError | None:
-    """Return why the events of a class cannot be had by a handler of lent.*."""
+    """Return why a handler of lent.* cannot get the events of a class."""
     group = Group(ask, types)
     group.processing.source.append([made(99, kind)])
     try:
@@ -146,7 +146,7 @@ RESOLVED = {"lent.v2": Unmarked, "returned.v2": Unmarked}
 
 
 @pytest.mark.parametrize("resolver", [None, lambda _: None, RESOLVED.get])
-def test_classes_of_types_that_the_handler_leaves_out_are_refused_with_a_resolver_too(resolver) -> None:
+def test_classes_of_types_that_the_handler_does_not_name_are_refused_even_with_a_resolver(resolver) -> None:
     types = EventTypes((Lent, Returned), {}, resolver)
     assert asked_for(Lent, types, "lent.v1") is None
     refused = asked_for(Returned, types, "returned.v1")
@@ -154,7 +154,7 @@ def test_classes_of_types_that_the_handler_leaves_out_are_refused_with_a_resolve
     assert (refused.code, refused.fix) == ("OCQ-241", "add to its types: returned.v1")
 
 
-def test_a_class_that_only_a_resolver_knows_is_refused_where_an_event_of_another_type_comes() -> None:
+def test_a_class_known_only_to_a_resolver_is_refused_when_an_event_of_another_type_arrives() -> None:
     types = EventTypes((Lent, Returned), {}, RESOLVED.get)
     assert asked_for(Unmarked, types, "lent.v2") is None
     refused = asked_for(Unmarked, types, "returned.v2")

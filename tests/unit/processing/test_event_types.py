@@ -71,11 +71,11 @@ def resolve(name: str) -> type | None:
         (EventTypes([Lent], {"lost.v1": Returned}, resolve), "lost.v1", [Returned]),
     ],
 )
-def test_classes_stand_for_types(types: EventTypes, name: str, classes: list[type]) -> None:
+def test_types_are_mapped_to_classes(types: EventTypes, name: str, classes: list[type]) -> None:
     assert list(types.classes_of(name)) == classes
 
 
-def test_a_resolver_is_not_asked_about_what_is_known() -> None:
+def test_a_resolver_is_not_called_for_known_types() -> None:
     asked: list[str] = []
 
     def note(name: str) -> type | None:
@@ -88,7 +88,7 @@ def test_a_resolver_is_not_asked_about_what_is_known() -> None:
     assert asked == ["other"]
 
 
-def test_names_and_classes_are_those_that_are_known_without_a_resolver() -> None:
+def test_names_and_classes_exclude_those_of_a_resolver() -> None:
     types = EventTypes([Returned, Lent, Book], {"lent": Lost, "lost": Lost}, resolve)
     assert types.names == ("returned", "lent", "lost")
     assert types.all_classes() == [Returned, Lent, Lost, Lost]
@@ -96,7 +96,7 @@ def test_names_and_classes_are_those_that_are_known_without_a_resolver() -> None
     assert not EventTypes([Lent]).open
 
 
-def test_what_is_no_class_or_has_no_type_is_left_out() -> None:
+def test_entries_without_class_or_event_type_are_ignored() -> None:
     types = EventTypes()
     types.add([Book, "no class", Page[int]])  # type: ignore[list-item]
     assert types.names == ()
@@ -123,12 +123,12 @@ def test_what_is_no_class_or_has_no_type_is_left_out() -> None:
         ([], "lent", None),
     ],
 )
-def test_an_event_becomes_the_class_asked_for_or_a_child_of_it(wanted: list[Any], name: str, expected: Any) -> None:
+def test_an_event_decodes_to_the_requested_class_or_its_child(wanted: list[Any], name: str, expected: Any) -> None:
     types = EventTypes([Lent, LentElsewhere, Returned], {"mapped": Lost}, resolve)
     assert types.class_for(wanted, name) is expected
 
 
-def test_a_class_itself_comes_before_its_children() -> None:
+def test_a_class_takes_precedence_over_its_children() -> None:
     @event_type("lent")
     @dataclass
     class Child(Lent):
@@ -156,5 +156,5 @@ def test_typed_dicts_have_no_children(cls: Any, parent: Any, *, expected: bool) 
 
 
 @pytest.mark.parametrize(("cls", "expected"), [(Lent, Lent), (Page[int], Page), (dict[str, int], dict)])
-def test_a_class_without_its_type_arguments(cls: Any, expected: Any) -> None:
+def test_type_arguments_are_stripped_from_a_class(cls: Any, expected: Any) -> None:
     assert plain(cls) is expected

@@ -1,4 +1,4 @@
-"""Exact numbers: money and large ids reach handlers to the last digit, whatever stands between the log and them."""
+"""Exact numbers: money and large ids reach handlers with all digits, on every path from the log."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def of(decoded: Any, name: str) -> Any:
 @pytest.mark.parametrize("price", PRICES)
 @pytest.mark.parametrize("event_class", CLASSES)
 @pytest.mark.parametrize("way", WAYS)
-def test_a_decimal_has_the_digits_that_were_written(way: str, event_class: Any, price: str) -> None:
+def test_a_decimal_keeps_all_written_digits(way: str, event_class: Any, price: str) -> None:
     read = WAYS[way](f'{{"price": {price}, "copies": 1, "rate": 2.5, "lines": []}}')
     for decode in decoders(event_class):
         found = of(decode(read), "price")
@@ -159,7 +159,7 @@ def test_a_whole_number_of_any_size_is_exact(way: str, event_class: Any, copies:
 
 @pytest.mark.parametrize("event_class", CLASSES)
 @pytest.mark.parametrize("way", WAYS)
-def test_a_float_is_a_float_whatever_stands_beside_it(way: str, event_class: Any) -> None:
+def test_a_float_stays_a_float_next_to_long_numbers(way: str, event_class: Any) -> None:
     read = WAYS[way]('{"price": 12345678901234567.89, "copies": 1, "rate": 0.1234567890123456789, "lines": []}')
     for decode in decoders(event_class):
         found = of(decode(read), "rate")
@@ -178,7 +178,9 @@ def test_numbers_within_lists_and_objects_are_exact(way: str, event_class: Any) 
 
 @pytest.mark.parametrize("event_class", [dict, object, Mapping])
 @pytest.mark.parametrize("way", [plain, enveloped])
-def test_of_a_dict_numbers_are_what_keeps_their_digits(way: Callable[[str], Event], event_class: Any) -> None:
+def test_numbers_in_a_dict_become_decimals_only_if_needed_to_keep_their_digits(
+    way: Callable[[str], Event], event_class: Any
+) -> None:
     read = way('{"few": 0.1, "many": 12345678901234567.89, "zeros": 1.50000000000000000000, "whole": 5}')
     for decode in decoders(event_class):
         found = decode(read)
@@ -187,7 +189,7 @@ def test_of_a_dict_numbers_are_what_keeps_their_digits(way: Callable[[str], Even
 
 
 @pytest.mark.parametrize("event_class", [Sold, SoldModel, SoldAttrs, SoldDict])
-def test_a_decimal_may_be_written_as_text(event_class: Any) -> None:
+def test_a_decimal_may_be_written_as_a_text(event_class: Any) -> None:
     read = plain('{"price": "12345678901234567.89", "copies": 1, "lines": []}')
     for decode in decoders(event_class):
         assert of(decode(read), "price") == Decimal("12345678901234567.89")
@@ -195,12 +197,12 @@ def test_a_decimal_may_be_written_as_text(event_class: Any) -> None:
 
 @pytest.mark.parametrize("event_class", [Sold, SoldModel, Strict, SoldAttrs, SoldDict])
 @pytest.mark.parametrize("price", ['"much"', '"NaN"', '"Infinity"'])
-def test_a_text_that_is_no_number_is_no_decimal(event_class: Any, price: str) -> None:
+def test_a_text_that_is_not_a_number_is_refused_for_a_decimal(event_class: Any, price: str) -> None:
     with pytest.raises(EventFormatError, match="OCQ-211"):
         decoder_for(event_class)(plain(f'{{"price": {price}, "copies": 1, "lines": []}}'))
 
 
-def test_a_strict_class_stays_strict_where_numbers_are_long() -> None:
+def test_a_strict_class_stays_strict_about_long_numbers() -> None:
     for long in ("1.5", "12345678901234567.89"):
         with pytest.raises(EventFormatError, match="OCQ-211"):
             decoder_for(Strict)(plain(f'{{"price": {long}, "rate": "2.5"}}'))
@@ -245,7 +247,7 @@ class Noted(BaseModel):
         make_dataclass("Doubtful", [("price", Decimal), ("other", Decimal | str | None)]),
     ],
 )
-def test_a_long_number_stays_a_number_where_a_text_would_stay_a_text(event_class: Any) -> None:
+def test_a_long_number_stays_a_number_in_fields_that_also_accept_text(event_class: Any) -> None:
     for decode in decoders(event_class):
         found = decode(plain('{"price": 1, "other": 12345678901234567.89}'))
         assert found.other == Decimal("12345678901234567.89")
@@ -297,7 +299,7 @@ class Receipt(TypedDict):
         ('{"paid": null, "rates": 5, "more": 0.5}', {"paid": None, "rates": 5, "more": 0.5}),
     ],
 )
-def test_numbers_of_a_typed_dict_are_what_its_annotations_say(data: str, expected: Any) -> None:
+def test_numbers_of_a_typed_dict_follow_its_annotations(data: str, expected: Any) -> None:
     for decode in decoders(Receipt):
         found = decode(plain(data))
         assert repr(found) == repr(expected)
@@ -357,7 +359,7 @@ class Named(typing_extensions.TypedDict, total=False):
         ('{"bare": [1.5], "nothing": []}', {"bare": [1.5], "nothing": []}),
     ],
 )
-def test_a_decimal_is_one_under_whatever_name_and_in_whatever_collection(data: str, expected: Any) -> None:
+def test_a_decimal_is_recognized_under_any_alias_and_in_any_collection(data: str, expected: Any) -> None:
     for decode in decoders(Named):
         assert repr(decode(plain(data))) == repr(expected)
 
@@ -375,7 +377,7 @@ class Tree(TypedDict):
     root: Nested
 
 
-def test_an_alias_that_holds_itself_is_taken_as_it_is() -> None:
+def test_a_recursive_alias_is_left_unchanged() -> None:
     for decode in decoders(Tree):
         assert decode(plain('{"root": {"a": {}}}')) == {"root": {"a": {}}}
 
@@ -390,14 +392,14 @@ class AttrsOnlyForCheckers:
 
 
 @pytest.mark.parametrize("event_class", [OnlyForCheckers, AttrsOnlyForCheckers])
-def test_annotations_that_cannot_be_read_are_refused_at_the_start(event_class: Any) -> None:
+def test_unreadable_annotations_are_refused_at_startup(event_class: Any) -> None:
     with pytest.raises(HandlerSignatureError, match="name 'Fraction' is not defined") as caught:
         decoder_for(event_class)
     assert caught.value.code == "OCQ-208"
 
 
 @pytest.mark.parametrize("number", ["18446744073709551616", "18446744073709551617", "12345678901234567.89", "0.1"])
-def test_a_sequence_id_has_all_digits_of_a_number(number: str) -> None:
+def test_a_sequence_id_keeps_all_digits_of_a_number(number: str) -> None:
     assert PerDataField(("a", "b"))(event(f'{{"a": {{"b": {number}}}}}')) == number
     assert PerMetadataKey("key")(event(None, f'{{"key": {number}}}')) == number
     assert PerDataField(("a",))(event(f'{{"a": {{"z": {number}, "b": 1}}}}')) == f'{{"b":1,"z":{number}}}'
@@ -408,7 +410,7 @@ def test_metadata_are_exact_too() -> None:
     assert found.metadata == Metadata(id=18446744073709551617)
 
 
-def test_a_number_that_no_parser_takes_is_an_error_that_names_the_event() -> None:
+def test_an_unparsable_number_raises_an_error_that_names_the_event() -> None:
     for decode in (decoder_for(dict), decoder_for(object)):
         with pytest.raises(EventFormatError, match=r"OCQ-210.* data are not JSON"):
             decode(plain(f'{{"a": {"9" * 5_000}}}'))

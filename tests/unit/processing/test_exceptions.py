@@ -1,4 +1,4 @@
-"""Exceptions: what can be shown of them, and which are interrupts."""
+"""Exceptions: how they are shown, and which are interrupts."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def raised(error: BaseException) -> BaseException:
 
 
 @pytest.mark.parametrize("make", ERRORS.values(), ids=ERRORS.keys())
-def test_every_exception_can_be_shown_and_travels_as_plain_text(make: Callable[[], BaseException]) -> None:
+def test_every_exception_can_be_shown_and_serialized_as_plain_text(make: Callable[[], BaseException]) -> None:
     error = raised(make())
     name, message = error_text(error)
     failure = Failure(Origin.HANDLER, permanent=False, error=name, message=message, traceback=own_frames(error))
@@ -285,12 +285,12 @@ def test_only_codes_of_this_package_are_shown(error: BaseException, shown: str) 
     assert str(failure_of(error, Origin.HANDLER)) == shown
 
 
-def test_of_a_long_text_the_middle_is_left_out() -> None:
+def test_the_middle_of_a_long_text_is_omitted() -> None:
     shown = plain_text("a" * 500 + "b" * 500, 300)
     assert shown == "a" * 200 + " … (1,000 characters in all) … " + "b" * 100
 
 
-def test_the_label_of_an_event_that_cannot_be_read_says_so() -> None:
+def test_the_label_of_an_unreadable_event_names_the_error() -> None:
     def label() -> str:
         raise ConnectionError("away")
 
@@ -298,7 +298,7 @@ def test_the_label_of_an_event_that_cannot_be_read_says_so() -> None:
     assert label_text(lambda: "event 4711\x00") == "event 4711\\x00"
 
 
-def test_a_deep_recursion_and_a_long_chain_are_shown_by_their_last_parts() -> None:
+def test_only_the_last_parts_of_a_deep_recursion_and_a_long_chain_are_shown() -> None:
     assert "descend" in own_frames(deep_recursion())
     shown = own_frames(raised(long_chain()))
     assert "ValueError: 1999" in shown
@@ -327,14 +327,14 @@ INTERRUPTS = [
 
 
 @pytest.mark.parametrize("error", INTERRUPTS, ids=["alone", "in a group", "in a group of a group"])
-def test_an_interrupt_passes_on_the_main_thread_only(error: BaseException) -> None:
+def test_an_interrupt_is_only_raised_on_the_main_thread(error: BaseException) -> None:
     with pytest.raises(KeyboardInterrupt):
         raise_interrupt(error)
     with ThreadPoolExecutor(1) as pool:
-        pool.submit(raise_interrupt, error).result()  # signals go to the main thread: somebody has raised this one
+        pool.submit(raise_interrupt, error).result()  # signals go to the main thread: code has raised this one
 
 
-def test_where_no_interrupt_can_come_from_outside_it_is_an_error_like_any_other() -> None:
+def test_an_interrupt_is_an_ordinary_error_where_none_can_come_from_outside() -> None:
     with interrupts_are_errors():
         raise_interrupt(KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
@@ -342,7 +342,7 @@ def test_where_no_interrupt_can_come_from_outside_it_is_an_error_like_any_other(
 
 
 @pytest.mark.parametrize("make", ERRORS.values(), ids=ERRORS.keys())
-def test_nothing_else_passes_for_an_interrupt(make: Callable[[], BaseException]) -> None:
+def test_no_other_error_counts_as_an_interrupt(make: Callable[[], BaseException]) -> None:
     raise_interrupt(make())
 
 
@@ -364,7 +364,7 @@ class _NoPlaceError(ExplainedError):
         (ValueError("wrong"), "wrong"),
     ],
 )
-def test_an_error_of_no_event_names_its_place(error: Exception, message: str) -> None:
+def test_an_error_without_an_event_names_its_place(error: Exception, message: str) -> None:
     assert placed_error_text(error).message == message
 
 
@@ -386,7 +386,7 @@ def failure_in_the_package_called_from_here() -> Exception:
     pytest.fail("it went back")
 
 
-def test_the_authors_own_frames_are_kept() -> None:
+def test_frames_of_user_code_are_kept() -> None:
     shown = own_frames(failure_in_a_handler())
     assert shown.startswith("Traceback (most recent call last):")
     assert "in look_up" in shown
@@ -399,7 +399,7 @@ def test_frames_of_the_package_are_left_out() -> None:
     assert "progress.py" not in shown
 
 
-def test_nothing_is_left_of_an_error_of_the_package_itself() -> None:
+def test_an_error_of_the_package_itself_has_no_frames_left() -> None:
     error = failure_in_the_package_called_from_here()
     assert error.__traceback__ is not None
     error.__traceback__ = error.__traceback__.tb_next
@@ -418,7 +418,7 @@ def test_frames_of_a_container_are_left_out() -> None:
     assert "in __init__" in shown
     assert "dependency_injector" not in shown
     with pytest.raises(TypeError) as caught_before:
-        providers.Singleton(Mailer)()  # nothing of the project has run
+        providers.Singleton(Mailer)()  # no user code has run
     assert "dependency_injector" not in own_frames(caught_before.value)
 
 
@@ -427,23 +427,23 @@ def test_an_error_that_was_never_raised_has_no_frames() -> None:
 
 
 def explained(cause: Exception) -> EventStoreError:
-    """Return what a store raises, as if all its frames were the package's."""
+    """Return an error of a store, as if all its frames were the package's."""
     error = EventStoreError("OCQ-332", "the token is wrong")
     error.__cause__ = cause
     return error
 
 
-def test_what_caused_an_event_store_s_error_is_a_library_s_business() -> None:
+def test_causes_of_an_event_store_error_are_not_shown() -> None:
     assert own_frames(explained(failure_in_a_handler())) == ""
 
 
-def test_an_event_store_s_error_in_a_handler_is_shown_with_the_handler() -> None:
+def test_an_event_store_error_in_a_handler_is_shown_with_the_handler() -> None:
     try:
         raise explained(failure_in_a_handler())
     except EventStoreError as error:
         shown = own_frames(error)
     assert shown.count("Traceback (most recent call last):") == 2
-    assert "test_an_event_store_s_error_in_a_handler" in shown
+    assert "test_an_event_store_error_in_a_handler" in shown
 
 
 def test_causes_are_shown_with_their_frames() -> None:
@@ -470,7 +470,7 @@ def failing_statement() -> Exception:
     pytest.fail("there is such a table")
 
 
-def test_of_a_statement_that_fails_the_authors_lines_are_shown_and_its_text_once() -> None:
+def test_a_failing_statement_is_shown_with_lines_of_user_code_and_its_text_once() -> None:
     shown = own_frames(failing_statement())
     frames = [line for line in shown.splitlines() if line.startswith("  File ")]
     assert len(frames) == 1
@@ -479,13 +479,13 @@ def test_of_a_statement_that_fails_the_authors_lines_are_shown_and_its_text_once
     assert "INSERT INTO nowhere VALUES (1)" in shown
 
 
-def test_a_cause_of_the_authors_is_shown_of_a_statement_that_fails_too() -> None:
+def test_a_cause_set_by_user_code_is_shown_for_a_failing_statement_too() -> None:
     error = failing_statement()
     error.__cause__ = ValueError("of the author")
     assert own_frames(error).startswith("ValueError: of the author\n")
 
 
-def test_how_a_chunk_failed_before_it_was_tried_in_parts_is_left_out() -> None:
+def test_the_earlier_failure_of_the_whole_chunk_is_omitted() -> None:
     error = failure_in_a_handler()
     error.__context__ = ChunkFailedError(None, ValueError("earlier"))
     error.__context__.__cause__ = ValueError("earlier")
@@ -494,7 +494,7 @@ def test_how_a_chunk_failed_before_it_was_tried_in_parts_is_left_out() -> None:
     assert "earlier" not in shown
 
 
-def test_a_folder_whose_name_only_begins_like_the_packages_is_the_authors(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_whose_name_starts_like_the_packages_is_user_code(monkeypatch: pytest.MonkeyPatch) -> None:
     package = exceptions._PACKAGE
     code = compile("raise ValueError('mine')", f"{package.rstrip('/')}_of_mine/handlers.py", "exec")
     try:
@@ -505,7 +505,7 @@ def test_a_folder_whose_name_only_begins_like_the_packages_is_the_authors(monkey
 
 
 class Parsing:
-    """Garbage whose finalizer parses, as a hook or a log does that shows its error, and leaves the same again."""
+    """Garbage whose finalizer parses, like a hook or a log that shows its error, and creates new such garbage."""
 
     def __init__(self, done: list[int], most: int) -> None:
         self.itself, self.done, self.most = self, done, most
@@ -535,7 +535,7 @@ PARSES: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("collects", [True, False])
 @pytest.mark.parametrize("parses", PARSES.values(), ids=PARSES.keys())
 def test_no_finalizer_disturbs_the_parser(parses: Callable[[], Any], *, collects: bool) -> None:
-    """On Python 3.11 it would fail: a start would end, an error could not be shown, or handlers would seem changed."""
+    """On Python 3.11 parsing would fail: a start, showing an error, or the comparison of handlers."""
     expected, known, was_enabled = parses(), gc.get_threshold(), gc.isenabled()
     try:
         (gc.enable if collects else gc.disable)()
@@ -543,7 +543,7 @@ def test_no_finalizer_disturbs_the_parser(parses: Callable[[], Any], *, collects
         for _ in range(20):
             Parsing(done := list[int](), 1_000)
             assert parses() == expected
-            done.extend([0] * 1_000)  # the last one of them
+            done.extend([0] * 1_000)  # the last one
         assert gc.isenabled() is collects
     finally:
         gc.set_threshold(*known)

@@ -1,4 +1,4 @@
-"""The feed: the log is read once for all partitions that keep together."""
+"""The feed: the log is read once for all partitions that are close together."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def event(number: int, subject: str = "/books/1") -> Event:
 
 
 class CountingSource(InMemoryEventStore):
-    """A store that notes what is read; it may have holes."""
+    """A store that records the reads; it may have gaps."""
 
     def __init__(self, count: int = 0) -> None:
         super().__init__(event(n, f"/books/{n % 5}") for n in range(1, count + 1))
@@ -36,7 +36,7 @@ class CountingSource(InMemoryEventStore):
 
 
 class SharingSource(CountingSource):
-    """A store that can leave out the events of other partitions; it notes how many events it has read."""
+    """A store that can filter by partition; it counts the events that it has read."""
 
     events_read = 0
 
@@ -74,7 +74,7 @@ def of(page: Page, partition: Partition, after: int) -> tuple[list[Event], int]:
     return list(events), upto
 
 
-def test_partitions_at_the_same_place_share_one_read() -> None:
+def test_partitions_at_the_same_position_share_one_read() -> None:
     source = CountingSource(10)
     feed = feed_of(source)
     pages = {id(feed.read(0)) for _ in range(8)}
@@ -82,7 +82,7 @@ def test_partitions_at_the_same_place_share_one_read() -> None:
     assert source.reads == [0]
 
 
-def test_partitions_that_are_a_little_apart_share_what_they_have_in_common() -> None:
+def test_partitions_that_are_slightly_apart_share_a_page() -> None:
     source = CountingSource(10)
     feed = feed_of(source)
     whole = feed.read(0)
@@ -92,7 +92,7 @@ def test_partitions_that_are_a_little_apart_share_what_they_have_in_common() -> 
 
 
 @pytest.mark.parametrize("partitions", [1, 4, 16])
-def test_the_log_is_read_once_however_many_partitions_follow_it(partitions: int) -> None:
+def test_the_log_is_read_once_for_any_number_of_partitions(partitions: int) -> None:
     source = CountingSource(45)
     feed = feed_of(source)
     after = dict.fromkeys(layout(partitions), 0)
@@ -104,7 +104,7 @@ def test_the_log_is_read_once_however_many_partitions_follow_it(partitions: int)
     assert [read for read in source.reads if read < 45] == [0, 10, 20, 30, 40]
 
 
-def test_a_laggard_finds_the_last_few_pages_and_reads_older_ones_itself() -> None:
+def test_a_lagging_partition_reuses_recent_pages_and_reads_older_ones_itself() -> None:
     source = CountingSource(60)
     feed = feed_of(source, memory=3)
     follow(feed, Partition(1, 0))
@@ -116,7 +116,7 @@ def test_a_laggard_finds_the_last_few_pages_and_reads_older_ones_itself() -> Non
     assert source.reads == [7]
 
 
-def test_pages_that_are_read_for_a_laggard_drive_out_none_of_the_newest() -> None:
+def test_pages_read_for_a_lagging_partition_evict_no_newer_pages() -> None:
     source = CountingSource(60)
     feed = feed_of(source, memory=2)
     follow(feed, Partition(1, 0))
@@ -129,7 +129,7 @@ def test_pages_that_are_read_for_a_laggard_drive_out_none_of_the_newest() -> Non
     assert source.reads == []
 
 
-def test_a_laggard_catches_up_without_losing_anything() -> None:
+def test_a_lagging_partition_catches_up_without_losing_events() -> None:
     source = CountingSource(60)
     feed = feed_of(source, memory=2)
     one, other = layout(2)
@@ -138,7 +138,7 @@ def test_a_laggard_catches_up_without_losing_anything() -> None:
     assert sorted(event.position for event in ahead + behind) == list(range(1, 61))
 
 
-def test_a_laggard_reads_no_events_of_others_where_the_store_can_leave_them_out() -> None:
+def test_a_lagging_partition_reads_no_events_of_others_if_the_store_can_filter_them() -> None:
     source = SharingSource(60)
     feed = feed_of(source, memory=2)
     one, other = layout(2)
@@ -149,7 +149,7 @@ def test_a_laggard_reads_no_events_of_others_where_the_store_can_leave_them_out(
     assert behind == [event for event in follow(feed_of(source), Partition(1, 0)) if event in behind]
 
 
-def test_a_page_of_a_laggard_ends_where_those_of_all_begin_and_is_read_once() -> None:
+def test_a_page_of_a_lagging_partition_ends_where_shared_pages_begin_and_is_read_once() -> None:
     source = SharingSource(60)
     feed = feed_of(source, limit=20, memory=1)
     follow(feed, Partition(1, 0))
@@ -168,7 +168,7 @@ def test_a_page_of_a_laggard_ends_where_those_of_all_begin_and_is_read_once() ->
     sharing=st.booleans(),
     memory=st.integers(1, 3),
 )
-def test_whoever_lags_when_each_partition_gets_all_of_its_events_once(
+def test_each_partition_gets_all_its_events_once_whichever_lags(
     *, turns: list[tuple[int, int]], sharing: bool, memory: int
 ) -> None:
     source = (SharingSource if sharing else CountingSource)(60)
@@ -193,7 +193,7 @@ def test_whoever_lags_when_each_partition_gets_all_of_its_events_once(
     assert sorted(found) == list(range(1, 61))
 
 
-def test_the_head_of_the_log_is_no_page() -> None:
+def test_there_is_no_page_at_the_head_of_the_log() -> None:
     source = CountingSource(3)
     feed = feed_of(source)
     assert feed.read(3) is None
@@ -204,7 +204,7 @@ def test_the_head_of_the_log_is_no_page() -> None:
     assert (page.after, page.upto) == (3, 4)
 
 
-def test_a_page_that_ended_at_the_head_is_not_taken_for_what_came_later() -> None:
+def test_a_cached_page_that_ended_at_the_head_does_not_hide_later_events() -> None:
     source = CountingSource(3)
     feed = feed_of(source)
     assert feed.read(0) is not None
@@ -212,7 +212,7 @@ def test_a_page_that_ended_at_the_head_is_not_taken_for_what_came_later() -> Non
     assert [e.id for e in follow(feed, Partition(1, 0))] == ["1", "2", "3", "4"]
 
 
-def test_what_is_not_selected_is_passed_over_in_one_step() -> None:
+def test_unselected_events_are_passed_over_in_one_step() -> None:
     source = CountingSource(50)
     feed = feed_of(source, subject="/elsewhere")
     page = feed.read(0)
@@ -221,7 +221,7 @@ def test_what_is_not_selected_is_passed_over_in_one_step() -> None:
     assert of(page, Partition(1, 0), 0) == ([], 50)
 
 
-def test_a_source_that_goes_backwards_is_at_its_head() -> None:
+def test_a_source_that_returns_earlier_positions_counts_as_at_its_head() -> None:
     class Backwards(InMemoryEventStore):
         def read(self, after: int, limit: int, selection: Selection, upto: int | None = None) -> Slice:
             return Slice(after, after - 1, (event(after - 1),))
@@ -229,7 +229,7 @@ def test_a_source_that_goes_backwards_is_at_its_head() -> None:
     assert feed_of(Backwards()).read(5) is None
 
 
-def test_a_failed_read_leaves_nothing_behind() -> None:
+def test_a_failed_read_caches_nothing() -> None:
     class Failing(CountingSource):
         broken = True
 
@@ -246,7 +246,7 @@ def test_a_failed_read_leaves_nothing_behind() -> None:
     assert [e.id for e in follow(feed, Partition(1, 0))] == ["1", "2", "3"]
 
 
-def test_sequence_ids_are_asked_for_once_per_event_and_layout_besides_the_first_which_are_checked() -> None:
+def test_sequence_ids_are_resolved_once_per_event_and_layout_after_the_first_are_checked() -> None:
     asked: list[str] = []
 
     def sequence_of(event: Event, /) -> str:
@@ -263,7 +263,7 @@ def test_sequence_ids_are_asked_for_once_per_event_and_layout_besides_the_first_
     assert asked[-3:] == ["1", "2", "3"], "later ones are asked for once"
 
 
-def test_a_single_partition_asks_no_resolver() -> None:
+def test_a_single_partition_calls_no_resolver() -> None:
     def never(event: Event, /) -> str:
         raise AssertionError(event)
 
@@ -271,7 +271,7 @@ def test_a_single_partition_asks_no_resolver() -> None:
     assert of(page, Partition(1, 0), 0) == ([event(1), event(2)], 3)
 
 
-def test_events_of_types_that_nobody_wants_are_dropped_before_anybody_is_asked_about_them() -> None:
+def test_events_of_unwanted_types_are_dropped_before_the_resolver_is_called() -> None:
     asked: list[str] = []
 
     def sequence_of(event: Event, /) -> str:
@@ -291,7 +291,7 @@ def test_events_of_types_that_nobody_wants_are_dropped_before_anybody_is_asked_a
 
 
 class Resolver:
-    """Raises for the events named, as long as they are named."""
+    """Raises for the events listed in ``broken``."""
 
     def __init__(self, *broken: int) -> None:
         self.broken = set(broken)
@@ -306,7 +306,7 @@ BOTH = layout(2)
 OF = ["/order/1", "/order/4"]  # of partitions 0 and 1
 
 
-def test_what_comes_before_an_event_without_sequence_is_assigned_first() -> None:
+def test_events_before_one_without_sequence_are_assigned_first() -> None:
     events = [event(n, OF[n % 2]) for n in range(1, 7)]
     page = Page(Slice(0, 9, events), SequencingByEvent(Resolver(5)))
     shares = [page.events_of(partition, 0) for partition in BOTH]
@@ -318,14 +318,14 @@ def test_what_comes_before_an_event_without_sequence_is_assigned_first() -> None
         assert isinstance(caught.value.error, LookupError)
 
 
-def test_the_first_event_of_a_page_may_be_the_one_without_sequence() -> None:
+def test_the_first_event_of_a_page_may_be_without_sequence() -> None:
     page = Page(Slice(3, 9, [event(7)]), SequencingByEvent(Resolver(7)))
     assert of(page, BOTH[0], 3) == ([], 6)
     with pytest.raises(UnsequencedError):
         page.events_of(BOTH[0], 6)
 
 
-def test_the_next_attempt_asks_the_resolver_again() -> None:
+def test_the_next_attempt_calls_the_resolver_again() -> None:
     resolver = Resolver(2)
     feed = Feed(CountingSource(5), Selection(), SequencingByEvent(resolver), 10)
     for _ in range(2):
@@ -342,7 +342,7 @@ def test_the_next_attempt_asks_the_resolver_again() -> None:
 
 
 @given(st.sets(st.integers(1, 12), min_size=1), st.integers(1, 4), st.integers(1, 12))
-def test_the_shares_before_an_event_without_sequence_are_complete(
+def test_all_partitions_get_their_events_before_one_without_sequence(
     positions: set[int], partitions: int, bad: int
 ) -> None:
     events = [event(n, f"/books/{n % 5}") for n in sorted(positions)]
@@ -357,7 +357,7 @@ def test_the_shares_before_an_event_without_sequence_are_complete(
 
 
 @pytest.mark.parametrize(("resolver", "asked"), [(PerSubject(), 2), (PerSubjectLevel(1), 2), (NoSequence(), 6)])
-def test_a_resolver_that_sees_only_subjects_is_asked_once_a_subject(resolver: SequenceResolver, asked: int) -> None:
+def test_a_resolver_that_only_reads_subjects_is_called_once_per_subject(resolver: SequenceResolver, asked: int) -> None:
     ids: list[str] = []
 
     def partition_of(sequence_id: str, modulus: int) -> int:
@@ -372,7 +372,7 @@ def test_a_resolver_that_sees_only_subjects_is_asked_once_a_subject(resolver: Se
 
 
 @pytest.mark.parametrize("resolver", [PerSubject(), PerSubjectLevel(1)])
-def test_where_the_subject_alone_decides_rows_are_assigned_without_a_look_at_events(
+def test_rows_are_assigned_without_reading_events_if_only_the_subject_matters(
     resolver: SequenceResolver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def never(event: Event) -> tuple[str, ...]:
@@ -387,7 +387,7 @@ def test_where_the_subject_alone_decides_rows_are_assigned_without_a_look_at_eve
         assert [one.position for one in page.events_of(partition, 0)[0]] == expected
 
 
-# What may be asked of a page: to which sequences an event belongs
+# The sequences of an event, as a page returns them
 
 ADA, BOB = event(1)._replace(payload='{"reader": "Ada"}'), event(2)._replace(payload='{"reader": "Bob"}')
 
@@ -402,14 +402,14 @@ ADA, BOB = event(1)._replace(payload='{"reader": "Ada"}'), event(2)._replace(pay
     ],
 )
 @pytest.mark.parametrize("partitions", [1, 2])
-def test_a_page_knows_the_sequences_of_its_events(resolver: SequenceResolver, expected: Any, partitions: int) -> None:
+def test_a_page_returns_the_sequences_of_its_events(resolver: SequenceResolver, expected: Any, partitions: int) -> None:
     page = Page(Slice(0, 2, (ADA, BOB)), SequencingByEvent(resolver))
     for partition in layout(partitions):
         page.events_of(partition, 0)
     assert [page.sequence_ids(one) for one in (ADA, BOB)] == expected
 
 
-def test_the_sequences_of_a_subject_are_asked_for_once_a_page() -> None:
+def test_the_sequences_of_a_subject_are_resolved_once_per_page() -> None:
     asked: list[str] = []
 
     class BySubject:
@@ -432,7 +432,7 @@ def whole(page: Page) -> Chunk:
 
 
 @pytest.mark.parametrize(("partitions", "asked"), [(1, 4), (2, 4)])
-def test_the_subjects_of_sequences_are_found_without_asking_again(partitions: int, asked: int) -> None:
+def test_the_subjects_of_sequences_are_found_without_resolving_again(partitions: int, asked: int) -> None:
     ids: list[str] = []
 
     class ByLevel:
@@ -462,7 +462,7 @@ def test_the_subjects_of_sequences_are_found_without_asking_again(partitions: in
     ("resolver", "sequence_id", "expected"),
     [(PerSubject(), "/books/1", {"/books/1"}), (PerSubjectLevel(1), "/books", {"/books/1", "/books/2"})],
 )
-def test_the_subjects_of_sequences_are_found_without_a_look_at_events(
+def test_the_subjects_of_sequences_are_found_without_reading_events(
     resolver: SequenceResolver, sequence_id: str, expected: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def never(event: Event) -> tuple[str, ...]:
@@ -476,7 +476,7 @@ def test_the_subjects_of_sequences_are_found_without_a_look_at_events(
     assert page.subjects_of(frozenset({sequence_id, "/elsewhere"}), whole(page)) == expected
 
 
-def test_a_resolver_of_ours_is_asked_once_for_each_subject_of_an_assigned_page() -> None:
+def test_a_built_in_resolver_is_called_once_per_subject_of_an_assigned_page() -> None:
     sequencing, asked = SequencingByEvent(PerSubjectLevel(1)), list[str]()
     id_of = sequencing.id_of_subject
     assert id_of is not None
@@ -488,12 +488,12 @@ def test_a_resolver_of_ours_is_asked_once_for_each_subject_of_an_assigned_page()
     assert sorted(asked) == ["/0/2", "/0/4", "/1/1", "/1/3"]
 
 
-def test_only_subjects_of_the_given_events_are_looked_at() -> None:
+def test_only_subjects_of_the_given_events_are_considered() -> None:
     page = Page(Slice(0, 4, tuple(event(n, f"/0/{n}") for n in range(1, 5))), SequencingByEvent(PerSubjectLevel(1)))
     assert page.subjects_of(frozenset({"/0"}), whole(page)[2:]) == {"/0/3", "/0/4"}
 
 
-def test_all_subjects_of_a_sequence_are_found_when_a_partition_resolver_has_failed() -> None:
+def test_all_subjects_of_a_sequence_are_found_after_a_partition_resolver_failed() -> None:
     def failing(sequence_id: str, modulus: int) -> int:
         if sequence_id == "/2":
             raise LookupError(sequence_id)
@@ -505,7 +505,7 @@ def test_all_subjects_of_a_sequence_are_found_when_a_partition_resolver_has_fail
     assert page.subjects_of(frozenset({"/3"}), whole(page)) == {"/3/3"}
 
 
-def test_asking_for_the_sequences_of_an_event_without_sequence_names_the_event() -> None:
+def test_resolving_the_sequences_of_an_event_without_sequence_names_the_event() -> None:
     page = Page(Slice(0, 2, (ADA, BOB)), SequencingByEvent(Resolver(2)))
     assert page.sequence_ids(ADA) == ("/books/1",)
     with pytest.raises(UnsequencedError) as caught:
@@ -515,7 +515,7 @@ def test_asking_for_the_sequences_of_an_event_without_sequence_names_the_event()
 
 
 class Sequences:
-    """Sequences as a table has them: by subject, or by position."""
+    """Sequences from a table, by subject or by position."""
 
     attributes = frozenset({"subject"})
     id_of_subject = None
@@ -524,7 +524,7 @@ class Sequences:
         self.ids, self.by_subject = ids, by_subject
 
     def partition_of(self, sequence_id: str, modulus: int) -> int:
-        return len(sequence_id) % modulus  # none of ours: custom partition resolvers decide
+        return len(sequence_id) % modulus  # unlike the built-in rule: custom partition resolvers decide
 
     def sequence_ids(self, event: Event) -> tuple[str, ...]:
         return self.ids[event.subject if self.by_subject else event.position]
@@ -540,7 +540,7 @@ some_ids = st.lists(st.text("ab", max_size=4), max_size=3, unique=True).map(tupl
     as_rows=st.booleans(),
     data=st.data(),
 )
-def test_every_event_is_in_the_partitions_of_its_sequences_and_in_no_other(
+def test_every_event_is_in_exactly_the_partitions_of_its_sequences(
     *, ids: list[tuple[str, ...]], modulus: int, by_subject: bool, as_rows: bool, data: st.DataObject
 ) -> None:
     numbers = [data.draw(st.integers(0, len(ids) - 1)) if by_subject else n for n in range(len(ids))]
@@ -559,7 +559,7 @@ def test_every_event_is_in_the_partitions_of_its_sequences_and_in_no_other(
     assert [page.sequence_ids(one) for one in events] == [ids[number] for number in numbers]
 
 
-def test_several_threads_read_once() -> None:
+def test_concurrent_threads_read_once() -> None:
     source = CountingSource(100)
     feed = feed_of(source, limit=100)
     partitions = layout(8)
@@ -580,7 +580,7 @@ subjects = st.sampled_from([f"/books/{n}" for n in range(12)])
     st.sampled_from(["/", "/books/3"]),
     st.data(),
 )
-def test_the_shares_of_all_partitions_together_are_the_events_in_order(
+def test_the_events_of_all_partitions_together_are_the_log_in_order(
     chosen: list[str], partitions: int, limit: int, memory: int, root: str, data: st.DataObject
 ) -> None:
     source = CountingSource()
@@ -590,7 +590,7 @@ def test_the_shares_of_all_partitions_together_are_the_events_in_order(
     after = dict.fromkeys(layout(partitions), 0)
     seen: dict[Partition, list[Event]] = {partition: [] for partition in after}
     still_open = sorted(after)
-    while still_open:  # in any order, so that each may lag behind the others
+    while still_open:  # in any order, so that each may lag
         partition = data.draw(st.sampled_from(still_open))
         page = feed.read(after[partition])
         if page is None:
@@ -604,7 +604,7 @@ def test_the_shares_of_all_partitions_together_are_the_events_in_order(
 
 
 @given(st.sets(st.integers(1, 40), min_size=1), st.integers(0, 45))
-def test_a_share_begins_after_the_position_asked_for(positions: set[int], after: int) -> None:
+def test_the_events_of_a_partition_begin_after_the_given_position(positions: set[int], after: int) -> None:
     events = [event(position) for position in sorted(positions)]
     page = Page(Slice(0, 50, events), SequencingByEvent(PerSubject()))
     assert list(page.events_of(Partition(1, 0), after)[0]) == [e for e in events if e.position > after]

@@ -1,4 +1,4 @@
-"""Data that have a field of a class in another spelling, which its default would hide."""
+"""Data with a field of a class in another spelling, which the default of the field would hide."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Attrs:
         (Model, '{"book_number": 5}', "book_number", "book"),
     ],
 )
-def test_a_field_in_another_spelling_is_warned_of_once(
+def test_a_field_in_another_spelling_causes_one_warning(
     cls: Any, payload: str, key: str, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     spelling_of.cache_clear()
@@ -91,12 +91,12 @@ def test_a_field_in_another_spelling_is_warned_of_once(
         (Model, '{"bookNumber": 5}'),
         (ByName, '{"book_id": 5}'),
         (ByName, '{"bookid": 5}'),
-        (Renamed, '{"bookId": 5}'),  # by code of the project
+        (Renamed, '{"bookId": 5}'),  # by user code
         (Attrs, '{"bookId": 5}'),  # not validated
         (dict, '{"bookId": 5}'),
     ],
 )
-def test_what_is_spelled_as_it_is_read_or_is_not_meant_is_passed_over(
+def test_a_field_with_the_right_spelling_or_no_similar_field_causes_no_warning(
     cls: Any, payload: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     spelling_of.cache_clear()
@@ -115,7 +115,7 @@ def listed(events: list[Lent]) -> None: ...
 
 
 @pytest.mark.parametrize("handler", [alone, with_metadata, listed])
-def test_each_way_to_decode_events_looks_at_them(handler: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_spellings_are_checked_by_every_way_to_decode_events(handler: Any, caplog: pytest.LogCaptureFixture) -> None:
     spelling_of.cache_clear()
     decoder_for.cache_clear()
     test = HandlerTest(event_handling("books", types=["lent"])(handler))
@@ -125,7 +125,7 @@ def test_each_way_to_decode_events_looks_at_them(handler: Any, caplog: pytest.Lo
     ]
 
 
-def test_the_events_of_a_table_are_looked_at_too(caplog: pytest.LogCaptureFixture) -> None:
+def test_spellings_are_checked_in_events_of_a_table(caplog: pytest.LogCaptureFixture) -> None:
     spelling_of.cache_clear()
     decoder_for.cache_clear()
 
@@ -138,7 +138,7 @@ def test_the_events_of_a_table_are_looked_at_too(caplog: pytest.LogCaptureFixtur
     assert message.startswith("the data of event 1 at position 1 (lent")
 
 
-def test_only_the_first_events_are_looked_at(caplog: pytest.LogCaptureFixture) -> None:
+def test_spellings_are_only_checked_in_the_first_events(caplog: pytest.LogCaptureFixture) -> None:
     spelling_of.cache_clear()
     decoder_for.cache_clear()
     for position in range(20):

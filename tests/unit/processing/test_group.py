@@ -38,7 +38,7 @@ Make = Callable[..., GroupProcessing]
 
 @pytest.fixture
 def make(database: Any, injector: Any) -> Make:
-    """Makes a group of one handler; others than the usual arguments are given by their names."""
+    """Create a group of one handler; keyword arguments replace the default ones."""
 
     def made(handler: Any, store: InMemoryEventStore, **others: Any) -> GroupProcessing:
         dispatcher = Dispatcher([bind(Handler(HandlerMark("group"), handler, "here"), injector)], [])
@@ -63,7 +63,7 @@ def make(database: Any, injector: Any) -> Make:
         (with_after_commit, None, 1),
     ],
 )
-def test_events_are_committed_together_only_where_a_repeated_one_changes_nothing(
+def test_events_are_only_committed_together_if_a_repetition_is_harmless(
     handler: Any, asked_for: int | None, batch_size: int, make: Make
 ) -> None:
     group = make(handler, InMemoryEventStore(), batch_size=asked_for)
@@ -77,7 +77,7 @@ def with_object_and_metadata(event: dict, metadata: Metadata) -> None: ...  # ty
 
 
 class Asked(InMemoryEventStore):
-    """A store that notes which attributes are asked for, and how many events."""
+    """A store that records which attributes are requested, and how many events."""
 
     def read(self, after: int, limit: int, selection: Selection, upto: int | None = None) -> Slice:
         self.attributes, self.most = selection.attributes, limit
@@ -85,7 +85,7 @@ class Asked(InMemoryEventStore):
 
 
 class Sharing(Asked):
-    """One that knows shares."""
+    """A store that can filter by partition."""
 
     def selects(self, _share: Share) -> bool:
         return True
@@ -104,7 +104,7 @@ class Sharing(Asked):
         (without, PerSubject(), 1, ATTRIBUTES),
     ],
 )
-def test_a_store_is_asked_for_what_somebody_looks_at(
+def test_only_attributes_that_are_used_are_read_from_the_store(
     handler: Any,
     resolver: SequenceResolver,
     partitions: int,
@@ -116,7 +116,7 @@ def test_a_store_is_asked_for_what_somebody_looks_at(
     assert store.attributes == attributes
 
 
-def test_events_that_are_committed_one_by_one_are_read_whole_as_each_commit_stores_the_identity(
+def test_events_committed_one_by_one_are_read_in_full_because_each_commit_stores_the_identity(
     make: Make,
 ) -> None:
     store = Asked()
@@ -135,7 +135,7 @@ def test_events_that_are_committed_one_by_one_are_read_whole_as_each_commit_stor
     ],
 )
 @pytest.mark.parametrize("of_partition", [False, True])
-def test_more_small_events_enter_the_inbox_at_once_than_are_handled_at_once(
+def test_more_small_events_enter_the_inbox_at_once_than_one_chunk_handles(
     schedule: ScheduleRule | None,
     characters: int,
     limits: list[int],
@@ -162,7 +162,7 @@ def test_as_much_is_read_as_the_partitions_can_commit(batch_size: int, partition
 
 
 @given(st.integers(1, 100_000), st.integers(2, 200))
-def test_the_share_of_a_partition_mostly_fits_its_transaction(batch_size: int, partitions: int) -> None:
+def test_the_events_of_a_partition_in_a_page_usually_fit_its_transaction(batch_size: int, partitions: int) -> None:
     size = read_size(batch_size, partitions)
     assert size >= 1_000
     assert size == 1_000 or size // partitions <= batch_size

@@ -1,4 +1,4 @@
-"""The record of a group: what a claim keeps of it, warns of and refuses."""
+"""The record of a group: what a claim keeps, warns about and refuses."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def error_of(error: ExplainedError) -> tuple[str, str, str]:
     return error.code, error.what, error.fix
 
 
-def test_a_new_group_needs_its_beginning_and_keeps_it() -> None:
+def test_a_new_group_needs_its_initial_position_and_records_it() -> None:
     with pytest.raises(BeginningNeededError) as needed:
         rule(setting="-P7D").kept(found(None, None, None))
     assert needed.value.position is None
@@ -42,26 +42,26 @@ def test_a_new_group_needs_its_beginning_and_keeps_it() -> None:
     assert kept.warnings == {}
 
 
-def test_a_group_of_an_older_version_gets_a_record_silently() -> None:
+def test_a_group_of_an_older_version_gets_a_record_without_warning() -> None:
     kept = rule().kept(found(None, 7, 9))
     assert kept.record == GroupRecord("books", "", None, NOW, "1:handlers", "1:sequences", layout=RECORDED)
     assert kept.warnings == {}
 
 
-def test_a_known_group_with_the_same_code_is_left_as_it_is() -> None:
+def test_a_known_group_with_the_same_code_is_left_unchanged() -> None:
     kept = rule().kept(found(RECORD, 7, 9))
     assert kept.record is not None
     assert (kept.record, kept.warnings) == (RECORD, {})
 
 
-def test_a_group_of_a_version_without_layouts_gets_one_silently() -> None:
+def test_a_group_of_a_version_without_layouts_gets_one_without_warning() -> None:
     kept = rule(partitions=2).kept(found(replace(RECORD, layout=None), 7, 9))
     assert kept.record == replace(RECORD, layout=RecordedLayout(layout(2), 2))
     assert kept.warnings == {}
 
 
 @pytest.mark.parametrize("setting", ["tail", "-P7D"])
-def test_a_setting_of_later_has_no_effect_and_is_warned_of(setting: str) -> None:
+def test_a_later_change_of_the_initial_position_has_no_effect_and_causes_a_warning(setting: str) -> None:
     kept = rule(setting="head").kept(found(replace(RECORD, setting=setting, position=4), 7))
     assert kept.record == replace(RECORD, setting=setting, position=4)
     assert kept.warnings == {
@@ -70,7 +70,7 @@ def test_a_setting_of_later_has_no_effect_and_is_warned_of(setting: str) -> None
     }
 
 
-def test_a_beginning_that_is_not_known_is_not_compared() -> None:
+def test_an_unknown_initial_position_is_not_compared() -> None:
     assert rule(setting="head").kept(found(replace(RECORD, setting="", position=None), 7)).warnings == {}
 
 
@@ -90,14 +90,14 @@ WAYS_OUT = (
         ((4, None, None), "the progress of partition 1/3, 2/3"),
     ],
 )
-def test_lost_progress_is_refused_with_the_ways_out(positions: tuple[int | None, ...], which: str) -> None:
+def test_lost_progress_is_refused_with_possible_fixes(positions: tuple[int | None, ...], which: str) -> None:
     with pytest.raises(ProgressLostError) as refused:
         rule().kept(found(RECORD, *positions))
     assert error_of(refused.value) == (LOST, f"group 'books' has begun, but {which} is gone", WAYS_OUT)
     assert refused.value.where == "table opencqrs_progress"
 
 
-def test_a_group_that_is_lost_begins_again_where_its_setting_says() -> None:
+def test_a_group_with_lost_progress_restarts_at_its_configured_position() -> None:
     lenient = rule(GroupCode("1:new", "1:new"), "head", on_lost=OnLost.INITIAL)
     lost = found(RECORD, None, None, waiting=True)
     with pytest.raises(BeginningNeededError) as needed:
@@ -109,7 +109,7 @@ def test_a_group_that_is_lost_begins_again_where_its_setting_says() -> None:
 
 
 @pytest.mark.parametrize("began", [3, None])
-def test_partitions_that_are_lost_begin_again_where_their_group_began(began: int | None) -> None:
+def test_partitions_with_lost_progress_restart_where_their_group_began(began: int | None) -> None:
     lenient, record = rule(setting="-P7D", on_lost=OnLost.INITIAL), replace(RECORD, setting="-P7D", position=began)
     with pytest.raises(BeginningNeededError) as needed:
         lenient.kept(found(record, 9, None))
@@ -132,7 +132,7 @@ CHANGED = (
 @pytest.mark.parametrize(
     ("on_changed", "said"), [(OnChangedHandlers.WARN, {Warned.HANDLERS: CHANGED}), (OnChangedHandlers.IGNORE, {})]
 )
-def test_other_handlers_are_kept_with_the_position_from_which_they_count(
+def test_changed_handlers_are_recorded_with_the_position_from_which_they_apply(
     on_changed: OnChangedHandlers, said: dict[Warned, str]
 ) -> None:
     kept = rule(NEW, on_changed=on_changed).kept(found(RECORD, 7, 9))
@@ -143,7 +143,7 @@ def test_other_handlers_are_kept_with_the_position_from_which_they_count(
 
 
 @pytest.mark.parametrize("on_changed", [OnChangedHandlers.WARN, OnChangedHandlers.IGNORE])
-def test_handlers_count_as_changed_where_processes_with_the_earlier_ones_have_stopped(
+def test_changed_handlers_apply_from_where_processes_with_the_earlier_handlers_stopped(
     on_changed: OnChangedHandlers,
 ) -> None:
     first, second, third = layout(3)
@@ -164,7 +164,7 @@ def test_handlers_count_as_changed_where_processes_with_the_earlier_ones_have_st
     assert (again.record, again.warnings) == (after.record, {})
 
 
-def test_a_partition_that_was_split_since_the_handlers_changed_is_taken_over_with_its_first_half() -> None:
+def test_a_partition_split_after_handlers_changed_counts_as_taken_over_with_its_first_half() -> None:
     changed = replace(
         RECORD, changes=(HandlersChange(9, NOW, "1:first", layout(2)),), layout=RecordedLayout(layout(4), 1)
     )
@@ -172,7 +172,7 @@ def test_a_partition_that_was_split_since_the_handlers_changed_is_taken_over_wit
     assert kept.record.changes == (HandlersChange(12, NOW, "1:first", (layout(2)[1],)),)
 
 
-def test_other_handlers_may_be_refused_with_the_ways_out() -> None:
+def test_changed_handlers_may_be_refused_with_possible_fixes() -> None:
     with pytest.raises(HandlersChangedError) as refused:
         rule(NEW, on_changed=OnChangedHandlers.REFUSE).kept(found(RECORD, 9))
     assert error_of(refused.value) == (
@@ -185,7 +185,7 @@ def test_other_handlers_may_be_refused_with_the_ways_out() -> None:
     )
 
 
-def test_no_message_advises_a_rebuild_to_a_group_that_cannot_have_one() -> None:
+def test_messages_suggest_a_rebuild_only_to_groups_that_support_it() -> None:
     said = [
         *rule(NEW, can_rebuild=False).kept(found(RECORD, 7, 9)).warnings.values(),
         *rule(selection=BOOKS, can_rebuild=False).kept(found(selected(MISSPELT), 7, 9)).warnings.values(),
@@ -199,37 +199,37 @@ def test_no_message_advises_a_rebuild_to_a_group_that_cannot_have_one() -> None:
 
 
 @pytest.mark.parametrize("on_changed", list(OnChangedHandlers))
-def test_handlers_change_silently_before_anything_is_handled(on_changed: OnChangedHandlers) -> None:
+def test_handlers_may_change_without_warning_before_the_first_event(on_changed: OnChangedHandlers) -> None:
     kept = rule(NEW, on_changed=on_changed).kept(found(replace(RECORD, position=5), 5, 5))
     assert (kept.record, kept.warnings) == (replace(RECORD, position=5, handlers="1:others"), {})
 
 
 @pytest.mark.parametrize("began", [0, 5, None])
-def test_after_a_reset_nothing_was_handled_by_others(began: int | None) -> None:
+def test_a_reset_to_the_beginning_clears_the_changes_of_handlers(began: int | None) -> None:
     record = replace(RECORD, position=began, changes=(HandlersChange(4, NOW, "1:first"),))
     kept = rule(GroupCode("1:others", "1:others"), on_changed=OnChangedHandlers.REFUSE).kept(found(record, 0, 0))
     assert kept.record == replace(record, handlers="1:others", sequencing="1:others", changes=())
     assert kept.warnings == {}
 
 
-def test_changes_after_the_position_of_a_reset_do_not_count_any_more() -> None:
+def test_changes_of_handlers_after_the_position_of_a_reset_are_dropped() -> None:
     changes = HandlersChange(4, NOW, "1:first"), HandlersChange(9, NOW, "1:second")
     kept = rule(NEW).kept(found(replace(RECORD, changes=changes), 6, 6))
     assert kept.record.changes == (changes[0], HandlersChange(6, NOW, "1:handlers"))
 
 
 @pytest.mark.parametrize("before", ["", "0:handlers"])
-def test_what_cannot_be_compared_is_kept_silently(before: str) -> None:
+def test_code_that_cannot_be_compared_is_recorded_without_warning(before: str) -> None:
     record = replace(RECORD, handlers=before, sequencing=before)
     assert rule(on_changed=OnChangedHandlers.REFUSE).kept(found(record, 7, 9)) == rule().kept(found(RECORD, 7, 9))
 
 
-def test_code_that_cannot_be_read_leaves_what_is_known() -> None:
+def test_code_that_cannot_be_read_leaves_the_record_unchanged() -> None:
     kept = rule(GroupCode(), on_changed=OnChangedHandlers.REFUSE).kept(found(RECORD, 7, 9, waiting=True))
     assert (kept.record, kept.warnings) == (RECORD, {})
 
 
-def test_handlers_that_take_turns_without_handling_anything_leave_one_change() -> None:
+def test_alternating_handlers_that_handle_nothing_leave_one_change() -> None:
     record = RECORD
     for number in range(30):
         code = GroupCode(f"1:{number % 2}", "1:sequences")
@@ -238,7 +238,7 @@ def test_handlers_that_take_turns_without_handling_anything_leave_one_change() -
     assert rule().kept(found(record, 9)).record == RECORD
 
 
-def test_the_last_changes_are_kept() -> None:
+def test_the_latest_changes_are_kept() -> None:
     record = RECORD
     for number in range(30):
         record = rule(GroupCode(f"1:{number}", "1:sequences")).kept(found(record, 9 + number)).record
@@ -257,7 +257,7 @@ OTHER = GroupCode("1:handlers", "1:others")
         (found(RECORD, 9, waiting=True), "events wait in its inbox"),
     ],
 )
-def test_other_sequences_are_refused_with_the_way_out(group: FoundGroup, why: str) -> None:
+def test_changed_sequences_are_refused_with_the_fix(group: FoundGroup, why: str) -> None:
     with pytest.raises(HandlersChangedError) as refused:
         rule(OTHER, on_changed=OnChangedHandlers.IGNORE).kept(group)
     assert error_of(refused.value) == (
@@ -269,13 +269,13 @@ def test_other_sequences_are_refused_with_the_way_out(group: FoundGroup, why: st
     )
 
 
-def test_other_sequences_are_refused_while_some_are_ahead() -> None:
+def test_changed_sequences_are_refused_while_some_are_ahead() -> None:
     ahead = replace(found(replace(RECORD, sequencing="1:others"), 7), is_ahead=True)
     with pytest.raises(HandlersChangedError, match="and some sequences are ahead of others since a merge: order would"):
         rule().kept(ahead)
 
 
-def test_other_sequences_of_one_partition_are_harmless_while_nothing_waits() -> None:
+def test_changed_sequences_of_a_single_partition_are_accepted_while_no_event_waits() -> None:
     kept = rule(OTHER).kept(found(RECORD, 9))
     assert (kept.record, kept.warnings) == (replace(RECORD, sequencing="1:others"), {})
 
@@ -284,11 +284,11 @@ def test_other_sequences_of_one_partition_are_harmless_while_nothing_waits() -> 
     ("one", "other", "same"),
     [("1:a", "1:a", True), ("", "1:a", True), ("1:a", "", True), ("1:a", "0:b", True), ("1:a", "1:b", False)],
 )
-def test_fingerprints_of_one_version_are_compared(one: str, other: str, *, same: bool) -> None:
+def test_only_fingerprints_of_the_same_version_are_compared(one: str, other: str, *, same: bool) -> None:
     assert same_code(one, other) is same
 
 
-# Which events are read
+# The selection of events
 
 
 def selecting(subject: str, form: str = "plain") -> tuple[tuple[str, str], ...]:
@@ -303,7 +303,7 @@ def selected(settings: tuple[tuple[str, str], ...], *change: object) -> GroupRec
 
 
 @pytest.mark.parametrize("record", [RECORD, selected(BOOKS)], ids=["not recorded", "the same"])
-def test_a_selection_that_is_new_or_the_same_is_kept_silently(record: GroupRecord) -> None:
+def test_a_new_or_unchanged_selection_is_recorded_without_warning(record: GroupRecord) -> None:
     kept = rule(selection=BOOKS).kept(found(record, 7, 9))
     assert (kept.record, kept.warnings) == (selected(BOOKS), {})
     assert rule(selection=BOOKS).kept(found(None, None), 0).record.selection == RecordedSelection(BOOKS)
@@ -317,7 +317,7 @@ def test_a_selection_that_is_new_or_the_same_is_kept_silently(record: GroupRecor
         (MISSPELT, ENVELOPED, "fetch.subject was /bokks and is /books, events.format was plain and is envelope"),
     ],
 )
-def test_a_changed_selection_is_warned_of_once_with_the_position(before: object, now: object, changed: str) -> None:
+def test_a_changed_selection_causes_one_warning_with_the_position(before: object, now: object, changed: str) -> None:
     kept = rule(selection=now).kept(found(selected(before), 7, 9))  # type: ignore[arg-type]
     assert kept.record == selected(now, 9, before)  # type: ignore[arg-type]
     assert kept.warnings == {
@@ -331,7 +331,7 @@ def test_a_changed_selection_is_warned_of_once_with_the_position(before: object,
 TYPED, MORE = ((*BOOKS, ("events.types", text)) for text in ("{}", "{lent: Lent}"))
 
 
-def test_a_type_that_is_mapped_to_a_class_only_now_is_warned_of() -> None:
+def test_a_newly_mapped_type_causes_a_warning() -> None:
     kept = rule(selection=MORE).kept(found(selected(TYPED), 7, 9))
     assert (
         "since position 9: events.types was {} and is {lent: Lent}. Those up to there"
@@ -348,7 +348,7 @@ def test_a_type_that_is_mapped_to_a_class_only_now_is_warned_of() -> None:
     ],
     ids=["never changed", "changed before", "changed here"],
 )
-def test_a_setting_that_an_earlier_version_did_not_record_has_not_changed(
+def test_a_setting_not_recorded_by_an_earlier_version_counts_as_unchanged(
     before: GroupRecord, now: GroupRecord
 ) -> None:
     kept = rule(selection=MORE).kept(found(before, 7, 9))
@@ -368,7 +368,7 @@ def test_a_setting_that_an_earlier_version_did_not_record_has_not_changed(
     ],
     ids=["nothing handled", "taken back at once", "reset to before"],
 )
-def test_a_selection_that_has_passed_nothing_over_leaves_no_trace(
+def test_a_selection_that_has_excluded_no_events_leaves_no_trace(
     record: GroupRecord, position: int, kept: GroupRecord
 ) -> None:
     found_now = rule(selection=BOOKS).kept(found(record, position))

@@ -1,4 +1,4 @@
-"""Interception: the user's generator functions around events and around single calls of handlers."""
+"""Interception: the user's generator functions around events and single handler calls."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Tracer:
 
 
 class World:
-    """Handlers and interceptors that note what is called, in order."""
+    """Handlers and interceptors that record the calls in order."""
 
     def __init__(self, injector: Any, unit: Any) -> None:
         self.notes: list[str] = []
@@ -100,7 +100,7 @@ def world(injector: Any, unit: Any) -> World:
     return World(injector, unit)
 
 
-# Around what, in which order
+# What is intercepted, in which order
 
 
 def test_the_first_interceptor_is_the_outermost(world: World) -> None:
@@ -119,7 +119,7 @@ def test_the_first_interceptor_is_the_outermost(world: World) -> None:
     assert world.notes == [*expected, "event 2 out", "event 1 out"]
 
 
-def test_an_event_is_surrounded_once_whatever_upcasters_make_of_it(world: World) -> None:
+def test_an_event_is_intercepted_once_regardless_of_its_upcast_results(world: World) -> None:
     def split(data: dict[str, Any]) -> list[Upcast]:
         return [Upcast("lent", data), Upcast("unwanted", data), Upcast("lent", data)]
 
@@ -129,13 +129,13 @@ def test_an_event_is_surrounded_once_whatever_upcasters_make_of_it(world: World)
     assert world.notes == ["event in", "lent", "lent", "event out"]
 
 
-def test_events_that_no_handler_wants_are_not_surrounded(world: World) -> None:
+def test_events_that_no_handler_takes_are_not_intercepted(world: World) -> None:
     world.handles("lent", types=["lent"])
     assert world.run((EVENT, world.around("event")), events=[event(1, "other"), event(2)]) == 1
     assert world.notes == ["event in", "lent", "event out"]
 
 
-def test_handlers_of_lists_run_outside_of_events_and_inside_of_handlers(world: World) -> None:
+def test_list_handlers_run_inside_handler_interceptors_but_outside_event_interceptors(world: World) -> None:
     def handle(events: list[Lent]) -> None:
         world.notes.append(f"{len(events)} at once")
 
@@ -149,7 +149,7 @@ def test_handlers_of_lists_run_outside_of_events_and_inside_of_handlers(world: W
 # What interceptors see
 
 
-def test_an_interceptor_of_events_gets_what_belongs_to_the_event(world: World) -> None:
+def test_an_event_interceptor_may_take_parts_of_the_event(world: World) -> None:
     seen: dict[str, Any] = {}
     world.injector.provided[Tracer] = lambda: "tracer"
 
@@ -178,7 +178,7 @@ def test_an_interceptor_of_events_gets_what_belongs_to_the_event(world: World) -
     }
 
 
-def test_metadata_are_those_that_handlers_see(world: World) -> None:
+def test_interceptors_get_the_same_metadata_as_handlers(world: World) -> None:
     seen: list[Metadata] = []
 
     def around(metadata: Metadata) -> Iterator[None]:
@@ -194,7 +194,7 @@ def test_metadata_are_those_that_handlers_see(world: World) -> None:
     assert seen == [{"by": "Bob"}] * 2
 
 
-def test_an_interceptor_of_handlers_sees_the_invocation(world: World) -> None:
+def test_a_handler_interceptor_gets_the_invocation(world: World) -> None:
     seen: list[Invocation] = []
 
     def around(invocation: Invocation) -> Iterator[None]:
@@ -217,7 +217,7 @@ def test_an_interceptor_of_handlers_sees_the_invocation(world: World) -> None:
 # What interceptors do
 
 
-def test_an_error_is_raised_inside_and_goes_on_when_it_is_not_caught(world: World) -> None:
+def test_an_error_is_raised_inside_the_interceptor_and_propagates_unless_caught(world: World) -> None:
     seen: list[str] = []
 
     def around() -> Iterator[None]:
@@ -237,7 +237,7 @@ def test_an_error_is_raised_inside_and_goes_on_when_it_is_not_caught(world: Worl
     assert world.notes == ["failing"]
 
 
-def test_an_interceptor_may_raise_something_else(world: World) -> None:
+def test_an_interceptor_may_raise_another_error(world: World) -> None:
     def around() -> Iterator[None]:
         try:
             yield
@@ -249,14 +249,14 @@ def test_an_interceptor_may_raise_something_else(world: World) -> None:
         world.run((HANDLER, around))
 
 
-def test_an_error_that_was_caught_around_a_handler_is_over(world: World) -> None:
+def test_an_error_caught_around_a_handler_does_not_stop_later_handlers(world: World) -> None:
     world.handles("failing")
     world.handles("behind")
     assert world.run((HANDLER, world.catching("handler"))) == 1
     assert world.notes == ["failing", "handler caught failing", "behind"]
 
 
-def test_an_error_that_was_caught_around_an_event_ends_its_handlers_alone(world: World) -> None:
+def test_an_error_caught_around_an_event_ends_only_the_handlers_of_that_event(world: World) -> None:
     world.handles("failing")
     world.handles("behind")
     assert world.run((EVENT, world.catching("event")), events=[event(1), event(2)]) == 2
@@ -264,7 +264,7 @@ def test_an_error_that_was_caught_around_an_event_ends_its_handlers_alone(world:
 
 
 @pytest.mark.parametrize("surrounded", [EVENT, HANDLER])
-def test_an_outer_interceptor_may_catch_what_an_inner_one_raises_before_the_call(
+def test_an_outer_interceptor_may_catch_an_error_that_an_inner_one_raises_before_the_call(
     world: World, surrounded: Surrounded
 ) -> None:
     def refusing() -> Iterator[None]:
@@ -320,7 +320,7 @@ TWICE = "yielded a second time"
         (no_generator, "one", "returned a NoneType, which is not a generator"),
     ],
 )
-def test_an_interceptor_that_yields_not_once_is_named_and_no_fault_of_the_event(
+def test_an_interceptor_that_does_not_yield_exactly_once_is_named_and_not_the_event(
     world: World, surrounded: Surrounded, around: Callable[..., Any], handler: str, what: str
 ) -> None:
     world.handles(handler)
@@ -337,7 +337,7 @@ def swallowing() -> Iterator[None]:
 
 @pytest.mark.parametrize("surrounded", [EVENT, HANDLER])
 @pytest.mark.parametrize("around", [never, twice])
-def test_no_outer_interceptor_deals_with_an_inner_one_that_is_wrong(
+def test_an_outer_interceptor_cannot_catch_the_misuse_of_an_inner_one(
     world: World, surrounded: Surrounded, around: Callable[..., Any]
 ) -> None:
     world.handles("one")
@@ -350,7 +350,7 @@ def raising_provider() -> Any:
 
 
 @pytest.mark.parametrize("surrounded", [EVENT, HANDLER])
-def test_no_interceptor_deals_with_a_provider_that_fails(world: World, surrounded: Surrounded) -> None:
+def test_interceptors_cannot_catch_the_failure_of_a_provider(world: World, surrounded: Surrounded) -> None:
     def handle(event: Lent, tracer: Tracer) -> None: ...
 
     world.injector.provided[Tracer] = raising_provider
@@ -359,7 +359,7 @@ def test_no_interceptor_deals_with_a_provider_that_fails(world: World, surrounde
         world.run((surrounded, swallowing))
 
 
-def test_a_provider_that_an_interceptor_asks_is_named_when_it_fails(world: World) -> None:
+def test_a_failing_provider_of_an_interceptor_is_named(world: World) -> None:
     def traced(tracer: Tracer) -> Iterator[None]:
         yield
 
@@ -372,7 +372,7 @@ def test_a_provider_that_an_interceptor_asks_is_named_when_it_fails(world: World
     )
 
 
-def test_an_interrupt_is_swallowed_by_no_interceptor(world: World) -> None:
+def test_no_interceptor_can_swallow_an_interrupt(world: World) -> None:
     def handle(raw: Event) -> None:
         raise KeyboardInterrupt
 
@@ -406,7 +406,9 @@ def test_every_error_of_a_handler_passes_through_unchanged(
 
 @pytest.mark.parametrize("surrounded", [EVENT, HANDLER])
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_what_an_interceptor_itself_raises_is_the_events_error(world: World, surrounded: Surrounded, when: str) -> None:
+def test_an_error_raised_by_an_interceptor_is_attributed_to_the_event(
+    world: World, surrounded: Surrounded, when: str
+) -> None:
     mine = LookupError(when)
 
     def around() -> Iterator[None]:
@@ -422,7 +424,7 @@ def test_what_an_interceptor_itself_raises_is_the_events_error(world: World, sur
     assert world.notes == ([] if when == "before" else ["one"])
 
 
-def test_an_async_handler_is_done_before_the_interceptor_goes_on(world: World) -> None:
+def test_an_async_handler_completes_before_the_interceptor_continues(world: World) -> None:
     async def handle(raw: Event) -> None:
         await asyncio.sleep(0)
         world.notes.append(f"done in span {span.get()}")
@@ -438,7 +440,7 @@ def test_an_async_handler_is_done_before_the_interceptor_goes_on(world: World) -
     assert world.notes == ["done in span mine", "out"]
 
 
-# What is wrong
+# Misuse
 
 
 def plain() -> None: ...
@@ -495,7 +497,7 @@ A_CALL = "an @around_handler function surrounds one call of any handler"
         (HANDLER, with_raw, "OCQ-205", f"{A_CALL} and cannot have raw"),
     ],
 )
-def test_a_wrong_signature_is_refused_at_the_start(
+def test_a_wrong_signature_is_refused_at_startup(
     surrounded: Surrounded, call: Callable[..., Any], code: str, what: str
 ) -> None:
     with pytest.raises(HandlerSignatureError) as caught:
@@ -503,7 +505,7 @@ def test_a_wrong_signature_is_refused_at_the_start(
     assert (caught.value.code, caught.value.what, caught.value.where) == (code, what, "around.py:7")
 
 
-def test_a_handler_cannot_ask_for_the_invocation(injector: Any) -> None:
+def test_a_handler_cannot_take_the_invocation(injector: Any) -> None:
     def handle(invocation: Invocation) -> None: ...
 
     with pytest.raises(HandlerSignatureError, match="a handler is called for events and cannot have invocation"):

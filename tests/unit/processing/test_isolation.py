@@ -1,4 +1,4 @@
-"""The turns of events that are handled alone: one at a time, and a slow one is waited for once."""
+"""The turns of events that are handled alone: one at a time, waiting for a slow one only once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _waiter(turns: Turns, order: list[str], name: str) -> Thread:
     return thread
 
 
-def test_the_next_turn_begins_when_the_one_before_has_ended() -> None:
+def test_the_next_turn_begins_when_the_previous_one_has_ended() -> None:
     turns, order = Turns(patience=60), list[str]()
     with turns.taken():
         thread = _waiter(turns, order, "second")
@@ -29,7 +29,7 @@ def test_the_next_turn_begins_when_the_one_before_has_ended() -> None:
     assert order == ["first", "second"]
 
 
-def test_a_turn_that_raises_is_over() -> None:
+def test_a_turn_that_raises_ends() -> None:
     turns, order = Turns(patience=60), list[str]()
     with suppress(ZeroDivisionError), turns.taken():
         _ = 1 / 0
@@ -37,7 +37,7 @@ def test_a_turn_that_raises_is_over() -> None:
     assert order == ["next"]
 
 
-def test_who_takes_too_long_is_not_waited_for_and_ends_no_turn_but_his_own() -> None:
+def test_a_slow_turn_is_not_waited_for_and_only_ends_itself() -> None:
     hasty, order = Turns(patience=0), list[str]()
     with ExitStack() as slow:
         slow.enter_context(hasty.taken())

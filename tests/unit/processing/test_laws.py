@@ -1,7 +1,7 @@
-"""The laws of processing, tried against whatever can go wrong, in any order.
+"""The laws of processing, tested against everything that can go wrong, in any order.
 
-Processes start, take over from each other, go on as zombies, fail, crash in mid-chunk and lose their database, with
-random sizes of chunks and reads, while events arrive. What must hold after every single step is in ``World.check``.
+Processes start, take over from each other, continue as zombies, fail, crash in mid-chunk and lose their database, with
+random sizes of chunks and reads, while events arrive. ``World.check`` has what must hold after every step.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 SUBJECTS = [f"/books/{n}" for n in range(7)]
-FAULTS = ["", "", "", "", "error", "error", "permanent", "outage", "crash", "take over"]  # of calls of the handler
+FAULTS = ["", "", "", "", "error", "error", "permanent", "outage", "crash", "take over"]  # of handler calls
 
 
 class CrashError(KeyboardInterrupt):
@@ -53,11 +53,11 @@ class Unit:
 
 
 class Database:
-    """All or nothing; away, or refusing a commit, when it is told to be."""
+    """Atomic transactions; unavailable, or failing at a commit, when set so."""
 
     def __init__(self) -> None:
         self.rows: list[int] = []
-        self.away = 0  # for so many transactions
+        self.away = 0  # how many more transactions fail
         self.refusals: list[Exception] = []
 
     @contextmanager
@@ -96,7 +96,7 @@ class Process:
         ]
 
     def step(self, number: int) -> int | None:
-        """Let a partition do its next step; return the position of the event that was given up, if one was."""
+        """Let a partition take its next step; return the position of the abandoned event, if any."""
         partition = self.partitions[number]
         if partition.over:
             return None
@@ -115,16 +115,16 @@ class Process:
 
 @dataclass(frozen=True)
 class Turn:
-    """What happens next: events arrive, a process starts, and one process goes on while things fail.
+    """What happens next: events arrive, a process starts, and one process continues while things fail.
 
     Attributes:
         subjects: Of the events that arrive.
         start: Sizes of chunk and read, and retries, of a process that starts; ``None`` if none does.
-        process: Which process goes on: 0 is the newest, the others are zombies.
+        process: Which process continues: 0 is the newest, the others are zombies.
         partitions: The partitions that it steps, in this order.
-        faults: What the calls of the handler do, the last one first.
-        away: For how many transactions the database is away.
-        refusals: What the next commits raise.
+        faults: What the handler calls do, the last one first.
+        away: For how many transactions the database is unavailable.
+        refusals: The errors of the next commits.
     """
 
     subjects: list[str]
@@ -149,7 +149,7 @@ turns = st.builds(
 
 
 class World:
-    """A store, a database, and the processes that there are."""
+    """A store, a database, and all processes."""
 
     def __init__(self, partitions: int) -> None:
         self.partitions = layout(partitions)
@@ -221,7 +221,7 @@ class World:
             assert [n for n in self.database.rows if n in own] == due, "lost, doubled, or out of order"
 
     def finish(self) -> None:
-        """Let a last process do what is left, without any faults."""
+        """Let a last process do the remaining work without faults."""
         self.faults, self.database.refusals, self.database.away = [], [], 0
         last = self.start(4, 9, 0)
         for number, partition in enumerate(last.partitions):
@@ -233,7 +233,7 @@ class World:
 
 
 @given(st.integers(1, 4), st.lists(turns, min_size=1, max_size=12))
-def test_no_event_is_lost_doubled_or_out_of_order_whatever_goes_wrong(partitions: int, turns: list[Turn]) -> None:
+def test_no_event_is_lost_duplicated_or_reordered_whatever_goes_wrong(partitions: int, turns: list[Turn]) -> None:
     world = World(partitions)
     for turn in turns:
         world.take(turn)

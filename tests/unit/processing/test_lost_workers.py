@@ -1,4 +1,4 @@
-"""An event that is alone when its worker is lost: at first that is not a failure of the event, and in the end it is."""
+"""An event that is alone when its worker is lost: only after several losses is it a failure of the event."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EVENTS, POISON = 12, 6
 
 
 class Group:
-    """A group of data frames whose worker is lost so many times when it meets an event."""
+    """A group of data frames whose worker is lost ``losses`` times at one event."""
 
     def __init__(self, losses: int) -> None:
         self.losses = losses
@@ -61,7 +61,7 @@ class Group:
 
 
 @pytest.mark.parametrize("losses", range(MOST_LOST))
-def test_workers_that_are_lost_for_another_reason_use_no_attempt_and_repeat_nothing(losses: int) -> None:
+def test_workers_lost_for_another_reason_use_no_attempt_and_repeat_nothing(losses: int) -> None:
     group = Group(losses)
     for time in range(1, losses + 1):
         failure = group.step().failure
@@ -74,7 +74,7 @@ def test_workers_that_are_lost_for_another_reason_use_no_attempt_and_repeat_noth
     assert group.handled == [*range(1, EVENTS + 1)]
 
 
-def test_an_event_that_ends_its_worker_each_time_is_found() -> None:
+def test_an_event_that_always_kills_its_worker_is_found() -> None:
     group = Group(losses=99)
     for _ in range(MOST_LOST - 1):
         failure = group.step().failure
@@ -88,7 +88,7 @@ def test_an_event_that_ends_its_worker_each_time_is_found() -> None:
     assert group.handled == [*range(1, POISON)]
 
 
-def test_an_event_that_was_found_is_tried_again_without_a_larger_range() -> None:
+def test_an_event_that_kills_its_worker_is_retried_alone() -> None:
     group = Group(losses=99)
     group.step()
     before = len(group.ranges)

@@ -1,4 +1,4 @@
-"""Sequences by decoded objects: the resolver sees what handlers see, and each event is for exactly one partition."""
+"""Sequences by decoded objects: the resolver gets what handlers get, and each event is in exactly one partition."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ class ByRaw:
         (ByReader().by_reader, "Ada"),
     ],
 )
-def test_a_resolver_that_asks_for_object_or_metadata_sees_what_handlers_see(resolver: Any, sequence_id: str) -> None:
+def test_a_resolver_that_takes_objects_or_metadata_gets_the_same_as_handlers(resolver: Any, sequence_id: str) -> None:
     made = sequencing(resolver)
     assert isinstance(made, SequencingByObject)
     assert made.sequence_ids(event()) == (sequence_id,)
@@ -168,43 +168,43 @@ def test_a_resolver_that_asks_for_object_or_metadata_sees_what_handlers_see(reso
         lambda event: event.subject,
     ],
 )
-def test_any_other_resolver_sees_the_stored_event(resolver: Any) -> None:
+def test_any_other_resolver_gets_the_stored_event(resolver: Any) -> None:
     made = sequencing(resolver, upcasting())
     assert isinstance(made, SequencingByEvent)
     assert made.sequence_ids(event(7, "moved", "no JSON")) == ("/books/1",)
 
 
-def test_a_partition_resolver_of_ones_own_decides() -> None:
+def test_a_custom_partition_resolver_determines_the_partition() -> None:
     made = sequencing_for(by_reader, TYPES, Reading(), "here", lambda sequence, modulus: len(sequence) % modulus)
     assert [made.partition_of(one, 2) for one in made.sequence_ids(event())] == [1]
 
 
-def test_a_resolver_sees_events_out_of_their_envelope() -> None:
+def test_a_resolver_gets_unwrapped_events() -> None:
     made = sequencing(by_both, Reading(enveloped=True))
     wrapped = event(payload='{"payload": {"reader": "Eve"}, "metadata": {"by": "Zoe"}}')
     assert made.sequence_ids(wrapped) == ("Eve Zoe lent",)
 
 
-# What upcasters make of an event may go to several partitions
+# Upcast results of one event may go to several partitions
 
 
-def test_each_result_of_an_upcaster_goes_to_its_partition() -> None:
+def test_each_upcast_result_belongs_to_its_own_sequence() -> None:
     made = sequencing(by_reader, upcasting())
     assert made.sequence_ids(event(7, "moved", MOVED)) == ("Ada", "Bob")
 
 
-def test_a_partition_is_named_once() -> None:
+def test_a_sequence_shared_by_upcast_results_is_listed_once() -> None:
     made = sequencing(by_reader, upcasting())
     assert made.sequence_ids(event(7, "moved", '{"from": "Ada", "to": "Ada"}')) == ("Ada",)
 
 
-def test_an_event_that_is_dropped_goes_to_no_partition() -> None:
+def test_an_event_dropped_by_an_upcaster_goes_to_no_partition() -> None:
     def nothing(raw: Event) -> None: ...
 
     assert sequencing(by_reader, upcasting(nothing)).sequence_ids(event(7, "moved", "{}")) == ()
 
 
-def test_results_that_the_group_does_not_handle_are_not_asked_about() -> None:
+def test_the_resolver_is_not_called_for_upcast_results_that_the_group_does_not_handle() -> None:
     def also_other(data: dict[str, Any]) -> list[Upcast]:
         return [Upcast("other", {}), Upcast("lent", {"reader": data["to"]})]
 
@@ -218,10 +218,10 @@ def test_an_event_belongs_to_the_partition_of_its_sequence_alone() -> None:
     assert [p.residue for p in layout(97) if made.belongs(event(), p)] == [residue_of("Ada", 97)]
 
 
-# What is wrong
+# Errors
 
 
-def test_a_resolver_that_does_not_take_what_the_group_handles_is_found_at_the_start() -> None:
+def test_a_resolver_that_does_not_accept_the_classes_of_the_group_is_refused_at_startup() -> None:
     made = sequencing(by_both)
     made.serve(["lent", "returned"], lambda _: True)
     with pytest.raises(AssemblyError) as caught:
@@ -233,7 +233,7 @@ def test_a_resolver_that_does_not_take_what_the_group_handles_is_found_at_the_st
     )
 
 
-def test_an_event_of_a_class_that_the_resolver_does_not_take_is_an_error() -> None:
+def test_an_event_of_a_class_that_the_resolver_does_not_accept_raises_an_error() -> None:
     with pytest.raises(AssemblyError, match="OCQ-514"):
         sequencing(by_reader).sequence_ids(event(7, "other"))
 
@@ -246,7 +246,7 @@ def test_an_event_of_a_class_that_the_resolver_does_not_take_is_an_error() -> No
         (upcasting(), event(7, "moved", "{}"), "OCQ-223"),
     ],
 )
-def test_an_event_that_cannot_be_read_is_an_error_that_names_it(reading: Reading, given: Event, code: str) -> None:
+def test_an_unreadable_event_raises_an_error_that_names_it(reading: Reading, given: Event, code: str) -> None:
     with pytest.raises(EventFormatError) as caught:
         sequencing(by_reader, reading).sequence_ids(given)
     assert (caught.value.code, caught.value.where) == (code, given.label)
@@ -274,7 +274,7 @@ def generator(event: Lent) -> str:  # type: ignore[misc]
         (generator, "OCQ-204", "a sequence resolver must be a plain function that returns a text"),
     ],
 )
-def test_a_wrong_signature_is_refused_at_the_start(resolver: Any, code: str, what: str) -> None:
+def test_a_wrong_signature_is_refused_at_startup(resolver: Any, code: str, what: str) -> None:
     with pytest.raises(HandlerSignatureError) as caught:
         sequencing(resolver)
     assert (caught.value.code, caught.value.what, caught.value.where) == (code, what, "provider by_reader")
@@ -283,7 +283,7 @@ def test_a_wrong_signature_is_refused_at_the_start(resolver: Any, code: str, wha
 # The dispatcher's part
 
 
-def test_a_group_of_one_partition_asks_no_resolver(unit: Any) -> None:
+def test_a_group_of_one_partition_calls_no_resolver(unit: Any) -> None:
     def never(event: Lent) -> str:
         raise AssertionError(event)
 
@@ -342,7 +342,7 @@ def followed(feed: Feed, partition: Partition, batch_size: int) -> Iterator[Sequ
             yield share[start : start + batch_size]
 
 
-def test_progress_of_partitions_is_kept_apart_when_an_event_is_for_both(database: Any) -> None:
+def test_partitions_keep_separate_progress_for_an_event_of_both(database: Any) -> None:
     def handle(event: Lent | Returned, connection: Connection) -> None:
         connection.append(event.reader)  # type: ignore[attr-defined]
 
@@ -361,8 +361,8 @@ def test_progress_of_partitions_is_kept_apart_when_an_event_is_for_both(database
     assert database.rows == [first, second]
 
 
-def test_an_event_of_two_sequences_that_wait_in_one_partition_is_handled_once_for_each() -> None:
-    """Its parts waited in two partitions, which were merged."""
+def test_an_event_of_two_sequences_waiting_in_one_partition_is_handled_once_for_each() -> None:
+    """Its two results waited in two partitions, which were merged."""
     handled: list[tuple[str, str]] = []
 
     def handle(event: ReaderEvent) -> None:

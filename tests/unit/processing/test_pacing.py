@@ -16,7 +16,7 @@ from opencqrs_py.processing.positions import events_at
 from opencqrs_py.testing import FakeClock
 
 ALL = Selection()
-SECONDS = 30.0  # longest wait for another thread
+SECONDS = 30.0  # the longest wait for another thread
 
 
 def store_of(count: int) -> InMemoryEventStore:
@@ -34,7 +34,7 @@ def source_of(clock: FakeClock, count: int = 1_000, per_second: int = 100) -> tu
     return PacedSource(store_of(count), pace), pace
 
 
-def test_nothing_may_be_read_before_time_goes_by(clock: FakeClock) -> None:
+def test_no_event_may_be_read_before_time_has_passed(clock: FakeClock) -> None:
     source, _ = source_of(clock)
     assert source.head() == 0
     assert source.read(0, 10, ALL).upto == 0
@@ -43,7 +43,7 @@ def test_nothing_may_be_read_before_time_goes_by(clock: FakeClock) -> None:
 
 
 @pytest.mark.parametrize("per_second", [1, 7, 100, 10_000])
-def test_as_many_events_as_the_limit_says_may_be_read_in_each_second(clock: FakeClock, per_second: int) -> None:
+def test_as_many_events_as_the_limit_allows_may_be_read_per_second(clock: FakeClock, per_second: int) -> None:
     pace = Pace(per_second, 50, clock.monotonic)
     for second in range(1, 20):
         for _ in range(4):
@@ -54,7 +54,7 @@ def test_as_many_events_as_the_limit_says_may_be_read_in_each_second(clock: Fake
         assert limit == 50 + per_second * second
 
 
-def test_the_time_of_a_pause_is_not_made_up_for(clock: FakeClock) -> None:
+def test_idle_time_accumulates_no_allowance(clock: FakeClock) -> None:
     pace = Pace(100, 0, clock.monotonic)
     clock.advance(60)
     assert pace.limit() == 101  # one second's
@@ -65,14 +65,14 @@ def test_the_time_of_a_pause_is_not_made_up_for(clock: FakeClock) -> None:
     assert pace.limit() == 151
 
 
-def test_the_limit_does_not_go_back_with_the_slowest_partition(clock: FakeClock) -> None:
+def test_a_slow_partition_does_not_lower_the_limit(clock: FakeClock) -> None:
     pace = Pace(100, 1_000, clock.monotonic)
     pace.reached(0)
     clock.advance(1)
     assert pace.limit() == 1_000
 
 
-def test_events_are_read_up_to_the_limit_and_no_further(clock: FakeClock) -> None:
+def test_events_are_read_up_to_the_limit(clock: FakeClock) -> None:
     source, _ = source_of(clock)
     clock.advance(0.5)
     assert source.limit() == 50
@@ -80,19 +80,19 @@ def test_events_are_read_up_to_the_limit_and_no_further(clock: FakeClock) -> Non
     part = source.read(0, 1_000, ALL)
     assert (part.upto, len(part.events)) == (50, 50)
     assert source.read(50, 10, ALL).upto == 50
-    assert source.read(200, 10, ALL).upto == 200  # a partition that was further before
+    assert source.read(200, 10, ALL).upto == 200  # a partition that was already further
     assert source.read(0, 1_000, ALL, 30).upto == 30
     assert source.read(0, 10, ALL).upto == 10
 
 
-def test_the_limit_of_a_short_log_is_its_end(clock: FakeClock) -> None:
+def test_the_limit_does_not_exceed_the_end_of_the_log(clock: FakeClock) -> None:
     source, _ = source_of(clock, count=20)
     clock.advance(1)
     assert source.limit() == 20
     assert source.read(0, 100, ALL).upto == 20
 
 
-def test_a_lifted_limit_is_none(clock: FakeClock) -> None:
+def test_a_lifted_limit_no_longer_applies(clock: FakeClock) -> None:
     source, pace = source_of(clock)
     pace.lift()
     assert source.limit() is None
@@ -100,7 +100,7 @@ def test_a_lifted_limit_is_none(clock: FakeClock) -> None:
     assert source.read(0, 2_000, ALL).upto == 1_000
 
 
-def test_what_the_log_can_do_a_limited_one_can(clock: FakeClock) -> None:
+def test_a_limited_log_supports_the_operations_of_its_log(clock: FakeClock) -> None:
     pace = Pace(1, 0, clock.monotonic)
     limited = PacedSource(store_of(3), pace)
     assert isinstance(limited, LimitedSource)
@@ -111,22 +111,22 @@ def test_what_the_log_can_do_a_limited_one_can(clock: FakeClock) -> None:
 
 
 class Unpicking:
-    """A log that only reads on and on, as files do."""
+    """A log that can only be read sequentially, like files."""
 
     def __init__(self, store: InMemoryEventStore) -> None:
         self.head, self.read = store.head, store.read
 
 
 @pytest.mark.parametrize("kind", [lambda store: store, Unpicking])
-def test_what_waits_in_the_inbox_is_found_beyond_the_limit_too(kind: Any) -> None:
-    """A rebuild that continues begins with a limit of 0, and such events were read before."""
+def test_events_waiting_in_the_inbox_are_found_even_beyond_the_limit(kind: Any) -> None:
+    """A rebuild that resumes begins with a limit of 0, and had read such events before."""
     store = kind(store_of(9))
     limited = PacedSource(PacedSource(store, Following(5)), Following(0))
     assert limited.read(0, 9, ALL).events == ()
     assert list(events_at(limited, [7, 2, 12])) == [2, 7]
 
 
-def test_a_watch_waits_for_the_limit(clock: FakeClock) -> None:
+def test_a_watch_waits_until_the_limit_allows_events(clock: FakeClock) -> None:
     source, pace = source_of(clock)
     with source.watched() as watch:
         assert watch.wait(0, 0) == 0
@@ -174,7 +174,7 @@ def test_arrivals_that_become_too_many_later_are_reported(clock: FakeClock) -> N
     assert [rate for rate in rates if rate is not None] == [100]
 
 
-def test_a_log_that_is_watched_without_limit_is_waited_for_itself(clock: FakeClock) -> None:
+def test_a_watch_without_limit_waits_for_the_log_itself(clock: FakeClock) -> None:
     store = store_of(1)
     pace = Pace(1, 0, clock.monotonic)
     pace.lift()
@@ -184,7 +184,7 @@ def test_a_log_that_is_watched_without_limit_is_waited_for_itself(clock: FakeClo
         assert waiting.result(SECONDS) == 2
 
 
-def test_who_follows_others_reads_no_further_than_they_are_and_never_less_than_before() -> None:
+def test_a_follower_reads_no_further_than_the_others_and_its_limit_never_decreases() -> None:
     following = Following(5)
     source = PacedSource(store_of(20), following)
     assert (source.head(), source.read(0, 100, ALL).upto) == (5, 5)
@@ -195,7 +195,7 @@ def test_who_follows_others_reads_no_further_than_they_are_and_never_less_than_b
     assert source.head() == 20
 
 
-def test_of_two_limits_the_nearer_one_counts(clock: FakeClock) -> None:
+def test_the_lower_of_two_limits_applies(clock: FakeClock) -> None:
     following, pace = Following(30), Pace(100, 0, clock.monotonic)
     source = PacedSource(PacedSource(store_of(1_000), pace), following)
     clock.advance(0.25)
@@ -207,7 +207,7 @@ def test_of_two_limits_the_nearer_one_counts(clock: FakeClock) -> None:
     assert source.head() == 900
 
 
-def test_a_watch_notices_how_far_the_others_have_come() -> None:
+def test_a_watch_notices_the_progress_of_the_others() -> None:
     following = Following(5)
     source = PacedSource(store_of(20), following)
     with ThreadPoolExecutor(1) as threads, source.watched() as watch:

@@ -1,4 +1,4 @@
-"""Parking: an event that is given up waits in the inbox with its sequence, and all others go on."""
+"""Parking: an exhausted event waits in the inbox with its sequence, and all others continue."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ STEPS = 1_000  # more than any test needs
 
 
 class World:
-    """A group whose handler writes positions, and fails as it is told: by position, the errors that are left."""
+    """A group whose handler writes positions, and raises the remaining ``errors`` by position."""
 
     def __init__(
         self,
@@ -110,11 +110,11 @@ class World:
         )
 
     def claim(self) -> None:
-        """Begin as a process does; what ran before has ended without a word."""
+        """Start like a new process after the previous one has crashed."""
         self.drivers = claim(self.run, self.run.partitions, "owner", self.clock, self.seen)
 
     def drain(self) -> None:
-        """Step until nothing can be done now."""
+        """Step until there is nothing to do for now."""
         if not self.drivers:
             self.claim()
         for driver in self.drivers:
@@ -139,7 +139,7 @@ class World:
         return {one.position: one.status.value for one in self.tracker.entries("group")}
 
     def change(self, position: int, how: Callable[[Any], Any]) -> bool:
-        """Do what a person does to an entry."""
+        """Change an entry as a person does."""
         (entry,) = (one for one in self.tracker.entries("group") if one.position == position)
         change = InboxChange(self.clock.now().isoformat(timespec="milliseconds"), changed=((entry, how(entry)),))
         return self.tracker.change("group", change)
@@ -148,7 +148,7 @@ class World:
 NO = ValueError("no")
 
 
-def test_the_event_and_its_sequence_wait_and_all_others_are_handled() -> None:
+def test_a_parked_event_and_its_sequence_wait_while_all_others_are_handled() -> None:
     world = World(["/a", "/b", "/a", "/c", "/a", "/b"])
     world.errors = {1: NO}
     world.drain()
@@ -157,7 +157,7 @@ def test_the_event_and_its_sequence_wait_and_all_others_are_handled() -> None:
     assert [status.position for status in world.tracker.statuses()] == [6]
 
 
-def test_the_attempts_of_the_log_come_first() -> None:
+def test_the_configured_retries_come_before_parking() -> None:
     world = World(["/a", "/b"], retry=FixedBackOff(1, 2))
     world.errors = {1: NO}
     world.drain()
@@ -172,7 +172,7 @@ def test_the_attempts_of_the_log_come_first() -> None:
     assert "handlers.py:7" in entry.errors[-1].lines
 
 
-def test_when_it_succeeds_its_sequence_follows_in_order_and_goes_on_as_before() -> None:
+def test_after_a_parked_event_succeeds_its_sequence_follows_in_order_and_resumes() -> None:
     world = World(["/a", "/b", "/a", "/a"])
     world.errors = {1: NO}
     world.drain()
@@ -189,7 +189,7 @@ def test_when_it_succeeds_its_sequence_follows_in_order_and_goes_on_as_before() 
     assert [notice.sequence_id for notice in world.seen.notices] == [None, "/a"]
 
 
-def test_the_waits_of_a_parked_event_grow_and_then_it_waits_for_a_person() -> None:
+def test_the_waits_of_a_parked_event_grow_until_it_waits_for_a_person() -> None:
     world = World(["/a", "/a"])
     world.errors = {1: NO}
     world.drain()
@@ -214,11 +214,10 @@ def test_the_waits_of_a_parked_event_grow_and_then_it_waits_for_a_person() -> No
 
 
 @pytest.mark.parametrize("alone", [True, False])
-def test_attempts_that_keep_failing_leave_every_other_step_to_the_log(*, alone: bool) -> None:
+def test_repeatedly_failing_attempts_leave_every_other_step_to_the_log(*, alone: bool) -> None:
     world = World(["/a"] if alone else ["/a", "/b", "/c"], rule=ParkingRule(ExponentialBackOff(0.0)))
-    world.errors = dict.fromkeys(
-        range(1, world.store.head() + 1), NO
-    )  # which are due again at once, as they would be if an attempt took long
+    # due again at once, as if an attempt had taken long
+    world.errors = dict.fromkeys(range(1, world.store.head() + 1), NO)
     world.claim()
     (driver,) = world.drivers
     for _ in range(9):
@@ -233,7 +232,7 @@ def test_attempts_that_keep_failing_leave_every_other_step_to_the_log(*, alone: 
     assert [call.parked for call in world.calls[before:]].count(True) == 2
 
 
-def test_progress_that_is_stored_in_the_turn_of_the_log_is_not_forgotten() -> None:
+def test_progress_stored_in_a_step_of_the_log_is_kept() -> None:
     world = World(["/a"], partitions=2, rule=ParkingRule(ExponentialBackOff(0.0)))
     world.errors = {1: NO}
     world.claim()
@@ -246,7 +245,7 @@ def test_progress_that_is_stored_in_the_turn_of_the_log_is_not_forgotten() -> No
     assert (owner.cursor.stored, owner.over) == (world.store.head(), False)
 
 
-def test_the_longest_wait_that_can_be_set_has_an_end() -> None:
+def test_the_longest_configurable_wait_has_a_valid_end() -> None:
     longest = parse_duration("365000d")
     world = World(["/a"], rule=ParkingRule(FixedBackOff(longest)), retry=FixedBackOff(longest, max_attempts=1))
     world.errors = {1: NO}
@@ -256,7 +255,7 @@ def test_the_longest_wait_that_can_be_set_has_an_end() -> None:
     assert entry.due_at == (world.clock.now() + timedelta(seconds=longest)).isoformat(timespec="milliseconds")
 
 
-def test_an_event_behind_that_fails_is_the_one_that_waits_then() -> None:
+def test_a_later_event_that_fails_waits_in_place_of_the_one_that_succeeded() -> None:
     world = World(["/a", "/a", "/a"])
     world.errors = {1: NO}
     world.drain()
@@ -274,7 +273,7 @@ def test_an_event_behind_that_fails_is_the_one_that_waits_then() -> None:
 @pytest.mark.parametrize(
     ("error", "status"), [(NonTransientError("never"), "exhausted"), (NO, "retrying")], ids=["permanent", "transient"]
 )
-def test_what_no_attempt_helps_waits_for_a_person_at_once(error: Exception, status: str) -> None:
+def test_an_event_that_failed_permanently_waits_for_a_person_immediately(error: Exception, status: str) -> None:
     world = World(["/a", "/b"], retry=NoRetry())
     world.errors = {1: error}
     world.drain()
@@ -282,7 +281,7 @@ def test_what_no_attempt_helps_waits_for_a_person_at_once(error: Exception, stat
     assert world.positions == [2]
 
 
-def test_an_event_that_is_not_in_the_log_any_more_waits_for_a_person() -> None:
+def test_an_event_that_is_no_longer_in_the_log_waits_for_a_person() -> None:
     world = World(["/a", "/a"])
     world.errors = {1: NO}
     world.drain()
@@ -294,7 +293,7 @@ def test_an_event_that_is_not_in_the_log_any_more_waits_for_a_person() -> None:
 
 
 @pytest.mark.parametrize("other", [{"id": "id 9"}, {"id": "ID 1"}, {"id": "id 1 "}, {"source": "t"}])
-def test_another_event_at_the_position_of_one_that_waits_is_not_handled_in_its_place(other: dict[str, Any]) -> None:
+def test_another_event_at_the_position_of_a_waiting_one_is_not_handled_instead(other: dict[str, Any]) -> None:
     world = World(["/a", "/a", "/b"])
     world.errors = {1: NO}
     world.drain()
@@ -311,7 +310,7 @@ def test_another_event_at_the_position_of_one_that_waits_is_not_handled_in_its_p
 
 
 @pytest.mark.parametrize(("kept", "stored"), [("id ?", "id \0"), ("id ?", "id \ud800"), ("id ü", "id ü")])
-def test_an_event_whose_id_a_database_keeps_otherwise_is_the_one_that_waits(kept: str, stored: str) -> None:
+def test_a_waiting_event_is_recognized_although_the_database_stores_its_id_differently(kept: str, stored: str) -> None:
     world = World(["/a"])
     world.errors = {1: NO}
     world.drain()
@@ -323,11 +322,11 @@ def test_an_event_whose_id_a_database_keeps_otherwise_is_the_one_that_waits(kept
 
 
 def replace_in_log(world: World, position: int, **parts: Any) -> None:
-    """Have the log hold another event at a position, as after a file of it was replaced."""
+    """Put another event at a position of the log, as if one of its files had been replaced."""
     world.store._events[position - 1] = world.store._events[position - 1]._replace(**parts)
 
 
-def test_a_restart_knows_what_waits() -> None:
+def test_waiting_events_survive_a_restart() -> None:
     world = World(["/a", "/b", "/a"])
     world.errors = {1: NO}
     world.drain()
@@ -338,7 +337,7 @@ def test_a_restart_knows_what_waits() -> None:
     assert world.waiting == {1: "retrying", 3: "pending", 4: "pending"}
 
 
-def test_nothing_that_waits_is_overtaken_when_parking_is_switched_off() -> None:
+def test_waiting_events_are_not_overtaken_when_parking_is_switched_off() -> None:
     world = World(["/a"])
     world.errors = {1: NO}
     world.drain()
@@ -350,7 +349,7 @@ def test_nothing_that_waits_is_overtaken_when_parking_is_switched_off() -> None:
     assert world.waiting == {1: "retrying", 2: "pending"}
 
 
-def test_a_full_inbox_stops_the_partition_and_loses_nothing() -> None:
+def test_a_full_inbox_stops_the_partition_without_losing_events() -> None:
     world = World(["/a", "/a", "/a", "/b"], rule=replace(RULE, most_of_sequence=2))
     world.errors = {1: NO}
     world.drain()
@@ -363,7 +362,7 @@ def test_a_full_inbox_stops_the_partition_and_loses_nothing() -> None:
     assert world.positions == [1, 2, 3, 4]
 
 
-def test_a_crash_in_the_inbox_uses_an_attempt_so_that_it_comes_to_an_end() -> None:
+def test_crashes_in_the_inbox_use_attempts_until_they_are_exhausted() -> None:
     world = World(["/a", "/b"])
     world.errors = {1: NO}
     world.drain()
@@ -380,7 +379,7 @@ def test_a_crash_in_the_inbox_uses_an_attempt_so_that_it_comes_to_an_end() -> No
     assert world.positions == [2]
 
 
-def test_an_outage_in_an_attempt_in_the_inbox_after_a_crash_is_no_crash() -> None:
+def test_an_outage_in_the_inbox_after_a_crash_does_not_count_as_a_crash() -> None:
     """It also keeps the mark of the attempt from being removed then."""
     world = World(["/a"])
     world.errors = {1: NO}
@@ -397,7 +396,7 @@ def test_an_outage_in_an_attempt_in_the_inbox_after_a_crash_is_no_crash() -> Non
     assert (entry.attempts, entry.reason) == (2, "ValueError: no")
 
 
-def test_nothing_parked_costs_one_look_at_the_claim() -> None:
+def test_without_parked_events_the_inbox_is_only_queried_at_the_claim() -> None:
     world = World(["/a", "/b"] * 50)
     looks = 0
     parked = world.tracker.parked
@@ -433,14 +432,14 @@ def counted(world: World, *names: str) -> Iterator[Counter[str]]:
 
 
 def running(subjects: list[str]) -> World:
-    """Return a world that has handled an event, and then gets more."""
+    """Return a world that has handled an event and then gets more."""
     world = World(["/first"])
     world.drain()
     world.append(subjects)
     return world
 
 
-def test_an_event_without_further_attempts_is_parked_by_the_transaction_of_what_comes_before_it() -> None:
+def test_an_exhausted_event_is_parked_in_the_transaction_of_the_events_before_it() -> None:
     world = running(["/a", "/b", "/c", "/d"])
     world.errors = {4: NO}
     with counted(world, "unit", "parked", "report") as counts:
@@ -452,7 +451,7 @@ def test_an_event_without_further_attempts_is_parked_by_the_transaction_of_what_
     assert [(notice.action, notice.attempt) for notice in world.seen.notices] == [(Action.PARK, 1)]
 
 
-def test_the_first_event_of_a_chunk_is_parked_by_one_transaction() -> None:
+def test_the_first_event_of_a_chunk_is_parked_in_one_transaction() -> None:
     world = running(["/a", "/b"])
     world.errors = {2: NO}
     with counted(world, "unit", "parked", "report") as counts:
@@ -476,7 +475,7 @@ def test_an_attempt_in_the_inbox_does_not_end_the_failure_of_the_log() -> None:
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-def test_what_comes_before_an_event_is_kept_when_the_inbox_is_full(*, at_once: bool) -> None:
+def test_events_before_one_that_does_not_fit_the_inbox_are_committed(*, at_once: bool) -> None:
     world = World(["/a", "/b", "/c", "/d"], rule=replace(RULE, most_sequences=1), at_once=at_once)
     world.errors = {1: NO, 3: NO}
     world.drain()
@@ -487,7 +486,7 @@ def test_what_comes_before_an_event_is_kept_when_the_inbox_is_full(*, at_once: b
     assert world.waiting == {1: "retrying"}
 
 
-def test_an_event_that_fails_only_when_its_chunk_is_handled_again_is_parked_before_the_other() -> None:
+def test_an_event_that_fails_only_on_the_retry_of_its_chunk_is_parked_before_the_later_one() -> None:
     world = World(["/a", "/b", "/c"])
 
     class Flaky(dict[int, BaseException]):
@@ -501,7 +500,7 @@ def test_an_event_that_fails_only_when_its_chunk_is_handled_again_is_parked_befo
     assert world.waiting == {2: "retrying", 3: "retrying"}
 
 
-def test_what_follows_a_parked_event_in_the_half_of_a_chunk_is_not_passed_over() -> None:
+def test_events_after_a_parked_one_in_half_a_chunk_are_not_lost() -> None:
     world = World(["/a", "/b", "/c", "/d", "/e", "/f", "/g", "/h"], batch_size=8)
     commits = 0
 
@@ -511,7 +510,7 @@ def test_what_follows_a_parked_event_in_the_half_of_a_chunk_is_not_passed_over()
         with Rows.begin(world.database) as unit:
             yield unit
             commits += 1
-            if commits == 1:  # the first one names no event
+            if commits == 1:  # the first failure names no event
                 world.errors = {2: NO}
                 raise ValueError("a constraint that is checked at the end")
 
@@ -522,7 +521,7 @@ def test_what_follows_a_parked_event_in_the_half_of_a_chunk_is_not_passed_over()
 
 
 @pytest.mark.parametrize("failing", [1, 3])
-def test_a_lost_answer_to_the_commit_that_parks_an_event_is_an_outage(failing: int) -> None:
+def test_a_lost_confirmation_of_the_commit_that_parks_an_event_is_an_outage(failing: int) -> None:
     world = World(["/a", "/b", "/c", "/d"])
     world.errors = {failing: NO}
     opened, lost = world.tracker.unit, list[object]()
@@ -545,7 +544,7 @@ def test_a_lost_answer_to_the_commit_that_parks_an_event_is_an_outage(failing: i
 
 
 @pytest.mark.parametrize("error", [ValueError("a constraint"), TransactionEndedError("it was committed")])
-def test_what_follows_a_parked_event_does_not_overtake_it_however_it_was_found(error: Exception) -> None:
+def test_later_events_do_not_overtake_a_parked_one_however_it_was_found(error: Exception) -> None:
     world = World(["/a", "/b", "/b", "/d"], batch_size=4)
     commits = 0
 
@@ -555,7 +554,7 @@ def test_what_follows_a_parked_event_does_not_overtake_it_however_it_was_found(e
         with Rows.begin(world.database) as unit:
             yield unit
             commits += 1
-            if commits == 1:  # it names no event: they are tried in halves, or one by one
+            if commits == 1:  # this failure names no event: they are tried in halves, or one by one
                 world.errors = {2: NO}
                 raise error
 
@@ -566,7 +565,7 @@ def test_what_follows_a_parked_event_does_not_overtake_it_however_it_was_found(e
     assert world.waiting == {2: "retrying", 3: "pending"}
 
 
-def test_a_paused_event_is_not_tried_and_a_person_can_have_it_tried() -> None:
+def test_a_paused_event_is_only_tried_if_a_person_requests_it() -> None:
     world = World(["/a", "/a"])
     world.errors = {1: NO}
     world.drain()
@@ -597,9 +596,7 @@ def test_a_person_may_change_an_event_during_its_attempt() -> None:
 
 
 @pytest.mark.parametrize(("command", "retries", "status"), [("retry", 2, "retrying"), ("set-attempts", 9, "exhausted")])
-def test_what_a_person_wants_of_an_event_outlives_an_attempt_that_fails_meanwhile(
-    command: str, retries: int, status: str
-) -> None:
+def test_a_persons_command_survives_a_concurrent_failed_attempt(command: str, retries: int, status: str) -> None:
     world = World(["/a"])
     world.errors = {1: NO}
     world.drain()
@@ -623,7 +620,7 @@ def test_what_a_person_wants_of_an_event_outlives_an_attempt_that_fails_meanwhil
     assert (len(tries), found.attempts, found.retries, found.status) == (2, 2, retries, status)
 
 
-def test_an_attempt_that_is_given_up_of_an_event_that_has_left_changes_nothing() -> None:
+def test_abandoning_an_attempt_of_an_event_that_has_left_the_inbox_changes_nothing() -> None:
     world = World(["/a", "/b"])
     world.errors = {1: NO}
     world.drain()
@@ -634,7 +631,7 @@ def test_an_attempt_that_is_given_up_of_an_event_that_has_left_changes_nothing()
     assert world.waiting == {1: "retrying"}
 
 
-def test_a_run_is_done_when_what_was_due_at_its_start_was_tried() -> None:
+def test_a_run_is_done_once_all_events_due_at_its_start_were_tried() -> None:
     world = World(["/a", "/b"])
     world.errors = {1: NO}
     world.drain()
@@ -647,7 +644,7 @@ def test_a_run_is_done_when_what_was_due_at_its_start_was_tried() -> None:
     assert world.waiting == {1: "retrying"}
 
 
-def test_events_that_cannot_be_decoded_are_parked_if_that_is_wanted() -> None:
+def test_undecodable_events_are_parked_if_configured() -> None:
     world = World(["/a", "/b"], on_undecodable=OnExhausted.PARK)
     world.errors = {1: EventFormatError("OCQ-210", "the event has no data", "here")}
     world.drain()
@@ -655,7 +652,7 @@ def test_events_that_cannot_be_decoded_are_parked_if_that_is_wanted() -> None:
     assert world.positions == [2]
 
 
-def test_events_that_wait_as_another_sequence_than_now_are_not_overtaken_in_silence() -> None:
+def test_a_claim_is_refused_if_waiting_events_now_belong_to_another_sequence() -> None:
     world = World(["/a/1", "/b/1"])
     world.errors = {1: NO}
     world.drain()
@@ -668,7 +665,7 @@ def test_events_that_wait_as_another_sequence_than_now_are_not_overtaken_in_sile
 
 
 class ButOne:
-    """The subject, but for one event, which is in a sequence of its own."""
+    """The subject, except for one event, which has its own sequence."""
 
     looks_at = frozenset({"subject"})
 
@@ -680,7 +677,7 @@ class ButOne:
 
 
 @pytest.mark.parametrize("number", range(1, 31, 7))
-def test_one_event_among_many_that_waits_as_another_sequence_than_now_is_not_overtaken(
+def test_a_claim_is_refused_if_one_of_many_waiting_events_now_belongs_to_another_sequence(
     number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("opencqrs_py.engines.inbox_checks._PAGE", 9)
@@ -696,7 +693,7 @@ def test_one_event_among_many_that_waits_as_another_sequence_than_now_is_not_ove
     world.claim()
 
 
-def test_only_some_are_compared_if_the_record_shows_that_the_code_is_that_of_before(
+def test_only_a_sample_of_waiting_events_is_compared_if_the_recorded_code_is_unchanged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = World([f"/{n}" for n in range(1, 31)])
@@ -710,17 +707,17 @@ def test_only_some_are_compared_if_the_record_shows_that_the_code_is_that_of_bef
     monkeypatch.setattr(processing, "why_overtaken", lambda entries: compared.append(len(entries)) or "")
     world.claim()
     assert compared == [20]
-    codes[1] = "2:sequences"  # by another version, which cannot be compared
+    codes[1] = "2:sequences"  # of another version, which cannot be compared
     world.claim()
     assert compared == [20, 30, 20]
     world.claim()
     assert compared == [20, 30, 20, 20]
-    codes[1] = ""  # it cannot be read
+    codes[1] = ""  # unreadable
     world.claim()
     assert compared == [20, 30, 20, 20, 30]
 
 
-def test_code_that_the_record_cannot_be_compared_with_is_not_recorded_while_it_would_overtake_events() -> None:
+def test_code_of_another_version_is_not_recorded_while_it_would_overtake_events() -> None:
     world = World([f"/{n}" for n in range(1, 31)])
     world.errors = dict.fromkeys(range(1, 31), NO)
     codes = ["1:handlers", "1:sequences"]
@@ -735,7 +732,7 @@ def test_code_that_the_record_cannot_be_compared_with_is_not_recorded_while_it_w
             world.claim()
 
 
-def test_a_group_that_cannot_park_any_more_does_not_overtake_what_waits() -> None:
+def test_a_group_that_can_no_longer_park_does_not_overtake_waiting_events() -> None:
     world = World(["/a", "/b"])
     world.errors = {1: NO}
     world.drain()
@@ -745,7 +742,7 @@ def test_a_group_that_cannot_park_any_more_does_not_overtake_what_waits() -> Non
 
 
 class BySubject:
-    """A resolver that looks at the subject, and cannot tell the sequence of one."""
+    """A resolver by subject that fails for one subject."""
 
     looks_at = frozenset({"subject"})
 
@@ -755,7 +752,7 @@ class BySubject:
         return event.subject
 
 
-def test_an_event_whose_sequence_is_unknown_holds_up_what_comes_after_it_only() -> None:
+def test_an_event_of_unknown_sequence_blocks_only_later_events() -> None:
     world = World(["/a", "/b", "/a", "/unknown", "/b"])
     world.run.processing._sequencing = world.run.processing.feed._sequencing = SequencingByEvent(BySubject())
     world.errors = {1: NO}
@@ -790,7 +787,7 @@ ACTIONS = st.lists(
     at_once=st.booleans(),
     together=st.booleans(),
 )
-def test_each_event_is_handled_once_and_in_the_order_of_its_sequence(
+def test_each_event_is_handled_once_in_the_order_of_its_sequence(
     *,
     subjects: list[str],
     actions: list[tuple[str, Any]],
@@ -821,12 +818,12 @@ def test_each_event_is_handled_once_and_in_the_order_of_its_sequence(
             world.errors = {position: error for position, error in world.errors.items() if error is NO}
             world.claim()
         _check_order(world, complete=False)
-    _mend(world)
+    _recover(world)
     _check_order(world, complete=True)
 
 
-def _mend(world: World) -> None:
-    """Have everything handled that waits."""
+def _recover(world: World) -> None:
+    """Handle all waiting events."""
     world.errors = {}
     world.claim()
     for _ in range(STEPS):
@@ -852,14 +849,14 @@ def _check_order(world: World, *, complete: bool) -> None:
 
 
 class SetClock(FakeClock):
-    """A clock that somebody sets, back as well."""
+    """A clock that can be set, even back."""
 
     def set_back(self, **span: float) -> None:
         self._start -= timedelta(**span)
 
 
 @pytest.mark.parametrize("claimed_again", [True, False], ids=["at a claim", "while it runs"])
-def test_a_parked_event_whose_clock_was_ahead_is_tried_after_its_wait(
+def test_an_event_parked_by_a_clock_that_was_ahead_is_tried_after_its_wait(
     *, claimed_again: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = World(["/a", "/b", "/a"])

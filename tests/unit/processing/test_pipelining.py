@@ -23,7 +23,7 @@ def next_pipelined(pipelining: Pipelining) -> int:
     ("statements", "waits", "usual"),
     [(1_000, 0, 0), (1_000, 1, 0), (1_000, 250, 0), (1_000, 251, 100), (2_000, 1_000, 100), (0, 0, 0), (0, 1, 100)],
 )
-def test_handlers_that_look_at_what_they_send_are_called_as_usual_for_a_while(
+def test_handlers_that_read_the_results_of_their_statements_are_not_pipelined_for_a_while(
     statements: int, waits: int, usual: int
 ) -> None:
     pipelining = Pipelining()
@@ -32,7 +32,7 @@ def test_handlers_that_look_at_what_they_send_are_called_as_usual_for_a_while(
     assert next_pipelined(pipelining) == usual
 
 
-def test_after_a_chunk_that_failed_those_that_follow_are_handled_as_usual() -> None:
+def test_chunks_after_a_failed_one_are_not_pipelined_for_a_while() -> None:
     pipelining = Pipelining()
     pipelining.failed()
     assert next_pipelined(pipelining) == 100

@@ -1,4 +1,4 @@
-"""The processor of a partition: chunks, and what becomes of them when something goes wrong at any place."""
+"""The processor of a partition: chunks, and what happens to them when any part fails."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class CrashError(KeyboardInterrupt):
 
 
 class Store(InMemoryEventStore):
-    """A store that can be away or broken."""
+    """A store that can be unavailable or broken."""
 
     error: Exception | None = None
 
@@ -67,7 +67,7 @@ class Tracker(InMemoryProgressTracker):
 
 
 class Group:
-    """A group with one handler, which writes the ids of events and fails where it is told to."""
+    """A group with one handler, which writes the ids of events and raises the given ``failures``."""
 
     def __init__(self, database: Any, injector: Any) -> None:
         self.database = database
@@ -141,7 +141,7 @@ def summary(outcome: Outcome) -> tuple[int, int, int, Origin | None, int | None]
     )
 
 
-# All is well
+# No failures
 
 
 @pytest.mark.parametrize(
@@ -162,20 +162,20 @@ def test_events_are_committed_in_chunks_with_their_progress(
     assert group.database.opened == len(positions)
 
 
-def test_at_the_head_nothing_is_opened(group: Group) -> None:
+def test_no_transaction_is_opened_at_the_head_of_the_log(group: Group) -> None:
     (cursor,) = group.claim()
     assert group.processor(10).step(cursor) == Outcome(cursor, idle=True)
     assert group.database.opened == 0
 
 
-def test_handlers_know_the_circumstances(group: Group) -> None:
+def test_handlers_get_the_processing_context(group: Group) -> None:
     group.add("/a")
     (cursor,) = group.claim()
     group.processor(10).step(cursor)
     assert group.contexts == [ProcessingContext("group", Partition(1, 0), position=1, attempt=1, replaying=False)]
 
 
-def test_a_chunk_moves_progress_over_the_events_of_others_behind_it(group: Group) -> None:
+def test_a_chunk_moves_progress_past_later_events_of_other_partitions(group: Group) -> None:
     one, other = "/order/1", "/order/4"  # of partitions 0 and 1
     group.add(one, one, other, other)
     first, _ = group.claim(2)
@@ -184,7 +184,7 @@ def test_a_chunk_moves_progress_over_the_events_of_others_behind_it(group: Group
     assert group.stored == [4, 0]
 
 
-def test_progress_over_events_of_others_is_stored_when_there_is_time(group: Group) -> None:
+def test_progress_past_events_of_other_partitions_is_stored_when_idle(group: Group) -> None:
     group.add("/order/4", "/order/4")  # both of partition 1
     first, _ = group.claim(2)
     processor = group.processor(10, Partition(2, 0))
@@ -198,7 +198,7 @@ def test_progress_over_events_of_others_is_stored_when_there_is_time(group: Grou
     assert group.database.opened == 1
 
 
-def test_events_that_no_handler_wants_count_as_done_but_not_as_handled(group: Group, injector: Any) -> None:
+def test_events_that_no_handler_takes_count_as_done_but_not_as_handled(group: Group, injector: Any) -> None:
     group.add("/a", "/a", event_type="other")
     group.add("/a")
     (cursor,) = group.claim()
@@ -209,7 +209,7 @@ def test_events_that_no_handler_wants_count_as_done_but_not_as_handled(group: Gr
     assert group.rows == ["3"]
 
 
-def test_what_lies_outside_the_subject_is_passed_over(group: Group) -> None:
+def test_events_outside_the_subject_are_passed_over(group: Group) -> None:
     group.add("/cars/1", "/cars/2")
     (cursor,) = group.claim()
     outcome = group.processor(10, root="/books").step(cursor)
@@ -221,7 +221,7 @@ def test_what_lies_outside_the_subject_is_passed_over(group: Group) -> None:
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 4, 5])
-def test_when_event_k_fails_the_events_before_it_are_committed_and_k_is_named(group: Group, k: int) -> None:
+def test_if_event_k_fails_the_events_before_it_are_committed_and_k_is_named(group: Group, k: int) -> None:
     group.add(*["/a"] * 5)
     group.failures[str(k)] = [ValueError("mine")]
     (cursor,) = group.claim()
@@ -237,7 +237,7 @@ def test_when_event_k_fails_the_events_before_it_are_committed_and_k_is_named(gr
 
 
 @pytest.mark.parametrize("k", [1, 3, 5])
-def test_the_failing_event_is_tried_alone_and_the_others_go_on_in_chunks(group: Group, k: int) -> None:
+def test_the_failing_event_is_tried_alone_and_the_others_continue_in_chunks(group: Group, k: int) -> None:
     group.add(*["/a"] * 5)
     group.failures[str(k)] = [ValueError("first"), ValueError("second")]
     (cursor,) = group.claim()
@@ -273,7 +273,7 @@ def test_an_event_before_k_may_fail_when_it_is_handled_again(group: Group) -> No
 
 
 @pytest.mark.parametrize("following", [0, 1])
-def test_an_event_that_is_given_up_is_not_handled_and_progress_passes_it(group: Group, following: int) -> None:
+def test_an_abandoned_event_is_not_handled_and_progress_moves_past_it(group: Group, following: int) -> None:
     group.add("/a", *["/a"] * following)
     (cursor,) = group.claim()
     outcome = group.processor(100).step(cursor.retrying(1, skip=True))
@@ -283,7 +283,7 @@ def test_an_event_that_is_given_up_is_not_handled_and_progress_passes_it(group: 
     assert group.stored == [1]
 
 
-def test_only_the_failing_event_is_given_up(group: Group) -> None:
+def test_only_the_failing_event_is_abandoned(group: Group) -> None:
     group.add("/order/1", "/order/4", "/order/1")
     _, second = group.claim(2)
     processor = group.processor(100, Partition(2, 1))
@@ -307,7 +307,7 @@ def test_only_the_failing_event_is_given_up(group: Group) -> None:
         (AssemblyError("OCQ-503", "2 providers make Mailer"), Origin.FRAMEWORK, False),
     ],
 )
-def test_whatever_a_handler_raises_is_an_outcome(
+def test_every_error_of_a_handler_becomes_an_outcome(
     group: Group, error: BaseException, origin: Origin, *, permanent: bool
 ) -> None:
     group.add("/a")
@@ -325,7 +325,7 @@ def test_whatever_a_handler_raises_is_an_outcome(
     assert group.rows == []
 
 
-def test_what_an_explained_error_says_is_told_without_place_and_fix(group: Group) -> None:
+def test_an_explained_error_is_reported_without_place_and_fix(group: Group) -> None:
     group.add("/a")
     group.failures["1"] = [AssemblyError("OCQ-503", "2 providers make Mailer", "here", "do this")]
     (cursor,) = group.claim()
@@ -335,7 +335,7 @@ def test_what_an_explained_error_says_is_told_without_place_and_fix(group: Group
 
 
 @pytest.mark.parametrize("crash", [KeyboardInterrupt(), CrashError()])
-def test_an_interrupt_passes_through_and_leaves_nothing_behind(group: Group, crash: BaseException) -> None:
+def test_an_interrupt_propagates_and_leaves_no_changes(group: Group, crash: BaseException) -> None:
     group.add(*["/a"] * 3)
     group.failures["2"] = [crash]
     (cursor,) = group.claim()
@@ -345,7 +345,7 @@ def test_an_interrupt_passes_through_and_leaves_nothing_behind(group: Group, cra
     assert (group.rows, group.stored) == ([], [0])
 
 
-def test_an_event_that_cannot_be_decoded_is_named_after_those_before_it_are_committed(group: Group) -> None:
+def test_an_undecodable_event_is_named_after_the_events_before_it_are_committed(group: Group) -> None:
     def handle(event: Lent, raw: Event, connection: Connection) -> None:
         connection.append(raw.id)  # type: ignore[attr-defined]
 
@@ -363,7 +363,7 @@ def test_an_event_that_cannot_be_decoded_is_named_after_those_before_it_are_comm
     assert str(outcome.failure) == "[OCQ-211] EventFormatError: the event's data do not fit Lent (isbn: Field required)"
 
 
-# Store or database are away (K1, K4)
+# Outages of store or database (K1, K4)
 
 
 def test_an_outage_in_a_handler_leaves_the_whole_chunk_for_later(group: Group) -> None:
@@ -379,7 +379,7 @@ def test_an_outage_in_a_handler_leaves_the_whole_chunk_for_later(group: Group) -
     assert {attempt for _, attempt in group.attempts} == {1}
 
 
-def test_an_outage_of_the_store_keeps_the_cursor(group: Group) -> None:
+def test_an_event_store_outage_keeps_the_cursor(group: Group) -> None:
     group.add("/a")
     group.store.error = EOFError("away")
     (cursor,) = group.claim()
@@ -389,7 +389,7 @@ def test_an_outage_of_the_store_keeps_the_cursor(group: Group) -> None:
 
 
 @pytest.mark.parametrize("skip", [True, False])
-def test_an_outage_of_the_database_keeps_attempt_and_skip(group: Group, *, skip: bool) -> None:
+def test_a_database_outage_keeps_the_attempt_and_the_skip(group: Group, *, skip: bool) -> None:
     group.add("/a")
     (cursor,) = group.claim()
     failing = cursor.retrying(1, skip=skip)
@@ -424,7 +424,7 @@ def test_an_outage_at_the_commit_leaves_the_chunk_for_later(group: Group) -> Non
     assert group.database.opened == 1
 
 
-def test_after_a_commit_that_failed_the_events_are_handled_in_halves(group: Group) -> None:
+def test_after_a_failed_commit_the_events_are_handled_in_halves(group: Group) -> None:
     group.add(*["/a"] * 3)
     group.database.fails_on_commit = ValueError("a constraint that is checked at the end")
     (cursor,) = group.claim()
@@ -435,7 +435,7 @@ def test_after_a_commit_that_failed_the_events_are_handled_in_halves(group: Grou
 
 
 def failing_to_commit(group: Group, *ids: str) -> None:
-    """Let each transaction fail that holds one of these events."""
+    """Make each transaction with one of these events fail."""
     begin = group.database.begin
 
     @contextmanager
@@ -450,7 +450,7 @@ def failing_to_commit(group: Group, *ids: str) -> None:
 
 
 @pytest.mark.parametrize("k", [1, 2, 3])
-def test_of_a_chunk_that_cannot_be_committed_the_event_that_is_to_blame_is_found(group: Group, k: int) -> None:
+def test_the_event_that_makes_a_commit_fail_is_found(group: Group, k: int) -> None:
     group.add(*["/a"] * 3)
     failing_to_commit(group, str(k))
     (cursor,) = group.claim()
@@ -461,7 +461,7 @@ def test_of_a_chunk_that_cannot_be_committed_the_event_that_is_to_blame_is_found
     assert group.rows == [str(n) for n in range(1, k)]
 
 
-def test_what_cannot_be_committed_is_found_also_before_an_event_that_fails(group: Group) -> None:
+def test_an_event_that_cannot_be_committed_is_found_before_a_later_failing_event(group: Group) -> None:
     group.add(*["/a"] * 4)
     group.failures["4"] = [ValueError("four")] * 2
     failing_to_commit(group, "2")
@@ -470,7 +470,7 @@ def test_what_cannot_be_committed_is_found_also_before_an_event_that_fails(group
     assert summary(outcome) == (1, 1, 0, Origin.HANDLER, 2)
 
 
-def test_an_event_that_fails_is_named_although_those_before_it_had_to_be_committed_singly(group: Group) -> None:
+def test_a_failing_event_is_named_even_if_the_events_before_it_are_committed_one_by_one(group: Group) -> None:
     group.add(*["/a"] * 4)
     group.failures["4"] = [ValueError("four")]
     group.database.fails_on_commit = ValueError("deferred constraint")
@@ -481,7 +481,7 @@ def test_an_event_that_fails_is_named_although_those_before_it_had_to_be_committ
 
 
 @pytest.mark.parametrize(("count", "most"), [(1, 1), (2, 3), (10, 9), (1_000, 21)])
-def test_looking_for_the_event_to_blame_takes_few_transactions(group: Group, count: int, most: int) -> None:
+def test_finding_the_failing_event_takes_few_transactions(group: Group, count: int, most: int) -> None:
     group.add(*["/a"] * count)
     failing_to_commit(group, str(count))
     (cursor,) = group.claim()
@@ -497,7 +497,7 @@ def test_looking_for_the_event_to_blame_takes_few_transactions(group: Group, cou
     batch_size=st.integers(1, 40),
     at_the_commit=st.booleans(),
 )
-def test_exactly_the_events_before_the_first_one_that_fails_are_committed(
+def test_exactly_the_events_before_the_first_failing_one_are_committed(
     new_database: Callable[[], Any], count: int, failing: set[int], batch_size: int, *, at_the_commit: bool
 ) -> None:
     group = Group(new_database(), NothingProvided())
@@ -557,7 +557,7 @@ def test_a_handler_that_ends_the_transaction_stops_the_partition_at_its_event(gr
 
 
 class EndedOnce(Tracker):
-    """A unit whose transaction a handler ends, but for the first time only: what it writes then is kept."""
+    """A unit whose transaction a handler ends, but only the first time: what it wrote is kept."""
 
     ended = False
     may_be_kept = True
@@ -578,7 +578,7 @@ class EndedOnce(Tracker):
 
 @pytest.mark.parametrize("in_lists", [False, True])
 def test_a_handler_that_ends_the_transaction_once_is_reported_after_its_events(group: Group, *, in_lists: bool) -> None:
-    """What it has written then is there twice, and nothing else would say so."""
+    """What it wrote is then stored twice, and no other error would reveal that."""
     group.add("/a", "/a", "/a")
     group.tracker = EndedOnce(group.database)
     if in_lists:
@@ -596,7 +596,7 @@ def test_a_handler_that_ends_the_transaction_once_is_reported_after_its_events(g
     assert (group.rows, outcome.cursor.stored) == (["1", "2", "3"], 3)
 
 
-def test_an_end_that_was_refused_and_is_not_tried_again_has_left_nothing(group: Group) -> None:
+def test_a_refused_end_of_the_transaction_that_does_not_recur_has_no_effect(group: Group) -> None:
     group.add("/a", "/a", "/a")
     tracker = group.tracker = EndedOnce(group.database)
     tracker.may_be_kept = False
@@ -605,7 +605,7 @@ def test_an_end_that_was_refused_and_is_not_tried_again_has_left_nothing(group: 
     assert (outcome.failure, group.rows, outcome.cursor.stored) == (None, ["1", "2", "3"], 3)
 
 
-def test_an_event_that_fails_in_the_search_for_who_ended_the_transaction_hides_nothing(group: Group) -> None:
+def test_an_event_that_fails_during_the_search_does_not_hide_the_ended_transaction(group: Group) -> None:
     group.add("/a", "/a", "/a")
     group.tracker = EndedOnce(group.database)
     (cursor,) = group.claim()
@@ -623,7 +623,7 @@ def test_an_event_that_fails_in_the_search_for_who_ended_the_transaction_hides_n
     assert summary(again)[3:] == (Origin.HANDLER, 3)
 
 
-def test_a_transaction_that_ended_before_the_handler_raised_hides_no_error_and_is_not_retried(
+def test_an_error_after_the_transaction_ended_is_reported_and_not_retried(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def ended_early(unit: Any, error: BaseException) -> TransactionEndedError:
@@ -645,7 +645,7 @@ def test_a_transaction_that_ended_before_the_handler_raised_hides_no_error_and_i
 
 
 class Bell:
-    """A handler that rings after the commit; it is out of order for some events."""
+    """A handler that rings after the commit; it fails for some events."""
 
     def __init__(self, group: Group, *broken: str) -> None:
         self.rung: list[str] = []
@@ -665,7 +665,7 @@ class Bell:
         self.rung.append(event_id)
 
 
-def test_calls_are_made_once_the_chunk_is_committed(group: Group) -> None:
+def test_after_commit_calls_run_once_the_chunk_is_committed(group: Group) -> None:
     group.add(*["/a"] * 5)
     group.handler = bell = Bell(group)
     (cursor,) = group.claim()
@@ -675,7 +675,7 @@ def test_calls_are_made_once_the_chunk_is_committed(group: Group) -> None:
 
 
 @pytest.mark.parametrize("k", [1, 3, 5])
-def test_calls_of_what_was_rolled_back_are_forgotten(group: Group, k: int) -> None:
+def test_after_commit_calls_of_a_rolled_back_transaction_are_discarded(group: Group, k: int) -> None:
     group.add(*["/a"] * 5)
     group.failures[str(k)] = [ValueError("mine")]
     group.handler = bell = Bell(group)
@@ -688,7 +688,7 @@ def test_calls_of_what_was_rolled_back_are_forgotten(group: Group, k: int) -> No
     assert bell.rung == ["1", "2", "3", "4", "5"]
 
 
-def test_a_call_that_raises_is_told_and_nothing_is_repeated(group: Group) -> None:
+def test_a_failing_after_commit_call_is_reported_and_nothing_is_repeated(group: Group) -> None:
     group.add(*["/a"] * 3)
     group.handler = bell = Bell(group, "2")
     (cursor,) = group.claim()
@@ -701,7 +701,7 @@ def test_a_call_that_raises_is_told_and_nothing_is_repeated(group: Group) -> Non
     assert group.rows == ["1", "2", "3"]
 
 
-def test_what_was_missed_in_either_half_is_told(group: Group) -> None:
+def test_failed_after_commit_calls_of_both_halves_are_reported(group: Group) -> None:
     group.add(*["/a"] * 4)
     group.handler = Bell(group, "1", "4")
     group.database.fails_on_commit = ValueError("once")
@@ -711,7 +711,7 @@ def test_what_was_missed_in_either_half_is_told(group: Group) -> None:
     assert [missed.message for missed in outcome.missed] == ["1", "4"]
 
 
-# The tracker, the resolver and the store fail in ways that nobody expects (K3)
+# Unexpected failures of tracker, resolver and store (K3)
 
 
 @pytest.mark.parametrize("skip", [True, False])
@@ -750,7 +750,7 @@ def test_a_resolver_that_raises_is_a_framework_error_with_its_own_frames(group: 
     assert "in resolve" in outcome.failure.traceback
 
 
-def test_what_comes_before_an_event_without_sequence_is_handled_first(group: Group) -> None:
+def test_events_before_one_without_sequence_are_handled_first(group: Group) -> None:
     def resolve(event: Event) -> str:
         if event.id == "4":
             raise LookupError(event.subject)
@@ -770,7 +770,7 @@ def test_what_comes_before_an_event_without_sequence_is_handled_first(group: Gro
     assert group.rows == ["1", "3", "2"]
 
 
-def test_an_event_that_cannot_be_read_for_its_sequence_is_named_as_such(group: Group) -> None:
+def test_an_event_without_the_field_that_gives_its_sequence_is_named(group: Group) -> None:
     group.sequence_of = PerDataField(("reader",))
     group.add("/a")
     cursor, _ = group.claim(2)
@@ -783,16 +783,16 @@ def test_an_event_that_cannot_be_read_for_its_sequence_is_named_as_such(group: G
     )
 
 
-def test_a_store_that_raises_something_unknown_is_a_framework_error(group: Group) -> None:
+def test_an_unknown_error_of_a_store_is_a_framework_error(group: Group) -> None:
     group.store.error = LookupError("never seen")
     (cursor,) = group.claim()
     assert summary(group.processor(100).step(cursor)) == (0, 0, 0, Origin.FRAMEWORK, None)
 
 
-# Another processor has moved the progress, or taken the partition over (K9)
+# Another processor has moved the progress, or taken over the partition (K9)
 
 
-def test_progress_that_another_task_moved_under_the_same_claim_is_taken_over(group: Group) -> None:
+def test_progress_moved_by_another_task_of_the_same_claim_is_adopted(group: Group) -> None:
     group.add("/a", "/a", "/a")
     cursor = replace(*group.claim(), shared=True)
     group.processor(2).step(cursor)
@@ -804,7 +804,7 @@ def test_progress_that_another_task_moved_under_the_same_claim_is_taken_over(gro
     assert group.rows == ["1", "2", "3"]
 
 
-def test_progress_that_moved_under_a_claim_of_its_own_fences_out(group: Group) -> None:
+def test_progress_that_moved_although_the_claim_is_not_shared_fences_off(group: Group) -> None:
     group.add("/a", "/a", "/a")
     (cursor,) = group.claim()
     group.processor(2).step(cursor)
@@ -812,7 +812,7 @@ def test_progress_that_moved_under_a_claim_of_its_own_fences_out(group: Group) -
 
 
 @pytest.mark.parametrize("moved", [0, 2])
-def test_after_an_outage_progress_is_read_again_as_the_answer_to_a_commit_may_be_lost(group: Group, moved: int) -> None:
+def test_after_an_outage_progress_is_read_again_because_a_confirmation_may_be_lost(group: Group, moved: int) -> None:
     group.add("/a", "/a", "/a")
     (cursor,) = group.claim()
     if moved:
@@ -841,7 +841,7 @@ def test_after_an_outage_another_log_is_refused_and_stays_refused(group: Group) 
 
 
 def restore(store: Store, upto: int) -> None:
-    """Leave what a backup of an earlier time has held, and add as many other events."""
+    """Restore an earlier backup, and add as many other events."""
     lost = len(store._events) - upto
     del store._events[upto:]
     store.append(
@@ -860,7 +860,7 @@ def test_after_an_outage_events_come_from_the_log_as_it_is_now(group: Group) -> 
     assert group.rows == ["1", "2", "new 1", "new 2"]
 
 
-def test_who_cannot_learn_where_to_go_on_waits_until_that_is_known(group: Group) -> None:
+def test_a_processor_waits_until_it_can_read_where_to_continue(group: Group) -> None:
     def away(group_name: str, cursor: Cursor) -> None:
         raise ConnectionError("away")
 
@@ -873,14 +873,14 @@ def test_who_cannot_learn_where_to_go_on_waits_until_that_is_known(group: Group)
     assert outcome.cursor == cursor
 
 
-def test_a_handler_that_claims_to_be_fenced_out_has_failed(group: Group) -> None:
+def test_a_handler_that_raises_a_fencing_error_has_failed(group: Group) -> None:
     group.add("/a")
     group.failures["1"] = [FencedError("not true")]
     (cursor,) = group.claim()
     assert summary(group.processor(100).step(cursor)) == (0, 0, 0, Origin.HANDLER, 1)
 
 
-def test_an_outage_that_a_handler_meets_names_event_and_handler_and_uses_no_attempt(group: Group) -> None:
+def test_an_outage_in_a_handler_names_event_and_handler_and_uses_no_attempt(group: Group) -> None:
     group.add("/a")
     group.failures["1"] = [ConnectionError("away")]
     (cursor,) = group.claim()
@@ -890,10 +890,10 @@ def test_an_outage_that_a_handler_meets_names_event_and_handler_and_uses_no_atte
     assert outcome.failure.event == "event 1 at position 1 (lent, /a)"
     assert outcome.failure.traceback == "  in handler handlers.py:7"
     assert "if the handler opens its own connection" in outcome.failure.advice
-    assert "idle_in_transaction_session_timeout" in outcome.failure.advice  # whose error is one of the connection, too
+    assert "idle_in_transaction_session_timeout" in outcome.failure.advice  # which also causes a connection error
 
 
-def test_an_outage_of_spark_that_a_handler_meets_is_not_blamed_on_its_connections(group: Group) -> None:
+def test_a_spark_outage_in_a_handler_is_not_attributed_to_its_connections(group: Group) -> None:
     group.add("/a")
     group.failures["1"] = [UnavailableError("OCQ-420", "a job of Spark was cancelled")]
     (cursor,) = group.claim()
@@ -902,7 +902,7 @@ def test_an_outage_of_spark_that_a_handler_meets_is_not_blamed_on_its_connection
     assert (outcome.failure.origin, outcome.failure.advice) == (Origin.OUTAGE, "")
 
 
-def test_who_was_fenced_out_writes_nothing(group: Group) -> None:
+def test_a_fenced_processor_writes_nothing(group: Group) -> None:
     group.add("/a")
     (old,) = group.claim()
     group.claim()
@@ -913,7 +913,7 @@ def test_who_was_fenced_out_writes_nothing(group: Group) -> None:
     assert (group.rows, group.stored, group.contexts) == ([], [0], [])
 
 
-def test_who_is_fenced_out_in_mid_chunk_writes_nothing(group: Group) -> None:
+def test_a_processor_fenced_in_mid_chunk_writes_nothing(group: Group) -> None:
     group.add("/a", "/a", "/a")
     steady = group.handler
 
@@ -928,7 +928,7 @@ def test_who_is_fenced_out_in_mid_chunk_writes_nothing(group: Group) -> None:
     assert (group.rows, group.stored) == ([], [0])
 
 
-def test_who_is_fenced_out_while_event_k_fails_says_so_and_not_that(group: Group) -> None:
+def test_a_processor_fenced_while_an_event_fails_reports_only_the_fencing(group: Group) -> None:
     group.add("/a", "/a", "/a")
 
     class TakeOverError(Exception):

@@ -21,10 +21,10 @@ def store_of(types: str) -> InMemoryEventStore:
     return store
 
 
-def feed_of(types: str, size: int, *, told: bool = True) -> RangeFeed:
-    """Return the feed of a group that handles events of type ``a``; with ``told`` the store is told so."""
-    selection = Selection(types=frozenset({"a"}) if told else None)
-    wanted = None if told else "a".__eq__
+def feed_of(types: str, size: int, *, selected: bool = True) -> RangeFeed:
+    """Return the feed of a group that handles events of type ``a``; if ``selected``, the store filters by type."""
+    selection = Selection(types=frozenset({"a"}) if selected else None)
+    wanted = None if selected else "a".__eq__
     return RangeFeed(store_of(types), selection, SequencingByEvent(PerSubject()), size, wanted)
 
 
@@ -37,7 +37,7 @@ def ranges_of(feed: RangeFeed) -> list[tuple[int, int]]:
     return found
 
 
-@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize("selected", [True, False])
 @pytest.mark.parametrize(
     ("types", "size", "expected"),
     [
@@ -49,13 +49,13 @@ def ranges_of(feed: RangeFeed) -> list[tuple[int, int]]:
         ("a" * 7, 100, [(1, 7)]),
     ],
 )
-def test_ranges_begin_with_an_event_of_the_group_and_cover_the_log(told, types, size, expected) -> None:
-    assert ranges_of(feed_of(types, size, told=told)) == expected
+def test_ranges_begin_with_an_event_of_the_group_and_cover_the_log(selected, types, size, expected) -> None:
+    assert ranges_of(feed_of(types, size, selected=selected)) == expected
 
 
-@pytest.mark.parametrize("told", [True, False])
-def test_a_part_of_a_range_knows_its_first_event(told) -> None:
-    events, _ = feed_of("babbaab", 10, told=told).read(0).events_of(ALONE, 0)
+@pytest.mark.parametrize("selected", [True, False])
+def test_a_slice_of_a_range_knows_its_first_event(selected) -> None:
+    events, _ = feed_of("babbaab", 10, selected=selected).read(0).events_of(ALONE, 0)
     assert (len(events), events.position(0), events.position(-1)) == (6, 2, 7)
     assert events[0].position == 2
     later = events[2:]
@@ -68,7 +68,7 @@ def test_a_part_of_a_range_knows_its_first_event(told) -> None:
     assert [event.position for event in events] == [2, 3, 4, 5, 6, 7]
 
 
-def test_what_cannot_be_read_still_has_its_position() -> None:
+def test_an_unreadable_event_still_has_its_position() -> None:
     def unavailable(_after: int, _upto: int) -> Event:
         raise ConnectionError
 
@@ -77,6 +77,6 @@ def test_what_cannot_be_read_still_has_its_position() -> None:
     assert events.read_whole(0) is None
 
 
-def test_a_page_without_events_of_the_group_ends_where_the_log_was_looked_at() -> None:
+def test_a_page_without_events_of_the_group_covers_the_log_that_was_read() -> None:
     page = feed_of("bbb", 2).read(0)
     assert page.events_of(ALONE, 0) == (NOTHING, 3)

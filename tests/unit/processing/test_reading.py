@@ -1,4 +1,4 @@
-"""Reading: out of the envelope first, then through the upcasters."""
+"""Reading: first unwrapped, then upcast."""
 
 from __future__ import annotations
 
@@ -36,9 +36,7 @@ def upcasters() -> Upcasters:
         (Reading(upcasters(), enveloped=True), {"v1"}, set()),
     ],
 )
-def test_types_that_are_read_as_they_are_stored_are_known(
-    reading: Reading, upcast_types: set[str], plain: set[str]
-) -> None:
+def test_types_that_are_read_unchanged_are_known(reading: Reading, upcast_types: set[str], plain: set[str]) -> None:
     assert reading.upcast_types == upcast_types
     assert {name for name in ("v1", "v2") if reading.plain_for(name)} == plain
 
@@ -60,12 +58,12 @@ def test_an_event_is_taken_out_of_its_envelope_and_then_upcast(
     assert [(one.type, one.data) for one in reading.read(given)] == expected
 
 
-def test_without_upcasting_only_the_envelope_is_taken_away() -> None:
+def test_without_upcasting_only_the_envelope_is_removed() -> None:
     assert Reading(upcasters()).unwrapped(event()) == event()
     opened = Reading(upcasters(), enveloped=True).unwrapped(event("v1", WRAPPED))
     assert (opened.type, opened.data, opened.metadata) == ("v1", {"isbn": "1"}, {"by": "Ada"})
 
 
-def test_an_event_without_envelope_is_refused_where_there_should_be_one() -> None:
+def test_an_event_without_the_required_envelope_is_refused() -> None:
     with pytest.raises(EventFormatError, match="OCQ-215"):
         Reading(enveloped=True).read(event())

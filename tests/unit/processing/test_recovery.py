@@ -1,4 +1,4 @@
-"""Recovery: what is done about a failure, and the waits before further attempts."""
+"""Recovery: the reaction to a failure, and the waits before further attempts."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def failure(origin: Origin, *, permanent: bool) -> Failure:
 
 
 @pytest.mark.parametrize(("origin", "permanent", "exhausted", "on_exhausted", "action"), TABLE)
-def test_a_handler_error_is_tried_again_until_its_attempts_are_used_up(
+def test_a_handler_error_is_retried_until_its_attempts_are_exhausted(
     *, origin: Origin, permanent: bool, exhausted: bool, on_exhausted: OnExhausted, action: Action
 ) -> None:
     assert action_for(failure(origin, permanent=permanent), exhausted=exhausted, on_exhausted=on_exhausted) is action
@@ -64,13 +64,13 @@ def test_a_handler_error_is_tried_again_until_its_attempts_are_used_up(
 @pytest.mark.parametrize("exhausted", [True, False])
 @pytest.mark.parametrize("on_exhausted", [SKIP, STOP])
 @pytest.mark.parametrize(("origin", "action"), FIXED.items())
-def test_no_other_error_asks_for_attempts(
+def test_the_action_for_other_errors_does_not_depend_on_attempts(
     *, origin: Origin, permanent: bool, exhausted: bool, on_exhausted: OnExhausted, action: Action
 ) -> None:
     assert action_for(failure(origin, permanent=permanent), exhausted=exhausted, on_exhausted=on_exhausted) is action
 
 
-def test_the_table_knows_every_origin() -> None:
+def test_the_table_covers_every_origin() -> None:
     assert {origin for origin, *_ in TABLE} | set(FIXED) == set(Origin)
 
 
@@ -116,12 +116,12 @@ SERIES: list[tuple[str, BackOff, list[int]]] = [
 
 
 @pytest.mark.parametrize(("back_off", "milliseconds"), [case[1:] for case in SERIES], ids=[case[0] for case in SERIES])
-def test_waits_are_those_of_the_original(back_off: BackOff, milliseconds: list[int]) -> None:
+def test_waits_match_the_original(back_off: BackOff, milliseconds: list[int]) -> None:
     assert [wait * 1000 for wait in islice(back_off.waits(), 12)] == milliseconds
 
 
 @pytest.mark.parametrize("back_off", [case[1] for case in SERIES if len(case[2]) < 12])
-def test_what_has_ended_stays_ended(back_off: BackOff) -> None:
+def test_exhausted_waits_stay_exhausted(back_off: BackOff) -> None:
     waits = back_off.waits()
     list(waits)
     assert next(waits, None) is None
@@ -141,7 +141,7 @@ def test_each_event_has_its_own_waits(back_off: BackOff) -> None:
         (ExponentialBackOff, "maximum"),
     ],
 )
-def test_a_wait_that_nobody_can_make_is_refused(made: Any, name: str, wrong: float) -> None:
+def test_an_impossible_wait_is_refused(made: Any, name: str, wrong: float) -> None:
     with pytest.raises(ValueError, match=rf"^{name} must be 0 to 31,536,000,000, got {re.escape(str(wrong))}$"):
         made(**{name: wrong})
 
@@ -164,13 +164,14 @@ class Steep(ExponentialBackOff):
 
 
 @pytest.mark.parametrize("odd", [*map(Odd, [nan, inf, -1, "2", None, KeyError("x")]), Steep()])
-def test_a_back_off_of_the_project_that_fails_is_named(odd: BackOff) -> None:
+def test_a_failing_custom_back_off_is_named(odd: BackOff) -> None:
     waits = waits_of(odd, "books:1")
     assert next(waits) == 1.0
     with pytest.raises(AssemblyError, match=r"OCQ-546\] the back-off (Odd|Steep) failed: (Value|Key)Error: ") as raised:
         next(waits)
     assert raised.value.where == "retry.back-off-ref"
-    with pytest.raises(AssemblyError, match="OCQ-546"):  # its end would mean that the attempts are exhausted
+    # the end of the waits would mean that the attempts are exhausted
+    with pytest.raises(AssemblyError, match="OCQ-546"):
         next(waits)
 
 
@@ -189,14 +190,14 @@ def test_a_back_off_of_the_project_that_fails_is_named(odd: BackOff) -> None:
         ("jitter", 1.1, "0 to 1"),
     ],
 )
-def test_a_rule_that_makes_no_sense_is_refused(name: str, wrong: float, said: str) -> None:
+def test_invalid_back_off_parameters_are_refused(name: str, wrong: float, said: str) -> None:
     with pytest.raises(ValueError, match=re.escape(f"{name} must be {said}, got {wrong!r}")):
         ExponentialBackOff(**{name: wrong})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("wrong", [-1, 1.5, inf, nan, True, "3"])
 @pytest.mark.parametrize("made", [ExponentialBackOff, lambda **more: FixedBackOff(1, **more)])
-def test_attempts_are_counted_from_zero_and_none_is_no_limit(made: Any, wrong: Any) -> None:
+def test_max_attempts_must_be_a_whole_number_or_none(made: Any, wrong: Any) -> None:
     with pytest.raises(ValueError, match=r"^max_attempts must be a whole number, 0 or more, or None for no limit"):
         made(max_attempts=wrong)
 
@@ -206,7 +207,7 @@ def test_a_multiplier_of_any_size_ends_at_the_maximum() -> None:
 
 
 @pytest.mark.parametrize(("drawn", "milliseconds"), [(0.0, [1000, 1500]), (0.5, [900, 1350]), (1.0, [800, 1200])])
-def test_jitter_takes_a_random_part_off_each_wait(drawn: float, milliseconds: list[int]) -> None:
+def test_jitter_shortens_each_wait_by_a_random_part(drawn: float, milliseconds: list[int]) -> None:
     back_off = ExponentialBackOff(initial=1, jitter=0.2, max_attempts=2, draw=lambda: drawn)
     assert [round(wait * 1000, 6) for wait in back_off.waits()] == milliseconds
 
@@ -216,30 +217,30 @@ def drawn_from(numbers: Iterator[float]) -> ExponentialBackOff:
 
 
 @given(st.lists(st.floats(0, 1, exclude_max=True), min_size=20, max_size=20))
-def test_no_jitter_passes_the_limit_of_a_wait(numbers: list[float]) -> None:
+def test_jitter_never_exceeds_the_limit_of_a_wait(numbers: list[float]) -> None:
     assert all(0 < wait <= 8 for wait in islice(drawn_from(iter(numbers)).waits(), 20))
 
 
-def test_waits_at_the_maximum_are_spread_like_all_others() -> None:
+def test_waits_at_the_maximum_have_jitter_like_all_others() -> None:
     drawn = [number / 50 for number in range(50)]
     waits = ExponentialBackOff(initial=8, maximum=8, jitter=0.5, max_attempts=50, draw=iter(drawn).__next__).waits()
     assert list(waits) == pytest.approx([8 - 4 * number for number in drawn])
 
 
-def test_the_time_allowed_is_compared_with_the_waits_really_made() -> None:
+def test_the_maximum_elapsed_time_is_compared_with_the_actual_waits() -> None:
     back_off = ExponentialBackOff(initial=2, multiplier=1, max_elapsed=3, jitter=1, draw=lambda: 0.75)
     assert list(back_off.waits()) == [0.5] * 6
 
 
 @pytest.mark.parametrize("what", ["books:1", "books:2", "größe:3"])
-def test_the_waits_that_are_asked_for_one_by_one_are_those_of_which_the_sum_counts(what: str) -> None:
+def test_waits_requested_one_by_one_are_those_whose_sum_is_limited(what: str) -> None:
     back_off = ExponentialBackOff(initial=10, multiplier=1, maximum=10, max_elapsed=600, jitter=1)
     waits = list(waits_of(back_off, what))
     assert [wait_after(back_off, retries, what) for retries in range(len(waits) + 1)] == [*waits, None]
     assert sum(waits[:-1]) < 600 <= sum(waits)
 
 
-def test_waits_differ_from_one_event_to_the_next_and_not_from_process_to_process() -> None:
+def test_waits_differ_between_events_but_not_between_processes() -> None:
     back_off = ExponentialBackOff(initial=10, multiplier=1, jitter=1, max_attempts=1)
     firsts = [wait_after(back_off, 0, f"books:{position}") for position in range(100)]
     assert len(set(firsts)) == 100
@@ -248,7 +249,7 @@ def test_waits_differ_from_one_event_to_the_next_and_not_from_process_to_process
     assert wait_after(pickle.loads(pickle.dumps(back_off)), 0, "books:7") == pytest.approx(1.9552, abs=1e-4)
 
 
-def test_a_back_off_of_somebody_elses_is_asked_as_it_is() -> None:
+def test_a_custom_back_off_is_used_unchanged() -> None:
     class Twice(BackOff):
         def waits(self) -> Iterator[float]:
             yield from (1.0, 2.0)
@@ -269,7 +270,7 @@ def test_jitter_is_drawn_again_for_each_wait() -> None:
     st.floats(0, 10_000),
     st.integers(0, 50),
 )
-def test_waits_grow_to_the_limit_and_end_within_one_wait_of_the_time_allowed(
+def test_waits_grow_to_the_limit_and_end_within_one_wait_of_the_maximum_elapsed_time(
     initial: float, multiplier: float, maximum: float, max_elapsed: float, max_attempts: int
 ) -> None:
     waits = list(ExponentialBackOff(initial, multiplier, maximum, max_elapsed, max_attempts).waits())

@@ -1,4 +1,4 @@
-"""Replays: after a reset events are handled again, and their handlers know."""
+"""Replays: after a reset, events are handled again, and handlers can see that."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ PARKING = ParkingRule(
 
 
 class World:
-    """A group with a read model, mail that is sent once, and functions that see when a replay has finished."""
+    """A group with a read model, mail that is sent once, and functions called when a replay has finished."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class World:
         )
 
     def claim(self) -> None:
-        """Begin as a process does."""
+        """Start like a new process."""
         self.drivers = claim(self.run, self.run.partitions, "owner", self.clock, self.seen)
 
     def release(self) -> None:
@@ -150,7 +150,7 @@ class World:
                 driver.step()
 
     def drain(self) -> None:
-        """Step until nothing can be done now."""
+        """Step until there is nothing to do for now."""
         if not self.drivers:
             self.claim()
         for driver in self.drivers:
@@ -163,7 +163,7 @@ class World:
                 pytest.fail("the partition does not come to rest")
 
     def reset(self, to: int) -> None:
-        """Reset as the command does: nodes let go, the read model is emptied, and they take up again."""
+        """Reset as the command does: nodes release the group, the read model is emptied, and they resume."""
         self.release()
         self.note_skips()
         self._note_left_out(to)
@@ -174,7 +174,7 @@ class World:
         self.calls.clear()
 
     def reassign(self, pick: int) -> None:
-        """Let another process take a partition over from one that does not know it yet, and writes nothing any more."""
+        """Let another process take over a partition; the old one does not know it yet, and must write nothing."""
         if not self.drivers:
             self.claim()
         old = self.drivers[pick % len(self.drivers)]
@@ -185,7 +185,7 @@ class World:
         assert self.database.rows == before
 
     def lay_out(self, partitions: Sequence[Partition], *, crash: bool) -> None:
-        """Change the partitions as a command does, whose nodes let go of those that leave, or end without a word."""
+        """Change the partitions as a command does; nodes release those that are removed, or crash."""
         leaving = set(self.run.partitions) - set(partitions)
         if not leaving or not self.tracker.statuses():
             return
@@ -197,14 +197,14 @@ class World:
         old, self.drivers = self.drivers, [each for each in self.drivers if each.partition not in leaving]
         for driver in old if crash else ():
             if driver.partition in leaving:
-                driver.step()  # of a process that does not know it yet
+                driver.step()  # a process that does not know it yet
         coming = [each for each in partitions if each not in self.run.partitions]
         self.run = replace(self.run, partitions=tuple(partitions))
         if old:
             self.drivers += claim(self.run, coming, "owner", self.clock, self.seen)
 
     def note_skips(self) -> None:
-        """Keep which events were skipped, and which a reset ahead leaves out: they are not first deliveries later."""
+        """Record the events that were skipped or left out by a reset forward: later they are not first deliveries."""
         self.ever_skipped |= {skip.position for skip in self.tracker.skipped()}
 
     def _note_left_out(self, to: int) -> None:
@@ -219,7 +219,7 @@ class World:
         self.ever_left_out |= self.left_out
 
     def replaying(self) -> dict[int, bool]:
-        """Return for each position that was handled whether its handler was told that it is a replay."""
+        """Return for each handled position whether it was a replay for its handler."""
         assert len(self.calls) == len({one.position for one in self.calls})
         return {one.position: one.replaying for one in self.calls}
 
@@ -244,7 +244,7 @@ def test_the_event_at_the_old_position_is_a_replay_and_the_next_is_not(batch_siz
     assert world.replaying()[8] is False
 
 
-def test_four_events_reset_to_one_come_to_six_deliveries() -> None:
+def test_resetting_four_events_by_two_gives_six_deliveries() -> None:
     world = World(["/a"] * 4, batch_size=5)
     world.drain()
     world.reset(2)
@@ -265,7 +265,7 @@ def test_mail_is_sent_once() -> None:
     assert world.positions("/a") == [1, 2, 3, 1, 2, 3]
 
 
-def test_a_group_without_handlers_for_replays_moves_on() -> None:
+def test_a_group_without_handlers_for_replays_continues() -> None:
     world = World(["/a"] * 3, only_mail=True)
     world.drain()
     world.reset(1)
@@ -286,7 +286,7 @@ def test_a_replay_ends_with_its_last_event_and_not_with_the_next() -> None:
     assert world.database.rows[-1] == ("finished", 0)
 
 
-def test_the_last_partition_says_that_the_replay_has_finished_and_it_is_said_once() -> None:
+def test_the_last_partition_reports_the_end_of_the_replay_exactly_once() -> None:
     world = World([f"/{n}" for n in range(20)], partitions=3)
     world.drain()
     world.append(["/new"])
@@ -300,7 +300,7 @@ def test_the_last_partition_says_that_the_replay_has_finished_and_it_is_said_onc
     assert [name for name, _ in world.database.rows].count("finished") == 1
 
 
-def test_a_reset_ahead_or_to_where_the_group_is_replays_nothing() -> None:
+def test_a_reset_forward_or_to_the_current_position_replays_nothing() -> None:
     world = World(["/a"] * 3)
     world.drain()
     world.append(["/a"] * 3)
@@ -312,7 +312,7 @@ def test_a_reset_ahead_or_to_where_the_group_is_replays_nothing() -> None:
     assert world.finished == []
 
 
-def test_a_reset_in_a_replay_keeps_the_farther_end() -> None:
+def test_a_reset_during_a_replay_keeps_the_later_end() -> None:
     world = World(["/a"] * 10, batch_size=1)
     world.drain()
     world.reset(0)
@@ -326,14 +326,14 @@ def test_a_reset_in_a_replay_keeps_the_farther_end() -> None:
     assert world.replaying()[11] is False
 
 
-def test_a_group_that_has_never_run_begins_at_the_place_of_the_reset() -> None:
+def test_a_group_that_has_never_run_begins_at_the_position_of_the_reset() -> None:
     world = World(["/a"] * 5)
     world.reset(3)
     world.drain()
     assert world.replaying() == {4: False, 5: False}
 
 
-def test_a_failure_at_the_end_of_a_replay_is_tried_again_and_nothing_new_comes_before_it() -> None:
+def test_a_failure_at_the_end_of_a_replay_is_retried_before_any_new_event() -> None:
     world = World(["/a"] * 3)
     world.drain()
     world.append(["/a"])
@@ -350,7 +350,7 @@ def test_a_failure_at_the_end_of_a_replay_is_tried_again_and_nothing_new_comes_b
     assert (len(world.finished), world.replaying()[4]) == (1, False)
 
 
-def test_a_crash_at_the_end_of_a_replay_loses_and_repeats_nothing() -> None:
+def test_a_crash_at_the_end_of_a_replay_loses_and_repeats_no_event() -> None:
     world = World(["/a"] * 3)
     world.drain()
     world.reset(0)
@@ -365,7 +365,7 @@ def test_a_crash_at_the_end_of_a_replay_loses_and_repeats_nothing() -> None:
     assert len(world.finished) == 1
 
 
-def test_an_event_that_was_parked_before_the_reset_is_new() -> None:
+def test_an_event_parked_before_the_reset_is_not_a_replay() -> None:
     world = World(["/a", "/b", "/a", "/c"], parks=True)
     world.errors = {1: NO}
     world.drain()
@@ -378,14 +378,14 @@ def test_an_event_that_was_parked_before_the_reset_is_new() -> None:
     assert sorted(world.positions("mail")) == [1, 2, 3, 4]
 
 
-def test_an_event_that_is_parked_in_a_replay_is_still_a_replay_when_it_is_tried_again() -> None:
+def test_an_event_parked_during_a_replay_is_still_a_replay_when_retried() -> None:
     world = World(["/a", "/b", "/a"], parks=True)
     world.drain()
     world.append(["/a"])
     world.reset(0)
     world.errors = {1: NO}
     world.drain()
-    assert len(world.finished) == 1  # what is parked does not keep the replay from its end
+    assert len(world.finished) == 1  # parked events do not delay the end of the replay
     world.errors = {}
     world.calls.clear()
     world.clock.advance(30)
@@ -394,7 +394,7 @@ def test_an_event_that_is_parked_in_a_replay_is_still_a_replay_when_it_is_tried_
     assert sorted(world.positions("mail")) == [1, 2, 3, 4]
 
 
-def test_parked_events_at_or_before_the_place_of_the_reset_stay() -> None:
+def test_events_parked_at_or_before_the_position_of_the_reset_stay_in_the_inbox() -> None:
     world = World(["/a", "/b", "/a", "/c"], parks=True)
     world.errors = {1: NO}
     world.drain()
@@ -411,7 +411,7 @@ def test_parked_events_at_or_before_the_place_of_the_reset_stay() -> None:
 EVERY_MINUTE = ScheduleRule(FixedDelay(0.0, 60.0))
 
 
-def test_a_scheduled_group_is_replaying_until_its_events_were_handled() -> None:
+def test_a_scheduled_group_is_replaying_until_its_events_are_handled() -> None:
     world = World(["/a", "/b", "/a"], schedule=EVERY_MINUTE)
     world.drain()
     world.clock.advance(60)
@@ -432,7 +432,7 @@ def test_a_scheduled_group_is_replaying_until_its_events_were_handled() -> None:
     assert len(world.finished) == 1
 
 
-def test_without_a_reset_no_statement_is_sent_for_replays() -> None:
+def test_without_a_reset_no_statement_is_executed_for_replays() -> None:
     world = World(["/a"] * 20)
     counts: Counter[str] = Counter()
     ending = world.tracker.ending_replay
@@ -472,7 +472,7 @@ CHANGES = st.tuples(
     parks=st.booleans(),
     together=st.booleans(),
 )
-def test_each_event_is_handled_once_per_reset_in_order_and_sent_by_mail_once(
+def test_each_event_is_handled_in_order_once_per_reset_and_mailed_once(
     actions: Sequence[tuple[str, Any]],
     partitions: int,
     batch_size: int,
@@ -526,7 +526,7 @@ def _other_layout(known: Sequence[Partition], kind: str, pick: int) -> Sequence[
 
 
 def _check(world: World) -> None:
-    """Check what stands in the database: since each reset in order, each event once, and its end; mail once in all."""
+    """Check the database: since each reset, each event once and in order, and its end; each mail once overall."""
     world.note_skips()
     skipped = {skip.position for skip in world.tracker.skipped()}
     waiting = {one.position for one in world.tracker.entries("group")}

@@ -47,7 +47,7 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 class World:
-    """A scheduled group whose handler writes positions, and fails as it is told: by position, the errors."""
+    """A scheduled group whose handler writes positions, and raises ``errors`` by position."""
 
     def __init__(
         self,
@@ -95,11 +95,11 @@ class World:
         self.store.append(event(n, subject) for n, subject in enumerate(subjects, first))
 
     def claim(self) -> None:
-        """Begin as a process does; what ran before has ended without a word."""
+        """Start like a new process after the previous one has crashed."""
         self.drivers = claim(self.run, self.run.partitions, "owner", self.clock, self.seen)
 
     def drain(self) -> None:
-        """Step until nothing can be done now."""
+        """Step until there is nothing to do for now."""
         if not self.drivers:
             self.claim()
         for driver in self.drivers:
@@ -112,7 +112,7 @@ class World:
                 pytest.fail("the partition does not come to rest")
 
     def pass_time(self, seconds: float) -> None:
-        """Let time pass in small steps, as ticks are tried at their time."""
+        """Let time pass in small steps, so that ticks run on time."""
         until = self.clock.now() + timedelta(seconds=seconds)
         while (left := (until - self.clock.now()).total_seconds()) > 0:
             waits = [driver.supervised.until_tick() for driver in self.drivers]
@@ -132,11 +132,11 @@ class World:
         return found
 
     def retry(self, position: int) -> None:
-        """Have an event tried at the next tick, as a person does."""
+        """Request an attempt at the next tick, as a person does."""
         self.change(position, lambda entry: entry.due(self.clock.now()))
 
     def change(self, position: int, how: Callable[[InboxEntry], InboxEntry]) -> None:
-        """Do what a person does to an entry."""
+        """Change an entry as a person does."""
         entry = self.entry(position)
         now = self.clock.now().isoformat(timespec="milliseconds")
         each = self.run.processing.schedule is not None and self.run.processing.schedule.each
@@ -185,7 +185,9 @@ def waiting(position: int, state: str) -> InboxEntry:
         ([], [], []),
     ],
 )
-def test_which_events_of_a_batch_are_tried(batch: list[str], fail_first: list[int], each: list[int]) -> None:
+def test_the_mode_of_a_batch_decides_which_of_its_events_are_tried(
+    batch: list[str], fail_first: list[int], each: list[int]
+) -> None:
     entries = [waiting(position, state) for position, state in enumerate(batch, 1)]
     for mode, expected in ((BatchMode.FAIL_FIRST, fail_first), (BatchMode.ALL, each)):
         assert [one.position for one in eligible(entries, NOON, mode)] == expected
@@ -206,7 +208,7 @@ def test_events_wait_in_the_inbox_until_the_first_tick() -> None:
     assert world.waiting == {}
 
 
-def test_events_that_come_later_wait_for_the_next_tick() -> None:
+def test_later_events_wait_for_the_next_tick() -> None:
     world = World(["/a"])
     world.drain()
     world.pass_time(10)
@@ -218,7 +220,7 @@ def test_events_that_come_later_wait_for_the_next_tick() -> None:
     assert world.positions == [1, 2, 3]
 
 
-def test_what_is_handled_at_a_tick_does_not_end_a_failure_to_read_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_handling_events_at_a_tick_does_not_end_a_failure_to_read_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(["/a", "/a", "/b"], rule=replace(RULE, fetch_size=1))
     world.drain()
     world.append(["/c"])
@@ -239,7 +241,7 @@ def test_what_is_handled_at_a_tick_does_not_end_a_failure_to_read_the_log(monkey
     assert (status.state, status.error) == (ProcessorState.FAILED, "ValueError: it cannot be read")
 
 
-def test_when_asked_for_a_tick_begins_as_soon_as_the_log_is_read() -> None:
+def test_a_requested_tick_begins_as_soon_as_the_log_is_read() -> None:
     world = World(["/a", "/b"])
     world.claim()
     (driver,) = world.drivers
@@ -263,7 +265,7 @@ def test_an_empty_log_is_done_after_its_first_tick() -> None:
     assert driver.supervised.done(0)
 
 
-def test_a_partition_that_ticks_costs_no_look_between_two_ticks() -> None:
+def test_the_inbox_is_not_queried_between_two_ticks() -> None:
     world = World(["/a"])
     world.drain()
     world.pass_time(10)
@@ -286,7 +288,7 @@ def test_a_partition_that_ticks_costs_no_look_between_two_ticks() -> None:
 # ---------------------------------------------------------------------------------------------------------- failures
 
 
-def test_with_fail_first_the_batch_waits_for_the_event_that_failed_and_others_do_not() -> None:
+def test_in_fail_first_mode_only_the_batch_of_the_failed_event_waits() -> None:
     world = World(["/a", "/a", "/a", "/b"])
     world.errors = {2: NO}
     world.drain()
@@ -300,7 +302,7 @@ def test_with_fail_first_the_batch_waits_for_the_event_that_failed_and_others_do
     assert world.positions == [1, 4, 2, 3]
 
 
-def test_with_all_the_others_of_the_batch_are_handled_at_once() -> None:
+def test_in_all_mode_the_other_events_of_the_batch_are_handled_immediately() -> None:
     world = World(["/a", "/a", "/a"], rule=ALL)
     world.errors = {1: NO}
     world.drain()
@@ -313,7 +315,7 @@ def test_with_all_the_others_of_the_batch_are_handled_at_once() -> None:
 
 
 @pytest.mark.parametrize("rule", [RULE, ALL])
-def test_the_waits_double_and_then_the_event_waits_for_a_person(rule: ScheduleRule) -> None:
+def test_the_waits_double_until_the_event_waits_for_a_person(rule: ScheduleRule) -> None:
     world = World(["/a"], rule=replace(rule, schedule=FixedDelay(12, 6)))
     started = world.clock.now()
     world.errors = {1: NO}
@@ -334,7 +336,7 @@ def test_the_waits_double_and_then_the_event_waits_for_a_person(rule: ScheduleRu
 @pytest.mark.parametrize(
     ("command", "retries", "status"), [("retry", 2, "retrying"), ("set-attempts", 99, "exhausted")]
 )
-def test_what_a_person_wants_of_an_event_outlives_an_attempt_that_fails_meanwhile(
+def test_a_persons_command_survives_a_concurrent_failed_attempt(
     rule: ScheduleRule, command: str, retries: int, status: str
 ) -> None:
     world = World(["/a"], rule=rule)
@@ -360,7 +362,7 @@ def test_what_a_person_wants_of_an_event_outlives_an_attempt_that_fails_meanwhil
 
 
 @pytest.mark.parametrize(("rule", "done"), [(RULE, [1]), (ALL, [1, 3])])
-def test_an_event_that_no_attempt_helps_blocks_its_sequence_or_waits_alone(rule: ScheduleRule, done: list[int]) -> None:
+def test_a_permanently_failed_event_blocks_its_sequence_or_waits_alone(rule: ScheduleRule, done: list[int]) -> None:
     for error, status in ((NonTransientError("never"), "exhausted"), (EventFormatError("OCQ-210", "x"), "undecodable")):
         world = World(["/a", "/a", "/a"], rule=rule)
         world.errors = {2: error}
@@ -375,7 +377,7 @@ def test_an_event_that_no_attempt_helps_blocks_its_sequence_or_waits_alone(rule:
 
 
 @pytest.mark.parametrize("rule", [RULE, ALL])
-def test_an_event_whose_attempts_are_used_up_can_be_skipped(rule: ScheduleRule) -> None:
+def test_an_event_whose_attempts_are_exhausted_can_be_skipped(rule: ScheduleRule) -> None:
     world = World(["/a", "/a"], rule=replace(rule, on_exhausted=OnBatchExhausted.SKIP, back_off=NoRetry()))
     world.errors = {1: NO}
     world.drain()
@@ -421,7 +423,7 @@ def test_the_first_failure_of_an_event_in_its_grace_period_is_logged(
     assert logged == [(level, text) for level in ("INFO", "DEBUG") for text in texts]
 
 
-def test_that_failures_in_the_grace_period_were_logged_is_remembered_of_some_events_only(
+def test_logged_failures_in_the_grace_period_are_remembered_for_a_bounded_number_of_events(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("opencqrs_py.engines.driver._MOST_SEEN", 2)
@@ -434,7 +436,7 @@ def test_that_failures_in_the_grace_period_were_logged_is_remembered_of_some_eve
 
 
 @pytest.mark.parametrize("rule", [RULE, ALL])
-def test_an_event_that_has_expired_is_not_tried_but_removed(rule: ScheduleRule) -> None:
+def test_an_expired_event_is_removed_without_being_tried(rule: ScheduleRule) -> None:
     world = World(["/a", "/a", "/b"], rule=replace(rule, expires_seconds=60))
     world.errors = {1: NO, 3: NonTransientError("never")}
     world.drain()
@@ -457,7 +459,7 @@ def test_an_event_that_has_expired_is_not_tried_but_removed(rule: ScheduleRule) 
 
 
 @pytest.mark.parametrize("rule", [RULE, ALL])
-def test_what_has_expired_is_looked_for_once_a_tick_however_much_waits(rule: ScheduleRule) -> None:
+def test_expired_events_are_queried_once_per_tick_however_many_wait(rule: ScheduleRule) -> None:
     world = World([f"/{n}" for n in range(20)], rule=replace(rule, expires_seconds=60, fetch_size=1))
     looks, expired = [], world.tracker.expired
     world.tracker.expired = lambda *given: (looks.append(given), expired(*given))[1]  # type: ignore[method-assign]
@@ -469,7 +471,7 @@ def test_what_has_expired_is_looked_for_once_a_tick_however_much_waits(rule: Sch
 
 @pytest.mark.parametrize("rule", [RULE, ALL])
 @pytest.mark.parametrize("fetch_size", [1, 2, 1_000])
-def test_an_event_that_expires_during_a_tick_is_removed_in_it_and_not_tried(
+def test_an_event_that_expires_during_a_tick_is_removed_in_that_tick_without_being_tried(
     rule: ScheduleRule, fetch_size: int
 ) -> None:
     world = World(["/a", "/b", "/b", "/c"], rule=replace(rule, expires_seconds=60, fetch_size=fetch_size), batch_size=1)
@@ -503,7 +505,7 @@ def missed_ticks(caplog: pytest.LogCaptureFixture) -> list[str]:
     ],
     ids=["before", "at", "after-two", "minutely", "interval"],
 )
-def test_a_process_that_finds_events_which_a_tick_has_not_tried_says_so_and_when_the_next_one_comes(
+def test_a_claim_reports_a_missed_tick_and_the_time_of_the_next(
     rule: ScheduleRule, hours: float, tick: str | None, following: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = World(["/a", "/b"], rule=rule)
@@ -521,10 +523,10 @@ def test_a_process_that_finds_events_which_a_tick_has_not_tried_says_so_and_when
     ]
     assert caplog.records[-1].levelno == logging.WARNING
     world.drain()
-    assert world.positions == []  # which is left to the schedule
+    assert world.positions == []  # that is left to the schedule
 
 
-def test_the_partitions_that_have_missed_a_tick_are_named_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_partitions_that_missed_a_tick_are_named_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
     world = World([f"/{number}" for number in range(10)], rule=NIGHTLY, partitions=3)
     world.drain()
     world.clock.advance(4 * 3_600)
@@ -533,7 +535,7 @@ def test_the_partitions_that_have_missed_a_tick_are_named_in_one_line(caplog: py
     assert "by 3 partitions (0/3, 1/3, 2/3)" in line
 
 
-def test_a_run_that_tries_all_at_once_has_missed_no_tick(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_run_that_tries_all_events_immediately_has_missed_no_tick(caplog: pytest.LogCaptureFixture) -> None:
     world = World(["/a"], rule=NIGHTLY)
     world.drain()
     world.clock.advance(4 * 3_600)
@@ -542,7 +544,7 @@ def test_a_run_that_tries_all_at_once_has_missed_no_tick(caplog: pytest.LogCaptu
     assert missed_ticks(caplog) == []
 
 
-def test_what_a_finished_tick_leaves_has_missed_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_events_left_by_a_finished_tick_have_not_missed_it(caplog: pytest.LogCaptureFixture) -> None:
     world = World(["/a", "/b", "/c"], rule=NIGHTLY)
     world.errors = {1: NO, 2: NonTransientError("never")}
     world.drain()
@@ -556,7 +558,7 @@ def test_what_a_finished_tick_leaves_has_missed_nothing(caplog: pytest.LogCaptur
     assert missed_ticks(caplog) == []
 
 
-def test_an_event_that_is_not_in_the_log_any_more_waits_for_a_person(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_event_that_is_no_longer_in_the_log_waits_for_a_person(caplog: pytest.LogCaptureFixture) -> None:
     world = World(["/a", "/b"])
     world.drain()
     world.store.pick = lambda positions: [  # type: ignore[method-assign]
@@ -571,7 +573,7 @@ def test_an_event_that_is_not_in_the_log_any_more_waits_for_a_person(caplog: pyt
 
 @pytest.mark.parametrize("rule", [RULE, ALL])
 @pytest.mark.parametrize("other", [{"id": "id 9"}, {"source": "t"}])
-def test_another_event_at_the_position_of_one_that_waits_is_not_handled_in_its_place(
+def test_another_event_at_the_position_of_a_waiting_one_is_not_handled_instead(
     rule: ScheduleRule, other: dict[str, Any]
 ) -> None:
     world = World(["/a", "/a", "/b"], rule=rule)
@@ -586,7 +588,7 @@ def test_another_event_at_the_position_of_one_that_waits_is_not_handled_in_its_p
 
 
 @pytest.mark.parametrize("rule", [RULE, ALL])
-def test_so_many_events_of_a_sequence_are_handled_at_a_tick(rule: ScheduleRule) -> None:
+def test_a_tick_handles_at_most_the_configured_number_of_events_per_sequence(rule: ScheduleRule) -> None:
     world = World(["/a"] * 5 + ["/b"], rule=replace(rule, size=2))
     world.drain()
     world.pass_time(10)
@@ -598,12 +600,12 @@ def test_so_many_events_of_a_sequence_are_handled_at_a_tick(rule: ScheduleRule) 
 
 
 @pytest.mark.parametrize("grace_seconds", [0, 1_000])
-def test_with_all_a_failure_begins_the_count_of_the_size_again(grace_seconds: int) -> None:
+def test_in_all_mode_a_failure_restarts_counting_towards_the_size(grace_seconds: int) -> None:
     world = World(["/a"] * 6, rule=replace(ALL, size=2, grace_seconds=grace_seconds))
     world.errors = {1: NO}
     world.drain()
     world.pass_time(10)
-    assert world.positions == [2, 3]  # of which one more than the size was tried
+    assert world.positions == [2, 3]  # with the failure, one more than the size was tried
     world.pass_time(6)
     assert world.positions == [2, 3, 4, 5], "an event that fails at each tick holds up no other"
 
@@ -612,7 +614,7 @@ def test_with_all_a_failure_begins_the_count_of_the_size_again(grace_seconds: in
 @pytest.mark.parametrize("batch_size", [1, 3, 1_000])
 @pytest.mark.parametrize("fetch_size", [1, 4, 1_000])
 @pytest.mark.parametrize("size", [None, 3])
-def test_sizes_of_chunks_and_fetches_change_nothing(
+def test_chunk_and_fetch_sizes_do_not_change_the_result(
     rule: ScheduleRule, batch_size: int, fetch_size: int, size: int | None
 ) -> None:
     subjects = ["/a", "/b", "/a", "/c", "/a", "/a", "/b", "/a"]
@@ -636,7 +638,7 @@ ORDERS = {
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("fetch_size", [1, 1_000])
-def test_the_events_of_a_batch_are_handled_in_the_order_that_is_wanted(order: str, fetch_size: int) -> None:
+def test_the_events_of_a_batch_are_handled_in_the_configured_order(order: str, fetch_size: int) -> None:
     rule, expected = ORDERS[order]
     times = ["2026-01-02T00:00:00Z", None, "2026-01-01T23:00:00-02:00", "2026-01-02 03:00:00"]
     times[2] = "2026-01-01T00:00:00Z"
@@ -648,7 +650,7 @@ def test_the_events_of_a_batch_are_handled_in_the_order_that_is_wanted(order: st
     assert world.positions == expected
 
 
-def test_in_another_order_a_failure_holds_up_the_rest_and_what_comes_before_it_later() -> None:
+def test_in_a_custom_order_a_failure_blocks_the_rest_but_not_new_events_that_sort_before_it() -> None:
     rule = replace(RULE, key=OrderingKey(lambda one: -one.position))
     world = World(["/a", "/a", "/a"], rule=rule)
     world.errors = {2: NO}
@@ -700,7 +702,7 @@ def keyed_rule(rule: ScheduleRule, keys: dict[int, Any]) -> ScheduleRule:
     ],
 )
 @pytest.mark.parametrize(("rule", "done"), [(RULE, []), (replace(RULE, fetch_size=1), []), (ALL, [3, 1])])
-def test_an_event_that_the_ordering_function_fails_for_has_failed_itself(
+def test_an_error_of_the_ordering_function_is_a_failure_of_its_event(
     rule: ScheduleRule, done: list[int], odd: Any, status: str, said: str
 ) -> None:
     keys = {**KEYED, 2: odd, 4: 0, 5: 0}
@@ -722,7 +724,7 @@ def test_an_event_that_the_ordering_function_fails_for_has_failed_itself(
 
 
 @pytest.mark.parametrize("time", ["05.01.2026 10:00", b"2026"])
-def test_an_event_whose_time_cannot_be_read_has_failed_itself_where_times_are_the_order(time: Any) -> None:
+def test_an_invalid_time_is_a_failure_of_its_event_if_events_are_ordered_by_time(time: Any) -> None:
     events = [event(n, subject) for n, subject in enumerate(["/a", "/b", "/b", "/c"], 1)]
     events[1] = events[1]._replace(time=time)
     world = World(events=events, rule=replace(RULE, order=BatchOrder.EVENT_TIME))
@@ -736,7 +738,7 @@ def test_an_event_whose_time_cannot_be_read_has_failed_itself_where_times_are_th
     assert "where: event id 2 at position 2 (lent, /b)" in notice.failure.advice
 
 
-def test_an_event_that_the_ordering_function_fails_for_has_its_attempts_and_grace() -> None:
+def test_an_event_for_which_the_ordering_function_fails_has_its_attempts_and_grace_period() -> None:
     keys = {**KEYED, 2: NO}
     rule = replace(keyed_rule(RULE, keys), grace_seconds=15, back_off=NoRetry(), on_exhausted=OnBatchExhausted.SKIP)
     world = World(["/a", "/a", "/a"], rule=rule)
@@ -760,7 +762,7 @@ def test_an_outage_in_the_ordering_function_uses_no_attempt() -> None:
     assert world.positions == [2, 3, 1]
 
 
-def test_more_events_than_a_sort_needs_stay_in_the_order_of_the_log_if_they_are_alike() -> None:
+def test_many_events_with_equal_keys_stay_in_log_order() -> None:
     world = World(["/a"] * 100, rule=replace(RULE, order=BatchOrder.EVENT_TIME))
     world.drain()
     world.pass_time(10)
@@ -771,7 +773,7 @@ def test_more_events_than_a_sort_needs_stay_in_the_order_of_the_log_if_they_are_
 
 
 @pytest.mark.parametrize(("rule", "done"), [(RULE, []), (ALL, [1, 3])])
-def test_a_paused_event_is_never_tried_and_holds_up_its_batch_with_fail_first(
+def test_a_paused_event_is_never_tried_and_blocks_its_batch_in_fail_first_mode(
     rule: ScheduleRule, done: list[int]
 ) -> None:
     world = World(["/a", "/a", "/a"], rule=rule)
@@ -784,7 +786,7 @@ def test_a_paused_event_is_never_tried_and_holds_up_its_batch_with_fail_first(
     assert sorted(world.positions) == [1, 2, 3]
 
 
-def test_an_event_that_is_paused_beyond_what_is_fetched_holds_up_its_batch() -> None:
+def test_a_paused_event_beyond_the_fetch_size_blocks_its_batch() -> None:
     world = World(["/a"] * 4, rule=replace(RULE, fetch_size=2))
     world.drain()
     world.change(4, lambda entry: entry.paused())
@@ -795,7 +797,7 @@ def test_an_event_that_is_paused_beyond_what_is_fetched_holds_up_its_batch() -> 
 # ----------------------------------------------------------------------------------------------------------- filters
 
 
-def test_events_that_a_filter_refuses_do_not_come_in() -> None:
+def test_events_that_a_filter_rejects_do_not_enter_the_inbox() -> None:
     world = World(["/a", "/b", "/a"], rule=replace(RULE, filters=(lambda one: one.subject != "/b",)))
     world.drain()
     assert world.waiting == {1: "pending", 3: "pending"}
@@ -815,7 +817,7 @@ def test_a_filter_that_fails_stops_the_partition_before_its_event() -> None:
     assert "ValueError: no" in status.error
 
 
-def test_events_that_wait_as_another_sequence_than_now_are_not_overtaken_in_silence() -> None:
+def test_a_claim_is_refused_if_waiting_events_now_belong_to_another_sequence() -> None:
     world = World(["/a/1", "/b/1"])
     world.drain()
     world.run.processing._sequencing = SequencingByEvent(PerSubjectLevel(1))
@@ -826,7 +828,7 @@ def test_events_that_wait_as_another_sequence_than_now_are_not_overtaken_in_sile
 
 
 @pytest.mark.parametrize("rule", [RULE, ALL])
-def test_a_call_that_is_given_up_is_an_attempt_of_its_event(rule: ScheduleRule) -> None:
+def test_an_abandoned_call_uses_an_attempt_of_its_event(rule: ScheduleRule) -> None:
     world = World(["/a", "/a"], rule=rule)
     world.drain()
     (driver,) = world.drivers
@@ -844,7 +846,7 @@ def test_a_call_that_is_given_up_is_an_attempt_of_its_event(rule: ScheduleRule) 
 
 
 @pytest.mark.parametrize("rule", [RULE, ALL])
-def test_a_crash_uses_an_attempt_so_that_it_comes_to_an_end(rule: ScheduleRule) -> None:
+def test_crashes_use_attempts_until_they_are_exhausted(rule: ScheduleRule) -> None:
     world = World(["/a", "/b"], rule=rule)
     world.errors = {1: CrashError()}
     crashes = 0
@@ -857,16 +859,16 @@ def test_a_crash_uses_an_attempt_so_that_it_comes_to_an_end(rule: ScheduleRule) 
             world.claim()
     assert world.waiting == {1: "exhausted"}
     assert world.positions == [2]
-    assert crashes == 6  # the first one was not marked
+    assert crashes == 6  # the first crash was not marked
 
 
 @pytest.mark.parametrize("exhausted", OnBatchExhausted)
 @pytest.mark.parametrize("rule", [RULE, ALL])
 @pytest.mark.parametrize("attempts", [1, 3])
-def test_processes_that_end_within_the_grace_period_use_no_attempt(
+def test_crashes_within_the_grace_period_use_no_attempt(
     rule: ScheduleRule, exhausted: OnBatchExhausted, attempts: int
 ) -> None:
-    """Else an event that is merely slow is lost to a few restarts."""
+    """Otherwise a few restarts would lose an event that is merely slow."""
     back_off = ExponentialBackOff(60, 2, 600, max_attempts=attempts - 1)
     world = World(["/a", "/b"], rule=replace(rule, back_off=back_off, on_exhausted=exhausted, grace_seconds=1_000))
     world.errors = {1: CrashError()}
@@ -894,7 +896,7 @@ def test_processes_that_end_within_the_grace_period_use_no_attempt(
     assert world.positions == [2]
 
 
-def test_an_event_whose_process_ends_in_the_grace_period_is_handled_by_the_next_one() -> None:
+def test_an_event_whose_process_crashes_in_the_grace_period_is_handled_by_the_next_process() -> None:
     rule = replace(RULE, back_off=NoRetry(), on_exhausted=OnBatchExhausted.SKIP, grace_seconds=1_000)
     world = World(["/a"], rule=rule)
     world.errors = {1: CrashError()}
@@ -910,7 +912,7 @@ def test_an_event_whose_process_ends_in_the_grace_period_is_handled_by_the_next_
 
 @pytest.mark.parametrize("exhausted", OnBatchExhausted)
 @pytest.mark.parametrize("rule", [RULE, ALL])
-def test_an_outage_in_an_attempt_after_a_crash_is_no_crash(rule: ScheduleRule, exhausted: OnBatchExhausted) -> None:
+def test_an_outage_after_a_crash_does_not_count_as_a_crash(rule: ScheduleRule, exhausted: OnBatchExhausted) -> None:
     """It also keeps the mark of the attempt from being removed then."""
     world = World(["/a"], rule=replace(rule, back_off=NoRetry(), on_exhausted=exhausted))
     world.drain()
@@ -951,7 +953,7 @@ ACTIONS = st.lists(
     size=st.sampled_from([None, 1, 2]),
     mode=st.sampled_from(BatchMode),
 )
-def test_each_event_is_handled_once_and_with_fail_first_in_the_order_of_its_sequence(
+def test_each_event_is_handled_once_and_in_fail_first_mode_in_the_order_of_its_sequence(
     subjects: list[str],
     actions: list[tuple[str, Any]],
     partitions: int,
@@ -989,7 +991,7 @@ def test_each_event_is_handled_once_and_with_fail_first_in_the_order_of_its_sequ
 
 
 def _finish(world: World) -> None:
-    """Have everything handled that waits."""
+    """Handle all waiting events."""
     world.errors = {}
     world.claim()
     world.drain()
@@ -1020,7 +1022,7 @@ def _check(world: World, mode: BatchMode, *, complete: bool) -> None:
 
 
 class SetClock(FakeClock):
-    """A clock that somebody sets, back as well."""
+    """A clock that can be set, even back."""
 
     def set_back(self, **span: float) -> None:
         self._start -= timedelta(**span)
@@ -1034,7 +1036,7 @@ BY_ID = replace(RULE, order=BatchOrder.EVENT_ID)
 @pytest.mark.parametrize(
     ("fails", "wait"), [((), 20), ((1,), 70), ((2,), 70)], ids=["untried", "the first fails", "another fails"]
 )
-def test_events_that_wait_by_a_clock_that_was_ahead_are_tried_in_time(
+def test_waits_set_by_a_clock_that_was_ahead_are_corrected(
     fails: tuple[int, ...], wait: float, rule: ScheduleRule, *, claimed_again: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = World(rule=rule, events=[event(1, "/a", id_="3"), event(2, "/a", id_="1"), event(3, "/b", id_="2")])
@@ -1059,7 +1061,7 @@ def test_events_that_wait_by_a_clock_that_was_ahead_are_tried_in_time(
 
 @pytest.mark.parametrize("rule", [RULE, ALL])
 @pytest.mark.parametrize("grace", [0.0, 60.0])
-def test_failures_of_events_that_came_by_a_clock_that_was_ahead_are_counted(rule: ScheduleRule, grace: float) -> None:
+def test_failures_of_events_received_by_a_clock_that_was_ahead_are_counted(rule: ScheduleRule, grace: float) -> None:
     world = World(["/a"], rule=replace(rule, grace_seconds=grace))
     world.clock = clock = SetClock()
     world.claim()
@@ -1070,7 +1072,7 @@ def test_failures_of_events_that_came_by_a_clock_that_was_ahead_are_counted(rule
     assert [(one.attempts, one.status) for one in world.tracker.entries("group")] == [(1, InboxStatus.RETRYING)]
 
 
-def test_events_that_wait_as_long_as_they_have_to_keep_their_time_at_a_claim() -> None:
+def test_regular_waits_are_unchanged_at_a_claim() -> None:
     world = World(["/a", "/b", "/a"])
     world.errors = {1: NO, 2: NO}
     world.pass_time(12)
@@ -1081,11 +1083,12 @@ def test_events_that_wait_as_long_as_they_have_to_keep_their_time_at_a_claim() -
     assert [one.due_at for one in world.tracker.entries("group")] == before
 
 
-def test_an_event_whose_wait_is_spread_by_chance_is_not_late(
+def test_a_wait_with_jitter_does_not_count_as_late(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Chance makes the wait of an event another one than that which is drawn for no event in particular."""
-    monkeypatch.setattr("opencqrs_py.processing.recovery.random.random", lambda: 1.0)  # a wait of an event has a seed
+    """The random wait of an event differs from that drawn without an event."""
+    # the wait of an event has its own seed
+    monkeypatch.setattr("opencqrs_py.processing.recovery.random.random", lambda: 1.0)
     back_off = ExponentialBackOff(60, 2, 600, max_attempts=4, jitter=1.0)
     world = World(["/a"], rule=replace(RULE, back_off=back_off))
     world.errors = {1: NO}

@@ -1,4 +1,4 @@
-"""When ticks are."""
+"""The times of ticks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def after(seconds: float) -> datetime:
     return NOON + timedelta(seconds=seconds)
 
 
-def test_a_fixed_delay_counts_from_the_end_of_the_tick_before() -> None:
+def test_a_fixed_delay_starts_at_the_end_of_the_previous_tick() -> None:
     schedule = FixedDelay(0, 5)
     assert schedule.first(NOON) == NOON
     assert schedule.following(NOON, after(7)) == after(12)
@@ -29,7 +29,7 @@ def test_a_fixed_delay_counts_from_the_end_of_the_tick_before() -> None:
 
 
 @pytest.mark.parametrize(("took", "following"), [(0, 5), (4.9, 5), (5, 10), (7, 10), (23, 25)])
-def test_a_fixed_rate_keeps_its_grid_and_leaves_out_what_has_passed(took: float, following: float) -> None:
+def test_a_fixed_rate_keeps_its_grid_and_omits_past_ticks(took: float, following: float) -> None:
     assert FixedRate(10, 5).first(NOON) == after(10)
     assert FixedRate(10, 5).following(NOON, after(took)) == after(following)
 
@@ -58,9 +58,7 @@ def test_a_fixed_rate_keeps_its_grid_and_leaves_out_what_has_passed(took: float,
         (" @Hourly ", "2026-01-01T12:10", ["2026-01-01T13:00+01:00"]),
     ],
 )
-def test_cron_expressions_mean_what_cron_on_debian_makes_of_them(
-    expression: str, start: str, expected: list[str]
-) -> None:
+def test_cron_expressions_behave_as_in_debian_cron(expression: str, start: str, expected: list[str]) -> None:
     schedule = CronSchedule(expression, BERLIN)
     ticks = [schedule.first(datetime.fromisoformat(start).replace(tzinfo=BERLIN).astimezone(UTC))]
     while len(ticks) < len(expected):
@@ -90,25 +88,23 @@ def test_cron_expressions_mean_what_cron_on_debian_makes_of_them(
         ("Europe/Berlin", "0/30 30 2 * * *", "2026-10-25T02:30:30+02:00", "2026-10-26T02:30+01:00"),
     ],
 )
-def test_changes_of_the_clocks_neither_lose_nor_repeat_a_tick(
-    zone: str, expression: str, start: str, expected: str
-) -> None:
+def test_clock_changes_neither_lose_nor_repeat_a_tick(zone: str, expression: str, start: str, expected: str) -> None:
     begin = datetime.fromisoformat(start).astimezone(UTC)
     assert CronSchedule(expression, ZoneInfo(zone)).following(begin, begin) == datetime.fromisoformat(expected)
 
 
 @pytest.mark.parametrize("seconds", [0, 600, 1_800, 3_599])
-def test_a_tick_is_after_its_start_even_while_an_hour_comes_for_the_second_time(seconds: int) -> None:
+def test_the_first_tick_is_after_the_start_even_during_a_repeated_hour(seconds: int) -> None:
     second_two_o_clock = datetime(2026, 10, 25, 1, tzinfo=UTC)
     start = second_two_o_clock + timedelta(seconds=seconds)
     assert CronSchedule("30 2 * * *", BERLIN).first(start) == datetime.fromisoformat("2026-10-26T02:30+01:00")
 
 
-def test_ticks_that_pass_while_others_are_handled_are_left_out() -> None:
+def test_ticks_that_pass_during_another_are_omitted() -> None:
     assert CronSchedule("0 * * * *").following(NOON, NOON + timedelta(hours=3, minutes=5)) == NOON + timedelta(hours=4)
 
 
-def test_a_cron_expression_is_parsed_once_a_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cron_expression_is_parsed_once_per_tick(monkeypatch: pytest.MonkeyPatch) -> None:
     schedule = pickle.loads(pickle.dumps(CronSchedule("@hourly", BERLIN)))
     parsed: list[str] = []
     parse = CronSim.__init__
@@ -124,7 +120,7 @@ def test_a_cron_expression_is_parsed_once_a_tick(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("wrong", ["", "every day", "0 0 31 2 *", "61 * * * *", "* * * * * * *", "-", "@reboot"])
-def test_what_is_no_cron_expression_is_refused(wrong: str) -> None:
+def test_an_invalid_cron_expression_is_refused(wrong: str) -> None:
     with pytest.raises(ValueError, match="is not a cron expression"):
         CronSchedule(wrong)
 
@@ -142,7 +138,7 @@ def test_what_is_no_cron_expression_is_refused(wrong: str) -> None:
         ("* * * * * *", "2026-01-01T00:00", "2026-01-09T10:00:39.999", "2026-01-09T10:00:39+01:00"),
     ],
 )
-def test_the_last_tick_of_a_time_is_found_by_few_steps(
+def test_the_last_tick_before_a_time_is_found_in_few_steps(
     expression: str, start: str, end: str, last: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps: list[datetime] = []

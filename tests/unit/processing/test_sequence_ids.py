@@ -1,4 +1,4 @@
-"""Resolvers of a project: what they look at is what they say, and their answers are checked."""
+"""Custom resolvers: they read what they declare, and their results are checked."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def event(subject: str = "/books/1", position: int = 1, payload: str = '{"reader
 
 @dataclass(frozen=True, slots=True)
 class AndReader(PerSubjectLevel):
-    """Looks at more than its parent, and says nothing about it."""
+    """Reads more than its parent, without declaring it."""
 
     def __call__(self, event: Event, /) -> str:
         return f"{PerSubjectLevel.__call__(self, event)}/{event.data['reader']}"
@@ -47,11 +47,11 @@ class BelowAndReaderSaid(AndReaderSaid):
 
 
 class Renamed(PerSubjectLevel):
-    """Overrides nothing that matters."""
+    """Overrides nothing relevant."""
 
 
 class FieldOfReader(PerDataField):
-    """Overrides nothing that matters."""
+    """Overrides nothing relevant."""
 
 
 class OtherField(PerDataField):
@@ -109,7 +109,7 @@ constant.looks_at = ()  # type: ignore[attr-defined]
         (constant, True, SUBJECT),
     ],
 )
-def test_a_resolver_looks_at_what_it_says_and_at_everything_if_it_says_nothing(
+def test_a_resolver_reads_its_declared_attributes_or_all_if_it_declares_none(
     resolver: Any, *, by_subject: bool, attributes: frozenset[str]
 ) -> None:
     sequencing = SequencingByEvent(resolver)
@@ -118,7 +118,7 @@ def test_a_resolver_looks_at_what_it_says_and_at_everything_if_it_says_nothing(
 
 
 @pytest.mark.parametrize("said", ["subject", ["subject", "reader"], 7, {"subject": 1, None: 2}])
-def test_what_no_event_has_cannot_be_looked_at(said: Any) -> None:
+def test_an_invalid_declaration_of_attributes_is_refused(said: Any) -> None:
     resolver = SaysInConstructor()
     resolver.looks_at = said
     with pytest.raises(HandlerSignatureError) as caught:
@@ -142,7 +142,7 @@ LOOKS: list[Callable[[Event], Any]] = [
 
 
 @pytest.mark.parametrize("look", LOOKS)
-def test_who_says_that_it_looks_at_the_subject_alone_sees_nothing_else(look: Callable[[Event], Any]) -> None:
+def test_a_resolver_that_declares_only_the_subject_cannot_read_anything_else(look: Callable[[Event], Any]) -> None:
     look.looks_at = SUBJECT  # type: ignore[attr-defined]
     with pytest.raises(ProjectCodeError) as caught:
         SequencingByEvent(look, place="provider by_reader").sequence_ids(event())
@@ -178,7 +178,7 @@ def in_turn() -> Callable[[Event], str]:
         (["a"], "a list, which is not text"),
     ],
 )
-def test_an_answer_that_is_no_text_is_refused(answer: Any, shown: str) -> None:
+def test_a_sequence_id_that_is_not_a_text_is_refused(answer: Any, shown: str) -> None:
     with pytest.raises(ProjectCodeError) as caught:
         SequencingByEvent(lambda _: answer, place="provider by_reader").sequence_ids(event())
     assert caught.value.code == "OCQ-216"
@@ -186,22 +186,22 @@ def test_an_answer_that_is_no_text_is_refused(answer: Any, shown: str) -> None:
     assert caught.value.where == "provider by_reader"
 
 
-def test_a_coroutine_that_slipped_through_is_refused_and_closed() -> None:
+def test_a_returned_coroutine_is_refused_and_closed() -> None:
     with pytest.raises(ProjectCodeError, match="returned a coroutine, which is not text"):
         SequencingByEvent(partial(asynchronous)).sequence_ids(event())
 
 
-def test_a_child_of_text_is_a_text() -> None:
+def test_a_subclass_of_str_is_accepted_as_a_text() -> None:
     assert SequencingByEvent(lambda _: Text("a")).sequence_ids(event()) == ("a",)
 
 
 @pytest.mark.parametrize("make", [numbered, in_turn, lambda: lambda _: str(random.random())])
-def test_an_answer_that_changes_is_refused_with_the_first_event(make: Callable[[], Any]) -> None:
+def test_a_non_deterministic_resolver_is_refused_at_the_first_event(make: Callable[[], Any]) -> None:
     with pytest.raises(ProjectCodeError, match="when it was asked again for the same event"):
         SequencingByEvent(make()).sequence_ids(event())
 
 
-def test_an_answer_that_begins_to_change_later_is_found_in_a_long_log() -> None:
+def test_a_resolver_that_becomes_non_deterministic_is_found_in_a_long_log() -> None:
     asks = itertools.count()
 
     def resolver(event: Event) -> str:
@@ -213,7 +213,7 @@ def test_an_answer_that_begins_to_change_later_is_found_in_a_long_log() -> None:
         [sequencing.sequence_ids(one) for one in events]
 
 
-def test_most_events_are_asked_for_once() -> None:
+def test_most_events_are_resolved_only_once() -> None:
     asked = itertools.count()
 
     def resolver(event: Event) -> str:
@@ -226,7 +226,7 @@ def test_most_events_are_asked_for_once() -> None:
     assert next(asked) < 10_030
 
 
-def test_our_own_resolvers_are_asked_without_a_detour() -> None:
+def test_built_in_resolvers_are_called_directly() -> None:
     for resolver in (NoSequence(), PerSubject(), PerSubjectLevel(), PerDataField(("reader",)), FieldOfReader(("a",))):
         assert SequencingByEvent(resolver)._sequence_id == resolver.__call__
 
@@ -245,13 +245,13 @@ class AsyncCall:
 
 
 @pytest.mark.parametrize("resolver", [asynchronous, async_generator, generator, AsyncCall()])
-def test_a_resolver_that_cannot_return_a_text_is_refused_at_the_start(resolver: Any) -> None:
+def test_a_resolver_that_cannot_return_a_text_is_refused_at_startup(resolver: Any) -> None:
     with pytest.raises(HandlerSignatureError) as caught:
         sequencing_for(resolver, EventTypes(), Reading(), "provider by_reader")
     assert (caught.value.code, caught.value.where) == ("OCQ-204", "provider by_reader")
 
 
-def test_a_resolver_of_objects_is_given_a_new_one_at_each_ask() -> None:
+def test_a_resolver_of_objects_gets_a_new_object_at_each_call() -> None:
     def resolver(data: dict[str, Any]) -> str:
         return str(data.pop("reader"))
 
@@ -280,7 +280,7 @@ class HashInside:
         (PerSubject(), None, False),
     ],
 )
-def test_a_resolver_that_calls_hash_is_warned_of(
+def test_a_resolver_that_calls_hash_causes_a_warning(
     resolver: Any, seed: str | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, warned: bool
 ) -> None:
     monkeypatch.delenv("PYTHONHASHSEED", raising=False)
@@ -293,7 +293,7 @@ def test_a_resolver_that_calls_hash_is_warned_of(
     ] * warned
 
 
-def test_a_function_of_the_project_named_hash_is_not_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_user_function_named_hash_causes_no_warning(caplog: pytest.LogCaptureFixture) -> None:
     names: dict[str, Any] = {"hash": str}
     exec("def resolver(event): return hash(event.subject)", names)
     sequencing_for(names["resolver"], EventTypes(), Reading(), "provider by_reader")

@@ -90,7 +90,7 @@ def event(
 
 
 @pytest.mark.parametrize(("resolver", "given_text", "sequence_id", "crc", "mod_2", "mod_3", "mod_7"), VECTORS)
-def test_events_go_to_the_partitions_that_they_have_in_java(
+def test_events_belong_to_the_same_partitions_as_in_java(
     resolver: SequenceResolver, given_text: str, sequence_id: str, crc: int, mod_2: int, mod_3: int, mod_7: int
 ) -> None:
     subject, event_id = ("/any", given_text) if isinstance(resolver, NoSequence) else (given_text, "any")
@@ -124,7 +124,7 @@ def test_a_well_formed_subject_is_cut_before_a_slash_as_spark_cuts_it(parts: lis
 
 
 @given(segments, st.text(st.characters(exclude_characters="/", exclude_categories=["Cs"])), st.integers(1, 7))
-def test_what_stands_before_the_first_slash_does_not_count(parts: list[str], before: str, level: int) -> None:
+def test_text_before_the_first_slash_is_ignored(parts: list[str], before: str, level: int) -> None:
     subject = "/" + "/".join(parts)
     assert cut_subject(before + subject, level) == cut_subject(subject, level)
 
@@ -136,11 +136,11 @@ def test_at_least_one_level_is_kept(level: int) -> None:
 
 
 @pytest.mark.parametrize("subject", ["/books/4711/", "/a//b", "book", "/bücher/größe/1"])
-def test_a_whole_subject_is_kept_untouched(subject: str) -> None:
+def test_a_whole_subject_is_kept_unchanged(subject: str) -> None:
     assert PerSubject()(event(subject)) == subject
 
 
-def test_without_sequence_each_event_stands_alone() -> None:
+def test_without_sequences_each_event_is_its_own_sequence() -> None:
     assert NoSequence()(event("/books/1", "12345")) == "12345"
 
 
@@ -158,7 +158,7 @@ def test_resolvers_are_values(one: SequenceResolver, other: SequenceResolver) ->
     assert hash(one) == hash(other)
 
 
-# By what an event says
+# By the contents of an event
 
 
 @pytest.mark.parametrize(
@@ -175,14 +175,14 @@ def test_resolvers_are_values(one: SequenceResolver, other: SequenceResolver) ->
         ('{"a": "ü", "b": 1}', '{"a":"ü","b":1}'),
     ],
 )
-def test_a_text_is_a_sequence_id_as_it_is_and_anything_else_as_json(written: str, sequence_id: str) -> None:
+def test_a_text_is_its_own_sequence_id_and_anything_else_becomes_json(written: str, sequence_id: str) -> None:
     assert PerDataField(("reader",))(event(payload=f'{{"reader": {written}}}')) == sequence_id
     assert PerDataField(("lent", "to"))(event(payload=f'{{"lent": {{"to": {written}}}}}')) == sequence_id
     assert PerMetadataKey("reader")(event(extensions=f'{{"reader": {written}}}')) == sequence_id
 
 
 @pytest.mark.parametrize("payload", ["{}", "[]", "7", '"reader"', '{"reader": null}', '{"reader": {"name": "Ada"}}'])
-def test_an_event_without_the_field_is_refused_by_name(payload: str) -> None:
+def test_an_event_without_the_field_is_refused_with_its_name(payload: str) -> None:
     with pytest.raises(EventFormatError) as caught:
         PerDataField(("reader", "id"))(event(payload=payload))
     assert str(caught.value) == (
@@ -194,37 +194,37 @@ def test_an_event_without_the_field_is_refused_by_name(payload: str) -> None:
 
 
 @pytest.mark.parametrize("extensions", [None, "{}", '{"reader": null}', '{"Reader": "Ada"}'])
-def test_an_event_without_the_key_is_refused_by_name(extensions: str | None) -> None:
+def test_an_event_without_the_key_is_refused_with_its_name(extensions: str | None) -> None:
     with pytest.raises(EventFormatError) as caught:
         PerMetadataKey("reader")(event(extensions=extensions))
     assert caught.value.code == "OCQ-214"
     assert caught.value.what == "the event has no metadata 'reader', which says what it is in order with"
 
 
-def test_without_any_data_that_is_what_is_told() -> None:
+def test_an_event_without_data_is_refused_as_such() -> None:
     with pytest.raises(EventFormatError, match="OCQ-210"):
         PerDataField(("reader",))(event())
 
 
 @pytest.mark.parametrize("resolver", [PerDataField(("reader",)), PerMetadataKey("by")])
-def test_what_is_in_an_envelope_is_looked_for_inside(resolver: SequenceResolver) -> None:
+def test_fields_and_keys_are_read_from_inside_the_envelope(resolver: SequenceResolver) -> None:
     wrapped = event(payload='{"payload": {"reader": "Ada"}, "metadata": {"by": "Ada"}}', extensions='{"by": "Bob"}')
     assert SequencingByEvent(resolver, opened=unwrapped).sequence_ids(wrapped) == ("Ada",)
 
 
-def test_a_partition_resolver_of_ones_own_decides() -> None:
+def test_a_custom_partition_resolver_determines_the_partition() -> None:
     sequencing = SequencingByEvent(PerSubject(), lambda sequence, modulus: len(sequence) % modulus)
     assert sequencing.partition_of(*sequencing.sequence_ids(event("/abc")), 3) == 1
 
 
 @pytest.mark.parametrize("partitions", [0, -1])
-def test_there_is_at_least_one_partition(partitions: int) -> None:
+def test_fewer_than_one_partition_is_refused(partitions: int) -> None:
     with pytest.raises(ValueError, match=f"partitions must be at least 1, got {partitions}"):
         PartitionKeyResolver(partitions)
 
 
 @pytest.mark.parametrize("sequence_id", ["", "/", "/books/4711", "/書籍/四七一一"])
-def test_the_partition_resolver_that_is_made_by_hand_is_the_usual_rule(sequence_id: str) -> None:
+def test_a_partition_resolver_created_by_hand_follows_the_default_rule(sequence_id: str) -> None:
     assert [PartitionKeyResolver(n)(sequence_id) for n in (1, 2, 7)] == [residue_of(sequence_id, n) for n in (1, 2, 7)]
 
 
@@ -239,7 +239,7 @@ def test_the_partition_resolver_that_is_made_by_hand_is_the_usual_rule(sequence_
         (lambda event: event.source, ATTRIBUTES),
     ],
 )
-def test_it_is_known_what_resolvers_look_at_besides_type_and_data(
+def test_the_attributes_that_resolvers_read_besides_type_and_data_are_known(
     resolver: SequenceResolver, attributes: AbstractSet[str]
 ) -> None:
     assert SequencingByEvent(resolver).attributes == attributes

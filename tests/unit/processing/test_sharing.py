@@ -1,4 +1,4 @@
-"""Sharing: an object is given to several handlers only if nothing in it can be changed."""
+"""Sharing: several handlers get the same object only if it is immutable."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class Typed(TypedDict):
 
 
 @pytest.mark.parametrize("cls", [Plain, Nested, Tree, Child])
-def test_frozen_dataclasses_of_unchanging_values_are_shared(cls: type) -> None:
+def test_frozen_dataclasses_of_immutable_values_are_shared(cls: type) -> None:
     assert immutable(cls)
 
 
@@ -167,5 +167,5 @@ def test_frozen_dataclasses_of_unchanging_values_are_shared(cls: type) -> None:
         list[str],
     ],
 )
-def test_all_else_is_decoded_for_each_handler(cls: Any) -> None:
+def test_all_other_classes_are_decoded_for_each_handler(cls: Any) -> None:
     assert not immutable(cls)

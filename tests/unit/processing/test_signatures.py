@@ -1,4 +1,4 @@
-"""Signatures: what a handler may ask for, and what a person reads who asked for something else."""
+"""Signatures: what a handler may take, and the error if it takes anything else."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def kinds(call: Callable[..., Any], injector: Any, role: Role = HANDLER) -> list
     return [(argument.name, argument.kind, argument.by_keyword) for argument in signature.arguments]
 
 
-# What is right
+# Valid signatures
 
 
 def event_only(event: BookLent) -> None: ...
@@ -83,7 +83,7 @@ def one_of_two_as_before(event: Union[BookLent, BookReturned]) -> None: ...  # n
 def names_only(*, event: BookLent, connection: Connection) -> None: ...
 def positions_only(event: BookLent, raw: Event, /) -> None: ...
 def optional_without_annotation(event: BookLent, verbose=False) -> None: ...  # type: ignore[no-untyped-def] # noqa: FBT002
-def optional_that_nobody_provides(event: BookLent, limit: int = 3, clock: Unprovided | None = None) -> None: ...
+def optional_without_provider(event: BookLent, limit: int = 3, clock: Unprovided | None = None) -> None: ...
 def optional_that_is_provided(event: BookLent, mailer: Mailer = Mailer()) -> None: ...  # noqa: B008 as users write it
 def none_where_it_could_be_filled(
     event: BookLent,
@@ -127,7 +127,7 @@ RIGHT = [
     (names_only, [("event", Kind.EVENT, True), ("connection", Kind.CONNECTION, True)]),
     (positions_only, [("event", Kind.EVENT, False), ("raw", Kind.RAW, False)]),
     (optional_without_annotation, [("event", Kind.EVENT, False)]),
-    (optional_that_nobody_provides, [("event", Kind.EVENT, False)]),
+    (optional_without_provider, [("event", Kind.EVENT, False)]),
     (optional_that_is_provided, [("event", Kind.EVENT, False), ("mailer", Kind.INJECTED, False)]),
     (
         none_where_it_could_be_filled,
@@ -175,7 +175,7 @@ def test_arguments_are_found_by_annotation(
         (raw_only, ()),
     ],
 )
-def test_the_event_parameter_says_which_classes_are_wanted(
+def test_the_event_parameter_determines_the_wanted_classes(
     call: Callable[..., Any], classes: tuple[type, ...], provided: Any
 ) -> None:
     assert read_signature(call, "here", provided).event_classes == classes
@@ -195,7 +195,7 @@ def test_the_event_parameter_says_which_classes_are_wanted(
         (after_the_commit, False),
     ],
 )
-def test_who_asks_for_connection_or_session_joins_the_transaction(
+def test_a_handler_with_a_connection_or_session_is_transactional(
     call: Callable[..., Any], provided: Any, *, transactional: bool
 ) -> None:
     assert read_signature(call, "here", provided).transactional is transactional
@@ -204,7 +204,7 @@ def test_who_asks_for_connection_or_session_joins_the_transaction(
 @pytest.mark.parametrize(
     ("call", "many"), [(event_only, False), (raw_only, False), (lists, True), (list_and_others, True)]
 )
-def test_who_takes_lists_takes_a_chunk_at_a_time(call: Callable[..., Any], provided: Any, *, many: bool) -> None:
+def test_a_handler_with_lists_takes_a_chunk_at_a_time(call: Callable[..., Any], provided: Any, *, many: bool) -> None:
     assert read_signature(call, "here", provided).many is many
 
 
@@ -233,14 +233,14 @@ class Remind:
     def __call__(self, event: BookLent, *, connection: Connection) -> None: ...
 
 
-def test_an_object_that_can_be_called_is_read_as_its_call(provided: Any) -> None:
+def test_a_callable_object_has_the_signature_of_its_call_method(provided: Any) -> None:
     assert kinds(Remind(), provided) == [("event", Kind.EVENT, False), ("connection", Kind.CONNECTION, True)]
 
 
 def lend_at(place: str, event: BookLent, *, copies: int, metadata: Metadata) -> None: ...
 
 
-def test_arguments_given_in_advance_are_left_out(provided: Any) -> None:
+def test_bound_arguments_of_a_partial_are_omitted(provided: Any) -> None:
     signature = read_signature(functools.partial(functools.partial(lend_at, "Mitte"), copies=1), "here", provided)
     assert [argument.name for argument in signature.arguments] == ["event", "metadata"]
     with pytest.raises(HandlerSignatureError, match="OCQ-204"):
@@ -266,7 +266,7 @@ class Cached:
     ],
     ids=["a function", "a method", "wrapped", "with arguments"],
 )
-def test_what_a_cache_would_not_call_again_is_refused(call: Callable[..., Any], provided: Any) -> None:
+def test_a_cached_handler_is_refused(call: Callable[..., Any], provided: Any) -> None:
     with pytest.raises(HandlerSignatureError) as caught:
         read_signature(call, "handlers.py:7 (lend)", provided)
     assert str(caught.value) == (
@@ -279,7 +279,7 @@ def test_what_a_cache_would_not_call_again_is_refused(call: Callable[..., Any], 
 def counting(number: int) -> None: ...
 
 
-def test_a_job_is_shown_the_form_of_a_job(provided: Any) -> None:
+def test_the_error_for_a_job_shows_the_form_of_a_job(provided: Any) -> None:
     with pytest.raises(HandlerSignatureError) as caught:
         read_signature(counting, "here", provided, JOB)
     assert caught.value.fix == (
@@ -297,19 +297,19 @@ def test_a_bound_method_has_no_self(provided: Any) -> None:
         assert kinds(same, provided) == [("event", Kind.EVENT, False)]
 
 
-def test_a_decorated_function_is_read_through_its_decorator(provided: Any) -> None:
+def test_a_decorated_function_has_the_signature_of_the_original(provided: Any) -> None:
     assert kinds(traced(names_only), provided) == [
         ("event", Kind.EVENT, True),
         ("connection", Kind.CONNECTION, True),
     ]
 
 
-def test_what_the_container_provides_goes_before_what_could_be_an_event(provided: Any) -> None:
+def test_a_provided_class_takes_precedence_over_an_event_class(provided: Any) -> None:
     provided.provided[BookLent] = BookLent
     assert kinds(event_only, provided) == [("event", Kind.INJECTED, False)]
 
 
-def test_an_on_start_function_gets_what_belongs_to_no_event(provided: Any) -> None:
+def test_an_on_start_function_may_take_anything_not_tied_to_an_event(provided: Any) -> None:
     def prepare(connection: Connection, session: Session, mailer: Mailer) -> None: ...
 
     assert [kind for _, kind, _ in kinds(prepare, provided, ON_START)] == [
@@ -319,13 +319,13 @@ def test_an_on_start_function_gets_what_belongs_to_no_event(provided: Any) -> No
     ]
 
 
-def test_what_a_function_may_do_without_and_cannot_have_keeps_its_default(provided: Any) -> None:
+def test_an_optional_parameter_that_cannot_be_filled_keeps_its_default(provided: Any) -> None:
     def prepare(connection: Connection | None = None, context: ProcessingContext | None = None) -> None: ...
 
     assert kinds(prepare, provided, ON_START) == [("connection", Kind.CONNECTION, False)]
 
 
-# What is wrong
+# Invalid signatures
 
 RIGHT_FORM = (
     "annotate each parameter: an event class, dict, Event (raw), Metadata, ProcessingContext, sqlalchemy.Connection, "
@@ -486,7 +486,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("call", "code", "what", "fix"), WRONG, ids=[call.__name__ for call, *_ in WRONG])
-def test_a_wrong_signature_is_refused_with_place_reason_and_right_form(
+def test_a_wrong_signature_is_refused_with_place_reason_and_the_right_form(
     call: Callable[..., Any], code: str, what: str, fix: str, provided: Any
 ) -> None:
     with pytest.raises(HandlerSignatureError) as caught:
@@ -514,7 +514,7 @@ def prepare_all(raw: Event, connection: Connection, metadata: Metadata, context:
 
 
 @pytest.mark.parametrize(("call", "named"), [(prepare_event, "event"), (prepare_all, "raw, metadata, context")])
-def test_an_on_start_function_cannot_ask_for_an_event(call: Callable[..., Any], named: str, provided: Any) -> None:
+def test_an_on_start_function_cannot_take_an_event(call: Callable[..., Any], named: str, provided: Any) -> None:
     with pytest.raises(HandlerSignatureError) as caught:
         read_signature(call, "handlers.py:7 (prepare)", provided, ON_START)
     assert str(caught.value) == (
@@ -524,7 +524,7 @@ def test_an_on_start_function_cannot_ask_for_an_event(call: Callable[..., Any], 
     )
 
 
-def test_a_class_that_only_has_the_name_of_a_known_one_is_not_taken_for_it(provided: Any) -> None:
+def test_a_class_with_the_name_of_a_known_class_is_not_mistaken_for_it(provided: Any) -> None:
     class Connection:
         pass
 

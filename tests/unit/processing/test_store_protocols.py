@@ -1,4 +1,4 @@
-"""What a store can do is asked of protocols, also where it declares none of them."""
+"""The capabilities of a store are checked by protocols, even if it declares none of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from opencqrs_py.processing.ports import CountedSource, CountingSource, EventSto
 
 
 def made(cls):
-    """Return an instance that opens nothing."""
+    """Return an instance without opening anything."""
     return cls.__new__(cls)
 
 
@@ -26,7 +26,7 @@ def made(cls):
         (EventSourcingDbEventStore, True, False),
     ],
 )
-def test_a_store_of_ours_is_what_its_methods_say(cls, appends, counts) -> None:
+def test_a_built_in_store_has_the_protocols_of_its_methods(cls, appends, counts) -> None:
     store = made(cls)
     assert isinstance(store, EventStore) is appends
     assert isinstance(store, CountingSource) is counts
@@ -35,6 +35,6 @@ def test_a_store_of_ours_is_what_its_methods_say(cls, appends, counts) -> None:
 
 
 @pytest.mark.parametrize("value", [True, False])
-def test_a_store_may_say_that_it_keeps_ids(value) -> None:
+def test_a_store_may_declare_whether_it_assigns_ids(value) -> None:
     store = made(type("Store", (InMemoryEventStore,), {"gives_ids": value}))
     assert gives_ids(store) is value

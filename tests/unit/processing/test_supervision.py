@@ -1,4 +1,4 @@
-"""Supervision: the states of a partition, its waits, and what it tells."""
+"""Supervision: the states of a partition, its waits and its notices."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SKIP = Skip("g", PARTITION, 11, "11", "s", "/", "lent", 1, "no", "2026-01-01T00:
 
 
 class Supervised:
-    """A supervised partition with a clock that is moved by hand."""
+    """A supervised partition with a clock that is advanced by hand."""
 
     def __init__(
         self, back_off: BackOff | None = None, on_exhausted: OnExhausted = OnExhausted.SKIP, cursor: Cursor = START
@@ -45,7 +45,7 @@ class Supervised:
         self.partition = SupervisedPartition("books", cursor, back_off or FixedBackOff(2, 3), on_exhausted, self.clock)
 
     def fails(self, *failures: Failure, to: int | None = None) -> list[tuple[Action | None, float]]:
-        """Let steps fail one after the other, each when it is due; return actions and waits."""
+        """Let steps fail in turn, each when it is due; return actions and waits."""
         return [self._fail(t, to) for t in failures]
 
     def _fail(self, failure: Failure, to: int | None) -> tuple[Action | None, float]:
@@ -61,7 +61,7 @@ class Supervised:
         return self.partition.take(Outcome(self.partition.cursor.moved_to(to, stored=True), handled=handled))
 
 
-# All is well
+# No failures
 
 
 def test_a_partition_starts_and_then_runs() -> None:
@@ -86,7 +86,7 @@ def test_a_partition_starts_and_then_runs() -> None:
         (START.moved_to(12, stored=True), 12, True),
     ],
 )
-def test_done_is_what_is_handled_and_stored(cursor: Cursor, head: int, *, done: bool) -> None:
+def test_a_partition_is_done_once_all_events_are_handled_and_stored(cursor: Cursor, head: int, *, done: bool) -> None:
     assert Supervised(cursor=cursor).partition.done(head) is done
 
 
@@ -100,7 +100,7 @@ def test_a_partition_with_a_failure_is_not_done(given: Failure) -> None:
 # An event fails
 
 
-def test_an_event_is_retried_with_its_back_off_and_given_up_when_that_ends() -> None:
+def test_an_event_is_retried_with_its_back_off_and_abandoned_when_that_ends() -> None:
     supervised = Supervised(ExponentialBackOff(max_attempts=3))
     attempts, states = [], []
     answers = []
@@ -115,7 +115,7 @@ def test_an_event_is_retried_with_its_back_off_and_given_up_when_that_ends() -> 
     assert supervised.partition.cursor.failing == 11
 
 
-def test_while_an_event_backs_off_the_time_to_its_next_attempt_runs_down() -> None:
+def test_the_wait_for_the_next_attempt_decreases_during_back_off() -> None:
     supervised = Supervised(FixedBackOff(10))
     supervised.fails(failure())
     supervised.clock.advance(4)
@@ -126,9 +126,7 @@ def test_while_an_event_backs_off_the_time_to_its_next_attempt_runs_down() -> No
 
 
 @pytest.mark.parametrize(("ahead", "wait"), [(3_600, 3.0), (0, 3.0), (-1, 2.0), (-3_600, 0.0)])
-def test_a_wait_that_another_process_has_begun_lasts_no_longer_however_much_its_clock_was_ahead(
-    ahead: int, wait: float
-) -> None:
+def test_a_wait_begun_by_a_process_whose_clock_was_ahead_lasts_no_longer(ahead: int, wait: float) -> None:
     before = Supervised(ExponentialBackOff(initial=2, multiplier=1.5))
     before.fails(failure(), failure())
     record = before.partition.record
@@ -143,7 +141,7 @@ def test_a_wait_that_another_process_has_begun_lasts_no_longer_however_much_its_
     ("on_exhausted", "action", "state"),
     [(OnExhausted.SKIP, Action.SKIP, RUNNING), (OnExhausted.STOP, Action.STOP, FAILED)],
 )
-def test_without_retry_the_first_failure_decides(
+def test_without_retries_the_first_failure_exhausts_the_attempts(
     on_exhausted: OnExhausted, action: Action, state: ProcessorState
 ) -> None:
     supervised = Supervised(NoRetry(), on_exhausted)
@@ -152,7 +150,7 @@ def test_without_retry_the_first_failure_decides(
     assert supervised.partition.cursor.skip is (action is Action.SKIP)
 
 
-def test_an_event_whose_attempts_are_used_up_stops_the_partition_if_the_group_wants_it() -> None:
+def test_exhausted_attempts_stop_the_partition_if_configured() -> None:
     supervised = Supervised(FixedBackOff(2, 1), OnExhausted.STOP)
     assert supervised.fails(*[failure()] * 4) == [
         (Action.RETRY, 2),
@@ -164,7 +162,7 @@ def test_an_event_whose_attempts_are_used_up_stops_the_partition_if_the_group_wa
     assert supervised.partition.state is FAILED
 
 
-def test_recovery_is_noticed_once_and_the_next_failure_starts_over() -> None:
+def test_recovery_is_reported_once_and_the_next_failure_starts_over() -> None:
     supervised = Supervised(FixedBackOff(2, 1))
     supervised.fails(failure())
     assert supervised.succeeds(11) == Notice("books", PARTITION, None)
@@ -181,14 +179,14 @@ def test_each_event_has_its_own_attempts() -> None:
     assert supervised.fails(failure(position=14)) == [(Action.SKIP, 0)]
 
 
-def test_an_event_before_one_that_has_failed_has_its_own_attempts() -> None:
+def test_an_event_before_a_failed_one_has_its_own_attempts() -> None:
     supervised = Supervised(FixedBackOff(2, 1))
     assert supervised.fails(failure(position=14)) == [(Action.RETRY, 2)]
     assert supervised.fails(failure(position=11)) == [(Action.RETRY, 2)]
     assert supervised.fails(failure(position=11)) == [(Action.SKIP, 0)]
 
 
-def test_an_event_that_is_given_up_ends_the_failure_and_that_is_no_recovery() -> None:
+def test_abandoning_an_event_ends_the_failure_without_counting_as_recovery() -> None:
     supervised = Supervised(NoRetry())
     supervised.fails(failure())
     skipped = Outcome(supervised.partition.cursor.moved_to(11, stored=True), skips=(SKIP,))
@@ -198,7 +196,7 @@ def test_an_event_that_is_given_up_ends_the_failure_and_that_is_no_recovery() ->
     assert supervised.partition.handled == 0
 
 
-def test_a_notice_tells_what_failed_and_what_happens_next() -> None:
+def test_a_notice_states_what_failed_and_what_happens_next() -> None:
     supervised = Supervised(FixedBackOff(2))
     given = failure()
     first = supervised.partition.take(Outcome(START, failure=given))
@@ -207,10 +205,10 @@ def test_a_notice_tells_what_failed_and_what_happens_next() -> None:
     assert second == Notice("books", PARTITION, Action.RETRY, given, attempt=2, wait=2)
 
 
-# Store or database are away (K1, K2, K4)
+# Outages of store or database (K1, K2, K4)
 
 
-def test_an_outage_waits_longer_and_longer_and_never_gives_up() -> None:
+def test_an_outage_is_retried_forever_with_growing_waits() -> None:
     supervised = Supervised(NoRetry())
     answers = supervised.fails(*[OUTAGE] * 100)
     assert [wait for _, wait in answers[:8]] == [0.5, 1, 2, 4, 8, 16, 30, 30]
@@ -219,7 +217,7 @@ def test_an_outage_waits_longer_and_longer_and_never_gives_up() -> None:
     assert supervised.partition.cursor == START
 
 
-def test_what_to_do_about_an_outage_that_a_handler_meets_is_said_once() -> None:
+def test_the_advice_on_an_outage_in_a_handler_is_given_once() -> None:
     supervised, met = Supervised(), replace(OUTAGE, event="event 12 at position 12 (lent, /a)", advice="  fix:   mine")
     supervised.succeeds(to=11)
     for _ in range(2):
@@ -244,7 +242,7 @@ def test_an_outage_uses_no_attempt_of_an_event() -> None:
     ]
 
 
-def test_an_outage_does_not_save_an_event_that_was_to_be_given_up() -> None:
+def test_an_outage_does_not_prevent_an_exhausted_event_from_being_abandoned() -> None:
     supervised = Supervised(NoRetry())
     supervised.fails(failure(), OUTAGE)
     assert supervised.partition.cursor.skip
@@ -263,7 +261,7 @@ def test_progress_between_two_outages_ends_the_first() -> None:
 
 
 @pytest.mark.parametrize("given", [PERMANENT, UNDECODABLE, FRAMEWORK])
-def test_a_failed_partition_is_tried_again_after_growing_pauses(given: Failure) -> None:
+def test_a_failed_partition_is_retried_after_growing_pauses(given: Failure) -> None:
     supervised = Supervised()
     answers = supervised.fails(*[given] * 8)
     assert answers == [(Action.STOP, wait) for wait in (30, 60, 120, 240, 480, 600, 600, 600)]
@@ -272,14 +270,14 @@ def test_a_failed_partition_is_tried_again_after_growing_pauses(given: Failure) 
     assert not supervised.partition.cursor.skip
 
 
-def test_a_failed_partition_that_goes_on_has_recovered() -> None:
+def test_a_failed_partition_that_makes_progress_has_recovered() -> None:
     supervised = Supervised()
     supervised.fails(PERMANENT, PERMANENT)
     assert supervised.succeeds(11) == Notice("books", PARTITION, None)
     assert supervised.fails(PERMANENT) == [(Action.STOP, 30)]
 
 
-def test_pauses_begin_anew_when_progress_was_made() -> None:
+def test_pauses_start_over_after_progress() -> None:
     supervised = Supervised()
     supervised.fails(PERMANENT, PERMANENT)
     assert supervised.fails(failure(position=14, permanent=True), to=13) == [(Action.STOP, 30)]
@@ -290,11 +288,11 @@ def test_an_outage_does_not_shorten_the_pauses_of_a_failed_partition() -> None:
     assert supervised.fails(PERMANENT, OUTAGE, PERMANENT) == [(Action.STOP, 30), (Action.WAIT, 0.5), (Action.STOP, 60)]
 
 
-# No step was begun, as the run stops
+# No step was begun because the run stops
 
 
 @pytest.mark.parametrize("given", [failure(), PERMANENT, OUTAGE, FRAMEWORK])
-def test_what_is_known_of_a_failure_holds_until_a_step_was_tried(given: Failure) -> None:
+def test_a_known_failure_persists_until_a_step_was_tried(given: Failure) -> None:
     supervised = Supervised(FixedBackOff(2, 3))
     supervised.fails(given)
     supervised.clock.advance(supervised.partition.wait())
@@ -306,7 +304,7 @@ def test_what_is_known_of_a_failure_holds_until_a_step_was_tried(given: Failure)
     assert supervised.succeeds(11) == Notice("books", PARTITION, None)
 
 
-def test_what_was_done_in_the_inbox_counts_and_the_next_step_with_the_log_says_whether_its_failure_is_over() -> None:
+def test_steps_of_the_inbox_are_counted_but_only_a_step_of_the_log_ends_its_failure() -> None:
     supervised = Supervised()
     supervised.fails(FRAMEWORK)
     supervised.clock.advance(30)
@@ -319,9 +317,7 @@ def test_what_was_done_in_the_inbox_counts_and_the_next_step_with_the_log_says_w
 
 
 @pytest.mark.parametrize(("failed", "in_inbox"), [(OUTAGE, False), (OUTAGE, True), (FRAMEWORK, True)])
-def test_an_outage_and_a_failure_of_the_inbox_are_over_once_events_of_the_inbox_are_tried(
-    failed: Failure, *, in_inbox: bool
-) -> None:
+def test_an_outage_or_a_failure_of_the_inbox_ends_once_its_events_are_tried(failed: Failure, *, in_inbox: bool) -> None:
     supervised = Supervised()
     supervised.partition.take(Outcome(START, failure=failed, without_log=in_inbox))
     assert supervised.partition.take(Outcome(START, without_log=True)) is None
@@ -330,7 +326,7 @@ def test_an_outage_and_a_failure_of_the_inbox_are_over_once_events_of_the_inbox_
     assert supervised.partition.failure is None
 
 
-def test_events_that_expire_are_counted_over_steps_and_the_first_of_them_named() -> None:
+def test_expired_events_are_counted_across_steps_and_the_first_is_named() -> None:
     steps = [Outcome(START, expired=1_000, expired_events=tuple(f"{step}-{n}" for n in range(6))) for step in "ab"]
     both = steps[0].followed_by(steps[1])
     assert (both.expired, both.expired_events[5:]) == (2_000, ("a-5", "b-0", "b-1", "b-2", "b-3"))
@@ -342,24 +338,24 @@ def test_events_that_expire_are_counted_over_steps_and_the_first_of_them_named()
 
 
 @pytest.mark.parametrize("with_log", [(0,), (1,), (0, 1)], ids=str)
-def test_steps_together_have_looked_at_the_log_if_one_of_them_has(with_log: Sequence[int]) -> None:
+def test_combined_steps_have_read_the_log_if_one_of_them_has(with_log: Sequence[int]) -> None:
     steps = [Outcome(START, without_log=number not in with_log) for number in range(2)]
     begun = Outcome(START, without_log=True)
     assert begun.followed_by(begun).without_log
     assert not begun.followed_by(steps[0]).followed_by(steps[1]).without_log
 
 
-def test_progress_that_cannot_be_stored_is_a_failure_though_no_step_was_tried() -> None:
+def test_progress_that_cannot_be_stored_is_a_failure_even_if_no_step_was_tried() -> None:
     supervised = Supervised()
     notice = supervised.partition.take(Outcome(START, failure=OUTAGE, without_log=True))
     assert notice is not None
     assert notice.action is Action.WAIT
 
 
-# Another processor has the partition
+# Another processor owns the partition
 
 
-def test_who_is_fenced_out_leaves() -> None:
+def test_a_fenced_partition_leaves() -> None:
     supervised = Supervised()
     assert supervised.fails(FENCED) == [(Action.LEAVE, 0)]
     assert supervised.partition.state is STOPPED
@@ -367,7 +363,7 @@ def test_who_is_fenced_out_leaves() -> None:
 
 
 @pytest.mark.parametrize("before", [(), (failure(),), (OUTAGE,)])
-def test_a_new_claim_at_the_same_place_keeps_what_is_known(before: Sequence[Failure]) -> None:
+def test_a_new_claim_at_the_same_position_keeps_the_known_failure(before: Sequence[Failure]) -> None:
     supervised = Supervised(FixedBackOff(2, 1))
     supervised.fails(*before)
     known = supervised.partition.cursor
@@ -380,7 +376,7 @@ def test_a_new_claim_at_the_same_place_keeps_what_is_known(before: Sequence[Fail
     )
 
 
-def test_a_new_claim_further_on_starts_over() -> None:
+def test_a_new_claim_at_a_later_position_starts_over() -> None:
     supervised = Supervised(FixedBackOff(2, 1))
     supervised.fails(failure(position=11))
     found = Cursor(PARTITION, epoch=8, stored=13, position=13)
@@ -390,7 +386,7 @@ def test_a_new_claim_further_on_starts_over() -> None:
 
 
 def test_a_new_claim_that_finds_progress_before_the_failed_event_keeps_its_attempts() -> None:
-    """As of participants, whose task was lost after a checkpoint: else the event has all its attempts again."""
+    """As with participants whose task was lost after a checkpoint; otherwise the event gets all its attempts again."""
     supervised = Supervised(FixedBackOff(2, 1))
     supervised.fails(failure(position=14))
     supervised.partition.claimed_again(Cursor(PARTITION, epoch=8, stored=12, position=12, isolate=3))
@@ -408,7 +404,7 @@ def test_a_new_claim_that_finds_progress_before_the_failed_event_keeps_that_it_i
     assert (supervised.partition.cursor.failing, supervised.partition.cursor.stored) == (14, 12)
 
 
-def test_a_claim_that_finds_the_same_progress_keeps_what_was_read_beyond_it() -> None:
+def test_a_claim_at_the_same_progress_keeps_the_position_read_beyond_it() -> None:
     supervised = Supervised(cursor=START.moved_to(15, stored=False))
     supervised.partition.claimed_again(Cursor(PARTITION, epoch=8, stored=10, position=10))
     assert supervised.partition.cursor == Cursor(PARTITION, epoch=8, stored=10, position=15)
@@ -475,7 +471,7 @@ def test_a_handler_error_must_name_its_event() -> None:
         Supervised().partition.take(Outcome(START, failure=nameless))
 
 
-def test_nobody_has_to_observe() -> None:
+def test_an_observer_is_optional() -> None:
     NO_OBSERVER.claimed("books", PARTITION, 0)
     NO_OBSERVER.advanced("books", PARTITION, Outcome(START))
     NO_OBSERVER.noticed(Notice("books", PARTITION, None))
@@ -483,7 +479,7 @@ def test_nobody_has_to_observe() -> None:
 
 
 class SetClock(FakeClock):
-    """A clock that somebody sets, back as well."""
+    """A clock that can be set, even back."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -501,7 +497,7 @@ class SetClock(FakeClock):
     [(FixedDelay(6, 10), 6.0), (FixedRate(6, 10), 6.0), (CronSchedule("30 2 * * *"), 5_400.0)],
     ids=["delay", "rate", "cron"],
 )
-def test_a_clock_that_is_set_back_puts_no_tick_off_for_as_long(schedule: Schedule, wait: float) -> None:
+def test_setting_the_clock_back_does_not_delay_ticks_by_as_much(schedule: Schedule, wait: float) -> None:
     clock = SetClock()
     ticking = TickState(schedule, clock)
     clock.advance(20_000)
@@ -514,7 +510,7 @@ def test_a_clock_that_is_set_back_puts_no_tick_off_for_as_long(schedule: Schedul
     assert ticking.is_due(0)
 
 
-def test_a_clock_that_is_corrected_a_little_changes_no_tick() -> None:
+def test_a_small_clock_correction_changes_no_tick() -> None:
     clock = SetClock()
     ticking = TickState(FixedDelay(1, 60), clock)
     clock.advance(1)
@@ -527,8 +523,8 @@ def test_a_clock_that_is_corrected_a_little_changes_no_tick() -> None:
 @pytest.mark.parametrize(
     ("schedule", "wait"), [(FixedDelay(2, 60), 60.0), (FixedRate(2, 60), 59.0), (CronSchedule("* * * * *"), 57.0)]
 )
-def test_a_wanted_tick_that_lasts_takes_the_place_of_those_that_pass_meanwhile(schedule: Schedule, wait: float) -> None:
-    """Else a run until caught up would try events that have failed in it once more."""
+def test_a_requested_tick_replaces_those_that_pass_while_it_lasts(schedule: Schedule, wait: float) -> None:
+    """Otherwise a run until caught up would retry events that have failed in it."""
     clock = SetClock()
     clock.advance(0 if schedule.first(clock.now()) < clock.now() + timedelta(seconds=3) else 58)
     ticking = TickState(schedule, clock)
@@ -543,7 +539,7 @@ def test_a_wanted_tick_that_lasts_takes_the_place_of_those_that_pass_meanwhile(s
     assert ticking.seconds_left() == wait
 
 
-def test_a_wanted_tick_that_ends_in_time_changes_no_tick() -> None:
+def test_a_requested_tick_that_ends_in_time_changes_no_other_tick() -> None:
     clock = SetClock()
     ticking = TickState(FixedDelay(2, 60), clock)
     ticking.wanted = 1

@@ -1,4 +1,4 @@
-"""Upcasting: chains of the user's functions, and what a person reads when one of them is wrong."""
+"""Upcasting: chains of the user's functions, and the error if one of them is wrong."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def renamed(new_type: str) -> Callable[..., Any]:
     return rename
 
 
-# What becomes of an event
+# The results of upcasting
 
 
 def one(data: dict[str, Any]) -> Upcast:
@@ -132,7 +132,7 @@ async def asynchronous(data: dict[str, Any]) -> Upcast:
         (asynchronous, [("lent.v2", {"isbn": "1"})]),
     ],
 )
-def test_an_upcaster_makes_none_one_or_several_in_its_order(call: Callable[..., Any], expected: Any) -> None:
+def test_an_upcaster_returns_none_one_or_several_events_in_order(call: Callable[..., Any], expected: Any) -> None:
     assert seen(upcasters(("lent.v1", call)).upcast(event(extensions='{"by": "Ada"}'))) == expected
 
 
@@ -142,10 +142,10 @@ def test_only_type_and_data_change() -> None:
     for made in (first, second):
         assert made._replace(type="lent.v1", payload=given_event.payload) == given_event
         assert made.metadata == {"by": "Ada"}
-    assert first.data == 7  # not what the stored event decoded to
+    assert first.data == 7  # not the data of the stored event
 
 
-def test_what_no_upcaster_takes_stays_as_it_is() -> None:
+def test_events_without_an_upcaster_stay_unchanged() -> None:
     given_event = event("other")
     assert upcasters(("lent.v1", one)).upcast(given_event) == (given_event,)
     assert upcasters().upcast(given_event) == (given_event,)
@@ -169,7 +169,7 @@ def test_an_upcaster_gets_what_the_container_provides(injector: Any) -> None:
 # Chains
 
 
-def test_what_an_upcaster_makes_is_given_to_the_next_in_place() -> None:
+def test_the_result_of_an_upcaster_is_passed_to_the_next_in_place() -> None:
     def split(data: dict[str, Any]) -> list[Upcast]:
         return [Upcast("b", 1), Upcast("x", 2), Upcast("b", 3)]
 
@@ -194,7 +194,7 @@ RULES = st.dictionaries(
 
 
 def by_passes(rules: dict[str, list[str]], event_type: str) -> list[str]:
-    """The rule as the original states it: pass after pass over a list, until nothing is upcast any more."""
+    """The rule as the original states it: pass after pass over a list until nothing is upcast."""
     events = [event_type]
     while any(name in rules for name in events):
         events = [result for name in events for result in rules.get(name, [name])]
@@ -202,8 +202,10 @@ def by_passes(rules: dict[str, list[str]], event_type: str) -> list[str]:
 
 
 @given(RULES, st.sampled_from(NAMES), st.randoms())
-def test_chains_come_to_what_passes_over_a_list_come_to(steps: dict[str, list[int]], start: str, random: Any) -> None:
-    # Each type leads to later ones only, so that there is no circle.
+def test_chains_give_the_same_result_as_repeated_passes_over_a_list(
+    steps: dict[str, list[int]], start: str, random: Any
+) -> None:
+    # Each type leads to later ones only, so that there is no cycle.
     rules = {
         name: [NAMES[index] for step in further if (index := NAMES.index(name) + step) < len(NAMES)]
         for name, further in steps.items()
@@ -216,13 +218,13 @@ def test_chains_come_to_what_passes_over_a_list_come_to(steps: dict[str, list[in
         return upcast
 
     functions = [(name, upcaster_of(name)) for name in rules]
-    random.shuffle(functions)  # the order in which they are registered does not matter
+    random.shuffle(functions)  # the order of registration does not matter
     made = upcasters(*functions).upcast(event(start, "[1]"))
     assert [each.type for each in made] == by_passes(rules, start)
     assert all((each.id, each.position, each.data) == ("4711", 7, [1]) for each in made)
 
 
-# What is wrong
+# Errors
 
 
 def warnings_of(known: set[str], *results: str, caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -233,7 +235,7 @@ def warnings_of(known: set[str], *results: str, caplog: pytest.LogCaptureFixture
     return caplog.messages
 
 
-def test_a_misspelled_type_that_an_upcaster_makes_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_misspelled_result_type_of_an_upcaster_causes_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     known = {"a.lent.v1", "a.lent.v2", "a.*sold"}
     assert warnings_of(known, "a.lent.v2", "a.sold", "a.lnt.v2", "a.lnt.v2", caplog=caplog) == [
         "the upcaster upcasters.py:1 (split) makes events of type 'a.lnt.v2', which no event class and no handler "
@@ -243,13 +245,13 @@ def test_a_misspelled_type_that_an_upcaster_makes_is_warned_of_once(caplog: pyte
 
 
 @pytest.mark.parametrize("known", [set(), {"reader.registered"}, {"a.lent.v1"}, {"a.len*"}])
-def test_a_type_that_is_near_to_none_that_can_be_meant_is_not_warned_of(
+def test_a_result_type_that_resembles_no_known_type_causes_no_warning(
     known: set[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     assert warnings_of(known, "a.lnt.v2", caplog=caplog) == []
 
 
-def test_two_upcasters_of_a_type_are_refused_naming_both() -> None:
+def test_two_upcasters_of_one_type_are_refused_and_both_named() -> None:
     with pytest.raises(HandlerSignatureError) as caught:
         upcasters(("lent.v1", one), (("other", "lent.v1"), several))
     assert str(caught.value) == (
@@ -267,7 +269,7 @@ def test_two_upcasters_of_a_type_are_refused_naming_both() -> None:
         ("abcb", "b → c → b", "upcasters.py:1 (rename), upcasters.py:2 (rename), upcasters.py:3 (rename)"),
     ],
 )
-def test_upcasters_that_lead_in_a_circle_are_named(circle: str, shown: str, places: str) -> None:
+def test_a_cycle_of_upcasters_is_refused_with_their_names(circle: str, shown: str, places: str) -> None:
     chain = upcasters(*((name, renamed(next_)) for name, next_ in pairwise(circle)))
     with pytest.raises(EventFormatError) as caught:
         chain.upcast(event("a"))
@@ -277,7 +279,7 @@ def test_upcasters_that_lead_in_a_circle_are_named(circle: str, shown: str, plac
     assert error.fix == "let the upcasters lead to a type that none of them takes"
 
 
-def test_the_same_type_twice_in_two_branches_is_no_circle() -> None:
+def test_the_same_type_in_two_branches_is_not_a_cycle() -> None:
     def split(raw: Event) -> list[Upcast]:
         return [Upcast("b", {}), Upcast("b", {})]
 
@@ -312,7 +314,7 @@ class Exported:
 
 
 @pytest.mark.parametrize("number", [1, 2**64])
-def test_a_dataclass_is_written_by_its_fields_and_under_the_names_by_which_they_are_read(number: int) -> None:
+def test_a_dataclass_is_serialized_by_its_fields_under_their_aliases(number: int) -> None:
     document = Document("d1", 8)
     assert document.sheets == 4
     loan = Loan(bookId=5, place={"branch": "north"}, documents=[document])  # type: ignore[call-arg]
@@ -355,7 +357,7 @@ FIX = 'return Upcast("library.book-lent.v2", data), a list of them, or None to d
         (Upcast("lent.v2", {}, {1: 2}), "returned metadata that cannot become JSON (Dict key must be str)"),  # type: ignore[dict-item]
     ],
 )
-def test_what_is_no_upcast_is_refused_with_the_event(result: Any, what: str) -> None:
+def test_a_result_that_is_not_an_upcast_is_refused_with_the_event(result: Any, what: str) -> None:
     def wrong(raw: Event) -> Any:
         return result
 
@@ -367,7 +369,7 @@ def test_what_is_no_upcast_is_refused_with_the_event(result: Any, what: str) -> 
 
 
 @pytest.mark.parametrize("wrong", ["by Ada", ["by"], 7])
-def test_metadata_that_are_no_mapping_are_refused(wrong: Any) -> None:
+def test_metadata_other_than_a_mapping_are_refused(wrong: Any) -> None:
     def upcast(raw: Event) -> Upcast:
         return Upcast("lent.v2", {}, wrong)
 
@@ -388,7 +390,7 @@ def test_metadata_that_are_no_mapping_are_refused(wrong: Any) -> None:
     ],
 )
 @pytest.mark.parametrize("enveloped", [False, True])
-def test_metadata_stay_unless_an_upcaster_gives_others(given: Any, expected: Any, *, enveloped: bool) -> None:
+def test_metadata_are_kept_unless_an_upcaster_replaces_them(given: Any, expected: Any, *, enveloped: bool) -> None:
     def upcast(data: dict[str, Any], metadata: Metadata) -> Upcast:
         assert metadata == {"by": "Ada"}
         return Upcast("lent.v2", data, given)
@@ -419,7 +421,7 @@ async def failing_asynchronously(raw: Event) -> Upcast:
 
 
 @pytest.mark.parametrize("call", [failing, failing_late, failing_asynchronously])
-def test_what_an_upcaster_raises_is_told_with_its_place_and_the_event(call: Callable[..., Any]) -> None:
+def test_the_error_of_an_upcaster_is_reported_with_its_place_and_the_event(call: Callable[..., Any]) -> None:
     with pytest.raises(EventFormatError) as caught:
         upcasters(("lent.v1", call)).upcast(event())
     error = caught.value
@@ -434,7 +436,9 @@ def test_what_an_upcaster_raises_is_told_with_its_place_and_the_event(call: Call
 @pytest.mark.parametrize(
     ("payload", "code"), [(None, "OCQ-210"), ("{", "OCQ-210"), ("{}", "OCQ-211"), ("[]", "OCQ-211")]
 )
-def test_data_that_do_not_fit_what_an_upcaster_asks_for_are_the_events_fault(payload: str | None, code: str) -> None:
+def test_data_that_do_not_match_the_class_of_an_upcaster_are_an_error_of_the_event(
+    payload: str | None, code: str
+) -> None:
     with pytest.raises(EventFormatError) as caught:
         upcasters(("lent.v1", from_object)).upcast(event(payload=payload))
     assert caught.value.code == code
@@ -460,8 +464,8 @@ async def yielding_asynchronously(data: dict[str, Any]) -> AsyncIterator[Upcast]
         (yielding_asynchronously, "OCQ-204", "an upcaster must not yield: nobody would run it"),
     ],
 )
-def test_a_wrong_signature_is_refused_at_the_start(call: Callable[..., Any], code: str, what: str) -> None:
-    from sqlalchemy import Connection  # noqa: PLC0415 the annotation is set here, so that the others need it not
+def test_a_wrong_signature_is_refused_at_startup(call: Callable[..., Any], code: str, what: str) -> None:
+    from sqlalchemy import Connection  # noqa: PLC0415 the annotation is set here, so that the others do not need it
 
     if "connection" in call.__annotations__:
         call.__annotations__["connection"] = Connection
@@ -471,7 +475,7 @@ def test_a_wrong_signature_is_refused_at_the_start(call: Callable[..., Any], cod
     assert caught.value.where == f"upcasters.py:1 ({call.__name__})"
 
 
-# A return that was forgotten
+# A missing return
 
 
 def returns_nothing(data: dict[str, Any]):  # type: ignore[no-untyped-def] # it is what people write
@@ -482,7 +486,7 @@ def returns_nothing_by_module(data: dict[str, Any]) -> None:
     opencqrs_py.Upcast("lent.v2", data)
 
 
-def returns_nothing_on_any_way(data: dict[str, Any]) -> None:
+def returns_nothing_on_any_path(data: dict[str, Any]) -> None:
     if data:
         Upcast("lent.v2", data)
         return
@@ -501,7 +505,7 @@ def decorated(data: dict[str, Any]) -> Any:
 
 @pytest.mark.parametrize(
     "function",
-    [returns_nothing, returns_nothing_by_module, returns_nothing_on_any_way, awaits_and_returns_nothing, decorated],
+    [returns_nothing, returns_nothing_by_module, returns_nothing_on_any_path, awaits_and_returns_nothing, decorated],
     ids=lambda function: function.__qualname__,
 )
 def test_an_upcaster_that_never_returns_what_it_makes_is_refused(function: Callable[..., Any]) -> None:
@@ -532,12 +536,12 @@ def raises(data: dict[str, Any]) -> None:
     raise LookupError(Upcast)
 
 
-def test_an_upcaster_that_only_raises_is_none_that_forgets_a_return() -> None:
+def test_an_upcaster_that_only_raises_does_not_lack_a_return() -> None:
     upcasters(("lent.v1", raises))
 
 
 @pytest.mark.parametrize("function", [sometimes, sometimes_several, sometimes_later], ids=lambda one: one.__name__)
-def test_none_from_an_upcaster_that_is_annotated_without_it_drops_no_event(function: Callable[..., Any]) -> None:
+def test_none_from_an_upcaster_annotated_without_none_drops_no_event(function: Callable[..., Any]) -> None:
     chain = upcasters(("lent.v1", function))
     assert len(chain.upcast(event(payload='{"due": "soon"}'))) == 1
     with pytest.raises(EventFormatError, match=r"\[OCQ-221\] upcaster .* returned None, although") as caught:

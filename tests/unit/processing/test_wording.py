@@ -41,13 +41,13 @@ AWAY = Failure(Origin.OUTAGE, permanent=False, error="AwayError", message="gone"
         ),
     ],
 )
-def test_a_line_says_group_partition_what_happened_and_what_happens_next(
+def test_a_line_names_group_partition_what_happened_and_what_happens_next(
     action: Action | None, failure: Failure | None, attempt: int, line: str
 ) -> None:
     assert line_of(Notice("books", Partition(2, 1), action, failure, attempt, 4.5)) == f"[books 1/2] {line}"
 
 
-def test_an_error_after_the_commit_comes_with_its_lines() -> None:
+def test_an_error_after_the_commit_includes_its_traceback() -> None:
     failure = replace(FAILED, traceback="Traceback: bell.py:7")
     assert text_of(Notice("books", Partition(2, 1), None, failure, 0, 0.0)).endswith("repeated\nTraceback: bell.py:7")
 
@@ -56,7 +56,7 @@ def test_an_error_after_the_commit_comes_with_its_lines() -> None:
     ("seconds", "words"),
     [(0, "0.0 s"), (4.5, "4.5 s"), (12.4, "12 s"), (125, "2 min 5 s"), (4_800, "1 h 20 min")],
 )
-def test_durations_are_in_words(seconds: float, words: str) -> None:
+def test_durations_are_written_with_units(seconds: float, words: str) -> None:
     assert in_words(seconds) == words
 
 
@@ -64,6 +64,6 @@ def test_durations_are_in_words(seconds: float, words: str) -> None:
     ("seconds", "words"),
     [(0, "at once"), (0.04, "at once"), (0.06, "in 0.1 s"), (4.5, "in 4.5 s"), (125, "in 2 min 5 s")],
 )
-def test_a_wait_of_next_to_nothing_is_none(seconds: float, words: str) -> None:
+def test_a_negligible_wait_is_shown_as_at_once(seconds: float, words: str) -> None:
     assert when(seconds) == words
     assert line_of(Notice("books", Partition(2, 1), Action.RETRY, FAILED, 2, seconds)).endswith(f"; retry {words}")

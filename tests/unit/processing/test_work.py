@@ -1,4 +1,4 @@
-"""The work of a transaction: connections when they are asked for, and calls for after the commit."""
+"""The work of a transaction: connections on demand, and after-commit calls."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def event(position: int) -> Event:
 
 
 class Unit:
-    """Counts how often it is asked."""
+    """Counts the requests."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -40,7 +40,7 @@ class Unit:
         return "the session"
 
 
-def test_the_unit_is_asked_once_for_each_kind_and_not_before_somebody_wants_it() -> None:
+def test_connection_and_session_are_requested_once_and_only_on_demand() -> None:
     unit = Unit()
     work = Work("group", ONE, unit)
     assert unit.asked == []
@@ -49,12 +49,12 @@ def test_the_unit_is_asked_once_for_each_kind_and_not_before_somebody_wants_it()
     assert unit.asked == ["session", "connection"]
 
 
-def test_the_drivers_connection_is_the_one_below() -> None:
+def test_the_driver_connection_is_the_underlying_one() -> None:
     work = Work("group", ONE, Unit())
     assert [work.driver_connection] * 2 == ["the driver's"] * 2
 
 
-def test_a_kept_after_commit_takes_no_calls_when_its_transaction_is_over() -> None:
+def test_a_kept_after_commit_refuses_calls_once_its_transaction_is_over() -> None:
     work, made = Work("group", ONE, Unit()), []
     kept = work.after_commit
 
@@ -81,14 +81,14 @@ def test_attempts_are_those_of_the_failing_event(position: int, attempt: int) ->
 # After the commit
 
 
-def test_without_calls_nothing_is_made() -> None:
+def test_a_commit_without_calls_calls_nothing() -> None:
     work = Work("group", ONE, Unit())
     assert work.committed() == []
     assert isinstance(work.after_commit, AfterCommit)
     assert work.committed() == []
 
 
-def test_what_cannot_be_called_is_refused_before_the_commit() -> None:
+def test_an_after_commit_call_that_is_not_callable_is_refused_before_the_commit() -> None:
     work = Work("group", ONE, Unit())
     with pytest.raises(NonTransientError, match=r"got NoneType: write after_commit\(lambda: \.\.\.\)"):
         work.after_commit([].append(1))  # type: ignore[arg-type,func-returns-value]  # which was called at once
@@ -96,7 +96,7 @@ def test_what_cannot_be_called_is_refused_before_the_commit() -> None:
     assert work.committed() == []
 
 
-def test_calls_are_made_in_their_order_and_not_before_the_commit() -> None:
+def test_after_commit_calls_run_in_order_and_not_before_the_commit() -> None:
     made: list[str] = []
     work = Work("group", ONE, Unit())
     work.after_commit(lambda: made.append("first"))
@@ -106,7 +106,7 @@ def test_calls_are_made_in_their_order_and_not_before_the_commit() -> None:
     assert made == ["first", "second"]
 
 
-def test_a_call_that_is_awaitable_is_awaited() -> None:
+def test_an_awaitable_after_commit_call_is_awaited() -> None:
     made: list[str] = []
 
     async def ring() -> None:
@@ -115,7 +115,7 @@ def test_a_call_that_is_awaitable_is_awaited() -> None:
 
     work = Work("group", ONE, Unit())
     work.after_commit(ring)
-    work.after_commit(lambda: (ring(), None)[0])  # what only a look at the result can tell
+    work.after_commit(lambda: (ring(), None)[0])  # which only the result reveals
     assert work.committed() == []
     assert made == ["rung", "rung"]
 
@@ -128,7 +128,7 @@ def raising(error: BaseException) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize("error", [ValueError("mine"), SystemExit(3), CancelledError("mine")])
-def test_a_call_that_raises_is_reported_and_the_others_are_made(error: BaseException) -> None:
+def test_a_failing_after_commit_call_is_reported_and_the_others_run(error: BaseException) -> None:
     made: list[str] = []
     work = Work("group", ONE, Unit())
     work.after_commit(raising(error))
@@ -137,14 +137,14 @@ def test_a_call_that_raises_is_reported_and_the_others_are_made(error: BaseExcep
     assert made == ["behind"]
 
 
-def test_an_interrupt_is_none_of_the_events() -> None:
+def test_an_interrupt_in_an_after_commit_call_propagates() -> None:
     work = Work("group", ONE, Unit())
     work.after_commit(raising(KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
         work.committed()
 
 
-def test_a_handler_that_changes_the_partition_it_is_shown_changes_none_of_ours() -> None:
+def test_a_handler_cannot_change_the_partition_of_its_transaction() -> None:
     work = Work("group", Partition(1, 0), Unit())
     shown = work.context(event(1)).partition
     assert shown == work.partition
