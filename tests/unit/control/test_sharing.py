@@ -351,7 +351,7 @@ def test_every_unassigned_partition_is_reported_as_waiting_by_each_node_that_cou
 
 
 @given(limited_views(), st.randoms())
-def test_nodes_with_limits_that_follow_their_plans_get_their_shares_and_keep_them(seen, random):
+def test_nodes_with_limits_reach_stable_shares_by_following_their_plans(seen, random):
     names = list(seen.alive)
     for _ in range(ROUNDS):
         random.shuffle(names)

@@ -59,7 +59,7 @@ class Series:
         pytest.param(RATE, Overlap.CANCEL, [0, 7, 12, 17, 22], id="J11: the previous run is cancelled, and ends"),
     ],
 )
-def test_runs_of_seven_seconds_begin_as_the_rule_says(ticking, overlap, starts):
+def test_runs_of_seven_seconds_begin_as_the_overlap_rule_requires(ticking, overlap, starts):
     series = Series(JobRule("job", ticking, Meeting(overlap, grace=2)))
     series.until(25)
     assert series.starts == starts

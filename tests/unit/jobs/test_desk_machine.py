@@ -223,19 +223,19 @@ class DeskMachine(RuleBasedStateMachine):
             self.processes[0].desk.resume(job)
 
     def _check(self) -> None:
-        self.no_two_runs_that_exclude_each_other_are_in_hand()
-        self.no_run_is_taken_from_a_process_that_lives()
+        self.no_two_exclusive_runs_are_active()
+        self.no_run_is_taken_from_a_live_process()
         self.no_event_is_lost()
 
     @invariant()
-    def no_run_is_taken_from_a_process_that_lives(self):
+    def no_run_is_taken_from_a_live_process(self):
         for process in self.processes:
             for run in process.in_hand:
                 known = self.store.find(run.id)
                 assert known.token == run.token or known.status is RunStatus.CANCELLED
 
     @invariant()
-    def no_two_runs_that_exclude_each_other_are_in_hand(self):
+    def no_two_exclusive_runs_are_active(self):
         running = [run for run in self.store.look().runs if run.status is RunStatus.RUNNING]
         for one, other in combinations(running, 2):
             if one.job == other.job:
@@ -270,7 +270,7 @@ class DeskMachine(RuleBasedStateMachine):
             assert run.ids is None or set(map(str, wanted or ())) <= set(map(str, run.ids))
 
     @invariant()
-    def what_has_taken_the_place_of_another_is_known(self):
+    def a_run_that_absorbed_another_exists(self):
         for run in self.store.history(None, 10_000):
             assert (run.status is RunStatus.COALESCED) == bool(run.into)
             assert not run.into or self.store.find(run.into) is not None

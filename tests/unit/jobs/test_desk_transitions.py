@@ -47,15 +47,15 @@ class World:
     def attend(self, node: str = "a", **others: Any) -> list[JobRun]:
         return self.desk(node).attend(self.worker(node, **others))
 
-    def ask(self, id_: str, job: str = "job", trigger: Trigger = Trigger.MANUAL, **others: Any) -> str:
+    def request(self, id_: str, job: str = "job", trigger: Trigger = Trigger.MANUAL, **others: Any) -> str:
         run = replace(JobRun(id_, job, trigger, self.clock.now()), **others)
         assert self.desk().request(run)
         return id_
 
     def event(self, id_: str, *ids: int | str, job: str = "job") -> str:
-        return self.ask(id_, job, Trigger.EVENT, ids=ids or None)
+        return self.request(id_, job, Trigger.EVENT, ids=ids or None)
 
-    def stands(self, id_: str) -> JobRun:
+    def run(self, id_: str) -> JobRun:
         found = self.store.find(id_)
         assert found is not None
         return found
@@ -78,7 +78,7 @@ def only(runs: list[JobRun]) -> JobRun:
 
 def test_a_run_begins_and_ends():
     world = World()
-    world.ask("x", actor="ann")
+    world.request("x", actor="ann")
     run = only(world.attend())
     assert (run.status, run.attempt, run.owner, run.node, run.token) == (RunStatus.RUNNING, 1, "a", "host a", 1)
     assert (run.started_at, run.actor) == (world.at(0), "ann")
@@ -91,22 +91,22 @@ def test_a_run_begins_and_ends():
 
 def test_two_processes_begin_a_run_once():
     world = World()
-    world.ask("x")
+    world.request("x")
     assert len([*world.attend("a"), *world.attend("b"), *world.attend("a")]) == 1
 
 
 def test_a_run_begins_when_it_is_due():
     world = World()
-    world.ask("x", due_at=world.at(5))
+    world.request("x", due_at=world.at(5))
     assert world.attend() == []
     assert world.desk().next_due(world.store.look(), world.worker()) == world.at(5)
     world.clock.advance(5)
     assert only(world.attend()).id == "x"
 
 
-def test_j19_a_failed_run_is_attempted_again_and_then_abandoned():
+def test_j19_a_failed_run_is_retried_and_then_abandoned():
     world = World(JobRule("job", back_off=FixedBackOff(3, 1)))
-    world.ask("x")
+    world.request("x")
     known = world.desk().finish(only(world.attend()), Ending(RunPosition(after=4), error="no\n  line 3"))
     assert (known.status, known.due_at, known.error, known.owner) == (
         RunStatus.RETRYING,
@@ -123,9 +123,9 @@ def test_j19_a_failed_run_is_attempted_again_and_then_abandoned():
     assert (known.status, known.error, known.attempt) == (RunStatus.FAILED, "no", 2)
 
 
-def test_j19_a_permanent_failure_is_not_attempted_again():
+def test_j19_a_permanent_failure_is_not_retried():
     world = World(JobRule("job", back_off=FixedBackOff(3)))
-    world.ask("x")
+    world.request("x")
     assert world.desk().finish(only(world.attend()), replace(FAILED, permanent=True)).status is RunStatus.FAILED
 
 
@@ -158,13 +158,13 @@ def test_j19_a_failing_run_does_not_end_the_schedule(ticking):
 )
 def test_failed_items_are_retried_once_all_others_were_tried(position, expected):
     world = World(JobRule("job", back_off=FixedBackOff(0)))
-    world.ask("x")
+    world.request("x")
     assert world.desk().finish(only(world.attend()), Ending(position, error="no")).position == expected
 
 
 def test_a_run_of_a_dead_process_is_taken_over_with_the_next_token():
     world = World(JobRule("job", back_off=FixedBackOff(0, 0)))
-    world.ask("x")
+    world.request("x")
     lost = only(world.attend("a"))
     world.store.advance(lost, RunPosition(after=7, items=7))
     world.alive = {"b"}
@@ -180,20 +180,20 @@ def test_a_run_of_a_dead_process_is_taken_over_with_the_next_token():
 
 def test_deaths_of_the_process_use_no_attempts_and_three_of_them_fail_a_run():
     world = World(JobRule("job", back_off=FixedBackOff(0, 0)))
-    world.ask("x")
+    world.request("x")
     for node in "abc":
         world.alive = {node}
         assert only(world.attend(node)).status is RunStatus.RUNNING
     world.alive = {"d"}
     assert world.attend("d") == []
-    run = world.stands("x")
+    run = world.run("x")
     assert (run.status, run.deaths) == (RunStatus.FAILED, 3)
     assert run.error == "3 processes have ended during this run, the last one is node host c"
 
 
 def test_a_failure_after_a_death_of_the_process_has_the_remaining_attempts():
     world = World(JobRule("job", back_off=FixedBackOff(0, 1)))
-    world.ask("x")
+    world.request("x")
     world.attend("a")
     world.alive = {"b"}
     assert world.desk("b").finish(only(world.attend("b")), FAILED).status is RunStatus.RETRYING
@@ -202,16 +202,16 @@ def test_a_failure_after_a_death_of_the_process_has_the_remaining_attempts():
 
 def test_no_run_is_taken_from_a_process_that_has_just_started():
     world = World()
-    world.ask("x")
+    world.request("x")
     world.alive = {"a", "b", "new"}
     run = only(world.attend("new"))
     assert world.attend("a", known={"a", "b"}) == []
-    assert world.stands("x") == run
+    assert world.run("x") == run
 
 
 def test_live_processes_are_only_queried_if_a_run_has_lost_its_process():
     world = World()
-    world.ask("x")
+    world.request("x")
     world.attend("a")
 
     def asked() -> Collection[str]:
@@ -223,7 +223,7 @@ def test_live_processes_are_only_queried_if_a_run_has_lost_its_process():
 
 def test_a_released_run_continues_on_another_node_in_the_same_attempt():
     world = World(JobRule("job", back_off=FixedBackOff(0, 0)))
-    world.ask("x")
+    world.request("x")
     first = only(world.attend("a"))
     assert world.store.advance(first, RunPosition(after=3, items=3))
     known = world.desk("a").finish(first, Ending(RunPosition(), reason="its process is ending", released=True))
@@ -238,7 +238,7 @@ def test_a_released_run_continues_on_another_node_in_the_same_attempt():
 )
 def test_a_run_with_a_cancel_request_is_not_retried(ending):
     world = World(JobRule("job", back_off=FixedBackOff(0)))
-    world.ask("x")
+    world.request("x")
     run = only(world.attend())
     world.store.advance(run, RunPosition(after=2))
     asked = world.desk("b").cancel("x", "not needed", "ann")
@@ -251,7 +251,7 @@ def test_a_run_with_a_cancel_request_is_not_retried(ending):
 
 def test_a_run_that_completes_despite_a_cancel_request_has_succeeded():
     world = World()
-    world.ask("x")
+    world.request("x")
     run = only(world.attend())
     world.desk().cancel("x", "not needed")
     assert world.desk().finish(run, DONE).status is RunStatus.SUCCEEDED
@@ -259,19 +259,19 @@ def test_a_run_that_completes_despite_a_cancel_request_has_succeeded():
 
 def test_a_run_with_a_cancel_request_ends_with_its_process():
     world = World()
-    world.ask("x")
+    world.request("x")
     world.attend("a")
     world.desk().cancel("x", "not needed")
     world.alive = {"b"}
     assert world.attend("b") == []
-    assert (world.stands("x").status, world.stands("x").reason) == (RunStatus.CANCELLED, "not needed")
+    assert (world.run("x").status, world.run("x").reason) == (RunStatus.CANCELLED, "not needed")
 
 
 def test_a_run_that_no_process_executes_is_cancelled_at_once():
     world = World(JobRule("job", back_off=FixedBackOff(9), meeting=Meeting(Overlap.QUEUE)))
-    world.ask("retrying")
+    world.request("retrying")
     world.desk().finish(only(world.attend()), FAILED)
-    world.ask("queued")
+    world.request("queued")
     world.attend()
     assert world.statuses() == {"retrying": "retrying", "queued": "queued"}
     assert world.desk().cancel("queued", "no").status is RunStatus.CANCELLED
@@ -282,7 +282,7 @@ def test_a_run_that_no_process_executes_is_cancelled_at_once():
 
 def test_cancelling_twice_keeps_the_first_time():
     world = World()
-    world.ask("x")
+    world.request("x")
     world.attend()
     world.desk().cancel("x", "one")
     world.clock.advance(5)
@@ -292,17 +292,17 @@ def test_cancelling_twice_keeps_the_first_time():
 @pytest.mark.parametrize(("alive", "status"), [("ab", RunStatus.RUNNING), ("b", RunStatus.CANCELLED)])
 def test_cancelling_a_run_of_an_unknown_job_ends_it_once_its_process_has_ended(alive, status):
     world = World()
-    world.ask("x")
+    world.request("x")
     run = only(world.attend())
     others = JobDesk(world.store, {})
     assert others.cancel("x", "removed", alive_now=lambda: set(alive)).status is status
-    assert world.stands("x").reason == "removed"
+    assert world.run("x").reason == "removed"
     assert (world.desk().finish(run, DONE) is not None) == (status is RunStatus.RUNNING)
 
 
 def test_a_reserved_run_is_left_to_its_caller():
     world = World()
-    world.ask("x", reserved="a")
+    world.request("x", reserved="a")
     assert world.attend("a") == world.attend("b") == []
     assert world.desk("b").begin("x", world.worker("b")).status is RunStatus.QUEUED
     assert world.desk("a").begin("x", world.worker("a")).status is RunStatus.RUNNING
@@ -312,37 +312,37 @@ def test_a_reserved_run_is_left_to_its_caller():
 
 def test_a_reserved_run_is_never_due_for_other_processes():
     world = World()
-    world.ask("x", reserved="a")
+    world.request("x", reserved="a")
     assert world.desk("b").next_due(world.store.look(), world.worker("b")) is None
 
 
 @pytest.mark.parametrize("begun", [False, True])
 def test_a_reserved_run_ends_with_its_process(begun):
     world = World()
-    world.ask("x", reserved="a")
+    world.request("x", reserved="a")
     if begun:
         world.desk("a").begin("x", world.worker("a"))
     world.alive = {"b"}
     assert world.attend("b") == []
-    assert world.stands("x").reason == "the process that was to run it has ended"
-    assert world.stands("x").status is RunStatus.CANCELLED
+    assert world.run("x").reason == "the process that was to run it has ended"
+    assert world.run("x").status is RunStatus.CANCELLED
 
 
 def test_j5_a_caller_sees_that_its_run_was_skipped_or_waits():
     world = World(JobRule("job"), JobRule("queue", meeting=Meeting(Overlap.QUEUE)))
     for job in ("job", "queue"):
-        world.ask(f"{job} 1", job)
+        world.request(f"{job} 1", job)
         assert only(world.attend("b")).job == job
-        world.ask(f"{job} 2", job, reserved="a")
+        world.request(f"{job} 2", job, reserved="a")
     assert world.desk().begin("job 2", world.worker()).status is RunStatus.SKIPPED
     assert world.desk().begin("queue 2", world.worker()).queued
 
 
 def test_j5_a_caller_sees_that_its_run_was_cancelled_while_it_waited():
     world = World(JobRule("job", meeting=Meeting(Overlap.QUEUE)))
-    world.ask("x")
+    world.request("x")
     world.attend()
-    world.ask("y", reserved="a")
+    world.request("y", reserved="a")
     assert world.desk().begin("y", world.worker()).queued
     world.desk("b").cancel("y", "not needed")
     assert world.desk().begin("y", world.worker()).status is RunStatus.CANCELLED
@@ -351,7 +351,7 @@ def test_j5_a_caller_sees_that_its_run_was_cancelled_while_it_waited():
 @pytest.mark.parametrize("run", ["unknown", "elsewhere"])
 def test_beginning_an_unknown_run_or_a_run_of_an_unknown_job_is_refused(run):
     world = World()
-    world.ask("elsewhere", "a job of other processes")
+    world.request("elsewhere", "a job of other processes")
     with pytest.raises(LookupError, match=run):
         world.desk().begin(run, world.worker())
 
@@ -368,45 +368,45 @@ def test_a_full_worker_begins_no_run_but_still_skips_ticks_that_come_during_a_ru
 
 def test_a_full_worker_does_not_fence_off_a_run_that_it_cannot_replace():
     world = World(JobRule("job", meeting=Meeting(Overlap.CANCEL, grace=5)))
-    world.ask("old")
+    world.request("old")
     world.attend("b")
-    world.ask("new")
+    world.request("new")
     world.attend("a")
     world.clock.advance(5)
     assert world.attend("a", free=0) == []
-    assert world.stands("old").status is RunStatus.RUNNING
+    assert world.run("old").status is RunStatus.RUNNING
     assert only(world.attend("a", free=1)).id == "new"
-    assert world.stands("old").reason == "it did not end within 5 s"
-    assert world.stands("old").status is RunStatus.CANCELLED
+    assert world.run("old").reason == "it did not end within 5 s"
+    assert world.run("old").status is RunStatus.CANCELLED
 
 
 def test_a_retrying_run_is_cancelled_at_once_by_a_new_run():
     world = World(JobRule("job", meeting=Meeting(Overlap.CANCEL), back_off=FixedBackOff(60)))
-    world.ask("old")
+    world.request("old")
     world.desk().finish(only(world.attend()), FAILED)
-    world.ask("new")
+    world.request("new")
     assert only(world.attend()).id == "new"
-    assert world.stands("old").reason == "run new is to take its place"
+    assert world.run("old").reason == "run new is to take its place"
 
 
 def test_the_newest_run_replaces_waiting_runs():
     world = World(JobRule("job", meeting=Meeting(Overlap.CANCEL)))
-    world.ask("1")
+    world.request("1")
     world.attend()
     world.clock.advance(1)
-    world.ask("2")
+    world.request("2")
     world.attend()
     world.clock.advance(1)
-    world.ask("3")
+    world.request("3")
     world.attend()
     assert world.statuses() == {"1": "running", "2": "coalesced", "3": "queued"}
-    assert world.stands("2").into == "3"
-    assert world.stands("1").cancelled_at == world.at(1)
+    assert world.run("2").into == "3"
+    assert world.run("1").cancelled_at == world.at(1)
 
 
 def test_a_released_run_needs_free_capacity():
     world = World()
-    world.ask("x")
+    world.request("x")
     world.desk().finish(only(world.attend()), Ending(RunPosition(), released=True))
     assert world.attend("b", free=0) == []
     assert only(world.attend("b", free=1)).id == "x"
@@ -418,27 +418,27 @@ def test_j17_jobs_that_exclude_each_other_do_so_both_ways(first, overlap):
     meeting = Meeting(overlap, exclusive=frozenset({"other"}))
     world = World(JobRule("one", meeting=meeting), JobRule("other", meeting=Meeting(overlap)), JobRule("free"))
     second = "other" if first == "one" else "one"
-    world.ask("first", first)
+    world.request("first", first)
     run = only(world.attend("a"))
-    world.ask("second", second)
-    world.ask("third", "free")
+    world.request("second", second)
+    world.request("third", "free")
     assert only(world.attend("b")).id == "third"
     # otherwise one of two jobs with the same time would be skipped every day
-    assert world.stands("second").status is RunStatus.QUEUED
+    assert world.run("second").status is RunStatus.QUEUED
     world.desk("a").finish(run, DONE)
     assert [each.id for each in world.attend("b")] == ["second"]
 
 
 def test_j17_a_job_may_list_itself_as_exclusive():
     world = World(JobRule("job", meeting=Meeting(Overlap.QUEUE, exclusive=frozenset({"job"}))))
-    world.ask("1")
+    world.request("1")
     assert only(world.attend()).id == "1"
 
 
 def test_runs_of_unknown_jobs_are_left_alone():
     world = World()
-    world.ask("x", "a job of other processes")
-    world.ask("y")
+    world.request("x", "a job of other processes")
+    world.request("y")
     assert only(world.attend()).id == "y"
     assert world.desk().next_due(world.store.look(), world.worker()) is None
 
@@ -448,10 +448,10 @@ def test_j17_a_run_that_died_too_often_does_not_block_an_exclusive_job_forever()
     for node in "abc":
         world.alive = {node}
         if node == "a":
-            world.ask("x", "other")
+            world.request("x", "other")
         only(world.attend(node))
     world.alive = {"d"}
-    world.ask("y", "one")
+    world.request("y", "one")
     assert only(world.attend("d")).id == "y"
 
 
@@ -481,27 +481,27 @@ def test_an_event_without_ids_absorbs_all_others():
     world.event("e1", 1)
     world.event("e2")
     assert only(world.attend()).ids is None
-    assert world.stands("e2").into == "e1"
+    assert world.run("e2").into == "e1"
 
 
 def test_events_for_an_id_of_an_active_run_are_not_coalesced():
     world = World(JobRule("job", meeting=Meeting(scope=OverlapScope.PER_ID)))
-    world.ask("x", ids=("2",))
+    world.request("x", ids=("2",))
     world.attend()
     for id_, ids in {"e1": (1,), "e2": (2,), "e3": (3,)}.items():
         world.event(id_, *ids)
     run = only(world.attend())
     assert run.ids == (1, 3)
-    assert (world.stands("e2").status, world.stands("e2").queued) == (RunStatus.QUEUED, True)
+    assert (world.run("e2").status, world.run("e2").queued) == (RunStatus.QUEUED, True)
 
 
 def test_waiting_events_and_events_not_yet_due_are_left_alone():
     world = World(JobRule("job", meeting=Meeting(scope=OverlapScope.PER_ID)))
     world.event("e1", 1)
-    world.ask("late", trigger=Trigger.EVENT, ids=(2,), due_at=world.at(9))
-    world.ask("asked", ids=(5,))
+    world.request("late", trigger=Trigger.EVENT, ids=(2,), due_at=world.at(9))
+    world.request("asked", ids=(5,))
     assert sorted(run.id for run in world.attend(free=3)) == ["asked", "e1"]
-    assert world.stands("late").status is RunStatus.QUEUED
+    assert world.run("late").status is RunStatus.QUEUED
 
 
 def test_a_retried_run_of_an_event_absorbs_no_other_events():
@@ -548,15 +548,15 @@ def test_a_paused_job_skips_ticks_and_starts_queues_events_and_runs_manual_reque
     assert (record.paused_at, record.paused_by, record.reason) == (world.at(0), "ann", "maintenance")
     assert world.desk().pause("job", "bob", "again") == record
     world.clock.advance(10)
-    world.ask("start", trigger=Trigger.STARTUP)
+    world.request("start", trigger=Trigger.STARTUP)
     assert world.attend() == []
-    assert world.stands("start").reason == "the job is paused by ann: maintenance"
-    assert world.stands("start").status is RunStatus.SKIPPED
+    assert world.run("start").reason == "the job is paused by ann: maintenance"
+    assert world.run("start").status is RunStatus.SKIPPED
     world.desk().finish(in_hand, DONE)
     assert world.attend() == []
     view = world.store.look()
     assert world.desk().next_due(view, world.worker()) == world.at(20)
-    world.ask("asked")
+    world.request("asked")
     run = only(world.attend())
     assert run.id == "asked"
     world.desk().finish(run, DONE)
@@ -571,7 +571,7 @@ def test_a_new_event_of_a_paused_job_causes_no_immediate_poll():
     world.event("held")
     assert world.attend() == []
     assert world.desk().next_due(world.store.look(), world.worker()) is None
-    world.ask("asked")
+    world.request("asked")
     assert world.desk().next_due(world.store.look(), world.worker()) == world.at(0)
 
 
@@ -613,7 +613,7 @@ def test_j14_a_fixed_delay_starts_when_a_run_ends_for_any_reason(how):
     world.attend()
     world.clock.advance(3)
     if how == "skipped":
-        world.ask("x")
+        world.request("x")
         world.desk().begin("x", world.worker())
         assert world.attend() == []
     else:
@@ -627,7 +627,7 @@ def test_j14_a_fixed_delay_starts_when_a_run_ends_for_any_reason(how):
                 world.attend(node)
             world.alive = {"a", "b"}
         case "fenced":
-            world.ask("x")
+            world.request("x")
             assert world.attend() == []
             assert only(world.attend()).id == "x"
         case "by a process that does not know the job":
@@ -719,7 +719,7 @@ def test_j15_a_tick_whose_process_ended_during_its_jitter_is_missed_like_others(
     (waiting,) = world.store.look().runs
     world.clock.advance(seconds)  # it was due after 2
     world.attend()
-    found = world.stands(waiting.id)
+    found = world.run(waiting.id)
     assert found.status is status
     if status is RunStatus.SKIPPED:
         assert found.reason.startswith("it was missed: no process could begin it within 1.5 s")
@@ -731,7 +731,7 @@ def test_j15_a_tick_for_which_no_process_had_capacity_in_time_is_missed():
     (waiting,) = world.store.look().runs
     world.clock.advance(6)
     assert world.attend() == []
-    assert world.stands(waiting.id).status is RunStatus.SKIPPED
+    assert world.run(waiting.id).status is RunStatus.SKIPPED
 
 
 def test_j15_catch_up_runs_each_missed_tick_one_after_the_other():
@@ -810,7 +810,7 @@ class Cut(InMemoryJobStore):
 def test_a_run_whose_begin_was_not_confirmed_begins_at_the_next_poll(cut):
     world = World()
     world.store = Cut(world.clock)
-    world.ask("x")
+    world.request("x")
     world.store.cut = cut
     with pytest.raises(ConnectionError):
         world.attend()
@@ -824,8 +824,8 @@ def test_a_run_whose_begin_was_not_confirmed_begins_at_the_next_poll(cut):
 def test_runs_begun_before_the_connection_was_lost_are_not_lost(cut, monkeypatch):
     world = World(JobRule("a"), JobRule("b"))
     world.store = Cut(world.clock)
-    world.ask("1", "a")
-    world.ask("2", "b")
+    world.request("1", "a")
+    world.request("2", "b")
     open_ = Cut.open
 
     @contextmanager
@@ -846,20 +846,20 @@ def test_runs_begun_before_the_connection_was_lost_are_not_lost(cut, monkeypatch
 def test_a_reserved_run_whose_begin_was_not_confirmed_is_cancelled():
     world = World()
     world.store = Cut(world.clock)
-    world.ask("x", reserved="a")
+    world.request("x", reserved="a")
     world.store.cut = "after"
     with pytest.raises(ConnectionError):
         world.desk().begin("x", world.worker())
     world.store.cut = ""
     assert world.attend() == []
-    assert world.stands("x").reason == "its caller could not learn that it had begun"
-    assert list(world.desk().recovered()) == [world.stands("x")]
+    assert world.run("x").reason == "its caller could not learn that it had begun"
+    assert list(world.desk().recovered()) == [world.run("x")]
 
 
 def test_an_unconfirmed_end_is_recorded_again():
     world = World()
     world.store = Cut(world.clock)
-    world.ask("x")
+    world.request("x")
     run = only(world.attend())
     world.store.cut = "before"
     with pytest.raises(ConnectionError):
@@ -874,13 +874,13 @@ def test_an_unconfirmed_end_is_recorded_again():
 def test_an_unconfirmed_failed_attempt_is_found_even_if_the_next_attempt_has_begun(begun_again):
     world = World(JobRule("job", back_off=FixedBackOff(1.0005, 1)))
     world.store = Cut(world.clock)
-    world.ask("x")
+    world.request("x")
     run = only(world.attend("a"))
     world.store.cut = "after"
     with pytest.raises(ConnectionError):
         world.desk("a").finish(run, FAILED)
     world.store.cut = ""
-    world.store.put_as_sql(world.stands("x"))
+    world.store.put_as_sql(world.run("x"))
     world.clock.advance(2)
     if begun_again:
         assert only(world.attend("b")).attempt == 2
@@ -925,7 +925,7 @@ def test_recovery_from_a_dead_process_is_only_reported_by_the_process_that_recor
 @pytest.mark.parametrize("cut", ["before", "after"])
 def test_recovery_from_a_dead_process_is_reported_when_a_caller_begins_a_run(cut):
     world = world_of_the_dead(MOST_DEATHS)
-    world.ask("mine", reserved="a")
+    world.request("mine", reserved="a")
     world.store.cut = cut
     with pytest.raises(ConnectionError):
         world.desk("a").begin("mine", world.worker("a"))
@@ -939,11 +939,11 @@ def world_of_the_dead(deaths: int, reserved: str = "") -> World:
     """Return a world in which processes have died during run ``x``; the last death is not noticed yet."""
     world = World()
     world.store = Cut(world.clock)
-    world.ask("x", reserved=reserved)
+    world.request("x", reserved=reserved)
     for number in range(deaths):
         world.alive = {f"gone {number}"}
         world.desk(f"gone {number}").begin("x", world.worker(f"gone {number}"))
-        assert world.stands("x").status is RunStatus.RUNNING
+        assert world.run("x").status is RunStatus.RUNNING
     world.alive = {"a", "b"}
     return world
 

@@ -979,7 +979,7 @@ def test_named_ids_that_the_input_spells_differently_are_handled(transaction):
     assert world.rows == ["a1", "b2", "c3"]
 
 
-def test_a_statement_with_a_limit_is_read_once():
+def test_a_statement_with_a_limit_is_executed_once():
     class Limited(Queries):
         read = 0
 

@@ -32,7 +32,7 @@ WAITING = run("waiting", 30, queued=True)
 EVENT = run("event", trigger=Trigger.EVENT)
 
 
-def asked(ago: float) -> JobRun:
+def cancelled(ago: float) -> JobRun:
     return replace(ACTIVE, cancelled_at=NOW - timedelta(seconds=ago))
 
 
@@ -95,7 +95,7 @@ def test_waiting_runs_begin_in_order(overlap):
         pytest.param((3,), [(1,), (2,)], 2, Verdict.SKIP, id="J11: the queue is full"),
     ],
 )
-def test_a_queue_holds_runs_that_differ(new, waiting, size, verdict):
+def test_a_queue_only_holds_different_runs(new, waiting, size, verdict):
     queued = [run(f"waiting {index}", 10, ids=each, queued=True) for index, each in enumerate(waiting)]
     found = admission(run("new", ids=new), [ACTIVE, *queued], [], Meeting(QUEUE, queue_size=size), NOW)
     assert found.verdict is verdict
@@ -122,7 +122,7 @@ def test_no_run_is_coalesced_into_a_reserved_run_whose_caller_may_stop_waiting()
         pytest.param(None, replace(WAITING, trigger=Trigger.EVENT), False, id="J6: an event is not replaced"),
     ],
 )
-def test_the_newest_run_replaces_what_it_covers(new, waiting, replaced):
+def test_the_newest_run_replaces_the_runs_it_covers(new, waiting, replaced):
     found = admission(run("new", ids=new), [ACTIVE, waiting], [], Meeting(CANCEL), NOW)
     assert found.verdict is Verdict.WAIT
     assert found.cancel == (ACTIVE,)
@@ -132,10 +132,12 @@ def test_the_newest_run_replaces_what_it_covers(new, waiting, replaced):
 @pytest.mark.parametrize(
     ("active", "verdict", "fence"),
     [
-        pytest.param([asked(29.9)], Verdict.WAIT, 0, id="J11: within its grace"),
-        pytest.param([asked(30)], Verdict.BEGIN, 1, id="J11: after its grace"),
-        pytest.param([asked(40), replace(ACTIVE, id="b")], Verdict.WAIT, 0, id="J11: one of two is not cancelled yet"),
-        pytest.param([asked(40), replace(asked(31), id="b")], Verdict.BEGIN, 2, id="J11: after both graces"),
+        pytest.param([cancelled(29.9)], Verdict.WAIT, 0, id="J11: within its grace"),
+        pytest.param([cancelled(30)], Verdict.BEGIN, 1, id="J11: after its grace"),
+        pytest.param(
+            [cancelled(40), replace(ACTIVE, id="b")], Verdict.WAIT, 0, id="J11: one of two is not cancelled yet"
+        ),
+        pytest.param([cancelled(40), replace(cancelled(31), id="b")], Verdict.BEGIN, 2, id="J11: after both graces"),
     ],
 )
 @pytest.mark.parametrize("new", [WAITING, run("new"), EVENT], ids=["waiting", "new", "event"])
@@ -146,7 +148,7 @@ def test_a_run_that_ignores_a_cancel_request_is_fenced_off_after_its_grace(activ
 
 
 def test_a_cancel_request_is_not_repeated():
-    found = admission(run("new"), [asked(1)], [], Meeting(CANCEL), NOW)
+    found = admission(run("new"), [cancelled(1)], [], Meeting(CANCEL), NOW)
     assert (found.verdict, found.cancel) == (Verdict.WAIT, ())
 
 
@@ -165,7 +167,7 @@ def test_a_cancel_request_is_not_repeated():
         pytest.param(PER_ID, ("A",), ("a",), False, id="another text in capitals"),
     ],
 )
-def test_which_runs_exclude_each_other(scope, one, other, excluded):
+def test_the_scope_decides_which_runs_exclude_each_other(scope, one, other, excluded):
     assert excludes(run("one", ids=one), run("other", ids=other), scope) is excluded
     new = run("new", ids=one)
     verdict = admission(new, [replace(ACTIVE, ids=other)], [], Meeting(SKIP, scope), NOW).verdict
@@ -183,7 +185,7 @@ def test_j17_an_exclusive_job_blocks_a_run_and_is_not_cancelled(overlap, verdict
 
 
 @pytest.mark.parametrize(
-    ("ids", "error", "said"),
+    ("ids", "error", "message"),
     [
         ((), ValueError, "ids is empty: name some"),
         ("4711", TypeError, r"write \['4711'\]"),
@@ -191,7 +193,7 @@ def test_j17_an_exclusive_job_blocks_a_run_and_is_not_cancelled(overlap, verdict
         ([None], TypeError, "is not an id"),
     ],
 )
-def test_ambiguous_ids_are_refused(ids, error, said):
-    with pytest.raises(error, match=said):
+def test_ambiguous_ids_are_refused(ids, error, message):
+    with pytest.raises(error, match=message):
         chosen_ids(ids)
     assert chosen_ids(["7", 7, "a", "7"]) == ("7", "a")

@@ -129,7 +129,7 @@ def test_a_bad_line_is_refused_with_the_reason(bad: bytes | str, what: str) -> N
     assert re.fullmatch(re.escape(what).replace("…", ".+"), caught.value.what)
 
 
-def test_missing_attributes_are_left_out_when_written() -> None:
+def test_missing_attributes_are_omitted_when_written() -> None:
     assert write_event(parse_event(line())) == {
         **RIGHT,
         "subject": "/",

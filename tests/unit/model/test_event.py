@@ -88,7 +88,7 @@ def test_metadata_other_than_an_object_raise_an_error_that_names_the_event(exten
 
 
 @pytest.mark.parametrize("extensions", [None, "", "{}"])
-def test_no_metadata_is_an_empty_mapping(extensions: str | None) -> None:
+def test_missing_metadata_are_an_empty_mapping(extensions: str | None) -> None:
     metadata = event(extensions=extensions).metadata
     assert metadata == {}
     assert isinstance(metadata, Metadata)

@@ -33,5 +33,5 @@ def test_a_full_inbox_reports_how_many_events_wait(most: int, events: str, seque
 
 
 @pytest.mark.parametrize(("text", "line"), [("a b ü", "a b ü"), ("a\r\nb\x00\u2028", r"a\r\nb\x00\u2028")])
-def test_a_text_in_one_line(text: str, line: str) -> None:
+def test_a_text_is_shown_in_one_line(text: str, line: str) -> None:
     assert in_one_line(text) == line

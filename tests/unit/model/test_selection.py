@@ -51,7 +51,7 @@ def test_types_select_by_the_exact_name(*, types: frozenset[str] | None, selecte
     assert Selection(types=types).matches(event("/books/1")) is selected
 
 
-def test_subject_and_types_must_both_fit() -> None:
+def test_subject_and_types_must_both_match() -> None:
     selection = Selection("/books", types=frozenset({"book-lent"}))
     assert [selection.matches(event(s, t)) for s in ("/books", "/cars") for t in ("book-lent", "sold")] == [
         True,

@@ -607,6 +607,6 @@ def test_an_interrupt_ends_the_awaited_coroutine(where: str, handler: str) -> No
         assert process.stdout is not None
         assert process.stdout.readline() == "waits\n"
         process.send_signal(signal.SIGINT)
-        said = process.stdout.read().split()
-    assert said == (["interrupted"] if handler == "blocks" else ["cancelled", "interrupted"])
+        printed = process.stdout.read().split()
+    assert printed == (["interrupted"] if handler == "blocks" else ["cancelled", "interrupted"])
     assert process.returncode == 0

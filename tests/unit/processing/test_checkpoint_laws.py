@@ -236,7 +236,7 @@ class Checkpoints(RuleBasedStateMachine):
                 for disk in self.disks:
                     assert position in disk.events[partition], f"{position} is stored and not durable"
         for partition, position in stored.items():
-            assert position >= self.before.get(partition, 0), "progress has gone back"
+            assert position >= self.before.get(partition, 0), "progress moved backward"
         self.before = dict(stored)
 
     @invariant()

@@ -358,8 +358,8 @@ def test_skipping_an_event_that_participants_are_handling_is_logged(caplog: pyte
     board.before = {1: lambda: world.as_a_person(1, "skip")}
     caplog.clear()
     later(world, driver)
-    (said,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert said.startswith("[board 0/1] a person has changed event 1 at position 1 (moved, /order/1) of sequence ")
+    (message,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert message.startswith("[board 0/1] a person has changed event 1 at position 1 (moved, /order/1) of sequence ")
     assert (world.waiting(), board.positions) == ({}, [1])
 
 

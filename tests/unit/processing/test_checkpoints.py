@@ -140,7 +140,7 @@ def test_the_highest_request_from_100_threads_wins() -> None:  # 8b, of the deci
 # ------------------------------------------------------------------------------------------------------ agreement
 
 
-class Asking:
+class Scripted:
     """Participants whose answers are functions, clamped to the handled position; records the requests to each."""
 
     def __init__(self, handled: int, *answers: Any) -> None:
@@ -189,13 +189,13 @@ def stuck(position: int) -> Any:
 def test_a_checkpoint_ends_at_the_position_that_all_participants_confirm(
     requested: int, handled: int, answers: list[Any], agreed: int | None, asked: list[list[int]]
 ) -> None:
-    ask = Asking(handled, *answers)
+    ask = Scripted(handled, *answers)
     assert agree(len(answers), requested, ask).position == agreed
     assert ask.asked == asked
 
 
 def test_participants_that_keep_outdoing_each_other_are_asked_a_bounded_number_of_times() -> None:
-    ask = Asking(10_000, lambda asked: asked + 1, lambda asked: asked + 1)
+    ask = Scripted(10_000, lambda asked: asked + 1, lambda asked: asked + 1)
     agreed = agree(2, 1, ask).position
     assert agreed is not None
     assert agreed >= 1
@@ -203,8 +203,8 @@ def test_participants_that_keep_outdoing_each_other_are_asked_a_bounded_number_o
 
 
 def test_an_agreement_names_the_participants_that_limit_it() -> None:
-    assert agree(3, 5, Asking(20, up_to(9), stuck(6), up_to(0))) == Agreement(6, (1,))
-    assert agree(3, 5, Asking(20, up_to(9), stuck(4), lambda _: None)) == Agreement(None, (1, 2))
+    assert agree(3, 5, Scripted(20, up_to(9), stuck(6), up_to(0))) == Agreement(6, (1,))
+    assert agree(3, 5, Scripted(20, up_to(9), stuck(4), lambda _: None)) == Agreement(None, (1, 2))
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_an_agreement_names_the_participants_that_limit_it() -> None:
 def test_a_release_stores_the_highest_position_that_all_participants_confirm(
     stored: int, answers: list[int | None], later: list[Any], agreed: int, asked: list[list[int]]
 ) -> None:
-    ask = Asking(20, *later)
+    ask = Scripted(20, *later)
     assert agree_at_release(stored, dict(enumerate(answers)), ask).position == agreed
     assert ask.asked == asked
 

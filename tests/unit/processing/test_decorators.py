@@ -187,7 +187,9 @@ def test_an_on_start_function_may_serve_several_groups() -> None:
         ([upcaster("a"), upcaster("b", "a")], ("b", "a")),
     ],
 )
-def test_an_upcaster_carries_its_types(decorators: list[Callable[..., Any]], types: tuple[str, ...]) -> None:
+def test_an_upcaster_has_the_types_of_its_decorators(
+    decorators: list[Callable[..., Any]], types: tuple[str, ...]
+) -> None:
     function = fresh()
     for decorate in decorators:
         assert decorate(function) is function

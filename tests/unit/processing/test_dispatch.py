@@ -582,7 +582,7 @@ def test_a_group_is_transactional_if_all_its_handlers_are(recorder: Recorder) ->
 # Errors at startup
 
 
-def test_a_class_without_event_type_is_refused_with_the_line_to_write(recorder: Recorder) -> None:
+def test_a_class_without_event_type_is_refused_with_the_line_to_add(recorder: Recorder) -> None:
     recorder.handles(Untyped)
     with pytest.raises(HandlerSignatureError) as caught:
         recorder.dispatcher()

@@ -148,7 +148,7 @@ def test_each_handler_gets_its_own_list(world: World) -> None:
     assert world.calls == [("behind", [{"isbn": "1"}])]
 
 
-def test_a_handler_may_empty_its_list(world: World) -> None:
+def test_a_handler_may_clear_its_list(world: World) -> None:
     def handle(lent: list[Lent]) -> None:
         lent.clear()
 

@@ -251,7 +251,7 @@ def test_handlers_of_events_lists_and_tables_may_share_a_group(tables: Tables) -
     ]
 
 
-def test_interceptors_see_the_events_of_a_table(tables: Tables) -> None:
+def test_interceptors_get_the_events_of_a_table(tables: Tables) -> None:
     seen: list[Invocation] = []
 
     def around_handler(invocation: Invocation) -> Iterator[None]:

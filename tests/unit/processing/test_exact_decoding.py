@@ -405,7 +405,7 @@ def test_a_sequence_id_keeps_all_digits_of_a_number(number: str) -> None:
     assert PerDataField(("a",))(event(f'{{"a": {{"z": {number}, "b": 1}}}}')) == f'{{"b":1,"z":{number}}}'
 
 
-def test_metadata_are_exact_too() -> None:
+def test_numbers_in_metadata_are_exact_too() -> None:
     found = Reading(enveloped=True).read(event('{"payload": 1, "metadata": {"id": 18446744073709551617}}'))[0]
     assert found.metadata == Metadata(id=18446744073709551617)
 

@@ -393,7 +393,7 @@ def test_frames_of_user_code_are_kept() -> None:
     assert shown.endswith("KeyError: 'isbn'")
 
 
-def test_frames_of_the_package_are_left_out() -> None:
+def test_frames_of_the_package_are_omitted() -> None:
     shown = own_frames(failure_in_the_package_called_from_here())
     assert __file__ in shown
     assert "progress.py" not in shown
@@ -411,7 +411,7 @@ class Mailer:
         raise OSError(f"{url} is closed")
 
 
-def test_frames_of_a_container_are_left_out() -> None:
+def test_frames_of_a_container_are_omitted() -> None:
     with pytest.raises(OSError, match="closed") as caught:
         providers.Singleton(Mailer, providers.Callable(str, "smtp://here"))()
     shown = own_frames(caught.value)

@@ -260,7 +260,7 @@ def test_sequence_ids_are_resolved_once_per_event_and_layout_after_the_first_are
     assert asked == ["1", "1", "2", "2", "3", "3"]
     for modulus in (2, 3, 4, 5, 6):
         page.events_of(Partition(modulus, 0), 0)
-    assert asked[-3:] == ["1", "2", "3"], "later ones are asked for once"
+    assert asked[-3:] == ["1", "2", "3"], "later ones are resolved once"
 
 
 def test_a_single_partition_calls_no_resolver() -> None:

@@ -130,13 +130,13 @@ CHANGED = (
 
 
 @pytest.mark.parametrize(
-    ("on_changed", "said"), [(OnChangedHandlers.WARN, {Warned.HANDLERS: CHANGED}), (OnChangedHandlers.IGNORE, {})]
+    ("on_changed", "warnings"), [(OnChangedHandlers.WARN, {Warned.HANDLERS: CHANGED}), (OnChangedHandlers.IGNORE, {})]
 )
 def test_changed_handlers_are_recorded_with_the_position_from_which_they_apply(
-    on_changed: OnChangedHandlers, said: dict[Warned, str]
+    on_changed: OnChangedHandlers, warnings: dict[Warned, str]
 ) -> None:
     kept = rule(NEW, on_changed=on_changed).kept(found(RECORD, 7, 9))
-    assert kept.warnings == said
+    assert kept.warnings == warnings
     assert kept.record == replace(RECORD, handlers="1:others", changes=(HandlersChange(9, NOW, "1:handlers"),))
     again = rule(NEW).kept(found(kept.record, 8, 11))
     assert (again.record, again.warnings) == (kept.record, {})
@@ -153,13 +153,13 @@ def test_changed_handlers_apply_from_where_processes_with_the_earlier_handlers_s
     assert (own.record.changes, own.warnings) == ((HandlersChange(9, NOW, "1:handlers", (third,)),), {})
     after = rule(NEW, on_changed=on_changed).kept(replace(found(own.record, 20, 20, 12), claimed=[third]))
     assert after.record.changes == (HandlersChange(12, NOW, "1:handlers"),)
-    said = {
+    warnings = {
         Warned.OTHERS: "processes with the earlier handlers of group 'books' went on beside those with the changed "
         "ones, which count since position 12, not 9: up to there some partitions were handled by the earlier ones; "
         "opencqrs groups rebuild books builds it again beside that, opencqrs groups reset books --to tail handles all "
         "events again"
     }
-    assert after.warnings == (said if on_changed is OnChangedHandlers.WARN else {})
+    assert after.warnings == (warnings if on_changed is OnChangedHandlers.WARN else {})
     again = rule(NEW).kept(found(after.record, 30, 30, 30))
     assert (again.record, again.warnings) == (after.record, {})
 
@@ -186,16 +186,16 @@ def test_changed_handlers_may_be_refused_with_possible_fixes() -> None:
 
 
 def test_messages_suggest_a_rebuild_only_to_groups_that_support_it() -> None:
-    said = [
+    fixes = [
         *rule(NEW, can_rebuild=False).kept(found(RECORD, 7, 9)).warnings.values(),
         *rule(selection=BOOKS, can_rebuild=False).kept(found(selected(MISSPELT), 7, 9)).warnings.values(),
     ]
     for code in (NEW, OTHER):
         with pytest.raises(HandlersChangedError) as refused:
             rule(code, on_changed=OnChangedHandlers.REFUSE, can_rebuild=False).kept(found(RECORD, 7, 9))
-        said.append(refused.value.fix)
-    assert len(said) == 4
-    assert all("opencqrs groups reset books --to tail" in each and "rebuild" not in each for each in said), said
+        fixes.append(refused.value.fix)
+    assert len(fixes) == 4
+    assert all("opencqrs groups reset books --to tail" in each and "rebuild" not in each for each in fixes), fixes
 
 
 @pytest.mark.parametrize("on_changed", list(OnChangedHandlers))

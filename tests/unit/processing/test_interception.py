@@ -391,7 +391,7 @@ class OddStop(StopIteration):
     [StopIteration(7), OddStop(), RuntimeError("mine"), GeneratorExit(), ValueError("x"), SystemExit(2)],
     ids=repr,
 )
-def test_every_error_of_a_handler_passes_through_unchanged(
+def test_every_error_of_a_handler_propagates_unchanged(
     world: World, surrounded: Surrounded, error: BaseException
 ) -> None:
     def handle(raw: Event) -> None:

@@ -207,7 +207,7 @@ class World:
             self.processes = [other for other in self.processes if other is not process]
             return
         if given_up is not None:
-            assert process.errors[given_up] > process.retries, "given up before its attempts were used up"
+            assert process.errors[given_up] > process.retries, "abandoned before its attempts were exhausted"
             self.given_up.add(given_up)
 
     def check(self) -> None:
@@ -218,7 +218,7 @@ class World:
         for partition in self.partitions:
             own = [event.position for event in events if partition.owns(event.subject)]
             due = [n for n in own if n <= self.stored[partition] and n not in self.given_up]
-            assert [n for n in self.database.rows if n in own] == due, "lost, doubled, or out of order"
+            assert [n for n in self.database.rows if n in own] == due, "lost, duplicated or out of order"
 
     def finish(self) -> None:
         """Let a last process do the remaining work without faults."""

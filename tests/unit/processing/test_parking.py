@@ -444,7 +444,7 @@ def test_an_exhausted_event_is_parked_in_the_transaction_of_the_events_before_it
     world.errors = {4: NO}
     with counted(world, "unit", "parked", "report") as counts:
         world.drain()
-    assert counts == {"unit": 3}, "the chunk that failed, what comes before, what comes after; no look, no report"
+    assert counts == {"unit": 3}, "the failed chunk, the events before, the events after; no query, no report"
     assert [call.position for call in world.calls] == [1, 2, 3, 4, 2, 3, 5]
     assert world.positions == [1, 2, 3, 5]
     assert world.waiting == {4: "retrying"}

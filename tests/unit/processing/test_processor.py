@@ -849,7 +849,7 @@ def restore(store: Store, upto: int) -> None:
     )
 
 
-def test_after_an_outage_events_come_from_the_log_as_it_is_now(group: Group) -> None:
+def test_after_an_outage_events_are_read_from_the_log_again(group: Group) -> None:
     group.add("/a", "/a", "/a", "/a")
     group.failures["2"] = [ValueError("not yet")]
     processor, (cursor,) = group.processor(1), group.claim()

@@ -52,9 +52,7 @@ def test_types_that_are_read_unchanged_are_known(reading: Reading, upcast_types:
         (Reading(upcasters(), enveloped=True), event("other", WRAPPED), [("other", {"isbn": "1"})]),
     ],
 )
-def test_an_event_is_taken_out_of_its_envelope_and_then_upcast(
-    reading: Reading, given: Event, expected: list[tuple[str, Any]]
-) -> None:
+def test_an_event_is_unwrapped_and_then_upcast(reading: Reading, given: Event, expected: list[tuple[str, Any]]) -> None:
     assert [(one.type, one.data) for one in reading.read(given)] == expected
 
 

@@ -176,7 +176,7 @@ def test_a_failing_custom_back_off_is_named(odd: BackOff) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "wrong", "said"),
+    ("name", "wrong", "expected"),
     [
         ("multiplier", 0.9, "1 to 1e+12"),
         ("multiplier", nan, "1 to 1e+12"),
@@ -190,8 +190,8 @@ def test_a_failing_custom_back_off_is_named(odd: BackOff) -> None:
         ("jitter", 1.1, "0 to 1"),
     ],
 )
-def test_invalid_back_off_parameters_are_refused(name: str, wrong: float, said: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(f"{name} must be {said}, got {wrong!r}")):
+def test_invalid_back_off_parameters_are_refused(name: str, wrong: float, expected: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"{name} must be {expected}, got {wrong!r}")):
         ExponentialBackOff(**{name: wrong})  # type: ignore[arg-type]
 
 
@@ -202,7 +202,7 @@ def test_max_attempts_must_be_a_whole_number_or_none(made: Any, wrong: Any) -> N
         made(max_attempts=wrong)
 
 
-def test_a_multiplier_of_any_size_ends_at_the_maximum() -> None:
+def test_waits_end_at_the_maximum_with_any_multiplier() -> None:
     assert list(ExponentialBackOff(initial=1, multiplier=1e12, maximum=3e10, max_attempts=3).waits()) == [1, 3e10, 3e10]
 
 

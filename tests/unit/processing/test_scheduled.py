@@ -412,9 +412,9 @@ def test_the_first_failure_of_an_event_in_its_grace_period_is_logged(
     world.drain()
     world.pass_time(21)  # ticks at 10 and 16
     until = (datetime.fromisoformat(begun) + timedelta(seconds=22)).isoformat(timespec="milliseconds")
-    said = f"failed (ValueError: no); failures count from {until} on; next attempt at the next tick"
+    message = f"failed (ValueError: no); failures count from {until} on; next attempt at the next tick"
     texts = [
-        f"[group 0/1] event id {position} at position {position} (lent, {subject}) {said}"
+        f"[group 0/1] event id {position} at position {position} (lent, {subject}) {message}"
         for position, subject in ((1, "/a"), (3, "/c"))
     ]
     logged = [
@@ -607,7 +607,7 @@ def test_in_all_mode_a_failure_restarts_counting_towards_the_size(grace_seconds:
     world.pass_time(10)
     assert world.positions == [2, 3]  # with the failure, one more than the size was tried
     world.pass_time(6)
-    assert world.positions == [2, 3, 4, 5], "an event that fails at each tick holds up no other"
+    assert world.positions == [2, 3, 4, 5], "an event that fails at each tick blocks no other"
 
 
 @pytest.mark.parametrize("rule", [RULE, ALL])
@@ -681,7 +681,7 @@ def keyed_rule(rule: ScheduleRule, keys: dict[int, Any]) -> ScheduleRule:
 
 
 @pytest.mark.parametrize(
-    ("odd", "status", "said"),
+    ("odd", "status", "message"),
     [
         (KeyError("due"), "retrying", "batch.ordering-ref 'due' raised KeyError: 'due'"),
         (NonTransientError("never"), "exhausted", "batch.ordering-ref 'due' raised NonTransientError: never"),
@@ -703,7 +703,7 @@ def keyed_rule(rule: ScheduleRule, keys: dict[int, Any]) -> ScheduleRule:
 )
 @pytest.mark.parametrize(("rule", "done"), [(RULE, []), (replace(RULE, fetch_size=1), []), (ALL, [3, 1])])
 def test_an_error_of_the_ordering_function_is_a_failure_of_its_event(
-    rule: ScheduleRule, done: list[int], odd: Any, status: str, said: str
+    rule: ScheduleRule, done: list[int], odd: Any, status: str, message: str
 ) -> None:
     keys = {**KEYED, 2: odd, 4: 0, 5: 0}
     world = World(["/a", "/a", "/a", "/b", "/c"], rule=keyed_rule(rule, keys))
@@ -712,7 +712,7 @@ def test_an_error_of_the_ordering_function_is_a_failure_of_its_event(
     assert [one for one in world.positions if one <= 3] == done
     assert {4, 5} <= set(world.positions), "other batches are handled at the tick"
     assert (world.waiting[2], world.entry(2).attempts) == (status, 1)
-    assert world.entry(2).reason == f"[OCQ-611] OrderingError: {said}"
+    assert world.entry(2).reason == f"[OCQ-611] OrderingError: {message}"
     (notice,) = world.seen.notices
     assert notice.action is (Action.PARK if status == "exhausted" else Action.RETRY)
     assert "where: parts.py:3 (due)" in notice.failure.advice

@@ -34,14 +34,14 @@ class AndReader(PerSubjectLevel):
         return f"{PerSubjectLevel.__call__(self, event)}/{event.data['reader']}"
 
 
-class AndReaderSaid(PerSubject):
+class AndReaderDeclared(PerSubject):
     looks_at: ClassVar[frozenset[str]] = frozenset({"subject", "data"})
 
     def __call__(self, event: Event, /) -> str:
         return f"{event.subject}/{event.data['reader']}"
 
 
-class BelowAndReaderSaid(AndReaderSaid):
+class BelowAndReaderDeclared(AndReaderDeclared):
     def __call__(self, event: Event, /) -> str:
         return event.source
 
@@ -66,7 +66,7 @@ class OwnSubject:
         return event.subject[:2]
 
 
-class SaysInConstructor:
+class DeclaresInConstructor:
     def __init__(self, *names: str) -> None:
         self.looks_at = set(names)
 
@@ -96,14 +96,14 @@ constant.looks_at = ()  # type: ignore[attr-defined]
     ("resolver", "by_subject", "attributes"),
     [
         (AndReader(1), False, ATTRIBUTES),
-        (AndReaderSaid(), False, SUBJECT),
-        (BelowAndReaderSaid(), False, ATTRIBUTES),
+        (AndReaderDeclared(), False, SUBJECT),
+        (BelowAndReaderDeclared(), False, ATTRIBUTES),
         (Renamed(1), True, SUBJECT),
         (FieldOfReader(("reader",)), False, frozenset()),
         (OtherField(("reader",)), False, ATTRIBUTES),
         (OwnSubject(), True, SUBJECT),
-        (SaysInConstructor("subject"), True, SUBJECT),
-        (SaysInConstructor("metadata", "timestamp", "type"), False, {"extensions", "time"}),
+        (DeclaresInConstructor("subject"), True, SUBJECT),
+        (DeclaresInConstructor("metadata", "timestamp", "type"), False, {"extensions", "time"}),
         (by_source, False, ATTRIBUTES),
         (by_first_letter, True, SUBJECT),
         (constant, True, SUBJECT),
@@ -117,14 +117,14 @@ def test_a_resolver_reads_its_declared_attributes_or_all_if_it_declares_none(
     assert len(sequencing.sequence_ids(event())) == 1
 
 
-@pytest.mark.parametrize("said", ["subject", ["subject", "reader"], 7, {"subject": 1, None: 2}])
-def test_an_invalid_declaration_of_attributes_is_refused(said: Any) -> None:
-    resolver = SaysInConstructor()
-    resolver.looks_at = said
+@pytest.mark.parametrize("declared", ["subject", ["subject", "reader"], 7, {"subject": 1, None: 2}])
+def test_an_invalid_declaration_of_attributes_is_refused(declared: Any) -> None:
+    resolver = DeclaresInConstructor()
+    resolver.looks_at = declared
     with pytest.raises(HandlerSignatureError) as caught:
         SequencingByEvent(resolver, place="provider by_reader")
     assert (caught.value.code, caught.value.where) == ("OCQ-224", "provider by_reader")
-    assert caught.value.what == f"looks_at of the sequence resolver is {said!r}"
+    assert caught.value.what == f"looks_at of the sequence resolver is {declared!r}"
 
 
 LOOKS: list[Callable[[Event], Any]] = [

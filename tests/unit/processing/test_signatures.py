@@ -157,7 +157,7 @@ RIGHT = [
 
 
 @pytest.mark.parametrize(("call", "expected"), RIGHT, ids=[call.__name__ for call, _ in RIGHT])
-def test_arguments_are_found_by_annotation(
+def test_arguments_are_resolved_by_annotation(
     call: Callable[..., Any], expected: list[tuple[str, Kind, bool]], provided: Any
 ) -> None:
     assert kinds(call, provided) == expected

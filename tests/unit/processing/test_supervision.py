@@ -396,7 +396,7 @@ def test_a_new_claim_that_finds_progress_before_the_failed_event_keeps_its_attem
     assert supervised.fails(failure(position=14)) == [(Action.SKIP, 0)]
 
 
-def test_a_new_claim_that_finds_progress_before_the_failed_event_keeps_that_it_is_skipped() -> None:
+def test_a_new_claim_that_finds_progress_before_the_failed_event_keeps_the_skip() -> None:
     supervised = Supervised(FixedBackOff(2, 1))
     assert supervised.fails(failure(position=14), failure(position=14)) == [(Action.RETRY, 2), (Action.SKIP, 0)]
     supervised.partition.claimed_again(Cursor(PARTITION, epoch=8, stored=12, position=12))

@@ -508,7 +508,7 @@ def decorated(data: dict[str, Any]) -> Any:
     [returns_nothing, returns_nothing_by_module, returns_nothing_on_any_path, awaits_and_returns_nothing, decorated],
     ids=lambda function: function.__qualname__,
 )
-def test_an_upcaster_that_never_returns_what_it_makes_is_refused(function: Callable[..., Any]) -> None:
+def test_an_upcaster_that_never_returns_its_result_is_refused(function: Callable[..., Any]) -> None:
     with pytest.raises(HandlerSignatureError) as caught:
         upcasters((("lent.v1", "lent.v0"), function))
     assert caught.value.code == "OCQ-243"
