@@ -26,13 +26,15 @@ def handle(event: dict[str, Any]) -> None: ...
         ({"handlers": ["shop.handlers"]}, "are modules, functions and classes, got 'shop.handlers'; import it"),
     ],
 )
-def test_an_application_says_what_its_arguments_are(arguments: dict[str, Any], says: str, tmp_path: Path) -> None:
+def test_wrong_arguments_of_an_application_are_refused_with_the_right_form(
+    arguments: dict[str, Any], says: str, tmp_path: Path
+) -> None:
     with pytest.raises(TypeError) as caught:
         Application(project=tmp_path, **arguments)
     assert says in str(caught.value)
 
 
-def test_a_file_is_no_project_folder(tmp_path: Path) -> None:
+def test_a_file_as_project_folder_is_refused(tmp_path: Path) -> None:
     (file := tmp_path / "handlers.py").touch()
     with pytest.raises(ConfigurationErrors) as caught:
         Application.from_project(file)
@@ -46,12 +48,12 @@ def test_a_file_is_no_project_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("known", "fix"), [(["books", "other"], "use one of books, other"), ([], "write a handler for it")]
 )
-def test_an_unknown_group_is_named_with_those_that_there_are(known: list[str], fix: str) -> None:
+def test_an_unknown_group_is_refused_with_the_known_groups(known: list[str], fix: str) -> None:
     error = unknown_group("boks", known)
     assert (error.code, error.what, error.fix) == ("OCQ-509", "no handler belongs to a group 'boks'", fix)
 
 
-def test_a_single_text_is_no_list_of_groups() -> None:
+def test_a_single_string_is_not_a_list_of_groups() -> None:
     assert names_given(["books"]) == ["books"]
     with pytest.raises(TypeError, match=r"names of groups are given as a list: write \['books'\]"):
         names_given("books")

@@ -116,14 +116,14 @@ def world() -> World:
     return World()
 
 
-def test_what_is_reached_already_costs_no_look_and_no_wait(world: World) -> None:
+def test_a_position_already_reached_costs_no_query_and_no_wait(world: World) -> None:
     world.at(9)
     world.awaiting.wait([BOOKS], 9, 60, newest=9)
     assert (world.looks, world.waits, world.asked) == (0, [], 0)
 
 
 @pytest.mark.parametrize("heads", [[12], [-1]], ids=["in the log", "the event store is unavailable"])
-def test_progress_beyond_the_position_costs_one_request_for_the_newest_one(world: World, heads: list[int]) -> None:
+def test_progress_beyond_the_position_costs_one_query_for_the_head(world: World, heads: list[int]) -> None:
     world.at(12)
     world.heads = heads
     world.awaiting.wait([BOOKS], 9, 60, newest=9)
@@ -155,20 +155,20 @@ def test_progress_beyond_the_end_of_the_log_ends_the_wait(
     assert raised.value.what.startswith(what), said
 
 
-def test_events_that_are_added_during_the_look_at_the_log_count(world: World) -> None:
+def test_events_added_while_the_log_is_checked_count(world: World) -> None:
     world.at(12)
     world.stand(head=12)
     world.awaiting.wait([BOOKS], 9, 60)
     assert (world.looks, world.waits) == (1, [])
 
 
-def test_a_wait_that_is_over_soon_looks_at_nothing_else(world: World) -> None:
+def test_a_short_wait_checks_no_status(world: World) -> None:
     world.changes = [lambda: world.at(9)]
     world.awaiting.wait([BOOKS], 9, 60)
     assert (world.looks, world.waits) == (0, [0.05])
 
 
-def test_a_longer_wait_looks_now_and_then_whether_it_can_end(world: World) -> None:
+def test_a_longer_wait_checks_periodically_whether_it_can_end(world: World) -> None:
     world.changes = [lambda: world.at(1), lambda: world.at(5), lambda: world.at(9)]
     world.awaiting.wait([BOOKS], 9, 60)
     assert (world.looks, world.waits) == (2, [0.05, 0.5, 0.5])
@@ -199,7 +199,7 @@ FAILED = FailureRecord(7, "4711", "lent", 3, 2, "ValueError: no", "ValueError: n
     ],
     ids=["failed", "stopped", "unowned", "ended", "never-run", "elsewhere", "elsewhere-on-request", "not-led"],
 )
-def test_a_partition_that_does_not_get_there_ends_the_wait_at_once(
+def test_a_partition_that_cannot_reach_the_position_ends_the_wait_at_once(
     world: World, changes: dict[str, Any], status: dict[str, Any] | None, said: str
 ) -> None:
     if status is not None:
@@ -224,7 +224,7 @@ def test_a_partition_that_does_not_get_there_ends_the_wait_at_once(
         ({"owner": "", "able": ["b"]}, ProcessorState.UNOWNED),
     ],
 )
-def test_a_partition_that_may_get_there_is_waited_for_until_the_time_is_over(
+def test_a_partition_that_may_reach_the_position_is_awaited_until_the_timeout(
     world: World, changes: dict[str, Any], state: ProcessorState
 ) -> None:
     world.at(3, state, error="ValueError: no")
@@ -237,26 +237,26 @@ def test_a_partition_that_may_get_there_is_waited_for_until_the_time_is_over(
     assert sum(world.waits) == pytest.approx(1)
 
 
-def test_a_partition_that_is_there_already_may_fail_on_what_follows(world: World) -> None:
+def test_a_partition_that_failed_after_the_position_does_not_end_the_wait(world: World) -> None:
     world.at(9, ProcessorState.FAILED)
     world.tracker.position = 3  # of another one
     world.changes = [lambda: None, lambda: world.at(9)]
     world.awaiting.wait([BOOKS], 9, 60)
 
 
-def test_a_wait_without_time_says_why_it_would_not_end(world: World) -> None:
+def test_a_wait_with_a_timeout_of_0_reports_why_it_would_not_end(world: World) -> None:
     world.stand(owner="")
     with pytest.raises(NotReachedError):
         world.awaiting.wait([BOOKS], 9, 0)
 
 
-def test_progress_that_comes_while_the_reason_is_looked_for_counts(world: World) -> None:
+def test_progress_made_while_the_reason_is_determined_counts(world: World) -> None:
     world.stand(owner="")
     world.look = lambda *_: world.at(9)  # type: ignore[method-assign]
     world.awaiting.wait([BOOKS], 9, 0)
 
 
-def test_an_outage_is_waited_for(world: World) -> None:
+def test_an_outage_does_not_end_the_wait(world: World) -> None:
     def back() -> None:
         world.error = None
         world.at(9)
@@ -289,7 +289,7 @@ def event(name: str, source: str = "s") -> Event:
     return Event(0, name, source, "/books/1", "lent", None, "application/json", None, None)
 
 
-def test_the_position_is_a_number_that_of_an_event_or_the_head(world: World) -> None:
+def test_the_position_is_a_number_the_position_of_an_event_or_the_head(world: World) -> None:
     store: Any = InMemoryEventStore()
     awaiting = replace(world.awaiting, source=store)
     assert awaiting.target(None) == 0
@@ -342,7 +342,7 @@ def test_threads_that_wait_for_a_group_share_one_watch() -> None:
     assert tracker._watches == 0
 
 
-def test_a_wait_that_begins_after_progress_has_gone_back_does_not_believe_a_watch_of_before(world: World) -> None:
+def test_a_wait_that_begins_after_a_reset_does_not_use_an_earlier_watch(world: World) -> None:
     world.at(9)
     watched: Any = Watched(world.hastened.append)
     awaiting = replace(world.awaiting, watched=watched)

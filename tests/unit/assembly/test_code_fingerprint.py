@@ -166,12 +166,12 @@ DIFFERENT = {
 
 
 @pytest.mark.parametrize("files", SAME.values(), ids=SAME.keys())
-def test_what_changes_nothing_that_code_does_leaves_the_fingerprint(project: Project, files: Files) -> None:
+def test_changes_without_effect_on_behaviour_keep_the_fingerprint(project: Project, files: Files) -> None:
     assert project.fingerprint(files) == project.fingerprint(FILES)
 
 
 @pytest.mark.parametrize("files", DIFFERENT.values(), ids=DIFFERENT.keys())
-def test_what_changes_what_code_does_changes_the_fingerprint(project: Project, files: Files) -> None:
+def test_changes_of_behaviour_change_the_fingerprint(project: Project, files: Files) -> None:
     assert project.fingerprint(files) != project.fingerprint(FILES)
 
 
@@ -179,11 +179,11 @@ def test_the_fingerprint_is_the_same_on_every_python_and_machine(project: Projec
     assert project.fingerprint(FILES, said=["said"]) == "4:279fa677e98dc715"
 
 
-def test_the_order_of_members_does_not_count(project: Project) -> None:
+def test_the_order_of_members_does_not_matter(project: Project) -> None:
     assert project.fingerprint(FILES, "lend", "Lent") == project.fingerprint(FILES, "Lent", "lend")
 
 
-def test_what_is_said_counts(project: Project) -> None:
+def test_the_additional_texts_matter(project: Project) -> None:
     found = {project.fingerprint(FILES, said=said) for said in ([], ["a"], ["b"], ["a", "b"])}
     assert len(found) == 4
 
@@ -211,7 +211,7 @@ remind = reminders.remind
 @pytest.mark.parametrize(
     ("old", "new"), [("return 1", "return 3"), ("return 2", "return 3"), ("mailer=None", "mailer=1")]
 )
-def test_a_method_counts_with_its_class_and_its_parents(project: Project, old: str, new: str) -> None:
+def test_the_class_and_parents_of_a_method_are_part_of_its_fingerprint(project: Project, old: str, new: str) -> None:
     before = project.fingerprint({"handlers": METHODS}, "remind")
     assert project.fingerprint({"handlers": METHODS.replace(old, new)}, "remind") != before
 
@@ -248,7 +248,9 @@ def alone(): pass
 
 @pytest.mark.parametrize("name", ["decorated", "by_call"])
 @pytest.mark.parametrize("change", [("return 1", "return 2"), ("return function(event)", "return None")])
-def test_a_function_counts_with_what_wraps_it(project: Project, name: str, change: tuple[str, str]) -> None:
+def test_the_wrapper_of_a_function_is_part_of_its_fingerprint(
+    project: Project, name: str, change: tuple[str, str]
+) -> None:
     before = project.fingerprint({"handlers": WRAPPED}, name)
     assert project.fingerprint({"handlers": WRAPPED.replace(*change)}, name) != before
 
@@ -261,13 +263,15 @@ def test_a_function_counts_with_what_wraps_it(project: Project, name: str, chang
         ("number", ("e.subject", "e.type")),
     ],
 )
-def test_partial_nested_and_nameless_functions_count(project: Project, name: str, change: tuple[str, str]) -> None:
+def test_partial_nested_and_lambda_functions_are_fingerprinted(
+    project: Project, name: str, change: tuple[str, str]
+) -> None:
     before = project.fingerprint({"handlers": WRAPPED}, name)
     assert project.fingerprint({"handlers": WRAPPED.replace(*change)}, name) != before
     assert project.fingerprint({"handlers": WRAPPED.replace("def alone(): pass", "x = 1")}, name) == before
 
 
-def test_what_a_closure_holds_counts_where_values_do(project: Project) -> None:
+def test_closure_values_matter_only_if_values_are_included(project: Project) -> None:
     other = {"handlers": WRAPPED.replace("make(2)", "make(3)")}
     assert project.fingerprint(other, "two") == project.fingerprint({"handlers": WRAPPED}, "two")
     assert project.fingerprint(other, "two", values=True) != project.fingerprint(
@@ -287,7 +291,7 @@ one, other = ByField("isbn"), ByField("reader")
 """
 
 
-def test_what_an_object_was_made_with_counts_where_values_do(project: Project) -> None:
+def test_the_state_of_an_object_matters_only_if_values_are_included(project: Project) -> None:
     module, reader = project.load({"handlers": RESOLVER})
     of: Callable[..., str] = reader.fingerprint
     assert of([module.one]) == of([module.other])
@@ -344,14 +348,14 @@ bus = Bus()
 @pytest.mark.parametrize(
     ("name", "counts"), [("by_table", "return 1"), ("by_bus", "return 2"), ("by_module", "return 3")]
 )
-def test_what_is_in_collections_and_modules_that_code_names_counts(project: Project, name: str, counts: str) -> None:
+def test_functions_in_collections_and_modules_that_code_names_matter(project: Project, name: str, counts: str) -> None:
     before = project.fingerprint(REGISTERED, name)
     for part in ("return 1", "return 2", "return 3"):
         changed = {module: text.replace(part, f"{part}0") for module, text in REGISTERED.items()}
         assert (project.fingerprint(changed, name) == before) == (part != counts)
 
 
-def test_functions_that_handlers_put_into_collections_do_not_count(project: Project) -> None:
+def test_functions_that_handlers_add_to_collections_do_not_matter(project: Project) -> None:
     module, reader = project.load(REGISTERED)
     before = reader.fingerprint([module.by_table])
     module.cache["1"] = module.on("made")
@@ -361,12 +365,12 @@ def test_functions_that_handlers_put_into_collections_do_not_count(project: Proj
 STAR = {"handlers": "from fingerprinted.helpers import *\ndef lend(event): return helped(event)\n"}
 
 
-def test_what_a_star_imports_is_followed(project: Project) -> None:
+def test_star_imports_are_followed(project: Project) -> None:
     one, other = ({**STAR, "helpers": f"def helped(event): return {n}\n"} for n in (1, 2))
     assert project.fingerprint(one, "lend") != project.fingerprint(other, "lend")
 
 
-def test_modules_that_use_each_other_end(project: Project) -> None:
+def test_circular_imports_are_fingerprinted(project: Project) -> None:
     files = {
         "handlers": "import fingerprinted.b\ndef lend(event): return fingerprinted.b.go(event)\n",
         "b": "import fingerprinted.handlers as back\ndef go(event): return back.lend(event)\n",
@@ -399,7 +403,7 @@ def without_source(project: Project, tmp_path: Path) -> Callable[[str], str]:
     return fingerprint
 
 
-def test_without_source_the_code_itself_counts(without_source: Callable[[str], str]) -> None:
+def test_without_source_the_bytecode_matters(without_source: Callable[[str], str]) -> None:
     texts = [
         "return 1",
         "return 22",
@@ -420,18 +424,20 @@ def test_without_source_the_code_itself_counts(without_source: Callable[[str], s
         "inner = lambda: 'x'; return inner",
     ],
 )
-def test_without_source_neither_docstrings_nor_places_count(without_source: Callable[[str], str], body: str) -> None:
+def test_without_source_docstrings_and_line_numbers_do_not_matter(
+    without_source: Callable[[str], str], body: str
+) -> None:
     documented = f"# moved\n\ndef lend(event):\n    '''Lend.'''\n    {body}\n"
     assert without_source(documented) == without_source(f"def lend(event):\n    {body}\n")
 
 
-def test_without_source_the_order_in_which_a_set_is_kept_does_not_count() -> None:
+def test_without_source_the_order_of_a_set_does_not_matter() -> None:
     first, second = (compile(f"event in {{{each}}}", "lend", "eval") for each in ("0, 8", "8, 0"))
     assert [*map(repr, first.co_consts)] != [*map(repr, second.co_consts)]
     assert compiled(first) == compiled(second)
 
 
 @pytest.mark.parametrize("member", [len, str, Path, print])
-def test_what_belongs_to_nobody_counts_by_its_name(member: Any) -> None:
+def test_members_of_other_packages_are_fingerprinted_by_name(member: Any) -> None:
     reader = CodeReader(OwnModules(("nothing",)))
     assert reader.fingerprint([member]) == reader.fingerprint([member]) != reader.fingerprint([repr])

@@ -125,7 +125,7 @@ IN_FUNCTION = {"engine": providers.Singleton(create_engine, "sqlite://")}
         ),
     ],
 )
-def test_the_database_is_the_one_that_is_named_or_the_only_one(rule, providers_, choice, reason, candidates):
+def test_the_database_is_the_named_one_or_the_only_one(rule, providers_, choice, reason, candidates):
     decision = choose_database(rule, registered(**providers_)).decision
     assert (decision.group, decision.subject, decision.error) == ("", "database", None)
     assert (decision.choice, decision.reason, decision.candidates) == (choice, reason, candidates)
@@ -141,7 +141,7 @@ def test_the_database_is_the_one_that_is_named_or_the_only_one(rule, providers_,
         (DatabaseRule(SET_STORE, ref=SettingValue("engine", "engine", "")), ENGINE, "", "engine"),
     ],
 )
-def test_what_was_chosen_is_a_url_or_a_provider_or_neither(rule, providers_, url, ref):
+def test_the_choice_is_a_url_or_a_provider_or_neither(rule, providers_, url, ref):
     choice = choose_database(rule, registered(**providers_))
     assert (choice.url, choice.ref) == (url, ref)
 
@@ -176,7 +176,7 @@ def test_what_was_chosen_is_a_url_or_a_provider_or_neither(rule, providers_, url
         ),
     ],
 )
-def test_a_database_that_is_not_one_is_an_error(rule, providers_, code, says):
+def test_an_ambiguous_or_invalid_choice_of_the_database_is_an_error(rule, providers_, code, says):
     decision = choose_database(rule, registered(**providers_)).decision
     assert decision.choice == ""
     assert decision.error.code == code
@@ -198,7 +198,7 @@ IN_MEMORY = {
 
 
 @pytest.mark.parametrize(("url", "refused"), IN_MEMORY.items())
-def test_a_database_in_memory_that_each_thread_has_for_itself_is_refused(url, refused):
+def test_an_in_memory_database_private_to_each_thread_is_refused(url, refused):
     store, said = DatabaseRule(SettingValue(url, url, "a.yaml:1:1")), SettingValue(url, url, "a.yaml:2:1")
     found = [
         (decide_event_store(store, registered()).error, "event-store.url names a database in memory", "a.yaml:1:1"),
@@ -218,7 +218,7 @@ def test_two_choices_of_a_database_are_an_error_that_names_both_origins():
     assert error.where == "application.yaml:2:2 and argument --set database.ref"
 
 
-def test_a_driver_in_the_url_makes_no_other_kind_of_store():
+def test_a_driver_in_the_url_does_not_change_the_kind_of_the_store():
     store = SettingValue("postgresql+psycopg://h/d", "postgresql+psycopg://h/d", "x")
     assert choose_database(DatabaseRule(store), registered()).url == store.value
 
@@ -249,12 +249,12 @@ def test_a_driver_in_the_url_makes_no_other_kind_of_store():
         ("postgresql://u@h/d", "postgresql://u@h/d"),
     ],
 )
-def test_a_relative_path_of_sqlite_is_seen_from_the_project(url, expected):
+def test_a_relative_sqlite_path_is_relative_to_the_project(url, expected):
     assert located(url, Path("/project")) == expected
 
 
 @pytest.mark.parametrize("folder", ["plain", "what?x=1", "50%25 of #1"])
-def test_a_relative_uri_of_sqlite_names_the_file_in_the_project_whatever_its_folder_is_called(tmp_path, folder):
+def test_a_relative_sqlite_uri_works_whatever_the_name_of_the_project_folder(tmp_path, folder):
     project = tmp_path / folder
     project.mkdir()
     engine = create_engine(located("sqlite:///file:a%20b.db?mode=rwc&uri=true", project))
@@ -265,7 +265,7 @@ def test_a_relative_uri_of_sqlite_names_the_file_in_the_project_whatever_its_fol
 
 
 @pytest.mark.parametrize("folder", ["/what?", "/what?x=1", "/50%25"])
-def test_a_project_folder_that_means_something_else_in_a_url_is_refused(folder: str) -> None:
+def test_a_project_folder_with_url_syntax_in_its_name_is_refused(folder: str) -> None:
     assert located("sqlite:////srv/events.db", Path(folder)) == "sqlite:////srv/events.db"
     assert located("file:events/", Path(folder)).startswith("file:///")
     with pytest.raises(EventStoreError, match=r"(?s)OCQ-301.*project folder, /.*database\.url.*rename the folder"):
@@ -292,7 +292,9 @@ REFERENCE = {"progress.tracker_ref": "tracker"}
         ({"progress.tracking": "sql"}, UNDECIDED, "sql", "set", "progress.tracking"),
     ],
 )
-def test_where_progress_is_kept_without_a_provider_of_a_tracker(settings, database, choice, reason, setting):
+def test_without_a_tracker_provider_progress_is_kept_in_the_database_if_there_is_one(
+    settings, database, choice, reason, setting
+):
     decision = decide_tracking(group(settings), database, registered(mailer=Mailer))
     assert (decision.group, decision.subject) == ("books", "progress.tracking")
     assert (decision.choice, decision.reason, decision.setting) == (choice, reason, setting)
@@ -307,7 +309,7 @@ def test_where_progress_is_kept_without_a_provider_of_a_tracker(settings, databa
         (REFERENCE, {"tracker": Mailer}, "OCQ-502", "makes Mailer, which has no claim, unit, renewed, report"),
     ],
 )
-def test_progress_that_cannot_be_kept_is_an_error(settings, providers_, code, says):
+def test_a_choice_that_cannot_store_progress_is_an_error(settings, providers_, code, says):
     error = decide_tracking(group(settings), NONE, registered(**providers_)).error
     assert error.code == code
     assert says in error.what
@@ -339,7 +341,7 @@ UNDECIDED = Decision("books", "progress.tracking", "", "…")
         (UNDECIDED, {CONTROLLER: CONTEXT}, CONTEXT, "set"),
     ],
 )
-def test_a_group_whose_progress_is_in_sql_is_led_by_leases(tracking, settings, choice, reason):
+def test_leases_control_a_group_whose_progress_is_in_sql(tracking, settings, choice, reason):
     decision = decide_controller(group(settings), registered(mailer=Mailer), tracking)
     assert (decision.choice, decision.reason, decision.provider, decision.error) == (choice, reason, "", None)
     assert decision.setting == ("life-cycle.controller" if settings else "")
@@ -363,7 +365,7 @@ def test_a_group_whose_progress_is_in_sql_is_led_by_leases(tracking, settings, c
         ({REGISTRATION: "mine"}, {CONTROLLER: CONTEXT}, {}, CONTEXT, "set"),
     ],
 )
-def test_who_starts_and_stops_a_group(standard, own, providers_, choice, reason):
+def test_the_controller_follows_lock_registries_registrations_and_settings(standard, own, providers_, choice, reason):
     injector = registered(**providers_)
     decision = decide_controller(group(standard, own), injector, IN_SQL)
     assert (decision.subject, decision.choice, decision.reason) == ("life-cycle.controller", choice, reason)
@@ -382,7 +384,7 @@ def test_who_starts_and_stops_a_group(standard, own, providers_, choice, reason)
         ({REGISTRATION: "mine"}, {}, "OCQ-502", "no provider is called 'mine'"),
     ],
 )
-def test_a_controller_that_cannot_be_chosen_is_an_error(settings, providers_, code, says):
+def test_an_ambiguous_or_invalid_choice_of_the_controller_is_an_error(settings, providers_, code, says):
     decision = decide_controller(group(settings), registered(**providers_), IN_MEMORY)
     assert (decision.choice, decision.error.code) == ("", code)
     assert says in decision.error.what
@@ -398,7 +400,7 @@ def test_a_controller_that_cannot_be_chosen_is_an_error(settings, providers_, co
         ({REGISTRATION: "mine"}, {}, "mine"),
     ],
 )
-def test_the_decision_names_the_provider_that_leads_a_group_in_the_place_of_leases(standard, own, provider):
+def test_the_decision_names_the_provider_that_replaces_leases(standard, own, provider):
     decision = decide_controller(group(standard, own), registered(locks=Locks, mine=Mailer), IN_SQL)
     assert decision.provider == provider
 
@@ -421,7 +423,7 @@ def test_the_application_context_with_the_only_lock_registry_wants_all_of_its_lo
         ({"processing.mode": "scheduled", "processing.engine": "thread"}, "in_memory", False),
     ],
 )
-def test_workers_of_spark_keep_no_events_in_the_memory_of_the_driver(settings, tracking, refused):
+def test_parking_in_memory_is_refused_on_spark(settings, tracking, refused):
     errors = list(unfit_for_parking(group(settings), Decision("books", "progress.tracking", tracking, "set")))
     assert [error.code for error in errors] == ["OCQ-604"] * refused
     scheduled = "processing.mode" in settings
@@ -441,7 +443,7 @@ def test_workers_of_spark_keep_no_events_in_the_memory_of_the_driver(settings, t
         ({}, False, 1, "a handler works outside the progress transaction", ""),
     ],
 )
-def test_how_many_events_share_a_transaction(settings, transactional, size, reason, setting):
+def test_the_batch_size_depends_on_the_setting_and_the_handlers(settings, transactional, size, reason, setting):
     decision = decide_batch(group(settings), transactional=transactional, size=size)
     assert (decision.choice, decision.setting) == (str(size), setting)
     assert decision.reason.startswith(reason)
@@ -462,7 +464,7 @@ def test_the_chunk_of_data_frames_is_a_range_of_positions():
         ({"life_cycle.partitions": 3, "processing.handler_timeout": 5.0}, ["3 partitions", "handler-timeout is set"]),
     ],
 )
-def test_settings_that_a_group_of_data_frames_cannot_have_are_errors(settings, says):
+def test_settings_that_do_not_fit_a_group_of_data_frames_are_errors(settings, says):
     errors = list(unfit_for_frames(group(settings), "here.py:1 (lent)"))
     assert len(errors) == len(says)
     for found, said in zip(errors, says, strict=True):
@@ -481,14 +483,14 @@ def test_without_errors_nothing_is_raised():
     raise_together([])
 
 
-def test_one_error_is_raised_as_it_is():
+def test_a_single_error_is_raised_unchanged():
     single = error("a")
     with pytest.raises(AssemblyError) as caught:
         raise_together([single])
     assert caught.value is single
 
 
-def test_errors_that_differ_only_in_their_place_become_one_that_names_the_places():
+def test_errors_that_differ_only_in_their_place_are_merged_into_one():
     with pytest.raises(AssemblyError) as caught:
         raise_together(error(where) for where in ["group a", "group b", "group a"])
     assert (caught.value.where, type(caught.value)) == ("group a, group b", AssemblyError)
@@ -504,7 +506,7 @@ def test_several_errors_are_raised_together():
     assert caught.value.code == "OCQ-599"
 
 
-def test_what_a_setting_says_is_shown_as_it_may_be_printed() -> None:
+def test_the_repr_of_a_rule_hides_secrets() -> None:
     rule = DatabaseRule(
         SettingValue("eventsourcingdb://token@h", "eventsourcingdb://***@h", "here"),
         SettingValue("p://u:pass@h", "", ""),

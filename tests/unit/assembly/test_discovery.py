@@ -68,7 +68,7 @@ def test_a_decorator_made_once_carries_its_group(make_module):
     assert found.groups == ("statistics",)
 
 
-def test_what_is_imported_from_elsewhere_does_not_count_twice(make_module):
+def test_an_imported_handler_is_not_found_twice(make_module):
     first = make_module(HEAD + '@event_handling("a")\ndef f(event: dict) -> None: ...\n')
     second = make_module(f"from {first.__name__} import f\n")
     assert len(discover([first, second]).make_handlers()) == 1
@@ -140,7 +140,7 @@ class Child(Parent): ...
         ),
     ],
 )
-def test_what_cannot_serve_is_refused_with_its_place(make_module, source, code, says):
+def test_an_unsuitable_handler_is_refused_with_its_place(make_module, source, code, says):
     module = make_module(HEAD + source)
     with pytest.raises((HandlerSignatureError, AssemblyError)) as caught:
         assert discover([module]).make_handlers()
@@ -186,7 +186,7 @@ class Between(Parent, ABC): ...
         ),
     ],
 )
-def test_a_class_that_does_not_inherit_the_group_of_its_parent_is_named(make_module, source, what, fix):
+def test_a_class_without_a_group_of_its_own_is_refused_with_the_decorator_to_add(make_module, source, what, fix):
     module = make_module(HEAD + source)
     with pytest.raises(HandlerSignatureError) as caught:
         discover([module])
@@ -218,7 +218,7 @@ def handle(event: X) -> None: ...
     assert [(start.group, start.call.__name__) for start in found.starts] == [("a", "prepare")]
 
 
-def test_upcasters_and_interceptors_are_found_the_latter_in_their_order(make_module):
+def test_upcasters_are_found_as_defined_and_interceptors_in_their_order(make_module):
     found = discover(
         [
             make_module(
@@ -255,7 +255,7 @@ def handle(event: dict) -> None: ...
         assert ".py:" in place
 
 
-def test_upcasters_and_interceptors_count_beside_the_handlers_that_are_named(make_module):
+def test_upcasters_and_interceptors_are_found_even_if_handlers_are_named(make_module):
     source = """
 from opencqrs_py import Upcast, upcaster
 @upcaster("a")
@@ -284,7 +284,7 @@ def other(event: dict) -> None: ...
         ("@upcaster('a')\nclass C: ...\n", "@upcaster marks a class"),
     ],
 )
-def test_what_would_do_nothing_on_a_method_or_class_is_refused(make_module, source, what):
+def test_a_decorator_without_effect_on_a_method_or_class_is_refused(make_module, source, what):
     module = make_module(HEAD + "from opencqrs_py import around_event, around_handler, upcaster\n" + source)
     with pytest.raises(HandlerSignatureError) as caught:
         discover([module])
@@ -293,7 +293,7 @@ def test_what_would_do_nothing_on_a_method_or_class_is_refused(make_module, sour
     assert "above a function of the module" in caught.value.fix
 
 
-def test_only_the_handlers_named_are_taken(make_module):
+def test_only_named_handlers_are_found(make_module):
     module = make_module(
         HEAD
         + """

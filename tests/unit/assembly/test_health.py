@@ -48,7 +48,7 @@ def paused(position, waited):
         standing(owner="", led=False),
     ],
 )
-def test_what_is_well_has_no_line(well):
+def test_a_healthy_partition_has_no_finding(well):
     assert judged("loans", [well], HealthRule()).findings == ()
 
 
@@ -141,7 +141,7 @@ def test_what_is_well_has_no_line(well):
         ),
     ],
 )
-def test_what_is_not_well_is_a_line_with_place_reason_and_what_to_do(unwell, problem, line):
+def test_an_unhealthy_partition_has_a_line_with_place_reason_and_fix(unwell, problem, line):
     health = judged("loans", [unwell], HealthRule())
     (finding,) = health.findings
     assert (finding.problem, finding.line, health.state) == (problem, line, problem.value)
@@ -155,18 +155,18 @@ def test_more_lag_than_allowed_is_unhealthy(max_lag, healthy):
         assert [finding.problem for finding in health.findings] == ([] if healthy else [Problem.LAGGING])
 
 
-def test_without_lag_a_strict_limit_holds():
+def test_a_partition_without_lag_satisfies_a_limit_of_0():
     assert judged("loans", [standing()], HealthRule(max_lag=0)).healthy
 
 
-def test_nobody_is_asked_how_long_a_partition_waits_that_does_not_lag():
+def test_the_waiting_time_of_a_partition_without_lag_is_not_queried():
     def never():
         pytest.fail("the event store was asked")
 
     assert judged("loans", [replace(standing(), waited=never)], HealthRule()).healthy
 
 
-def test_a_group_that_nobody_runs_is_one_line_and_part_of_it_one_for_each():
+def test_a_group_without_a_process_is_one_line_and_single_partitions_are_one_line_each():
     four = [replace(NEVER_RUN, partition=Partition(4, residue)) for residue in range(4)]
     (line,) = Health((judged("loans", four, HealthRule()),)).lines()
     assert line.startswith("[loans] no process runs it")
@@ -184,7 +184,7 @@ def test_a_group_that_nobody_runs_is_one_line_and_part_of_it_one_for_each():
         ([standing(position=2, waited=90.0), standing(ProcessorState.FAILED)], "failed"),
     ],
 )
-def test_the_state_of_a_group_is_its_worst_problem_or_what_it_does(standings, state):
+def test_the_state_of_a_group_is_its_worst_problem_or_its_activity(standings, state):
     assert judged("loans", standings, HealthRule()).state == state
 
 
@@ -198,7 +198,7 @@ def test_the_json_has_each_problem_with_its_place():
     assert (books["healthy"], books["problems"]) == (True, [])
 
 
-def test_an_application_whose_database_is_unavailable_is_unhealthy_in_one_line():
+def test_an_unavailable_database_makes_the_application_unhealthy_in_one_line():
     health = Health(unavailable="[OCQ-304] no answer")
     assert (health.healthy, health.lines()) == (False, ["[OCQ-304] no answer"])
     assert health.as_json() == {"healthy": False, "unavailable": "[OCQ-304] no answer", "groups": [], "jobs": []}
@@ -212,7 +212,7 @@ def test_an_application_whose_database_is_unavailable_is_unhealthy_in_one_line()
         (paused(2, 60.0), "opencqrs groups start 'my loans:1/2'"),
     ],
 )
-def test_a_name_is_written_as_a_shell_takes_it(unwell, fix):
+def test_names_in_advised_commands_are_quoted_for_the_shell(unwell, fix):
     (finding,) = judged("my loans", [replace(unwell, group="my loans")], HealthRule()).findings
     assert finding.fix.endswith(fix)
 
@@ -220,7 +220,7 @@ def test_a_name_is_written_as_a_shell_takes_it(unwell, fix):
 @pytest.mark.parametrize("failure", [None, FAILURE, CRASHED])
 @pytest.mark.parametrize("state", ProcessorState)
 @pytest.mark.parametrize("wanted", [True, False])
-def test_no_command_for_leases_is_advised_without_them(state, failure, wanted):
+def test_without_leases_no_command_for_leases_is_advised(state, failure, wanted):
     without = standing(state, 7, owner="", led=False, waited=90.0, failure=failure, wanted=wanted)
     findings = judged("loans", [without], HealthRule(max_lag=0)).findings
     advised = [*(finding.fix for finding in findings), *(obstacle(without) or ())]
@@ -235,12 +235,12 @@ def test_no_command_for_leases_is_advised_without_them(state, failure, wanted):
         (standing(ProcessorState.FAILED, 2, failure=FAILURE), "or at the next start of its process"),
     ],
 )
-def test_a_wait_that_is_held_up_without_leases_advises_what_works(held_up, advised):
+def test_the_obstacle_of_a_wait_without_leases_advises_a_working_fix(held_up, advised):
     reason = obstacle(replace(held_up, group="my loans", owner="", led=False))
     assert reason is not None
     assert reason[1].endswith(advised)
 
 
-def test_what_holds_a_wait_up_names_the_group_as_a_shell_takes_it():
+def test_the_obstacle_of_a_wait_quotes_the_group_for_the_shell():
     stopped = replace(standing(ProcessorState.STOPPED, 2, owner="", wanted=False), group="my loans")
     assert obstacle(stopped) == ("it is stopped", "opencqrs groups start 'my loans:1/2'")

@@ -150,7 +150,7 @@ def done(steps: list[InboxStep]) -> list[tuple[int, str, int | None]]:
     ]
 
 
-def test_events_of_a_group_that_was_removed_or_renamed_are_counted(tmp_path, tracker):
+def test_events_of_a_removed_or_renamed_group_are_counted(tmp_path, tracker):
     groups = {name: load(tmp_path, environ={}).group(name) for name in ("loans", "returns")}
     trackers = {"loans": tracker, "returns": filled(InMemoryProgressTracker(), FAILING, FINES)}  # of one database
     inbox = InboxControl(groups, trackers.__getitem__, InMemoryEventStore, FakeClock)
@@ -188,7 +188,7 @@ def test_events_of_a_group_that_was_removed_or_renamed_are_counted(tmp_path, tra
     ],
     ids=["all", "event", "group"],
 )
-def test_a_call_that_fits_no_event_names_the_groups_that_it_does_not_see(tmp_path, which, command, lines):
+def test_a_call_that_matches_no_event_names_the_groups_it_cannot_see(tmp_path, which, command, lines):
     groups = {name: load(tmp_path, environ={}).group(name) for name in ("loans", "returns")}
     trackers = {"loans": filled(InMemoryProgressTracker(), FINES), "returns": InMemoryProgressTracker()}
     with trackers["loans"].unit("loans", trackers["loans"].claim("loans", layout(1), 0, "owner")[0], 1):
@@ -199,13 +199,13 @@ def test_a_call_that_fits_no_event_names_the_groups_that_it_does_not_see(tmp_pat
     assert str(caught.value).splitlines() == lines
 
 
-def test_groups_with_handlers_are_none_that_were_removed(inbox):
+def test_groups_with_handlers_are_not_counted_as_removed(inbox):
     assert inbox.without_handlers() == {}
 
 
 @pytest.mark.parametrize("mode", ["streaming", "scheduled"])
 @pytest.mark.parametrize(("command", "position"), [("retry", 1), ("resume", 1), ("skip", 2)])
-def test_what_a_command_frees_is_due_for_nodes_whose_clocks_are_behind_its_own(tmp_path, mode, command, position):
+def test_an_event_freed_by_a_command_is_due_even_on_nodes_whose_clocks_are_behind(tmp_path, mode, command, position):
     """The node has parked the events by its clock, which is days behind: it tried them days later."""
     overrides = [f"event-handling.groups.loans.processing.mode={mode}"]
     groups = {"loans": load(tmp_path, overrides=overrides, environ={}).group("loans")}
@@ -229,7 +229,7 @@ def test_what_a_command_frees_is_due_for_nodes_whose_clocks_are_behind_its_own(t
     ],
     ids=["batch", "resumed-batch", "each", "sequence"],
 )
-def test_a_retry_or_resume_names_the_event_that_still_holds_its_own_up(tmp_path, settings, command, held_up_by):
+def test_a_retry_or_resume_names_the_earlier_event_that_still_blocks_its_event(tmp_path, settings, command, held_up_by):
     overrides = [f"event-handling.groups.loans.{each}" for each in settings]
     groups = {"loans": load(tmp_path, overrides=overrides, environ={}).group("loans")}
     last = BEHIND._replace(position=3, event_id="id-3")
@@ -266,7 +266,7 @@ class Counting(InMemoryProgressTracker):
     ],
 )
 @pytest.mark.parametrize("command", ["entries", "show", "retry", "pause"])
-def test_only_the_sequences_that_are_meant_are_read(inbox_of, which, most, command):
+def test_only_the_matching_sequences_are_read(inbox_of, which, most, command):
     others = [STUCK._replace(sequence_id=f"s{n}", position=n, event_id=f"id-{n}") for n in range(100, 200)]
     tracker = filled(Counting(), FAILING, BEHIND, *others)
     inbox = inbox_of(tracker)
@@ -302,7 +302,7 @@ def test_many_sequences_are_read_at_once(inbox_of, monkeypatch):
         (InboxFilter(position=3), [3]),
     ],
 )
-def test_what_waits_is_listed_by_group_sequence_and_position(inbox, which, positions):
+def test_waiting_events_are_listed_by_group_sequence_and_position(inbox, which, positions):
     assert [one.position for one in inbox.entries(which)] == positions
 
 
@@ -315,7 +315,7 @@ def test_what_waits_is_listed_by_group_sequence_and_position(inbox, which, posit
         (ALL, [(4, "retrying", None), (3, "retrying", None), (1, "retrying", None)]),
     ],
 )
-def test_retry_makes_the_first_event_of_each_sequence_due_whatever_it_waits_for(inbox, tracker, which, expected):
+def test_retry_makes_the_first_event_of_each_sequence_due_whatever_its_status(inbox, tracker, which, expected):
     assert done(inbox.retry(which)) == expected
     due = [
         position for group in ("late-fines", "loans") for position, (_, at) in seen(tracker, group).items() if at == NOW
@@ -323,18 +323,18 @@ def test_retry_makes_the_first_event_of_each_sequence_due_whatever_it_waits_for(
     assert sorted(due) == sorted(position for position, _, _ in expected)
 
 
-def test_what_is_paused_waits_until_it_is_resumed(inbox, tracker):
+def test_a_paused_event_waits_until_it_is_resumed(inbox, tracker):
     assert done(inbox.pause(InboxFilter(event="id-1"))) == [(1, "paused", None)]
     assert seen(tracker)[1] == ("paused", None)
     assert done(inbox.resume(LOANS)) == [(1, "retrying", None)]
     assert seen(tracker)[1] == ("retrying", NOW)
 
 
-def test_pause_leaves_alone_what_waits_for_a_person_already(inbox):
+def test_pause_skips_events_that_already_wait_for_a_person(inbox):
     assert done(inbox.pause(ALL)) == [(1, "paused", None), (2, "paused", None)]
 
 
-def test_an_event_behind_another_one_is_resumed_without_being_due(inbox, tracker):
+def test_an_event_after_another_one_is_resumed_without_being_due(inbox, tracker):
     inbox.pause(InboxFilter(event="id-2"))
     inbox.resume(InboxFilter(event="id-2"))
     assert seen(tracker)[2] == ("pending", None)
@@ -353,7 +353,7 @@ def test_a_skip_is_recorded_with_its_reason_the_person_and_the_last_error(inbox,
     assert inbox.skips(InboxFilter(("loans",), event="id-2"))[0].reason == "a test (skipped by ada@desk)"
 
 
-def test_a_user_without_a_name_is_known_by_number(inbox, monkeypatch):
+def test_a_user_without_a_name_is_recorded_by_uid(inbox, monkeypatch):
     def nameless() -> str:
         raise KeyError("getpwuid(): uid not found: 1234")
 
@@ -363,13 +363,13 @@ def test_a_user_without_a_name_is_known_by_number(inbox, monkeypatch):
     assert "(skipped by 1234@" in inbox.skips(ALL)[0].reason
 
 
-def test_an_event_behind_another_one_can_be_skipped(inbox, tracker):
+def test_an_event_after_another_one_can_be_skipped(inbox, tracker):
     inbox.skip(InboxFilter(event="id-2"), "a test")
     assert 2 not in seen(tracker)
     assert seen(tracker)[1] == ("retrying", NOON)
 
 
-def test_the_attempts_that_are_used_up_can_be_set(inbox, tracker):
+def test_the_number_of_used_attempts_can_be_set(inbox, tracker):
     inbox.set_attempts(InboxFilter(event="id-3"), 0)
     (stuck,) = (one for one in tracker.entries("loans") if one.position == 3)
     assert (stuck.retries, stuck.attempts, stuck.status) == (0, 5, InboxStatus.EXHAUSTED)
@@ -385,7 +385,7 @@ def test_the_attempts_that_are_used_up_can_be_set(inbox, tracker):
     ],
     ids=["retry", "pause", "skip", "set-attempts"],
 )
-def test_a_dry_run_shows_what_would_be_done_and_does_nothing(inbox, change, caplog):
+def test_a_dry_run_returns_the_changes_without_making_them(inbox, change, caplog):
     before = inbox.entries(ALL)
     caplog.set_level(logging.INFO, "opencqrs.inbox")
     assert change(inbox)
@@ -406,7 +406,7 @@ def test_each_change_is_logged_with_who_made_it(inbox, monkeypatch, caplog):
     ]
 
 
-def test_a_change_is_made_to_what_a_processor_has_left(inbox_of):
+def test_a_change_applies_to_the_event_as_a_processor_left_it(inbox_of):
     def fails(tracker: Any) -> None:
         (first,) = (one for one in tracker.entries("loans") if one.position == 1)
         failed = first.failed(AttemptError(NOON, "ValueError: again"), InboxStatus.EXHAUSTED, None)
@@ -418,7 +418,7 @@ def test_a_change_is_made_to_what_a_processor_has_left(inbox_of):
     assert seen(tracker)[1] == ("retrying", NOW)
 
 
-def test_a_sequence_that_has_been_handled_meanwhile_is_left_alone(inbox_of):
+def test_a_sequence_handled_meanwhile_is_left_alone(inbox_of):
     def succeeds(tracker: Any) -> None:
         tracker.change("loans", InboxChange(NOON, removed=(BEHIND, FAILING)))
 
@@ -427,7 +427,7 @@ def test_a_sequence_that_has_been_handled_meanwhile_is_left_alone(inbox_of):
         inbox_of(tracker).retry(LOANS)
 
 
-def test_an_event_that_somebody_else_has_changed_meanwhile_is_refused_as_it_is_now(inbox_of):
+def test_an_event_changed_meanwhile_is_refused_with_its_new_status(inbox_of):
     def pauses(tracker: Any) -> None:
         tracker.change("loans", InboxChange(NOON, changed=((FAILING, FAILING.paused()),)))
 
@@ -436,7 +436,7 @@ def test_an_event_that_somebody_else_has_changed_meanwhile_is_refused_as_it_is_n
     assert caught.value.what == "none of the events that match event id-1 is pending or retrying: 1 paused"
 
 
-def test_what_changes_again_and_again_is_left_alone(inbox_of):
+def test_an_event_that_keeps_changing_is_left_alone(inbox_of):
     tracker = filled(Busy(99), FAILING)
     with pytest.raises(InboxError) as caught:
         inbox_of(tracker).pause(ALL)
@@ -453,7 +453,7 @@ def test_an_event_is_shown_as_the_store_has_it_with_the_first_of_its_sequence(in
     assert (shown.entry.position, shown.first, shown.event.id) == (1, shown.entry, "id-1")
 
 
-def test_an_event_that_the_store_does_not_have_any_more_is_shown_without_it(inbox):
+def test_an_event_missing_from_the_store_is_shown_without_its_data(inbox):
     shown = inbox.show(InboxFilter(("loans",), position=2))
     assert (shown.entry.position, shown.first.position, shown.event) == (2, 1, None)
 
@@ -486,13 +486,13 @@ def test_one_event_is_shown_at_a_time(inbox):
         ),
     ],
 )
-def test_a_call_that_fits_no_event_says_why(inbox, change, message):
+def test_a_call_that_matches_no_event_reports_why(inbox, change, message):
     with pytest.raises(InboxError) as caught:
         change(inbox)
     assert str(caught.value).splitlines()[0] == message
 
 
-def test_a_name_that_is_no_group_is_refused(inbox):
+def test_an_unknown_group_is_refused(inbox):
     with pytest.raises(AssemblyError, match=r"\[OCQ-509\] no handler belongs to a group 'loan'"):
         inbox.retry(InboxFilter(("loan",)))
 
@@ -527,11 +527,11 @@ def test_a_skip_without_a_reason_is_refused(inbox):
 
 
 @pytest.mark.parametrize("attempts", [-1, 100_001])
-def test_a_number_of_attempts_that_no_back_off_should_count_is_refused(inbox, attempts):
+def test_a_number_of_attempts_out_of_range_is_refused(inbox, attempts):
     with pytest.raises(ValueError, match=rf"attempts must be 0 to 100,000, got {attempts}"):
         inbox.set_attempts(ALL, attempts)
 
 
-def test_steps_keep_all_else_of_an_event(inbox):
+def test_a_change_keeps_all_other_fields_of_an_event(inbox):
     (step,) = inbox.set_attempts(InboxFilter(event="id-1"), 4)
     assert step.after == step.before._replace(retries=4)

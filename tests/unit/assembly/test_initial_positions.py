@@ -64,7 +64,7 @@ def test_a_group_starts_before_the_first_event_of_the_time(setting: str, positio
         ((NOW + WEEK).isoformat(), None),
     ],
 )
-def test_a_position_or_time_that_there_is_not_yet_is_refused(setting: str, position: int | None) -> None:
+def test_a_position_or_time_after_the_end_of_the_log_is_refused(setting: str, position: int | None) -> None:
     settings = EffectiveGroup("books", fetch=FetchSettings(initial_position=setting))
     parts = (settings, store_of(NOW - WEEK, NOW), InMemoryProgressTracker(), FakeClock(NOW + TICK))
     if position is not None:
@@ -81,13 +81,13 @@ REFUSED = pytest.raises(AssemblyError, match="OCQ-530")
 
 
 @pytest.mark.parametrize(("setting", "expected"), [("head", nullcontext()), ("0", nullcontext()), ("1", REFUSED)])
-def test_an_empty_log_has_no_position_but_its_beginning(setting: str, expected: AbstractContextManager[object]) -> None:
+def test_an_empty_log_accepts_only_its_beginning(setting: str, expected: AbstractContextManager[object]) -> None:
     settings = EffectiveGroup("books", fetch=FetchSettings(initial_position=setting))
     with expected:
         starting_position(settings, store_of(), InMemoryProgressTracker(), FakeClock(NOW))
 
 
-def test_events_of_a_later_clock_are_a_place_to_start() -> None:
+def test_a_future_time_is_accepted_if_the_log_has_events_of_that_time() -> None:
     settings = EffectiveGroup("books", fetch=FetchSettings(initial_position=(NOW + WEEK).isoformat()))
     store = store_of(NOW, NOW + WEEK)
     assert starting_position(settings, store, InMemoryProgressTracker(), FakeClock(NOW)) == 1

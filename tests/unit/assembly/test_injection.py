@@ -45,17 +45,17 @@ def injector():
 
 
 @pytest.mark.parametrize(("wanted", "there"), [(Mailer, True), (SmtpMailer, True), (Clock, True), (int, True)])
-def test_a_provider_is_found_by_what_it_makes_or_by_a_parent_of_it(injector, wanted, there):
+def test_a_provider_is_found_by_the_type_it_makes_or_a_parent_of_it(injector, wanted, there):
     assert injector.provides(wanted) is there
     assert isinstance(injector.provide(wanted), wanted)
 
 
 @pytest.mark.parametrize("wanted", [str, object, "Mailer", None, list[int]])
-def test_what_nobody_makes_is_not_provided(injector, wanted):
+def test_a_type_without_a_provider_is_not_provided(injector, wanted):
     assert not injector.provides(wanted)
 
 
-def test_a_singleton_stays_one(injector):
+def test_a_singleton_is_made_once(injector):
     assert injector.provide(Mailer) is injector.provide(Mailer)
 
 
@@ -78,7 +78,7 @@ def test_a_name_without_provider_is_an_error_that_lists_the_names(injector):
         ContainerInjector().named("x", "")
 
 
-def test_several_candidates_for_a_handler_are_found_when_it_is_bound_not_with_the_first_event():
+def test_several_candidates_for_a_handler_are_an_error_when_it_is_bound():
     class Two(containers.DeclarativeContainer):
         a = providers.Factory(SmtpMailer)
         b = providers.Factory(Mailer)
@@ -139,13 +139,13 @@ def lend_clock() -> Iterator[Clock]:
         (providers.List(), Clock, False),
     ],
 )
-def test_what_a_provider_makes_is_told_by_class_annotation_or_methods(provider, wanted, made):
+def test_the_type_of_a_provider_is_known_by_class_annotation_or_methods(provider, wanted, made):
     container = containers.DynamicContainer()
     container.set_provider("it", provider)
     assert ContainerInjector([container]).makers(wanted) == (("it",) if made else ())
 
 
-def test_a_container_gives_way_to_a_child_of_its_class():
+def test_a_container_is_replaced_by_one_of_a_subclass():
     class Base(containers.DeclarativeContainer):
         mailer = providers.Singleton(Mailer)
         clock = providers.Singleton(Clock)
@@ -175,7 +175,7 @@ def test_a_nested_container_is_used_where_it_is_nested_and_nowhere_else():
     assert injector.named("Outer.gateways.mailer", "") is outer.gateways.mailer()
 
 
-def test_two_uses_of_a_nested_container_are_told_apart():
+def test_two_uses_of_a_nested_container_are_distinguished():
     class Outer(containers.DeclarativeContainer):
         a = providers.Container(Gateways, config=1)
         b = providers.Container(Gateways, config=2)
@@ -196,7 +196,7 @@ def test_two_uses_of_a_nested_container_are_told_apart():
         (providers.Resource, True, True),
     ],
 )
-def test_how_long_a_part_lasts_is_what_its_provider_says(scope, one_per_thread, one_for_all):
+def test_the_scope_of_a_part_is_that_of_its_provider(scope, one_per_thread, one_for_all):
     container = containers.DynamicContainer()
     container.set_provider("mailer", scope(Mailer))
     injector = ContainerInjector([container])
@@ -207,7 +207,7 @@ def test_how_long_a_part_lasts_is_what_its_provider_says(scope, one_per_thread, 
     assert (here[0] is there[0]) == one_for_all
 
 
-def test_an_overridden_provider_is_found_by_what_takes_its_place():
+def test_an_overridden_provider_is_found_by_its_replacement():
     container = containers.DynamicContainer()
     container.set_provider("mailer", providers.Singleton(Mailer))
     container.mailer.override(providers.Singleton(SmtpMailer))
@@ -218,7 +218,7 @@ def test_an_overridden_provider_is_found_by_what_takes_its_place():
     assert type(injector.provide(Mailer)) is SmtpMailer
 
 
-def test_one_name_in_two_containers_is_told_apart_by_the_container():
+def test_one_name_in_two_containers_is_qualified_by_the_container():
     class One(containers.DeclarativeContainer):
         mailer = providers.Singleton(Mailer)
 
@@ -255,7 +255,7 @@ def some_mailer():
         (providers.Callable(some_clock), None, False, None),
     ],
 )
-def test_a_named_provider_has_to_make_what_the_setting_is_for(provider, wanted, at_check, says):
+def test_a_named_provider_must_make_the_type_that_the_setting_requires(provider, wanted, at_check, says):
     container = containers.DynamicContainer()
     container.set_provider("it", provider)
     injector = ContainerInjector([container])
@@ -279,7 +279,7 @@ def test_data_of_events_are_never_taken_from_a_container():
     assert not ContainerInjector([Data()]).provides(dict)
 
 
-def test_a_class_whose_constructor_could_be_given_two_things_is_refused_with_its_place():
+def test_a_class_whose_constructor_has_two_candidates_for_an_argument_is_refused_with_its_place():
     class Two(containers.DeclarativeContainer):
         a = providers.Factory(SmtpMailer)
         b = providers.Factory(Mailer)
@@ -292,7 +292,7 @@ def test_a_class_whose_constructor_could_be_given_two_things_is_refused_with_its
     assert caught.value.where == "handlers.py:1 (Wants)"
 
 
-def test_a_class_gets_what_its_constructor_asks_for_and_keeps_its_defaults(injector):
+def test_a_constructor_gets_its_required_arguments_and_keeps_its_defaults(injector):
     class Wants:
         def __init__(self, mailer: Mailer, text: str = "default", *rest: int, clock: Clock) -> None:
             self.all = (mailer, text, rest, clock)
@@ -301,7 +301,7 @@ def test_a_class_gets_what_its_constructor_asks_for_and_keeps_its_defaults(injec
     assert (type(mailer), text, rest, type(clock)) == (SmtpMailer, "default", (), Clock)
 
 
-def test_a_class_gets_what_its_constructor_may_leave_out_and_keeps_what_is_an_option_of_its_own(injector):
+def test_a_constructor_gets_optional_parts_that_are_provided_and_keeps_plain_options(injector):
     class Wants:
         def __init__(
             self,
@@ -338,7 +338,7 @@ def test_the_fields_of_a_model_are_provided(injector):
     assert (type(made.mailer), type(made.clock), made.size) == (SmtpMailer, Clock, 7)
 
 
-def test_a_field_of_a_model_that_nothing_provides_is_refused_with_what_would():
+def test_a_model_field_without_a_provider_is_refused_with_the_fix():
     with pytest.raises(AssemblyError) as caught:
         ContainerInjector().create(Model, "handlers.py:1 (Model)")
     assert (caught.value.code, caught.value.what) == ("OCQ-504", "nothing provides argument 'mailer' of Model")
@@ -364,7 +364,7 @@ CLASS_FIX = "annotate it with a class that a provider makes, as in mailer: Maile
         (Protocolled | None, CLASS_FIX.format("Protocolled is a protocol")),
     ],
 )
-def test_an_argument_that_nothing_provides_is_refused_with_what_would(annotation, fix):
+def test_an_argument_without_a_provider_is_refused_with_the_fix(annotation, fix):
     with pytest.raises(AssemblyError) as caught:
         ContainerInjector().create(wanting(annotation), "handlers.py:1 (Books)")
     error = caught.value
@@ -414,7 +414,7 @@ def connect() -> Mailer:
     return Mailer()
 
 
-def test_the_line_of_the_project_is_named_where_a_library_raised() -> None:
+def test_an_error_raised_by_a_library_names_the_line_of_the_project() -> None:
     class Calling(containers.DeclarativeContainer):
         mailer = providers.Factory(connect)
 
@@ -427,7 +427,7 @@ async def make_mailer_later() -> Mailer:
     return Mailer()
 
 
-def test_a_provider_whose_part_has_to_be_awaited_is_refused():
+def test_an_async_provider_is_refused():
     class Async(containers.DeclarativeContainer):
         mailer = providers.Factory(make_mailer_later)
 
@@ -458,7 +458,7 @@ AWAY = "provider 'mailer' raised ConnectionRefusedError: the mail server is away
         ),
     ],
 )
-def test_what_fails_while_a_part_is_made_is_named_and_keeps_its_cause(ask, code, what, where):
+def test_an_error_while_making_a_part_names_it_and_keeps_its_cause(ask, code, what, where):
     with pytest.raises(ProjectCodeError) as caught:
         ask()
     line = next(reversed(traceback.extract_tb(caught.value.__cause__.__traceback__))).lineno
@@ -467,7 +467,7 @@ def test_what_fails_while_a_part_is_made_is_named_and_keeps_its_cause(ask, code,
     assert isinstance(caught.value.__cause__, ConnectionRefusedError | MailError | KeyError)
 
 
-def test_a_provider_that_fails_for_an_argument_is_named_with_it():
+def test_a_provider_that_fails_for_an_argument_is_reported_with_it():
     def handle(event: dict, mailer: Mailer) -> None: ...
 
     signature = read_signature(handle, "handlers.py:7 (handle)", ContainerInjector([Failing()]), HANDLER)

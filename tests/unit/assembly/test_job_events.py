@@ -22,7 +22,7 @@ def first_of_a_log(id_: str) -> Event:
     return found
 
 
-def test_an_event_starts_one_run_and_another_one_at_its_position_its_own() -> None:
+def test_an_event_starts_one_run_and_a_different_event_at_its_position_another() -> None:
     store = InMemoryJobStore(FakeClock())
     record = _recorder(JobEvents("note", ("*",), "id", "here"), lambda: store, None, Bell())
     first, other = map(first_of_a_log, ("e1", "e101"))

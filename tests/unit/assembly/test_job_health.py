@@ -83,7 +83,7 @@ ALONE = replace(WELL, nodes=())
         pytest.param(replace(WELL, open=(run(RunStatus.RETRYING, -5_000),)), "running", id="nothing is in hand"),
     ],
 )
-def test_a_job_that_is_well_says_how_it_stands(status, state):
+def test_a_healthy_job_reports_its_state(status, state):
     assert judged_job(status, 60.0, unowned=False) == JobHealth("remind", state)
 
 
@@ -119,7 +119,7 @@ def test_a_job_that_is_well_says_how_it_stands(status, state):
         ),
     ],
 )
-def test_what_is_wrong_with_a_job_is_a_line_with_what_to_do(status, problem, line):
+def test_a_problem_of_a_job_is_a_line_with_the_fix(status, problem, line):
     remember(["hunter22"])
     health = judged_job(status, 60.0, unowned=False)
     assert (health.healthy, health.state) == (False, problem)
@@ -136,7 +136,7 @@ def test_what_is_wrong_with_a_job_is_a_line_with_what_to_do(status, problem, lin
         pytest.param(replace(ALONE, rule=JobRule("remind")), "idle", id="no schedule, or triggers that are off"),
     ],
 )
-def test_a_job_with_a_schedule_that_no_process_runs_is_not_well(status, state):
+def test_a_scheduled_job_that_no_process_runs_is_unhealthy(status, state):
     health = judged_job(status, 60.0, unowned=True)
     assert (health.state, len(health.findings)) == (state, state == "unowned")
     for finding in health.findings:
@@ -146,7 +146,7 @@ def test_a_job_with_a_schedule_that_no_process_runs_is_not_well(status, state):
         )
 
 
-def test_a_failed_job_stays_so_while_later_runs_are_cancelled_and_old_ones_are_removed():
+def test_a_job_stays_failed_while_later_runs_are_cancelled_and_old_ones_purged():
     clock = FakeClock()
     store, rules = InMemoryJobStore(clock), {"remind": JobRule("remind", back_off=FixedBackOff(0, 0))}
     desk, worker = JobDesk(store, rules), Worker("a", "a", frozenset({"a"}), 1, frozenset(), lambda: {"a"})
@@ -171,7 +171,7 @@ def test_each_problem_of_a_job_is_a_line_and_the_worst_is_its_state():
     assert health.state == "failed"
 
 
-def test_jobs_belong_to_the_health_of_the_application():
+def test_the_health_of_the_application_includes_its_jobs():
     well, unwell = judged_job(WELL, 60.0, unowned=False), judged_job(OVERDUE, 60.0, unowned=False)
     assert Health(jobs=(well,)).healthy
     health = Health(jobs=(well, unwell))

@@ -57,7 +57,7 @@ MEMORY = {"database.url": IN_MEMORY, "event-store.url": IN_MEMORY}
         (named, {**MEMORY, "jobs.named.transaction": "item"}, "OCQ-673", "set database.url"),
     ],
 )
-def test_a_job_that_cannot_be_spread_is_refused_with_the_fix(tmp_path, function, settings, code, words):
+def test_a_job_that_cannot_run_on_spark_is_refused_with_the_fix(tmp_path, function, settings, code, words):
     name = function.__name__
     said = {**settings, f"jobs.{name}.processing.engine": "spark"}
     application = Application(said, [function], tmp_path)
@@ -77,7 +77,7 @@ def recipe(tmp_path) -> JobRecipe:
     return JobRecipe.of(blueprint, bound)
 
 
-def test_a_worker_builds_the_job_that_was_meant(recipe):
+def test_a_worker_builds_the_job_of_its_recipe(recipe):
     travelled = pickle.loads(pickle.dumps(recipe))
     assert (travelled, hash(travelled)) == (recipe, hash(recipe))
     made = travelled()
@@ -85,7 +85,7 @@ def test_a_worker_builds_the_job_that_was_meant(recipe):
 
 
 @pytest.mark.parametrize("change", [{"job": "gone"}, {"reference": "elsewhere:count"}])
-def test_a_worker_that_finds_another_job_says_so(recipe, change):
+def test_a_worker_that_finds_another_job_reports_a_permanent_error(recipe, change):
     other = replace(recipe, **change)
     with pytest.raises(AssemblyError, match="OCQ-674"):
         other()
@@ -96,6 +96,6 @@ def test_a_worker_that_finds_another_job_says_so(recipe, change):
     assert "finds another job" in ending.error
 
 
-def test_the_parts_of_a_job_are_never_those_of_another_blueprint(recipe, tmp_path):
+def test_recipes_of_different_blueprints_differ(recipe, tmp_path):
     assert isinstance(recipe.blueprint, Blueprint)
     assert recipe != replace(recipe, blueprint=Application({}, [count], tmp_path).blueprint)

@@ -96,7 +96,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_worker_that_starts_after_a_change_of_the_code_refuses_to_run_it(
+def test_a_worker_that_starts_after_a_code_change_refuses_to_run(
     module: ModuleType, project: Path, change: str
 ) -> None:
     name, before, after, refused = CHANGES[change]
@@ -115,7 +115,7 @@ def test_a_worker_that_starts_after_a_change_of_the_code_refuses_to_run_it(
     assert caught.value.where == str(file)
 
 
-def test_workers_of_groups_and_jobs_see_that_files_have_changed(module: ModuleType, project: Path) -> None:
+def test_workers_of_groups_and_jobs_detect_changed_files(module: ModuleType, project: Path) -> None:
     group = recipe_of(module, project)
     reference = f"{module.__name__}:count"
     job = JobRecipe(group.blueprint, "count", reference, JobTransaction.ITEM, group.code)
@@ -144,7 +144,7 @@ def test_a_worker_elsewhere_with_the_same_code_in_an_archive_runs(
         (elsewhere / "moved").rename(project)
 
 
-def test_groups_on_threads_read_no_code(module: ModuleType, project: Path) -> None:
+def test_groups_on_threads_are_not_fingerprinted(module: ModuleType, project: Path) -> None:
     assert recipe_of(module, project, "thread").code == NO_CODE
 
 
@@ -159,7 +159,7 @@ def test_the_main_module_and_modules_without_a_file_or_source_are_not_compared(
     assert loaded_code(UserModules(("loaded_unused", "__main__"), (str(project),))) == NO_CODE
 
 
-def test_a_module_that_is_reloaded_is_what_it_is_then(module: ModuleType, project: Path) -> None:
+def test_a_reloaded_module_has_its_new_fingerprint(module: ModuleType, project: Path) -> None:
     modules = UserModules((module.__name__,), (str(project),))
     before = loaded_code(modules)
     file = project / "loaded_handlers.py"

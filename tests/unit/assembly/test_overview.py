@@ -44,13 +44,13 @@ VIEW = ControlView(
 )
 
 
-def test_nodes_that_live_and_run_the_group_on_spark_are_seen():
+def test_live_nodes_that_run_the_group_on_spark_are_listed():
     look = Snapshot(9, {}, view=VIEW)
     assert look.on_spark("loans") == (NodeLoad("host:2", LOANS, "2"),)
     assert look.on_spark("other") == ()
 
 
-def test_this_process_answers_for_itself():
+def test_the_current_load_of_this_process_replaces_its_recorded_one():
     now = TaskLoad({"loans": 3}, 8, 2, 60)
     own = NodeLoad("host:2", now, "2")
     assert Snapshot(9, {}, view=VIEW, own=own).on_spark("loans") == (own,)
@@ -64,14 +64,14 @@ def test_the_json_of_a_group_has_a_row_for_each_of_its_nodes_on_spark():
 
 
 @pytest.mark.parametrize("phase", RebuildPhase)
-def test_the_json_of_a_group_says_which_rebuild_is_open_or_can_be_undone(phase):
+def test_the_json_of_a_group_has_a_rebuild_that_is_open_or_can_be_undone(phase):
     of_group = GroupRecord("loans", rebuild=RebuildRecord("loans", phase, started_at="2026-01-07T10:14:58+00:00"))
     (row,) = group_rows([GroupStatus("loans", 9, (), record=of_group)])
     open_one = {"phase": phase.value, "began": "2026-01-07T10:14:58+00:00"}
     assert row["rebuild"] == (None if phase is RebuildPhase.ENDED else open_one)
 
 
-def test_what_waits_in_the_inbox_is_known_from_the_database_only():
+def test_inbox_counts_come_from_the_database_only():
     key = GroupPartition("loans", Partition(1, 0))
     own = PartitionStatus(key.group, key.partition, 9, ProcessorState.RUNNING)
     known = replace(own, position=8, parked=((InboxStatus.RETRYING, 1), (InboxStatus.PENDING, 2)))
@@ -100,7 +100,7 @@ STARTING, RUNNING, BACKING_OFF, WAITING, FAILED, STOPPED, UNOWNED = (
         (RUNNING, "4", UNOWNED),
     ],
 )
-def test_a_partition_that_no_node_has_is_not_shown_as_it_was_left(state, node, seen):
+def test_a_partition_without_a_node_is_not_shown_in_its_last_running_state(state, node, seen):
     key = GroupPartition("loans", Partition(1, 0))
     known = PartitionStatus(key.group, key.partition, 8, state, next_attempt_at="2026-01-05T00:00:00Z")
     look = Snapshot(9, {}, {key: known}, view=replace(VIEW, leases=(Lease(key, node),)))
@@ -129,7 +129,7 @@ def is_wanted(look: Snapshot, *, led: bool = False) -> bool:
 
 
 @pytest.mark.parametrize("state", [STARTING, RUNNING, BACKING_OFF, WAITING, FAILED])
-def test_what_this_process_drives_is_wanted_though_it_does_not_start_by_itself(state):
+def test_a_partition_run_by_this_process_is_wanted_even_without_auto_start(state):
     own = {LOANS_0: PartitionStatus("loans", LOANS_0.partition, 3, state)}
     assert is_wanted(Snapshot(9, own))
     assert is_wanted(Snapshot(9, own), led=True)
@@ -141,13 +141,13 @@ def test_what_this_process_drives_is_wanted_though_it_does_not_start_by_itself(s
     ("state", "without_leases"),
     [(STARTING, True), (RUNNING, True), (BACKING_OFF, True), (WAITING, True), (FAILED, True), (STOPPED, False)],
 )
-def test_what_another_process_drives_or_has_failed_in_is_wanted_without_leases(state, without_leases):
+def test_without_leases_a_partition_that_another_process_runs_or_failed_in_is_wanted(state, without_leases):
     look = Snapshot(9, {}, {LOANS_0: PartitionStatus("loans", LOANS_0.partition, 3, state)})
     assert is_wanted(look) is without_leases
     assert not is_wanted(look, led=True)  # the control tables say who drives it
 
 
-def test_a_group_that_does_not_start_by_itself_is_not_wanted_before_its_first_start():
+def test_a_group_without_auto_start_is_not_wanted_before_its_first_start():
     assert not is_wanted(Snapshot(9, {}))
 
 
@@ -164,7 +164,7 @@ HALVES = [GroupPartition("loans", Partition(2, residue)) for residue in (0, 1)]
         ([LOANS_0], HALVES, [LOANS_0]),
     ],
 )
-def test_a_partition_that_has_a_lease_and_no_progress_is_seen(known, leases, seen):
+def test_a_partition_with_a_lease_but_no_progress_is_listed(known, leases, seen):
     now = datetime(2026, 1, 7, 10, tzinfo=UTC)
     since = (now - timedelta(seconds=90)).isoformat()
     view = replace(VIEW, leases=tuple(Lease(key, "2", since=since) for key in leases))
@@ -193,7 +193,7 @@ def test_a_partition_that_has_a_lease_and_no_progress_is_seen(known, leases, see
         (None, 3_600, 3_600),
     ],
 )
-def test_a_partition_has_waited_since_its_progress_or_since_the_event_came(age_of_event, idle, waited):
+def test_the_waiting_time_counts_from_the_last_progress_or_the_arrival_of_the_event(age_of_event, idle, waited):
     now = datetime(2026, 1, 7, 10, tzinfo=UTC)
     times = [] if age_of_event is None else [(now - timedelta(seconds=age_of_event)).isoformat()]
     source = InMemoryEventStore([Event(1, "1", "s", "/x", "t", each, None, None, None) for each in times])
@@ -202,7 +202,7 @@ def test_a_partition_has_waited_since_its_progress_or_since_the_event_came(age_o
     assert Waiting(status, EffectiveGroup("loans"), source, now, 60.0)() == waited
 
 
-def test_an_event_whose_time_has_no_offset_has_waited_since_that_time_in_utc():
+def test_an_event_time_without_an_offset_is_read_as_utc():
     now = datetime(2026, 1, 7, 10, tzinfo=UTC)
     time = (now - timedelta(seconds=90)).replace(tzinfo=None).isoformat(" ")
     source = InMemoryEventStore([Event(1, "1", "s", "/x", "t", time, None, None, None)])
@@ -220,7 +220,7 @@ def test_an_event_whose_time_has_no_offset_has_waited_since_that_time_in_utc():
         (2, ProcessorState.WAITING, 3_600),
     ],
 )
-def test_events_that_wait_for_a_checkpoint_are_not_events_to_handle(handled, state, waited):
+def test_events_that_wait_for_a_checkpoint_do_not_count_as_unhandled(handled, state, waited):
     now = datetime(2026, 1, 7, 10, tzinfo=UTC)
     times = [(now - timedelta(seconds=age)).isoformat() for age in (7_000, 90)]
     source = InMemoryEventStore([Event(0, str(n), "s", "/x", "t", at, None, None, None) for n, at in enumerate(times)])
@@ -230,7 +230,7 @@ def test_events_that_wait_for_a_checkpoint_are_not_events_to_handle(handled, sta
     assert Waiting(status, EffectiveGroup("archive"), source, now, 60.0)() == waited
 
 
-def test_an_age_is_never_below_zero_whatever_a_clock_was_set_to():
+def test_an_age_is_never_negative_even_if_a_clock_is_ahead():
     ahead = (datetime.now(UTC) + timedelta(days=1)).isoformat()
     status = PartitionStatus("loans", Partition(1, 0), 3, ProcessorState.RUNNING, updated_at=ahead)
     (row,) = group_rows([GroupStatus("loans", 3, (status,))])

@@ -25,7 +25,7 @@ def look(position: int) -> list[GroupStatus]:
         ([(0.0, 60), (2.0, 10)], None),  # progress was set back
     ],
 )
-def test_a_rate_is_what_was_passed_between_the_last_two_looks(looks, rate):
+def test_a_rate_is_the_progress_between_the_last_two_samples(looks, rate):
     rates = Rates()
     for now, position in looks:
         (status,) = rates.measured(look(position), now)

@@ -139,7 +139,7 @@ def test_without_settings_events_are_plain(tmp_path):
     assert events_rule(load(tmp_path, environ={})) == PLAIN == EventsRule()
 
 
-def test_what_settings_say_travels_to_workers(tmp_path):
+def test_the_events_settings_survive_pickling(tmp_path):
     said = {"format": "envelope", "types": {"b": "m:B", "a": "m:A"}, "type_resolver_ref": "mine"}
     rule = events_rule(load(tmp_path, environ={}, defaults={"opencqrs": {"events": said}}))
     assert rule.type_resolver_place.startswith("events.type-resolver-ref (")
@@ -158,7 +158,7 @@ class TakesLent:
         return event_type.startswith("lent") and cls.__name__ == "Inner"
 
 
-def test_types_that_settings_map_are_recorded_without_modules_and_those_that_no_handler_takes(module):
+def test_mapped_types_are_recorded_without_modules_and_only_if_a_handler_takes_them(module):
     def types(*names):
         return tuple((name, f"{module.__name__}:Outer.Inner") for name in names)
 
@@ -169,7 +169,7 @@ def test_types_that_settings_map_are_recorded_without_modules_and_those_that_no_
     )
 
 
-def test_classes_are_marked_mapped_or_resolved(module, found):
+def test_event_classes_are_marked_mapped_or_resolved(module, found):
     rule = EventsRule(types=(("returned", f"{module.__name__}:Outer.Inner"),), type_resolver_ref="resolve")
     types = event_types_for(rule, found)
     named = {name: types.classes_of(name) for name in ("lent.v2", "returned", "returned.v2", "other")}
@@ -194,7 +194,7 @@ def test_classes_are_marked_mapped_or_resolved(module, found):
         ("{module}:no_class", "is not a class"),
     ],
 )  # fmt: skip
-def test_a_class_that_cannot_be_had_is_refused_with_its_setting(module, found, path, what):
+def test_a_class_that_cannot_be_loaded_is_refused_with_its_setting(module, found, path, what):
     written, expected = path.format(module=module.__name__), what.format(module=module.__name__)
     with pytest.raises(AssemblyError) as caught:
         event_types_for(EventsRule(types=(("lent.v9", written),)), found)
@@ -205,7 +205,7 @@ def test_a_class_that_cannot_be_had_is_refused_with_its_setting(module, found, p
     assert error.fix == "write module:Class, such as library.events:BookLent"
 
 
-def test_a_module_that_raises_while_it_is_imported_is_explained(make_module, found, tmp_path):
+def test_a_module_that_raises_during_its_import_is_reported_with_the_error(make_module, found, tmp_path):
     (tmp_path / "raises_at_import.py").write_text("raise RuntimeError('mine')\n")
     with pytest.raises(AssemblyError, match=r"cannot be found \(RuntimeError: mine\)"):
         event_types_for(EventsRule(types=(("lent.v9", "raises_at_import:Lent"),)), found)
@@ -219,7 +219,7 @@ def test_a_module_that_raises_while_it_is_imported_is_explained(make_module, fou
         ("nothing", "provider 'nothing' makes nothing, which cannot be called with an event type ("),
     ],
 )
-def test_what_cannot_resolve_types_is_refused_with_its_setting(make_module, provider, what):
+def test_an_unsuitable_type_resolver_is_refused_with_its_setting(make_module, provider, what):
     rule = EventsRule(type_resolver_ref=provider, type_resolver_place="events.type-resolver-ref (there)")
     with pytest.raises(AssemblyError) as caught:
         event_types_for(rule, discover([make_module(FUNCTIONS)]))
@@ -235,7 +235,7 @@ def test_a_method_of_a_mapping_resolves_types(make_module):
 # Envelope and upcasters
 
 
-def test_what_is_discovered_upcasts_and_the_setting_opens_envelopes(found):
+def test_discovered_upcasters_apply_and_the_setting_unwraps_envelopes(found):
     (read,) = reading_for(EventsRule(enveloped=True), found).read(event(payload={"reader": "Ada"}))
     assert (read.type, read.data, read.metadata) == ("lent.v2", {"reader": "Ada"}, {})
     (read,) = reading_for(PLAIN, found).read(event(reader="Ada"))
@@ -251,7 +251,7 @@ def test_what_is_discovered_upcasts_and_the_setting_opens_envelopes(found):
     ],
     ids=["unknown", "named by a setting", "left to a resolver"],
 )
-def test_a_type_of_an_upcaster_is_warned_of_if_nothing_names_it(make_module, caplog, rule, warned):
+def test_an_unknown_type_returned_by_an_upcaster_is_warned_of(make_module, caplog, rule, warned):
     found = discover([make_module(SOURCE.replace('Upcast("lent.v2"', 'Upcast("lent.v3"'))])
     reading_for(rule, found).read(event(reader="Ada"))
     assert ["(did you mean lent.v2?)" in each for each in caplog.messages] == [True] * warned
@@ -299,13 +299,13 @@ def test_a_resolution_sees_the_stored_event(found, settings, sequence_id):
         ({"resolution": "per_metadata_key", "metadata_key": "by"}, "Eve"),
     ],
 )
-def test_fields_and_keys_are_looked_for_in_the_envelope(found, settings, sequence_id):
+def test_fields_and_keys_are_read_from_the_envelope(found, settings, sequence_id):
     wrapped = event(payload={"lent": {"to": "Ada"}}, metadata={"by": "Eve"})
     made = sequencing(found, EventsRule(enveloped=True), **settings)
     assert made.sequence_ids(wrapped) == (sequence_id,)
 
 
-def test_a_resolver_that_asks_for_an_object_sees_it_upcast(found):
+def test_a_resolver_that_takes_an_object_gets_it_upcast(found):
     made = sequencing(found, resolver_ref="by_reader")
     assert isinstance(made, SequencingByObject)
     assert made.sequence_ids(event(reader="Ada")) == ("Ada",)
@@ -325,7 +325,7 @@ def test_a_resolution_without_the_setting_that_it_needs_is_refused(found, resolu
     )
 
 
-def test_a_resolver_that_no_container_has_is_refused_with_its_setting(found):
+def test_an_unknown_resolver_is_refused_with_its_setting(found):
     with pytest.raises(AssemblyError) as caught:
         sequencing(found, resolver_ref="by_readr")
     assert (caught.value.code, caught.value.where) == ("OCQ-502", "sequence.resolver-ref")
@@ -360,7 +360,7 @@ NAMED = [(sequence_resolver, "sequence.resolver-ref"), (ordering_function, "batc
         ("fails", "OCQ-217", "provider 'fails' raised ZeroDivisionError"),
     ],
 )
-def test_what_cannot_be_called_with_an_event_is_refused_with_the_origin_of_its_setting(
+def test_a_provider_that_cannot_be_called_with_an_event_is_refused_with_the_origin_of_its_setting(
     make_module, make, setting, provider, code, what
 ):
     found = discover([make_module(FUNCTIONS)])
@@ -372,5 +372,5 @@ def test_what_cannot_be_called_with_an_event_is_refused_with_the_origin_of_its_s
 
 @pytest.mark.parametrize("make", [sequence_resolver, ordering_function])
 @pytest.mark.parametrize("provider", ["option", "any_number", "call", "partly", "unknown", "hidden", "declared_object"])
-def test_what_can_be_called_with_an_event_is_taken(make_module, make, provider):
+def test_a_provider_that_can_be_called_with_an_event_is_accepted(make_module, make, provider):
     make(discover([make_module(FUNCTIONS)]), None, provider)

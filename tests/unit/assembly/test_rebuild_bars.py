@@ -53,7 +53,7 @@ def refuse(group: str, tracker: SqlProgressTracker) -> None:
         connection.execute(database.table(REBUILDS).insert().values(**rebuild_row(rebuild)))
 
 
-def test_groups_that_others_have_rebuilt_are_found_in_each_database(
+def test_groups_rebuilt_by_other_handlers_are_found_in_each_database(
     new_tracker: Callable[[], SqlProgressTracker],
 ) -> None:
     one, other = new_tracker(), new_tracker()
@@ -64,7 +64,7 @@ def test_groups_that_others_have_rebuilt_are_found_in_each_database(
     assert set(bars()) == {"loans", "fines"}
 
 
-def test_a_group_is_not_refused_for_its_name_in_another_database(
+def test_a_rebuild_of_a_group_of_the_same_name_in_another_database_does_not_apply(
     new_tracker: Callable[[], SqlProgressTracker],
 ) -> None:
     one, other = new_tracker(), new_tracker()
@@ -73,7 +73,7 @@ def test_a_group_is_not_refused_for_its_name_in_another_database(
 
 
 @pytest.mark.parametrize("groups", [1, 50])
-def test_a_heartbeat_asks_each_database_once_however_many_groups_there_are(
+def test_a_heartbeat_queries_each_database_once_for_any_number_of_groups(
     new_tracker: Callable[[], SqlProgressTracker], groups: int
 ) -> None:
     trackers = [new_tracker(), new_tracker()]

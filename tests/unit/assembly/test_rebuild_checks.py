@@ -24,17 +24,17 @@ def status(state: ProcessorState, error: str) -> PartitionStatus:
 
 
 @pytest.mark.parametrize("error", LACKS)
-def test_a_missing_table_ends_it_at_the_first_attempt(error: str) -> None:
+def test_a_missing_table_ends_the_rebuild_at_the_first_attempt(error: str) -> None:
     with pytest.raises(RebuildError, match=r"OCQ-635.*partition 0/1 fails"):
         require_sound("catalog", [status(ProcessorState.BACKING_OFF, error)])
 
 
 @pytest.mark.parametrize("error", MAY_PASS)
-def test_an_error_of_a_handler_that_only_sounds_like_it_is_tried_again(error: str) -> None:
+def test_a_handler_error_that_only_resembles_a_missing_table_is_retried(error: str) -> None:
     require_sound("catalog", [status(ProcessorState.BACKING_OFF, error)])
 
 
 @pytest.mark.parametrize("error", [LACKS[0], MAY_PASS[0]])
-def test_a_partition_that_has_failed_ends_it(error: str) -> None:
+def test_a_failed_partition_ends_the_rebuild(error: str) -> None:
     with pytest.raises(RebuildError, match="OCQ-635"):
         require_sound("catalog", [status(ProcessorState.FAILED, error)])

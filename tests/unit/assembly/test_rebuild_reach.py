@@ -36,7 +36,7 @@ def reach(live: Tracker, rebuilt: Tracker) -> Reach:
     return Reach("catalog", **known, hasten=lambda: None, following=None, positions_of=lambda *_: ())
 
 
-def test_a_rebuild_reaches_what_merged_partitions_have_handled_beyond_their_position(
+def test_a_rebuild_must_reach_the_furthest_event_handled_by_merged_partitions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(rebuild_reach, "_REACH_SECONDS", 0)
@@ -46,7 +46,7 @@ def test_a_rebuild_reaches_what_merged_partitions_have_handled_beyond_their_posi
         reach(live, Tracker([249])).reached({WHOLE: 100}, accept_unhandled=False)
 
 
-def test_a_rebuild_that_is_behind_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_swap_waits_for_a_rebuild_that_lags(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rebuild_reach, "_PAUSE", 0)
     rebuilt = Tracker([90, 95, 100])
     reach(Tracker([100]), rebuilt).reached({WHOLE: 100}, accept_unhandled=False)
@@ -83,14 +83,14 @@ def resequenced(live: Halves, events: Sequence[int]) -> Following:
     return following
 
 
-def test_partitions_that_had_other_events_are_swapped_where_none_lies_between_them() -> None:
+def test_resequenced_partitions_are_swapped_if_no_event_lies_between_their_positions() -> None:
     assert resequenced(Halves([5, 9]), [5, 10]).limit() == 9
     for between in (6, 9):
         with pytest.raises(BusyError, match="sequenced in another way now"):
             resequenced(Halves([5, 9]), [between])
 
 
-def test_partitions_that_had_other_events_are_not_swapped_while_their_replays_end_at_different_positions() -> None:
+def test_resequenced_partitions_are_not_swapped_while_their_replays_end_at_different_positions() -> None:
     short, long = (Replay(Reset("catalog", 0), until) for until in (12, 15))
     assert resequenced(Halves([9, 9], [long, long]), []).limit() == 9
     over = Replay(Reset("catalog", 0), 9)

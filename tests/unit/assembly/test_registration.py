@@ -366,7 +366,7 @@ def test_each_decoration_is_called_once(found_in, source, calls):
         ("'  books '", "books"),
     ],
 )
-def test_a_group_may_be_a_constant_a_formatted_text_or_a_member_of_an_enum(found_in, group, name):
+def test_a_group_may_be_a_constant_an_f_string_or_an_enum_member(found_in, group, name):
     found = found_in(f"""
 NAME, KS = "books", "ks"
 class Names(Enum):
@@ -430,7 +430,7 @@ def around(): yield
         ),
     ],
 )
-def test_what_would_be_left_out_or_called_twice_is_refused_with_its_place(found_in, source, says):
+def test_a_handler_that_would_be_missed_or_called_twice_is_refused_with_its_place(found_in, source, says):
     with pytest.raises(HandlerSignatureError) as caught:
         found_in(source)
     assert caught.value.code == "OCQ-209"
@@ -448,13 +448,13 @@ def test_what_would_be_left_out_or_called_twice_is_refused_with_its_place(found_
         ("class C:\n    @event_handling\n    @property\n    def f(self): ...", "a property cannot be decorated"),
     ],
 )
-def test_what_cannot_take_a_mark_is_refused_with_its_name(make_module, source, what):
+def test_an_object_that_cannot_be_decorated_is_refused_with_its_name(make_module, source, what):
     with pytest.raises(HandlerSignatureError) as caught:
         make_module(HEAD + source)
     assert (caught.value.code, caught.value.what, caught.value.where) == ("OCQ-200", what, "C.f")
 
 
-def test_start_functions_upcasters_and_event_classes_made_in_a_loop_all_count(found_in):
+def test_start_functions_upcasters_interceptors_and_event_classes_made_in_a_loop_are_all_found(found_in):
     found = found_in("""
 for number in (1, 2):
     @event_handling(f"group-{number}")
@@ -474,20 +474,20 @@ for number in (1, 2):
     assert len(found.event_classes) == 2
 
 
-def test_a_module_that_is_loaded_again_begins_with_an_empty_register(make_module):
+def test_a_reloaded_module_begins_with_an_empty_register(make_module):
     module = make_module(HEAD + '@event_handling("a")\ndef on(event: dict): ...\n')
     assert len(discover([module]).make_handlers()) == 1
     assert len(discover([importlib.reload(module)]).make_handlers()) == 1
 
 
-def test_what_is_made_after_the_import_does_not_count(make_module):
+def test_handlers_made_after_the_import_are_not_found(make_module):
     module = make_module(HEAD + 'def make():\n    @event_handling("a")\n    def on(event: dict): ...\n    return on\n')
     made = module.make()
     assert discover([module]).make_handlers() == ()
     assert made.__opencqrs_handlers__[0].group == "a"
 
 
-def test_what_another_modules_function_makes_counts_where_it_is_called(make_module):
+def test_handlers_made_by_another_modules_function_belong_to_the_calling_module(make_module):
     library = make_module(HEAD + "def make(g):\n    @event_handling(g)\n    def on(event: dict): ...\n    return on\n")
     source = f"from {library.__name__} import make\none, two = make('a'), make('b')\n"
     module = make_module(source)
@@ -497,7 +497,7 @@ def test_what_another_modules_function_makes_counts_where_it_is_called(make_modu
     assert discover([module], frozenset({reference_of(module.two, module)})).groups == ("b",)
 
 
-def test_references_of_one_name_are_numbered_in_the_order_of_decoration(make_module):
+def test_references_with_the_same_name_are_numbered_in_the_order_of_decoration(make_module):
     module = make_module(HEAD + '@event_handling("a")\ndef on(event: dict): ...\n' * 3)
     names = [member.reference.partition(":")[2] for member in members_of(module)]
     assert names == ["on", "on#2", "on#3"]
@@ -567,12 +567,12 @@ def test_an_event_class_that_two_files_declare_is_refused_with_both_places(make_
     assert f"{two.__name__}.py:" in caught.value.where
 
 
-def test_two_classes_of_different_names_may_stand_for_one_type(make_module):
+def test_two_classes_with_different_names_may_represent_one_type(make_module):
     one, two = make_module(HEAD + EVENT), make_module(HEAD + EVENT.replace("class Lent", "class BookLent"))
     assert len(discover([one, two]).event_classes) == 2
 
 
-def test_a_copied_file_with_handlers_is_refused_though_it_has_no_event_class(make_module):
+def test_a_copied_file_with_handlers_is_refused_even_without_an_event_class(make_module):
     source = HEAD + '@event_handling("a", types=["x.*"])\ndef on(raw: Event): ...\n'
     one, two = make_module(source), make_module(source + "\n")
     with pytest.raises(AssemblyError, match="two files with handlers have the same content") as caught:
@@ -608,7 +608,7 @@ def import_twice(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("source", TWICE.values(), ids=TWICE)
 @pytest.mark.parametrize("as_link", [False, True])
-def test_a_file_that_was_imported_under_two_names_is_refused(import_twice, source, as_link):
+def test_a_file_imported_under_two_names_is_refused(import_twice, source, as_link):
     one, two, common = import_twice(source)
     if as_link:
         link = Path(one.__file__).with_name("link_twice.py")
@@ -624,7 +624,7 @@ def test_a_file_that_was_imported_under_two_names_is_refused(import_twice, sourc
     )
 
 
-def test_a_module_that_is_given_twice_or_shows_what_it_imports_is_there_once(import_twice, make_module):
+def test_handlers_of_a_module_given_twice_or_imported_elsewhere_are_found_once(import_twice, make_module):
     module, *_ = import_twice(TWICE["both"])
     shown = make_module("from outer_twice.inner_twice import Lent, on\n")
     given = modules_of([module, module, shown, shown.on])
@@ -671,7 +671,7 @@ def test_an_edited_copy_beside_a_file_is_warned_of(tmp_path, monkeypatch, other,
     assert found == [("OCQ-519", "group 'loans' has the same handler on in two files")] * warned
 
 
-def test_a_method_that_runs_for_a_class_and_its_child_is_warned_of(found_in):
+def test_a_method_called_for_both_a_class_and_its_child_is_warned_of(found_in):
     warning, *others = found_in("""
 class Parent:
     @event_handling("a")

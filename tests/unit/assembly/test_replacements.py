@@ -117,7 +117,7 @@ def test_without_a_provider_the_part_is_the_built_in_one(decide, part, made, bui
 
 
 @pytest.mark.parametrize(("decide", "part", "made", "built_in"), PARTS)
-def test_the_only_provider_of_the_protocol_takes_the_part_s_place(decide, part, made, built_in):
+def test_the_only_provider_of_the_protocol_replaces_the_part(decide, part, made, built_in):
     injector = registered(mine=made, mailer=Mailer)
     decision = decide(injector)
     assert (decision.choice, decision.provider, decision.setting) == ("provider mine", "mine", "")
@@ -129,7 +129,7 @@ def test_the_only_provider_of_the_protocol_takes_the_part_s_place(decide, part, 
 
 
 @pytest.mark.parametrize(("decide", "part", "made", "built_in"), PARTS)
-def test_of_several_providers_none_is_taken_and_the_setting_that_chooses_is_named(decide, part, made, built_in):
+def test_several_providers_are_an_error_that_names_the_setting_that_chooses(decide, part, made, built_in):
     injector = registered(one=made, two=made)
     decision = decide(injector)
     assert decision.choice == ""
@@ -145,7 +145,7 @@ def test_of_several_providers_none_is_taken_and_the_setting_that_chooses_is_name
 
 
 @pytest.mark.parametrize(("decide", "part", "made", "built_in"), PARTS)
-def test_of_several_providers_the_one_that_is_named_is_taken(decide, part, made, built_in):
+def test_the_named_one_of_several_providers_is_used(decide, part, made, built_in):
     injector = registered(one=made, two=made)
     decision = decide(injector, ref="two")
     assert (decision.choice, decision.provider, decision.reason) == ("provider two", "two", "named")
@@ -154,7 +154,7 @@ def test_of_several_providers_the_one_that_is_named_is_taken(decide, part, made,
 
 
 @pytest.mark.parametrize(("decide", "part", "made", "built_in"), PARTS)
-def test_a_name_that_is_no_provider_of_the_part_is_an_error(decide, part, made, built_in):
+def test_a_name_that_is_not_a_provider_of_the_part_is_an_error(decide, part, made, built_in):
     assert decide(registered(mine=made), ref="min").error.what == "no provider is called 'min'"
     wrong = decide(registered(mailer=Mailer), ref="mailer").error
     assert (wrong.code, wrong.where) == ("OCQ-502", part.reference)
@@ -162,7 +162,7 @@ def test_a_name_that_is_no_provider_of_the_part_is_an_error(decide, part, made, 
 
 
 @pytest.mark.parametrize(("decide", "part", "made", "built_in"), [row for row in PARTS if row.id != "clock"])
-def test_what_settings_say_of_the_part_counts_more_than_a_provider_that_is_not_named(decide, part, made, built_in):
+def test_a_setting_of_the_part_takes_precedence_over_an_unnamed_provider(decide, part, made, built_in):
     for injector in (registered(mine=made), registered(one=made, two=made)):
         decision = decide(injector, is_set=True)
         assert (decision.provider, decision.reason, decision.setting) == ("", "set", part.setting)
@@ -197,7 +197,7 @@ def built_in():
         (FalseBackOff, back_off, lambda choice, injector: back_off_for(group(), choice, injector)),
     ],
 )
-def test_a_provided_part_that_is_empty_or_false_is_used_all_the_same(made, decide, part_for):
+def test_a_provided_part_that_is_falsy_is_still_used(made, decide, part_for):
     injector = registered(mine=made)
     part = part_for(decide(injector), injector)
     assert not part
@@ -215,7 +215,7 @@ def test_a_provided_part_that_is_empty_or_false_is_used_all_the_same(made, decid
     ],
 )
 @pytest.mark.parametrize("scope", [providers.Factory, providers.Singleton, providers.ThreadLocalSingleton])
-def test_a_function_counts_by_what_it_is_annotated_to_return(decide, make, scope):
+def test_a_function_is_recognised_by_its_return_annotation(decide, make, scope):
     assert decide(registered(mine=scope(make))).provider == "mine"
 
 
@@ -232,7 +232,7 @@ def test_a_function_counts_by_what_it_is_annotated_to_return(decide, make, scope
         (store, EVENT_STORE, "wrong", "OCQ-502", "provider 'mine' makes Mailer, which has no head, read"),
     ],
 )
-def test_a_provider_that_raises_or_makes_something_else_is_refused_by_its_name(decide, part, provider, code, says):
+def test_a_provider_that_raises_or_makes_another_type_is_refused_with_its_name(decide, part, provider, code, says):
     def raises():
         raise OSError("no line")
 
@@ -251,7 +251,7 @@ def test_a_provider_that_raises_or_makes_something_else_is_refused_by_its_name(d
         assert (shown.choice, shown.error.code, shown.reason) == ("", code, caught.value.what)
 
 
-def test_a_part_that_nothing_is_wrong_with_is_shown_as_it_was_chosen():
+def test_the_decision_for_a_valid_part_is_shown_unchanged():
     injector = registered(mine=FakeClock)
     decision = clock(injector)
     assert as_made(decision, lambda: provided(decision, CLOCK, injector)) is decision
@@ -268,13 +268,13 @@ def test_a_part_that_nothing_is_wrong_with_is_shown_as_it_was_chosen():
         (DatabaseRule(DEFAULT, store_ref=SettingValue("mine", "mine", "a.yaml:2:1"), read_only=True), "a.yaml:2:1"),
     ],
 )
-def test_two_settings_that_say_what_the_event_store_is_are_an_error_with_their_places(rule, where):
+def test_two_settings_for_the_event_store_are_an_error_with_their_places(rule, where):
     error = decide_event_store(rule, registered(mine=InMemoryEventStore)).error
     assert (error.code, error.where) == ("OCQ-521", where)
     assert error.what.endswith("and event-store.ref are both set, and only one of them can be the event store")
 
 
-def test_no_module_is_imported_for_an_event_store_that_settings_name():
+def test_no_module_is_imported_if_settings_name_the_event_store():
     def imported():
         pytest.fail("nothing is to be imported")
 
@@ -306,7 +306,7 @@ def test_no_module_is_imported_for_an_event_store_that_settings_name():
         ),
     ],
 )
-def test_an_event_store_of_a_provider_is_no_database_for_read_models(made, rule, choice, reason):
+def test_an_event_store_of_a_provider_is_not_used_as_database_for_read_models(made, rule, choice, reason):
     decision = choose_database(rule, registered(**made)).decision
     assert decision.choice == choice
     assert decision.reason.startswith(reason)
@@ -325,7 +325,7 @@ class Diary:
 
 
 @pytest.mark.parametrize(("part", "made"), [(BACK_OFF, WaitingList), (CLOCK, Diary)])
-def test_a_class_that_happens_to_have_the_methods_of_a_small_protocol_is_no_part_until_a_setting_names_it(part, made):
+def test_a_class_that_happens_to_match_a_small_protocol_is_used_only_if_a_setting_names_it(part, made):
     injector = registered(mine=made)
     otherwise = Decision("", part.subject, "built in", "no provider")
     assert decide(part, otherwise, injector, None) == otherwise

@@ -25,13 +25,13 @@ REPLAY = Replay(Reset("books", 100, reset_at="2026-01-01T00:00:00.000+00:00"), 3
         pytest.param(310, None, 100.0, 21.0, 0.0, id="beyond-the-end"),
     ],
 )
-def test_percent_rate_and_time_left(
+def test_replay_progress_has_percent_rate_and_time_left(
     position: int, measured: float | None, percent: float, rate: float | None, left: float | None
 ) -> None:
     status = PartitionStatus("books", Partition(1, 0), position, ProcessorState.RUNNING, replay=REPLAY)
     assert ReplayProgress.of(status, measured, NOW) == ReplayProgress(100, 300, percent, rate, left)
 
 
-def test_without_a_replay_there_is_nothing_to_show() -> None:
+def test_without_a_replay_there_is_no_replay_progress() -> None:
     status = PartitionStatus("books", Partition(1, 0), 5, ProcessorState.RUNNING)
     assert ReplayProgress.of(status, 1.0, NOW) is None

@@ -13,10 +13,10 @@ LOOKED_AT = [PartitionStatus("catalog", half, 10, ProcessorState.RUNNING) for ha
 
 
 @pytest.mark.parametrize("half", HALVES)
-def test_what_is_new_is_so_for_each_partition_that_is_where_it_was(half: Partition) -> None:
+def test_new_events_apply_to_each_partition_that_has_not_moved(half: Partition) -> None:
     assert _new_for_all(LOOKED_AT, {3, 4}, Cursor(half, 2, 10, 10)) == {3, 4}
 
 
-def test_a_partition_that_has_moved_since_it_was_looked_at_is_refused() -> None:
+def test_a_partition_that_has_moved_meanwhile_is_refused() -> None:
     with pytest.raises(ResetError, match=r"OCQ-613\] partition 1/2 has handled events meanwhile"):
         _new_for_all(LOOKED_AT, {3, 4}, Cursor(HALVES[1], 2, 13, 13))

@@ -18,6 +18,6 @@ def popular(events) -> None:
 
 
 @pytest.mark.parametrize(("handlers", "moves_rows"), [([audit], False), ([popular], True), ([audit, popular], True)])
-def test_rows_pass_the_jvm_of_the_driver_only_for_data_frames(tmp_path, handlers, moves_rows):
+def test_rows_pass_through_the_drivers_jvm_only_for_data_frames(tmp_path, handlers, moves_rows):
     application = Application({"event-store.url": "sqlite:///all.db"}, handlers, tmp_path)
     assert application._life.spark.sessions(verbose=False)._settings.moves_rows is moves_rows

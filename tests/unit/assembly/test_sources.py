@@ -32,13 +32,13 @@ def test_a_module_that_imports_the_package_is_found(project):
     assert names(project) == ["handlers"]
 
 
-def test_a_module_counts_when_it_imports_one_that_does(project):
+def test_a_module_is_found_if_it_imports_one_that_imports_the_package(project):
     write(project, "marks.py", "from opencqrs_py import event_handling\nstatistics = event_handling('statistics')\n")
     write(project, "handlers.py", "from marks import statistics\n@statistics\ndef f(e: dict) -> None: ...\n")
     assert names(project) == ["handlers", "marks"]
 
 
-def test_packages_are_searched_to_the_bottom_and_relative_imports_followed(project):
+def test_packages_are_searched_recursively_and_relative_imports_followed(project):
     write(project, "shop/__init__.py", "")
     write(project, "shop/marks.py", "from opencqrs_py import event_handling\n")
     write(project, "shop/deep/__init__.py", "")
@@ -47,7 +47,7 @@ def test_packages_are_searched_to_the_bottom_and_relative_imports_followed(proje
 
 
 @pytest.mark.parametrize("statement", ["from . import handles", "from .. import handles", "from shop import handles"])
-def test_a_decorator_of_the_package_itself_makes_a_file_count(project, statement):
+def test_a_file_that_uses_a_decorator_of_its_own_package_is_found(project, statement):
     write(project, "shop/__init__.py", "from opencqrs_py import event_handling as handles\n")
     place = "shop/deep" if ".." in statement else "shop"
     write(project, f"{place}/loans.py", f"{statement}\n@handles('loans')\ndef f(e: dict) -> None: ...\n")
@@ -71,14 +71,14 @@ def test_the_src_folder_is_a_root_too(project):
         "venv/lib/x.py",
     ],
 )
-def test_what_is_no_part_of_the_project_is_left_alone(project, place):
+def test_files_that_are_not_part_of_the_project_are_ignored(project, place):
     write(project, place, HANDLER.format("a"))
     if place.startswith(".hidden"):
         (project / ".hidden" / "__init__.py").unlink()
     assert names(project) == []
 
 
-def test_a_file_with_a_syntax_error_counts_if_it_names_the_package(project):
+def test_a_file_with_a_syntax_error_is_found_if_it_names_the_package(project):
     write(project, "handlers.py", "from opencqrs_py import event_handling\ndef (\n")
     write(project, "other.py", "def (\n")
     assert names(project) == ["handlers"]
@@ -101,7 +101,7 @@ def test_a_handler_of_data_frames_is_found_and_names_its_group(project):
     assert list(scanned.groups) == ["popular", "books"]
 
 
-def test_a_missing_folder_holds_nothing(tmp_path):
+def test_a_missing_folder_has_no_modules(tmp_path):
     assert scan_project(tmp_path / "nowhere").modules == ()
 
 
@@ -116,7 +116,7 @@ def test_folders_need_no_init_file(project):
     assert names(project) == ["billing.deep.more", "billing.handlers", "shop.handlers"]
 
 
-def test_each_file_is_one_module_also_below_a_src_folder_that_is_a_package(project):
+def test_each_file_is_one_module_even_below_a_src_folder_that_is_a_package(project):
     write(project, "src/__init__.py", "")
     write(project, "src/handlers.py", HANDLER.format("a"))
     assert names(project) == ["src.handlers"]
@@ -135,13 +135,13 @@ def test_each_file_is_one_module_also_below_a_src_folder_that_is_a_package(proje
         ("event_type = 'a'\non_start = 1", False),
     ],
 )
-def test_a_file_counts_when_it_uses_a_decorator_or_containers(project, source, counts):
+def test_a_file_is_found_if_it_uses_a_decorator_or_containers(project, source, counts):
     write(project, "one.py", source)
     assert names(project) == (["one"] if counts else [])
     assert list(passed_over(project)) == ([] if counts else ["one.py"])
 
 
-def test_whatever_is_not_imported_is_named_with_the_reason(project):
+def test_files_and_folders_that_are_not_imported_are_listed_with_the_reason(project):
     write(project, "handlers.py", HANDLER.format("a"))
     write(project, "tool.py", "print('no handlers')")
     write(project, "test_it.py", HANDLER.format("a"))
@@ -165,7 +165,7 @@ def test_whatever_is_not_imported_is_named_with_the_reason(project):
     }
 
 
-def test_a_linked_folder_is_looked_at_once(project):
+def test_a_symlinked_folder_is_searched_once(project):
     write(project, "shop/handlers.py", HANDLER.format("a"))
     (project / "linked").symlink_to(project / "shop")
     (project / "shop" / "circle").symlink_to(project / "shop")
@@ -194,7 +194,7 @@ def test_patterns_exclude_files_folders_and_modules(project, pattern, left):
     assert scan_project(project, exclude=["scirpts"]).unmatched == ("scirpts",)
 
 
-def test_a_list_of_modules_takes_the_place_of_the_search(project):
+def test_a_list_of_modules_replaces_the_search(project):
     write(project, "handlers.py", HANDLER.format("a"))
     write(project, "plain.py", "print()")
     found = scan_project(project, modules=["plain", "elsewhere.handlers"])
@@ -211,7 +211,7 @@ def test_two_files_that_are_one_module_are_refused_with_both_places(project):
     assert (caught.value.code, caught.value.where) == ("OCQ-518", f"{project}/app.py and {project}/src/app.py")
 
 
-def test_a_folder_that_is_too_large_to_look_through_is_refused(project, monkeypatch):
+def test_a_folder_too_large_to_search_is_refused(project, monkeypatch):
     monkeypatch.setattr("opencqrs_py.assembly.project.MOST_ENTRIES", 10)
     for number in range(10):
         write(project, f"data/{number}.txt", "")
@@ -258,7 +258,7 @@ for looped in ("a", "b"): ...
         ("@event_handling(**OTHER)\ndef f(e: dict): ...", [], False),
     ],
 )
-def test_groups_are_known_when_an_import_is_sure_to_declare_them(project, source, groups, all_named):
+def test_groups_are_known_if_the_import_certainly_declares_them(project, source, groups, all_named):
     write(project, "handlers.py", NAMED + source)
     found = scan_project(project)
     assert (list(found.groups), found.all_named) == (groups, all_named)
@@ -288,7 +288,7 @@ MAKING = "from opencqrs_py import event_handling, job\ndef traced(name):\n    re
         ("import helpers as h", MAKING.format("job"), False),
     ],
 )
-def test_groups_and_jobs_are_unknown_where_something_else_may_declare_them(project, source, helpers, is_known):
+def test_groups_and_jobs_are_unknown_if_other_code_may_declare_them(project, source, helpers, is_known):
     write(project, "handlers.py", DECLARED + source)
     write(project, "helpers.py", helpers)
     found = scan_project(project, modules=["handlers"])

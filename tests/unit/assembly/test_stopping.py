@@ -55,13 +55,13 @@ def stopped(*engines: Engine) -> None:
     Processors(groups, None, nothing, nothing).stop(1.0)
 
 
-def test_all_engines_are_asked_to_stop_before_one_is_waited_for_and_share_the_patience(clock: FakeClock) -> None:
+def test_all_engines_begin_to_stop_before_the_first_wait_and_share_the_timeout(clock: FakeClock) -> None:
     calls: list[tuple[Any, ...]] = []
     stopped(Asked("spark", clock, calls, takes=0.75), Ended("thread", clock, calls, takes=0))
     assert calls == [("spark", "begin"), ("thread", "begin"), ("spark", "stop", 1.0), ("thread", "stop", 0.25)]
 
 
-def test_an_engine_that_cannot_be_asked_beforehand_is_waited_for_first(clock: FakeClock) -> None:
+def test_an_engine_without_begin_stop_is_stopped_first(clock: FakeClock) -> None:
     calls: list[tuple[Any, ...]] = []
     stopped(Asked("thread", clock, calls, takes=60), Engine("other", clock, calls, takes=0.25))
     assert calls == [("thread", "begin"), ("other", "stop", 1.0), ("thread", "stop", 0.75)]

@@ -40,7 +40,7 @@ def check(call: Callable[..., Any], *, there: bool = True, url: str = "") -> Non
         (of_sqlite, ""),
     ],
 )
-def test_the_connection_of_the_databases_own_driver_is_given(call: Callable[..., Any], url: str) -> None:
+def test_a_connection_of_the_databases_own_driver_is_accepted(call: Callable[..., Any], url: str) -> None:
     check(call, url=url)
 
 
@@ -52,7 +52,7 @@ def test_the_connection_of_the_databases_own_driver_is_given(call: Callable[...,
         (of_postgresql_with_rows, "mariadb+pymysql://host/a", "psycopg", "mariadb"),
     ],
 )
-def test_the_connection_of_another_driver_is_refused_at_the_start(
+def test_a_connection_of_another_driver_is_refused_at_the_start(
     call: Callable[..., Any], url: str, driver: str, kind: str
 ) -> None:
     with pytest.raises(AssemblyError) as caught:
@@ -62,7 +62,7 @@ def test_the_connection_of_another_driver_is_refused_at_the_start(
 
 
 @pytest.mark.parametrize("call", [of_any, of_sqlite])
-def test_without_a_database_nobody_gets_a_connection(call: Callable[..., Any]) -> None:
+def test_without_a_database_a_handler_with_a_connection_is_refused(call: Callable[..., Any]) -> None:
     check(without, there=False)
     with pytest.raises(AssemblyError, match="OCQ-524"):
         check(call, there=False)

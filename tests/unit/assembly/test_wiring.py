@@ -125,7 +125,7 @@ def called(call, injector):
 
 
 @pytest.mark.parametrize("nothing", [False, True], ids=["provided", "nothing provided"])
-def test_what_is_wired_is_left_to_the_wiring(wired, *, nothing):
+def test_wired_arguments_are_left_to_dependency_injector(wired, *, nothing):
     injector = NothingProvided() if nothing else ContainerInjector([wired])
     mailer = wired.mailer()
     expected = {
@@ -157,12 +157,12 @@ def test_a_marker_that_wiring_does_not_replace_is_refused_instead_of_passed(call
 
 
 @pytest.mark.parametrize("call", UNMADE, ids=lambda call: call.__name__)
-def test_wiring_of_others_does_not_make_a_marker_a_value(call, wired):
+def test_a_marker_of_a_function_without_inject_is_refused_even_in_a_wired_module(call, wired):
     with pytest.raises(HandlerSignatureError, match=r"would get Provide itself"):
         called(call, ContainerInjector([wired]))
 
 
-def test_a_stand_in_of_a_test_takes_the_place_of_what_is_wired(wired):
+def test_an_object_provided_by_a_test_replaces_the_wired_one(wired):
     mailer = SmtpMailer()
     injector = ContainerInjector([wired], {Mailer: mailer})
     for call in (by_position, by_keyword, before_the_event, annotated, Handlers().method):
@@ -180,14 +180,14 @@ class NotInjected:
         self.given = mailer
 
 
-def test_a_constructor_gets_what_is_wired_or_stands_in(wired):
+def test_a_constructor_gets_the_wired_object_or_its_replacement(wired):
     assert ContainerInjector([wired]).create(Injected, "here").given == (wired.mailer(), "me@x")
     mailer = SmtpMailer()
     assert ContainerInjector([wired], {Mailer: mailer}).create(Injected, "here").given == (mailer, "me@x")
 
 
 @pytest.mark.parametrize("cls", [Injected, NotInjected])
-def test_a_constructor_gets_no_marker(cls, container):
+def test_a_constructor_that_would_get_a_marker_is_refused(cls, container):
     with pytest.raises(AssemblyError, match=rf"argument 'mailer' of {cls.__name__} would get Provide itself") as caught:
         ContainerInjector([container]).create(cls, "here")
     assert (caught.value.code, caught.value.where) == ("OCQ-504", "here")

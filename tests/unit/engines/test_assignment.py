@@ -66,7 +66,7 @@ def assignment(run: Run) -> Assignment:
     return Assignment([run], "owner", FakeClock())  # type: ignore[list-item]
 
 
-def test_what_was_claimed_is_assigned_until_it_is_removed(assignment):
+def test_a_claimed_partition_is_assigned_until_it_is_removed(assignment):
     assert assignment.assigned() == []
     first, _ = assignment.claim("books", TWO)
     assert assignment.assigned() == [GroupPartition("books", each) for each in TWO]
@@ -74,13 +74,13 @@ def test_what_was_claimed_is_assigned_until_it_is_removed(assignment):
     assert assignment.assigned() == [GroupPartition("books", TWO[1])]
 
 
-def test_what_was_lost_to_another_process_is_not_assigned(assignment):
+def test_a_partition_lost_to_another_process_is_not_assigned(assignment):
     first, _ = assignment.claim("books", TWO)
     first.supervised.state = ProcessorState.STOPPED
     assert assignment.assigned() == [GroupPartition("books", TWO[1])]
 
 
-def test_a_group_is_prepared_again_when_it_comes_back_after_all_of_it_was_released(assignment, run):
+def test_a_group_is_prepared_again_after_all_its_partitions_were_released(assignment, run):
     first, second = *assignment.claim("books", TWO[:1]), *assignment.claim("books", TWO[1:])
     assert run.prepared == 1
     assignment.remove(first)
@@ -92,14 +92,14 @@ def test_a_group_is_prepared_again_when_it_comes_back_after_all_of_it_was_releas
     assert run.prepared == 2
 
 
-def test_nothing_is_claimed_after_a_stop_as_another_node_may_have_it(assignment, run):
+def test_nothing_is_claimed_after_a_stop(assignment, run):
     assignment.stop()
     assert assignment.claim("books", TWO) == []
     assert assignment.assigned() == []
     assert run.processing.tracker.statuses() == []
 
 
-def test_an_outage_during_a_claim_is_that_of_a_partition_that_is_claimed(run, monkeypatch):
+def test_an_outage_during_a_claim_is_reported_for_a_partition_of_the_claim(run, monkeypatch):
     def away(*_: object, **_named: object) -> None:
         monkeypatch.setattr(run.processing.tracker, "claim", claim)
         raise ConnectionError

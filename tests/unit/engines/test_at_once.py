@@ -56,7 +56,7 @@ class Watched(AtOnce):
             assert self.come.wait_for(lambda: len(self._waiting) == count, SECONDS)
 
 
-def test_no_more_than_allowed_step_at_once_and_the_first_to_wait_is_the_next(pool: ThreadPoolExecutor) -> None:
+def test_at_most_the_allowed_number_of_partitions_step_at_once_in_order_of_waiting(pool: ThreadPoolExecutor) -> None:
     at_once, go_on = Watched(2), Signal()
     assert at_once.begin("a", go_on)
     assert at_once.begin("b", go_on)
@@ -73,7 +73,7 @@ def test_no_more_than_allowed_step_at_once_and_the_first_to_wait_is_the_next(poo
     assert waiting["d"].result(SECONDS)
 
 
-def test_who_waits_stops_when_it_is_to_stop_and_lets_the_next_one_pass(pool: ThreadPoolExecutor) -> None:
+def test_a_waiting_partition_that_is_stopped_gives_its_place_to_the_next_one(pool: ThreadPoolExecutor) -> None:
     at_once, go_on, stop = Watched(1), Signal(), Signal()
     assert at_once.begin("a", go_on)
     first = pool.submit(at_once.begin, "b", stop)
@@ -159,7 +159,7 @@ def waiting(monkeypatch: pytest.MonkeyPatch) -> list[Watched]:
     return made
 
 
-def test_threads_of_a_group_handle_no_more_at_once_than_allowed(waiting: list[Watched]) -> None:
+def test_threads_of_a_group_handle_at_most_the_allowed_number_of_events_at_once(waiting: list[Watched]) -> None:
     group = Group()
     group.at_first = lambda: waiting[0].wait_for(PARTITIONS - 1)
     engine = group.engine(1)
@@ -169,7 +169,7 @@ def test_threads_of_a_group_handle_no_more_at_once_than_allowed(waiting: list[Wa
     assert {status.position for status in group.tracker.statuses()} == {group.store.head()}
 
 
-def test_partitions_that_wait_for_others_are_released_without_them(waiting: list[Watched]) -> None:
+def test_partitions_that_wait_for_others_can_be_released_alone(waiting: list[Watched]) -> None:
     group = Group()
     begun, over = Signal(), Signal()
 

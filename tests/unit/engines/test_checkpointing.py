@@ -81,7 +81,7 @@ def of_other(self: Any, event: Event) -> None:
         (marked(Plain, on_partition_claimed=lambda self, p: 0), "on_partition_claimed cannot be called with"),
     ],
 )
-def test_a_class_that_cannot_serve_is_refused_with_what_to_write(cls: type, text: str) -> None:
+def test_an_unsuitable_class_is_refused_with_what_to_write(cls: type, text: str) -> None:
     with pytest.raises(HandlerSignatureError, match="OCQ-640") as caught:
         HandlerTest(cls, group="board")
     assert text in caught.value.what
@@ -96,7 +96,7 @@ def test_a_callback_must_not_yield() -> None:
         HandlerTest(marked(Plain, on_partition_claimed=claimed))
 
 
-def test_a_class_that_looks_like_a_participant_and_is_not_marked_is_refused() -> None:
+def test_a_subclass_of_a_participant_without_the_decorator_is_refused() -> None:
     class Forgotten(CheckpointParticipant):
         @event_handling("board", types=["*"])
         def handle(self, event: Event) -> None: ...
@@ -126,7 +126,7 @@ def test_the_decorator_marks_classes_only() -> None:
 
 
 @pytest.mark.parametrize("asked", [Connection, Session, AfterCommit])
-def test_a_participants_handler_has_no_transaction(asked: type) -> None:
+def test_a_participants_handler_cannot_use_the_transaction(asked: type) -> None:
     def handle(_self: Any, event: Event, transaction: Any) -> None:
         del event, transaction
 
@@ -136,7 +136,7 @@ def test_a_participants_handler_has_no_transaction(asked: type) -> None:
         HandlerTest(cls)
 
 
-def test_nor_has_what_surrounds_it() -> None:
+def test_an_interceptor_around_a_participant_cannot_use_the_transaction() -> None:
     @around_event
     def traced(connection: Connection) -> Iterator[None]:
         yield
@@ -145,7 +145,7 @@ def test_nor_has_what_surrounds_it() -> None:
         HandlerTest(marked(Plain), traced)
 
 
-def test_what_surrounds_events_without_the_transaction_is_fine() -> None:
+def test_an_interceptor_that_does_not_use_the_transaction_is_accepted() -> None:
     seen: list[str] = []
 
     @around_event
@@ -176,7 +176,9 @@ def test_a_trigger_is_for_groups_with_participants() -> None:
 
 @pytest.mark.parametrize("base", [object, CheckpointParticipant])
 @pytest.mark.parametrize("setting", ["on_exhausted", "on_undecodable"])
-def test_where_events_are_parked_a_participant_says_when_those_are_durable(base: type, setting: str) -> None:
+def test_a_participant_in_a_group_that_parks_must_report_when_parked_events_are_durable(
+    base: type, setting: str
+) -> None:
     def made(**members: Any) -> object:
         cls = type("Board", (base,), {"handle": Plain.handle, "on_checkpoint": Plain.on_checkpoint, **members})
         options = ProcessorOptions(**{setting: OnExhausted.PARK})
@@ -193,6 +195,6 @@ def test_where_events_are_parked_a_participant_says_when_those_are_durable(base:
 
 
 @pytest.mark.parametrize("timeout", [0.0, -1.0, float("nan")])
-def test_a_timeout_is_more_than_0(timeout: float) -> None:
+def test_a_timeout_must_be_more_than_0(timeout: float) -> None:
     with pytest.raises(ValueError, match="timeout must be more than 0"):
         CheckpointRule(timeout=timeout)

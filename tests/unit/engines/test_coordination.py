@@ -173,7 +173,7 @@ class BusyEngine(Engine):
         return self.in_hand
 
 
-def test_other_nodes_see_at_the_next_heartbeat_what_a_node_has_in_hand(world):
+def test_other_nodes_see_the_load_of_a_node_at_its_next_heartbeat(world):
     engine = BusyEngine()
     a = world.node("a", engine=engine)
     a.join()
@@ -184,7 +184,7 @@ def test_other_nodes_see_at_the_next_heartbeat_what_a_node_has_in_hand(world):
     assert world.loads() == [engine.in_hand]
 
 
-def test_a_heartbeat_records_what_a_node_has_in_hand_only_when_that_has_changed(world):
+def test_a_heartbeat_records_the_load_of_a_node_only_when_it_has_changed(world):
     a = world.node("a", engine=BusyEngine())
     a.join()
     world.store.recorded = 0
@@ -192,7 +192,7 @@ def test_a_heartbeat_records_what_a_node_has_in_hand_only_when_that_has_changed(
     assert world.store.recorded == 0
 
 
-def test_a_node_whose_leases_have_ended_comes_back_with_what_it_has_in_hand(world):
+def test_a_node_that_rejoins_after_its_leases_ended_records_its_load(world):
     a = world.node("a", engine=BusyEngine())
     a.join()
     world.clock.advance(11)
@@ -200,7 +200,7 @@ def test_a_node_whose_leases_have_ended_comes_back_with_what_it_has_in_hand(worl
     assert world.loads() == [BusyEngine.in_hand]
 
 
-def test_a_store_that_records_nodes_only_when_they_join_keeps_the_leases_of_a_busy_node(world):
+def test_a_store_that_records_nodes_only_at_join_extends_the_leases_of_a_busy_node(world):
     class Plain(Store):
         beat_as = ControlStore.beat_as
 
@@ -214,7 +214,7 @@ def test_a_store_that_records_nodes_only_when_they_join_keeps_the_leases_of_a_bu
     assert world.loads() == [None]
 
 
-def test_a_second_node_gets_its_share_once_the_first_has_released_it(world):
+def test_a_second_node_gets_its_partitions_once_the_first_has_released_them(world):
     a, b = world.node("a"), world.node("b")
     a.join()
     b.join()
@@ -231,7 +231,7 @@ def test_a_second_node_gets_its_share_once_the_first_has_released_it(world):
     assert len(world.engines["a"].calls) == calls
 
 
-def test_what_is_not_released_yet_is_not_given_back(world):
+def test_the_lease_of_a_partition_is_kept_until_the_partition_is_released(world):
     a, b = world.node("a"), world.node("b")
     a.join()
     world.engines["a"].stuck = {BOOKS[2]}
@@ -243,7 +243,7 @@ def test_what_is_not_released_yet_is_not_given_back(world):
     assert (world.has("a"), world.has("b")) == ([0, 1], [2, 3])
 
 
-def test_a_node_that_leaves_gives_its_share_to_the_others(world):
+def test_the_partitions_of_a_node_that_leaves_go_to_the_others(world):
     a, b = world.node("a"), world.node("b")
     a.join()
     b.join()
@@ -256,7 +256,7 @@ def test_a_node_that_leaves_gives_its_share_to_the_others(world):
     assert world.store.closed == 1
 
 
-def test_a_node_that_is_not_heard_of_loses_its_share_after_the_duration_of_leases(world):
+def test_a_silent_node_loses_its_partitions_after_the_lease_duration(world):
     a, b = world.node("a"), world.node("b")
     a.join()
     b.join()
@@ -270,7 +270,7 @@ def test_a_node_that_is_not_heard_of_loses_its_share_after_the_duration_of_lease
     assert world.has("b") == [0, 1, 2, 3]
 
 
-def test_a_node_that_is_not_heard_of_loses_its_share_also_when_the_clock_of_leases_was_set_back(world):
+def test_a_silent_node_loses_its_partitions_even_if_the_lease_clock_was_set_back(world):
     a, b = world.node("a"), world.node("b")
     a.join()
     b.join()
@@ -286,7 +286,7 @@ def test_a_node_that_is_not_heard_of_loses_its_share_also_when_the_clock_of_leas
     assert not a.beat()
 
 
-def test_a_node_that_is_heard_of_keeps_its_share_when_the_clock_of_leases_is_set(world):
+def test_a_live_node_keeps_its_partitions_when_the_lease_clock_is_set(world):
     a, b = world.node("a"), world.node("b")
     a.join()
     b.join()
@@ -300,7 +300,7 @@ def test_a_node_that_is_heard_of_keeps_its_share_when_the_clock_of_leases_is_set
 
 
 @pytest.mark.parametrize(("duration", "heartbeat_seconds"), [(1, 0.1), (1, 0.3), (1, 0.5), (2, 1), (10, 3), (10, 5)])
-def test_a_node_that_beats_in_time_keeps_its_share_however_short_its_leases_are(duration, heartbeat_seconds):
+def test_a_node_with_timely_heartbeats_keeps_its_partitions_however_short_its_leases(duration, heartbeat_seconds):
     world = World(timing=LeaseTiming(duration, heartbeat_seconds))
     a, b = world.node("a"), world.node("b")
     a.join()
@@ -320,7 +320,7 @@ def test_a_node_that_beats_in_time_keeps_its_share_however_short_its_leases_are(
         assert (world.has("a"), world.has("b")) == ([0, 1], [2, 3])
 
 
-def test_a_process_of_this_machine_that_has_ended_loses_its_share_at_once(world):
+def test_an_ended_process_of_this_machine_loses_its_partitions_at_once(world):
     a, b = world.node("a"), world.node("b")
     a.join()
     b.join()
@@ -341,7 +341,7 @@ def test_a_node_whose_leases_have_ended_releases_everything_without_patience(wor
     assert world.engines["a"].calls[-1] == ("release", "books", [0, 1, 2, 3], 0.0)
 
 
-def test_a_node_lets_go_by_itself_when_the_store_is_away_for_longer_than_its_leases(world):
+def test_a_node_releases_its_partitions_when_an_outage_outlasts_its_leases(world):
     a = world.node("a")
     a.join()
     world.store.error = AwayError()
@@ -354,7 +354,7 @@ def test_a_node_lets_go_by_itself_when_the_store_is_away_for_longer_than_its_lea
     assert a.view is None
 
 
-def test_the_time_of_leases_is_counted_from_before_the_heartbeat_was_sent(world):
+def test_the_lease_duration_starts_before_the_heartbeat_is_sent(world):
     a = world.node("a")
     a.join()
     beat = world.store.beat
@@ -372,7 +372,7 @@ def test_the_time_of_leases_is_counted_from_before_the_heartbeat_was_sent(world)
     assert a.view is None
 
 
-def test_a_group_that_is_to_be_stopped_is_released_and_started_again(world):
+def test_a_group_is_released_on_stop_and_assigned_again_on_start(world):
     a = world.node("a", books=Runnable(4), lent=Runnable(1))
     a.join()
     world.store.want("books", Wanted.STOPPED)
@@ -383,7 +383,7 @@ def test_a_group_that_is_to_be_stopped_is_released_and_started_again(world):
     assert world.engines["a"].has == {*BOOKS, *LENT}
 
 
-def test_a_group_that_does_not_start_by_itself_waits_until_it_is_wanted(world):
+def test_a_group_without_auto_start_waits_until_it_is_started(world):
     a = world.node("a", books=Runnable(4, starts=False))
     a.join()
     assert world.has("a") == []
@@ -407,7 +407,7 @@ def test_a_partition_lost_to_a_process_without_leases_is_claimed_again_after_gro
     assert "[books 1/4] is claimed again: it was taken over without its lease" in caplog.text
 
 
-def test_a_claim_that_an_outage_kept_from_being_made_was_lost_to_nobody(world, caplog, monkeypatch):
+def test_a_claim_that_failed_in_an_outage_is_not_reported_as_lost(world, caplog, monkeypatch):
     a = world.node("a")
     engine, errors = world.engines["a"], [AwayError()]
     assign = engine.assign
@@ -425,7 +425,7 @@ def test_a_claim_that_an_outage_kept_from_being_made_was_lost_to_nobody(world, c
     assert caplog.records == []
 
 
-def test_a_group_that_a_node_runs_alone_is_taken_as_a_whole_or_not_at_all(world):
+def test_an_exclusive_group_is_taken_as_a_whole_or_not_at_all(world):
     alone = {"books": Runnable(4, exclusive=True)}
     a, b = world.node("a", **alone), world.node("b", **alone)
     a.join()
@@ -438,7 +438,7 @@ def test_a_group_that_a_node_runs_alone_is_taken_as_a_whole_or_not_at_all(world)
     assert world.has("b") == [0, 1, 2, 3]
 
 
-def test_a_group_that_others_have_a_part_of_is_not_taken_alone(world):
+def test_an_exclusive_group_is_not_taken_while_others_have_a_part_of_it(world):
     a, b = world.node("a"), world.node("b", books=Runnable(4, exclusive=True))
     a.join()
     b.join()
@@ -446,7 +446,7 @@ def test_a_group_that_others_have_a_part_of_is_not_taken_alone(world):
     assert world.has("b") == []
 
 
-def test_a_change_of_the_share_is_logged_once(world, caplog):
+def test_a_change_of_the_assigned_partitions_is_logged_once(world, caplog):
     caplog.set_level(logging.INFO, "opencqrs.control")
     a = world.node("a")
     b = world.node("b", books=Runnable(4), lent=Runnable(1))
@@ -464,7 +464,7 @@ def test_a_change_of_the_share_is_logged_once(world, caplog):
     ]
 
 
-def test_a_node_that_has_nothing_says_with_whom_everything_is(world, caplog):
+def test_a_node_without_partitions_logs_which_node_has_them(world, caplog):
     caplog.set_level(logging.INFO, "opencqrs.control")
     for name in "ab":
         world.node(name, lent=Runnable(1)).join()
@@ -493,7 +493,7 @@ WAITS = "no node has room for {}, whose events wait: on node a {}; raise the lim
     ],
     ids=["of a group", "of a node", "enough"],
 )
-def test_partitions_that_the_limits_keep_from_all_nodes_are_warned_of_once(world, caplog, most, runnable, expected):
+def test_partitions_left_over_by_the_limits_of_all_nodes_are_warned_of_once(world, caplog, most, runnable, expected):
     a = world.node("a", most=most, books=runnable)
     a.join()
     heartbeat(a)
@@ -503,7 +503,7 @@ def test_partitions_that_the_limits_keep_from_all_nodes_are_warned_of_once(world
     assert [record.getMessage() for record in caplog.records] == ([WAITS.format(*expected)] if expected else [])
 
 
-def test_partitions_that_the_limits_keep_from_all_nodes_are_warned_of_again_when_they_are_others(world, caplog):
+def test_partitions_left_over_by_the_limits_are_warned_of_again_when_the_set_changes(world, caplog):
     limit = "life-cycle.max-partitions-per-node is 1 for books"
     a, *others = (world.node(name, books=Runnable(4, most=1)) for name in "abcd")
     a.join()
@@ -519,7 +519,7 @@ def test_partitions_that_the_limits_keep_from_all_nodes_are_warned_of_again_when
     ]
 
 
-def test_partitions_without_a_node_while_nodes_are_replaced_are_not_warned_of(world, caplog):
+def test_partitions_without_a_node_during_a_rolling_restart_are_not_warned_of(world, caplog):
     a, b, c = (world.node(name, books=Runnable(4, most=2)) for name in "abc")
     for node in (a, b):
         node.join()
@@ -571,7 +571,7 @@ def test_on_its_threads_a_node_joins_again_after_its_leases_have_ended(running):
 
 
 @pytest.mark.parametrize("step", ["leave", "join"])
-def test_a_node_that_joins_again_is_known_once_also_after_an_outage_in_between(world, monkeypatch, step):
+def test_a_node_that_rejoins_is_recorded_once_even_after_an_outage(world, monkeypatch, step):
     a, b = world.node("a"), world.node("b")
     a.join()
     world.clock.advance(11)
@@ -586,7 +586,7 @@ def test_a_node_that_joins_again_is_known_once_also_after_an_outage_in_between(w
     assert {lease.node for lease in world.store.view().leases} == {b.node.id}
 
 
-def test_on_its_threads_a_node_goes_on_when_the_store_is_back(running, caplog):
+def test_on_its_threads_a_node_continues_after_an_outage_of_the_store(running, caplog):
     a = running.node("a")
     a.join()
     running.store.error = AwayError("no answer")
@@ -601,7 +601,7 @@ def test_on_its_threads_a_node_goes_on_when_the_store_is_back(running, caplog):
     assert caplog.text.count("node a cannot reach its leases: AwayError: no answer") == 1
 
 
-def test_when_the_file_of_the_store_was_replaced_it_is_opened_again(running):
+def test_the_store_is_reopened_when_its_file_was_replaced(running):
     a = running.node("a")
     a.join()
     running.store.error = DatabaseFileError("OCQ-326", "gone", "control.db", "…")
@@ -643,7 +643,7 @@ class Patient(Told):
         return super().wait(600)
 
 
-def test_the_end_of_a_node_is_not_held_up_by_its_wait_for_changes(world, monkeypatch):
+def test_the_end_of_a_node_does_not_wait_for_its_change_notices(world, monkeypatch):
     a, patient = world.node("a"), Patient()
     monkeypatch.setattr(world.store, "notices", lambda: nullcontext(patient))
     monkeypatch.setattr("opencqrs_py.engines.coordination.END_PATIENCE", 60.0)
@@ -670,7 +670,7 @@ def started_between_heartbeats(world: World, node: Coordinator, monkeypatch: pyt
     return beats
 
 
-def test_a_change_that_is_heard_of_is_looked_at_before_the_next_heartbeat(world, monkeypatch):
+def test_a_change_notice_triggers_a_check_before_the_next_heartbeat(world, monkeypatch):
     a, told = world.node("a"), Told()
     monkeypatch.setattr(world.store, "notices", lambda: nullcontext(told))
     beats = started_between_heartbeats(world, a, monkeypatch)
@@ -680,7 +680,7 @@ def test_a_change_that_is_heard_of_is_looked_at_before_the_next_heartbeat(world,
     a.leave()
 
 
-def test_the_loss_of_a_partition_is_looked_at_before_the_next_heartbeat(world, monkeypatch):
+def test_the_loss_of_a_partition_triggers_a_check_before_the_next_heartbeat(world, monkeypatch):
     a, lost = world.node("a"), LostPartitions()
     beats = started_between_heartbeats(world, a, monkeypatch)
     lost.then = a.hasten
@@ -703,7 +703,7 @@ class Hastened(Engine):
         self.groups.put(group)
 
 
-def test_an_engine_hears_that_somebody_waits_for_a_group_which_is_no_reason_for_a_heartbeat(world, monkeypatch):
+def test_an_engine_is_notified_of_a_waiting_caller_without_an_extra_heartbeat(world, monkeypatch):
     engine, told = Hastened(), Told()
     a = world.node("a", engine=engine, books=Runnable(4), lent=Runnable(1))
     monkeypatch.setattr(world.store, "notices", lambda: nullcontext(told))
@@ -720,7 +720,7 @@ def test_an_engine_hears_that_somebody_waits_for_a_group_which_is_no_reason_for_
 
 
 @pytest.mark.parametrize("error", [PermissionError("no"), AwayError()], ids=["refused", "away"])
-def test_a_node_that_cannot_hear_of_changes_says_so_unless_its_store_is_away(world, monkeypatch, caplog, error):
+def test_a_node_that_cannot_receive_change_notices_warns_except_in_an_outage(world, monkeypatch, caplog, error):
     a, asked = world.node("a"), Semaphore(0)
 
     @contextmanager
@@ -774,9 +774,7 @@ def test_the_partitions_of_an_engine_that_has_ended_go_to_others(world):
         (Engine, "", [0, 1, 2, 3]),  # a thread of it has ended
     ],
 )
-def test_the_end_of_an_engine_or_its_thread_is_logged_once_though_nobody_calls_check(
-    running, caplog, engine, then, left
-):
+def test_the_end_of_an_engine_or_its_thread_is_logged_once_without_a_call_of_check(running, caplog, engine, then, left):
     a = running.node("a", engine=engine())
     a.join()
     running.engines["a"].error = ValueError("no Spark")
@@ -807,7 +805,7 @@ def test_the_end_of_the_coordination_is_logged(running, caplog):
     ]
 
 
-def test_the_leases_of_a_node_whose_coordination_has_failed_end(running, monkeypatch):
+def test_the_leases_of_a_node_end_after_its_coordination_has_failed(running, monkeypatch):
     """Also if nobody calls ``check``, as in a program of which the application is a part."""
     a, b = running.node("a"), running.node("b")
     a.join()
@@ -827,7 +825,7 @@ def test_the_leases_of_a_node_whose_coordination_has_failed_end(running, monkeyp
     a.end()
 
 
-def test_the_end_of_a_node_that_was_never_started_is_quiet(running):
+def test_a_node_that_was_never_started_can_be_ended(running):
     a = running.node("a")
     a.join()
     a.end()
@@ -835,7 +833,7 @@ def test_the_end_of_a_node_that_was_never_started_is_quiet(running):
     assert running.store.view().nodes == ()
 
 
-def test_a_node_leaves_also_when_python_starts_no_thread_any_more(world, monkeypatch):
+def test_a_node_leaves_even_if_python_can_no_longer_start_a_thread(world, monkeypatch):
     a = world.node("a")
     a.join()
 
@@ -862,7 +860,7 @@ class Arrivals:
         self._lock.release()
 
 
-def test_two_threads_that_stop_a_node_at_once_leave_once(world, monkeypatch):
+def test_two_threads_that_stop_a_node_at_the_same_time_leave_once(world, monkeypatch):
     a, once = world.node("a"), Arrivals()
     a.join()
     start, starts, left, leave = a._leaving.start, [], [], world.store.leave
@@ -884,7 +882,7 @@ def test_two_threads_that_stop_a_node_at_once_leave_once(world, monkeypatch):
     assert world.store.view().nodes == ()
 
 
-def test_a_signal_that_stops_a_node_while_it_leaves_leaves_once(world, monkeypatch):
+def test_a_signal_that_stops_a_node_while_it_leaves_does_not_leave_twice(world, monkeypatch):
     a, left, leave = world.node("a"), [], world.store.leave
     a.join()
     start = a._leaving.start
@@ -899,7 +897,7 @@ def test_a_signal_that_stops_a_node_while_it_leaves_leaves_once(world, monkeypat
     assert left == [a.node.id]
 
 
-def test_a_thread_that_was_not_waited_for_closes_what_it_has_opened_after_the_node_has_left(world):
+def test_a_thread_that_outlives_its_node_closes_its_connections(world):
     a = world.node("a")
     a.join()
     a.leave()

@@ -74,7 +74,7 @@ def loggers() -> Iterator[list[logging.Logger]]:
 
 
 @pytest.mark.parametrize("call", [skip_an_event, end_a_run, watch_the_log, attend_to_jobs, enable_loggers])
-def test_loggers_that_were_disabled_are_enabled_again(call: Callable[[], None], loggers: list[logging.Logger]) -> None:
+def test_disabled_loggers_are_enabled_again(call: Callable[[], None], loggers: list[logging.Logger]) -> None:
     assert all(each.disabled for each in loggers)
     call()
     assert not any(each.disabled for each in loggers)
@@ -88,7 +88,7 @@ def test_a_failure_is_logged_although_loggers_were_disabled(
     assert [each.levelname for each in caplog.records] == ["ERROR"]
 
 
-def test_a_logger_that_is_made_later_is_enabled_and_those_of_others_stay_as_they_are() -> None:
+def test_later_loggers_of_the_package_are_enabled_and_other_loggers_are_left_alone() -> None:
     enable_loggers()
     names = ("opencqrs.made_later", "opencqrs_of_others.made_later")
     ours, theirs = map(logging.getLogger, names)

@@ -143,20 +143,20 @@ def test_a_group_is_prepared_before_it_is_claimed_and_the_claim_is_published(tra
     assert {driver.supervised.group for driver in drivers} == {run.group} == {"books"}
 
 
-def test_an_observer_is_told_of_each_partition_that_was_claimed(tracker: Tracker) -> None:
+def test_an_observer_is_notified_of_each_claimed_partition(tracker: Tracker) -> None:
     observer = Watching()
     claimed(run_of(tracker, lambda: None, lambda: 5), observer)
     assert observer.moments == [("claimed", "books", "0/2", 5), ("claimed", "books", "1/2", 5)]
 
 
-def test_a_partition_that_is_let_go_of_is_published_before_the_observer_is_told(tracker: Tracker) -> None:
+def test_a_release_is_published_before_the_observer_is_notified(tracker: Tracker) -> None:
     observer = Watching()
     driver_of(tracker, observer, 3).release()
     assert tracker.log == [(ProcessorState.STOPPED, 3, 4)]
     assert observer.moments == [("stopped", "books", "0/1")]
 
 
-def test_the_observer_is_told_of_the_end_even_if_it_cannot_be_published(tracker: Tracker) -> None:
+def test_the_observer_is_notified_of_a_release_that_cannot_be_published(tracker: Tracker) -> None:
     observer = Watching()
     driver = driver_of(tracker, observer, 3)
     tracker.error = LookupError("no such table")
@@ -173,7 +173,7 @@ def test_a_group_that_cannot_be_prepared_is_not_claimed(tracker: Tracker) -> Non
     assert tracker.log == []
 
 
-def test_an_outage_while_a_group_is_prepared_is_waited_for_and_reported(
+def test_preparing_a_group_waits_for_the_end_of_an_outage_and_reports_it(
     tracker: Tracker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits: list[float] = []
@@ -210,7 +210,7 @@ ADVICE = ["  where: store://host:1", "  fix:   start it"]
 
 
 @pytest.mark.parametrize(("source", "says"), [(AwayStore(), "the event store is unavailable: "), (None, "")])
-def test_a_start_in_an_outage_says_once_what_is_unavailable_and_what_to_do(
+def test_a_start_in_an_outage_logs_once_what_is_unavailable_and_what_to_do(
     tracker: Tracker, source: AwayStore | None, says: str, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     monkeypatch.setattr("threading.Event.wait", lambda _self, seconds=None: None)
@@ -230,7 +230,7 @@ def test_a_start_in_an_outage_says_once_what_is_unavailable_and_what_to_do(
     assert len(second.splitlines()) == 1
 
 
-def test_what_to_do_about_an_outage_is_said_by_the_first_step_only(tracker: Tracker, caplog: Any) -> None:
+def test_only_the_first_step_logs_what_to_do_about_an_outage(tracker: Tracker, caplog: Any) -> None:
     driver = driver_of(tracker)
     failure = failure_of(AWAY, Origin.OUTAGE)
     for _ in range(2):
@@ -240,7 +240,7 @@ def test_what_to_do_about_an_outage_is_said_by_the_first_step_only(tracker: Trac
     assert [message.splitlines()[1:] for message in caplog.messages] == [ADVICE, [], []]
 
 
-def test_a_database_that_cannot_be_reached_at_all_is_an_error(tracker: Tracker) -> None:
+def test_a_database_that_was_never_reached_is_an_error(tracker: Tracker) -> None:
     def statuses() -> list[PartitionStatus]:
         raise ConnectionError("no such host")
 
@@ -249,14 +249,14 @@ def test_a_database_that_cannot_be_reached_at_all_is_an_error(tracker: Tracker) 
         claimed(run_of(tracker, lambda: None, lambda: 0))
 
 
-def test_an_outage_is_not_made_worse_by_what_cannot_be_published(tracker: Tracker) -> None:
+def test_a_release_in_an_outage_succeeds_without_being_published(tracker: Tracker) -> None:
     driver = driver_of(tracker)
     tracker.error = ConnectionError("away")
     driver.release()
     assert driver.over
 
 
-def test_a_state_that_could_not_be_published_in_an_outage_is_published_by_the_next_step(tracker: Tracker) -> None:
+def test_a_state_left_unpublished_by_an_outage_is_published_by_the_next_step(tracker: Tracker) -> None:
     """Others saw the failure that was over for as long as no other one followed."""
     driver = driver_of(tracker)
     driver.settle(failed(driver.cursor))
@@ -268,7 +268,7 @@ def test_a_state_that_could_not_be_published_in_an_outage_is_published_by_the_ne
     assert tracker.log == [(ProcessorState.BACKING_OFF, 0, 4), (ProcessorState.RUNNING, 2, 4)]
 
 
-def test_any_other_error_of_publishing_is_logged_and_ends_nothing(
+def test_any_other_error_of_publishing_is_logged_and_ignored(
     tracker: Tracker, caplog: pytest.LogCaptureFixture
 ) -> None:
     driver = driver_of(tracker)
@@ -277,7 +277,7 @@ def test_any_other_error_of_publishing_is_logged_and_ends_nothing(
     assert caplog.messages == ["[books 0/1] its state cannot be reported: LookupError: no such table"]
 
 
-def test_a_change_of_state_is_published_and_a_further_step_is_not(tracker: Tracker) -> None:
+def test_only_changes_of_state_are_published(tracker: Tracker) -> None:
     observer = Watching()
     driver = driver_of(tracker, observer)
     for position in (1, 2, 3):
@@ -289,7 +289,7 @@ def test_a_change_of_state_is_published_and_a_further_step_is_not(tracker: Track
     assert driver.supervised.handled == 3
 
 
-def test_each_failure_is_noticed_and_published(tracker: Tracker) -> None:
+def test_each_failure_is_reported_to_the_observer_and_published(tracker: Tracker) -> None:
     observer = Watching()
     driver = driver_of(tracker, observer)
     for _ in range(2):
@@ -301,7 +301,7 @@ def test_each_failure_is_noticed_and_published(tracker: Tracker) -> None:
     ]
 
 
-def test_recovery_is_noticed_and_published(tracker: Tracker) -> None:
+def test_recovery_is_reported_to_the_observer_and_published(tracker: Tracker) -> None:
     observer = Watching()
     driver = driver_of(tracker, observer)
     driver.settle(failed(driver.cursor))
@@ -312,7 +312,7 @@ def test_recovery_is_noticed_and_published(tracker: Tracker) -> None:
 
 
 @pytest.mark.parametrize("on_exhausted", [OnExhausted.SKIP, OnExhausted.PARK])
-def test_what_is_published_of_an_event_that_was_given_up_is_withdrawn(
+def test_the_published_error_of_an_abandoned_event_is_withdrawn(
     tracker: Tracker, on_exhausted: OnExhausted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Other processes showed its error and attempts until the partition moved, and ended with exit code 1."""
@@ -331,7 +331,7 @@ def test_what_is_published_of_an_event_that_was_given_up_is_withdrawn(
     assert len(observer.notices) == 1
 
 
-def test_an_outage_at_the_start_is_waited_for_until_the_engine_is_stopped(tracker: Tracker) -> None:
+def test_stopping_the_engine_ends_the_wait_for_an_outage_at_the_start(tracker: Tracker) -> None:
     def prepare() -> None:
         raise ConnectionError
 
@@ -360,7 +360,7 @@ def test_a_group_is_prepared_once_and_a_partition_claimed_once(tracker: Tracker)
     assert [str(driver.partition) for driver in assignment.of("books", [second])] == ["1/2"]
 
 
-def test_a_later_claim_reads_the_log_as_it_is_then(tracker: Tracker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_later_claim_reads_the_log_again(tracker: Tracker, monkeypatch: pytest.MonkeyPatch) -> None:
     run, epochs = run_of(tracker, lambda: None, lambda: 0), count(1)
     monkeypatch.setattr(
         tracker,
@@ -374,7 +374,7 @@ def test_a_later_claim_reads_the_log_as_it_is_then(tracker: Tracker, monkeypatch
     assert run.processing.feed.read(2) is not page
 
 
-def test_a_partition_that_was_removed_can_be_claimed_again_and_its_state_stays_known(tracker: Tracker) -> None:
+def test_a_removed_partition_keeps_its_last_state_and_can_be_claimed_again(tracker: Tracker) -> None:
     run = run_of(tracker, lambda: None, lambda: 0)
     assignment = Assignment([run], "me", FakeClock())
     (driver, _) = assignment.claim("books", run.partitions)
@@ -385,7 +385,7 @@ def test_a_partition_that_was_removed_can_be_claimed_again_and_its_state_stays_k
     assert [one.state for one in assignment.partitions()] == [ProcessorState.STARTING] * 2
 
 
-def test_a_partition_that_was_lost_is_claimed_when_it_is_assigned_again_and_not_otherwise(tracker: Tracker) -> None:
+def test_a_lost_partition_is_claimed_only_when_it_is_assigned_again(tracker: Tracker) -> None:
     run = run_of(tracker, lambda: None, lambda: 0)
     lost, held = run.partitions
     assignment = Assignment([run], "me", FakeClock())
@@ -408,7 +408,7 @@ def test_a_partition_that_was_lost_is_claimed_when_it_is_assigned_again_and_not_
     assert assignment.remove(new)
 
 
-def test_a_partition_that_two_threads_assign_at_once_is_claimed_once(tracker: Tracker) -> None:
+def test_a_partition_assigned_by_two_threads_at_the_same_time_is_claimed_once(tracker: Tracker) -> None:
     begun, go = Signal(), Signal()
 
     def initial() -> int:
@@ -426,7 +426,7 @@ def test_a_partition_that_two_threads_assign_at_once_is_claimed_once(tracker: Tr
         assert (len(first.result(60)), second.result(60)) == (2, [])
 
 
-def test_what_an_engine_does_not_run_cannot_be_assigned(tracker: Tracker) -> None:
+def test_a_group_that_the_engine_does_not_run_cannot_be_assigned(tracker: Tracker) -> None:
     assignment = Assignment([run_of(tracker, lambda: None, lambda: 0)], "me", FakeClock())
     for refused in (assignment.claim, assignment.of):
         with pytest.raises(ValueError, match="this engine does not run group 'boks'"):
@@ -437,7 +437,7 @@ FENCED = Failure(Origin.FENCED, permanent=True, error="FencedError", message="m"
 
 
 @pytest.mark.parametrize("rebuilding", [False, True])
-def test_the_loss_of_a_partition_is_reported_but_for_that_to_the_swap_of_a_rebuild(
+def test_the_loss_of_a_partition_is_reported_except_when_a_rebuild_swaps(
     tracker: Tracker, caplog: pytest.LogCaptureFixture, *, rebuilding: bool
 ) -> None:
     run = replace(run_of(tracker, lambda: None, lambda: 0, 1), rebuilding=rebuilding)
@@ -447,7 +447,7 @@ def test_the_loss_of_a_partition_is_reported_but_for_that_to_the_swap_of_a_rebui
     assert [record.levelname for record in caplog.records] == ([] if rebuilding else ["WARNING"])
 
 
-def test_the_release_of_what_another_process_has_already_is_not_reported(
+def test_releasing_a_partition_that_another_process_has_claimed_is_not_reported(
     tracker: Tracker, caplog: pytest.LogCaptureFixture
 ) -> None:
     observer = Watching()

@@ -73,7 +73,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     made.engine.stop(SECONDS)
 
 
-def test_progress_over_events_of_others_is_stored_at_once_when_somebody_waits(world: World) -> None:
+def test_progress_over_events_of_other_partitions_is_stored_at_once_while_a_caller_waits(world: World) -> None:
     world.append("1")
     assert world.stored(0.1) == 0  # one of the partitions has handled the event, and the others wait
     world.engine.hasten("group")
@@ -88,7 +88,7 @@ def test_an_engine_is_hastened_for_its_own_groups_only(world: World) -> None:
     assert world.stored(0.1) == 0
 
 
-def test_haste_ends_after_a_while() -> None:
+def test_haste_ends_after_two_seconds() -> None:
     clock = FakeClock()
     haste = Haste(clock.monotonic)
     seen: list[Any] = [haste.is_set()]

@@ -177,7 +177,7 @@ def test_a_call_that_hangs_uses_an_attempt_and_the_event_is_tried_again(group: G
     ]
 
 
-def test_an_outage_in_which_a_call_hangs_is_waited_for_and_the_event_is_tried_again(
+def test_a_call_that_hangs_in_an_outage_is_tried_again_after_the_outage(
     group: Group, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(driving, "OUTAGE_BACK_OFF", FixedBackOff(0))
@@ -215,7 +215,7 @@ def hanging_in_outage(group: Group, start: Start, monkeypatch: pytest.MonkeyPatc
     return engine, watching
 
 
-def test_a_partition_that_is_released_while_an_outage_is_waited_for_is_not_claimed_back(
+def test_a_partition_released_during_an_outage_is_not_claimed_again(
     group: Group, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine, _ = hanging_in_outage(group, start, monkeypatch)
@@ -228,7 +228,7 @@ def test_a_partition_that_is_released_while_an_outage_is_waited_for_is_not_claim
 
 
 @pytest.mark.parametrize("end", ["release", "stop"])
-def test_a_partition_that_is_let_go_while_its_call_hangs_in_an_outage_is_not_held_any_more(
+def test_a_partition_released_while_its_call_hangs_in_an_outage_can_be_assigned_again(
     group: Group, start: Start, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
     engine, watching = hanging_in_outage(group, start, monkeypatch)
@@ -247,7 +247,7 @@ def test_a_partition_that_is_let_go_while_its_call_hangs_in_an_outage_is_not_hel
         wait_for(group, watching, lambda: group.handled == [1, 2, 3, 4])
 
 
-def test_what_was_handled_and_skipped_before_a_call_hung_counts(group: Group, start: Start) -> None:
+def test_events_handled_and_skipped_before_a_call_hung_are_counted(group: Group, start: Start) -> None:
     group.hangs = {3: 1}
 
     def handle(raw: Event) -> None:
@@ -264,13 +264,13 @@ def test_what_was_handled_and_skipped_before_a_call_hung_counts(group: Group, st
     assert (partition.handled, partition.skipped) == (3, 1)
 
 
-def test_a_call_that_hangs_does_not_count_among_those_that_are_made_at_once(group: Group, start: Start) -> None:
+def test_a_call_that_hangs_does_not_count_towards_the_limit_of_concurrent_calls(group: Group, start: Start) -> None:
     group.hangs = {2: 1}
     _, watching = start(SOON, at_once=1)
     wait_for(group, watching, lambda: group.handled == [1, 2, 3, 4])
 
 
-def test_attempts_of_calls_that_hang_are_exhausted(group: Group, start: Start) -> None:
+def test_an_event_whose_calls_keep_hanging_exhausts_its_attempts(group: Group, start: Start) -> None:
     group.hangs = {2: 9}
     _, watching = start(SOON)
     wait_for(group, watching, lambda: group.handled == [1, 3, 4])
@@ -279,7 +279,7 @@ def test_attempts_of_calls_that_hang_are_exhausted(group: Group, start: Start) -
     assert skip.reason.startswith("[OCQ-229] HandlerTimeoutError: the handler has not returned for ")
 
 
-def test_what_the_thread_does_when_it_returns_at_last_is_void(group: Group, start: Start) -> None:
+def test_a_hung_thread_that_finally_returns_has_no_effect(group: Group, start: Start) -> None:
     group.hangs = {2: 1}
     engine, watching = start(SOON)
     wait_for(group, watching, lambda: group.handled == [1, 2, 3, 4])
@@ -292,7 +292,7 @@ def test_what_the_thread_does_when_it_returns_at_last_is_void(group: Group, star
     assert group.handled == [1, 2, 3, 4]
 
 
-def test_of_a_list_that_hangs_each_event_is_tried_alone(group: Group, start: Start) -> None:
+def test_each_event_of_a_list_that_hangs_is_tried_alone(group: Group, start: Start) -> None:
     def handle(raw: list[Event]) -> None:
         group.lists.append([each.position for each in raw])
         for each in raw:
@@ -314,7 +314,7 @@ def test_of_a_list_that_hangs_each_event_is_tried_alone(group: Group, start: Sta
 @pytest.mark.parametrize(
     ("participates", "before", "isolated"), [(False, 1_000, 3), (True, 0, 3), (True, 2, 5), (True, 1_000_000, 3 + 49)]
 )
-def test_participants_handle_alone_what_they_repeat_and_no_more(
+def test_participants_handle_only_the_repeated_events_alone(
     group: Group, before: int, isolated: int, *, participates: bool
 ) -> None:
     """What was handled since the claim is no bound: a claim may last for days, with many checkpoints."""
@@ -327,7 +327,7 @@ def test_participants_handle_alone_what_they_repeat_and_no_more(
     assert driver.cursor.isolate == isolated
 
 
-def test_an_event_of_a_list_that_hangs_is_not_given_up_before_it_was_tried_alone(group: Group, start: Start) -> None:
+def test_an_event_of_a_list_that_hangs_is_tried_alone_before_it_is_abandoned(group: Group, start: Start) -> None:
     """Where no attempt is repeated, the first event of the list would be lost in place of the one that hangs."""
 
     def handle(raw: list[Event]) -> None:
@@ -341,7 +341,7 @@ def test_an_event_of_a_list_that_hangs_is_not_given_up_before_it_was_tried_alone
     assert [each.position for each in group.tracker.skipped()] == [3]
 
 
-def test_a_stop_waits_for_no_thread_that_was_given_up(group: Group, start: Start) -> None:
+def test_a_stop_does_not_wait_for_an_abandoned_thread(group: Group, start: Start) -> None:
     group.hangs = {4: 1}
     engine, watching = start(SOON)
     wait_for(group, watching, lambda: group.handled == [1, 2, 3, 4])
@@ -349,7 +349,7 @@ def test_a_stop_waits_for_no_thread_that_was_given_up(group: Group, start: Start
     assert not group.returned.is_set()
 
 
-def test_too_many_threads_that_hang_end_the_engine(group: Group, start: Start, monkeypatch: Any) -> None:
+def test_too_many_hanging_threads_end_the_engine(group: Group, start: Start, monkeypatch: Any) -> None:
     monkeypatch.setattr(thread_engine, "MOST_HANGING", 0)
     group.hangs = {2: 1}
     engine, watching = start(SOON)
@@ -358,7 +358,7 @@ def test_too_many_threads_that_hang_end_the_engine(group: Group, start: Start, m
         engine.check()
 
 
-def test_a_call_that_takes_long_is_logged_with_where_it_is(group: Group, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_slow_call_is_logged_with_its_stack(group: Group, caplog: pytest.LogCaptureFixture) -> None:
     def handle(raw: Event) -> None:
         if raw.position == 1:
             watcher.look()
@@ -386,7 +386,7 @@ def test_a_call_that_takes_long_is_logged_with_where_it_is(group: Group, caplog:
     )
 
 
-def test_calls_after_the_commit_that_take_long_are_logged_and_never_given_up(
+def test_slow_calls_after_the_commit_are_logged_and_never_abandoned(
     group: Group, caplog: pytest.LogCaptureFixture
 ) -> None:
     def ring() -> None:
@@ -420,7 +420,7 @@ def _unexpected(*_: object) -> None:
 # In a worker of Spark
 
 
-def test_a_call_that_hangs_in_a_worker_ends_the_task_with_what_it_comes_to(group: Group) -> None:
+def test_a_call_that_hangs_in_a_worker_ends_the_task_with_the_failure(group: Group) -> None:
     group.hangs = {1: 1}
     run = group.run(SOON)
     (cursor,) = group.tracker.claim("group", layout(1), 0, "me")
@@ -432,7 +432,7 @@ def test_a_call_that_hangs_in_a_worker_ends_the_task_with_what_it_comes_to(group
     assert (found.partition, found.listed, found.failure.position, found.failure.code) == (ONE, 0, 1, "OCQ-229")
 
 
-def test_what_a_task_has_come_to_before_a_call_hangs_is_in_its_error(group: Group) -> None:
+def test_the_error_of_a_task_with_a_hanging_call_carries_its_outcomes_so_far(group: Group) -> None:
     """Committed events, skips and failures are otherwise neither counted nor logged."""
     group.hangs = {3: 1}
     run = group.run(SOON)
@@ -447,7 +447,7 @@ def test_what_a_task_has_come_to_before_a_call_hangs_is_in_its_error(group: Grou
 
 
 @pytest.mark.parametrize("limits", [CallLimits(30, inf), CallLimits(inf, 30), CallLimits(30, 60)])
-def test_steps_that_take_no_time_are_done_as_ever(group: Group, limits: CallLimits) -> None:
+def test_quick_steps_are_unaffected_by_limits(group: Group, limits: CallLimits) -> None:
     turns, run = Turns(limits), group.run(limits)
     (cursor,) = group.tracker.claim("group", layout(1), 0, "me")
     processor, outcome = run.processing.processor(ONE), Outcome(cursor)
@@ -458,7 +458,7 @@ def test_steps_that_take_no_time_are_done_as_ever(group: Group, limits: CallLimi
 
 
 @pytest.mark.parametrize("line", ["", "ValueError: no", "x.TaskTimedOut: {}"])
-def test_other_errors_of_a_round_are_no_timeouts(line: str) -> None:
+def test_other_errors_of_a_turn_are_not_timeouts(line: str) -> None:
     assert timed_out_of(line) is None
     assert timed_out_call(RuntimeError(line)) is None
 

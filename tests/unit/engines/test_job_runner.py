@@ -33,7 +33,7 @@ PATIENCE = 60.0
 HEIR = Worker("heir", "heir", frozenset({"heir"}), 4, frozenset(), lambda: {"heir"})
 
 
-def test_a_run_that_comes_back_is_in_hand_until_its_own_attempt_ends():
+def test_a_run_taken_back_is_in_hand_until_its_own_attempt_ends():
     """A process was frozen: another one has taken its run, and let it go while the first attempt is still in a call."""
     goes_on = {attempt: Signal() for attempt in (1, 2)}
     begun = {attempt: Signal() for attempt in (1, 2)}
@@ -99,7 +99,7 @@ def _runner(store, call, rule=None, company=None, observer=None):
     return JobRunner(parts, company or (lambda: here))
 
 
-def test_a_look_that_is_older_than_a_run_in_hand_does_not_end_it():
+def test_a_view_older_than_a_run_in_hand_does_not_end_the_run():
     store, ends, cancelled = _SlowLooks(), Signal(), []
 
     def call(context, _):
@@ -128,7 +128,7 @@ def test_a_look_that_is_older_than_a_run_in_hand_does_not_end_it():
     assert cancelled == [False]
 
 
-def test_runs_after_the_start_are_recorded_when_the_process_has_its_leases():
+def test_startup_runs_are_recorded_once_the_process_has_its_leases():
     store, ran, here = InMemoryJobStore(), Signal(), []
     rule = JobRule("job", ticking=Ticking(startup=True))
     runner = _runner(store, lambda *_: ran.set(), rule, lambda: here[0] if here else None)
@@ -143,7 +143,7 @@ def test_runs_after_the_start_are_recorded_when_the_process_has_its_leases():
     assert [run.id for run in store.history()] == ["job@start:node"]
 
 
-def test_a_run_counts_as_in_hand_from_the_moment_that_it_is_taken(monkeypatch):
+def test_a_process_is_busy_from_the_moment_it_takes_a_run(monkeypatch):
     """A run until all is caught up ended between the two, and left the run to the next process."""
     store, taken, goes_on = InMemoryJobStore(), Signal(), Signal()
     runner = _runner(store, lambda *_: None)
@@ -166,7 +166,7 @@ def test_a_run_counts_as_in_hand_from_the_moment_that_it_is_taken(monkeypatch):
         runner.stop(PATIENCE)
 
 
-def test_a_process_is_busy_until_it_has_attended_to_what_was_due_at_its_start():
+def test_a_process_is_busy_until_it_has_handled_the_runs_due_at_its_start():
     """A run until all is caught up ended before that, so no tick began, nor what a killed process had in hand."""
     store, here, goes_on = InMemoryJobStore(), [], Signal()
     runner = _runner(store, lambda *_: goes_on.wait(PATIENCE), company=lambda: here[0] if here else None)
@@ -211,7 +211,7 @@ class _Locked(InMemoryJobStore):
 
 
 @pytest.mark.parametrize("due", ["a tick", "a run of a dead process", "a tick after a run of another job"])
-def test_a_process_is_busy_until_it_has_attended_to_a_job_whose_records_were_locked(due):
+def test_a_process_is_busy_until_it_has_handled_a_job_whose_rows_were_locked(due):
     """A run until all is caught up ended with 0 while that job was left out, and the job was not run."""
     clock, ran = FakeClock(), []
     store, schedule = _Locked(clock), FixedRate(0.0, 3_600.0)
@@ -252,7 +252,7 @@ def test_a_process_is_busy_until_it_has_attended_to_a_job_whose_records_were_loc
     assert ran == (["first", "nightly"] if "another job" in due else ["nightly"])
 
 
-def test_a_run_of_another_process_keeps_nobody_busy():
+def test_a_run_of_another_process_does_not_keep_this_one_busy():
     store = InMemoryJobStore()
     runner = _runner(store, lambda *_: None)
     store.request(JobRun("run", "job", Trigger.MANUAL, store.look().now))
@@ -274,7 +274,7 @@ def test_a_run_with_an_attempt_left_keeps_the_process_busy_until_it_has_failed()
     assert not runner.is_busy()
 
 
-def test_a_run_that_fails_with_its_processes_is_told_by_the_one_that_records_it(caplog):
+def test_a_run_failed_by_dying_processes_is_logged_by_the_process_that_records_it(caplog):
     """Three processes had ended in it: none of them could tell, and the fourth one said and counted nothing."""
     store, counting, desk = InMemoryJobStore(), RunCounting(), JobDesk(InMemoryJobStore(), {})
     store.request(JobRun("run", "job", Trigger.MANUAL, store.look().now))
@@ -295,7 +295,7 @@ def test_a_run_that_fails_with_its_processes_is_told_by_the_one_that_records_it(
     assert counting.counts()["job"].statuses == {RunStatus.FAILED: 1}
 
 
-def test_a_run_that_begins_while_the_process_stops_is_waited_for_and_told_as_it_is(monkeypatch, caplog):
+def test_a_run_that_begins_during_a_stop_is_awaited_and_logged_as_continuing_later(monkeypatch, caplog):
     """It was said to have been taken over by another process, or to have failed with the error of its last attempt."""
     caplog.set_level("INFO", "opencqrs.jobs")
     store, rule, taken, ends = InMemoryJobStore(), JobRule("job", back_off=FixedBackOff(0.0, 1)), Signal(), Signal()
@@ -326,7 +326,7 @@ def test_a_run_that_begins_while_the_process_stops_is_waited_for_and_told_as_it_
     ]
 
 
-def test_a_run_in_a_process_that_runs_nothing_else_is_followed_whatever_outages_there_are(monkeypatch, caplog):
+def test_a_run_in_a_process_that_runs_nothing_else_is_cancelled_despite_outages(monkeypatch, caplog):
     class Flaky(InMemoryJobStore):
         looks = 0
 
@@ -352,7 +352,7 @@ def test_a_run_in_a_process_that_runs_nothing_else_is_followed_whatever_outages_
     assert [text for text in caplog.messages if "cannot be cancelled for now: " in text and "no answer" in text] != []
 
 
-def test_a_run_here_that_has_begun_waits_for_its_next_attempt_for_longer_than_its_beginning_may_take():
+def test_a_local_run_waits_for_its_next_attempt_even_beyond_the_timeout_to_begin():
     calls = []
 
     def call(context, _):
@@ -367,7 +367,7 @@ def test_a_run_here_that_has_begun_waits_for_its_next_attempt_for_longer_than_it
     assert (done.status, done.attempt, calls) == (RunStatus.SUCCEEDED, 2, [1, 2])
 
 
-def test_a_run_here_that_cannot_begin_in_time_is_cancelled():
+def test_a_local_run_that_cannot_begin_in_time_is_cancelled():
     store, rule = InMemoryJobStore(), JobRule("job", meeting=Meeting(Overlap.QUEUE))
     store.request(JobRun("other", "job", Trigger.MANUAL, store.look().now))
     JobDesk(store, {"job": rule}).attend(HEIR)
@@ -397,7 +397,7 @@ def _in_background(call):
 
 
 @pytest.mark.parametrize("here", [True, False], ids=["with leases", "after its leases"])
-def test_a_run_here_that_waits_for_others_ends_when_the_runner_is_stopped(here):
+def test_a_local_run_that_waits_for_others_is_cancelled_when_the_runner_stops(here):
     store, rule = InMemoryJobStore(), JobRule("job", meeting=Meeting(Overlap.QUEUE))
     store.request(JobRun("other", "job", Trigger.MANUAL, store.look().now))
     JobDesk(store, {"job": rule}).attend(HEIR)
@@ -416,7 +416,7 @@ def test_a_run_here_that_waits_for_others_ends_when_the_runner_is_stopped(here):
     assert (left.status, left.reason) == (RunStatus.CANCELLED, "its process is ending")
 
 
-def test_an_error_of_another_claim_that_a_job_raises_is_the_error_of_its_run(caplog):
+def test_a_fenced_error_that_a_job_raises_is_an_error_of_its_run(caplog):
     """It may drive a processor by hand, whose partition another process has taken."""
 
     def call(context, _):
@@ -459,7 +459,7 @@ class _Lossy(InMemoryJobStore):
 
 
 @pytest.mark.parametrize("fails", [True, False])
-def test_the_end_of_a_run_is_reported_although_the_answer_to_its_commit_is_lost(caplog, fails):
+def test_the_end_of_a_run_is_reported_even_if_the_reply_to_its_commit_is_lost(caplog, fails):
     def call(context, _):
         store.loses = True
         if fails:
@@ -502,7 +502,7 @@ class _Silent(InMemoryJobStore):
         return isinstance(error, ConnectionError)
 
 
-def test_a_run_that_fails_with_its_processes_is_told_although_the_answer_to_that_is_lost(caplog):
+def test_a_run_failed_by_dying_processes_is_logged_even_if_the_reply_to_the_commit_is_lost(caplog):
     """It had failed by then, so the process looked caught up, and ended with 0."""
     store, counting, victim = _Silent(), RunCounting(), frozenset({""})
     store.request(JobRun("run", "job", Trigger.MANUAL, store.look().now))
@@ -547,7 +547,7 @@ class _Rejoined:
         return Company(self.ids[-1], "node", alive, {}, lambda: alive)
 
 
-def test_a_run_here_that_waits_for_others_survives_the_end_of_the_leases_of_its_process():
+def test_a_local_run_that_waits_for_others_survives_the_end_of_its_processs_leases():
     store, rule, reserved = InMemoryJobStore(), JobRule("job", meeting=Meeting(Overlap.QUEUE)), []
 
     def call(*_):
@@ -567,7 +567,7 @@ def test_a_run_here_that_waits_for_others_survives_the_end_of_the_leases_of_its_
     assert (done.status, done.reason, done.node, reserved) == (RunStatus.SUCCEEDED, "", "node", ["node-2"])
 
 
-def test_a_run_here_that_waits_for_its_next_attempt_survives_the_end_of_the_leases_of_its_process():
+def test_a_local_run_that_waits_for_its_next_attempt_survives_the_end_of_its_processs_leases():
     def call(context, _):
         if context.attempt == 1:
             raise RuntimeError("the attic is locked")
@@ -580,7 +580,7 @@ def test_a_run_here_that_waits_for_its_next_attempt_survives_the_end_of_the_leas
     assert (done.status, done.attempt, company.ids) == (RunStatus.SUCCEEDED, 2, ["node", "node-2"])
 
 
-def test_a_run_whose_caller_no_longer_waits_ends_with_the_leases_of_its_process():
+def test_a_local_run_without_a_waiting_caller_ends_with_its_processs_leases():
     store, rule = InMemoryJobStore(), JobRule("job")
     runner = _runner(store, lambda *_: None, rule, _Rejoined(lambda: bool(store.look().runs)))
     store.request(JobRun("run", "job", Trigger.MANUAL, store.look().now, reserved=runner.node()))
@@ -630,7 +630,7 @@ def test_a_run_that_ends_during_an_outage_while_its_process_stops_is_not_cancell
     assert (ended.status, ended.reason) == (RunStatus.SUCCEEDED, "")
 
 
-def test_a_runner_that_is_stopped_before_it_starts_is_not_counted_among_those_alive():
+def test_a_runner_stopped_before_its_start_is_not_listed_as_alive():
     runner = _runner(InMemoryJobStore(), lambda *_: None)
     runner.stop(0)
     runner.start()

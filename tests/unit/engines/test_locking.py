@@ -120,7 +120,7 @@ def test_a_round_enables_loggers_that_the_program_has_disabled(world, monkeypatc
     assert not logger.disabled
 
 
-def test_the_keys_are_those_of_opencqrs(world):
+def test_lock_keys_have_the_format_of_opencqrs(world):
     begin(world.node("a", groups=["books", "lent"]))
     assert sorted(world.locks.holders) == [
         "[group=books, partition=0]",
@@ -131,7 +131,7 @@ def test_the_keys_are_those_of_opencqrs(world):
     ]
 
 
-def test_what_an_engine_that_has_ended_held_goes_to_others_and_a_line_says_so(world, caplog):
+def test_partitions_of_an_ended_engine_go_to_other_nodes_and_its_end_is_logged(world, caplog):
     a, b = world.node("a"), world.node("b")
     begin(a, b)
     world.engines["a"].end = ValueError("Spark is gone")
@@ -143,7 +143,7 @@ def test_what_an_engine_that_has_ended_held_goes_to_others_and_a_line_says_so(wo
     assert said == [f"[books] node a {then}: ValueError: Spark is gone"]
 
 
-def test_a_node_drives_what_it_holds_and_another_one_stands_by(world):
+def test_one_node_runs_the_partitions_it_has_locked_and_another_stands_by(world):
     a, b = world.node("a"), world.node("b")
     begin(a, b)
     assert (world.has("a"), world.has("b")) == ([0, 1, 2, 3], [])
@@ -159,7 +159,7 @@ def test_nothing_is_assigned_before_the_lock_is_held(world):
     assert world.engines["a"].calls == []
 
 
-def test_each_lock_is_asked_once_a_heartbeat(world):
+def test_each_lock_is_called_once_per_heartbeat(world):
     a, b = world.node("a"), world.node("b")
     begin(a, b)
     of_a, of_b = world.noted("a"), world.noted("b")
@@ -173,7 +173,7 @@ def test_each_lock_is_asked_once_a_heartbeat(world):
 @pytest.mark.parametrize(
     ("limits", "has"), [({"most": 1}, [0]), ({"in_all": 3}, [0, 1, 2]), ({"most": 9}, [0, 1, 2, 3])]
 )
-def test_a_node_takes_no_more_than_it_may(world, limits, has):
+def test_a_node_takes_no_more_partitions_than_its_limits_allow(world, limits, has):
     a, b = world.node("a", **limits), world.node("b")
     begin(a)
     heartbeat(world, a)
@@ -182,12 +182,12 @@ def test_a_node_takes_no_more_than_it_may(world, limits, has):
     assert world.has("b") == sorted({0, 1, 2, 3} - {*has})
 
 
-def test_the_limit_of_a_group_is_its_own(world):
+def test_the_limit_of_a_group_applies_to_each_group_separately(world):
     begin(world.node("a", groups=["books", "lent"], most=1))
     assert world.engines["a"].has == {BOOKS[0], LENT[0]}
 
 
-def test_what_was_not_room_for_is_taken_when_there_is(world):
+def test_a_partition_beyond_the_limit_is_taken_once_there_is_room(world):
     a = world.node("a", in_all=1)
     begin(a)
     world.locks.holders["[group=books, partition=0]"] = ("another", 1e9)
@@ -196,7 +196,7 @@ def test_what_was_not_room_for_is_taken_when_there_is(world):
     assert world.has("a") == [1]
 
 
-def test_a_change_of_the_share_is_logged_once(world, caplog):
+def test_a_change_of_the_assigned_partitions_is_logged_once(world, caplog):
     caplog.set_level(logging.INFO, "opencqrs.control")
     a = world.node("a", groups=["books", "lent"], most=2)
     b = world.node("b")
@@ -209,7 +209,7 @@ def test_a_change_of_the_share_is_logged_once(world, caplog):
     ]
 
 
-def test_a_node_that_gets_nothing_says_once_that_it_stands_by(world, caplog):
+def test_a_node_without_partitions_logs_once_that_it_stands_by(world, caplog):
     caplog.set_level(logging.INFO, "opencqrs.control")
     a, b = world.node("a"), world.node("b")
     begin(a, b)
@@ -220,7 +220,7 @@ def test_a_node_that_gets_nothing_says_once_that_it_stands_by(world, caplog):
     ]
 
 
-def test_what_is_held_is_renewed_while_much_is_asked_for_in_vain(world):
+def test_held_locks_are_renewed_while_other_locks_are_slow_to_acquire(world):
     a = world.node("a", groups=["lent", "books"])
     for number in range(4):
         world.locks.holders[f"[group=books, partition={number}]"] = ("another", 1e9)
@@ -234,7 +234,7 @@ def test_what_is_held_is_renewed_while_much_is_asked_for_in_vain(world):
 # Letting go
 
 
-def test_a_lock_that_another_process_has_taken_costs_only_its_partition(world, caplog):
+def test_losing_a_lock_to_another_process_releases_only_its_partition(world, caplog):
     a = world.node("a")
     begin(a)
     world.locks.holders["[group=books, partition=1]"] = ("another", 1e9)
@@ -245,7 +245,7 @@ def test_a_lock_that_another_process_has_taken_costs_only_its_partition(world, c
     ]
 
 
-def test_a_renewal_that_raises_costs_the_lock_and_is_logged_once_for_all(world, caplog):
+def test_a_renewal_that_raises_loses_the_lock_and_is_logged_once_for_all_locks(world, caplog):
     a = world.node("a")
     begin(a)
     world.fails("a", "renew", "release", "acquire")
@@ -260,7 +260,7 @@ def test_a_renewal_that_raises_costs_the_lock_and_is_logged_once_for_all(world, 
     assert world.has("a") == [0, 1, 2, 3]
 
 
-def test_a_renewal_that_answers_after_the_lease_costs_the_lock_although_it_says_yes(world, caplog):
+def test_a_renewal_that_succeeds_after_the_lease_has_ended_loses_the_lock(world, caplog):
     world.locks.seconds = 60
     a = world.node("a", groups=["lent"])
     begin(a)
@@ -270,7 +270,7 @@ def test_a_renewal_that_answers_after_the_lease_costs_the_lock_although_it_says_
     assert messages(caplog) == ["node a has lost the lock of [lent 0/1]: it was not renewed within 10 s"]
 
 
-def test_a_lock_is_held_from_before_its_renewal_was_sent(world):
+def test_the_lease_of_a_lock_starts_before_its_renewal_is_sent(world):
     a = world.node("a", groups=["lent"])
     begin(a)
     world.clock.advance(3)
@@ -282,7 +282,7 @@ def test_a_lock_is_held_from_before_its_renewal_was_sent(world):
     assert a.held() == {}
 
 
-def test_a_partition_is_released_when_the_lease_ends_although_no_call_returns(world, caplog):
+def test_a_partition_is_released_when_its_lease_ends_even_if_no_call_returns(world, caplog):
     a = world.node("a", groups=["lent"])
     begin(a)
     world.clock.advance(9.9)
@@ -294,7 +294,7 @@ def test_a_partition_is_released_when_the_lease_ends_although_no_call_returns(wo
     assert messages(caplog) == ["node a has lost the lock of [lent 0/1]: it was not renewed within 10 s"]
 
 
-def test_a_process_that_was_frozen_past_its_lease_does_not_renew_but_starts_again(world):
+def test_a_process_frozen_past_its_lease_acquires_the_lock_again_instead_of_renewing_it(world):
     a = world.node("a", groups=["lent"])
     begin(a)
     calls = world.noted("a")
@@ -351,7 +351,7 @@ def test_a_partition_lost_to_a_process_without_locks_is_claimed_again_after_grow
 
 
 @pytest.mark.parametrize("method", ["obtain", "acquire"])
-def test_what_a_registry_raises_is_logged_once_and_tried_again_at_the_next_heartbeat(world, caplog, method):
+def test_an_error_of_a_registry_is_logged_once_and_retried_at_the_next_heartbeat(world, caplog, method):
     a = world.node("a")
     world.fails("a", method)
     begin(a)
@@ -368,14 +368,14 @@ def test_what_a_registry_raises_is_logged_once_and_tried_again_at_the_next_heart
     assert len(messages(caplog)) == 2  # it is news again
 
 
-def test_an_error_of_one_lock_is_the_matter_of_its_partition_only(world):
+def test_an_error_of_one_lock_affects_only_its_partition(world):
     a = world.node("a")
     world.fails("a", "acquire", when=lambda lock: lock.endswith("=2]"))
     begin(a)
     assert world.has("a") == [0, 1, 3]
 
 
-def test_a_lock_whose_answer_was_lost_is_released_before_it_is_asked_again(world):
+def test_a_lock_whose_reply_was_lost_is_released_before_it_is_acquired_again(world):
     a = world.node("a", groups=["lent"])
     world.fails("a", "acquire")
     begin(a)
@@ -411,14 +411,14 @@ def odd(answer: object, *, later: bool = False) -> LockCoordinator:
 
 
 @pytest.mark.parametrize("answer", [None, "yes", object()])
-def test_an_answer_that_is_no_truth_value_is_an_error_not_a_lock(answer, caplog):
+def test_a_reply_that_is_not_a_bool_is_an_error(answer, caplog):
     node = odd(answer)
     node.round()
     assert node.held() == {}
     assert f"returned {type(answer).__name__}, not whether the lock is held" in caplog.text
 
 
-def test_an_async_lock_is_an_error_not_a_lock(caplog):
+def test_an_async_lock_is_an_error(caplog):
     node = odd(None, later=True)
     node.round()
     assert node.held() == {}
@@ -428,7 +428,7 @@ def test_an_async_lock_is_an_error_not_a_lock(caplog):
 # All or nothing
 
 
-def test_of_two_nodes_that_want_all_only_one_gets_any(world):
+def test_only_one_of_two_exclusive_nodes_gets_any_lock(world):
     a, b = world.node("a", exclusive=True), world.node("b", exclusive=True)
     a.round()
     b.round()
@@ -436,21 +436,21 @@ def test_of_two_nodes_that_want_all_only_one_gets_any(world):
     assert (a.missing(), b.missing()) == ([], [(BOOKS[0], "")])
 
 
-def test_what_could_not_be_got_is_known_with_its_reason(world):
+def test_missing_locks_are_known_with_their_reason(world):
     a = world.node("a", exclusive=True)
     world.fails("a", "acquire", when=lambda lock: lock.endswith("=2]"))
     a.round()
     assert a.missing() == [(BOOKS[2], "RuntimeError: no route")]
 
 
-def test_a_node_that_shares_misses_nothing(world):
+def test_a_node_that_shares_the_group_reports_no_missing_locks(world):
     begin(world.node("a"))
     b = world.node("b")
     begin(b)
     assert b.missing() == []
 
 
-def test_the_limit_of_a_group_does_not_count_for_a_node_that_wants_all(world):
+def test_the_limit_of_a_group_does_not_apply_to_an_exclusive_node(world):
     a = world.node("a", exclusive=True, most=1)
     begin(a)
     assert world.has("a") == [0, 1, 2, 3]
@@ -502,7 +502,7 @@ def test_a_node_joins_without_assigning_then_drives_renews_and_leaves(running):
     a.check()
 
 
-def test_after_the_end_locks_are_renewed_until_the_engine_has_released(running):
+def test_after_the_end_locks_are_renewed_until_the_engine_has_released_its_partitions(running):
     a = running.node("a", groups=["lent"])
     a.join()
     a.start()
@@ -580,7 +580,7 @@ def test_a_lock_that_becomes_free_is_taken_at_the_next_heartbeat(running):
     a.leave()
 
 
-def test_an_outage_of_the_database_is_logged_once_and_the_claim_is_made_when_it_is_over(running, caplog):
+def test_an_outage_of_the_database_is_logged_once_and_the_claim_is_made_after_it(running, caplog):
     a = running.node("a", groups=["lent"])
     running.locks.holders["[group=lent, partition=0]"] = ("another", 1e18)
     a.join()
@@ -612,7 +612,7 @@ def test_another_error_of_the_engine_ends_the_coordination_and_is_raised_by_chec
     a.leave()
 
 
-def test_an_error_at_the_start_is_raised_there(running):
+def test_an_error_of_the_engine_at_the_start_is_raised(running):
     a = running.node("a", groups=["lent"])
     running.engines["a"].error = ValueError("no")
     a.join()
@@ -624,14 +624,14 @@ def test_an_error_at_the_start_is_raised_there(running):
     assert running.locks.holders == {}
 
 
-def test_the_end_of_a_node_that_never_joined_is_quiet(running):
+def test_a_node_that_never_joined_can_be_ended(running):
     a = running.node("a")
     a.end()
     a.leave()
     assert running.locks.holders == {}
 
 
-def test_a_lock_that_cannot_be_given_up_at_the_end_is_left_to_its_end(running, caplog):
+def test_a_lock_that_cannot_be_released_at_the_end_is_left_to_expire(running, caplog):
     a = running.node("a", groups=["lent"])
     a.join()
     running.fails("a", "release")

@@ -24,7 +24,9 @@ RUN = JobRun("remind:1", "remind", Trigger.MANUAL, datetime(2026, 1, 5, tzinfo=U
         (math.inf, [1e9], []),
     ],
 )
-def test_a_run_is_warned_of_after_its_budget_and_a_grace_and_again_at_twice_that(budget, looks, warned, caplog):
+def test_a_long_run_is_warned_of_after_its_budget_plus_a_grace_period_and_again_at_twice_that(
+    budget, looks, warned, caplog
+):
     found, count = [], 0
     for seconds in looks:
         before = len(caplog.records)
@@ -33,7 +35,7 @@ def test_a_run_is_warned_of_after_its_budget_and_a_grace_and_again_at_twice_that
     assert found == warned
 
 
-def test_the_warning_says_which_run_how_long_and_what_helps(caplog):
+def test_the_warning_names_the_run_its_duration_and_the_fix(caplog):
     warned_of(RUN, 95.0, 60.0, 0)
     (record,) = caplog.records
     assert record.getMessage() == (

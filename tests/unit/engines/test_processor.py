@@ -236,21 +236,21 @@ def two_events(one: Lent, other: LentTwice) -> None: ...
         ({"interceptors": [undecorated]}, HandlerSignatureError, "OCQ-207.*is not decorated"),
     ],
 )
-def test_what_does_not_fit_is_refused_when_it_is_made(
+def test_unsuitable_arguments_are_refused_by_the_constructor(
     world: World, changed: dict[str, Any], error: type[Exception], said: str
 ) -> None:
     with pytest.raises(error, match=rf"(?s){said}"):
         world.processor(**changed)
 
 
-def test_a_resolver_that_does_not_take_what_is_handled_is_refused_when_it_is_made(world: World) -> None:
+def test_a_resolver_that_does_not_accept_the_handled_types_is_refused_by_the_constructor(world: World) -> None:
     def handle(event: Lent | Returned) -> None: ...
 
     with pytest.raises(AssemblyError, match=r"OCQ-514.*'returned'"):
         world.processor(sequence_resolver=by_isbn, definitions=[EventHandlerDefinition("books", handle)])
 
 
-def test_definitions_run_by_their_order_and_those_without_one_last(world: World) -> None:
+def test_definitions_run_in_order_and_those_without_an_order_last(world: World) -> None:
     called: list[str] = []
 
     def named(name: str, order: int | None) -> EventHandlerDefinition:
@@ -272,7 +272,7 @@ def test_a_method_belongs_to_the_group_of_its_class(world: World) -> None:
 # ----------------------------------------------------------------------------------------------------------- steps
 
 
-def test_steps_go_on_until_nothing_is_left(world: World) -> None:
+def test_steps_continue_until_no_event_is_left(world: World) -> None:
     world.append(FIRST, FIRST, FIRST)
     processor = world.processor(batch_size=2)
     assert processor.status() is None
@@ -302,7 +302,7 @@ def test_an_event_is_tried_again_after_its_wait_and_then_skipped(world: World) -
     assert [notice.action for notice in world.watching.notices] == [Action.RETRY, Action.RETRY, Action.SKIP]
 
 
-def test_an_event_whose_attempts_are_used_up_stops_the_partition_if_so_chosen(world: World) -> None:
+def test_exhausted_attempts_stop_the_partition_if_configured(world: World) -> None:
     world.append(FIRST, FIRST)
     world.before = fails_with(ValueError("no"), "1")
     processor = world.processor(backoff=NoRetry(), on_exhausted=OnExhausted.STOP)
@@ -314,7 +314,7 @@ def test_an_event_whose_attempts_are_used_up_stops_the_partition_if_so_chosen(wo
     assert world.handled == ["1", "2"]
 
 
-def test_an_error_that_no_retry_mends_stops_the_partition(world: World) -> None:
+def test_a_non_transient_error_stops_the_partition(world: World) -> None:
     world.append(FIRST)
     world.before = fails_with(NonTransientError("never"))
     assert all_steps(world.processor()) == [30]
@@ -322,7 +322,7 @@ def test_an_error_that_no_retry_mends_stops_the_partition(world: World) -> None:
 
 
 @pytest.mark.parametrize("part", ["store", "tracker"])
-def test_outages_are_waited_for_and_use_no_attempt(world: World, part: str) -> None:
+def test_outages_delay_the_next_step_and_use_no_attempt(world: World, part: str) -> None:
     processor = world.processor()
     assert all_steps(processor) == [None]
     world.append(FIRST)
@@ -339,7 +339,7 @@ def test_outages_are_waited_for_and_use_no_attempt(world: World, part: str) -> N
     assert [notice.attempt for notice in world.watching.notices] == [0, 0, 0, 0, 0]
 
 
-def test_a_database_that_is_away_at_the_start_is_an_error(world: World) -> None:
+def test_an_outage_at_the_start_is_an_error(world: World) -> None:
     world.tracker.away = ConnectionError("away")
     processor = world.processor()
     for begin in (processor.step, processor.run, processor.start):
@@ -350,13 +350,13 @@ def test_a_database_that_is_away_at_the_start_is_an_error(world: World) -> None:
     assert processor.step() is None
 
 
-def test_another_number_of_partitions_than_the_progress_has_is_refused(world: World) -> None:
+def test_a_number_of_partitions_that_differs_from_the_progress_is_refused(world: World) -> None:
     world.processor(1, 2).step()
     with pytest.raises(EventStoreError, match="OCQ-310"):
         world.processor(0, 3).step()
 
 
-def test_a_partition_handles_its_own_events_and_stores_progress_over_those_of_others(world: World) -> None:
+def test_a_partition_handles_its_own_events_and_stores_progress_past_those_of_others(world: World) -> None:
     world.append(FIRST, SECOND, FIRST, SECOND)
     first, second = world.processor(0, 2), world.processor(1, 2)
     all_steps(first)
@@ -366,7 +366,7 @@ def test_a_partition_handles_its_own_events_and_stores_progress_over_those_of_ot
     assert [status.position for status in world.tracker.statuses()] == [4, 4]
 
 
-def test_a_processor_that_was_taken_over_writes_nothing_more_and_has_nothing_to_do(world: World) -> None:
+def test_a_processor_that_was_taken_over_writes_nothing_and_has_nothing_to_do(world: World) -> None:
     world.append(FIRST)
     old, new = world.processor(), world.processor()
     all_steps(old)
@@ -381,7 +381,7 @@ def test_a_processor_that_was_taken_over_writes_nothing_more_and_has_nothing_to_
     assert world.handled == ["1", "2"]
 
 
-def test_a_stop_between_steps_lets_go_of_the_partition_and_the_next_step_claims_it_anew(world: World) -> None:
+def test_a_stop_between_steps_releases_the_partition_and_the_next_step_claims_it_again(world: World) -> None:
     world.append(FIRST)
     processor = world.processor(0, 2)
     processor.step()
@@ -399,7 +399,7 @@ def test_a_stop_between_steps_lets_go_of_the_partition_and_the_next_step_claims_
     ]
 
 
-def test_progress_over_events_of_others_is_stored_by_a_stop(world: World) -> None:
+def test_a_stop_stores_progress_past_events_of_others(world: World) -> None:
     world.append(SECOND)
     processor = world.processor(0, 2)
     assert processor.step() == 0
@@ -408,7 +408,7 @@ def test_progress_over_events_of_others_is_stored_by_a_stop(world: World) -> Non
     assert world.tracker.statuses()[0].position == 1
 
 
-def test_a_handler_may_ask_for_a_stop(world: World) -> None:
+def test_a_handler_may_request_a_stop(world: World) -> None:
     world.append(FIRST, FIRST)
     processor = world.processor()
     world.before = lambda raw: processor.stop()
@@ -417,7 +417,7 @@ def test_a_handler_may_ask_for_a_stop(world: World) -> None:
     assert world.watching.told[-1] == ("stopped", "orders", "0/1")
 
 
-def test_one_thread_at_a_time_may_step(world: World) -> None:
+def test_only_one_thread_at_a_time_may_step(world: World) -> None:
     world.append(FIRST)
     processor = world.processor()
     world.before = lambda raw: processor.step()
@@ -428,7 +428,7 @@ def test_one_thread_at_a_time_may_step(world: World) -> None:
 # --------------------------------------------------------------------------------------------------- the observer
 
 
-def test_an_observer_is_told_in_this_order(world: World) -> None:
+def test_an_observer_is_notified_in_a_fixed_order(world: World) -> None:
     world.append(FIRST)
     world.before = fails_with(ValueError(), "1")
     processor = world.processor(backoff=FixedBackOff(0))
@@ -447,7 +447,7 @@ def test_an_observer_is_told_in_this_order(world: World) -> None:
     ]
 
 
-def test_what_was_handled_is_stored_when_the_observer_is_told(world: World) -> None:
+def test_progress_is_stored_before_the_observer_is_notified(world: World) -> None:
     positions: list[int] = []
     world.watching.on_advanced = lambda outcome: positions.append(world.status().position)
     world.append(FIRST, FIRST)
@@ -469,13 +469,13 @@ class ByLastDigit:
         return int(sequence_id[-1]) % self.partitions + self.shift
 
 
-def test_a_partition_resolver_of_ones_own_decides(world: World) -> None:
+def test_a_custom_partition_resolver_is_used(world: World) -> None:
     world.append("/1", "/2", "/3", "/4")
     all_steps(world.processor(1, 2, partition_resolver=ByLastDigit(2)))
     assert world.handled == ["1", "3"]
 
 
-def test_a_partition_that_there_is_not_stops_before_its_event(world: World) -> None:
+def test_an_event_resolved_to_a_nonexistent_partition_stops_the_processor_before_it(world: World) -> None:
     world.append("/2", "/3", "/4")
     processor = world.processor(1, 2, partition_resolver=ByLastDigit(2, shift=1))
     assert all_steps(processor) == [0, 30]
@@ -498,7 +498,7 @@ def test_a_partition_that_there_is_not_stops_before_its_event(world: World) -> N
     ],
     ids=lambda value: getattr(value, "__name__", type(value).__name__),
 )
-def test_every_kind_of_resolver_deals_each_event_to_one_partition(
+def test_every_kind_of_resolver_assigns_each_event_to_one_partition(
     world: World, resolver: Any, options: dict[str, Any]
 ) -> None:
     seen: list[tuple[int, str]] = []
@@ -527,7 +527,7 @@ def test_every_kind_of_resolver_deals_each_event_to_one_partition(
         assert len(set(seen)) == 3
 
 
-def test_upcasters_interceptors_and_event_classes_are_those_given(world: World) -> None:
+def test_the_given_upcasters_interceptors_and_event_classes_are_used(world: World) -> None:
     seen: list[object] = []
 
     @upcaster("lent.v0")
@@ -566,7 +566,7 @@ def test_upcasters_interceptors_and_event_classes_are_those_given(world: World) 
 @pytest.mark.parametrize(
     "options", [{"event_types": {"old": Lent}}, {"type_resolver": {"old": Lent}.get}], ids=" ".join
 )
-def test_event_types_come_from_a_map_or_a_resolver_too(world: World, options: dict[str, Any]) -> None:
+def test_event_types_may_come_from_a_map_or_a_resolver(world: World, options: dict[str, Any]) -> None:
     seen: list[object] = []
 
     def handle(event: Lent) -> None:
@@ -577,7 +577,7 @@ def test_event_types_come_from_a_map_or_a_resolver_too(world: World, options: di
     assert seen == [Lent("1")]
 
 
-def test_what_handlers_ask_for_besides_comes_from_the_injector(world: World) -> None:
+def test_further_arguments_of_handlers_come_from_the_injector(world: World) -> None:
     class One:
         def provides(self, wanted: object) -> bool:
             return wanted is Mailer
@@ -595,14 +595,14 @@ def test_what_handlers_ask_for_besides_comes_from_the_injector(world: World) -> 
     assert isinstance(seen[0], Mailer)
 
 
-def test_a_group_without_progress_starts_behind_the_initial_position(world: World) -> None:
+def test_a_group_without_progress_starts_after_the_initial_position(world: World) -> None:
     world.append(FIRST, FIRST, FIRST)
     all_steps(world.processor(initial_position=2))
     all_steps(world.processor(initial_position=0))
     assert world.handled == ["3"]
 
 
-def test_what_decorators_make_may_be_given_itself(world: World) -> None:
+def test_prepared_upcasters_and_interceptors_are_accepted(world: World) -> None:
     @upcaster("lent.v0")
     def dropped(raw: Event) -> None: ...
 
@@ -611,7 +611,7 @@ def test_what_decorators_make_may_be_given_itself(world: World) -> None:
     assert world.handled == []
 
 
-def test_only_the_subject_and_its_children_are_seen(world: World) -> None:
+def test_without_recursion_only_events_of_the_subject_itself_are_handled(world: World) -> None:
     world.append("/order", "/order/1", "/reader/1")
     all_steps(world.processor(subject="/order", recursive=False))
     assert world.handled == ["1"]
@@ -626,7 +626,7 @@ def on_thread(call: Callable[[], object]) -> Thread:
     return thread
 
 
-def test_a_started_processor_handles_what_comes_until_it_is_stopped(world: World) -> None:
+def test_a_started_processor_handles_new_events_until_it_is_stopped(world: World) -> None:
     processor = world.processor()
     processor.start()
     assert processor.is_running
@@ -641,7 +641,7 @@ def test_a_started_processor_handles_what_comes_until_it_is_stopped(world: World
     assert processor.status().position == 2  # type: ignore[union-attr]
 
 
-def test_it_can_be_started_again(world: World) -> None:
+def test_a_stopped_processor_can_be_started_again(world: World) -> None:
     processor = world.processor()
     for number in range(1, 4):
         processor.start()
@@ -652,7 +652,7 @@ def test_it_can_be_started_again(world: World) -> None:
     assert world.handled == ["1", "2", "3"]
 
 
-def test_who_runs_already_is_not_started_again(world: World) -> None:
+def test_a_running_processor_cannot_be_started_again(world: World) -> None:
     processor = world.processor()
     processor.start()
     for begin in (processor.start, processor.run, processor.step):
@@ -680,7 +680,7 @@ def test_run_stays_on_the_thread_that_called_it(world: World) -> None:
     thread.join(SECONDS)
 
 
-def test_a_stop_before_the_very_first_run_is_not_lost(world: World) -> None:
+def test_a_stop_before_the_first_run_takes_effect(world: World) -> None:
     world.append(FIRST)
     processor = world.processor()
     processor.stop()
@@ -691,7 +691,7 @@ def test_a_stop_before_the_very_first_run_is_not_lost(world: World) -> None:
     assert world.handled == ["1"]
 
 
-def test_a_start_begins_whatever_was_stopped_before(world: World) -> None:
+def test_a_start_runs_the_processor_despite_an_earlier_stop(world: World) -> None:
     world.append(FIRST)
     processor = world.processor()
     processor.stop()
@@ -700,7 +700,7 @@ def test_a_start_begins_whatever_was_stopped_before(world: World) -> None:
     processor.stop(SECONDS)
 
 
-def test_an_observer_may_stop_the_processor_from_within(world: World) -> None:
+def test_an_observer_may_stop_the_processor(world: World) -> None:
     world.append(FIRST, FIRST)
     processor = world.processor()
     world.watching.on_advanced = lambda outcome: processor.stop()
@@ -709,7 +709,7 @@ def test_an_observer_may_stop_the_processor_from_within(world: World) -> None:
     assert world.handled == ["1"]
 
 
-def test_stop_waits_no_longer_than_its_patience(world: World) -> None:
+def test_a_stop_waits_no_longer_than_its_timeout(world: World) -> None:
     gate = Watching()
     entered: list[bool] = []
     opened: list[bool] = []
@@ -744,7 +744,7 @@ def test_a_stop_does_not_wait_for_a_back_off_to_pass(world: World) -> None:
     assert processor.status().error == "ValueError - event 1 at position 1 (t, /order/1)"  # type: ignore[union-attr]
 
 
-def test_who_is_taken_over_ends_by_itself(world: World) -> None:
+def test_a_running_processor_that_is_taken_over_ends(world: World) -> None:
     old, new = world.processor(), world.processor()
     old.start()
     new.start()
@@ -756,7 +756,7 @@ def test_who_is_taken_over_ends_by_itself(world: World) -> None:
     assert [notice.action for notice in world.watching.notices] in ([Action.LEAVE], [])
 
 
-def test_a_failed_partition_goes_on_running(world: World) -> None:
+def test_a_processor_with_a_failed_partition_keeps_running(world: World) -> None:
     world.append(FIRST)
     world.before = fails_with(NonTransientError())
     processor = world.processor()
@@ -774,7 +774,9 @@ class PanicException(BaseException):
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("way", ["start", "run"])
 @pytest.mark.parametrize("error", [LookupError, PanicException])
-def test_an_error_of_an_observer_ends_the_loop_visibly(world: World, way: str, error: type[BaseException]) -> None:
+def test_an_error_of_an_observer_ends_the_loop_and_marks_the_partition_as_failed(
+    world: World, way: str, error: type[BaseException]
+) -> None:
     def spoil(outcome: Outcome) -> None:
         raise error("observer")
 
@@ -826,7 +828,7 @@ def test_an_interrupt_ends_the_loop_with_a_clean_stop(world: World) -> None:
     assert (world.status().state, world.status().position) == (ProcessorState.STOPPED, 0)
 
 
-def test_a_watch_that_is_away_is_opened_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_watch_that_fails_in_an_outage_is_opened_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("opencqrs_py.engines.watching._AFTER_ERROR_SECONDS", 0.001)
     world.store.watch_away = [ConnectionError("away")] * 3
     world.append(FIRST)
@@ -858,9 +860,7 @@ class Quiet:
         """There is nobody to wake."""
 
 
-def test_a_head_that_leads_to_nothing_is_not_looked_at_again_and_again(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_head_without_new_events_is_checked_only_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.append(FIRST)
     processor = world.processor()
     watch = Quiet([1, 7, 7, 7], processor.stop)

@@ -18,7 +18,7 @@ def called(threads: Threads, number: int = 0) -> tuple[Thread, int]:
     return answers.get(timeout=PATIENCE)
 
 
-def test_calls_at_the_same_time_have_threads_of_their_own_with_their_names() -> None:
+def test_concurrent_calls_run_on_separate_threads_with_their_names() -> None:
     threads, names, go = Threads(), SimpleQueue[str](), Event()
     for name in ("one", "two"):
         threads.run(name, lambda: (names.put(current_thread().name), go.wait(PATIENCE)))
@@ -26,7 +26,7 @@ def test_calls_at_the_same_time_have_threads_of_their_own_with_their_names() -> 
     go.set()
 
 
-def test_an_idle_thread_ends_and_the_next_call_has_another_one() -> None:
+def test_an_idle_thread_ends_and_the_next_call_gets_a_new_one() -> None:
     threads = Threads(idle_seconds=0.001)
     thread, _ = called(threads)
     thread.join(PATIENCE)

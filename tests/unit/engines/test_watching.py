@@ -83,7 +83,9 @@ def watcher(source: Source, changes: list[int]) -> Iterator[HeadWatcher]:
     watcher.stop()
 
 
-def test_one_look_sees_the_head_and_tells_of_it(source: Source, watcher: HeadWatcher, changes: list[int]) -> None:
+def test_a_check_updates_the_head_and_notifies_the_listener(
+    source: Source, watcher: HeadWatcher, changes: list[int]
+) -> None:
     watcher.look()
     assert (watcher.head, changes) == (0, [])
     source.set(7)
@@ -92,26 +94,26 @@ def test_one_look_sees_the_head_and_tells_of_it(source: Source, watcher: HeadWat
     assert (watcher.head, changes) == (7, [7])
 
 
-def test_a_head_that_seems_to_go_back_is_no_news(source: Source, watcher: HeadWatcher, changes: list[int]) -> None:
+def test_a_head_that_seems_to_go_back_is_ignored(source: Source, watcher: HeadWatcher, changes: list[int]) -> None:
     for position in (7, 3, 7, 8):
         source.set(position)
         watcher.look()
     assert (watcher.head, changes) == (8, [7, 8])
 
 
-def test_a_look_on_the_callers_thread_tells_the_caller_of_errors(source: Source, watcher: HeadWatcher) -> None:
+def test_a_check_on_the_callers_thread_raises_its_errors(source: Source, watcher: HeadWatcher) -> None:
     source.set(0, ConnectionError("away"))
     with pytest.raises(ConnectionError):
         watcher.look()
 
 
-def test_who_is_behind_does_not_wait(source: Source, watcher: HeadWatcher) -> None:
+def test_a_reader_behind_the_head_does_not_wait(source: Source, watcher: HeadWatcher) -> None:
     source.set(7)
     watcher.look()
     watcher.wait_beyond(6, SECONDS)
 
 
-def test_all_who_wait_are_woken_by_one_new_event(source: Source, watcher: HeadWatcher) -> None:
+def test_one_new_event_wakes_all_waiting_threads(source: Source, watcher: HeadWatcher) -> None:
     watcher.start()
     with ThreadPoolExecutor(4) as threads:
         waiting = [threads.submit(watcher.wait_beyond, 0, SECONDS) for _ in range(4)]
@@ -121,7 +123,7 @@ def test_all_who_wait_are_woken_by_one_new_event(source: Source, watcher: HeadWa
     assert watcher.head == 1
 
 
-def test_stopping_wakes_all_and_keeps_nobody_waiting(source: Source, watcher: HeadWatcher) -> None:
+def test_a_stop_wakes_all_waiting_threads_and_later_waits_return_at_once(source: Source, watcher: HeadWatcher) -> None:
     watcher.start()
     with ThreadPoolExecutor(2) as threads:
         waiting = [threads.submit(watcher.wait_beyond, 0, SECONDS) for _ in range(2)]
@@ -132,7 +134,9 @@ def test_stopping_wakes_all_and_keeps_nobody_waiting(source: Source, watcher: He
 
 
 @pytest.mark.parametrize("end", ["stop", "wake"])
-def test_whoever_watches_the_store_is_woken_at_once(source: Source, monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+def test_the_thread_that_watches_the_store_is_woken_at_once(
+    source: Source, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
     monkeypatch.setattr(watching, "_WAIT_SECONDS", 2 * SECONDS)
     watcher, stopping = HeadWatcher(source), Signal()
     with ThreadPoolExecutor(1) as threads:
@@ -145,7 +149,7 @@ def test_whoever_watches_the_store_is_woken_at_once(source: Source, monkeypatch:
     watcher.stop()
 
 
-def test_a_wait_ends_with_its_time(watcher: HeadWatcher) -> None:
+def test_a_wait_ends_after_its_timeout(watcher: HeadWatcher) -> None:
     watcher.wait_beyond(0, 0.001)
 
 
@@ -169,7 +173,7 @@ def test_an_outage_is_followed_by_a_new_watch(
     assert source.opened == source.closed >= 1
 
 
-def test_a_store_that_is_away_at_first_is_watched_when_it_is_there(
+def test_a_store_unavailable_at_first_is_watched_once_it_is_available(
     source: Source, watcher: HeadWatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watching, "_AFTER_ERROR_SECONDS", 0.001)
@@ -180,7 +184,7 @@ def test_a_store_that_is_away_at_first_is_watched_when_it_is_there(
     assert watcher.head == 5
 
 
-def test_a_watcher_without_listener_only_wakes_those_who_wait(source: Source) -> None:
+def test_a_watcher_without_a_listener_only_wakes_waiting_threads(source: Source) -> None:
     watcher = HeadWatcher(source)
     watcher.start()
     source.set(1)
@@ -189,7 +193,7 @@ def test_a_watcher_without_listener_only_wakes_those_who_wait(source: Source) ->
     assert watcher.head == 1
 
 
-def test_nobody_looks_at_the_store_while_nobody_waits(source: Source) -> None:
+def test_the_store_is_not_queried_while_no_thread_waits(source: Source) -> None:
     watcher = HeadWatcher(source)
     watcher.start()
     source.set(3)
@@ -200,7 +204,7 @@ def test_nobody_looks_at_the_store_while_nobody_waits(source: Source) -> None:
     assert source.closed == 1
 
 
-def test_of_several_who_wait_one_watches_at_a_time(source: Source) -> None:
+def test_only_one_of_several_waiting_threads_watches_at_a_time(source: Source) -> None:
     watcher, watching_now, most = HeadWatcher(source), 0, 0
     wait = source.wait
 
@@ -225,7 +229,7 @@ def test_of_several_who_wait_one_watches_at_a_time(source: Source) -> None:
     watcher.stop()
 
 
-def test_who_waits_is_woken_when_the_time_is_over(source: Source) -> None:
+def test_all_waiting_threads_return_after_their_timeout(source: Source) -> None:
     watcher = HeadWatcher(source)
     with ThreadPoolExecutor(2) as threads:
         for each in [threads.submit(watcher.wait_beyond, 0, 0.01) for _ in range(2)]:
@@ -234,7 +238,7 @@ def test_who_waits_is_woken_when_the_time_is_over(source: Source) -> None:
     watcher.stop()
 
 
-def test_a_watch_that_cannot_be_closed_is_given_up(source: Source) -> None:
+def test_a_watch_that_cannot_be_closed_is_abandoned(source: Source) -> None:
     @contextmanager
     def broken() -> Iterator[Source]:
         yield source
@@ -248,7 +252,7 @@ def test_a_watch_that_cannot_be_closed_is_given_up(source: Source) -> None:
     assert watcher.head == 1
 
 
-def test_a_watcher_that_was_stopped_has_closed_its_watch(source: Source, changes: list[int]) -> None:
+def test_a_stopped_watcher_has_closed_its_watch(source: Source, changes: list[int]) -> None:
     watcher = HeadWatcher(source, lambda: changes.append(1))
     watcher.start()
     source.wait_until_waited_for()
@@ -271,7 +275,7 @@ def hung(source: Source) -> tuple[Signal, Signal]:
     return hanging, over
 
 
-def test_a_store_that_hangs_does_not_hold_up_a_stop(source: Source) -> None:
+def test_a_hanging_store_does_not_delay_a_stop(source: Source) -> None:
     hanging, over = hung(source)
     watcher = HeadWatcher(source, lambda: None)
     watcher.start()
@@ -282,9 +286,7 @@ def test_a_store_that_hangs_does_not_hold_up_a_stop(source: Source) -> None:
     watcher._thread.join(SECONDS)
 
 
-def test_a_stop_can_begin_without_a_wait_for_a_store_that_hangs(
-    source: Source, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_begin_stop_does_not_wait_for_a_hanging_store(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     hanging, over = hung(source)
     monkeypatch.setattr(watching, "_STOP_SECONDS", 2 * SECONDS)
     watcher = HeadWatcher(source, lambda: None)
@@ -298,7 +300,7 @@ def test_a_stop_can_begin_without_a_wait_for_a_store_that_hangs(
 
 
 @pytest.mark.parametrize(("patience", "waited"), [(SECONDS, 0.3), (0.1, 0.1), (0.0, 0.0)])
-def test_stores_that_hang_are_waited_for_once_at_the_same_time_and_within_the_patience(
+def test_hanging_stores_are_awaited_once_together_within_the_timeout(
     patience: float, waited: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits: list[float] = []

@@ -61,12 +61,12 @@ def fake_java(folder: Path, script: str) -> str:
     return str(program)
 
 
-def test_the_archive_is_in_a_folder_of_the_users_cache_for_this_user_alone(archive, environ):
+def test_the_archive_is_in_a_private_folder_of_the_users_cache(archive, environ):
     assert archive.file.parent == Path(environ["XDG_CACHE_HOME"], "opencqrs-py", "classes")
     assert stat.S_IMODE(archive.file.parent.stat().st_mode) == 0o700
 
 
-def test_each_java_pyspark_and_setting_of_the_jvm_has_an_archive_of_its_own(spark, environ, tmp_path):
+def test_each_combination_of_java_pyspark_and_jvm_settings_has_its_own_archive(spark, environ, tmp_path):
     def file(home="a", version=17, pyspark="4.3.0", said=(), **more):
         found = class_archive(java_at(tmp_path / home, version), spark, pyspark, said, {**environ, **more})
         return found and found.file
@@ -94,7 +94,7 @@ def test_each_java_pyspark_and_setting_of_the_jvm_has_an_archive_of_its_own(spar
         "-XX:+AOTClassLinking",
     ],
 )
-def test_who_says_how_classes_are_shared_is_left_alone(spark, environ, tmp_path, option):
+def test_no_archive_is_used_if_the_user_sets_a_class_sharing_option(spark, environ, tmp_path, option):
     java = java_at(tmp_path)
     assert class_archive(java, spark, "4.3.0", [None, f"-Da=b {option}"], environ) is None
     assert class_archive(java, spark, "4.3.0", [], {**environ, "SPARK_SUBMIT_OPTS": option}) is None
@@ -102,23 +102,23 @@ def test_who_says_how_classes_are_shared_is_left_alone(spark, environ, tmp_path,
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o707, 0o777])
-def test_a_folder_that_others_can_write_to_is_not_used(archive, spark, environ, mode):
+def test_a_folder_writable_by_others_is_not_used(archive, spark, environ, mode):
     archive.file.parent.chmod(mode)
     assert class_archive(archive.java, spark, "4.3.0", [], environ) is None
 
 
-def test_a_link_is_not_used_in_the_place_of_the_folder(archive, spark, environ, tmp_path):
+def test_a_symlink_in_place_of_the_folder_is_not_used(archive, spark, environ, tmp_path):
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     archive.file.parent.rmdir()
     archive.file.parent.symlink_to(tmp_path / "elsewhere")
     assert class_archive(archive.java, spark, "4.3.0", [], environ) is None
 
 
-def test_without_a_place_for_a_cache_there_is_no_archive(spark, tmp_path):
+def test_without_a_cache_folder_no_archive_is_used(spark, tmp_path):
     assert class_archive(java_at(tmp_path), spark, "4.3.0", [], {}) is None
 
 
-def test_the_first_jvm_lists_its_classes_and_later_ones_use_the_archive_in_silence(archive):
+def test_the_first_jvm_lists_its_classes_and_later_ones_use_the_archive_silently(archive):
     assert archive.options() == (f"-XX:DumpLoadedClassList={archive.list_file}",)
     write_archive(archive)
     expected = ("-Xshare:auto", f"-XX:SharedArchiveFile={archive.file}", "-XX:+VerifySharedSpaces", "-Xlog:cds*=off")
@@ -127,12 +127,12 @@ def test_the_first_jvm_lists_its_classes_and_later_ones_use_the_archive_in_silen
 
 
 @pytest.mark.parametrize("mode", [0o620, 0o602])
-def test_an_archive_that_others_can_write_to_is_not_used(archive, mode):
+def test_an_archive_writable_by_others_is_not_used(archive, mode):
     write_archive(archive, mode)
     assert not archive.can_be_used
 
 
-def test_an_archive_that_the_jvm_has_not_taken_is_deleted_and_not_made_again_for_a_day(archive):
+def test_an_archive_that_the_jvm_rejects_is_deleted_and_not_rebuilt_for_a_day(archive):
     write_archive(archive)
     archive.after_launch("mixed mode, sharing", CLASS_PATH, 1)
     assert archive.can_be_used
@@ -143,7 +143,7 @@ def test_an_archive_that_the_jvm_has_not_taken_is_deleted_and_not_made_again_for
     assert archive.options() == (f"-XX:DumpLoadedClassList={archive.list_file}",)
 
 
-def test_an_archive_is_made_when_the_process_that_has_listed_its_classes_ends(archive, monkeypatch):
+def test_the_archive_is_made_when_the_process_that_listed_the_classes_exits(archive, monkeypatch):
     registered, spawned = [], []
     monkeypatch.setattr(atexit, "register", lambda call, *arguments: registered.append((call, arguments)))
     monkeypatch.setattr(os, "posix_spawn", lambda _program, command, *_args, **_options: spawned.append(command))
@@ -157,7 +157,7 @@ def test_an_archive_is_made_when_the_process_that_has_listed_its_classes_ends(ar
     assert [command[3:] for command in spawned] == [["7", java, str(archive.list_file), CLASS_PATH, str(archive.file)]]
 
 
-def test_an_archive_gets_its_name_when_it_is_whole_for_its_owner_alone(archive, tmp_path):
+def test_a_complete_archive_is_renamed_into_place_with_access_for_its_owner_only(archive, tmp_path):
     make(fake_java(tmp_path, 'echo "$@" >"$out"'), archive.list_file, CLASS_PATH, archive.file)
     assert stat.S_IMODE(archive.file.stat().st_mode) == 0o600
     assert f"-XX:SharedClassListFile={archive.list_file} " in archive.file.read_text()
@@ -166,7 +166,7 @@ def test_an_archive_gets_its_name_when_it_is_whole_for_its_owner_alone(archive, 
 
 
 @pytest.mark.parametrize("script", ['echo half >"$out"; exit 1', "exit 0", 'truncate -s 400000001 "$out"'])
-def test_what_is_not_whole_or_too_large_is_not_kept_and_not_tried_again_for_a_day(archive, tmp_path, script):
+def test_an_incomplete_or_too_large_archive_is_discarded_and_not_retried_for_a_day(archive, tmp_path, script):
     make(fake_java(tmp_path, script), archive.list_file, CLASS_PATH, archive.file)
     assert [file.suffix for file in archive.file.parent.iterdir()] == [".refused"]
     assert archive.options() == ()
@@ -177,7 +177,7 @@ def maker_command(archive: ClassArchive, java: str) -> list[str]:
     return [sys.executable, "-I", class_archive_maker.__file__, *arguments]
 
 
-def test_a_second_maker_leaves_the_first_one_alone(archive, tmp_path):
+def test_a_second_maker_does_nothing_while_the_first_one_runs(archive, tmp_path):
     java = fake_java(tmp_path, 'echo x >"$out"')
     with archive.file.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -187,7 +187,7 @@ def test_a_second_maker_leaves_the_first_one_alone(archive, tmp_path):
     assert archive.file.read_text() == "x\n"
 
 
-def test_of_archives_the_new_one_and_one_other_are_kept_and_what_killed_processes_have_left_is_deleted(archive):
+def test_tidying_keeps_the_new_archive_and_one_other_and_deletes_leftovers_of_killed_processes(archive):
     folder = archive.file.parent
     write_archive(archive)
     for age, name in enumerate(["a.jsa", "b.jsa", "c.jsa", "d-1.classes", "e.part", "f.refused", "g.lock"], start=1):

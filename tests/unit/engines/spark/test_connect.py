@@ -27,7 +27,7 @@ REMOTE = f"sc://host:443/;token={TOKEN}"
         ({}, {"SPARK_API_MODE": "connect"}, "spark.api.mode connect", "set spark.api.mode to classic"),
     ],
 )
-def test_what_would_open_a_session_of_spark_connect_is_refused_without_its_token(conf, environ, where, fix):
+def test_settings_that_select_spark_connect_are_refused_without_showing_the_token(conf, environ, where, fix):
     with pytest.raises(EngineError, match="OCQ-416") as refused:
         refuse_connect(conf, environ)
     assert "its sessions have no SparkContext" in refused.value.what
@@ -36,7 +36,7 @@ def test_what_would_open_a_session_of_spark_connect_is_refused_without_its_token
     assert TOKEN not in str(refused.value)
 
 
-def test_a_default_of_connect_is_refused_unless_settings_choose_the_classic_mode(monkeypatch):
+def test_connect_as_the_default_mode_is_refused_unless_settings_choose_classic(monkeypatch):
     monkeypatch.setenv("SPARK_CONNECT_MODE", "1")
     with pytest.raises(EngineError, match="OCQ-416"):
         refuse_connect({}, {})
@@ -52,7 +52,7 @@ class Remote:
         raise PySparkAttributeError("JVM_ATTRIBUTE_NOT_SUPPORTED")
 
 
-def test_a_session_of_spark_connect_that_is_handed_in_is_refused():
+def test_a_spark_connect_session_passed_by_the_program_is_refused():
     with pytest.raises(EngineError, match="OCQ-416") as refused:
         require_usable(Remote())
     assert refused.value.where == "the session that was handed in"
@@ -74,7 +74,7 @@ ENDED = {
 
 
 @pytest.mark.parametrize("context", ENDED.values(), ids=ENDED)
-def test_a_session_that_has_ended_is_refused_before_anything_is_claimed(monkeypatch, context):
+def test_a_stopped_session_is_refused_before_any_claim(monkeypatch, context):
     ended = SimpleNamespace(sparkContext=context)
     with pytest.raises(EngineError, match="OCQ-417") as refused:
         Sessions(SessionSettings(), ended).require_authentication()
@@ -86,13 +86,13 @@ def test_a_session_that_has_ended_is_refused_before_anything_is_claimed(monkeypa
     assert "call its stop() and open a new one" in refused.value.fix
 
 
-def test_a_session_that_cannot_be_looked_for_since_its_jvm_is_gone_is_refused(monkeypatch):
+def test_a_session_whose_jvm_has_exited_is_refused(monkeypatch):
     monkeypatch.setattr(SparkSession, "getActiveSession", gone)
     with pytest.raises(EngineError, match="OCQ-417"):
         Sessions(SessionSettings()).require_master()
 
 
-def test_a_session_that_runs_is_usable():
+def test_a_running_session_is_usable():
     require_usable(SimpleNamespace(sparkContext=context_that(lambda: False)))
 
 
@@ -110,7 +110,7 @@ class Context:
 @pytest.mark.parametrize(
     "master", ["local[2]", "local-cluster[2,1,1024]", "spark://host:7077", "yarn", "k8s://https://h"]
 )
-def test_a_session_that_is_handed_in_is_used_on_any_master_before_all_others_and_left_open(monkeypatch, master):
+def test_a_session_passed_by_the_program_takes_precedence_on_any_master_and_is_left_open(monkeypatch, master):
     monkeypatch.setattr(SparkSession, "getActiveSession", lambda: SimpleNamespace(sparkContext=Context("local[9]")))
     given = SimpleNamespace(sparkContext=Context(master), stop=lambda: pytest.fail("it is the program's"))
     sessions = Sessions(SessionSettings(master="spark://no-such-host.invalid:1"), given)
@@ -121,13 +121,13 @@ def test_a_session_that_is_handed_in_is_used_on_any_master_before_all_others_and
     sessions.close()
 
 
-def test_a_session_that_is_handed_in_is_used_although_the_environment_asks_for_spark_connect(monkeypatch):
+def test_a_session_passed_by_the_program_is_used_even_if_the_environment_selects_spark_connect(monkeypatch):
     monkeypatch.setenv("SPARK_REMOTE", REMOTE)
     given = SimpleNamespace(sparkContext=Context("local[2]"))
     assert Sessions(SessionSettings(), given).open() is given
 
 
-def test_a_session_that_is_handed_in_has_to_authenticate_too():
+def test_a_session_passed_by_the_program_must_authenticate():
     given = SimpleNamespace(sparkContext=Context("spark://host:7077", "false"))
     with pytest.raises(EngineError, match="OCQ-404"):
         Sessions(SessionSettings(), given).require_authentication()
@@ -135,7 +135,7 @@ def test_a_session_that_is_handed_in_has_to_authenticate_too():
 
 
 @pytest.mark.parametrize("look", [Sessions.require_authentication, Sessions.require_master, Sessions.open])
-def test_nothing_is_launched_or_claimed_for_spark_connect(monkeypatch, look):
+def test_spark_connect_is_refused_before_any_launch_or_claim(monkeypatch, look):
     monkeypatch.setenv("SPARK_REMOTE", REMOTE)
     with pytest.raises(EngineError, match="OCQ-416"):
         look(Sessions(SessionSettings()))

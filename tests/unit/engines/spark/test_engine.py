@@ -174,7 +174,7 @@ def engine(tmp_path):
     made.database.close()
 
 
-def test_each_task_is_a_job_in_the_group_and_the_pool_of_the_groups_name(engine):
+def test_each_task_is_a_spark_job_in_the_job_group_and_pool_named_after_its_group(engine):
     engine.start()
     assert engine.seen.done.wait(SECONDS)
     assert sorted(engine.handled) == list(range(1, EVENTS + 1))
@@ -184,7 +184,7 @@ def test_each_task_is_a_job_in_the_group_and_the_pool_of_the_groups_name(engine)
     assert engine.context.cancelled == []
 
 
-def test_a_group_has_no_more_tasks_than_it_may_have_at_once(engine):
+def test_a_group_has_at_most_the_allowed_number_of_tasks_at_once(engine):
     engine.make(most_at_once=1)
     engine.start()
     assert engine.seen.done.wait(SECONDS)
@@ -192,7 +192,7 @@ def test_a_group_has_no_more_tasks_than_it_may_have_at_once(engine):
     assert engine.context.descriptions[0] == "0/3 after 0, 1/3 after 0, 2/3 after 0"
 
 
-def test_partitions_that_have_nothing_to_do_run_without_a_task(engine):
+def test_partitions_without_new_events_run_without_a_task(engine):
     engine.start()
     assert engine.seen.done.wait(SECONDS)
     engine.engine.stop(patience=SECONDS)
@@ -210,7 +210,7 @@ def fail() -> None:
     raise RuntimeError(msg)
 
 
-def test_a_task_that_is_lost_costs_its_own_partitions_a_pause_even_if_it_had_handled_everything(engine):
+def test_a_lost_task_pauses_only_its_own_partitions_even_if_it_had_handled_everything(engine):
     engine.context.after.append(fail)
     engine.start()
     reason = "[OCQ-405] Spark could not finish a task: executor lost"
@@ -230,7 +230,7 @@ def test_a_task_that_is_lost_costs_its_own_partitions_a_pause_even_if_it_had_han
 
 
 @pytest.mark.parametrize("speculation", ["true", "false"])
-def test_a_task_that_another_run_of_it_has_fenced_is_continued_whichever_of_them_has_ended(engine, speculation):
+def test_a_task_fenced_by_another_run_of_itself_continues_whichever_run_ended(engine, speculation):
     def take_over() -> None:
         for partition in layout(PARTITIONS):
             engine.tracker.succeed("g", Cursor(partition, 1, 0, 0))
@@ -245,7 +245,7 @@ def test_a_task_that_another_run_of_it_has_fenced_is_continued_whichever_of_them
 
 
 @pytest.mark.parametrize("speculation", ["true", "false"])
-def test_the_events_of_a_task_that_spark_has_lost_and_repeated_itself_are_handled_singly(engine, speculation):
+def test_events_of_a_task_that_spark_lost_and_repeated_are_handled_one_by_one(engine, speculation):
     marked: list[int] = []
     taken_over = Signal()
     report = engine.tracker.report
@@ -269,7 +269,7 @@ def test_the_events_of_a_task_that_spark_has_lost_and_repeated_itself_are_handle
 
 
 @pytest.mark.parametrize("speculation", ["true", "false"])
-def test_a_call_that_timed_out_in_another_run_of_its_task_is_an_error_of_its_event(engine, speculation):
+def test_a_call_that_timed_out_in_another_run_of_its_task_counts_as_an_error_of_its_event(engine, speculation):
     failure = Failure(Origin.HANDLER, permanent=False, error="TimeoutError", message="too slow", position=1)
     line = TaskTimedOutError.of(TimedOut(Partition(PARTITIONS, 0), failure, 0))
     taken_over = Signal()
@@ -294,7 +294,7 @@ def test_a_call_that_timed_out_in_another_run_of_its_task_is_an_error_of_its_eve
 
 
 @pytest.mark.parametrize("speculation", ["true", "false"])
-def test_a_task_that_another_process_has_fenced_is_left_to_it(engine, speculation):
+def test_a_task_fenced_by_another_process_stops_here(engine, speculation):
     engine.context.conf["spark.speculation"] = speculation
     taken = Signal()
 
@@ -309,7 +309,7 @@ def test_a_task_that_another_process_has_fenced_is_left_to_it(engine, speculatio
     assert engine.handled == []
 
 
-def test_a_task_that_is_lost_while_its_group_gets_other_partitions_leaves_its_own(engine):
+def test_a_task_lost_while_its_group_is_repartitioned_gives_up_its_partitions(engine):
     def change_partitions() -> None:
         log = engine.processing
         engine.tracker.repartition("g", layout(6), lambda known: carried_over(known, layout(6), log))
@@ -326,7 +326,7 @@ def test_a_task_that_is_lost_while_its_group_gets_other_partitions_leaves_its_ow
     engine.engine.check()  # other groups go on
 
 
-def test_a_task_that_takes_long_holds_up_no_partition_of_another(engine):
+def test_a_long_task_does_not_delay_partitions_of_other_tasks(engine):
     begun, go = Signal(), Signal()
 
     def take_long() -> None:
@@ -347,7 +347,7 @@ def test_a_task_that_takes_long_holds_up_no_partition_of_another(engine):
     assert engine.seen.notices.empty()
 
 
-def test_tasks_that_nothing_starts_are_cancelled_reported_and_given_again(engine, caplog):
+def test_tasks_that_spark_never_starts_are_cancelled_reported_and_submitted_again(engine, caplog):
     begun, go = [Signal(), Signal()], Signal()
 
     def hang(number: int) -> None:
@@ -372,7 +372,7 @@ def test_tasks_that_nothing_starts_are_cancelled_reported_and_given_again(engine
     ]
 
 
-def test_while_a_task_runs_none_is_given_up_for_hours(engine):
+def test_no_task_is_abandoned_while_one_runs_even_for_hours(engine):
     begun, go = Signal(), Signal()
 
     def take_long() -> None:
@@ -406,7 +406,7 @@ def lines():
     logger.setLevel(level)
 
 
-def test_slow_events_that_hold_all_slots_while_a_partition_waits_are_reported_once_and_when_that_is_over(engine, lines):
+def test_slow_events_occupying_all_slots_while_a_partition_waits_are_reported_at_start_and_end(engine, lines):
     begun, go = [Signal(), Signal()], Signal()
 
     def take_long(number: int) -> None:
@@ -434,7 +434,7 @@ def test_slow_events_that_hold_all_slots_while_a_partition_waits_are_reported_on
     assert engine.seen.done.wait(SECONDS)
 
 
-def test_what_is_in_hand_is_how_many_tasks_run_of_so_many_slots(engine):
+def test_the_task_load_has_the_running_tasks_and_the_slots(engine):
     begun, go = Signal(), Signal()
 
     def take_long() -> None:
@@ -456,7 +456,7 @@ def test_what_is_in_hand_is_how_many_tasks_run_of_so_many_slots(engine):
 
 
 class TestWhileSparkIsStarting:
-    def test_the_driver_handles_what_there_is_and_spark_what_comes_then(self, engine, caplog):
+    def test_the_driver_handles_existing_events_and_spark_later_ones(self, engine, caplog):
         caplog.set_level("INFO", "opencqrs.processing")
         engine.make(handles_while_starting=True)
         engine.start()
@@ -471,7 +471,7 @@ class TestWhileSparkIsStarting:
         assert engine.handed_over == 1
         assert engine.engine.task_load().handled_by_driver == EVENTS
 
-    def test_a_call_that_may_have_to_be_given_up_waits_for_spark(self, engine):
+    def test_a_call_with_a_timeout_waits_for_spark(self, engine):
         engine.make(handles_while_starting=True, limits=CallLimits(inf, 60))
         engine.start()
         assert engine.sessions.begun.wait(SECONDS)
@@ -480,7 +480,7 @@ class TestWhileSparkIsStarting:
         assert engine.seen.done.wait(SECONDS)
         assert sorted(engine.handled) == list(range(1, EVENTS + 1))
 
-    def test_a_call_that_the_driver_began_before_is_not_abandoned_while_nothing_runs_on_spark(self, engine):
+    def test_a_call_already_running_on_the_driver_is_not_abandoned_while_spark_is_idle(self, engine):
         called, free = Signal(), Signal()
         engine.before_return = lambda: (called.set(), free.wait(SECONDS))
         engine.make(handles_while_starting=True)
@@ -498,9 +498,7 @@ class TestWhileSparkIsStarting:
         assert len(engine.handled) == len(set(engine.handled))
 
     @pytest.mark.parametrize("others", ["are under way", "have not begun"])
-    def test_a_stop_waits_for_no_handler_that_the_driver_has_called_and_that_does_not_return(
-        self, engine, monkeypatch, others
-    ):
+    def test_a_stop_does_not_wait_for_a_handler_that_hangs_on_the_driver(self, engine, monkeypatch, others):
         """Its transaction holds the write lock of the file, and the row of the progress: to release would wait."""
         called, free = Signal(), Signal()
         engine.before_return = lambda: (called.set(), free.wait(SECONDS))
@@ -521,7 +519,7 @@ class TestWhileSparkIsStarting:
         with engine.engine._changed:  # a handler that returns only now needs its database
             assert engine.engine._changed.wait_for(lambda: not engine.engine._running, SECONDS)
 
-    def test_a_session_that_cannot_be_opened_ends_the_engine_and_what_was_handled_stays(self, engine):
+    def test_a_session_that_cannot_be_opened_ends_the_engine_and_keeps_the_progress(self, engine):
         engine.make(handles_while_starting=True)
         engine.start()
         assert engine.seen.done.wait(SECONDS)
@@ -534,7 +532,7 @@ class TestWhileSparkIsStarting:
         assert engine.states() == [("failed", EVENTS)] * PARTITIONS
         assert all("OCQ-402" in partition.status().error for partition in engine.engine.partitions())
 
-    def test_a_partition_in_hand_when_the_session_cannot_be_opened_says_so_after_its_events(self, engine):
+    def test_a_partition_being_handled_when_the_session_fails_to_open_ends_as_failed(self, engine):
         """Its task ends well, and must not take the failure back."""
         begun, free = Signal(), Signal()
 
@@ -556,7 +554,7 @@ class TestWhileSparkIsStarting:
 @pytest.mark.parametrize(
     "error", [Py4JNetworkError(), AttributeError("'NoneType' object has no attribute 'statusTracker'")]
 )
-def test_a_jvm_that_has_gone_or_a_session_that_was_stopped_ends_the_engine(engine, error):
+def test_a_dead_jvm_or_a_stopped_session_ends_the_engine(engine, error):
     def die() -> None:
         engine.sessions.gone = True
         raise error
@@ -574,7 +572,7 @@ def test_a_jvm_that_has_gone_or_a_session_that_was_stopped_ends_the_engine(engin
 
 
 @pytest.mark.parametrize("end", ["stop", "release"])
-def test_tasks_that_are_asked_to_end_before_their_first_chunk_handle_nothing(engine, tmp_path, monkeypatch, end):
+def test_tasks_asked_to_end_before_their_first_chunk_handle_nothing(engine, tmp_path, monkeypatch, end):
     permits, begun, go = [], [Signal(), Signal()], Signal()
 
     def permit() -> Permit:
@@ -606,7 +604,7 @@ def test_tasks_that_are_asked_to_end_before_their_first_chunk_handle_nothing(eng
 
 
 @pytest.mark.parametrize("permanent", [False, True], ids=["waiting", "failed"])
-def test_a_partition_that_is_stopped_before_its_next_attempt_has_not_recovered(engine, tmp_path, permanent):
+def test_a_partition_stopped_before_its_next_attempt_is_not_reported_as_recovered(engine, tmp_path, permanent):
     """Another process, and the exit code, would say that all is well."""
     begun, go = Signal(), Signal()
 
@@ -636,7 +634,7 @@ def test_a_partition_that_is_stopped_before_its_next_attempt_has_not_recovered(e
     assert all(each.failed_at_end() is not None for each in engine.engine.partitions())
 
 
-def test_a_task_that_another_run_of_it_has_fenced_at_once_says_nothing_of_a_failure(engine):
+def test_a_task_fenced_at_once_by_another_run_of_itself_does_not_change_the_failure(engine):
     def refuse() -> None:
         raise AssemblyError("OCQ-508", "mine", "here")
 
@@ -657,9 +655,7 @@ def test_a_task_that_another_run_of_it_has_fenced_at_once_says_nothing_of_a_fail
 
 
 @pytest.mark.parametrize("where", ["on Spark", "on the driver"])
-def test_a_task_that_is_chosen_but_not_started_when_the_engine_is_asked_to_stop_begins_nothing(
-    engine, where, tmp_path, monkeypatch
-):
+def test_a_task_chosen_but_not_started_before_a_stop_handles_nothing(engine, where, tmp_path, monkeypatch):
     def asked(permit):
         engine.engine.begin_stop()
         return permit
@@ -685,5 +681,5 @@ def test_a_task_that_is_chosen_but_not_started_when_the_engine_is_asked_to_stop_
         (100_000.0, 4, None),
     ],
 )
-def test_a_task_reads_no_more_at_once_than_it_can_handle_soon(rate, partitions, expected):
+def test_the_read_size_of_a_task_follows_the_rate_of_its_handlers(rate, partitions, expected):
     assert read_at_once(rate, partitions) == expected

@@ -136,7 +136,7 @@ def engine(monkeypatch: pytest.MonkeyPatch):
     made.engine.stop(patience=0)
 
 
-def test_the_driver_waits_for_spark_and_then_handles_range_after_range(engine: Engine) -> None:
+def test_the_driver_waits_for_spark_and_then_handles_one_range_after_another(engine: Engine) -> None:
     engine.start()
     assert engine.sessions.begun.wait(SECONDS)
     assert engine.ranges == []
@@ -146,7 +146,7 @@ def test_the_driver_waits_for_spark_and_then_handles_range_after_range(engine: E
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_the_frames_of_each_range_are_closed_when_its_handler_has_ended(
+def test_the_frames_of_each_range_are_closed_after_its_handler_returns_or_raises(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, *, fails: bool
 ) -> None:
     monkeypatch.setattr(Frames, "closed", 0)
@@ -163,7 +163,7 @@ def test_the_frames_of_each_range_are_closed_when_its_handler_has_ended(
     assert Frames.closed == len(engine.ranges)
 
 
-def test_an_event_of_an_earlier_range_is_the_error_of_the_handler(engine: Engine) -> None:
+def test_an_error_in_an_event_of_an_earlier_range_counts_as_an_error_of_the_handler(engine: Engine) -> None:
     def read_what_was_kept() -> None:
         first, _ = engine.ranges[-1]
         if first > 10:
@@ -177,7 +177,7 @@ def test_an_event_of_an_earlier_range_is_the_error_of_the_handler(engine: Engine
     assert engine.ranges == [(1, 10), (11, 20), (11, 15), (11, 12), (11, 11)]
 
 
-def test_jobs_of_the_handler_bear_the_name_of_the_group_and_a_tag(engine: Engine) -> None:
+def test_spark_jobs_of_the_handler_have_the_name_of_the_group_and_a_tag(engine: Engine) -> None:
     engine.start()
     engine.open()
     engine.seen.wait_for(EVENTS)
@@ -186,7 +186,7 @@ def test_jobs_of_the_handler_bear_the_name_of_the_group_and_a_tag(engine: Engine
     assert all(tag.startswith("opencqrs-") for tag in engine.context.tags)
 
 
-def test_a_spark_that_has_gone_uses_no_attempt_and_ends_the_engine(engine: Engine) -> None:
+def test_a_dead_jvm_uses_no_attempt_and_ends_the_engine(engine: Engine) -> None:
     def gone() -> None:
         engine.sessions.gone = True
         raise UnavailableError("OCQ-420", "Spark's JVM has gone")
@@ -201,7 +201,7 @@ def test_a_spark_that_has_gone_uses_no_attempt_and_ends_the_engine(engine: Engin
     assert engine.ranges == [(1, 10)]  # which was not cut in halves
 
 
-def test_a_handler_that_does_something_else_for_long_is_left_alone(engine: Engine) -> None:
+def test_a_handler_that_works_long_without_a_spark_job_is_not_cancelled(engine: Engine) -> None:
     begun, go = Signal(), Signal()
 
     def take_long() -> None:
@@ -221,7 +221,7 @@ def test_a_handler_that_does_something_else_for_long_is_left_alone(engine: Engin
     assert engine.context.cancelled == []
 
 
-def test_a_job_after_something_else_that_took_long_has_its_own_time_to_start(engine: Engine) -> None:
+def test_a_spark_job_after_long_work_on_the_driver_gets_the_full_time_to_start(engine: Engine) -> None:
     begun, go, submitted, done = Signal(), Signal(), Signal(), Signal()
 
     def take_long() -> None:
@@ -249,7 +249,7 @@ def test_a_job_after_something_else_that_took_long_has_its_own_time_to_start(eng
     engine.seen.wait_for(EVENTS)
 
 
-def test_a_job_that_nothing_starts_is_cancelled_and_uses_no_attempt(engine: Engine) -> None:
+def test_a_spark_job_that_never_starts_is_cancelled_and_uses_no_attempt(engine: Engine) -> None:
     begun, go = Signal(), Signal()
 
     def wait_for_an_executor() -> None:
@@ -275,7 +275,7 @@ def test_a_job_that_nothing_starts_is_cancelled_and_uses_no_attempt(engine: Engi
     assert engine.ranges == [(1, 10), (1, 10), (11, 20), (21, 25)]
 
 
-def test_a_stop_cancels_the_jobs_of_a_handler_that_does_not_end(engine: Engine) -> None:
+def test_a_stop_cancels_the_spark_jobs_of_a_handler_that_does_not_return(engine: Engine) -> None:
     begun, go = Signal(), Signal()
 
     def take_long() -> None:

@@ -38,7 +38,7 @@ def numbers(found: Iterable[pa.RecordBatch]) -> list[int]:
     return [number for batch in found for number in batch.column(0).to_pylist()]
 
 
-def test_few_rows_come_back_and_none_are_nothing(tmp_path: Path) -> None:
+def test_few_rows_are_returned_inline_and_no_rows_give_no_result(tmp_path: Path) -> None:
     (result,) = taken(_InFile(str(tmp_path)), 1, 0, 2)
     assert (result["run"], result["count"]) == ("", 3)
     assert numbers(_unpacked([result["rows"]])) == [0, 0, 1]
@@ -46,7 +46,7 @@ def test_few_rows_come_back_and_none_are_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_many_rows_are_in_a_file_of_the_run_and_each_run_of_a_task_has_its_own(tmp_path: Path) -> None:
+def test_many_rows_are_written_to_a_file_for_each_run_of_a_task(tmp_path: Path) -> None:
     first, second = (taken(_InFile(str(tmp_path)), 2, 1, 2)[0] for _ in range(2))
     assert (first["rows"], first["count"]) == (b"", 5)
     assert first["run"] != second["run"]
@@ -55,7 +55,7 @@ def test_many_rows_are_in_a_file_of_the_run_and_each_run_of_a_task_has_its_own(t
     assert [file.name for file in tmp_path.iterdir()] == [first["run"]]
 
 
-def test_rows_that_are_large_are_kept_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_rows_are_written_to_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frame_rows, "MOST_BYTES", 10)
     (result,) = taken(_InFile(str(tmp_path)), 2)
     assert result["run"]
@@ -97,7 +97,7 @@ def raised_by_a_worker(tracker: object) -> BaseException | None:
     return worker_error(PythonException(f'Traceback (most recent call last):\n  File "x.py", line 1\n{line}\n'))
 
 
-def test_what_goes_wrong_with_a_stage_is_known_on_the_driver() -> None:
+def test_errors_while_staging_rows_reach_the_driver() -> None:
     outage = raised_by_a_worker(Tracker(ConnectionError("refused")))
     assert isinstance(outage, UnavailableError)
     assert "a task on Spark could not leave rows in a table: ConnectionError: refused" in str(outage)
@@ -128,7 +128,7 @@ class Frame:
         return (row for task in self.tasks for batch in self.taker(batches(*task)) for row in batch.to_pylist())
 
 
-def test_only_runs_that_spark_counts_are_named() -> None:
+def test_only_runs_that_spark_accepts_are_named() -> None:
     tracker = Tracker()
     rows = ExecutorRows(recipe_of(tracker), recipe_of(tracker)())
     assert rows.can_stage()
@@ -139,7 +139,7 @@ def test_only_runs_that_spark_counts_are_named() -> None:
         assert len(tracker.left) == 4
 
 
-def test_with_a_local_master_files_hold_the_rows_and_are_deleted(tmp_path: Path) -> None:
+def test_with_a_local_master_rows_pass_through_files_that_are_deleted(tmp_path: Path) -> None:
     rows = ExecutorRows(KeptRecipe(str(tmp_path / "recipe")), recipe_of(object())())
     assert not rows.can_stage()
     with rows.collected(Frame((4,), (1,)), None) as collected:
@@ -148,13 +148,13 @@ def test_with_a_local_master_files_hold_the_rows_and_are_deleted(tmp_path: Path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_a_place_to_keep_them_the_driver_fetches_rows_one_partition_after_the_other() -> None:
+def test_without_staging_or_files_the_driver_fetches_rows_partition_by_partition() -> None:
     rows = ExecutorRows(recipe_of(object()), recipe_of(object())())
     with rows.collected(Frame((4, 0), (1,)), None) as collected:
         assert numbers(collected.tables) == [0, 1, 2, 3, 0]
 
 
-def test_an_error_of_the_data_frame_itself_stays_what_it_is() -> None:
+def test_an_error_of_the_data_frame_itself_is_raised_unchanged() -> None:
     class Failing(Frame):
         def toArrow(self) -> pa.Table:  # noqa: N802 Spark's name
             raise ValueError("in a task")

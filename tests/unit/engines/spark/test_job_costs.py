@@ -69,7 +69,7 @@ def costs(database: Database, items: int, limit: int, transaction: JobTransactio
     return sent, len(context.groups)
 
 
-def test_an_item_costs_one_statement_and_a_page_one_job_of_spark(database):
+def test_an_item_costs_one_statement_and_a_page_one_spark_job(database):
     few, jobs = costs(database, 20, 1_000, JobTransaction.ITEM)
     many, jobs_of_many = costs(database, 220, 1_000, JobTransaction.ITEM)
     assert (jobs, jobs_of_many) == (1, 1)
@@ -78,7 +78,7 @@ def test_an_item_costs_one_statement_and_a_page_one_job_of_spark(database):
     assert few["DELETE"] == 2  # after the page, and after the empty one that ends the run
 
 
-def test_a_task_costs_one_statement_where_its_part_is_one_transaction(database):
+def test_a_task_costs_one_statement_if_its_part_is_one_transaction(database):
     few, _ = costs(database, 20, 1_000, JobTransaction.PAGE)
     many, _ = costs(database, 220, 1_000, JobTransaction.PAGE)
     assert +many == +few

@@ -129,7 +129,7 @@ class World:
         return [run for run in self.store._runs.values() if run.parent]
 
 
-def test_a_page_is_a_job_of_spark_with_as_many_tasks_as_run_at_once():
+def test_a_page_is_one_spark_job_with_as_many_tasks_as_slots():
     world = World(limit=4)
     ending = world.attempt()
     assert ending is not None
@@ -148,7 +148,7 @@ def test_a_page_is_a_job_of_spark_with_as_many_tasks_as_run_at_once():
     assert (found.status, found.done) == (RunStatus.SUCCEEDED, 10)
 
 
-def test_a_job_gets_no_more_tasks_than_are_allowed():
+def test_a_job_gets_at_most_the_allowed_number_of_tasks():
     world = World(most_tasks=1)
     world.attempt()
     assert [context.ids for context in world.called] == [IDS]
@@ -164,7 +164,7 @@ def test_a_run_for_named_ids_handles_those_that_apply_page_by_page():
     assert len(world.context.groups) == 2
 
 
-def test_the_next_attempt_of_a_run_for_named_ids_continues_after_the_page_of_one_that_was_killed():
+def test_the_next_attempt_of_a_run_for_named_ids_continues_after_the_page_of_the_killed_one():
     world = World(limit=2)
     world.run = replace(world.run, ids=("3", "5", "7"))
     first = world.begin()
@@ -187,7 +187,7 @@ def of_events(limit: int, **others: Any) -> World:
 
 
 @pytest.mark.parametrize("limit", [1, 2, 4, 10])
-def test_a_retry_counts_the_ids_that_the_input_did_not_return_to_the_attempt_before(limit):
+def test_a_retry_counts_ids_that_the_input_did_not_return_in_the_previous_attempt(limit):
     failing = {7}
     world = of_events(limit, fails=lambda id_: ValueError("no") if id_ in failing else None)
     ending = world.attempt()
@@ -202,9 +202,7 @@ def test_a_retry_counts_the_ids_that_the_input_did_not_return_to_the_attempt_bef
 @pytest.mark.parametrize("on_spark", [True, False], ids=["on Spark", "on threads"])
 @pytest.mark.parametrize("page", [(3,), (3, 5), (3, 5, 7)], ids=str)
 @pytest.mark.parametrize("done", [0, 1])
-def test_the_ids_that_the_input_did_not_return_are_counted_though_the_driver_is_killed_with_a_page_in_hand(
-    done, page, on_spark
-):
+def test_ids_that_the_input_did_not_return_are_counted_even_if_the_driver_is_killed_during_a_page(done, page, on_spark):
     world = of_events(limit=4)
     first = world.begin()
     child = replace(first, id="run/0", parent="run", ids=page, owner="tag")
@@ -219,7 +217,7 @@ def test_the_ids_that_the_input_did_not_return_are_counted_though_the_driver_is_
     assert (ending.error, ending.reason, ending.position.items) == ("", UNMET, 3)
 
 
-def test_items_that_had_failed_and_do_not_apply_any_more_are_counted_though_the_driver_is_killed():
+def test_failed_items_that_no_longer_apply_are_counted_even_if_the_driver_is_killed():
     world = World(JobTransaction.ITEM, fails=lambda id_: ValueError("no") if id_ % 2 else None)
     assert world.attempt()
     world.fails = lambda _: None
@@ -235,7 +233,7 @@ def test_items_that_had_failed_and_do_not_apply_any_more_are_counted_though_the_
     assert sorted(world.handled) == [2, 4, 5, 6, 8, 9, 10]
 
 
-def test_an_id_that_is_named_in_another_spelling_is_handled_as_it_was_named():
+def test_an_id_named_in_another_spelling_is_handled_as_named():
     world = World()
     world.around = replace(world.around, select=WithoutCase())
     world.run = replace(world.run, ids=("a1", "b2"))
@@ -244,7 +242,7 @@ def test_an_id_that_is_named_in_another_spelling_is_handled_as_it_was_named():
     assert (sorted(world.handled), ending.position) == (["a1", "b2"], RunPosition(after="b2", done=True, items=2))
 
 
-def test_a_job_without_input_that_is_run_for_all_is_called_once():
+def test_a_job_without_input_is_called_once_in_a_run_for_all():
     world = World(has_input=False)
     ending = world.attempt()
     assert ending is not None
@@ -252,7 +250,7 @@ def test_a_job_without_input_that_is_run_for_all_is_called_once():
     assert [context.ids for context in world.called] == [()]
 
 
-def test_items_that_fail_are_the_only_ones_of_the_next_attempt():
+def test_the_next_attempt_handles_only_the_items_that_failed():
     failing = {3, 8}
     world = World(JobTransaction.ITEM, fails=lambda id_: ValueError(f"no {id_}") if id_ in failing else None)
     ending = world.attempt()
@@ -269,7 +267,7 @@ def test_items_that_fail_are_the_only_ones_of_the_next_attempt():
     assert ending.position.items == 10
 
 
-def test_a_part_that_fails_is_all_that_the_next_attempt_repeats():
+def test_the_next_attempt_repeats_only_the_part_that_failed():
     failing = {7}
     world = World(fails=lambda id_: ValueError("no") if id_ in failing else None)
     ending = world.attempt()
@@ -286,7 +284,7 @@ def test_a_part_that_fails_is_all_that_the_next_attempt_repeats():
     assert world.children() == []
 
 
-def test_an_error_that_no_attempt_helps_against_ends_the_run_with_its_children():
+def test_a_non_transient_error_ends_the_run_and_its_children():
     world = World(fails=lambda id_: NonTransientError("never") if id_ == 7 else None)
     ending = world.attempt()
     assert ending is not None
@@ -303,7 +301,7 @@ def raising(error: BaseException) -> Callable[[], None]:
     return go
 
 
-def test_a_job_of_spark_that_is_lost_is_sent_again_for_what_is_left():
+def test_a_lost_spark_job_is_submitted_again_for_the_remaining_items():
     world = World()
     world.context.before = [raising(LOST)]
     ending = world.attempt()
@@ -311,7 +309,7 @@ def test_a_job_of_spark_that_is_lost_is_sent_again_for_what_is_left():
     assert (ending.error, sorted(world.handled), len(world.context.groups)) == ("", list(IDS), 2)
 
 
-def test_what_was_done_before_a_job_of_spark_was_lost_is_not_repeated():
+def test_work_done_before_a_spark_job_was_lost_is_not_repeated():
     world = World()
     world.context.after = [raising(LOST)]
     ending = world.attempt()
@@ -333,7 +331,7 @@ def bounded(world: World) -> Ending | None:
     return world.attempt()
 
 
-def test_an_error_of_another_claim_that_a_job_raises_is_the_error_of_its_run():
+def test_a_fenced_error_that_a_job_raises_is_an_error_of_its_run():
     world = World(fails=lambda _: FencedError("the partition was taken over"))
     ending = bounded(world)
     assert ending is not None
@@ -341,7 +339,7 @@ def test_an_error_of_another_claim_that_a_job_raises_is_the_error_of_its_run():
     assert len(world.context.groups) == 1
 
 
-def test_tasks_that_lose_their_children_again_and_again_end_the_run(monkeypatch):
+def test_tasks_that_repeatedly_lose_their_children_end_the_run(monkeypatch):
     world = World()
     monkeypatch.setattr(JobTaskRunner, "_ending_of", lambda _self, _task: None)
     ending = bounded(world)
@@ -350,7 +348,7 @@ def test_tasks_that_lose_their_children_again_and_again_end_the_run(monkeypatch)
     assert (ending.error, ending.permanent, len(world.context.groups)) == (said, True, MOST_LOST)
 
 
-def test_a_copy_of_a_task_that_meets_an_outage_fails_nothing_for_good(monkeypatch):
+def test_a_copy_of_a_task_that_hits_an_outage_does_not_fail_the_run_permanently(monkeypatch):
     def cut_off(_child):
         raise ConnectionError("no answer")
 
@@ -365,7 +363,7 @@ def test_a_copy_of_a_task_that_meets_an_outage_fails_nothing_for_good(monkeypatc
         assert (ending.error.splitlines()[0], ending.permanent) == ("ConnectionError: no answer", not is_outage)
 
 
-def test_a_run_whose_jobs_are_lost_again_and_again_fails_with_one_line():
+def test_a_run_whose_spark_jobs_are_lost_repeatedly_fails_with_one_line():
     world = World()
     world.context.before = [raising(LOST)] * MOST_LOST
     ending = world.attempt()
@@ -375,7 +373,7 @@ def test_a_run_whose_jobs_are_lost_again_and_again_fails_with_one_line():
     assert (world.called, len(world.context.groups)) == ([], MOST_LOST)
 
 
-def test_a_run_that_another_process_has_taken_over_ends_here_without_a_word():
+def test_a_run_taken_over_by_another_process_ends_here_silently():
     world = World()
 
     def take_over() -> None:
@@ -388,7 +386,7 @@ def test_a_run_that_another_process_has_taken_over_ends_here_without_a_word():
     assert world.store.find("run") == replace(before, attempt=2, token=2)
 
 
-def test_an_attempt_takes_over_the_children_of_one_whose_process_was_killed():
+def test_an_attempt_takes_over_the_children_of_an_attempt_whose_process_was_killed():
     world = World()
     first = world.begin()
     halves = [
@@ -406,7 +404,7 @@ def test_an_attempt_takes_over_the_children_of_one_whose_process_was_killed():
 
 
 @pytest.mark.parametrize("transaction", [JobTransaction.PAGE, JobTransaction.ITEM])
-def test_an_attempt_on_threads_takes_over_the_children_of_one_on_spark(transaction):
+def test_an_attempt_on_threads_takes_over_the_children_of_an_attempt_on_spark(transaction):
     world = World(transaction, limit=6)
     first = world.begin()
     halves = [
@@ -424,7 +422,7 @@ def test_an_attempt_on_threads_takes_over_the_children_of_one_on_spark(transacti
     assert not any(world.store.advance(child, RunPosition(after=9)) for child in halves)
 
 
-def test_children_that_fail_on_threads_are_what_the_next_attempt_repeats():
+def test_the_next_attempt_repeats_children_that_failed_on_threads():
     failing = {5}
     world = World(limit=6, fails=lambda id_: ValueError("no") if id_ in failing else None)
     first = world.begin()
@@ -438,7 +436,7 @@ def test_children_that_fail_on_threads_are_what_the_next_attempt_repeats():
     assert (ending.error, ending.position.items, world.handled) == ("", 10, list(IDS))
 
 
-def test_a_run_that_is_cancelled_has_its_job_of_spark_ended():
+def test_cancelling_a_run_cancels_its_spark_job():
     world = World()
     gone = Signal()
     world.context.on_cancel = gone.set
@@ -455,7 +453,7 @@ def test_a_run_that_is_cancelled_has_its_job_of_spark_ended():
     assert (world.called, world.children()) == ([], [])
 
 
-def test_a_run_whose_process_ends_goes_on_elsewhere_after_what_was_done():
+def test_a_run_whose_process_ends_continues_elsewhere_after_the_finished_items():
     world = World()
     world.released = True
     gone = Signal()
@@ -477,7 +475,7 @@ def test_a_run_whose_process_ends_goes_on_elsewhere_after_what_was_done():
     assert (world.handled, len(world.context.groups)) == (list(IDS), 1)
 
 
-def test_tasks_that_no_executor_takes_up_are_given_up():
+def test_tasks_that_no_executor_starts_are_abandoned():
     world = World()
 
     def wait() -> None:
@@ -495,7 +493,7 @@ def test_tasks_that_no_executor_takes_up_are_given_up():
     assert world.called == []
 
 
-def test_without_a_jvm_the_run_fails_with_what_to_do():
+def test_a_dead_jvm_fails_the_attempt_and_the_next_one_succeeds():
     world = World()
 
     def lose() -> None:
@@ -512,7 +510,7 @@ def test_without_a_jvm_the_run_fails_with_what_to_do():
     assert sorted(world.handled) == list(IDS)
 
 
-def test_what_is_left_of_the_time_budget_reaches_the_calls():
+def test_all_calls_of_a_run_share_one_deadline():
     world = World(budget=100, limit=5)
 
     def pass_by() -> None:
@@ -527,7 +525,7 @@ def test_what_is_left_of_the_time_budget_reaches_the_calls():
     assert len(world.context.groups) == 2
 
 
-def test_a_run_begins_no_page_when_its_time_is_over():
+def test_a_run_begins_no_page_after_its_time_budget():
     world = World(budget=50, limit=5)
 
     def pass_by() -> None:
@@ -550,7 +548,7 @@ def child_of(world: World) -> JobRun:
     return child
 
 
-def test_of_two_copies_of_a_task_only_the_later_one_commits(monkeypatch):
+def test_only_the_later_of_two_copies_of_a_task_commits(monkeypatch):
     world = World(JobTransaction.ITEM)
     child = child_of(world)
     task, runner = write_job_task(JobTask(child)), JobTaskRunner(world.recipe)
@@ -571,7 +569,7 @@ def test_of_two_copies_of_a_task_only_the_later_one_commits(monkeypatch):
     assert world.store.find(child.id).position == of_copy.position
 
 
-def test_a_copy_of_a_task_whose_job_was_given_up_does_nothing(monkeypatch):
+def test_a_copy_of_a_task_whose_job_was_abandoned_does_nothing(monkeypatch):
     world = World()
     child = child_of(world)
     assert world.store.take_children(world.run, "another job of Spark")
@@ -581,7 +579,7 @@ def test_a_copy_of_a_task_whose_job_was_given_up_does_nothing(monkeypatch):
     assert world.called == []
 
 
-def test_a_task_lets_the_copy_that_has_its_child_finish(monkeypatch):
+def test_a_task_waits_for_the_copy_that_holds_its_child(monkeypatch):
     world = World()
     child = child_of(world)
     assert world.store.take_over(child)
@@ -597,7 +595,7 @@ def test_a_task_lets_the_copy_that_has_its_child_finish(monkeypatch):
     assert len(waited) == 3
 
 
-def test_a_worker_that_cannot_build_the_job_says_so_in_one_line():
+def test_a_worker_that_cannot_build_the_job_reports_a_permanent_error():
     world = World()
     child = child_of(world)
 

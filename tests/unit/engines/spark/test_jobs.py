@@ -29,13 +29,13 @@ and its second line
 """
 
 
-def test_a_python_error_is_reported_by_what_was_raised_and_never_by_a_line_of_source() -> None:
+def test_a_python_error_is_reported_by_its_exception_and_not_by_a_line_of_source() -> None:
     failure = spark_failure(PythonException(OF_A_WORKER))
     assert (failure.origin, failure.permanent) == (Origin.FRAMEWORK, True)
     assert failure.message == "RuntimeError: a worker's own reason"
 
 
-def test_another_python_of_the_workers_is_reported_with_both_versions_and_the_fix() -> None:
+def test_a_different_python_in_workers_is_reported_with_both_versions_and_the_fix() -> None:
     raised = "pyspark.errors.exceptions.base.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker has "
     rest = "different version: 3.13 than that in driver: 3.11, PySpark cannot run with different minor versions.\nSee"
     stack = f'\nTraceback (most recent call last):\n  File "worker.py", line 1, in main\n{raised}{rest}'
@@ -59,7 +59,7 @@ def test_another_python_of_the_workers_is_reported_with_both_versions_and_the_fi
         ),
     ],
 )
-def test_all_else_may_pass(error: Exception, message: str) -> None:
+def test_all_other_errors_are_transient(error: Exception, message: str) -> None:
     failure = spark_failure(error)
     assert (failure.origin, failure.permanent) == (Origin.OUTAGE, False)
     assert failure.message == message
@@ -92,11 +92,11 @@ def spark() -> Spark:
     return Spark()
 
 
-def test_a_task_for_which_nothing_runs_is_noticed_after_the_limit(spark):
+def test_a_waiting_task_is_noticed_after_the_limit_if_nothing_runs(spark):
     assert spark.noticed_after(100, [spark.clock.monotonic()]) == 60
 
 
-def test_a_task_may_run_for_hours(spark):
+def test_a_running_task_is_never_noticed(spark):
     spark.tasks = 1
     assert spark.noticed_after(10_000, [spark.clock.monotonic()]) is None
 
@@ -109,12 +109,12 @@ def test_the_limit_counts_from_the_last_task_that_ran(spark):
     assert spark.noticed_after(100, [since]) == 60
 
 
-def test_without_a_task_nothing_is_asked_of_spark(spark):
+def test_without_a_task_spark_is_not_queried(spark):
     assert spark.noticed_after(1_000, []) is None
     assert spark.looks == 0
 
 
-def test_short_tasks_ask_nothing_of_spark(spark):
+def test_short_tasks_do_not_query_spark(spark):
     for _ in range(1_000):
         since = spark.clock.monotonic()
         spark.clock.advance(0.1)
@@ -122,13 +122,13 @@ def test_short_tasks_ask_nothing_of_spark(spark):
     assert spark.looks == 0
 
 
-def test_the_task_that_has_waited_longest_counts(spark):
+def test_the_limit_applies_to_the_task_that_has_waited_longest(spark):
     since = spark.clock.monotonic()
     assert spark.noticed_after(30, [since]) is None
     assert spark.noticed_after(100, [since, spark.clock.monotonic()]) == 30
 
 
-def test_spark_is_asked_once_a_second_at_most(spark):
+def test_spark_is_queried_at_most_once_a_second(spark):
     since = spark.clock.monotonic()
     for _ in range(100):
         spark.clock.advance(0.25)
@@ -136,7 +136,7 @@ def test_spark_is_asked_once_a_second_at_most(spark):
     assert spark.looks <= 25
 
 
-def test_slots_and_executors_are_looked_at_once_a_second():
+def test_slots_and_executors_are_queried_once_a_second():
     clock, context = FakeClock(), Context()
     capacity = Capacity(clock)
     assert (capacity.slots, capacity.executors) == (0, None)
@@ -149,7 +149,7 @@ def test_slots_and_executors_are_looked_at_once_a_second():
     assert (capacity.slots, capacity.executors) == (6, 3)
 
 
-def test_a_local_master_has_no_executors_and_a_cluster_without_any_has_a_slot_to_wait_for():
+def test_a_local_master_has_no_executor_count_and_at_least_one_slot():
     context = Context()
     context.master, context.slots = "local[2]", 0
     capacity = Capacity(FakeClock())

@@ -40,7 +40,7 @@ def launched_with() -> tuple[Path, list[str]]:
     return Path(file), others
 
 
-def test_settings_are_in_a_file_for_its_owner_alone_that_is_gone_after_the_launch():
+def test_settings_are_in_a_private_file_that_is_deleted_after_the_launch():
     with settings_by_file({"spark.hadoop.fs.s3a.secret.key": "s3cret"}):
         file, others = launched_with()
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -68,7 +68,7 @@ def test_a_launch_that_fails_or_is_interrupted_leaves_no_file_and_restores_the_a
 
 
 @pytest.mark.parametrize("option", ["--conf spark.a=theirs=1", "-c spark.a=theirs=1", "--conf=spark.a=theirs=1"])
-def test_settings_among_the_users_arguments_move_into_the_file_and_win(monkeypatch, option):
+def test_settings_in_the_users_arguments_move_into_the_file_and_take_precedence(monkeypatch, option):
     monkeypatch.setenv(ARGUMENTS, f"--packages g:a:1 {option} pyspark-shell")
     with settings_by_file({"spark.a": "ours", "spark.b": "ours"}):
         file, others = launched_with()
@@ -77,7 +77,9 @@ def test_settings_among_the_users_arguments_move_into_the_file_and_win(monkeypat
 
 
 @pytest.mark.parametrize("joint", [" ", "="])
-def test_a_properties_file_of_the_user_is_the_beginning_of_ours_and_replaces_the_defaults(monkeypatch, tmp_path, joint):
+def test_a_properties_file_of_the_user_is_copied_before_our_settings_and_replaces_the_defaults(
+    monkeypatch, tmp_path, joint
+):
     theirs = tmp_path / "theirs.conf"
     theirs.write_text("spark.a theirs\\")
     monkeypatch.setenv(ARGUMENTS, f"--properties-file{joint}{theirs} pyspark-shell")
@@ -104,11 +106,11 @@ def test_values_are_escaped_as_java_reads_properties(value, written):
     assert properties_text({"spark.a": value}) == f"spark.a={written}\n"
 
 
-def test_arguments_that_are_missing_mean_the_shell():
+def test_missing_arguments_mean_the_shell():
     assert SubmitArguments.of({}) == SubmitArguments({}, "", ("pyspark-shell",))
 
 
-def test_arguments_that_cannot_be_split_are_named():
+def test_arguments_that_cannot_be_split_are_refused():
     with pytest.raises(EngineError, match="PYSPARK_SUBMIT_ARGS cannot be read: No closing quotation") as caught:
         SubmitArguments.of({ARGUMENTS: '--name "x pyspark-shell'})
     assert caught.value.code == "OCQ-402"
@@ -135,13 +137,13 @@ def test_a_value_is_known_before_the_launch(tmp_path, key, settings, arguments, 
     assert value_before_launch(key, settings, environ, "/nowhere") == value
 
 
-def test_without_a_folder_of_settings_those_of_spark_itself_apply(tmp_path):
+def test_without_a_settings_folder_the_defaults_of_the_spark_installation_apply(tmp_path):
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "spark-defaults.conf").write_text(DEFAULTS)
     assert value_before_launch("spark.b", {}, {}, str(tmp_path)) == "2"
 
 
-def test_sockets_are_files_in_one_folder_of_this_user_for_a_jvm_of_this_process_only(monkeypatch):
+def test_socket_files_in_a_private_folder_are_used_only_for_a_jvm_launched_here(monkeypatch):
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
     monkeypatch.setattr(SparkContext, "_gateway", None)
     monkeypatch.setattr(launching, "_jvms", [])
@@ -185,7 +187,7 @@ OF_HANDLER = [*OF_DAEMON[:2], b'  File "/x/handlers.py", line 1, in handle', OF_
         ),
     ],
 )
-def test_a_traceback_of_the_daemon_that_was_cut_off_is_not_shown_and_all_else_is(lines, shown):
+def test_tracebacks_of_a_daemon_with_a_broken_pipe_are_hidden_and_all_other_lines_are_shown(lines, shown):
     at_once = launching._Shown(("NOISE",))
     assert list(at_once.of(lines)) == shown
     one_by_one = launching._Shown(("NOISE",))
@@ -207,7 +209,7 @@ def test_a_traceback_of_the_daemon_that_was_cut_off_is_not_shown_and_all_else_is
         (b"\n".join([*AT_ONCE[:-1], b"ValueError", b""]), b"\n".join([*AT_ONCE[:-1], b"ValueError", b""])),
     ],
 )
-def test_what_a_worker_leaves_of_its_traceback_when_it_is_ended_is_not_shown_and_all_else_is(capfd, written, shown):
+def test_the_partial_traceback_of_a_killed_worker_is_hidden_and_all_other_lines_are_shown(capfd, written, shown):
     for quiet, expected in ((True, shown), (False, written)):
         reading, writing = os.pipe()
         os.write(writing, written)
@@ -220,7 +222,7 @@ def test_what_a_worker_leaves_of_its_traceback_when_it_is_ended_is_not_shown_and
         assert capfd.readouterr() == ("", expected.decode())
 
 
-def test_options_of_the_jvm_come_before_the_users_and_the_launchers_are_the_users_if_there_are_any():
+def test_our_jvm_options_come_before_the_users_and_launcher_options_of_the_user_replace_ours():
     quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
     assert environment_of_launch({}, ()) == {"SPARK_LAUNCHER_OPTS": quick}
     assert environment_of_launch({"SPARK_SUBMIT_OPTS": "-Xmx2g"}, ("-XX:A=/a b/c", "-Xlog:x=off")) == {
@@ -236,7 +238,7 @@ def test_a_value_of_several_words_is_known_before_the_launch(tmp_path):
     assert said == "-Da=b -Xshare:off"
 
 
-def test_why_a_jvm_cannot_begin_is_a_reason_and_is_not_printed(capfd):
+def test_the_reason_why_a_jvm_cannot_start_is_returned_and_not_printed(capfd):
     words = ["Error occurred during initialization of VM", "Too small maximum heap", "NOTE: Picked up JDK_JAVA_OPTIONS"]
     with launching.launching(quiet=True) as launch:
         said = "; ".join(f"echo '{each}' >&{1 + number % 2}" for number, each in enumerate(words))
@@ -257,7 +259,7 @@ Caused by: java.net.UnknownHostException: box: Name or service not known
 """What Spark's launcher says on a machine whose own name has no address, which no local session asks for."""
 
 
-def test_of_an_exception_that_ends_a_jvm_the_first_cause_is_the_reason(tmp_path, capfd):
+def test_the_root_cause_of_an_exception_that_ends_the_jvm_is_the_reason(tmp_path, capfd):
     (tmp_path / "said").write_text(NAMELESS)
     with launching.launching(quiet=True) as launch:
         gateway.Popen(["/bin/sh", "-c", f"cat {tmp_path / 'said'} >&2"])
@@ -265,7 +267,7 @@ def test_of_an_exception_that_ends_a_jvm_the_first_cause_is_the_reason(tmp_path,
     assert capfd.readouterr() == ("", "")
 
 
-def test_of_a_wrong_argument_the_usage_is_no_part_of_the_reason(tmp_path):
+def test_the_reason_for_a_wrong_argument_excludes_the_usage_text(tmp_path):
     usage = "Usage: spark-submit [options] <app jar | python file | R file> [app arguments]\n\nOptions:\n  --master"
     (tmp_path / "said").write_text(f"Error: Unrecognized option: --bogus\n\n{usage}\n")
     with launching.launching(quiet=True) as launch:
@@ -274,7 +276,7 @@ def test_of_a_wrong_argument_the_usage_is_no_part_of_the_reason(tmp_path):
 
 
 @pytest.mark.parametrize("quiet", [True, False])
-def test_what_a_jvm_writes_that_runs_is_printed_and_no_reason(capfd, quiet):
+def test_output_of_a_running_jvm_is_printed_and_is_not_a_reason(capfd, quiet):
     with launching.launching(quiet=quiet) as launch:
         jvm = gateway.Popen(["/bin/sh", "-c", "echo mine >&2; read line"], stdin=subprocess.PIPE)
         assert launch.refusal() == ""

@@ -51,7 +51,7 @@ def page() -> Iterator[int]:
         yield server.getsockname()[1]
 
 
-def test_a_port_that_refuses_connections_is_named(closed):
+def test_a_master_that_refuses_connections_is_refused_with_its_address(closed):
     with pytest.raises(EngineError) as refused:
         require_master(f"spark://127.0.0.1:{closed}")
     assert refused.value.code == "OCQ-350"
@@ -59,12 +59,12 @@ def test_a_port_that_refuses_connections_is_named(closed):
     assert refused.value.where == f"spark.master spark://127.0.0.1:{closed}"
 
 
-def test_a_host_that_no_name_server_knows_is_named():
+def test_a_master_on_an_unknown_host_is_refused_with_its_address():
     with pytest.raises(EngineError, match=r"no-such-host\.invalid:7077: there is no host of this name"):
         require_master("spark://no-such-host.invalid:7077")
 
 
-def test_an_address_that_never_answers_is_waited_for_a_few_seconds(monkeypatch):
+def test_a_master_that_never_answers_is_refused_after_a_few_seconds(monkeypatch):
     def silent(_address: object, _seconds: float) -> socket.socket:
         raise TimeoutError
 
@@ -74,7 +74,7 @@ def test_an_address_that_never_answers_is_waited_for_a_few_seconds(monkeypatch):
         require_master("spark://10.0.0.1:7077")
 
 
-def test_one_of_several_masters_is_enough_and_else_each_has_its_reason(listening, closed):
+def test_one_reachable_master_is_enough_otherwise_each_is_listed_with_its_reason(listening, closed):
     require_master(f"spark://127.0.0.1:{closed},127.0.0.1:{listening}")
     with pytest.raises(
         EngineError, match=rf"127\.0\.0\.1:{closed}: connection refused; no-such-host\.invalid:7077: there"
@@ -95,7 +95,7 @@ def test_one_of_several_masters_is_enough_and_else_each_has_its_reason(listening
         "k8s://https://h",
     ],
 )
-def test_other_kinds_of_master_have_no_address_to_look_at_in_the_jvm_of_another_program(master):
+def test_other_kinds_of_master_are_not_probed_in_the_jvm_of_another_program(master):
     require_master(master)
     assert not_registered(master, "any") is None
 
@@ -132,11 +132,11 @@ def hadoop_settings(folder: Path, name: str = "yarn-site.xml", /, **properties: 
         ("k8s://https://host/k8s/clusters/c-1", ("host", 443)),
     ],
 )
-def test_the_api_server_of_kubernetes_is_looked_for_where_spark_does(launch, master, address):
+def test_the_kubernetes_api_server_is_probed_at_the_address_that_spark_uses(launch, master, address):
     assert kubernetes_addresses(master, launch()) == [address]
 
 
-def test_an_api_server_that_refuses_connections_is_named(launch, closed, listening):
+def test_an_api_server_that_refuses_connections_is_refused_with_its_address(launch, closed, listening):
     require_master(f"k8s://http://127.0.0.1:{listening}", launch())
     with pytest.raises(EngineError, match="OCQ-350") as refused:
         require_master(f"k8s://https://user:marker@127.0.0.1:{closed}", launch())
@@ -158,7 +158,7 @@ def test_an_api_server_that_refuses_connections_is_named(launch, closed, listeni
         ({}, {"JAVA_TOOL_OPTIONS": "-Dhttps.proxy=http://proxy:3128"}),
     ],
 )
-def test_an_api_server_that_a_proxy_may_reach_is_left_to_spark(launch, tmp_path, closed, settings, environ):
+def test_an_api_server_behind_a_proxy_is_left_to_spark(launch, tmp_path, closed, settings, environ):
     (tmp_path / "of-a-proxy").write_text("clusters: [{cluster: {proxy-url: http://proxy:3128}}]")
     (tmp_path / "with-a-script").mkdir()
     (tmp_path / "with-a-script" / "spark-env.sh").write_text("export HTTPS_PROXY=http://proxy:3128")
@@ -167,25 +167,27 @@ def test_an_api_server_that_a_proxy_may_reach_is_left_to_spark(launch, tmp_path,
 
 
 @pytest.mark.parametrize("master", ["k8s://https://host:seven", "k8s://ftp://host", "k8s://https://"])
-def test_an_address_of_kubernetes_that_is_not_understood_is_left_to_spark(launch, master):
+def test_a_malformed_kubernetes_address_is_left_to_spark(launch, master):
     require_master(master, launch())
 
 
-def test_yarn_without_the_folder_of_hadoops_settings_is_refused_with_the_variable(launch):
+def test_yarn_without_a_hadoop_settings_folder_is_refused_with_the_variable_to_set(launch):
     with pytest.raises(EngineError, match="OCQ-350") as refused:
         require_master("yarn", launch())
     assert "neither HADOOP_CONF_DIR nor YARN_CONF_DIR is set" in refused.value.what
     assert "set HADOOP_CONF_DIR" in refused.value.fix
 
 
-def test_a_script_of_spark_that_may_name_the_folder_of_hadoops_settings_is_left_to_spark(launch, tmp_path):
+def test_yarn_is_left_to_spark_if_its_environment_script_may_name_the_hadoop_settings(launch, tmp_path):
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "spark-env.sh").write_text("export HADOOP_CONF_DIR=/etc/hadoop/conf")
     require_master("yarn", launch())
 
 
 @pytest.mark.parametrize("variable", ["HADOOP_CONF_DIR", "YARN_CONF_DIR"])
-def test_a_resource_manager_that_refuses_connections_is_named(launch, tmp_path, closed, listening, variable):
+def test_a_resource_manager_that_refuses_connections_is_refused_with_its_address(
+    launch, tmp_path, closed, listening, variable
+):
     folder = hadoop_settings(tmp_path / "hadoop", yarn__resourcemanager__address=f"127.0.0.1:{closed}")
     with pytest.raises(EngineError, match="OCQ-350") as refused:
         require_master("yarn", launch(**{variable: folder}))
@@ -219,7 +221,7 @@ HA = {"yarn__resourcemanager__ha__enabled": "true", "yarn__resourcemanager__ha__
         ),
     ],
 )
-def test_resource_managers_are_looked_for_where_hadoop_does(launch, tmp_path, properties, addresses):
+def test_resource_managers_are_probed_at_the_addresses_that_hadoop_uses(launch, tmp_path, properties, addresses):
     folder = hadoop_settings(tmp_path / "hadoop", **properties)
     assert yarn_addresses(launch(HADOOP_CONF_DIR=folder)) == addresses
 
@@ -232,7 +234,7 @@ def test_a_final_property_of_an_earlier_file_wins(launch, tmp_path):
     assert yarn_addresses(launch(HADOOP_CONF_DIR=str(folder))) == [("core", 8032)]
 
 
-def test_a_folder_without_settings_of_yarn_is_named_as_the_reason(launch, tmp_path, closed):
+def test_a_folder_without_yarn_settings_is_given_as_the_reason(launch, tmp_path, closed):
     said = {"spark.hadoop.yarn.resourcemanager.address": f"127.0.0.1:{closed}"}
     with pytest.raises(EngineError, match="OCQ-350") as refused:
         require_master("yarn", launch(said, HADOOP_CONF_DIR=str(tmp_path / "nowhere")))
@@ -246,7 +248,7 @@ def test_a_token_in_the_url_of_a_master_is_not_shown(launch, closed):
     assert "geheim" not in str(refused.value)
 
 
-def test_without_a_home_the_api_server_is_looked_for_too(launch, monkeypatch):
+def test_the_api_server_is_probed_even_without_a_home_folder(launch, monkeypatch):
     def expanduser(_path):
         raise RuntimeError("Could not determine home directory.")
 
@@ -255,7 +257,7 @@ def test_without_a_home_the_api_server_is_looked_for_too(launch, monkeypatch):
     assert kubernetes_addresses("k8s://https://host:1", launch()) == [("host", 1)]
 
 
-def test_settings_of_spark_win_over_files_of_hadoop_and_yarn_site_over_core_site(launch, tmp_path):
+def test_spark_settings_override_hadoop_files_and_yarn_site_overrides_core_site(launch, tmp_path):
     folder = hadoop_settings(tmp_path / "hadoop", "core-site.xml", yarn__resourcemanager__hostname="core")
     assert yarn_addresses(launch(HADOOP_CONF_DIR=folder)) == [("core", 8032)]
     hadoop_settings(tmp_path / "hadoop", yarn__resourcemanager__hostname="site")
@@ -282,12 +284,12 @@ def test_settings_of_spark_win_over_files_of_hadoop_and_yarn_site_over_core_site
         "</configuration>",
     ],
 )
-def test_settings_of_yarn_that_are_not_understood_are_left_to_spark(launch, tmp_path, text):
+def test_yarn_settings_that_cannot_be_interpreted_are_left_to_spark(launch, tmp_path, text):
     (tmp_path / "yarn-site.xml").write_text(text)
     assert yarn_addresses(launch(HADOOP_CONF_DIR=str(tmp_path))) == []
 
 
-def test_a_class_path_that_may_have_settings_of_yarn_is_left_to_spark(launch, tmp_path):
+def test_a_class_path_that_may_contain_yarn_settings_is_left_to_spark(launch, tmp_path):
     folder = hadoop_settings(tmp_path / "hadoop", yarn__resourcemanager__hostname="rm")
     jars = {"spark.driver.extraClassPath": "/lib/driver.jar:/lib/*"}
     assert yarn_addresses(launch(jars, HADOOP_CONF_DIR=folder)) == [("rm", 8032)]
@@ -316,7 +318,7 @@ def test_a_setting_that_spark_refuses_is_not_blamed_on_the_master() -> None:
         "local-cluster[2]",
     ],
 )
-def test_what_is_no_url_of_a_master_is_refused_with_the_forms_that_are(master):
+def test_an_invalid_master_url_is_refused_with_the_valid_forms(master):
     with pytest.raises(EngineError, match="OCQ-351") as refused:
         require_master(master)
     assert "spark://HOST:7077" in refused.value.fix
@@ -328,13 +330,13 @@ def test_spark_connect_is_refused_by_name():
     assert "marker" not in str(refused.value)
 
 
-def test_a_web_page_in_the_place_of_a_master_is_recognised(page):
+def test_a_web_page_instead_of_a_master_is_recognised(page):
     error = not_registered(f"spark://127.0.0.1:{page}", "All masters are unresponsive")
     assert error is not None
     assert (error.code, error.what) == ("OCQ-352", f"127.0.0.1:{page} is a web page, not the port of a Spark master")
 
 
-def test_a_master_that_does_not_take_the_program_is_an_error_with_the_reason_of_spark(closed):
+def test_a_master_that_does_not_register_the_program_is_an_error_with_sparks_reason(closed):
     error = not_registered(f"spark://127.0.0.1:{closed}", "All masters are unresponsive")
     assert error is not None
     assert error.what == "the Spark master did not register this program (All masters are unresponsive)"
@@ -393,7 +395,7 @@ def test_authentication_is_accepted(master, said):
     ],
 )
 @pytest.mark.parametrize("said", [None, "false", ""])
-def test_a_spark_without_authentication_is_refused_with_the_ways_out(master, existing, remedy, said):
+def test_spark_without_authentication_is_refused_with_the_possible_fixes(master, existing, remedy, said):
     with pytest.raises(EngineError) as refused:
         refuse_unauthenticated(master, said, existing=existing)
     assert refused.value.code == "OCQ-404"
@@ -412,7 +414,7 @@ def test_a_spark_without_authentication_is_refused_with_the_ways_out(master, exi
         SessionSettings(conf={"spark.authenticate": "false"}, allow_unauthenticated=True),
     ],
 )
-def test_what_will_authenticate_or_need_not_is_accepted_before_the_launch(nothing_launched, settings):
+def test_settings_that_authenticate_or_need_not_are_accepted_before_the_launch(nothing_launched, settings):
     Sessions(settings).require_authentication()
 
 
@@ -426,7 +428,7 @@ def test_what_will_authenticate_or_need_not_is_accepted_before_the_launch(nothin
         SessionSettings(conf={"spark.master": STANDALONE}),
     ],
 )
-def test_what_will_not_authenticate_is_refused_before_the_launch(nothing_launched, settings):
+def test_settings_that_do_not_authenticate_are_refused_before_the_launch(nothing_launched, settings):
     with pytest.raises(EngineError, match="OCQ-404"):
         Sessions(settings).require_authentication()
 
@@ -444,22 +446,20 @@ ALLOWED = SessionSettings(STANDALONE, allow_unauthenticated=True)
         (replace(ALLOWED, conf={"spark.network.crypto.enabled": "true"}), "true"),
     ],
 )
-def test_nothing_is_encrypted_by_default_where_a_cluster_may_go_without_authentication(
-    nothing_launched, settings, encrypted
-):
+def test_network_encryption_is_off_by_default_where_authentication_is_optional(nothing_launched, settings, encrypted):
     """Spark would not start: NETWORK_AUTH_MUST_BE_ENABLED."""
     conf = Sessions(settings)._conf()
     assert conf.get("spark.network.crypto.enabled") == encrypted
     assert conf["spark.io.encryption.enabled"] == "true"
 
 
-def test_spark_defaults_may_ask_for_authentication(nothing_launched):
+def test_spark_defaults_may_enable_authentication(nothing_launched):
     (nothing_launched / "spark-defaults.conf").write_text("spark.authenticate true\n")
     Sessions(SessionSettings(STANDALONE)).require_authentication()
 
 
 @pytest.mark.parametrize("master", ["yarn", "k8s://http://127.0.0.1:{closed}"])
-def test_sessions_look_for_the_cluster_before_they_launch_and_leave_it_to_spark_submit(
+def test_sessions_probe_the_cluster_before_a_launch_but_not_under_spark_submit(
     nothing_launched, monkeypatch, closed, master
 ):
     for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "KUBECONFIG"):
@@ -472,6 +472,6 @@ def test_sessions_look_for_the_cluster_before_they_launch_and_leave_it_to_spark_
     sessions.require_master()
 
 
-def test_a_program_that_spark_submit_has_started_is_looked_at_when_its_session_is_open(nothing_launched, monkeypatch):
+def test_a_program_started_by_spark_submit_is_checked_when_its_session_is_open(nothing_launched, monkeypatch):
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
     Sessions(SessionSettings(STANDALONE)).require_authentication()

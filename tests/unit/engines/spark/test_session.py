@@ -79,7 +79,7 @@ def test_workers_on_this_machine_find_modules_in_the_projects_folders(active, tm
     assert context._python_includes == ([str(tmp_path), str(tmp_path / "src")] if found else [])
 
 
-def test_recipes_stay_on_this_machine_with_a_local_master_and_are_deleted_at_the_end(active):
+def test_with_a_local_master_recipes_stay_on_this_machine_and_are_deleted_at_the_end(active):
     active("local[2]")
     sessions = Sessions(SessionSettings())
     kept = sessions.handed_over(("the", "recipe"))
@@ -97,7 +97,7 @@ def test_recipes_travel_to_the_executors_of_a_cluster(active, master):
 
 @pytest.mark.parametrize("look", [Sessions.require_authentication, Sessions.open])
 @pytest.mark.parametrize("master", ["local[2]", "spark://host:7077"])
-def test_an_active_session_without_authentication_is_refused_unless_that_is_allowed(active, master, look):
+def test_an_active_session_without_authentication_is_refused_unless_allowed(active, master, look):
     active(master, "false")
     with pytest.raises(EngineError, match="OCQ-404") as refused:
         look(Sessions(SessionSettings()))
@@ -105,7 +105,7 @@ def test_an_active_session_without_authentication_is_refused_unless_that_is_allo
     look(Sessions(SessionSettings(allow_unauthenticated=True)))
 
 
-def test_a_permit_is_a_file_of_this_machine_with_a_local_master_only(active):
+def test_a_permit_is_a_local_file_only_with_a_local_master(active):
     active("local[2]")
     permit = Sessions(SessionSettings()).permit()
     assert not permit.holds
@@ -115,7 +115,7 @@ def test_a_permit_is_a_file_of_this_machine_with_a_local_master_only(active):
     assert Sessions(SessionSettings()).permit() == ALWAYS
 
 
-def test_a_session_that_is_still_being_stopped_is_waited_for_before_another_one_is_opened(active, tmp_path):
+def test_opening_a_session_waits_until_the_previous_one_has_stopped(active, tmp_path):
     may_end, ended = Signal(), Signal()
     closing = Sessions(SessionSettings())
     context = Context("local[2]", tmp_path, "true")
@@ -154,7 +154,7 @@ def startable(monkeypatch, tmp_path) -> list[str]:
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_a_session_that_was_started_here_is_stopped_by_the_last_of_its_users(startable, order):
+def test_a_session_started_here_is_stopped_by_its_last_user(startable, order):
     """Else an application that stops takes Spark away from another one of its process."""
     users = [Sessions(SessionSettings()) for _ in range(2)]
     assert users[0].open() is users[1].open()
@@ -167,7 +167,7 @@ def test_a_session_that_was_started_here_is_stopped_by_the_last_of_its_users(sta
     assert startable == ["started", "stopped"] * 2
 
 
-def test_two_that_open_at_the_same_time_share_one_session(startable, monkeypatch):
+def test_two_users_that_open_at_the_same_time_share_one_session(startable, monkeypatch):
     """The second one waits with its look until the first has started it, where the driver handles events meanwhile."""
     begun, go = Signal(), Signal()
     start = Sessions._start
@@ -192,7 +192,7 @@ def test_two_that_open_at_the_same_time_share_one_session(startable, monkeypatch
     assert startable == ["started", "stopped"]
 
 
-def test_a_session_that_is_being_stopped_is_given_to_none_of_those_that_wait(startable, monkeypatch):
+def test_waiting_users_never_get_a_session_that_is_being_stopped(startable, monkeypatch):
     may_end = Signal()
     first = Sessions(SessionSettings())
     stop = first.open().stop
@@ -219,7 +219,7 @@ def test_files_of_a_user_are_served_until_the_session_stops(startable, tmp_path)
     assert not folder.exists()
 
 
-def test_who_closes_twice_counts_once(startable):
+def test_closing_twice_releases_the_session_once(startable):
     first, second = Sessions(SessionSettings()), Sessions(SessionSettings())
     first.open()
     second.open()
@@ -229,7 +229,7 @@ def test_who_closes_twice_counts_once(startable):
     second.close(SECONDS)
 
 
-def test_a_session_that_the_program_has_opened_is_not_stopped_by_the_last_user_either(startable, monkeypatch, tmp_path):
+def test_a_session_opened_by_the_program_is_never_stopped_here(startable, monkeypatch, tmp_path):
     theirs = SimpleNamespace(sparkContext=Context("local[2]", tmp_path, "true"))
     monkeypatch.setattr("opencqrs_py.engines.spark.session.active_session", lambda: theirs)
     users = [Sessions(SessionSettings()) for _ in range(2)]
@@ -251,7 +251,9 @@ def test_a_session_that_the_program_has_opened_is_not_stopped_by_the_last_user_e
         ("yarn", "python3.11", "python3.11", False),
     ],
 )
-def test_which_python_workers_run(monkeypatch, caplog, master, named, used, warned):
+def test_workers_run_the_python_of_the_driver_unless_a_cluster_names_another(
+    monkeypatch, caplog, master, named, used, warned
+):
     monkeypatch.setenv("PYSPARK_DRIVER_PYTHON", "")
     monkeypatch.setenv("PYSPARK_PYTHON", named or "")
     Sessions(SessionSettings(master=master))._choose_python()
@@ -262,7 +264,7 @@ def test_which_python_workers_run(monkeypatch, caplog, master, named, used, warn
     assert said == ([expected] if warned else [])
 
 
-def test_a_close_waits_for_those_who_use_the_session(active):
+def test_a_close_waits_for_users_of_the_session(active):
     active("local[2]")
     sessions = Sessions(SessionSettings())
     kept = []
@@ -279,7 +281,7 @@ def test_a_close_waits_for_those_who_use_the_session(active):
     assert not Path(kept[0].file).exists()
 
 
-def test_a_session_that_is_opened_after_a_close_is_closed_when_it_is_used_no_more(active):
+def test_a_session_opened_after_a_close_is_closed_after_its_last_use(active):
     active("local[2]")
     sessions = Sessions(SessionSettings())
     with sessions.used():
@@ -289,7 +291,7 @@ def test_a_session_that_is_opened_after_a_close_is_closed_when_it_is_used_no_mor
     assert not Path(kept.file).exists()
 
 
-def test_a_new_session_is_opened_on_another_thread_than_the_main_one_and_what_it_raises_is_raised(monkeypatch):
+def test_a_new_session_is_opened_outside_the_main_thread_and_its_error_is_raised_to_the_caller(monkeypatch):
     opened_on = []
     monkeypatch.setattr(Sessions, "_found", lambda _: None)
 
@@ -311,9 +313,7 @@ def in_a_thread(call):
         return threads.submit(call).result(SECONDS)
 
 
-def test_an_interrupt_while_a_session_is_waited_for_passes_and_the_session_is_stopped_when_it_is_open(
-    active, monkeypatch
-):
+def test_an_interrupt_while_a_session_opens_is_raised_and_the_session_is_stopped_once_open(active, monkeypatch):
     may_open, stopped = Signal(), Signal()
     context = active("local[2]")
     monkeypatch.setattr(Sessions, "_found", lambda _: None)
@@ -348,7 +348,7 @@ def test_an_interrupt_while_a_session_is_waited_for_passes_and_the_session_is_st
         (ValueError("no"), None, False),
     ],
 )
-def test_an_error_of_a_session_that_somebody_has_stopped_is_told_from_others(error, parts, gone):
+def test_an_error_caused_by_a_stopped_session_is_recognised(error, parts, gone):
     def is_stopped():
         if parts == "dead":
             raise Py4JNetworkError
@@ -375,7 +375,7 @@ OPTIONS = "spark.driver.extraJavaOptions"
         ({}, f"{OPTIONS} -Dc=d\n", True, None),
     ],
 )
-def test_options_of_java_that_are_set_come_after_ours(
+def test_java_options_of_the_user_come_after_ours(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     conf: dict[str, str],
@@ -389,7 +389,7 @@ def test_options_of_java_that_are_set_come_after_ours(
 
 
 @pytest.mark.parametrize(("moves_rows", "options"), [(False, ("-XX:TieredStopAtLevel=1",)), (True, ())])
-def test_a_jvm_through_which_no_rows_pass_optimizes_nothing(monkeypatch, moves_rows, options):
+def test_a_jvm_that_moves_no_rows_starts_without_the_optimizing_compiler(monkeypatch, moves_rows, options):
     given = []
 
     def note(*, quiet, java_options):
@@ -405,7 +405,7 @@ def test_a_jvm_through_which_no_rows_pass_optimizes_nothing(monkeypatch, moves_r
 
 
 @pytest.mark.parametrize("verbose", [False, True])
-def test_py4j_shows_no_trace_of_a_jvm_that_ends_while_it_starts(monkeypatch, verbose):
+def test_py4j_logs_no_traceback_of_a_jvm_that_exits_during_its_start(monkeypatch, verbose):
     def end(**_options):
         raise InterruptedError
 
@@ -427,7 +427,7 @@ def test_py4j_shows_no_trace_of_a_jvm_that_ends_while_it_starts(monkeypatch, ver
         ({}, "spark.sql.session.timeZone Asia/Tokyo", None),
     ],
 )
-def test_days_are_those_of_utc_unless_something_else_is_said(monkeypatch, tmp_path, conf, said, zone):
+def test_the_session_time_zone_is_utc_unless_set(monkeypatch, tmp_path, conf, said, zone):
     (tmp_path / "spark-defaults.conf").write_text(said)
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
     monkeypatch.setenv("TZ", "America/New_York")
@@ -445,7 +445,7 @@ UNRESPONSIVE = "An error occurred\n: org.apache.spark.SparkException: All master
         ("Too small maximum heap", "Too small maximum heap", "SPARK_SUBMIT_OPTS"),
     ],
 )
-def test_a_jvm_that_ended_by_itself_has_asked_no_master(master, refusal, reason, fix):
+def test_a_jvm_that_failed_to_start_is_not_blamed_on_the_master(master, refusal, reason, fix):
     error = _not_started(RuntimeError("Java gateway process exited"), master, "/java", refusal)
     assert error.code == "OCQ-402"
     assert reason in error.what
@@ -498,7 +498,7 @@ PLACES = "spark.conf, SPARK_SUBMIT_OPTS or JAVA_TOOL_OPTIONS"
         ),
     ],
 )
-def test_a_variable_because_of_which_spark_did_not_start_is_named(tmp_path, variables, said, refusal, fix):
+def test_the_variable_that_kept_spark_from_starting_is_named(tmp_path, variables, said, refusal, fix):
     submit, file = tmp_path / "bin" / "spark-submit", tmp_path / "file"
     submit.parent.mkdir()
     submit.touch(0o755)

@@ -35,7 +35,7 @@ def test_free_slots_go_to_the_groups_with_the_fewest_tasks(waiting, running, slo
 
 
 @given(counts, counts, st.integers(0, 20), st.none() | st.integers(1, 5))
-def test_no_slot_is_given_twice_or_left_to_a_group_that_waits(waiting, running, slots, most):
+def test_no_slot_is_assigned_twice_or_left_free_while_a_group_waits(waiting, running, slots, most):
     given_now = shares(waiting, running, slots, most)
     after = {group: running.get(group, 0) + given_now.get(group, 0) for group in {*waiting, *running}}
     assert all(0 < count <= waiting[group] for group, count in given_now.items())
@@ -70,7 +70,7 @@ class Watched:
         return self.waiting
 
 
-def test_slots_that_slow_events_hold_while_partitions_wait_are_reported_after_ten_seconds_once():
+def test_slow_events_occupying_all_slots_while_partitions_wait_are_reported_once_after_ten_seconds():
     watched = Watched(3)
     watched.waiting = {"mail": 2, "news": 1}
     watched.begin("loans")
@@ -89,7 +89,7 @@ def test_slots_that_slow_events_hold_while_partitions_wait_are_reported_after_te
     assert watched.looked() is None
 
 
-def test_the_end_of_it_is_reported_and_what_is_held_later_again():
+def test_the_end_of_the_shortage_is_reported_and_so_is_a_later_one():
     watched = Watched(1)
     watched.waiting = {"mail": 1}
     watched.begin("loans")
@@ -108,7 +108,7 @@ def test_the_end_of_it_is_reported_and_what_is_held_later_again():
     [(2, 1, 0, {"mail": 1}), (2, 1, 1, {"mail": 1}), (2, 2, 0, {}), (0, 2, 0, {"mail": 1})],
     ids=["a slot is free", "a task has just begun", "nothing waits", "Spark is not there yet"],
 )
-def test_nothing_is_reported_unless_slow_tasks_have_all_slots_and_partitions_wait(slots, slow, fresh, waiting):
+def test_nothing_is_reported_unless_slow_tasks_occupy_all_slots_and_partitions_wait(slots, slow, fresh, waiting):
     watched = Watched(slots)
     watched.waiting = waiting
     for _ in range(slow):
@@ -119,7 +119,7 @@ def test_nothing_is_reported_unless_slow_tasks_have_all_slots_and_partitions_wai
     assert watched.looked() is None
 
 
-def test_executors_that_were_lost_do_not_hide_it():
+def test_lost_executors_do_not_hide_the_shortage():
     watched = Watched(1)
     watched.waiting = {"mail": 1}
     watched.begin("loans")
@@ -128,7 +128,7 @@ def test_executors_that_were_lost_do_not_hide_it():
     assert "loans 2 for 10 s" in (watched.looked() or "")
 
 
-def test_which_partitions_wait_is_asked_only_while_slow_tasks_have_all_slots():
+def test_waiting_partitions_are_counted_only_while_slow_tasks_occupy_all_slots():
     watched = Watched()
     watched.begin("loans")
     watched.begin("loans")

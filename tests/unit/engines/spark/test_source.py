@@ -42,7 +42,7 @@ def _tracebacks(monkeypatch):
     monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "")
 
 
-def test_it_is_known_by_its_name():
+def test_the_format_of_the_source_is_opencqrs():
     assert MemorySource.name() == "opencqrs"
 
 
@@ -54,17 +54,17 @@ def test_the_columns_are_those_of_an_event():
     ("options", "says"),
     [({"to": "x"}, "the option 'to' must be"), ({"url": "nowhere"}, "the database URL cannot be read")],
 )
-def test_a_mistake_shows_when_the_source_is_made(options, says):
+def test_a_wrong_option_is_refused_when_the_source_is_created(options, says):
     with pytest.raises((EngineError, EventStoreError), match=says):
         source(**options)
 
 
-def test_there_is_a_reader_for_batches_and_one_for_streams():
+def test_batches_and_streams_have_separate_readers():
     assert isinstance(source().reader(COLUMNS), BatchReader)
     assert isinstance(source().streamReader(COLUMNS), StreamReader)
 
 
-def test_filters_are_sparks_alone_unless_the_source_is_made_to_push_them():
+def test_filters_are_left_to_spark_unless_the_source_pushes_them_down():
     class PushingSource(MemorySource):
         push_filters = True
 
@@ -72,13 +72,13 @@ def test_filters_are_sparks_alone_unless_the_source_is_made_to_push_them():
     assert type(PushingSource({"url": "memory"}).reader(COLUMNS)) is FilteringReader
 
 
-def test_the_number_of_ranges_is_the_sources_unless_an_option_says_it():
+def test_the_number_of_ranges_is_that_of_the_source_unless_an_option_sets_it():
     assert len(source().reader(COLUMNS).partitions()) == 3
     assert len(source(ranges="2").reader(COLUMNS).partitions()) == 2
 
 
 @pytest.mark.parametrize("ask", [MemorySource.reader, MemorySource.streamReader])
-def test_other_columns_are_refused(ask):
+def test_unknown_columns_are_refused(ask):
     with pytest.raises(EngineError, match=r"OCQ-407.* there is no column 'isbn'; the columns are position, id, source"):
         ask(source(), StructType().add("id", StringType()).add("isbn", StringType()))
 

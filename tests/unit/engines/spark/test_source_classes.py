@@ -82,7 +82,7 @@ def test_the_fields_of_a_class_are_columns_of_their_types():
     assert scope("Outer.Inner").fields.simpleString() == "struct<shelf:string>"
 
 
-def test_only_events_of_the_type_of_the_class_are_read_unless_an_option_says_others():
+def test_only_events_of_the_type_of_the_class_are_read_unless_an_option_names_types():
     assert scope("BookLent").selection.types == {"library.book-lent.v1"}
     assert scope("BookLent", types="a, b").selection.types == {"a", "b"}
     assert scope("Place").selection.types is None
@@ -101,7 +101,7 @@ def test_only_events_of_the_type_of_the_class_are_read_unless_an_option_says_oth
         ("EitherName", "its field 'isbn' has another name in the data"),
     ],
 )
-def test_a_class_that_has_no_columns_is_refused(path, says):
+def test_a_class_that_cannot_be_mapped_to_columns_is_refused(path, says):
     with pytest.raises(EngineError, match=rf"OCQ-410.* the option 'schema' names the class \S+:{path}: ({says})"):
         scope(path)
 

@@ -28,26 +28,26 @@ def test_without_a_schema_the_columns_are_those_of_an_event():
     )
 
 
-def test_with_a_schema_the_fields_of_the_data_stand_beside_the_attributes():
+def test_with_a_schema_the_fields_of_the_data_follow_the_attributes():
     assert LENT.usual().simpleString() == (
         "struct<position:bigint,id:string,source:string,subject:string,type:string,time:timestamp,"
         "extensions:map<string,string>,isbn:string,reader:string>"
     )
 
 
-def test_only_the_attributes_that_are_asked_for_are_read():
+def test_only_the_selected_attributes_are_read():
     read, found = values(LENT, "reader STRING, type STRING", (7, "lent", '{"isbn":"1","reader":"ada"}'), (8, "x", None))
     assert read == ("position", "type", "payload")
     assert found == [{"reader": "ada", "type": "lent"}, {"reader": None, "type": "x"}]
 
 
-def test_times_payloads_and_extensions_can_be_had_as_they_are_stored():
+def test_times_payloads_and_extensions_can_be_read_as_stored():
     row = (1, "2026-01-05T00:00:00+01:00", '{"a":1}', '{"trace":"x","n":7}')
     ddl = "position BIGINT, time STRING, payload STRING, extensions STRING"
     assert values(Available(), ddl, row)[1] == [dict(zip(parse_ddl(ddl).names, row, strict=True))]
 
 
-def test_extensions_are_a_map_of_texts():
+def test_extensions_are_a_map_of_strings():
     texts = ['{"trace":"x","n":7,"no":null}', None, "", '{"trace":"x","n":7,"no":null}']
     rows = list(enumerate(texts, 1))
     columns = Available().chosen(Available().usual()).schema
@@ -56,13 +56,13 @@ def test_extensions_are_a_map_of_texts():
     assert [row["extensions"] for row in found] == [one, None, None, one]
 
 
-def test_times_are_moments_whatever_their_offset():
+def test_times_become_timestamps_whatever_their_offset():
     rows = [(1, "2026-01-05T01:00:00+01:00"), (2, None), (3, "2016-12-31T23:59:60Z")]
     found = [row["time"] for row in values(Available(), "time TIMESTAMP", *rows)[1]]
     assert found == [datetime(2026, 1, 5, tzinfo=UTC), None, datetime(2017, 1, 1, tzinfo=UTC)]
 
 
-def test_a_prefix_keeps_fields_and_attributes_apart():
+def test_a_prefix_separates_fields_from_attributes():
     with pytest.raises(EngineError, match=r"OCQ-410.* the field 'Id' of the option 'schema' has the name of a column"):
         Available(parse_ddl("Id STRING"))
     apart = Available(parse_ddl("id STRING"), "data_")
@@ -78,7 +78,7 @@ def test_a_prefix_keeps_fields_and_attributes_apart():
         ("time DATE", "the column 'time' is TIMESTAMP or STRING, not DATE"),
     ],
 )
-def test_other_columns_are_refused(ddl, says):
+def test_unknown_columns_and_other_types_are_refused(ddl, says):
     with pytest.raises(EngineError, match=f"OCQ-407.* {says}"):
         LENT.chosen(parse_ddl(ddl))
 
@@ -95,13 +95,13 @@ def test_other_columns_are_refused(ddl, says):
         ("payload VARIANT", "{", r"the data cannot be a VARIANT \(.*\), of the event at position 2"),
     ],
 )
-def test_what_a_column_cannot_hold_names_its_event(ddl, text, says):
+def test_a_value_that_a_column_cannot_hold_is_refused_with_its_event(ddl, text, says):
     with pytest.raises(EngineError, match=f"OCQ-419.* {says}"):
         values(Available(), ddl, (1, None), (2, text), (3, None))
 
 
 @pytest.mark.parametrize("text", ["[]", "{", "7"])
-def test_extensions_that_are_no_object_name_their_event(text):
+def test_extensions_that_are_not_an_object_are_refused_with_their_event(text):
     columns = Available().chosen(type(parse_ddl("a INT"))([Available().usual()["extensions"]]))
     with pytest.raises(
         EngineError, match=r"OCQ-419.* the other attributes are not a JSON object, of the event at position 2"

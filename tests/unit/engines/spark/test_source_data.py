@@ -53,11 +53,11 @@ def test_a_field_has_the_value_of_its_type(kind, text, value):
     assert parsed(f"a {kind}", f'{{"b": [1], "a": {text}}}', "{}", None) == [[value, None, None]]
 
 
-def test_a_payload_may_be_written_on_several_lines_and_no_field_be_asked_for():
+def test_a_payload_may_span_several_lines():
     assert parsed("a INT", '{\n "a": 1,\n "b": {"a": 2}\n}', " null ") == [[1, None]]
 
 
-def test_a_variant_holds_a_field_whatever_it_is():
+def test_a_variant_holds_a_field_of_any_type():
     values, ids = parsed("v VARIANT, n INT", '{"v": {"x": [1.50]}, "n": 3}', '{"v": null}', "{}", None)
     assert [value and bytes(value["value"]) for value in values][1:] == [b"\x00", None, None]
     assert values[0]["metadata"] == b"\x01\x01\x00\x01x"
@@ -88,7 +88,7 @@ def test_a_variant_holds_a_field_whatever_it_is():
         ('{}}\n{"data":{}', "they are not JSON"),
     ],
 )
-def test_data_that_do_not_fit_name_their_event_and_field(payload, says):
+def test_data_that_do_not_fit_are_refused_with_their_event_and_field(payload, says):
     ddl = "a BIGINT, m DECIMAL(10,2), t TIMESTAMP, d DATE, s STRING, v VARIANT"
     what = r"^\[OCQ-419\] the data of the event at position 3 do not fit the option 'schema': "
     with pytest.raises(EngineError, match=what + says):
@@ -97,13 +97,13 @@ def test_data_that_do_not_fit_name_their_event_and_field(payload, says):
 
 @pytest.mark.parametrize("payload", ["0", '""', "false", "[]", "[1]"])
 @pytest.mark.parametrize("ddl", ["v VARIANT", "v BIGINT"])
-def test_data_that_are_no_object_do_not_fit_whatever_the_type_of_the_field(ddl, payload):
+def test_data_that_are_not_an_object_are_refused_whatever_the_type_of_the_field(ddl, payload):
     with pytest.raises(EngineError, match=r"OCQ-419.*they are not a JSON object"):
         parsed(ddl, "{}", payload)
     assert parsed(ddl, "null", None) == [[None, None]]
 
 
-def test_a_number_that_is_too_large_for_its_column_does_not_become_infinite():
+def test_a_number_too_large_for_its_column_is_refused_instead_of_becoming_infinite():
     assert parsed("f FLOAT, d DOUBLE", '{"f": 0.5, "d": 1e39}') == [[0.5], [1e39]]
     with pytest.raises(EngineError, match=r"OCQ-419.*f is 1e\+39, which FLOAT cannot hold"):
         parsed("f FLOAT", '{"f": 1e39}')
@@ -117,7 +117,7 @@ def test_a_number_that_is_too_large_for_its_column_does_not_become_infinite():
         ("f ARRAY<STRUCT<g: ARRAY<FLOAT>>>", '{"f": [{"g": []}, {"g": [1e39]}]}'),
     ],
 )
-def test_a_number_too_large_for_a_float_is_an_error_however_deep_it_is(fields: str, payload: str) -> None:
+def test_a_number_too_large_for_a_float_is_refused_at_any_depth(fields: str, payload: str) -> None:
     assert parsed(fields, payload.replace("e39", "e0"))
     with pytest.raises(EngineError, match=r"OCQ-419.*FLOAT.* cannot hold"):
         parsed(fields, payload)
@@ -126,7 +126,7 @@ def test_a_number_too_large_for_a_float_is_an_error_however_deep_it_is(fields: s
 @given(
     st.datetimes(), st.sampled_from(["Z", "+01:00", "-11:30", "z"]), st.sampled_from(["", ".5", ".1234567", ".000001"])
 )
-def test_times_are_the_moments_that_the_model_says(moment, offset, fraction):
+def test_times_are_the_same_moments_as_in_the_model(moment, offset, fraction):
     text = f"{moment:%Y}".rjust(4, "0") + f"{moment:-%m-%dT%H:%M:%S}{fraction}{offset}"
     assert moments(pa.array([text, None])).cast(pa.int64()).to_pylist() == [microseconds(text), None]
 
@@ -134,7 +134,7 @@ def test_times_are_the_moments_that_the_model_says(moment, offset, fraction):
 @pytest.mark.parametrize(
     "text", ["2016-12-31T23:59:60Z", "20260105T000000Z", "2026-01-05 00:00:00Z", "0000-03-01T00:00:00Z"]
 )
-def test_unusual_times_are_the_moments_that_the_model_says(text):
+def test_unusual_times_are_the_same_moments_as_in_the_model(text):
     found = moments(pa.array([text]))
     assert found.type == MOMENT
     assert found.cast(pa.int64()).to_pylist() == [microseconds(text)]

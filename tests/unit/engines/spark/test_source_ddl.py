@@ -19,7 +19,7 @@ from opencqrs_py.engines.spark.source_ddl import parse_ddl
         ("a tinyint, b smallint, c float, t timestamp_ntz", "a:tinyint,b:smallint,c:float,t:timestamp_ntz"),
     ],
 )
-def test_columns_are_read_as_spark_reads_them(text, columns):
+def test_columns_are_parsed_as_spark_parses_them(text, columns):
     assert columns in parse_ddl(text).simpleString()
 
 
@@ -44,6 +44,6 @@ def test_columns_are_read_as_spark_reads_them(text, columns):
         ("d DECIMAL(x)", "has a DECIMAL without digits"),
     ],
 )
-def test_a_mistake_is_named(text, says):
+def test_invalid_ddl_is_refused_with_the_reason(text, says):
     with pytest.raises(ValueError, match=says):
         parse_ddl(text)

@@ -76,12 +76,12 @@ def read(store, span, selection=Selection()):  # noqa: B008 frozen
         (10, 100_000, 1, [(10, 100_000)]),
     ],
 )
-def test_a_stretch_is_cut_into_ranges_that_are_worth_a_task(after, upto, most, expected):
+def test_the_log_is_cut_into_ranges_that_are_worth_a_task(after, upto, most, expected):
     assert [(span.after, span.upto) for span in cut(after, upto, most)] == expected
 
 
 @given(st.integers(0, 10**9), st.integers(0, 10**9), st.integers(1, 40))
-def test_ranges_cover_the_stretch_once(after, length, most):
+def test_ranges_cover_the_log_exactly_once(after, length, most):
     spans = cut(after, after + length, most)
     assert len(spans) <= most
     assert [span.after for span in spans[1:]] == [span.upto for span in spans[:-1]]
@@ -95,7 +95,7 @@ def test_batches_have_the_columns_of_an_event():
     assert batch.to_pylist()[0]["time"] is None
 
 
-def test_a_range_ends_where_it_should_although_the_log_goes_on():
+def test_a_range_ends_at_its_bound_although_the_log_continues():
     assert read(InMemoryEventStore(map(made, range(1, 101))), Range(10, 14), ODD) == [11, 13]
 
 
@@ -129,14 +129,14 @@ class Limited:
 
 
 @given(st.sets(st.integers(1, 300), min_size=1), st.integers(0, 100), st.integers(0, 200))
-def test_gaps_change_nothing(positions, after, length):
+def test_gaps_in_positions_change_nothing(positions, after, length):
     store = Holes(positions)
     upto = min(after + length, store.head())
     assert read(store, Range(after, upto), ODD) == [p for p in sorted(positions) if after < p <= upto and p % 2]
 
 
 @given(st.sets(st.integers(1, 60), min_size=1), st.integers(0, 60), st.integers(1, 9))
-def test_a_limit_admits_as_many_events_as_it_says_and_comes_to_the_end(positions, after, most):
+def test_a_limit_admits_at_most_that_many_events_and_still_reaches_the_end(positions, after, most):
     store = Holes(positions)
     start, upto, found = after, store.head(), []
     while after < upto:
@@ -149,14 +149,14 @@ def test_a_limit_admits_as_many_events_as_it_says_and_comes_to_the_end(positions
     assert found == [p for p in sorted(positions) if p > start and p % 2]
 
 
-def test_a_limit_is_used_up_when_there_are_enough_events():
+def test_a_limit_is_used_up_if_there_are_enough_events():
     store = InMemoryEventStore(map(made, range(1, 101)))
     assert admitted(store, ODD, Range(0, 100), 10) == 19
     assert admitted(store, ODD, Range(0, 12), 10) == 12
     assert admitted(store, ODD, Range(0, 10), 10) == 10
 
 
-def test_a_log_that_has_become_shorter_is_noticed():
+def test_a_log_that_has_become_shorter_is_an_error():
     store = InMemoryEventStore(map(made, range(1, 4)))
     with pytest.raises(EngineError, match=r"OCQ-411.* the log ends at position 3, but 4 was there before"):
         read(store, Range(0, 5))
@@ -204,7 +204,7 @@ FEW, MANY = 50_000, 10**15
         pytest.param([*range(1, FEW), *range(FEW, 100 * FEW, 100)], id="dense and then sparse"),
     ],
 )
-def test_ranges_hold_about_as_many_events_wherever_gaps_are(positions):
+def test_ranges_hold_about_the_same_number_of_events_wherever_gaps_are(positions):
     found = shares(positions)
     assert len(found) == 4
     assert sum(found) == len(positions)
@@ -212,13 +212,13 @@ def test_ranges_hold_about_as_many_events_wherever_gaps_are(positions):
 
 
 @given(st.sets(st.integers(1, 10**9), min_size=1, max_size=300), st.integers(1, 9))
-def test_ranges_hold_every_event_once_wherever_it_is(positions, most):
+def test_every_event_is_in_exactly_one_range(positions, most):
     found = shares(positions, most)
     assert sum(found) == len(positions)
     assert len(found) <= most
 
 
-def test_parts_of_which_no_event_is_known_belong_to_some_range():
+def test_parts_without_known_events_belong_to_some_range():
     spans = cut(0, 100_000, 2, None, [LogPart(10, 20, 30_000.0), LogPart(50_000, 90_000, 30_000.0)])
     assert [(span.after, span.upto) for span in spans] == [(0, 50_000), (50_000, 100_000)]
 

@@ -72,41 +72,41 @@ def read(filters=(), **options):
 # --------------------------------------------------------------------------------------------------------- batches
 
 
-def test_the_ranges_cover_the_log_once_and_are_several_for_a_long_one():
+def test_ranges_cover_the_log_once_and_a_long_log_has_several():
     reader = batch_reader()
     ranges = reader.partitions()
     assert len(ranges) == 3
     assert positions(reader, ranges) == list(range(1, COUNT + 1))
 
 
-def test_the_option_says_how_many_ranges_there_are_at_most():
+def test_the_option_sets_the_maximum_number_of_ranges():
     assert len(batch_reader(ranges="2").partitions()) == 2
 
 
 @pytest.mark.parametrize(
     "options", [{"from": "60000"}, {"to": "0"}, {"from": "5", "to": "4"}, {"from": "2100-01-01T00:00Z"}]
 )
-def test_an_empty_stretch_is_one_range_without_events(options):
+def test_an_empty_selection_is_one_range_without_events(options):
     reader = batch_reader(**options)
     assert len(reader.partitions()) == 1
     assert positions(reader, reader.partitions()) == []
 
 
-def test_a_range_travels_to_the_executors():
+def test_a_range_survives_pickling():
     assert pickle.loads(pickle.dumps(Range(3, 7))) == Range(3, 7)
 
 
-def test_times_are_places_in_the_log():
+def test_times_select_positions_in_the_log():
     assert read(**{"from": "2026-01-02T00:00:00Z", "to": "2026-01-02T12:00:00Z"})[0] == list(range(10, 20))
 
 
-def test_filters_that_the_store_does_not_check_exactly_are_left_to_spark():
+def test_filters_that_the_store_cannot_check_exactly_are_left_to_spark():
     subject, other = StringStartsWith(("subject",), "/x/1"), StringContains(("id",), "1")
     found, left = read([other, subject, EqualTo(("type",), "odd"), LessThan(("position",), 4)])
     assert (found, left) == ([1, 3], [other, subject])
 
 
-def test_bounds_from_options_and_filters_are_both_kept():
+def test_bounds_from_options_and_filters_both_apply():
     assert read([GreaterThan(("position",), 4)], **{"from": "3", "to": "6"})[0] == [5, 6]
     assert read([GreaterThan(("position",), 1)], **{"from": "3", "to": "4"})[0] == [3, 4]
 
@@ -124,27 +124,27 @@ def test_a_stream_goes_from_one_head_to_the_next():
     assert reader.partitions(end, end) == []
 
 
-def test_the_progress_of_a_stream_shows_the_head_that_was_seen_last():
+def test_the_progress_of_a_stream_shows_the_latest_head():
     reader = stream_reader()
     assert reader.reportLatestOffset() is None
     reader.latestOffset({"position": 0}, ReadMaxRows(1))
     assert reader.reportLatestOffset() == {"position": COUNT}
 
 
-def test_a_stream_can_begin_at_a_time_and_behind_the_head():
+def test_a_stream_can_begin_at_a_time_or_after_the_head():
     assert stream_reader(**{"from": "2026-01-02T00:00:00Z"}).initialOffset() == offset(9)
     later = stream_reader(**{"from": "60000"})
     assert later.latestOffset(later.initialOffset(), ALL) == later.initialOffset() == {"position": 59_999}
 
 
 @pytest.mark.parametrize(("last", "end"), [("7", 7), ("2026-01-02T00:00:00Z", 9), ("60000", COUNT)])
-def test_a_stream_ends_where_the_option_says(last, end):
+def test_a_stream_ends_at_the_position_or_time_of_the_option(last, end):
     reader = stream_reader(to=last)
     assert reader.latestOffset({"position": 0}, ALL) == offset(end)
     assert reader.latestOffset(offset(end), ALL) == offset(end)
 
 
-def test_micro_batches_hold_as_many_events_as_the_option_says():
+def test_micro_batches_hold_at_most_as_many_events_as_the_option_says():
     reader = stream_reader(types="odd", maxEventsPerTrigger="100", to="1000")
     assert reader.getDefaultReadLimit() == ReadMaxRows(100)
     offset, sizes = reader.initialOffset(), []
@@ -156,11 +156,11 @@ def test_micro_batches_hold_as_many_events_as_the_option_says():
     assert len(sizes) in (5, 6)
 
 
-def test_without_the_option_a_micro_batch_holds_all_that_there_is():
+def test_without_the_option_a_micro_batch_holds_all_available_events():
     assert stream_reader().getDefaultReadLimit() == ALL
 
 
-def test_what_comes_after_the_start_of_an_available_now_query_is_left_to_the_next_one():
+def test_events_added_after_the_start_of_an_available_now_query_are_left_to_the_next_one():
     store = InMemoryEventStore(made(n) for n in range(1, 6))
     reader = stream_reader(lambda _url, _mapping: store)
     reader.prepareForTriggerAvailableNow()
@@ -203,14 +203,14 @@ class Exchanged(InMemoryEventStore):
 @pytest.mark.parametrize(
     "go_on", [lambda reader: reader.initialOffset(), lambda reader: reader.latestOffset({"position": 0}, ALL)]
 )
-def test_a_log_that_is_exchanged_while_it_is_read_is_told_with_advice_for_a_query(go_on):
+def test_a_log_replaced_while_it_is_read_is_an_error_with_advice_for_the_query(go_on):
     log = Exchanged([made(1)])
     with pytest.raises(EngineError, match=r"OCQ-411.* no longer begins with what was read") as caught:
         go_on(stream_reader(lambda _url, _mapping: log))
     assert "name the event store that the checkpoint belongs to" in caught.value.fix
 
 
-def test_a_checkpoint_is_compared_with_the_log_where_events_follow_and_one_without_a_mark_by_its_position_only():
+def test_a_checkpoint_is_compared_when_events_follow_and_one_without_a_fingerprint_only_by_its_position():
     class Counted(InMemoryEventStore):
         compared = 0
 
@@ -234,7 +234,7 @@ def test_a_checkpoint_is_compared_with_the_log_where_events_follow_and_one_witho
     assert stream_reader().latestOffset({"position": COUNT}, ALL) == {"position": COUNT}
 
 
-def test_a_log_that_was_restored_and_has_grown_since_is_refused_while_the_query_lives():
+def test_a_restored_log_that_has_grown_since_is_refused_by_a_running_query():
     log = InMemoryEventStore(made(n) for n in range(1, 4))
     reader = stream_reader(lambda _url, _mapping: log)
     assert reader.latestOffset(reader.initialOffset(), ALL) == offset(3)
@@ -266,14 +266,14 @@ class Replaced(InMemoryEventStore):
         self.noted.append(state)
 
 
-def test_a_query_begins_with_the_log_that_is_there_and_each_task_expects_it():
+def test_a_query_begins_with_the_current_log_and_each_task_expects_it():
     store = Replaced()
     reader = batch_reader(lambda _url, _mapping: store)
     assert positions(reader, reader.partitions()) == [1, 2, 3, 4, 5]
     assert store.noted == ["renew", "a state"]
 
 
-def test_a_stream_keeps_to_the_log_with_which_it_began():
+def test_a_stream_stays_with_the_log_it_began_with():
     store = Replaced()
     reader = stream_reader(lambda _url, _mapping: store)
     reader.prepareForTriggerAvailableNow()
@@ -282,7 +282,7 @@ def test_a_stream_keeps_to_the_log_with_which_it_began():
     assert store.noted == ["renew", "a state"]
 
 
-def test_a_stream_that_goes_on_from_its_checkpoint_begins_with_the_log_that_is_there():
+def test_a_stream_resumed_from_its_checkpoint_begins_with_the_current_log():
     store = Replaced()
     assert stream_reader(lambda _url, _mapping: store).partitions({"position": 0}, {"position": 3}) == [
         Range(0, 3, "a state")
@@ -316,14 +316,14 @@ class Away(InMemoryEventStore):
         lambda opened: list(stream_reader(opened).read(Range(0, 5))),
     ],
 )
-def test_a_store_that_does_not_answer_is_told_in_one_line_without_a_stack_trace(ask):
+def test_an_unavailable_store_is_reported_in_one_line_without_a_stack_trace(ask):
     with pytest.raises(EngineError) as caught:
         ask(lambda _url, _mapping: Away())
     assert (caught.value.code, caught.value.what) == ("OCQ-412", "the event store does not answer (connection lost)")
     assert os.environ["SPARK_HIDE_TRACEBACK"]
 
 
-def test_an_error_that_is_explained_already_stays_as_it_is():
+def test_an_explained_error_is_raised_unchanged():
     def refuse(_url, _mapping):
         raise EventStoreError("OCQ-301", "the database URL cannot be read")
 
@@ -332,7 +332,7 @@ def test_an_error_that_is_explained_already_stays_as_it_is():
     assert os.environ["SPARK_HIDE_TRACEBACK"]
 
 
-def test_a_fault_of_ours_keeps_its_stack_trace():
+def test_an_internal_error_keeps_its_stack_trace():
     class Broken(Away):
         def is_outage(self, error):
             return False

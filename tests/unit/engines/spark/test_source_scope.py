@@ -73,7 +73,7 @@ def test_everything_is_read_by_default():
         ),
     ],
 )
-def test_options_say_what_is_read(options, expected):
+def test_options_select_what_is_read(options, expected):
     assert scope(**options) == Scope(**{"url": "memory", "ranges": 4, **expected})
 
 
@@ -124,14 +124,14 @@ BOUND = f"must be a position from 1 (a whole number) or {TIME}, got {{!r}}".form
         ),
     ],
 )
-def test_a_wrong_option_is_named_with_its_value_and_the_right_form(options, says):
+def test_a_wrong_option_is_refused_with_its_value_and_the_right_form(options, says):
     with pytest.raises(EngineError) as caught:
         scope(**options)
     assert (caught.value.code, caught.value.what) == ("OCQ-410", says)
     assert caught.value.where == 'format("opencqrs")'
 
 
-def test_an_unknown_option_is_answered_with_all_that_there_are():
+def test_an_unknown_option_is_refused_with_the_list_of_options():
     with pytest.raises(EngineError) as caught:
         scope(zzz="1")
     assert caught.value.fix.startswith(f"the options are {', '.join(OPTIONS)}; mapping.table and others ")
@@ -140,19 +140,19 @@ def test_an_unknown_option_is_answered_with_all_that_there_are():
     assert caught.value.fix == f"the options are {', '.join(MAPPING_OPTIONS)}"
 
 
-def test_the_options_of_a_mapping_are_the_settings_of_one():
+def test_the_mapping_options_match_the_mapping_settings():
     settings = {f"mapping.{name.replace('_', '-')}" for name in MappingSettings.model_fields}
     assert set(MAPPING_OPTIONS) == settings
 
 
 @pytest.mark.parametrize("name", ["mapping.source-value", "mapping.source_value", "MAPPING.sourceValue"])
-def test_a_mapping_names_a_table_of_another_system(name):
+def test_a_mapping_selects_a_table_of_another_system(name):
     read = scope(**MAPPING, **{name: "urn:Shop", "mapping.Subject": "stream"})
     assert read.mapping == TableMapping("Log", "nr", "key", "Kind", "body", subject="stream", source_value="urn:Shop")
     assert pickle.loads(pickle.dumps(read)) == read
 
 
-def test_a_mapping_that_lacks_a_part_says_which():
+def test_an_incomplete_mapping_is_refused_with_the_missing_parts():
     with pytest.raises(EventStoreError) as caught:
         scope(**{"mapping.table": "log", "mapping.id": "key"})
     assert str(caught.value) == (
@@ -174,19 +174,19 @@ def test_a_mapping_that_lacks_a_part_says_which():
         ({"from": "2027-01-01T00:00:00Z", "to": "2027-01-01T00:00:00Z"}, 4, 4),
     ],
 )
-def test_a_time_is_the_place_of_the_first_event_that_has_it_at_least(options, start, end):
+def test_a_time_selects_from_the_first_event_at_or_after_it(options, start, end):
     read = scope(**options)
     assert (read.start(STORE), read.end(STORE, STORE.head())) == (start, end)
 
 
-def test_following_times_leave_no_event_out_and_read_none_twice():
+def test_consecutive_time_windows_read_every_event_exactly_once():
     days = [f"2026-01-0{day}T00:00:00Z" for day in range(3, 8)]
     stretches = [scope(**{"from": first, "to": last}) for first, last in pairwise(days)]
     bounds = [(read.start(STORE), read.end(STORE, 4)) for read in stretches]
     assert bounds == [(0, 0), (0, 1), (1, 3), (3, 4)]
 
 
-def test_the_password_of_the_url_is_not_shown_and_the_scope_travels():
+def test_the_scope_hides_the_password_of_the_url_and_survives_pickling():
     read = scope_of({"url": "postgresql://ada:secret@host/db"}, ranges=1)
     assert "secret" not in repr(read)
     assert pickle.loads(pickle.dumps(read)) == read
@@ -224,7 +224,7 @@ def under(subject, *, recursive=True):
         (GreaterThan(("position",), -7), ALL),
     ],
 )
-def test_these_filters_are_the_stores_alone(condition, expected):
+def test_exact_filters_are_pushed_down_to_the_store(condition, expected):
     assert narrowed(ALL, condition) == (expected, True)
 
 
@@ -237,7 +237,7 @@ def test_these_filters_are_the_stores_alone(condition, expected):
         (In(("position",), (7, 3)), Scope("u", after=2, upto=7)),
     ],
 )
-def test_these_filters_leave_events_out_in_the_store_and_are_checked_by_spark_as_well(condition, expected):
+def test_approximate_filters_are_pushed_down_and_checked_again_by_spark(condition, expected):
     assert narrowed(ALL, condition) == (expected, False)
 
 
@@ -266,7 +266,7 @@ def test_these_filters_leave_events_out_in_the_store_and_are_checked_by_spark_as
         Not(EqualTo(("type",), "x")),
     ],
 )
-def test_all_other_filters_are_sparks_alone(condition):
+def test_all_other_filters_are_left_to_spark(condition):
     assert narrowed(ALL, condition) is None
 
 
@@ -282,7 +282,7 @@ def test_all_other_filters_are_sparks_alone(condition):
         (Scope("u", after=4, upto=6), LessThan(("position",), 6), Scope("u", after=4, upto=5)),
     ],
 )
-def test_the_narrower_of_option_and_filter_holds(scope, condition, expected):
+def test_the_narrower_of_option_and_filter_applies(scope, condition, expected):
     assert narrowed(scope, condition).scope == expected
 
 
@@ -297,7 +297,7 @@ def test_the_narrower_of_option_and_filter_holds(scope, condition, expected):
         (under("/a/b"), StringStartsWith(("subject",), "/b/")),
     ],
 )
-def test_what_contradicts_itself_reads_nothing(scope, condition):
+def test_contradicting_conditions_read_nothing(scope, condition):
     assert narrowed(scope, condition).scope.upto == 0
 
 
@@ -360,7 +360,7 @@ EVERY_SUBJECT = [made(n, subject, "x") for n, subject in enumerate(SUBJECTS, 1)]
 @given(scopes, filters, events)
 @example(ALL, [StringStartsWith(("subject",), "/a/")], EVERY_SUBJECT)
 @example(under("/a/"), [EqualTo(("subject",), "/a")], EVERY_SUBJECT)
-def test_store_and_spark_together_keep_exactly_what_all_filters_keep(scope, conditions, log):
+def test_store_and_spark_together_keep_exactly_the_events_that_pass_all_filters(scope, conditions, log):
     wider, left = scope, []
     for condition in conditions:
         found = narrowed(wider, condition)

@@ -28,7 +28,7 @@ def value_of(text):
 
 
 @given(VALUES)
-def test_pyspark_reads_the_value_that_the_text_has(value):
+def test_pyspark_reads_the_value_of_the_json_text(value):
     text = json.dumps(value)
     assert value_of(text) == as_exact(read_json(text))
 
@@ -44,7 +44,7 @@ def as_exact(value):
 
 @given(VALUES)
 @example(0.001953125)  # whose first digit takes no room
-def test_a_variant_takes_as_many_bytes_as_one_of_pyspark(value):
+def test_a_variant_has_the_same_size_as_one_built_by_pyspark(value):
     text = json.dumps(value)
     built = VariantVal.parseJson(text)
     assert len(variant_of(text)[0]) == len(built.value)
@@ -54,7 +54,7 @@ def test_a_variant_takes_as_many_bytes_as_one_of_pyspark(value):
 @pytest.mark.parametrize(
     "value", [list(range(300)), {f"k{n}": "x" * n for n in range(300)}, ["x" * 70_000] * 2, {"a": ["é" * 40, {}]}]
 )
-def test_long_values_have_longer_headers(value):
+def test_long_values_are_read_back(value):
     assert value_of(json.dumps(value)) == value
 
 
@@ -82,7 +82,7 @@ def test_no_digit_is_lost(text, exact):
     ],
     ids=["whole", "fraction", "exponent", "no JSON", "large"],
 )
-def test_what_a_variant_cannot_hold_is_refused(text, says):
+def test_a_value_that_a_variant_cannot_hold_is_refused(text, says):
     with pytest.raises(ValueError, match=says):
         variant_of(text)
 

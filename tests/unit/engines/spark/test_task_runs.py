@@ -73,7 +73,7 @@ def task(processing, seconds=60.0):
     return Task(processing.tracker.claim("g", layout(3), 0, "me"), seconds)
 
 
-def test_an_order_is_collected_to_the_head_of_the_log_for_all_its_partitions(processing):
+def test_a_task_handles_all_its_partitions_up_to_the_head(processing):
     add(processing, 500)
     result = run_task(processing, task(processing))
     assert [outcome.cursor.position for outcome in result.outcomes] == [500] * 3
@@ -83,7 +83,7 @@ def test_an_order_is_collected_to_the_head_of_the_log_for_all_its_partitions(pro
     assert [status.position for status in processing.tracker.statuses()] == [500] * 3
 
 
-def test_the_same_order_collected_twice_changes_nothing_the_second_time(processing):
+def test_running_the_same_task_twice_changes_nothing_the_second_time(processing):
     add(processing, 100)
     twice = task(processing)
     run_task(processing, twice)
@@ -92,7 +92,7 @@ def test_the_same_order_collected_twice_changes_nothing_the_second_time(processi
     assert len(handled) == 100
 
 
-def test_a_partition_that_another_process_claimed_is_left_alone(processing):
+def test_a_partition_claimed_by_another_process_is_left_alone(processing):
     add(processing, 100)
     old = task(processing)
     task(processing)
@@ -101,7 +101,7 @@ def test_a_partition_that_another_process_claimed_is_left_alone(processing):
     assert handled == []
 
 
-def test_a_partition_that_fails_does_not_hold_up_the_others(processing):
+def test_a_failing_partition_does_not_delay_the_others(processing):
     add(processing, 300, bad={5})
     result = run_task(processing, task(processing))
     failing = [outcome for outcome in result.outcomes if outcome.failure]
@@ -110,7 +110,7 @@ def test_a_partition_that_fails_does_not_hold_up_the_others(processing):
     assert [o.cursor.position for o in result.outcomes if not o.failure] == [300, 300]
 
 
-def test_when_the_time_is_over_each_partition_has_made_one_step_and_stored_it(processing):
+def test_without_time_each_partition_makes_one_step_and_stores_it(processing):
     add(processing, 5_000)
     result = run_task(processing, task(processing, seconds=0))
     assert all(0 < outcome.cursor.position < 5_000 and not outcome.idle for outcome in result.outcomes)
@@ -119,7 +119,7 @@ def test_when_the_time_is_over_each_partition_has_made_one_step_and_stored_it(pr
     assert all(outcome.cursor.stored == outcome.cursor.position for outcome in result.outcomes)
 
 
-def test_partitions_keep_together_so_that_each_page_is_read_once(processing, monkeypatch):
+def test_partitions_advance_together_so_each_page_is_read_once(processing, monkeypatch):
     monkeypatch.setattr(turns, "TURN_SECONDS", inf)
     add(processing, 5_000)
     reads, read = [], processing.source.read
@@ -141,7 +141,7 @@ def test_without_a_permit_no_partition_makes_a_step(processing, tmp_path):
         assert all(outcome.without_log for outcome in result.outcomes)
 
 
-def test_a_permit_that_is_given_holds_until_the_head_of_the_log(processing, tmp_path):
+def test_a_given_permit_lets_partitions_reach_the_head(processing, tmp_path):
     add(processing, 500)
     permit = Permit.in_folder(str(tmp_path))
     for _ in range(2):
@@ -168,7 +168,7 @@ class Between:
 
 
 class TestASecondRun:
-    def test_it_continues_under_an_epoch_of_its_own_and_no_call_is_made_twice(self, processing):
+    def test_it_continues_under_its_own_epoch_without_repeating_a_call(self, processing):
         add(processing, 500)
         of_both, copies = task(processing), []
         permit = Between(lambda: copies.append(run_copy(processing, of_both)))
@@ -178,7 +178,7 @@ class TestASecondRun:
         assert [(o.failure, o.cursor.stored, o.cursor.epoch) for o in second.outcomes] == [(None, 500, 2)] * 3
         assert sorted(position for _, position in handled) == list(range(1, 501))
 
-    def test_it_begins_nothing_where_the_partitions_are_claimed_anew(self, processing):
+    def test_it_handles_nothing_if_the_partitions_were_claimed_again(self, processing):
         add(processing, 100)
         old = task(processing)
         task(processing)
@@ -186,7 +186,7 @@ class TestASecondRun:
         assert [outcome.failure.origin for outcome in result.outcomes] == [Origin.FENCED] * 3
         assert handled == []
 
-    def test_one_whose_tracker_cannot_fence_the_first_continues_from_where_that_has_come_to(self, processing):
+    def test_it_continues_after_the_first_run_if_the_tracker_cannot_fence(self, processing):
         add(processing, 100)
         both, tracker = task(processing), processing.tracker
         known = {name: getattr(tracker, name) for name in ("claim", "unit", "renewed", "report", "is_outage")}
@@ -197,7 +197,7 @@ class TestASecondRun:
         assert len(handled) == 100
 
     @pytest.mark.parametrize("attempt", [0, 1, 2])
-    def test_spark_says_which_run_it_is(self, processing, attempt, monkeypatch):
+    def test_the_attempt_number_of_spark_tells_first_and_second_runs_apart(self, processing, attempt, monkeypatch):
         add(processing, 100)
         monkeypatch.setattr(tasks.TaskContext, "get", lambda: SimpleNamespace(attemptNumber=lambda: attempt))
         result = read_result(TaskRunner(lambda: processing)(write_task(task(processing))))
@@ -234,16 +234,16 @@ class TestAFirstRunThatIsFenced:
         await_copy(processing, fenced, inf, permit)
         assert len(looks) == 3
 
-    def test_it_waits_until_the_second_one_is_fenced_as_well(self, processing, fenced, looks):
+    def test_it_waits_until_the_second_run_is_fenced(self, processing, fenced, looks):
         self.third = lambda: task(processing)
         await_copy(processing, fenced, inf)
         assert len(looks) == 4
 
-    def test_it_waits_no_longer_than_for_some_time(self, processing, fenced, looks):
+    def test_it_waits_only_for_a_limited_time(self, processing, fenced, looks):
         await_copy(processing, fenced, 0)
         assert not looks
 
-    def test_it_waits_for_nobody_if_nothing_was_fenced(self, processing, looks):
+    def test_it_does_not_wait_if_nothing_was_fenced(self, processing, looks):
         add(processing, 100)
         await_copy(processing, run_task(processing, task(processing)), inf)
         assert not looks
@@ -257,13 +257,13 @@ class Broken:
         raise ModuleNotFoundError(msg)
 
 
-def test_a_recipe_that_fails_is_reported_for_each_partition_of_the_order(processing):
+def test_a_failing_recipe_is_reported_for_each_partition_of_the_task(processing):
     result = read_result(TaskRunner(Broken())(write_task(task(processing))))
     assert [o.failure.origin for o in result.outcomes] == [Origin.FRAMEWORK] * 3
     assert {str(o.failure) for o in result.outcomes} == {"ModuleNotFoundError: No module named 'helper'"}
 
 
-def test_what_a_recipe_builds_serves_all_later_orders(processing):
+def test_a_recipe_is_built_once_for_all_later_tasks(processing):
     class Counting:
         calls = 0
 
@@ -279,7 +279,7 @@ def test_what_a_recipe_builds_serves_all_later_orders(processing):
 
 
 @pytest.mark.parametrize("why", ["another claim", "an outage in another worker"])
-def test_a_task_of_a_later_claim_or_after_an_outage_reads_the_log_as_it_is_then(processing, monkeypatch, why):
+def test_a_task_of_a_later_claim_or_after_an_outage_reads_the_log_again(processing, monkeypatch, why):
     add(processing, 8)
     add(processing, 1, bad=[0])
     runner, first = TaskRunner(lambda: processing), task(processing)
@@ -303,7 +303,7 @@ def test_a_task_of_a_later_claim_or_after_an_outage_reads_the_log_as_it_is_then(
     assert [given for given in read if given[0] < 8]
 
 
-def test_the_log_is_read_once_for_all_partitions_of_an_order(processing, tmp_path):
+def test_the_log_is_read_once_for_all_partitions_of_a_task(processing, tmp_path):
     add(processing, 900)
     reads = []
     read = processing.source.read
@@ -313,7 +313,7 @@ def test_the_log_is_read_once_for_all_partitions_of_an_order(processing, tmp_pat
     assert len([arguments for arguments in reads if arguments[0] < 900]) == 1
 
 
-def test_nothing_after_the_position_that_an_order_names_is_handled(processing):
+def test_a_task_handles_nothing_after_its_last_position(processing):
     add(processing, 300)
     runner = TaskRunner(lambda: processing)
     bounded = replace(task(processing), upto=120)

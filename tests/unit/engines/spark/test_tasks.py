@@ -32,14 +32,14 @@ from opencqrs_py.model.progress import Cursor, Skip
 CURSOR = Cursor(Partition(4, 3), epoch=2, stored=7, position=9, attempt=3, failing=10, skip=True)
 
 
-def test_an_order_survives_its_journey_as_one_line():
+def test_a_task_is_serialised_as_one_line_and_read_back():
     task = Task((CURSOR, Cursor(Partition(4, 1), 1, 0, 0)), seconds=1.5)
     line = write_task(task)
     assert "\n" not in line
     assert read_task(line) == task
 
 
-def test_a_report_with_a_traceback_survives_its_journey_as_one_line():
+def test_a_result_with_a_traceback_is_serialised_as_one_line_and_read_back():
     failure = Failure(
         Origin.HANDLER, permanent=False, error="ValueError", message="a\nb ü", traceback="x\n  y", position=10
     )
@@ -61,25 +61,25 @@ class Recipe:
 RECIPE = Recipe("postgresql://library:s3cret@host/library")
 
 
-def test_a_kept_recipe_is_in_a_file_for_its_owner_alone_and_equal_when_fetched(tmp_path):
+def test_a_kept_recipe_is_in_a_private_file_and_equal_when_fetched(tmp_path):
     kept = KeptRecipes().keep(RECIPE, tmp_path)
     assert stat.S_IMODE(Path(kept.file).stat().st_mode) == 0o600
     assert kept.fetch() == RECIPE
     assert hash(kept.fetch()) == hash(RECIPE)
 
 
-def test_what_travels_in_the_place_of_a_kept_recipe_holds_no_secret(tmp_path):
+def test_the_reference_to_a_kept_recipe_contains_no_secret(tmp_path):
     assert b"s3cret" in pickle.dumps(TaskRunner(RECIPE))
     travelling = pickle.dumps(TaskRunner(KeptRecipes().keep(RECIPE, tmp_path)))
     assert b"s3cret" not in travelling
     assert pickle.loads(travelling).recipe.fetch() == RECIPE
 
 
-def test_the_same_recipe_kept_twice_is_one_recipe_to_a_worker(tmp_path):
+def test_a_worker_treats_a_recipe_kept_twice_as_the_same(tmp_path):
     assert len({KeptRecipes().keep(RECIPE, tmp_path).fetch() for _ in range(2)}) == 1
 
 
-def test_a_recipe_that_is_gone_is_an_outage(tmp_path):
+def test_a_missing_recipe_file_is_an_outage(tmp_path):
     recipe = KeptRecipe(str(tmp_path / "recipe-1"))
     with pytest.raises(UnavailableError, match=r"OCQ-420.*recipe-1"):
         recipe.fetch()
@@ -90,7 +90,7 @@ def test_a_recipe_that_is_gone_is_an_outage(tmp_path):
 
 
 @pytest.mark.parametrize("gone", ["file", "folder", "parent"])
-def test_what_a_cleaner_of_the_temporary_folder_removes_is_there_for_the_next_task(tmp_path, gone):
+def test_files_removed_by_a_temporary_folder_cleaner_are_restored_for_the_next_task(tmp_path, gone):
     folder = tmp_path / "spark-1" / "pyspark-1"
     folder.mkdir(parents=True)
     recipes = KeptRecipes()
@@ -112,7 +112,7 @@ def test_what_a_cleaner_of_the_temporary_folder_removes_is_there_for_the_next_ta
 
 
 @pytest.mark.parametrize("gone", ["file", "folder"])
-def test_tasks_that_begin_at_once_may_all_restore_a_recipe_and_no_worker_reads_half_of_it(tmp_path, monkeypatch, gone):
+def test_concurrent_tasks_may_restore_a_recipe_and_no_worker_reads_a_partial_file(tmp_path, monkeypatch, gone):
     folder = tmp_path / "pyspark-1"
     folder.mkdir()
     recipes = KeptRecipes()
@@ -135,7 +135,7 @@ def test_tasks_that_begin_at_once_may_all_restore_a_recipe_and_no_worker_reads_h
     assert [each.name for each in folder.iterdir()] == [Path(kept.file).name]
 
 
-def test_tasks_that_begin_at_once_may_both_write_a_recipe(tmp_path, monkeypatch):
+def test_concurrent_tasks_may_both_write_a_recipe(tmp_path, monkeypatch):
     recipes = KeptRecipes()
     kept = recipes.keep(RECIPE, tmp_path)
     Path(kept.file).unlink()
@@ -151,7 +151,7 @@ def test_tasks_that_begin_at_once_may_both_write_a_recipe(tmp_path, monkeypatch)
     assert kept.fetch() == RECIPE
 
 
-def test_a_recipe_that_is_used_is_never_an_old_file(tmp_path):
+def test_restoring_a_recipe_renews_the_age_of_its_file(tmp_path):
     recipes = KeptRecipes()
     kept = recipes.keep(RECIPE, tmp_path)
     os.utime(kept.file, (0, 0))
@@ -159,7 +159,7 @@ def test_a_recipe_that_is_used_is_never_an_old_file(tmp_path):
     assert Path(kept.file).stat().st_mtime > 0
 
 
-def test_a_recipe_is_not_written_into_a_folder_of_another_user(tmp_path, monkeypatch):
+def test_a_recipe_is_not_written_to_a_folder_of_another_user(tmp_path, monkeypatch):
     folder = tmp_path / "spark-1" / "pyspark-1"
     folder.mkdir(parents=True)
     recipes = KeptRecipes()

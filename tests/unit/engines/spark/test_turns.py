@@ -65,7 +65,7 @@ def positions(partitions: PartitionsInTurn) -> list[int]:
     return [outcome.cursor.position for outcome in partitions.outcomes.values()]
 
 
-def test_each_partition_comes_to_the_head_and_what_it_handled_adds_up(processors):
+def test_each_partition_reaches_the_head_and_its_handled_events_add_up(processors):
     partitions = in_turn(processors)
     partitions.run(float("inf"), lambda: True)
     assert positions(partitions) == [5, 5, 5]
@@ -73,7 +73,7 @@ def test_each_partition_comes_to_the_head_and_what_it_handled_adds_up(processors
     assert [one.flushed for one in processors] == [0, 0, 0]
 
 
-def test_without_time_each_takes_a_turn_and_stores_its_progress(processors, monkeypatch):
+def test_without_time_each_partition_takes_one_turn_and_stores_its_progress(processors, monkeypatch):
     monkeypatch.setattr(turns, "TURN_SECONDS", 0)
     partitions = in_turn(processors)
     partitions.run(0.0, lambda: True)
@@ -82,7 +82,7 @@ def test_without_time_each_takes_a_turn_and_stores_its_progress(processors, monk
     assert [one.flushed for one in processors] == [1, 1, 1]
 
 
-def test_without_permission_none_takes_a_turn(processors):
+def test_without_permission_no_partition_takes_a_turn(processors):
     partitions = in_turn(processors)
     partitions.run(float("inf"), lambda: False)
     assert [one.steps for one in processors] == [[], [], []]
@@ -90,7 +90,7 @@ def test_without_permission_none_takes_a_turn(processors):
 
 
 @pytest.mark.parametrize(("position", "reached"), [(1, [1, 0, 0]), (3, [3, 2, 2])])
-def test_once_the_permission_ends_no_partition_takes_a_turn_and_each_stores_its_progress(
+def test_after_the_permission_ends_no_partition_takes_a_turn_and_each_stores_its_progress(
     position, reached, processors, monkeypatch
 ):
     monkeypatch.setattr(turns, "TURN_SECONDS", 0)
@@ -113,7 +113,7 @@ def test_a_failure_ends_the_turns_of_its_partition_only(processors):
     assert [outcome.failure for outcome in partitions.outcomes.values()] == [None, failure, None]
 
 
-def test_a_slow_turn_holds_up_its_own_partition_only_also_with_events_that_come_meanwhile(processors, monkeypatch):
+def test_a_slow_turn_delays_only_its_own_partition_even_as_new_events_arrive(processors, monkeypatch):
     monkeypatch.setattr(turns, "SLOW_SECONDS", 0)
     begun, go = Signal(), Signal()
     processors[0].before[2] = lambda: hang(begun, go)
@@ -135,7 +135,7 @@ def test_a_slow_turn_holds_up_its_own_partition_only_also_with_events_that_come_
     assert [one.flushed for one in processors if partitions.outcomes[one.partition].cursor.position < 10] != [0]
 
 
-def test_without_permission_the_others_do_not_continue_beside_a_slow_turn(processors, monkeypatch):
+def test_without_permission_the_others_do_not_continue_during_a_slow_turn(processors, monkeypatch):
     monkeypatch.setattr(turns, "SLOW_SECONDS", 0)
     monkeypatch.setattr(turns, "TURN_SECONDS", 0)
     begun, go, asked = Signal(), Signal(), Counter[str]()
@@ -154,14 +154,14 @@ def test_without_permission_the_others_do_not_continue_beside_a_slow_turn(proces
     assert positions(partitions) == [1, 0, 0]
 
 
-def test_a_partition_that_is_alone_needs_no_thread(processors):
+def test_a_single_partition_needs_no_thread(processors):
     in_turn(processors[:1]).run(float("inf"), lambda: True)
     assert set(processors[0].steps) == {current_thread().name}
     in_turn(processors[1:]).run(float("inf"), lambda: True)
     assert current_thread().name not in processors[1].steps
 
 
-def test_what_a_step_raises_ends_the_task(processors):
+def test_an_exception_of_a_step_ends_the_task(processors):
     def interrupted() -> None:
         raise KeyboardInterrupt
 
@@ -170,7 +170,7 @@ def test_what_a_step_raises_ends_the_task(processors):
         in_turn(processors).run(float("inf"), lambda: True)
 
 
-def test_an_abandoned_call_ends_the_task_with_what_the_other_partitions_have_come_to(processors, monkeypatch):
+def test_an_abandoned_call_ends_the_task_with_the_outcomes_of_the_other_partitions(processors, monkeypatch):
     monkeypatch.setattr(turns, "TURN_SECONDS", 0)
     failure = Failure(Origin.HANDLER, permanent=False, error="HandlerTimeoutError", message="hangs", position=3)
     call = TimedOut(processors[2].partition, failure, 0)
