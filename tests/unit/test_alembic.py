@@ -12,7 +12,7 @@ from opencqrs_py.adapters.sql import tables as schema
 from opencqrs_py.alembic import PREFIX, include_name, include_object
 
 
-def test_all_tables_of_ours_have_the_prefix_with_their_indexes_and_constraints() -> None:
+def test_all_our_tables_indexes_and_constraints_have_the_prefix() -> None:
     tables = schema.SCHEMA.metadata.tables.values()
     assert len(tables) >= 3
     for table in tables:
@@ -40,7 +40,7 @@ def test_all_tables_of_ours_have_the_prefix_with_their_indexes_and_constraints()
         (None, "unique_constraint", "opencqrs_events", False),
     ],
 )
-def test_what_is_found_in_the_database_is_left_out_if_it_is_ours(
+def test_our_objects_in_the_database_are_excluded(
     name: str | None,
     type_: str,
     table: str | None,
@@ -62,12 +62,12 @@ def test_what_is_found_in_the_database_is_left_out_if_it_is_ours(
         '"log"."opencqrs_events_in_turn"()',
     ],
 )
-def test_functions_and_triggers_are_known_with_schema_table_and_arguments(identity: str) -> None:
+def test_our_functions_and_triggers_are_recognised_with_schema_table_and_arguments(identity: str) -> None:
     assert not include_object(object(), identity, "function", reflected=True, compare_to=None)
     assert include_object(object(), identity.replace("opencqrs", "mine"), "function", reflected=True, compare_to=None)
 
 
-def test_what_models_name_is_always_compared() -> None:
+def test_objects_of_the_users_models_are_always_compared() -> None:
     assert include_object(object(), "opencqrs_like", "table", reflected=False, compare_to=None)
     assert include_object(object(), "opencqrs_like", "table", reflected=True, compare_to=object())
 

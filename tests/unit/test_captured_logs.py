@@ -18,7 +18,7 @@ def a_query_that_failed(request: pytest.FixtureRequest) -> None:
 
 @pytest.mark.parametrize("a_query_that_failed", CONTEXTS, indirect=True)
 @pytest.mark.usefixtures("a_query_that_failed")
-def test_a_query_of_spark_that_failed_changes_no_formatter_of_the_tests(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_spark_query_does_not_change_the_formatters_of_tests(caplog: pytest.LogCaptureFixture) -> None:
     logging.getLogger("of the test").warning('says "this"')
     assert 'says "this"\n' in caplog.text
     assert caplog.records[0].message == 'says "this"'

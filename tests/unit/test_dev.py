@@ -49,7 +49,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class TestOldPythons:
-    def test_the_script_is_readable_by_them_so_that_they_get_their_message(self) -> None:
+    def test_the_script_parses_on_old_pythons_so_it_can_print_its_message(self) -> None:
         ast.parse(SOURCE, feature_version=(3, 7))
 
     def test_the_script_imports_nothing_but_the_standard_library(self) -> None:
@@ -60,17 +60,17 @@ class TestOldPythons:
         assert names <= sys.stdlib_module_names
 
     @pytest.mark.parametrize("version", [(3, 11, 0), (3, 14, 2), (4, 0, 0)])
-    def test_a_new_enough_python_is_no_problem(self, version: tuple[int, int, int]) -> None:
+    def test_a_new_enough_python_is_accepted(self, version: tuple[int, int, int]) -> None:
         assert dev.python_problem(version, lambda _name: None) == ""
 
-    def test_the_newest_one_that_is_there_is_named(self) -> None:
+    def test_the_newest_installed_python_is_suggested(self) -> None:
         found = {"python3.11": "/usr/bin/python3.11", "python3.13": "/usr/bin/python3.13"}
 
         assert dev.python_problem((3, 10, 12), found.get) == (
             "dev.py: this is Python 3.10, and 3.11 or newer is needed\nfix: type python3.13 dev.py ..."
         )
 
-    def test_without_a_newer_one_the_fix_is_to_install_it(self) -> None:
+    def test_without_a_newer_python_the_fix_is_to_install_one(self) -> None:
         assert dev.python_problem((3, 6, 8), lambda _name: None) == (
             "dev.py: this is Python 3.6, and 3.11 or newer is needed\n"
             "fix: install a newer one, then type (for example) python3.12 dev.py ..."
@@ -95,7 +95,7 @@ class TestCommandLine:
             (["test", "-k", "java", "--help"], ("test", ["-k", "java", "--help"], False)),
         ],
     )
-    def test_arguments_after_the_command_belong_to_what_it_starts(
+    def test_arguments_after_the_command_are_passed_on(
         self, typed: list[str], request_: tuple[str, list[str], bool]
     ) -> None:
         assert dev.parse(typed) == request_
@@ -110,7 +110,7 @@ class TestCommandLine:
             ),
         ],
     )
-    def test_wrong_use_is_one_line_and_code_2(
+    def test_wrong_usage_prints_one_line_and_exits_with_2(
         self, typed: list[str], message: str, capsys: pytest.CaptureFixture[str]
     ) -> None:
         assert dev.main(typed) == 2
@@ -124,7 +124,7 @@ class TestCommandLine:
             (KeyboardInterrupt(), 130, "\ndev.py: interrupted\n"),
         ],
     )
-    def test_no_trouble_shows_a_stack_trace(
+    def test_expected_errors_print_one_line_without_a_stack_trace(
         self,
         raised: BaseException,
         code: int,
@@ -140,7 +140,7 @@ class TestCommandLine:
         assert dev.main(["check"]) == code
         assert capsys.readouterr().err == message
 
-    def test_a_checkout_without_the_example_says_so(self, checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_missing_example_is_reported(self, checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert dev.main(["demo"]) == 1
         assert capsys.readouterr().err.startswith(f"dev.py: {checkout}/examples/git_history/demo.py is missing")
         assert not (checkout / ".venv").exists()
@@ -151,7 +151,7 @@ class TestPrograms:
         assert dev.run([sys.executable, "-c", "raise SystemExit(7)"])[:2] == (7, False)
 
     @pytest.mark.skipif(os.name == "nt", reason="signals")
-    def test_an_end_by_a_signal_becomes_128_and_its_number(self) -> None:
+    def test_death_by_a_signal_becomes_128_plus_its_number(self) -> None:
         assert dev.run([sys.executable, "-c", "import os; os.kill(os.getpid(), 15)"])[:2] == (143, False)
 
     def test_all_steps_run_under_their_headline_even_if_one_fails(self, capfd: pytest.CaptureFixture[str]) -> None:
@@ -169,7 +169,7 @@ class TestPrograms:
         ]
         assert lines[-1].startswith("FAILED: two after ")
 
-    def test_the_end_says_how_long_each_step_took_and_all_of_them(
+    def test_the_end_shows_the_time_of_each_step_and_the_total(
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         times = iter([0.25, 61.5])
@@ -182,7 +182,7 @@ class TestPrograms:
     @pytest.mark.parametrize(
         ("typed", "options"), [([], []), (["--coverage"], ["--cov"]), (["--all"], ["--cov", "--all"])]
     )
-    def test_the_tests_of_a_release_run_after_the_checks_like_those_of_every_day(
+    def test_tests_run_after_the_checks_with_and_without_coverage(
         self, typed: list[str], options: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         steps: dict[str, list[str]] = {}
@@ -194,7 +194,7 @@ class TestPrograms:
         assert list(steps) == [*dev.CHECKS, "pytest"]
         assert steps["pytest"] == [*dev.ALL_TESTS, *options]
 
-    def test_an_interrupted_step_is_the_last(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_no_step_runs_after_an_interrupted_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(dev, "run", lambda _command, **_: dev.Ended(2, interrupted=True, seconds=0.1))
 
         with pytest.raises(KeyboardInterrupt):
@@ -210,7 +210,7 @@ class TestPrograms:
             "VIRTUAL_ENV": str(dev.VENV),
         }
 
-    def test_an_environment_without_a_path_gets_no_empty_entry(self) -> None:
+    def test_an_environment_without_a_path_gets_no_empty_path_entry(self) -> None:
         assert dev.environment({})["PATH"] == str(dev.BIN)
 
 
@@ -252,13 +252,13 @@ class TestSetUp:
         assert recorder.prepare("run") == [MADE, FIRST_RUN, ITSELF]
         assert recorder.prepare("run") == []
 
-    def test_the_tests_add_to_what_the_demo_installed(self, recorder: Recorder) -> None:
+    def test_test_packages_are_added_to_those_of_the_demo(self, recorder: Recorder) -> None:
         recorder.prepare("run")
 
         assert recorder.prepare("dev") == [MORE_DEV, ITSELF]
         assert recorder.prepare("dev") == []
 
-    def test_what_the_tests_installed_is_enough_for_the_demo(self, recorder: Recorder) -> None:
+    def test_the_demo_needs_nothing_beyond_the_test_packages(self, recorder: Recorder) -> None:
         assert recorder.prepare("dev") == [MADE, FIRST_DEV, ITSELF]
         assert recorder.prepare("run") == []
 
@@ -276,7 +276,7 @@ class TestSetUp:
 
         assert recorder.prepare("run") == [MORE_RUN, ITSELF]
 
-    def test_a_changed_setting_of_a_tool_is_not(self, recorder: Recorder) -> None:
+    def test_a_changed_tool_setting_installs_nothing(self, recorder: Recorder) -> None:
         recorder.prepare("run")
         (recorder.checkout / "pyproject.toml").write_text(
             '[project]\ndependencies = ["a"]\n[tool.ruff]\nline-length = 120\n'
@@ -284,7 +284,7 @@ class TestSetUp:
 
         assert recorder.prepare("run") == []
 
-    def test_going_back_to_an_older_lock_installs_for_the_tests_again(self, recorder: Recorder) -> None:
+    def test_returning_to_an_older_lock_installs_the_test_packages_again(self, recorder: Recorder) -> None:
         lock = recorder.checkout / "requirements" / "run.lock"
         recorder.prepare("dev")
         lock.write_text("a==1.1\n")
@@ -293,7 +293,7 @@ class TestSetUp:
 
         assert recorder.prepare("dev") == [MORE_DEV, ITSELF]
 
-    def test_another_python_makes_the_venv_again(
+    def test_another_python_recreates_the_venv(
         self, recorder: Recorder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         recorder.prepare("run")
@@ -313,13 +313,13 @@ class TestSetUp:
             lambda: dev.STAMP.write_text(json.dumps({"made": "Python 3.11 in /elsewhere/.venv"})),
         ],
     )
-    def test_a_broken_or_moved_venv_is_made_again(self, recorder: Recorder, damage: Callable[[], object]) -> None:
+    def test_a_broken_or_moved_venv_is_recreated(self, recorder: Recorder, damage: Callable[[], object]) -> None:
         recorder.prepare("run")
         damage()
 
         assert recorder.prepare("run") == [MADE, FIRST_RUN, ITSELF]
 
-    def test_a_venv_whose_interpreter_fails_is_made_again_when_something_is_to_be_installed(
+    def test_a_venv_with_a_failing_interpreter_is_recreated_at_the_next_installation(
         self, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         recorder.prepare("run")
@@ -328,7 +328,7 @@ class TestSetUp:
         assert recorder.prepare("run") == []
         assert recorder.prepare("dev") == [MADE, FIRST_DEV, ITSELF]
 
-    def test_a_set_up_that_was_interrupted_goes_on(self, recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_interrupted_set_up_is_repeated(self, recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
         def interrupt(_label: str, _command: list[str], **_: object) -> None:
             raise KeyboardInterrupt
 
@@ -339,7 +339,7 @@ class TestSetUp:
 
         assert recorder.prepare("run") == [MADE, FIRST_RUN, ITSELF]
 
-    def test_a_venv_of_somebody_else_is_left_alone(self, recorder: Recorder) -> None:
+    def test_a_venv_not_made_by_the_script_is_left_alone(self, recorder: Recorder) -> None:
         dev.VENV.mkdir()
 
         with pytest.raises(dev.SetUpError) as caught:
@@ -389,12 +389,12 @@ class TestSteps:
         assert capfd.readouterr().out == "installing ... 65 s\n"
 
     @pytest.mark.usefixtures("slow")
-    def test_with_verbose_it_is(self, capfd: pytest.CaptureFixture[str]) -> None:
+    def test_with_verbose_the_output_of_a_step_is_shown(self, capfd: pytest.CaptureFixture[str]) -> None:
         dev.set_up("installing", [sys.executable, "-c", "print('noise')"], verbose=True)
 
         assert capfd.readouterr().out == "installing ...\nnoise\n 65 s\n"
 
-    def test_a_failed_step_is_told_with_its_last_lines(self) -> None:
+    def test_a_failed_step_is_reported_with_its_last_lines(self) -> None:
         program = "print(*range(20), sep='\\n'); raise SystemExit(1)"
 
         with pytest.raises(dev.SetUpError) as caught:
@@ -416,7 +416,7 @@ class TestSteps:
             ("ERROR: No matching distribution found for a==1", "use a Python from 3.11 to 3.14"),
         ],
     )
-    def test_a_known_trouble_of_pip_is_its_error_and_the_advice(self, said: str, advice: str) -> None:
+    def test_a_known_pip_failure_is_reported_with_advice(self, said: str, advice: str) -> None:
         output = f"Collecting a\n  WARNING: {said}\nERROR: first\nERROR: No matching distribution found for a==1\n\n"
 
         lines = dev.set_up_failure("installing", output).splitlines()
@@ -427,7 +427,7 @@ class TestSteps:
 
     @pytest.mark.skipif(os.name == "nt", reason="signals")
     @pytest.mark.parametrize("sent", ["SIGINT", "SIGTERM"])
-    def test_an_interrupt_while_python_imports_is_one_line(self, sent: str, tmp_path: Path) -> None:
+    def test_an_interrupt_during_imports_prints_one_line(self, sent: str, tmp_path: Path) -> None:
         slow = f"import os, signal, time\nos.kill(os.getpid(), signal.{sent})\ntime.sleep(60)\n"
         (tmp_path / "hashlib.py").write_text(slow)
         # Which would import hashlib itself, before the first line of dev.py.
@@ -469,17 +469,17 @@ class TestLocks:
         lines: list[str] = dev.packages((ROOT / "requirements" / f"{kind}.lock").read_text(encoding="utf-8"))
         return lines
 
-    def test_the_lock_of_the_tests_holds_that_of_the_demo(self) -> None:
+    def test_the_test_lock_includes_the_demo_lock(self) -> None:
         assert set(self.read("run")) < set(self.read("dev"))
 
     @pytest.mark.parametrize("kind", ["run", "dev"])
-    def test_each_line_is_one_exact_version_and_nothing_of_the_machine_that_made_it(self, kind: str) -> None:
+    def test_each_line_is_an_exact_version_without_machine_specific_parts(self, kind: str) -> None:
         locked = [Requirement(line) for line in self.read(kind)]
 
         assert all([spec.operator for spec in one.specifier] == ["=="] and one.url is None for one in locked)
 
     @pytest.mark.parametrize("kind", ["run", "dev"])
-    def test_every_dependency_is_locked_in_a_version_that_fits(self, kind: str) -> None:
+    def test_every_dependency_is_locked_to_an_allowed_version(self, kind: str) -> None:
         project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
         asked = project["project"]["dependencies"] + project["build-system"]["requires"]
         if kind == "dev":
@@ -492,7 +492,7 @@ class TestLocks:
             assert exact.version in requirement.specifier, requirement
 
     @pytest.mark.parametrize("kind", ["run", "dev"])
-    def test_the_head_says_how_to_renew_it(self, kind: str) -> None:
+    def test_the_header_tells_how_to_renew_the_lock(self, kind: str) -> None:
         head = (ROOT / "requirements" / f"{kind}.lock").read_text(encoding="utf-8")
 
         assert head.startswith(dev.LOCK_HEADER.format(command="demo" if kind == "run" else "test"))
@@ -515,7 +515,7 @@ class TestRelease:
             (pytest.mark.release("test_any", engine="spark"), False),
         ],
     )
-    def test_the_mark_leaves_out_the_parameters_that_it_names(
+    def test_the_release_mark_leaves_out_the_parameters_it_names(
         self, mark: pytest.MarkDecorator, pytestconfig: pytest.Config, *, left_out: bool
     ) -> None:
         conftest: Any = pytestconfig.pluginmanager.get_plugin(str(ROOT / "tests" / "conftest.py"))
@@ -536,7 +536,7 @@ class TestRelease:
             (pytest.mark.few("test_any", kind="mariadb"), set()),
         ],
     )
-    def test_of_few_values_the_first_and_the_last_are_kept_for_each_parameter_that_the_mark_names(
+    def test_the_few_mark_keeps_the_first_and_last_value_for_each_named_parameter(
         self, mark: pytest.MarkDecorator, left_out: set[str], pytestconfig: pytest.Config
     ) -> None:
         conftest: Any = pytestconfig.pluginmanager.get_plugin(str(ROOT / "tests" / "conftest.py"))
@@ -552,7 +552,7 @@ class TestRelease:
 
         assert {item.nodeid.partition("[")[2][:-1] for item in conftest._between(items)} == left_out
 
-    def test_a_test_without_parameters_is_not_one_of_few(self, pytestconfig: pytest.Config) -> None:
+    def test_the_few_mark_ignores_a_test_without_parameters(self, pytestconfig: pytest.Config) -> None:
         conftest: Any = pytestconfig.pluginmanager.get_plugin(str(ROOT / "tests" / "conftest.py"))
         item = SimpleNamespace(nodeid="test_file.py::test_any", iter_markers=lambda _: [pytest.mark.few.mark])
 
@@ -569,5 +569,5 @@ class TestRelease:
         ("tests/unit/engines/spark/test_jobs.py::test_a", "tests/unit/engines/spark/test_jobs.py"),
     ],
 )
-def test_a_file_stays_in_one_process_and_so_do_all_tests_of_spark(test: str, unit: str) -> None:
+def test_each_test_file_runs_in_one_process_and_so_do_all_spark_tests(test: str, unit: str) -> None:
     assert object.__new__(OneSparkScheduling)._split_scope(test) == unit

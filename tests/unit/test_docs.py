@@ -94,7 +94,7 @@ def anchor(heading: str) -> str:
 
 
 @each([*PAGES, CHANGELOG, ROOT / "CONTRIBUTING.md"])
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_have_existing_targets(page: Path) -> None:
     for target in (m["target"] for m in _LINK.finditer(prose(page))):
         if "://" in target:
             continue
@@ -118,20 +118,20 @@ def test_every_page_is_in_the_index() -> None:
 
 
 @pages
-def test_python_in_docs_is_python(page: Path) -> None:
+def test_python_in_docs_parses(page: Path) -> None:
     for block in blocks(page, "python"):
         ast.parse(block.text, f"{page.name} {block.title}")
 
 
 @pages
-def test_json_in_docs_is_json(page: Path) -> None:
+def test_json_in_docs_parses(page: Path) -> None:
     for block in blocks(page, "json"):
         for document in block.text.splitlines() if block.title.endswith(".ndjson") else [block.text]:
             json.loads(document)
 
 
 @pages
-def test_settings_in_docs_are_settings(page: Path, tmp_path: Path) -> None:
+def test_settings_in_docs_load_without_warnings(page: Path, tmp_path: Path) -> None:
     for number, block in enumerate(blocks(page, "yaml")):
         folder = tmp_path / str(number)
         folder.mkdir()
@@ -162,7 +162,7 @@ def trimmed(text: str) -> list[str]:
     return [line.rstrip() for line in text.splitlines()]
 
 
-def test_the_example_of_the_readme_prints_what_the_readme_says(tmp_path: Path, opencqrs: Callable[..., str]) -> None:
+def test_the_example_of_the_readme_prints_the_output_shown(tmp_path: Path, opencqrs: Callable[..., str]) -> None:
     save(README, tmp_path)
     (console,) = blocks(README, "console")
     for part in console.text.split("$ ")[1:]:
@@ -227,7 +227,7 @@ def test_the_columns_of_the_how_to_are_handled(tmp_path: Path, opencqrs: Callabl
         assert lost == ("library.book-lost.v1", 1, len('{"é":1}'))
 
 
-def test_the_participant_of_the_how_to_confirms_what_it_has_written(
+def test_the_participant_of_the_how_to_confirms_the_events_it_has_written(
     tmp_path: Path, opencqrs: Callable[..., str]
 ) -> None:
     save(DOCS / "how-to" / "self-checkpointing.md", tmp_path)
@@ -249,7 +249,7 @@ def test_the_participant_of_the_how_to_confirms_what_it_has_written(
     assert [each["choice"] for each in decided if each["subject"] == "checkpointing.mode"] == ["deferred"]
 
 
-def test_the_participant_of_the_how_to_overwrites_nothing_and_syncs_all_that_it_has_written(
+def test_the_participant_of_the_how_to_overwrites_nothing_and_syncs_all_its_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A position is asked for again when the event after it has failed and the partition is released."""
@@ -276,7 +276,7 @@ def _without_surroundings(messages: str) -> list[str]:
     return [line for line in messages.splitlines(keepends=True) if not any(each in line for each in surroundings)]
 
 
-def test_the_scheduled_group_of_the_how_to_does_what_is_shown(tmp_path: Path, zygote: Zygote) -> None:
+def test_the_scheduled_group_of_the_how_to_prints_the_output_shown(tmp_path: Path, zygote: Zygote) -> None:
     page = DOCS / "how-to" / "scheduled-groups.md"
     save(page, tmp_path)
     codes = []
@@ -294,7 +294,7 @@ _OF_ONE_MACHINE = ((_TIME, "T"), (re.compile(r'File ".*/'), 'File "'), (re.compi
 
 
 @pytest.mark.parametrize(("name", "consoles"), [("inbox", 6), ("event-store", 4)])
-def test_the_commands_of_the_how_to_print_what_is_shown(
+def test_the_commands_of_the_how_to_print_the_output_shown(
     tmp_path: Path, zygote: Zygote, name: str, consoles: int
 ) -> None:
     page = DOCS / "how-to" / f"{name}.md"
@@ -332,7 +332,7 @@ def without_what_differs(line: str) -> str:
     return " ".join(line.split())
 
 
-def test_the_job_of_the_how_to_does_what_is_shown(tmp_path: Path, zygote: Zygote) -> None:
+def test_the_job_of_the_how_to_prints_the_output_shown(tmp_path: Path, zygote: Zygote) -> None:
     page = DOCS / "how-to" / "jobs.md"
     save(page, tmp_path)
     for console in blocks(page, "console"):
@@ -345,7 +345,7 @@ def test_the_job_of_the_how_to_does_what_is_shown(tmp_path: Path, zygote: Zygote
             assert shown == wanted, line
 
 
-def test_the_replaced_parts_are_shown_as_the_how_to_says(tmp_path: Path, opencqrs: Callable[..., str]) -> None:
+def test_the_replaced_parts_of_the_how_to_are_listed_as_shown(tmp_path: Path, opencqrs: Callable[..., str]) -> None:
     page = DOCS / "how-to" / "replace-parts.md"
     save(page, tmp_path)
     (console,) = blocks(page, "console")
@@ -353,7 +353,7 @@ def test_the_replaced_parts_are_shown_as_the_how_to_says(tmp_path: Path, opencqr
     assert trimmed(opencqrs(*line.split()[1:])) == expected
 
 
-def test_the_lock_registry_of_the_how_to_leads_a_group(tmp_path: Path, opencqrs: Callable[..., str]) -> None:
+def test_the_lock_registry_of_the_how_to_controls_a_group(tmp_path: Path, opencqrs: Callable[..., str]) -> None:
     page = DOCS / "how-to" / "lead-by-locks.md"
     save(page, tmp_path, "file_locks.py", "handlers.py")
     (console,) = blocks(page, "console")
@@ -363,7 +363,7 @@ def test_the_lock_registry_of_the_how_to_leads_a_group(tmp_path: Path, opencqrs:
     assert [file.stat().st_size for file in (tmp_path / "locks").iterdir()] == [0]
 
 
-def test_the_controllers_of_the_how_to_lead_a_group(tmp_path: Path, opencqrs: Callable[..., str]) -> None:
+def test_the_controllers_of_the_how_to_control_a_group(tmp_path: Path, opencqrs: Callable[..., str]) -> None:
     save(DOCS / "how-to" / "control-partitions.md", tmp_path)
     decided = json.loads(opencqrs("conditions", "--format", "json"))
     (controller,) = (each for each in decided if each["subject"] == "life-cycle.controller")
@@ -371,7 +371,7 @@ def test_the_controllers_of_the_how_to_lead_a_group(tmp_path: Path, opencqrs: Ca
     opencqrs("run", "--until-caught-up")
 
 
-def test_the_lock_registry_of_the_how_to_passes_the_test_that_is_shown(tmp_path: Path) -> None:
+def test_the_lock_registry_of_the_how_to_passes_the_test_shown(tmp_path: Path) -> None:
     save(DOCS / "how-to" / "lead-by-locks.md", tmp_path, "file_locks.py", "test_file_locks.py")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", str(tmp_path)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(ROOT), str(tmp_path)))}
@@ -380,7 +380,7 @@ def test_the_lock_registry_of_the_how_to_passes_the_test_that_is_shown(tmp_path:
 
 
 @pytest.mark.parametrize("name", ["jobs", "test-handlers", "test-with-settings"])
-def test_the_tests_that_are_shown_pass(name: str, tmp_path: Path) -> None:
+def test_the_tests_shown_pass(name: str, tmp_path: Path) -> None:
     page = DOCS / "how-to" / f"{name}.md"
     save(page, tmp_path)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", str(tmp_path)]
@@ -390,7 +390,7 @@ def test_the_tests_that_are_shown_pass(name: str, tmp_path: Path) -> None:
     assert f"{shown} passed" in done.stdout, done.stdout
 
 
-def test_the_processor_by_hand_prints_what_the_how_to_says(tmp_path: Path) -> None:
+def test_the_processor_by_hand_prints_the_output_shown(tmp_path: Path) -> None:
     page = DOCS / "how-to" / "by-hand.md"
     save(page, tmp_path)
     (console,) = blocks(page, "console")
@@ -402,7 +402,7 @@ def test_the_processor_by_hand_prints_what_the_how_to_says(tmp_path: Path) -> No
         assert (trimmed(done.stdout), done.stderr) == (expected, "")
 
 
-def test_the_settings_that_are_shown_with_their_origin_are_what_the_command_shows(tmp_path: Path) -> None:
+def test_settings_shown_with_their_origin_match_the_command(tmp_path: Path) -> None:
     page = DOCS / "explanation" / "configuration.md"
     save(page, tmp_path)
     line, *expected = blocks(page, "console")[0].text.splitlines()
@@ -461,7 +461,7 @@ def typed(page: Path) -> Iterator[list[str]]:
 
 
 @pages
-def test_every_command_that_is_shown_can_be_typed(page: Path) -> None:
+def test_every_command_shown_is_valid(page: Path) -> None:
     for words in typed(page):
         command, rest = cli, list(words)
         while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
@@ -487,7 +487,7 @@ def _json_of(section: str) -> list[Block]:
 # ------------------------------------------------------------------------------------------- facts from the code
 
 
-def test_every_error_code_has_a_heading_and_every_heading_a_code() -> None:
+def test_every_error_code_has_a_heading_and_vice_versa() -> None:
     in_code = {code for file in PACKAGE.rglob("*.py") for code in _CODE.findall(file.read_text("utf-8"))}
     headings = list(sections(REFERENCE / "errors.md", level=3))
     assert headings == sorted(in_code)
@@ -519,12 +519,12 @@ def test_every_state_is_explained() -> None:
     assert first_cells(sections(PROCESSING)["States"]) == [state.value for state in ProcessorState]
 
 
-def test_the_waits_that_are_shown_are_the_default_waits() -> None:
+def test_the_waits_shown_are_the_default_waits() -> None:
     waits = islice(ExponentialBackOff().waits(), 9)
     assert ", ".join(f"{wait:g} s" for wait in waits) in sections(PROCESSING)["Waits"]
 
 
-def test_the_pauses_of_failed_partitions_and_outages_are_as_they_are_told() -> None:
+def test_the_documented_pauses_of_failed_partitions_and_outages_are_the_real_ones() -> None:
     text = PROCESSING.read_text("utf-8")
     assert [*islice(FAILURE_BACK_OFF.waits(), 7)] == [30, 60, 120, 240, 480, 600, 600]
     assert "30 s, then 60, 120, 240, 480 and from then on 600 s" in " ".join(text.split())

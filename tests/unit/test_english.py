@@ -35,7 +35,7 @@ TEXTS = sorted(
 
 
 @pytest.mark.parametrize("word", WORDS)
-def test_words_of_another_time_are_not_used(word: str) -> None:
+def test_discouraged_words_are_not_used(word: str) -> None:
     found = [
         f"{file.relative_to(ROOT)}:{number}: {line.strip()} (write {WORDS[word]!r})"
         for file in TEXTS
@@ -45,7 +45,7 @@ def test_words_of_another_time_are_not_used(word: str) -> None:
     assert found == []
 
 
-def test_there_is_something_to_look_at() -> None:
+def test_enough_files_are_checked() -> None:
     assert len(TEXTS) > 100
 
 

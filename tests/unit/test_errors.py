@@ -58,30 +58,30 @@ def test_every_exception_survives_pickling(error: OpenCqrsError) -> None:
         (ExplainedError("OCQ-1", "it broke", "here", "do so"), "[OCQ-1] it broke\n  where: here\n  fix:   do so"),
     ],
 )
-def test_an_explained_error_says_what_where_and_fix(error: ExplainedError, text: str) -> None:
+def test_an_explained_error_shows_what_where_and_fix(error: ExplainedError, text: str) -> None:
     assert str(error) == text
 
 
-def test_configuration_errors_appear_together_and_the_first_gives_the_facts() -> None:
+def test_configuration_errors_are_shown_together_with_the_attributes_of_the_first() -> None:
     together = ConfigurationErrors((FIRST, SECOND))
     assert str(together) == f"{FIRST}\n{SECOND}"
     assert (together.code, together.what, together.where, together.fix) == FIRST.args
     assert together.errors == (FIRST, SECOND)
 
 
-def test_configuration_errors_are_at_least_one() -> None:
+def test_configuration_errors_need_at_least_one_error() -> None:
     with pytest.raises(ValueError, match="at least one error"):
         ConfigurationErrors(())
 
 
-def test_errors_of_the_assembly_appear_together_and_are_at_least_one() -> None:
+def test_assembly_errors_are_shown_together_and_need_at_least_one_error() -> None:
     together = AssemblyErrors((AssemblyError("OCQ-501", "no module"), HandlerSignatureError("OCQ-201", "no hint")))
     assert str(together) == "[OCQ-501] no module\n[OCQ-201] no hint"
     with pytest.raises(ValueError, match="at least one error"):
         AssemblyErrors(())
 
 
-def test_an_event_that_is_none_is_not_tried_again() -> None:
+def test_an_invalid_event_is_not_retried() -> None:
     assert issubclass(EventFormatError, NonTransientError)
     assert not issubclass(HandlerSignatureError, NonTransientError)
 
@@ -124,11 +124,11 @@ def _is_own_code(node: ast.AST) -> bool:
         ("raise type(error)(error.code, what)", False),
     ],
 )
-def test_a_decision_by_the_code_of_an_error_is_found(source: str, *, decides: bool) -> None:
+def test_a_decision_by_error_code_is_detected(source: str, *, decides: bool) -> None:
     assert any(map(_decides_by_code, ast.walk(ast.parse(source)))) is decides
 
 
-def test_types_of_errors_decide_not_their_codes() -> None:
+def test_decisions_are_made_by_the_type_of_an_error_and_not_its_code() -> None:
     package = Path(opencqrs_py.__file__).parent
     files = (file for file in package.rglob("*.py") if "contracts" not in file.parts)
     found = [
@@ -140,7 +140,7 @@ def test_types_of_errors_decide_not_their_codes() -> None:
     assert found == []
 
 
-def test_an_import_explains_an_error_of_an_event_of_any_code(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_import_explains_an_event_error_with_any_code(monkeypatch: pytest.MonkeyPatch) -> None:
     def events(_path: Path) -> Iterator[object]:
         raise EventFormatError("OCQ-299", "odd", "a.ndjson:1")
         yield

@@ -26,7 +26,7 @@ def test_other_names_are_attribute_errors() -> None:
         opencqrs_py.nothing  # noqa: B018
 
 
-def test_type_checkers_find_each_name_where_python_does() -> None:
+def test_type_checkers_and_python_import_each_name_from_the_same_module() -> None:
     tree = ast.parse(Path(opencqrs_py.__file__).read_text("utf-8"))
     (block,) = (node for node in tree.body if isinstance(node, ast.If))
     imported = {
@@ -36,7 +36,7 @@ def test_type_checkers_find_each_name_where_python_does() -> None:
     assert sorted(opencqrs_py.__all__) == sorted(opencqrs_py._HOMES)
 
 
-def test_every_logger_is_below_that_of_the_package_and_documented() -> None:
+def test_every_logger_is_below_the_packages_logger_and_documented() -> None:
     package = Path(opencqrs_py.__file__).parent
     page = (package.parent / "docs/how-to/run-in-production.md").read_text("utf-8")
     calls = [

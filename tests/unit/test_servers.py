@@ -13,7 +13,7 @@ import pytest
 DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); signal.pause()"
 
 
-def test_a_server_that_does_not_listen_yet_is_waited_for(
+def test_starting_a_server_waits_until_it_listens(
     servers: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     waits: list[float] = []
@@ -28,7 +28,7 @@ def test_a_server_that_does_not_listen_yet_is_waited_for(
     assert len(waits) == 3
 
 
-def test_a_server_that_does_not_end_when_asked_is_killed(servers: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_ignores_sigterm_is_killed(servers: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(servers, "PATIENCE", 0.01)
     with subprocess.Popen([sys.executable, "-c", DEAF], stdout=subprocess.PIPE) as server:
         assert server.stdout is not None

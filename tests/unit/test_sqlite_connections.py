@@ -17,13 +17,15 @@ def drop_a_connection() -> None:
     gc.collect()
 
 
-def test_a_connection_that_is_dropped_open_is_warned_of_with_the_line_that_opened_it() -> None:
-    opened_in = r"unclosed database, opened in .*::test_a_connection_that_is_dropped.*, at test_sqlite_connections\.py"
+def test_a_connection_dropped_while_open_is_warned_of_with_the_line_that_opened_it() -> None:
+    opened_in = (
+        r"unclosed database, opened in .*::test_a_connection_dropped_while_open.*, at test_sqlite_connections\.py"
+    )
     with pytest.warns(ResourceWarning, match=opened_in):
         drop_a_connection()
 
 
-def test_a_connection_that_is_closed_or_was_never_opened_is_not_warned_of(tmp_path: Path) -> None:
+def test_a_closed_or_never_opened_connection_is_not_warned_of(tmp_path: Path) -> None:
     with warnings.catch_warnings(record=True) as caught:
         sqlite3.connect(":memory:").close()
         with pytest.raises(sqlite3.OperationalError):

@@ -38,17 +38,17 @@ from opencqrs_py.errors import EventStoreError
         ),
     ],
 )
-def test_a_database_is_named_without_its_password(url: str, kind: str, label: str) -> None:
+def test_a_database_is_labelled_without_its_password(url: str, kind: str, label: str) -> None:
     database = Database(url)
     assert (database.kind, database.label) == (kind, label)
 
 
-def test_postgresql_is_spoken_to_by_psycopg() -> None:
+def test_postgresql_uses_psycopg() -> None:
     assert Database("postgresql://host/db").engine.dialect.driver == "psycopg"
 
 
 @pytest.mark.parametrize("url", ["", "nonsense", "me:secret@host/db", "postgresql://me:sec@ret:x@host/db"])
-def test_what_is_no_url_is_refused_without_repeating_it(url: str) -> None:
+def test_an_invalid_url_is_refused_without_repeating_it(url: str) -> None:
     with pytest.raises(EventStoreError) as caught:
         Database(url)
     assert str(caught.value) == (
@@ -61,7 +61,7 @@ def test_what_is_no_url_is_refused_without_repeating_it(url: str) -> None:
 @pytest.mark.parametrize(
     "url", ["postgresql://me:sec@ret@host/db", "mariadb://me:sec@ret@host:3306/db", "postgresql://me:se@cret/1@host/db"]
 )
-def test_a_password_with_an_at_sign_must_be_escaped_and_is_not_repeated(url: str) -> None:
+def test_an_unescaped_at_sign_in_a_password_is_refused_without_repeating_it(url: str) -> None:
     with pytest.raises(EventStoreError) as caught:
         Database(url)
     assert str(caught.value) == (
@@ -72,7 +72,7 @@ def test_a_password_with_an_at_sign_must_be_escaped_and_is_not_repeated(url: str
 
 
 @pytest.mark.parametrize("url", ["sqlite://events.db", "sqlite://me:secret@host/events.db", "sqlite://host/events.db"])
-def test_a_file_behind_two_slashes_is_refused(url: str) -> None:
+def test_a_sqlite_file_after_two_slashes_is_refused(url: str) -> None:
     with pytest.raises(EventStoreError) as caught:
         Database(url)
     assert str(caught.value) == (
@@ -99,11 +99,11 @@ def test_other_databases_are_refused(url: str, kind: str, shown: str) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["mariadb", "mysql", "mariadb+pymysql", "mysql+pymysql"])
-def test_mariadb_is_spoken_to_by_pymysql(scheme: str) -> None:
+def test_mariadb_uses_pymysql(scheme: str) -> None:
     assert Database(f"{scheme}://host/db").engine.dialect.driver == "pymysql"
 
 
-def test_a_missing_driver_of_mariadb_is_named_with_its_command(
+def test_a_missing_mariadb_driver_is_an_error_with_the_command_that_installs_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "pymysql", None)
@@ -112,7 +112,7 @@ def test_a_missing_driver_of_mariadb_is_named_with_its_command(
     assert caught.value.fix == "pip install 'opencqrs-py[mariadb]'"
 
 
-def test_a_missing_driver_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_driver_is_an_error_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(EventStoreError) as caught:
         _ = Database("postgresql://me:secret@host/db").engine
@@ -123,7 +123,7 @@ def test_a_missing_driver_is_named_with_the_command_that_installs_it(monkeypatch
     assert error.fix == "pip install 'opencqrs-py[postgresql]'"
 
 
-def test_closing_what_was_never_opened_opens_nothing() -> None:
+def test_closing_an_unused_database_opens_nothing() -> None:
     database = Database("postgresql://host/db")
     database.close()
 
@@ -146,7 +146,7 @@ MISTAKES = {1045: False, 1049: False, 1062: False, 1146: False, 1317: False, 140
 
 
 @pytest.mark.parametrize(("code", "outage"), [*OUTAGES.items(), *MISTAKES.items()])
-def test_the_numbers_of_mariadb_tell_outages_from_mistakes(code: int, *, outage: bool) -> None:
+def test_mariadb_error_numbers_distinguish_outages_from_mistakes(code: int, *, outage: bool) -> None:
     error = pymysql.err.OperationalError(code, "said the server")
     assert is_outage(error) is outage
     assert is_outage(exc.OperationalError("SELECT 1", (), error)) is outage
@@ -168,7 +168,7 @@ POSTGRESQL = {
 
 
 @pytest.mark.parametrize(("said", "outage"), POSTGRESQL.items())
-def test_whom_postgresql_does_not_let_in_need_not_wait(said: str, *, outage: bool) -> None:
+def test_a_connection_that_postgresql_rejects_is_not_an_outage(said: str, *, outage: bool) -> None:
     error = psycopg.OperationalError(f"connection failed: connection to server at host: {said}")
     assert is_outage(error) is outage
     assert is_outage(exc.OperationalError(None, None, error, connection_invalidated=True)) is outage
@@ -204,7 +204,7 @@ class SqliteConnection:
 
 
 @pytest.mark.parametrize("busy", [sqlite3.SQLITE_BUSY, sqlite3.SQLITE_BUSY_RECOVERY])
-def test_switching_the_journal_is_tried_again_while_another_process_does_it(
+def test_switching_the_journal_mode_is_retried_while_another_process_does_it(
     busy: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_file, "_PAUSE_SECONDS", 0)
@@ -214,7 +214,7 @@ def test_switching_the_journal_is_tried_again_while_another_process_does_it(
 
 
 @pytest.mark.parametrize("code", [sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_READONLY])
-def test_switching_the_journal_is_not_tried_again_when_that_cannot_help(code: int) -> None:
+def test_switching_the_journal_mode_is_not_retried_after_other_errors(code: int) -> None:
     connection = SqliteConnection(code, 0)
     with pytest.raises(sqlite3.OperationalError):
         sqlite_file.use_write_ahead_log(connection, 60)  # type: ignore[arg-type]
@@ -229,7 +229,7 @@ def test_switching_the_journal_is_not_tried_again_when_that_cannot_help(code: in
         ("eventsourcingdb://host", "an EventSourcingDB holds events and no tables", "write it like sqlite:///"),
     ],
 )
-def test_an_event_store_that_is_no_database_is_refused_as_one(url: str, what: str, fix: str) -> None:
+def test_an_event_store_that_is_not_a_database_is_refused_as_database(url: str, what: str, fix: str) -> None:
     with pytest.raises(EventStoreError) as caught:
         Database(url)
     assert (caught.value.code, caught.value.what) == ("OCQ-301", f"the database URL cannot be used: {what}")
@@ -246,7 +246,7 @@ def test_a_known_mistake_in_a_url_is_refused_with_the_right_form() -> None:
     )
 
 
-def test_an_engine_of_the_user_may_have_another_driver() -> None:
+def test_an_engine_of_the_user_may_use_another_driver() -> None:
     engine = SimpleNamespace(url=make_url("postgresql+psycopg2://host/db"))
     assert Database.of(cast("Engine", engine)).kind == "postgresql"
 
@@ -260,7 +260,7 @@ def test_the_database_of_the_control_tables_is_named_as_it_was_written(url: str)
     assert (control.label, control.url) == (url.replace("secret", "***"), database.url)
 
 
-def test_a_fork_waits_for_no_writer_of_its_parent(tmp_path: Path) -> None:
+def test_a_fork_does_not_wait_for_a_writer_of_its_parent(tmp_path: Path) -> None:
     database = Database(f"sqlite:///{tmp_path}/events.db")
     with closing(database), ThreadPoolExecutor(1) as another:
         with database.writing() as connection:
@@ -280,7 +280,7 @@ def test_a_fork_waits_for_no_writer_of_its_parent(tmp_path: Path) -> None:
             assert not another.submit(guard._free.acquire, blocking=False).result()
 
 
-def test_a_database_in_memory_is_still_there_in_a_fork() -> None:
+def test_an_in_memory_database_survives_in_a_fork() -> None:
     with closing(Database("sqlite://")) as database:
         with database.writing() as connection:
             connection.exec_driver_sql("CREATE TABLE seen (id TEXT)")

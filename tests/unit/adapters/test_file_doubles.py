@@ -56,7 +56,7 @@ LOG = [line(number) for number in range(FULL)]
         "beside empty lines",
     ],
 )
-def test_an_event_that_stands_twice_is_warned_of_with_both_lines(
+def test_a_duplicate_event_is_warned_of_with_both_lines(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     name: str,
@@ -83,7 +83,7 @@ def test_an_event_that_stands_twice_is_warned_of_with_both_lines(
     ],
     ids=["all differ", "another source next", "another source later", "sources of their own", "an empty file"],
 )
-def test_events_with_ids_or_sources_of_their_own_are_right(
+def test_events_with_different_ids_or_sources_are_not_duplicates(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, lines: list[str]
 ) -> None:
     path = tmp_path / "log.ndjson"
@@ -91,13 +91,13 @@ def test_events_with_ids_or_sources_of_their_own_are_right(
     assert warnings(path, caplog) == []
 
 
-def test_it_is_said_once_for_a_file_and_for_each_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_duplicates_are_warned_of_once_per_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for name in ("1.ndjson", "2.ndjson"):
         (tmp_path / name).write_text("".join([line(name), line(name)] * 3))
     assert len(warnings(tmp_path, caplog)) == 2
 
 
-def test_a_file_that_is_read_twice_is_no_double(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_reading_a_file_twice_is_not_a_duplicate(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "log.ndjson"
     path.write_text("".join(LOG))
     source = FileEventSource(path)
@@ -142,7 +142,7 @@ def test_files_that_begin_with_the_same_event_are_warned_of_once(
     assert said.startswith(f"{path} and {tmp_path / other} begin with the same event (id e0, source shop), and")
 
 
-def test_a_copy_that_comes_while_the_log_is_followed_is_warned_of(
+def test_a_copy_that_appears_while_the_log_is_followed_is_warned_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "1.ndjson").write_text(line(1))
@@ -154,7 +154,7 @@ def test_a_copy_that_comes_while_the_log_is_followed_is_warned_of(
 
 
 @pytest.mark.parametrize("second", [line(1), line(0, "other"), "", "no event\n", line(0).rstrip()], ids=repr)
-def test_files_that_begin_with_events_of_their_own_are_right(
+def test_files_that_begin_with_different_events_are_not_duplicates(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, second: str
 ) -> None:
     (tmp_path / "1.ndjson").write_text(line(0))
@@ -163,7 +163,7 @@ def test_files_that_begin_with_events_of_their_own_are_right(
     assert caplog.records == []
 
 
-def test_rows_without_an_id_are_not_the_same_event(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_rows_without_an_id_are_not_duplicates(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for name in ("1.parquet", "2.parquet"):
         pq.write_table(pa.table({"id": pa.nulls(1), "source": ["shop"], "type": ["sold"]}), tmp_path / name)
     assert FileEventSource(tmp_path).head() == 2

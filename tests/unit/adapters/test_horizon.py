@@ -18,29 +18,29 @@ def looks(*seen: tuple[int, Iterable[str]]) -> list[int | None]:
     return found
 
 
-def test_nobody_at_work_is_evidence_at_once() -> None:
+def test_without_active_transactions_the_horizon_advances_at_once() -> None:
     assert looks((0, ""), (5, ""), (7, "")) == [0, 5, 7]
 
 
-def test_those_who_were_at_work_at_the_mark_are_waited_for_and_nobody_else() -> None:
+def test_the_horizon_waits_only_for_transactions_active_at_the_mark() -> None:
     assert looks((5, "ab"), (6, "bc"), (7, "cd"), (8, "d"), (9, "")) == [None, None, 5, 5, 9]
     assert looks((5, "ab"), (6, "cd"), (9, "e"), (9, "")) == [None, 5, 6, 9]
 
 
-def test_who_hangs_holds_the_horizon_where_it_was() -> None:
+def test_a_hanging_transaction_keeps_the_horizon_where_it_was() -> None:
     assert looks((3, ""), (5, "a"), (6, "ab"), (7, "ac"), (8, "d")) == [3, 3, 3, 3, 5]
 
 
-def test_it_never_goes_back() -> None:
+def test_the_horizon_never_moves_back() -> None:
     assert looks((5, ""), (3, ""), (4, "a"), (4, "b")) == [5, 5, 5, 5]
 
 
-def test_a_transaction_that_is_prepared_is_waited_for_until_it_ends() -> None:
+def test_the_horizon_waits_for_a_prepared_transaction_until_it_ends() -> None:
     open_, prepared, other = {"3/45 999"}, {"3/45 prepared"}, {"4/8 998"}
     assert looks((5, open_), (6, prepared), (7, prepared | other), (8, other), (9, "")) == [None, None, None, 5, 9]
 
 
-def test_after_a_restart_prepared_transactions_are_waited_for_as_they_could_be_any_that_was_open() -> None:
+def test_after_a_restart_the_horizon_waits_for_all_prepared_transactions() -> None:
     restored = {"-1/753 prepared"}
     assert looks((5, {"3/45 999"}), (6, restored), (7, {*restored, "3/1 997"}), (8, {"3/1 997"})) == [*[None] * 3, 5]
     assert looks((5, restored), (6, {*restored, "4/8 998"}), (7, {"4/8 998"}), (8, "")) == [None, None, 5, 8]
@@ -58,7 +58,7 @@ WORK = st.lists(
 
 
 @given(WORK)
-def test_whatever_writers_do_nothing_is_committed_at_or_below_it(work: list[tuple[str, int]]) -> None:
+def test_no_event_is_ever_committed_at_or_below_the_horizon(work: list[tuple[str, int]]) -> None:
     """Transactions begin, draw positions, are prepared and end in any order; a look comes in between now and then.
 
     A restart ends those that are not prepared, and virtual transactions are counted from the beginning again.

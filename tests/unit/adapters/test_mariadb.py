@@ -30,7 +30,7 @@ from opencqrs_py.adapters.sql.mariadb import commits_by_itself, identity_of
         "ANALYZE TABLE t",
     ],
 )
-def test_some_statements_commit_by_themselves(statement: str) -> None:
+def test_some_statements_commit_implicitly(statement: str) -> None:
     assert commits_by_itself(statement)
 
 
@@ -52,7 +52,7 @@ def test_some_statements_commit_by_themselves(statement: str) -> None:
         "started",
     ],
 )
-def test_most_statements_do_not(statement: str) -> None:
+def test_most_statements_do_not_commit_implicitly(statement: str) -> None:
     assert not commits_by_itself(statement)
 
 
@@ -60,11 +60,13 @@ TEXT = st.text(st.sampled_from("a0:1é😀"), max_size=4)
 
 
 @given(one=st.tuples(TEXT, TEXT), other=st.tuples(TEXT, TEXT))
-def test_events_have_one_identity_if_source_and_id_are_the_same(one: tuple[str, str], other: tuple[str, str]) -> None:
+def test_events_have_the_same_identity_if_source_and_id_are_the_same(
+    one: tuple[str, str], other: tuple[str, str]
+) -> None:
     assert (identity_of(*one) == identity_of(*other)) == (one == other)
 
 
-def test_an_identity_is_computed_as_the_server_does_it() -> None:
+def test_an_identity_is_computed_as_on_the_server() -> None:
     assert identity_of("s😀", "größe") == "größe".encode() + sha256("2:s😀größe".encode()).digest()[:16]
 
 
@@ -72,12 +74,12 @@ NUMBER = st.integers(0, 10**12)
 
 
 @given(source=TEXT, one=NUMBER, other=NUMBER)
-def test_identities_come_in_the_order_of_the_ids(source: str, one: int, other: int) -> None:
+def test_identities_sort_in_the_order_of_the_ids(source: str, one: int, other: int) -> None:
     assert (identity_of(source, f"{one:013}") < identity_of(source, f"{other:013}")) == (one < other)
 
 
 @given(names=st.lists(st.text(max_size=30), min_size=2, max_size=2, unique=True))
-def test_ids_that_begin_alike_are_told_apart(names: list[str]) -> None:
+def test_ids_with_the_same_prefix_have_different_identities(names: list[str]) -> None:
     one, other = (identity_of("s", "x" * 20 + name) for name in names)
     assert one != other
     assert one[:20] == other[:20]

@@ -9,10 +9,10 @@ from opencqrs_py.errors import NonTransientError
 
 
 @pytest.mark.parametrize("name", ["connection", "session"])
-def test_there_is_nothing_to_write_to_and_no_second_attempt_helps(name: str) -> None:
+def test_without_a_database_using_the_transaction_is_a_non_transient_error(name: str) -> None:
     with NoTransactions().begin() as unit, pytest.raises(NonTransientError, match="there is no database"):
         getattr(unit, name)
 
 
-def test_what_is_not_there_is_never_away() -> None:
+def test_without_a_database_no_error_is_an_outage() -> None:
     assert not NoTransactions().is_outage(ConnectionError())

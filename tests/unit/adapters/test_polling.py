@@ -41,12 +41,12 @@ def poll_of(counter: Callable[[], int]) -> Poll:
     return Poll(database, connection, lambda _: HEAD, counter)
 
 
-def test_a_log_in_which_nothing_happens_is_looked_at_twenty_times_a_second(quiet: QuietTime) -> None:
+def test_an_idle_log_is_polled_twenty_times_a_second(quiet: QuietTime) -> None:
     assert poll_of(lambda: 0).wait(HEAD, 60) == HEAD
     assert len([began for began, _ in quiet.pauses if began >= 50]) == pytest.approx(200, abs=2)
 
 
-def test_an_event_is_noticed_after_a_fiftieth_of_the_time_since_the_one_before(quiet: QuietTime) -> None:
+def test_an_event_is_noticed_within_a_fiftieth_of_the_time_since_the_previous_one(quiet: QuietTime) -> None:
     poll_of(lambda: 0).wait(HEAD, 60)
     assert all(pause <= max(0.001, began / 49.99) for began, pause in quiet.pauses)
 

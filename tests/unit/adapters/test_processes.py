@@ -16,7 +16,7 @@ from opencqrs_py.adapters.processes import has_ended, machine_ms, this_process
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux' /proc")
 
 
-def test_a_process_that_lives_has_not_ended():
+def test_a_live_process_has_not_ended():
     assert not has_ended(this_process())
 
 
@@ -29,7 +29,7 @@ def test_this_process_is_identified_by_boot_namespace_number_and_start():
 
 
 @pytest.mark.parametrize("reaped", [True, False])
-def test_a_killed_process_has_ended_even_before_its_parent_takes_note(reaped):
+def test_a_killed_process_has_ended_even_before_its_parent_reaps_it(reaped):
     with _child() as child:
         identity = _identity(child)
         assert not has_ended(identity)
@@ -38,7 +38,7 @@ def test_a_killed_process_has_ended_even_before_its_parent_takes_note(reaped):
         assert has_ended(identity)
 
 
-def test_a_process_that_proc_hides_has_ended_only_when_there_is_none_of_its_number(tmp_path, monkeypatch):
+def test_a_process_hidden_from_proc_has_ended_only_if_its_pid_is_unused(tmp_path, monkeypatch):
     (tmp_path / "self").symlink_to("/proc/self")  # as with hidepid=2, which other users do not see
     with _child() as child:
         identity = _identity(child)
@@ -60,18 +60,18 @@ def test_a_hidden_process_of_another_user_has_not_provably_ended(tmp_path, monke
     assert not has_ended(identity)
 
 
-def test_a_process_whose_number_another_one_has_now_has_ended():
+def test_a_process_whose_pid_was_reused_has_ended():
     assert has_ended(replace(this_process(), started="1"))
 
 
 @pytest.mark.parametrize(
     "changed", [{"boot": "another"}, {"namespace": "pid:[1]"}, {"boot": ""}, {"namespace": ""}, {"started": ""}]
 )
-def test_of_a_process_elsewhere_nothing_can_be_proved(changed):
+def test_a_process_on_another_machine_has_not_provably_ended(changed):
     assert not has_ended(replace(this_process(), pid=2**22 + 1, **changed))
 
 
-def test_a_process_that_cannot_be_looked_at_has_not_provably_ended(monkeypatch):
+def test_a_process_that_cannot_be_inspected_has_not_provably_ended(monkeypatch):
     def refuse(pid: int) -> None:
         raise PermissionError(pid)
 
@@ -81,7 +81,7 @@ def test_a_process_that_cannot_be_looked_at_has_not_provably_ended(monkeypatch):
     assert not has_ended(identity)
 
 
-def test_a_name_with_parentheses_and_spaces_is_read(tmp_path, monkeypatch):
+def test_a_process_name_with_parentheses_and_spaces_is_parsed(tmp_path, monkeypatch):
     fields = ["S", *("0" for _ in range(18)), "4711"]
     (tmp_path / "17").mkdir()
     (tmp_path / "17" / "stat").write_text(f"17 (a) b (c) {' '.join(fields)} 0\n")
@@ -89,13 +89,13 @@ def test_a_name_with_parentheses_and_spaces_is_read(tmp_path, monkeypatch):
     assert processes._stat(17) == ("S", "4711")
 
 
-def test_the_machine_s_clock_does_not_follow_the_time_of_day(monkeypatch):
+def test_the_machine_clock_is_independent_of_the_time_of_day(monkeypatch):
     before = machine_ms()
     monkeypatch.setattr("time.time_ns", lambda: 0)
     assert machine_ms() >= before > 0
 
 
-def test_without_a_boot_id_it_is_the_time_of_day(monkeypatch):
+def test_without_a_boot_id_the_machine_clock_is_the_time_of_day(monkeypatch):
     monkeypatch.setattr(processes, "boot_id", lambda: "")
     monkeypatch.setattr("time.time_ns", lambda: 5_000_000)
     assert machine_ms() == 5

@@ -89,12 +89,16 @@ def guard() -> MariaDbGuard:
 
 
 @pytest.mark.parametrize("statement", OUTSIDE)
-def test_a_statement_that_may_write_outside_is_refused_however_it_begins(guard: MariaDbGuard, statement: str) -> None:
+def test_a_statement_that_may_write_outside_the_shadow_is_refused_however_it_begins(
+    guard: MariaDbGuard, statement: str
+) -> None:
     with pytest.raises(RebuildWriteError, match=r"OCQ-634.*outside of the new tables"):
         guard.see(statement, of_handler=True)
 
 
 @pytest.mark.parametrize("statement", INSIDE)
-def test_the_table_that_a_statement_writes_to_is_seen_however_it_begins(guard: MariaDbGuard, statement: str) -> None:
+def test_the_table_that_a_statement_writes_to_is_recognised_however_it_begins(
+    guard: MariaDbGuard, statement: str
+) -> None:
     guard.see(statement, of_handler=True)
     assert guard._seen == INSIDE[statement]

@@ -40,7 +40,7 @@ def waiting() -> Callable[[Slots], Thread]:
     return start
 
 
-def test_transactions_leave_one_connection_to_reads() -> None:
+def test_transactions_leave_one_connection_for_reads() -> None:
     slots = Slots(3, "db", patience=AT_ONCE)
     for _ in range(2):
         taken_elsewhere(slots)
@@ -49,20 +49,20 @@ def test_transactions_leave_one_connection_to_reads() -> None:
     assert not slots.take(lasting=False).lasting
 
 
-def test_what_a_handler_reads_within_its_transaction_takes_the_connection_that_is_left() -> None:
+def test_reads_within_a_transaction_use_the_remaining_connection() -> None:
     slots = Slots(2, "db", patience=AT_ONCE)
     assert slots.take(lasting=True)
     assert slots.take(lasting=False)
     assert len(slots._taken) == 2
 
 
-def test_with_one_connection_a_transaction_may_have_it() -> None:
+def test_a_transaction_may_use_the_only_connection() -> None:
     slots = Slots(1, "db", patience=AT_ONCE)
     assert slots.take(lasting=True)
 
 
 @pytest.mark.parametrize(("most", "held"), [(1, 1), (2, 2), (8, 2)])
-def test_a_thread_that_holds_what_it_may_never_waits_for_more(most: int, held: int) -> None:
+def test_a_thread_holding_its_maximum_never_waits_for_another_connection(most: int, held: int) -> None:
     slots = Slots(most, "db", patience=AT_ONCE)
     for _ in range(held):
         slots.take(lasting=False)
@@ -89,7 +89,7 @@ def test_threads_get_connections_in_the_order_in_which_they_wait(waiting) -> Non
     assert order == [0, 1, 2]
 
 
-def test_a_wait_that_is_too_long_is_an_outage_that_names_the_thread_in_the_way() -> None:
+def test_waiting_too_long_for_a_connection_is_an_outage_that_names_the_blocking_thread() -> None:
     slots = Slots(1, "postgresql://host/db", patience=AT_ONCE)
     taken_elsewhere(slots, name="opencqrs-books-0/2")
     with pytest.raises(DatabaseBusyError) as caught:
@@ -100,7 +100,7 @@ def test_a_wait_that_is_too_long_is_an_outage_that_names_the_thread_in_the_way()
     assert not slots._waiting
 
 
-def test_a_slot_is_freed_once_by_whichever_thread_is_first(waiting) -> None:
+def test_a_slot_is_freed_only_once(waiting) -> None:
     slots, given = Slots(1, "db", patience=LONG), Signal()
     hung = taken_elsewhere(slots)
     thread = waiting(slots, lambda _slot: given.set())
@@ -111,7 +111,7 @@ def test_a_slot_is_freed_once_by_whichever_thread_is_first(waiting) -> None:
     assert len(slots._taken) == 1
 
 
-def test_an_interrupt_of_the_wait_takes_no_connection_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_wait_does_not_leak_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     slots = Slots(1, "db", patience=LONG)
     held = taken_elsewhere(slots)
 

@@ -23,7 +23,7 @@ GROUPS = list(groups(cli, click.Context(cli, info_name="opencqrs", terminal_widt
 
 
 @pytest.mark.parametrize("context", GROUPS, ids=lambda context: context.command_path)
-def test_the_line_of_each_command_is_whole(context: click.Context) -> None:
+def test_the_summary_of_each_command_is_not_truncated(context: click.Context) -> None:
     assert [line for line in context.get_help().splitlines()[1:] if line.endswith("...")] == []
 
 

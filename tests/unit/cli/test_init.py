@@ -12,7 +12,7 @@ from opencqrs_py.cli.init import init_command
 
 
 @pytest.mark.parametrize(("folder", "reason"), [("a.txt/new", "Not a directory"), ("n" * 300, "File name too long")])
-def test_a_folder_that_cannot_be_made_is_wrong_use(tmp_path: Path, folder: str, reason: str) -> None:
+def test_a_folder_that_cannot_be_created_is_a_usage_error(tmp_path: Path, folder: str, reason: str) -> None:
     (tmp_path / "a.txt").touch()
     with pytest.raises(click.UsageError) as caught:
         CliRunner().invoke(init_command, [str(tmp_path / folder)], standalone_mode=False, catch_exceptions=False)
@@ -20,7 +20,7 @@ def test_a_folder_that_cannot_be_made_is_wrong_use(tmp_path: Path, folder: str, 
     assert f"{reason}; choose a folder that can be made and written to" in caught.value.message
 
 
-def test_a_file_that_cannot_be_written_is_wrong_use(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_a_usage_error(tmp_path: Path) -> None:
     (tmp_path / "application.schema.json").symlink_to(tmp_path / "nowhere" / "a.json")
     with pytest.raises(click.UsageError, match="No such file or directory"):
         CliRunner().invoke(init_command, [str(tmp_path)], standalone_mode=False, catch_exceptions=False)
@@ -33,7 +33,7 @@ def test_a_file_that_cannot_be_written_is_wrong_use(tmp_path: Path) -> None:
         *("application.yml", "application.toml", "application.properties"),  # which would be read beside the new one
     ],
 )
-def test_what_is_there_is_not_overwritten(tmp_path: Path, name: str) -> None:
+def test_existing_files_are_not_overwritten(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("mine")
     with pytest.raises(click.UsageError, match=f"holds {name} already; choose another folder"):
         CliRunner().invoke(init_command, [str(tmp_path)], standalone_mode=False, catch_exceptions=False)
@@ -47,12 +47,12 @@ def test_an_empty_name_is_not_the_current_folder(tmp_path: Path, monkeypatch: py
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_commands_that_are_shown_can_be_typed(tmp_path: Path) -> None:
+def test_the_commands_shown_are_quoted_for_the_shell(tmp_path: Path) -> None:
     ran = CliRunner().invoke(init_command, [str(tmp_path / "my library")], catch_exceptions=False)
     assert f"  cd '{tmp_path}/my library'\n" in ran.output
 
 
-def test_the_current_folder_is_not_entered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_cd_is_shown_for_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     ran = CliRunner().invoke(init_command, ["."], catch_exceptions=False)
     assert "in .; next:\n  opencqrs events import" in ran.output

@@ -115,11 +115,11 @@ def test_any_message_is_valid_json_on_one_line(message, arguments, text):
         ("\udcff", "\\udcff"),
     ],
 )
-def test_any_extra_is_a_key_with_a_value_that_json_has(value, shown):
+def test_any_extra_is_a_key_with_a_json_value(value, shown):
     assert formatted("x", thing=value)["thing"] == shown
 
 
-def test_an_extra_takes_the_place_of_nothing():
+def test_an_extra_never_replaces_a_standard_key():
     line = formatted("x", time="noon", level="deep", logger="a tool")
     assert (line["level"], line["extra_time"], line["extra_level"], line["extra_logger"]) == (
         "WARNING",
@@ -145,7 +145,7 @@ def test_secrets_are_hidden_in_every_part():
     assert line["message"] == "at postgresql://joe:***@host/db"
 
 
-def test_text_hides_secrets_too(monkeypatch):
+def test_secrets_are_hidden_in_plain_text_output(monkeypatch):
     remember(["hunter22"])
     out = io.StringIO()
     console = Console(file=out, width=200)
@@ -155,7 +155,7 @@ def test_text_hides_secrets_too(monkeypatch):
     assert out.getvalue().endswith("it was ***\n")
 
 
-def test_a_notice_has_what_happened_where(screen):
+def test_a_notice_has_keys_for_the_action_and_its_place(screen):
     log_notice(Notice("books", Partition(2, 1), Action.RETRY, FAILED, attempt=1, wait=2.0))
     (line,) = lines(screen)
     assert line["message"].startswith("[books 1/2] event 7 failed on attempt 1")
@@ -173,7 +173,7 @@ def test_a_notice_has_what_happened_where(screen):
     }
 
 
-def test_messages_of_the_command_are_lines_as_well(screen):
+def test_messages_of_the_command_are_json_lines(screen):
     for style in ("default", "yellow", "red"):
         print_line("a message", style)
     explain(AssemblyError("OCQ-508", "no handlers were found", "here", "write some"))
@@ -185,7 +185,7 @@ def test_messages_of_the_command_are_lines_as_well(screen):
     assert error["message"] == "[OCQ-508] no handlers were found\n  where: here\n  fix:   write some"
 
 
-def test_an_error_of_project_code_has_its_lines(screen):
+def test_an_error_of_project_code_includes_its_traceback(screen):
     error = OnStartError("OCQ-507", "@on_start raised")
     _, error.__cause__, _ = caught(ValueError("no table"))
     explain(error)
@@ -194,7 +194,7 @@ def test_an_error_of_project_code_has_its_lines(screen):
     assert "ValueError: no table" in line["message"]
 
 
-def test_for_a_program_only_warnings_are_lines(screen):
+def test_for_a_program_only_warnings_are_written(screen):
     print_only_warnings()
     logging.getLogger("opencqrs.x").info("all is well")
     logging.getLogger("opencqrs.x").warning("not all")
@@ -202,9 +202,9 @@ def test_for_a_program_only_warnings_are_lines(screen):
 
 
 @pytest.mark.usefixtures("screen")
-def test_what_is_said_of_a_signal_is_a_line():
+def test_the_message_about_a_signal_is_a_json_line():
     assert json.loads(signals.line_of("interrupted"))["message"] == "interrupted"
 
 
-def test_a_message_of_a_level_and_without_a_code_has_no_code():
+def test_a_message_without_a_code_has_no_code_key():
     assert "code" not in json.loads(json_line("x", logging.ERROR))

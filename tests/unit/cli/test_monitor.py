@@ -27,12 +27,12 @@ def screen(monkeypatch):
 LOOKS = [SeenPartition("books", "0/2", 250, 1_000, 50.0), SeenPartition("books", "1/2", 1_000, 1_000, 0.0)]
 
 
-def test_figures_are_events_rate_lag_and_time_left():
+def test_figures_are_position_lag_rate_and_time_left():
     assert LOOKS[0].figures == "250 of 1,000, lag 750, 50/s, 15 s left"
     assert LOOKS[1].figures == "1,000 of 1,000, lag 0, 0/s"
 
 
-def test_plain_lines_tell_only_of_partitions_that_moved(caplog):
+def test_plain_lines_report_only_partitions_that_moved(caplog):
     with caplog.at_level(logging.INFO):
         monitor_for(None, terminal=False).show(LOOKS)
     assert caplog.messages == ["[books 0/2] 250 of 1,000, lag 750, 50/s, 15 s left"]
@@ -67,7 +67,7 @@ def test_plain_lines_say_once_that_all_partitions_are_at_the_head(caplog):
     assert caplog.messages == [WAITS]
 
 
-def test_a_run_that_ends_then_does_not_say_so(caplog):
+def test_a_run_that_ends_at_the_head_does_not_report_it(caplog):
     with caplog.at_level(logging.INFO):
         monitor_for(None, terminal=False, ends=True).show([AT_HEAD])
     assert caplog.messages == []
@@ -86,7 +86,7 @@ def test_a_run_that_ends_then_does_not_say_so(caplog):
         (ProcessorState.STOPPED, None, "stopped"),
     ],
 )
-def test_what_holds_a_partition_up_stands_in_the_place_of_its_rate(state, seconds, says):
+def test_the_obstacle_of_a_partition_is_shown_instead_of_its_rate(state, seconds, says):
     now = datetime(2026, 1, 5, tzinfo=UTC)
     due = None if seconds is None else (now + timedelta(seconds=seconds)).isoformat()
     status = PartitionStatus("books", Partition(1, 0), 5, state, attempt=2, next_attempt_at=due)
@@ -133,14 +133,14 @@ def test_a_terminal_gets_a_bar_for_each_partition(screen):
     assert tasks == [("books 0/2", 300, 1_000), ("books 1/2", 1_000, 1_000)]
 
 
-def test_a_rate_is_that_of_late_and_not_of_the_whole_run():
+def test_a_rate_is_that_of_the_last_samples_and_not_of_the_whole_run():
     monitor = Monitor(None, every=4.0)  # so that two looks are kept
     monitor._seen["books", "0/1"] = monitors.deque([(-100.0, 0), (-1.0, 500)], maxlen=2)
     look = monitor._look(PartitionStatus("books", Partition(1, 0), 500, ProcessorState.RUNNING), 1_000)
     assert look.rate == 0.0
 
 
-def test_what_was_handled_is_added_up_per_partition():
+def test_handled_events_are_added_up_per_partition():
     monitor = Monitor(None, every=1.0)
     partition = Partition(1, 0)
     for handled in (3, 4):

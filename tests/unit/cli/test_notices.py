@@ -55,24 +55,24 @@ AWAY = Failure(Origin.OUTAGE, permanent=False, error="DatabaseAwayError", messag
         ),
     ],
 )
-def test_a_line_says_group_partition_event_what_failed_and_what_happens_next(action, failure, attempt, wait, expected):
+def test_a_line_has_group_partition_event_error_and_next_action(action, failure, attempt, wait, expected):
     line, *_ = text_of(Notice("books", PARTITION, action, failure, attempt, wait)).splitlines()
     assert line == f"[books 1/2] {expected}"
 
 
-def test_the_handlers_traceback_comes_with_the_first_attempt_only():
+def test_the_handlers_traceback_is_shown_only_with_the_first_attempt():
     lines = text_of(Notice("books", PARTITION, Action.RETRY, FAILED, 1, 2.0)).splitlines()
     assert lines[1:] == ["Traceback …"]
 
 
-def test_what_to_do_about_an_error_comes_with_it_and_not_again_and_again_during_an_outage():
+def test_the_fix_is_shown_with_an_error_but_not_repeated_during_an_outage():
     stopped = Failure(Origin.FRAMEWORK, permanent=False, error="E", message="gone", advice="  where: x\n  fix:   y")
     lines = text_of(Notice("books", PARTITION, Action.STOP, stopped, 0, 30.0)).splitlines()
     assert lines[1:] == ["  where: x", "  fix:   y"]
     assert len(text_of(Notice("books", PARTITION, Action.WAIT, stopped, 0, 30.0)).splitlines()) == 1
 
 
-def test_recovery_is_told():
+def test_recovery_is_reported():
     assert text_of(Notice("books", PARTITION, None)) == "[books 1/2] recovered"
 
 
@@ -80,5 +80,5 @@ def test_recovery_is_told():
     ("seconds", "words"),
     [(0.04, "0.0 s"), (4.5, "4.5 s"), (9.96, "10.0 s"), (30, "30 s"), (125, "2 min 5 s"), (4_800, "1 h 20 min")],
 )
-def test_durations_are_said_as_people_do(seconds, words):
+def test_durations_are_shown_in_readable_units(seconds, words):
     assert in_words(seconds) == words

@@ -56,7 +56,7 @@ def healthy(text: str) -> None:
 
 @pytest.mark.parametrize("text", ODD)
 @pytest.mark.parametrize("printed", [event, message, run, node, partition, group, healthy])
-def test_names_and_ids_are_printed_sign_by_sign(printed, text, capsys):
+def test_names_and_ids_are_printed_verbatim(printed, text, capsys):
     printed(text)
     captured = capsys.readouterr()
     words = (captured.out + captured.err).split()
@@ -64,7 +64,7 @@ def test_names_and_ids_are_printed_sign_by_sign(printed, text, capsys):
     assert not [word for word in words if "\\" in word and word != text]
 
 
-def test_the_command_that_runs_a_failed_job_again_is_one_that_a_shell_takes(capsys):
+def test_the_command_that_reruns_a_failed_job_is_quoted_for_the_shell(capsys):
     at, ids = datetime(2026, 1, 5, tzinfo=UTC), (7, "it's late", "a;b")
     failed = JobRun("1", "mail", Trigger.MANUAL, at, status=RunStatus.FAILED, ids=ids)
     jobs._print_run(failed, " --project 'my shop'")

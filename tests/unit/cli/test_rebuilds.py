@@ -15,7 +15,7 @@ TABLES = (ShadowTable("loans", "table", Fate.SWAPPED), ShadowTable("readers", "t
 
 
 @pytest.mark.parametrize("running", [True, False])
-def test_it_names_tables_that_handlers_may_have_found_empty(running: bool) -> None:  # noqa: FBT001 a case
+def test_the_result_names_tables_that_handlers_may_have_found_empty(running: bool) -> None:  # noqa: FBT001 a case
     result = RebuildResult("catalog", 98, TABLES, 0.1, running)
     assert _result_lines(result, "was rebuilt") == [
         "catalog was rebuilt, up to position 98: loans",
@@ -27,7 +27,7 @@ def test_it_names_tables_that_handlers_may_have_found_empty(running: bool) -> No
     assert not any("empty" in line for line in _result_lines(result, "was undone"))
 
 
-def test_a_comparison_names_the_tables_that_it_leaves_out() -> None:
+def test_a_comparison_names_the_tables_it_leaves_out() -> None:
     found = Comparison({WHOLE: 98}, {WHOLE: 98}, (), not_made=("loans_old", "readers"))
     assert _comparison_lines("catalog", found) == [
         "catalog: live and rebuilt tables compared at position 98; nothing is swapped",
@@ -47,9 +47,7 @@ FIRST, SECOND = Partition(2, 0), Partition(2, 1)
     ],
     ids=["together", "apart"],
 )
-def test_a_comparison_at_different_positions_says_that_rows_differ_for_that(
-    live: dict[Partition, int], said: str
-) -> None:
+def test_a_comparison_at_different_positions_explains_why_rows_differ(live: dict[Partition, int], said: str) -> None:
     (line,) = _comparison_lines("catalog", Comparison(live, {FIRST: 98, SECOND: 98}, ()))
     assert line == (
         f"catalog: {said}, rebuilt ones at position 98, so rows of the events between differ; nothing is swapped"

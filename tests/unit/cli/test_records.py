@@ -59,7 +59,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, *, terminal: bool) -> io.StringIO:
         (Action.LEAVE, FAILED, logging.WARNING, "leave"),
     ],
 )
-def test_each_notice_is_a_record_with_what_happened_where(action, failure, level, named, caplog):
+def test_each_notice_is_a_log_record_with_action_and_place(action, failure, level, named, caplog):
     with caplog.at_level(logging.INFO):
         log_notice(notice(action, failure))
     (record,) = caplog.records
@@ -69,12 +69,12 @@ def test_each_notice_is_a_record_with_what_happened_where(action, failure, level
     assert (record.event, record.position, record.code) == event
 
 
-def test_a_percent_sign_in_a_message_is_printed_as_it_is(caplog):
+def test_a_percent_sign_in_a_message_is_printed_verbatim(caplog):
     log_notice(notice(Action.RETRY, Failure(Origin.HANDLER, permanent=False, error="E", message="100 %s of %d")))
     assert "100 %s of %d" in caplog.text
 
 
-def test_a_record_is_printed_after_the_time_with_all_its_lines(screen, capsys):
+def test_a_record_is_printed_with_its_time_and_all_its_lines(screen, capsys):
     with records_on_terminal():
         log_notice(notice(Action.RETRY))
     first, second = screen.getvalue().splitlines()
@@ -90,7 +90,7 @@ def test_on_a_terminal_no_time_is_printed(monkeypatch):
     assert out.getvalue() == "[books 1/2] recovered\n"
 
 
-def test_after_the_command_nothing_is_printed_and_levels_are_as_before(screen):
+def test_after_the_command_nothing_is_printed_and_levels_are_restored(screen):
     with records_on_terminal():
         pass
     log_notice(notice(Action.RETRY))
@@ -108,7 +108,7 @@ def test_for_a_program_only_warnings_and_errors_are_printed(screen):
 
 
 @pytest.mark.parametrize("stream", ["stderr", "stdout", "file"])
-def test_logging_of_the_project_that_prints_to_the_terminal_is_not_doubled(stream, screen, tmp_path):
+def test_records_that_the_project_already_logs_to_the_terminal_are_not_printed_twice(stream, screen, tmp_path):
     with (tmp_path / "log.txt").open("w") as file:
         handler = logging.StreamHandler(file if stream == "file" else getattr(sys, stream))
         logging.getLogger().addHandler(handler)
@@ -133,7 +133,7 @@ LINK = EventStoreError("OCQ-234", "a.ndjson is a link that leads nowhere", "/eve
         (EventStoreError("OCQ-234", LINK.what, LINK.where, "put the file back"), False),
     ],
 )
-def test_an_error_is_printed_when_a_partition_has_failed_with_it(error, printed, screen):
+def test_an_error_counts_as_printed_if_a_partition_has_failed_with_it(error, printed, screen):
     with records_on_terminal() as handler:
         assert not handler.has_printed(error)
         log_notice(notice(Action.STOP, failure_of(LINK, Origin.FRAMEWORK)))
@@ -141,14 +141,14 @@ def test_an_error_is_printed_when_a_partition_has_failed_with_it(error, printed,
 
 
 @pytest.mark.parametrize("action", [Action.WAIT, Action.RETRY])
-def test_an_error_that_is_tried_again_is_printed_again_at_the_end(action, screen):
+def test_an_error_that_is_retried_is_printed_again_at_the_end(action, screen):
     with records_on_terminal() as handler:
         log_notice(notice(action, failure_of(LINK, Origin.FRAMEWORK)))
     assert not handler.has_printed(LINK)
 
 
 @pytest.mark.parametrize("for_program", [False, True])
-def test_an_error_that_comes_back_after_a_recovery_is_printed_again(for_program, screen):
+def test_an_error_that_recurs_after_a_recovery_is_printed_again(for_program, screen):
     with records_on_terminal() as handler:
         if for_program:
             print_only_warnings()
@@ -157,7 +157,7 @@ def test_an_error_that_comes_back_after_a_recovery_is_printed_again(for_program,
     assert not handler.has_printed(LINK)
 
 
-def test_an_error_that_only_logging_of_the_project_has_got_is_printed(screen, capsys):
+def test_an_error_that_only_the_projects_logging_received_is_printed(screen, capsys):
     handler = logging.StreamHandler(sys.stderr)
     logging.getLogger().addHandler(handler)
     try:

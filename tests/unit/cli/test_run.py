@@ -26,7 +26,7 @@ from opencqrs_py.model.progress import PartitionStatus, ProcessorState
         ),
     ],
 )
-def test_an_interrupted_run_says_which_partitions_had_not_stopped(
+def test_an_interrupted_run_names_the_partitions_that_had_not_stopped(
     cut_off: Sequence[str], last: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(signals, "said", False)
@@ -51,7 +51,7 @@ FAILED = PartitionStatus("books", Partition(1, 0), 3, ProcessorState.FAILED)
         (RunResult((FAILED,), {}, stopped=True), {"failed": True}),
     ],
 )
-def test_the_json_of_an_interrupted_run_counts_what_was_skipped_and_has_failed(
+def test_the_json_of_an_interrupted_run_counts_skipped_events_and_failures(
     result: RunResult | None,
     shown: dict[str, Any],
     capsys: pytest.CaptureFixture[str],
@@ -65,7 +65,7 @@ def test_the_json_of_an_interrupted_run_counts_what_was_skipped_and_has_failed(
     assert found == {"interrupted": True, "failed": False, **counts, "groups": [], **shown}
 
 
-def test_an_interrupted_run_says_what_was_skipped_and_which_runs_of_jobs_have_failed(
+def test_an_interrupted_run_reports_skipped_events_and_failed_job_runs(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(signals, "said", False)
@@ -80,7 +80,7 @@ def test_an_interrupted_run_says_what_was_skipped_and_which_runs_of_jobs_have_fa
     ]
 
 
-def test_an_error_that_is_tried_again_after_a_stop_does_not_count_as_a_failure() -> None:
+def test_an_error_pending_a_retry_at_a_stop_does_not_count_as_a_failure() -> None:
     backing_off = PartitionStatus("books", Partition(1, 0), 3, ProcessorState.STOPPED, error="ValueError: 1")
     assert RunResult((backing_off,), {}).failed
     assert not RunResult((backing_off,), {}, stopped=True).failed

@@ -142,7 +142,7 @@ def test_a_signal_ends_a_command_with_one_line_and_130(command):
 
 
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
-def test_only_sigterm_ends_with_the_code_that_is_set_for_it(sent, code):
+def test_only_sigterm_ends_with_its_configured_code(sent, code):
     for command in ("sleeps", "swallows the interrupt"):
         assert ended(f"signals.terminated = 0\n{dedent(COMMANDS[command])}", sent) == Ended(code, "", "interrupted\n")
 
@@ -154,7 +154,7 @@ BEFORE_SETTINGS = """
     """
 
 
-def test_sigterm_before_the_settings_are_read_ends_with_the_code_that_they_set():
+def test_sigterm_before_the_settings_are_read_ends_with_their_code():
     reads = f"{dedent(BEFORE_SETTINGS)}signals.settle(7)\ntime.sleep(60)"
     assert ended(reads, signal.SIGTERM) == Ended(7, "", "interrupted\n")
 
@@ -188,13 +188,13 @@ HANGING = """
 
 
 @pytest.mark.parametrize("sent", [[signal.SIGINT], [signal.SIGINT] * 2, [signal.SIGTERM], [signal.SIGTERM] * 2])
-def test_a_command_that_holds_partitions_prints_the_only_line_itself(sent):
+def test_a_command_with_partitions_prints_the_only_line_itself(sent):
     """The same interrupt reaches a process twice when it is sent to the process and to its group."""
     assert ended(PATIENT + dedent(HOLDING), *sent) == Ended(130, "", "stopped\n")
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_that_another_thread_gets_wakes_the_main_thread(sent):
+def test_a_signal_delivered_to_another_thread_wakes_the_main_thread(sent):
     """So it does if it arrives between the last look of Python at its handlers and a call that blocks."""
     send = f"signal.pthread_kill(threading.get_ident(), {int(sent)})"
     elsewhere = f"{PATIENT}import signal\nthreading.Timer(0.2, lambda: {send}).start()\n{dedent(HOLDING)}"
@@ -219,12 +219,12 @@ def test_an_interrupt_that_python_discards_is_raised_again():
     assert ended(PATIENT + dedent(finalized), signal.SIGINT) == Ended(130, "", "stopped\n")
 
 
-def test_patience_with_partitions_in_hand_ends_with_one_line_that_names_them():
+def test_partitions_that_do_not_stop_in_time_are_named_in_one_line():
     waits = dedent(HANGING).replace("KeyboardInterrupt:", "KeyboardInterrupt:\n    print('interrupted', flush=True)")
     assert ended(waits, signal.SIGTERM) == Ended(130, "interrupted\n", f"{CUT_OFF}\n")
 
 
-def test_the_limit_is_below_two_seconds():
+def test_the_time_limit_is_below_two_seconds():
     assert limited.END_SECONDS < 2
 
 
@@ -237,17 +237,17 @@ def test_a_second_signal_ends_at_once_with_the_code_of_the_first(first, second, 
     assert again == Ended(code, "", f"{CUT_OFF}\n")
 
 
-def test_a_signal_after_the_end_changes_nothing():
+def test_a_signal_after_the_end_has_no_effect():
     done = ended("import atexit; atexit.register(lambda: (ready(), time.sleep(0.5))); sys.exit(3)", signal.SIGINT)
     assert done == Ended(3, "", "")
 
 
-def test_an_error_without_a_signal_is_shown_as_ever():
+def test_an_error_without_a_signal_is_shown_as_usual():
     done = ended("ready(); raise LookupError('a fault of ours')")
     assert (done.code, done.err.splitlines()[-1]) == (1, "LookupError: a fault of ours")
 
 
-def test_an_interrupt_that_is_ignored_from_the_start_stays_so():
+def test_an_interrupt_ignored_from_the_start_stays_ignored():
     """As in a shell script, whose programs in the background must not end by the Ctrl-C that is meant for others."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
@@ -269,7 +269,7 @@ def interrupted(program: str, messages: int) -> int:
             process.kill()
 
 
-def test_messages_never_wait_for_a_reader_that_has_stopped_reading():
+def test_messages_do_not_wait_for_a_reader_that_has_stopped_reading():
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     try:
@@ -292,7 +292,7 @@ def test_messages_never_wait_for_a_reader_that_has_stopped_reading():
         pytest.param("ready()\nwhile True:\n    os.write(2, b'x' * 80)", id="waits for the terminal"),
     ],
 )
-def test_a_command_ends_though_its_terminal_is_stopped(body):
+def test_a_command_ends_even_if_its_terminal_is_stopped(body):
     """As by Ctrl-S: what is written to it waits until Ctrl-Q."""
     terminal, end = pty.openpty()
     termios.tcflow(end, termios.TCOOFF)

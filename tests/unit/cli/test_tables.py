@@ -28,11 +28,11 @@ IDLE = NodeLoad("host:2", TaskLoad({"loans": 0, "audit": 0}, 1, 1), "b")
         (TaskLoad({}, 8, 1), "8 slots on 1 executor"),
     ],
 )
-def test_the_size_of_spark_in_words(load, expected):
+def test_the_size_of_spark_is_shown_in_words(load, expected):
     assert spark_size(load) == expected
 
 
-def test_each_node_on_spark_has_a_line_with_the_tasks_of_the_groups_that_are_shown(capsys):
+def test_each_node_on_spark_has_a_line_with_the_tasks_of_the_shown_groups(capsys):
     print_groups([GroupStatus("loans", 9, (), nodes_on_spark=(IDLE, BUSY))], {})
     lines = capsys.readouterr().out.splitlines()[2:]
     assert lines == [
@@ -41,7 +41,7 @@ def test_each_node_on_spark_has_a_line_with_the_tasks_of_the_groups_that_are_sho
     ]
 
 
-def test_without_spark_there_is_no_line_of_it(capsys):
+def test_without_spark_no_line_about_it_is_shown(capsys):
     print_groups([GroupStatus("loans", 9, ())], {})
     assert "Spark" not in capsys.readouterr().out
 
@@ -53,7 +53,7 @@ def node(name: str, load: TaskLoad | None, *, alive: bool = True) -> NodeStatus:
     )
 
 
-def test_nodes_show_the_size_of_their_spark_if_one_that_lives_has_any(capsys):
+def test_nodes_show_the_size_of_spark_if_a_live_one_uses_it(capsys):
     _print_table([node("a:1", TaskLoad({}, 8, 2)), node("b:1", None), node("c:1", TaskLoad({}, 4), alive=False)])
     title, *rows = capsys.readouterr().out.splitlines()
     assert "Spark" in title
@@ -63,7 +63,7 @@ def test_nodes_show_the_size_of_their_spark_if_one_that_lives_has_any(capsys):
     assert "Spark" not in capsys.readouterr().out
 
 
-def test_the_json_of_a_node_has_what_its_spark_runs_at_once():
+def test_the_json_of_a_node_has_the_size_of_its_spark():
     assert _as_json(node("a:1", TaskLoad({}, 8, 2, 5)))["spark"] == {
         "slots": 8,
         "executors": 2,
@@ -73,7 +73,7 @@ def test_the_json_of_a_node_has_what_its_spark_runs_at_once():
     assert _as_json(node("c:1", TaskLoad({}, 4), alive=False))["spark"] is None
 
 
-def test_events_in_the_inbox_are_a_column_if_there_are_some(capsys):
+def test_a_column_for_parked_events_is_shown_if_there_are_any(capsys):
     waiting = ((InboxStatus.PENDING, 1_200), (InboxStatus.EXHAUSTED, 1))
     first, second = (PartitionStatus("loans", partition, 9, ProcessorState.RUNNING) for partition in layout(2))
     print_groups([GroupStatus("loans", 9, (first, replace(second, parked=waiting)))], {})

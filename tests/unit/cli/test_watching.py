@@ -58,7 +58,7 @@ def watched(display, *answers, every=2.0):
     return pauses
 
 
-def test_each_look_is_a_block_below_its_time_with_the_rate_since_the_one_before(screen):
+def test_each_update_is_a_block_below_its_time_with_the_rate_since_the_previous_one(screen):
     watched(Display(), 10, 40)
     first, second = screen.getvalue().strip().split("\n\n")
     assert "events/s" not in first
@@ -66,12 +66,12 @@ def test_each_look_is_a_block_below_its_time_with_the_rate_since_the_one_before(
     assert second.splitlines()[2].split() == ["books", "0/1", "40", "60", "10", "running"]
 
 
-def test_the_time_of_a_look_is_part_of_the_pause_after_it(screen):
+def test_the_duration_of_an_update_shortens_the_pause_after_it(screen):
     assert watched(Display(), 10, 40, every=5.0) == [3.0, 3.0]
     assert watched(Display(), 10, every=0.5) == [0.0]
 
 
-def test_an_outage_is_reported_once_and_looked_through(screen):
+def test_an_outage_is_reported_once_and_watching_continues(screen):
     watched(Display(), AWAY, AWAY, 10, AWAY)
     said = (
         "yellow: there is nothing to see: [OCQ-304] the database does not answer, postgresql://host/db; looking again"
@@ -80,18 +80,18 @@ def test_an_outage_is_reported_once_and_looked_through(screen):
     assert "books" in screen.getvalue()
 
 
-def test_other_errors_end_it():
+def test_other_errors_end_the_command():
     with pytest.raises(ValueError, match="a defect"):
         Watcher(Looks(ValueError("a defect")), 1.0, Display(), lambda _: None).run()
 
 
-def test_for_programs_each_look_is_a_line(capsys):
+def test_for_programs_each_update_is_a_json_line(capsys):
     watched(LineDisplay(), 10, 40)
     looks = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [look[0]["partitions"][0]["events_per_second"] for look in looks] == [None, 10.0]
 
 
-def test_on_a_terminal_looks_take_the_place_of_each_other(monkeypatch):
+def test_on_a_terminal_each_update_replaces_the_previous_one(monkeypatch):
     screen = shown_on(monkeypatch, terminal=True)
     watched(TerminalDisplay(), 10, AWAY, 40)
     looks = screen.getvalue().split("\x1b[2J\x1b[H")[1:]
@@ -103,7 +103,7 @@ def test_on_a_terminal_looks_take_the_place_of_each_other(monkeypatch):
     assert looks[-1].endswith("\n\n")  # a message begins on a line of its own
 
 
-def test_a_look_that_is_interrupted_is_not_shown_in_part(monkeypatch):
+def test_an_interrupted_update_is_not_shown_partially(monkeypatch):
     screen = shown_on(monkeypatch, terminal=True)
     monkeypatch.setattr(watching, "print_groups", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     watched(TerminalDisplay(), 10)

@@ -23,11 +23,11 @@ from opencqrs_py.config.choices import Controller, DataFormat, Engine, Resolutio
         (Engine, " Spark ", Engine.SPARK),
     ],
 )
-def test_choices_are_found_in_every_spelling(choice, text, member):
+def test_choices_are_accepted_in_every_spelling(choice, text, member):
     assert choice(text) is member
 
 
 @pytest.mark.parametrize("value", ["nope", "", None, 3])
-def test_other_values_are_no_choice(value):
+def test_other_values_are_refused(value):
     with pytest.raises(ValueError, match="is not a valid Tracking"):
         Tracking(value)

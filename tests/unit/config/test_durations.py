@@ -39,12 +39,12 @@ from opencqrs_py.config.value_types import duration_text, parse_duration
         ("pt10s", 10),
     ],
 )
-def test_texts_with_a_unit_are_durations(text, seconds):
+def test_strings_with_a_unit_are_durations(text, seconds):
     assert parse_duration(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["infinite", "Infinity", "inf", ".inf", "∞", "unlimited"])
-def test_no_limit_can_be_said_where_it_is_allowed(text):
+def test_infinite_is_accepted_only_where_allowed(text):
     assert parse_duration(text, infinite=True) == math.inf
     with pytest.raises(ValueError, match="needs an end"):
         parse_duration(text)
@@ -81,7 +81,7 @@ def test_no_limit_can_be_said_where_it_is_allowed(text):
         ("365001d", "longer than 1,000 years"),
     ],
 )
-def test_other_texts_are_refused_with_what_to_write(text, message):
+def test_other_strings_are_refused_with_the_right_form(text, message):
     with pytest.raises(ValueError, match=message):
         parse_duration(text, infinite=True)
 
@@ -108,5 +108,5 @@ def test_seconds_are_written_in_the_shortest_form(seconds, text):
 
 
 @given(st.floats(min_value=0, max_value=365_000 * 86_400))
-def test_what_is_written_is_read_back(seconds):
+def test_a_written_duration_is_read_back(seconds):
     assert parse_duration(duration_text(seconds)) == seconds

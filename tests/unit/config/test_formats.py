@@ -63,7 +63,7 @@ def only_document(parse, text):
         ("a: {'<<': 1}", [("a.<<", "1", "f:1:11")]),
     ],
 )
-def test_yaml(text, entries):
+def test_yaml_is_parsed(text, entries):
     assert sorted(only_document(yaml_documents, text), key=str) == sorted(entries, key=str)
 
 
@@ -83,11 +83,11 @@ def test_yaml(text, entries):
         ("a: 1\na: 2", "the key a stands there twice, first in line 1", "f:2:1"),
     ],
 )
-def test_yaml_that_cannot_be_read_as_settings(text, what, where):
+def test_yaml_that_cannot_be_read_as_settings_is_an_error(text, what, where):
     assert parsed(yaml_documents, text)[1] == [(what, where)]
 
 
-def test_yaml_documents():
+def test_yaml_documents_are_kept_apart():
     documents, errors = parsed(yaml_documents, "a: 1\n---\n---\nb: 2\n")
     assert documents == [[("a", "1", "f:1:4")], [], [("b", "2", "f:4:4")]]
     assert errors == []
@@ -112,7 +112,7 @@ def test_yaml_documents():
         ("[[a]]\nb = 1", [("a", Nothing.NESTED_LIST, "f")]),
     ],
 )
-def test_toml(text, entries):
+def test_toml_is_parsed(text, entries):
     found = only_document(toml_documents, text)
     assert found == entries
 
@@ -128,7 +128,7 @@ def test_an_empty_toml_file_has_no_document():
         ('a = "', "it is not TOML: Unterminated string (at end of document)", "f"),
     ],
 )
-def test_broken_toml(text, what, where):
+def test_broken_toml_is_an_error(text, what, where):
     assert parsed(toml_documents, text) == ([], [(what, where)])
 
 
@@ -151,15 +151,15 @@ def test_broken_toml(text, what, where):
         ("# no \\\na=1\nb=\\\n # yes", [("a", "1", "f:2:3"), ("b", "# yes", "f:3:3")]),
     ],
 )
-def test_properties(text, entries):
+def test_properties_are_parsed(text, entries):
     assert only_document(properties_documents, text) == entries
 
 
-def test_properties_documents():
+def test_properties_documents_are_kept_apart():
     documents, errors = parsed(properties_documents, "a=1\n#---\na=2\n!---\n")
     assert documents == [[("a", "1", "f:1:3")], [("a", "2", "f:3:3")], []]
     assert errors == []
 
 
-def test_a_key_that_stands_twice_in_properties_is_an_error():
+def test_a_duplicate_key_in_properties_is_an_error():
     assert parsed(properties_documents, "a=1\na=2")[1] == [("the key a stands there twice, first in line 1", "f:2:1")]

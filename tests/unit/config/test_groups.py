@@ -39,12 +39,12 @@ from opencqrs_py.model.choices import OnExhausted
         ("processing.batch_size", None),
     ],
 )
-def test_built_in_defaults(leaf, value):
+def test_an_effective_group_has_the_built_in_defaults(leaf, value):
     section, name = leaf.split(".")
     assert getattr(getattr(EffectiveGroup("books"), section), name) == value
 
 
-def test_a_group_survives_the_way_to_a_worker():
+def test_a_group_survives_pickling():
     group = EffectiveGroup("books")
     copy = pickle.loads(pickle.dumps(group))
     assert copy == group
@@ -52,7 +52,7 @@ def test_a_group_survives_the_way_to_a_worker():
     assert copy.retry.max_elapsed_time == math.inf
 
 
-def test_a_group_cannot_be_changed():
+def test_a_group_is_immutable():
     with pytest.raises(FrozenInstanceError):
         EffectiveGroup("books").fetch.subject = "/books"
 

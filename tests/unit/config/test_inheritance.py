@@ -58,7 +58,7 @@ def of(group, leaf):
         ("processing.batch_size", 10, 20),
     ],
 )
-def test_each_leaf_comes_from_the_group_then_the_standard_then_is_built_in(leaf, one, other):
+def test_each_leaf_comes_from_the_group_the_standard_or_the_built_in_default(leaf, one, other):
     section, name = leaf.split(".")
     given = settings({section: {name: one}}, own={section: {name: other}}, other={})
     assert of(effective_group(given, "own"), leaf) == other
@@ -73,14 +73,14 @@ def test_leaves_of_one_section_are_inherited_one_by_one():
     assert (retry.max_attempts, retry.multiplier, retry.max_interval) == (3, 2.0, 30.0)
 
 
-def test_null_resets_what_the_standard_says():
+def test_null_resets_a_value_of_the_standard():
     given = settings({"fetch": {"subject": "/a"}}, books={"fetch": {"subject": None}})
     assert effective_group(given, "books").fetch.subject == "/"
     decision = inherited(given, "books")["fetch", "subject"]
     assert (decision.level, decision.reset) == (Level.OWN, True)
 
 
-def test_infinite_attempts_of_a_group_win_over_a_number():
+def test_infinite_attempts_of_a_group_override_a_number():
     given = settings({"retry": {"max_attempts": 5}}, books={"retry": {"max_attempts": "infinite"}})
     assert effective_group(given, "books").retry.max_attempts is None
 
@@ -107,7 +107,7 @@ PAIRS = [
         ({"choice", "reference"}, {"choice", "reference"}, False),
     ],
 )
-def test_of_a_choice_and_a_reference_the_nearer_applies_and_on_one_level_the_reference(
+def test_the_nearer_of_choice_and_reference_applies_and_on_one_level_the_reference(
     section, choice, reference, value, standard, own, choice_applies
 ):
     def said(what):
@@ -125,14 +125,14 @@ def test_of_a_choice_and_a_reference_the_nearer_applies_and_on_one_level_the_ref
 
 
 @pytest.mark.parametrize(("section", "choice", "reference", "value"), PAIRS)
-def test_null_takes_an_inherited_reference_away(section, choice, reference, value):
+def test_null_removes_an_inherited_reference(section, choice, reference, value):
     given = settings({section: {choice: value, reference: "mine"}}, books={section: {reference: None}})
     effective = getattr(effective_group(given, "books"), section)
     assert (getattr(effective, choice), getattr(effective, reference)) == (value, None)
 
 
 @pytest.mark.parametrize(("section", "choice", "reference", "value"), PAIRS)
-def test_null_as_choice_does_not_take_an_inherited_reference_away(section, choice, reference, value):
+def test_null_as_choice_does_not_remove_an_inherited_reference(section, choice, reference, value):
     given = settings({section: {reference: "mine"}}, books={section: {choice: None}})
     effective = getattr(effective_group(given, "books"), section)
     assert (getattr(effective, choice), getattr(effective, reference)) == (None, "mine")
@@ -153,7 +153,7 @@ def test_null_as_choice_does_not_take_an_inherited_reference_away(section, choic
         ({"controller": "application_context", "lock_registry": "mine"}, {"controller": None}, None, "mine"),
     ],
 )
-def test_a_lock_registry_and_the_application_context_rule_each_other_out(standard, own, controller, lock_registry):
+def test_a_lock_registry_and_the_application_context_exclude_each_other(standard, own, controller, lock_registry):
     life_cycle = effective_group(settings({"life_cycle": standard}, books={"life_cycle": own}), "books").life_cycle
     assert (life_cycle.controller, life_cycle.lock_registry) == (controller, lock_registry)
 
@@ -165,7 +165,7 @@ def test_a_group_is_found_in_any_spelling(name):
     assert effective_group(given, name).name == name
 
 
-def test_groups_made_of_settings_say_what_is_not_built_in():
+def test_groups_may_be_given_as_settings_objects():
     retry = RetrySettings(max_attempts=3)
     given = settings(GroupSettings(retry=retry), books=GroupSettings(fetch=FetchSettings(subject="/books")))
     assert effective_group(given, "books") == EffectiveGroup(
@@ -175,7 +175,7 @@ def test_groups_made_of_settings_say_what_is_not_built_in():
 
 
 @pytest.mark.parametrize("fetch", [FetchSettings("/"), FetchSettings(subject="/"), {"subject": "/"}])
-def test_a_default_that_a_group_says_itself_beats_the_standard(fetch):
+def test_a_default_that_a_group_sets_explicitly_overrides_the_standard(fetch):
     own = GroupSettings(fetch=fetch) if isinstance(fetch, FetchSettings) else {"fetch": fetch}
     given = settings({"fetch": {"subject": "/a", "recursive": False}}, books=own)
     assert effective_group(given, "books").fetch == FetchSettings(subject="/", recursive=False)
@@ -183,7 +183,7 @@ def test_a_default_that_a_group_says_itself_beats_the_standard(fetch):
 
 @pytest.mark.parametrize("wrong", [3, {"nothing": None}, {"fetch": 3}, {"fetch": {"subjct": "/"}}, {"nothing": {}}])
 @pytest.mark.parametrize("level", ["standard", "groups"])
-def test_what_is_no_group_is_refused(level, wrong):
+def test_an_invalid_group_is_refused(level, wrong):
     with pytest.raises(ValidationError):
         Settings(event_handling={level: wrong if level == "standard" else {"books": wrong}})
 
@@ -197,7 +197,7 @@ def given_in(level):
 
 
 @given(standard=LEVELS, own=LEVELS)
-def test_at_most_one_of_rivals_applies_and_it_is_of_the_nearest_level_that_gives_one(standard, own):
+def test_at_most_one_trigger_applies_and_comes_from_the_nearest_level_that_sets_one(standard, own):
     assume(len(given_in(standard)) <= 1 and len(given_in(own)) <= 1)
     settings = Settings(jobs={"standard": {"triggers": standard}, "cleanup": {"triggers": own}})
     triggers = effective_job(settings, "cleanup").triggers

@@ -9,7 +9,7 @@ def test_all_spellings_of_a_name_have_one_canonical_form(name):
     assert canonical(name) == "lifecycle"
 
 
-def test_only_letters_and_digits_can_be_said_by_a_variable():
+def test_a_variable_can_express_only_letters_and_digits():
     assert letters_and_digits("Book-Catalog v1.2") == "bookcatalogv12"
 
 
@@ -32,7 +32,7 @@ def test_fields_are_written_in_kebab_case(field, written):
         ("[]", ("[]",)),
     ],
 )
-def test_keys_are_split_at_dots_outside_of_brackets(key, pieces):
+def test_keys_are_split_at_dots_outside_brackets(key, pieces):
     assert split_key(key) == pieces
 
 
@@ -41,7 +41,7 @@ def test_the_nearest_name_is_found_in_any_spelling():
     assert nearest("something", ["auto-start", "controller"]) is None
 
 
-def test_lists_stop_at_ten():
+def test_lists_are_cut_after_ten_items():
     assert listed("abc") == "a, b, c"
     assert listed(str(number) for number in range(12)) == "0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more"
     assert [listed("ab", total) for total in (2, 1_000)] == ["a, b", "a, b and 998 more"]

@@ -43,7 +43,7 @@ def lookup(name):
         ("${host:${port}", None),
     ],
 )
-def test_placeholders(text, result):
+def test_placeholders_are_resolved(text, result):
     if result is None:
         with pytest.raises(PlaceholderError, match="is not closed"):
             Resolver(lookup).text(text)
@@ -61,17 +61,17 @@ def test_placeholders(text, result):
         ("${a.${port}}", r"nothing is known of \$\{a.\$\{port\}\}"),
     ],
 )
-def test_what_cannot_be_resolved_is_named_as_it_is_written(text, message):
+def test_an_unresolvable_placeholder_is_named_as_written(text, message):
     with pytest.raises(PlaceholderError, match=message):
         Resolver(lookup).text(text)
 
 
-def test_a_secret_makes_the_whole_text_secret():
+def test_a_secret_makes_the_whole_value_secret():
     assert Resolver(lookup).text("${url}").secret
     assert Resolver(lookup).text("${nothing:${port}}").secret
     assert not Resolver(lookup).text("${host}").secret
 
 
-def test_placeholders_are_seen():
+def test_placeholders_are_detected():
     assert has_placeholder("a ${b}")
     assert not has_placeholder("a $b {c}")

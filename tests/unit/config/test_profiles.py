@@ -26,7 +26,7 @@ from opencqrs_py.config.profiles import applies, is_profile_name, mentioned
         ("a AND b", {"a", "b"}, True),
     ],
 )
-def test_expressions(expression, active, holds):
+def test_profile_expressions_are_evaluated(expression, active, holds):
     assert applies([expression], active) is holds
 
 
@@ -56,7 +56,7 @@ def test_broken_expressions_are_refused(expression, message):
         applies(["fine", expression], {"fine"})
 
 
-def test_the_names_in_expressions_are_known():
+def test_the_profiles_mentioned_in_expressions_are_found():
     assert mentioned(["a and not (b or c)", "d"]) == {"a", "b", "c", "d"}
 
 
@@ -72,5 +72,5 @@ def test_the_names_in_expressions_are_known():
         ("AND", False),
     ],
 )
-def test_names_of_profiles(name, valid):
+def test_profile_names_are_validated(name, valid):
     assert is_profile_name(name) is valid

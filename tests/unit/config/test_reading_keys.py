@@ -46,7 +46,7 @@ def key(*written):
         ([], [()]),
     ],
 )
-def test_a_dotted_key_means_every_setting_that_it_can(written, paths):
+def test_a_dotted_key_has_all_its_possible_meanings(written, paths):
     assert [reading.path for reading in INDEX.meanings(key(*written), FreeNames())] == paths
 
 
@@ -65,7 +65,7 @@ def test_a_variable_is_split_at_two_underscores_then_at_one(name, keys):
     assert [spelling.pieces for spelling in spellings_of_variable(name)] == keys
 
 
-def test_the_recommended_variable_of_a_setting():
+def test_a_setting_has_a_recommended_variable():
     assert variable_name((*GROUPS, "v1.2 Ä", "life_cycle", "auto_start")) == (
         "OPENCQRS__EVENT_HANDLING__GROUPS__V1_2__LIFE_CYCLE__AUTO_START"
     )
@@ -114,7 +114,7 @@ TIME_ZONE = "spark.sql.session.timeZone"
         ("OPENCQRS_SPARK_CONF_SPARK_SQL_SESSION_TIMEZONE", (*CONF, "spark.sql.session.timezone")),
     ],
 )
-def test_a_variable_keeps_the_letters_of_an_event_type_or_a_name_of_spark_unless_all_are_capitals(name, path):
+def test_a_variable_keeps_the_case_of_an_event_type_or_spark_option_unless_all_is_upper_case(name, path):
     assert meant_by(name, FreeNames()) == [path]
 
 
@@ -130,7 +130,7 @@ def test_a_variable_keeps_the_letters_of_an_event_type_or_a_name_of_spark_unless
         ("OPENCQRS__SPARK__CONF__a_bc", ["a.bC"], ["a.bc"]),
     ],
 )
-def test_a_variable_means_a_known_name_that_has_its_letters(name, known, meant):
+def test_a_variable_matches_a_known_name_with_the_same_letters(name, known, meant):
     names = FreeNames()
     for each in known:
         names.add(CONF, each, exact=True)
@@ -150,7 +150,7 @@ def test_a_path_that_does_not_exist_is_a_key_error(path):
         INDEX.display((*path, "deeper"))
 
 
-def test_the_setting_of_a_path():
+def test_a_path_leads_to_its_setting():
     assert INDEX.at(()) is INDEX.root
     assert INDEX.at(("spark", "conf", "any")).kind is SettingKind.VALUE
     assert INDEX.at((*GROUPS, "any", "retry", "max_attempts")).fact.none == "infinite"
@@ -200,7 +200,7 @@ SECTIONS = (
         ),
     ],
 )
-def test_where_a_key_goes_wrong_and_what_it_was_meant_to_be(written, key, place, fix):
+def test_an_unknown_key_is_reported_where_it_goes_wrong_with_a_suggestion(written, key, place, fix):
     origins = tuple(Origin(OriginKind.ARGUMENT, str(number)) for number in range(len(written)))
     entry, findings = Entry(tuple(written), "x", origins[-1], origins), Findings()
     report_unknown(entry, [Spelling.of([split_key(each) for each in written])], INDEX, FreeNames(), findings)
@@ -216,7 +216,7 @@ def test_where_a_key_goes_wrong_and_what_it_was_meant_to_be(written, key, place,
         ("OPENCQRS_EVENT_HANDLING_STANDARD_RETRY_MAXATTEMPT", "STANDARD__RETRY__MAX_ATTEMPTS"),
     ],
 )
-def test_a_misspelt_variable_gets_the_setting_with_the_most_similar_letters(name, meant):
+def test_a_misspelt_variable_gets_the_most_similar_setting_as_a_suggestion(name, meant):
     entry, findings = Entry((name,), "x", Origin(OriginKind.VARIABLE, name)), Findings()
     report_unknown(entry, list(spellings_of_variable(name)), INDEX, FreeNames(), findings)
     (error,) = findings.unknown.values()

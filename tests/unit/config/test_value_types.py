@@ -42,7 +42,7 @@ MOMENT = datetime(2024, 5, 31, 12, tzinfo=UTC)
         (Subject, "/", "/"),
     ],
 )
-def test_values_given_in_code(kind, given, value):
+def test_values_given_in_code_are_converted(kind, given, value):
     assert TypeAdapter(kind).validate_python(given) == value
 
 
@@ -112,6 +112,6 @@ def test_an_address_to_listen_on_is_a_port_with_or_without_a_host(given, address
         ("[]:8080", "there is no such host"),
     ],
 )
-def test_what_nothing_can_listen_on_is_refused(given, says):
+def test_an_invalid_listen_address_is_refused(given, says):
     with pytest.raises(ValidationError, match=says):
         TypeAdapter(Bind).validate_python(given)

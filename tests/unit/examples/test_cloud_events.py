@@ -51,7 +51,7 @@ def test_the_commit_event_carries_the_totals() -> None:
     }
 
 
-def test_a_file_event_carries_all_that_a_handler_needs() -> None:
+def test_a_file_event_carries_everything_a_handler_needs() -> None:
     _, changed, renamed, binary = cloud_events(COMMIT, "urn:git:1", author_hash(b"salt of the test"))
 
     common = {"commit": "c0ffee", "author": HIDDEN}
@@ -91,7 +91,7 @@ def test_a_path_becomes_text_without_control_characters(path: bytes, text: str) 
 
 
 @given(st.binary())
-def test_the_bytes_of_a_path_come_back(path: bytes) -> None:
+def test_the_bytes_of_a_path_can_be_restored(path: bytes) -> None:
     text = path_text(path)
 
     assert unquote_to_bytes(text) == path

@@ -122,7 +122,7 @@ def test_commits_keep_their_own_changes() -> None:
     assert [(commit.parents, len(commit.changes)) for commit in commits] == [(0, 0), (0, 1), (2, 0)]
 
 
-def test_a_commit_is_given_as_soon_as_the_next_begins() -> None:
+def test_a_commit_is_yielded_as_soon_as_the_next_begins() -> None:
     taken = []
 
     def tokens() -> Iterator[bytes]:
@@ -160,7 +160,9 @@ def test_the_author_is_the_address_or_else_the_name(email: bytes, name: bytes, a
     ],
     ids=["both", "no-author-date", "offset-of-days", "neither"],
 )
-def test_a_time_that_rfc_3339_cannot_say_is_replaced(authored: bytes, committed: bytes, times: tuple[str, str]) -> None:
+def test_a_time_that_rfc_3339_cannot_express_is_replaced(
+    authored: bytes, committed: bytes, times: tuple[str, str]
+) -> None:
     (commit,) = commits_in([*HEADER[:4], authored, committed])
 
     assert (commit.authored_at, commit.committed_at) == times
@@ -177,13 +179,13 @@ def test_a_time_that_rfc_3339_cannot_say_is_replaced(authored: bytes, committed:
         [*HEADER, b"nonsense"],
     ],
 )
-def test_what_git_never_prints_is_refused(tokens: list[bytes]) -> None:
+def test_input_that_git_never_prints_is_refused(tokens: list[bytes]) -> None:
     with pytest.raises(ValueError, match=r"."):
         list(commits_in(tokens))
 
 
 @given(st.lists(st.binary(max_size=9)), st.integers(min_value=1, max_value=7))
-def test_tokens_do_not_depend_on_how_the_stream_is_cut(tokens: list[bytes], size: int) -> None:
+def test_tokens_do_not_depend_on_how_the_stream_is_split(tokens: list[bytes], size: int) -> None:
     tokens = [token.replace(b"\0", b"") for token in tokens]
     stream = b"".join(token + b"\0" for token in tokens)
     blocks = [stream[start : start + size] for start in range(0, len(stream), size)]

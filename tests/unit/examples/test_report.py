@@ -25,7 +25,7 @@ def test_a_path_is_printed_without_control_characters(path: str, printed: str) -
     ("path", "width", "printed"),
     [("src/core/io/file.py", 10, "…o/file.py"), ("書籍書籍", 5, "…書籍"), ("abc", 3, "abc"), ("abcd", 3, "…cd")],
 )
-def test_of_a_long_path_the_end_is_printed(path: str, width: int, printed: str) -> None:
+def test_a_long_path_is_cut_at_its_start(path: str, width: int, printed: str) -> None:
     assert shown(path, width).plain == printed
 
 
@@ -38,15 +38,15 @@ def test_of_a_long_path_the_end_is_printed(path: str, width: int, printed: str) 
         ([], ["", ""]),
     ],
 )
-def test_bars_are_as_high_as_their_values(values: list[int], rows: list[str]) -> None:
+def test_the_height_of_bars_follows_their_values(values: list[int], rows: list[str]) -> None:
     assert bar_chart(values, 2) == rows
 
 
-def test_bars_can_do_with_ascii() -> None:
+def test_bars_can_be_drawn_in_ascii() -> None:
     assert bar_chart([8, 4, 0], 2, ascii_only=True) == ["#  ", "## "]
 
 
-def test_weeks_without_commits_keep_their_place() -> None:
+def test_weeks_without_commits_leave_a_gap() -> None:
     chart = activity_chart([("2020-W52", 2, 1, 1), ("2021-W01", 4, 1, 1)], ascii_only=True).plain
 
     assert chart.splitlines()[-2:] == ["0 # #", "  2020-W52 to 2021-W01"]

@@ -25,7 +25,7 @@ ALL = {"recursive": True}
     ],
     ids=str,
 )
-def test_events_that_are_not_well_formed_are_refused_with_those_beside_them(changed: dict[str, Any], code: str) -> None:
+def test_a_malformed_event_is_refused_with_all_events_of_its_call(changed: dict[str, Any], code: str) -> None:
     log = EventLog()
     with pytest.raises(RefusedError) as refused:
         log.write([WELL_FORMED, {**WELL_FORMED, **changed}])
@@ -45,7 +45,7 @@ def test_events_that_are_not_well_formed_are_refused_with_those_beside_them(chan
     ],
     ids=str,
 )
-def test_events_whose_preconditions_do_not_hold_are_refused(precondition: dict[str, Any]) -> None:
+def test_events_whose_preconditions_fail_are_refused(precondition: dict[str, Any]) -> None:
     log = EventLog()
     log.write([WELL_FORMED])
     with pytest.raises(RefusedError):
@@ -53,7 +53,7 @@ def test_events_whose_preconditions_do_not_hold_are_refused(precondition: dict[s
     assert len(log.read("/", ALL)) == 1
 
 
-def test_nothing_to_write_is_refused() -> None:
+def test_an_empty_write_is_refused() -> None:
     with pytest.raises(RefusedError, match="must not be empty"):
         EventLog().write([])
 

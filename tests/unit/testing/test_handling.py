@@ -136,20 +136,20 @@ def test_given_events_are_handled_into_the_read_model(batch_size: int | None) ->
     assert test.rows("SELECT count(*) FROM lent WHERE reader LIKE 'a%'") == [(2,)]
 
 
-def test_what_is_given_later_is_handled_by_the_next_call() -> None:
+def test_events_given_later_are_handled_by_the_next_call() -> None:
     test = HandlerTest(tables, lend)
     test.handle().expect_progress(0)
     test.given(Lent("1")).handle().expect_progress(1)
     test.given(Lent("2")).handle().expect_progress(2)
 
 
-def test_each_test_has_a_database_of_its_own() -> None:
+def test_each_test_has_its_own_database() -> None:
     first, second = HandlerTest(tables, lend), HandlerTest(tables, lend)
     first.given(Lent("1")).handle()
     second.handle().expect_rows(LENT, [])
 
 
-def test_something_may_be_arranged_before() -> None:
+def test_the_database_may_be_prepared_before_handle() -> None:
     test = HandlerTest(lend)
     with test.connection() as connection:
         tables(connection)
@@ -157,7 +157,7 @@ def test_something_may_be_arranged_before() -> None:
     test.given(Lent("1")).handle().expect_rows(LENT, [("0", "eve"), ("1", "ada")])
 
 
-def test_a_restart_runs_what_runs_at_the_start_again() -> None:
+def test_a_restart_runs_start_functions_again() -> None:
     starts: list[int] = []
 
     @on_start("catalog")
@@ -171,7 +171,7 @@ def test_a_restart_runs_what_runs_at_the_start_again() -> None:
     test.expect_rows(LENT, [("1", "ada"), ("2", "ada")])
 
 
-def test_what_runs_at_the_start_may_fail_and_then_is_run_again() -> None:
+def test_a_failed_start_function_is_run_again_by_the_next_call() -> None:
     @on_start("catalog")
     def fail() -> None:
         raise LookupError
@@ -195,7 +195,7 @@ def test_the_database_may_be_given(kind: str) -> None:
     engine.dispose()
 
 
-def test_everything_of_a_module_counts() -> None:
+def test_all_members_of_a_module_are_used() -> None:
     seen: list[str] = []
     module = ModuleType("library")
 
@@ -234,7 +234,7 @@ def test_everything_of_a_module_counts() -> None:
         ([lend], {"on_exhausted": "wait"}, "'wait' is not a valid OnExhausted"),
     ],
 )
-def test_what_cannot_be_tested_is_refused(given: list[Any], options: dict[str, Any], said: str) -> None:
+def test_arguments_that_cannot_be_tested_are_refused(given: list[Any], options: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=re.escape(said)):
         HandlerTest(*given, **options)
 
@@ -289,7 +289,7 @@ def test_handlers_that_take_columns_are_tested_like_others(batch_size: int | Non
 
 
 @pytest.mark.parametrize("batch_size", [None, 1, 2])
-def test_an_event_by_which_a_table_fails_is_tried_again_alone_and_skipped(batch_size: int | None) -> None:
+def test_an_event_that_makes_a_table_fail_is_retried_alone_and_skipped(batch_size: int | None) -> None:
     retry = FixedBackOff(2, max_attempts=1)
     test = HandlerTest(table_of_columns, in_columns, batch_size=batch_size, retry=retry)
     test.given(*(Lent(isbn) for isbn in ("1", "2", "broken", "3", "1"))).handle()
@@ -306,7 +306,7 @@ def test_a_row_of_a_wrong_shape_is_raised_with_its_event() -> None:
     test.expect_rows("SELECT * FROM columns", [("1", 1)])
 
 
-def test_async_handlers_and_handlers_of_lists_are_called_as_ever() -> None:
+def test_async_handlers_and_handlers_of_lists_are_called_as_usual() -> None:
     seen: list[Any] = []
 
     @event_handling("g")
@@ -346,7 +346,7 @@ def test_async_handlers_are_tested_in_async_tests(tmp_path: Path, *, file: bool)
 # ------------------------------------------------------------------------------------------------------------- provided
 
 
-def test_what_is_provided_goes_to_classes_and_functions() -> None:
+def test_provided_objects_are_passed_to_classes_and_functions() -> None:
     class Ringing:
         def __init__(self) -> None:
             self.rung = 0
@@ -364,7 +364,7 @@ class Container(containers.DeclarativeContainer):
     other = providers.Singleton(Mailer)
 
 
-def test_what_is_provided_stands_in_for_containers() -> None:
+def test_provided_objects_replace_those_of_containers() -> None:
     with pytest.raises(AssemblyError, match="OCQ-503"):
         HandlerTest(Reminders, Container)
     mailer = Mailer()
@@ -372,7 +372,7 @@ def test_what_is_provided_stands_in_for_containers() -> None:
     assert mailer.sent == ["ada"]
 
 
-def test_what_nobody_provides_is_told() -> None:
+def test_a_missing_provider_is_an_error() -> None:
     with pytest.raises(AssemblyError, match="OCQ-504"):
         HandlerTest(Reminders)
 
@@ -380,7 +380,7 @@ def test_what_nobody_provides_is_told() -> None:
 # --------------------------------------------------------------------------------------------------------------- errors
 
 
-def test_an_error_of_a_handler_is_raised_as_it_is() -> None:
+def test_an_error_of_a_handler_is_raised_unchanged() -> None:
     test = HandlerTest(tables, lend).given(Lent("1"), Lent("2", "nobody"))
     with pytest.raises(ValueError, match=r"who is that\?") as raised:
         test.handle()
@@ -413,7 +413,7 @@ ODD_ERRORS = [
 
 
 @pytest.mark.parametrize("error", ODD_ERRORS, ids=lambda error: type(error).__name__)
-def test_every_error_is_raised_or_leads_to_what_it_leads_to_in_production(error: BaseException) -> None:
+def test_every_error_is_raised_or_with_a_retry_handled_as_in_production(error: BaseException) -> None:
     @event_handling("library")
     def handle(event: Lent) -> None:
         raise error
@@ -425,7 +425,7 @@ def test_every_error_is_raised_or_leads_to_what_it_leads_to_in_production(error:
     test.expect_attempts(Lent("1", "ada"), 3).expect_skipped(Lent("1", "ada"))
 
 
-def test_data_that_do_not_fit_are_raised_too() -> None:
+def test_data_that_do_not_fit_the_event_class_are_an_error() -> None:
     with pytest.raises(EventFormatError, match="OCQ-211"):
         HandlerTest(tables, lend).given({"type": "lent", "data": {}}).handle()
 
@@ -438,7 +438,7 @@ class Loan(Base):
     isbn: Mapped[str] = mapped_column(primary_key=True)
 
 
-def test_what_fails_with_the_commit_is_raised_too() -> None:
+def test_an_error_of_the_commit_is_raised() -> None:
     @on_start("loans")
     def create(connection: Connection) -> None:
         Base.metadata.create_all(connection)
@@ -476,7 +476,7 @@ def test_an_event_is_tried_again_after_its_waits_and_skipped() -> None:
     assert isinstance(test.error, ValueError)
 
 
-def test_an_event_that_is_parked_holds_up_its_subject_and_is_tried_again_when_it_is_time() -> None:
+def test_a_parked_event_blocks_its_subject_and_is_retried_when_due() -> None:
     ready = False
 
     @event_handling("catalog")
@@ -497,7 +497,7 @@ def test_an_event_that_is_parked_holds_up_its_subject_and_is_tried_again_when_it
     test.expect_attempts(Lent("1"), 2).expect_attempts(Lent("3"), 1)
 
 
-def test_an_event_that_recovers_was_tried_until_then() -> None:
+def test_an_event_that_recovers_counts_all_its_attempts() -> None:
     @event_handling("g")
     def third_time_lucky(event: Lent, context: ProcessingContext) -> None:
         if context.attempt < 3:
@@ -507,7 +507,7 @@ def test_an_event_that_recovers_was_tried_until_then() -> None:
     test.expect_attempts(Lent("1"), 3).expect_waits([1, 1]).expect_skipped().expect_log("attempt 2", "recovered")
 
 
-def test_an_event_whose_attempts_are_used_up_may_stop_the_partition() -> None:
+def test_an_event_with_exhausted_attempts_may_stop_the_partition() -> None:
     test = HandlerTest(tables, lend, retry=NoRetry(), on_exhausted="stop").given(Lent("2", "nobody"), Lent("3"))
     test.handle().expect_failed(ValueError).expect_progress(0).expect_attempts(Lent("3"), 0)
     test.handle().expect_attempts(1, 1)
@@ -515,7 +515,7 @@ def test_an_event_whose_attempts_are_used_up_may_stop_the_partition() -> None:
     test.handle().expect_attempts(1, 2)
 
 
-def test_an_event_was_tried_if_it_was_handled_with_one_that_stops_the_partition() -> None:
+def test_an_event_in_a_list_that_stops_the_partition_counts_as_tried() -> None:
     @event_handling("catalog")
     def lend_all(events: list[Lent]) -> None:
         if any(event.reader == "nobody" for event in events):
@@ -525,12 +525,12 @@ def test_an_event_was_tried_if_it_was_handled_with_one_that_stops_the_partition(
     test.handle().expect_failed(ValueError).expect_attempts(1, 1).expect_attempts(2, 1)
 
 
-def test_an_error_for_good_stops_the_partition() -> None:
+def test_a_non_transient_error_stops_the_partition() -> None:
     test = HandlerTest(refuse, retry=FixedBackOff(1)).given(Purchased("1")).handle()
     test.expect_failed(NonTransientError).expect_failed().expect_waits([])
 
 
-def test_waits_may_be_walked_through_step_by_step() -> None:
+def test_waits_can_be_stepped_through() -> None:
     test = HandlerTest(tables, lend, retry=FixedBackOff(60)).given(Lent("1", "nobody"))
     test.handle(seconds=0).expect_attempts(1, 1)
     test.handle(seconds=59).expect_attempts(1, 1)
@@ -539,13 +539,13 @@ def test_waits_may_be_walked_through_step_by_step() -> None:
     test.handle().expect_attempts(1, 62)
 
 
-def test_a_retry_without_waits_and_without_end_is_not_waited_for() -> None:
+def test_a_retry_without_waits_and_without_end_fails_the_test() -> None:
     test = HandlerTest(tables, lend, retry=FixedBackOff(0)).given(Lent("1", "nobody"))
     with pytest.raises(AssertionError, match="was tried 1000 times: give retry a max_attempts"):
         test.handle()
 
 
-def test_an_event_that_no_handler_wants_is_not_tried() -> None:
+def test_an_event_without_a_handler_has_no_attempts() -> None:
     test = HandlerTest(tables, lend).given({"type": "other"}, Lent("1")).handle()
     test.expect_attempts(1, 0).expect_attempts(2, 1).expect_progress(2)
 
@@ -586,16 +586,14 @@ FAILED = "\nlog:\n  [catalog 0/1] event 2 at position 2 (lent, /) failed on atte
         ),
     ],
 )
-def test_what_is_not_as_expected_is_told_with_what_was_found(
-    expect: Callable[[HandlerTest], object], said: str
-) -> None:
+def test_a_failed_expectation_shows_expected_and_found(expect: Callable[[HandlerTest], object], said: str) -> None:
     test = HandlerTest(tables, lend, retry=NoRetry()).given(Lent("1"), Lent("2", "nobody"), Lent("3")).handle()
     with pytest.raises(AssertionError) as raised:
         expect(test)
     assert str(raised.value).startswith(said)
 
 
-def test_another_error_than_the_one_expected_is_told() -> None:
+def test_a_different_error_than_expected_is_shown() -> None:
     test = HandlerTest(refuse, retry=NoRetry()).given(Purchased("1")).handle()
     with pytest.raises(AssertionError, match=r"expected: 'LookupError'\n  found:    'NonTransientError'"):
         test.expect_failed(LookupError)
@@ -606,7 +604,7 @@ def end_badly() -> None:
     raise KeyError("the end")
 
 
-def test_a_partition_has_failed_with_its_last_error_and_not_with_an_earlier_one() -> None:
+def test_a_failed_partition_has_its_last_error_and_not_an_earlier_one() -> None:
     test = HandlerTest(tables, lend, end_badly, retry=NoRetry()).given(Lent("1", "nobody")).handle()
     assert isinstance(test.error, ValueError)
     test.reset().handle().expect_failed(KeyError).expect_failed(LookupError)
@@ -632,7 +630,7 @@ def test_an_error_at_the_end_of_a_replay_is_raised_and_not_an_earlier_one() -> N
         test.handle()
 
 
-def test_of_several_events_that_fail_together_the_first_ones_error_is_raised() -> None:
+def test_the_error_of_the_first_of_several_failing_events_is_raised() -> None:
     @event_handling("catalog")
     def fail(event: Lent) -> None:
         raise NonTransientError(f"never {event.isbn}")
@@ -643,7 +641,7 @@ def test_of_several_events_that_fail_together_the_first_ones_error_is_raised() -
     assert raised.value.__notes__ == ["raised for event 1 at position 1 (lent, /a)"]
 
 
-def test_without_anything_to_tell_there_is_no_log() -> None:
+def test_without_log_lines_a_failed_expectation_shows_no_log() -> None:
     with pytest.raises(AssertionError) as raised:
         HandlerTest(tables, lend).expect_progress(1)
     assert str(raised.value) == "progress: not as expected\n  expected: 1\n  found:    0"
@@ -666,7 +664,7 @@ class Seeing:
         self.test = HandlerTest(see, **options)
 
 
-def test_objects_become_events_of_their_type_with_what_is_said_of_them() -> None:
+def test_objects_become_events_of_their_type_with_the_given_attributes() -> None:
     seeing = Seeing()
     seeing.test.given(Lent("1"), subject="/books/1", time="2026-02-03T04:05:06Z", metadata={"tenant": "a", "n": 1})
     seeing.test.given(Lent("2")).handle()
@@ -683,7 +681,7 @@ def test_objects_become_events_of_their_type_with_what_is_said_of_them() -> None
     assert (other.id, other.subject, other.timestamp) == ("2", "/", seeing.test.clock.now())
 
 
-def test_mappings_are_cloud_events_of_which_only_the_type_must_be_said() -> None:
+def test_mappings_are_cloud_events_that_need_only_a_type() -> None:
     seeing = Seeing()
     seeing.test.given({"type": "t", "data": {"a": 1}}, {"type": "t", "id": "x", "source": "s", "subject": "/y", "k": 1})
     with pytest.raises(EventFormatError, match="OCQ-210"):
@@ -693,7 +691,7 @@ def test_mappings_are_cloud_events_of_which_only_the_type_must_be_said() -> None
     assert (raw.id, raw.source, raw.subject, raw.metadata) == ("x", "s", "/y", {"k": 1})
 
 
-def test_events_are_given_as_they_are() -> None:
+def test_given_events_are_used_unchanged() -> None:
     seeing = Seeing()
     given = Event(77, "e", "s", "/x", "t", None, "application/json", "{}", None)
     seeing.test.given(given).handle().expect_attempts(given, 1)
@@ -723,7 +721,7 @@ def test_events_are_given_as_they_are() -> None:
         lambda test: test.state,
     ],
 )
-def test_nothing_can_be_expected_where_handle_was_forgotten(expect: Callable[[HandlerTest], object]) -> None:
+def test_expectations_fail_if_handle_was_forgotten(expect: Callable[[HandlerTest], object]) -> None:
     test = Seeing().test.given(Lent("1"), Lent("2"))
     with pytest.raises(AssertionError, match=r"^2 events given and not handled yet: call handle\(\) before"):
         expect(test)
@@ -732,7 +730,7 @@ def test_nothing_can_be_expected_where_handle_was_forgotten(expect: Callable[[Ha
         expect(test)
 
 
-def test_something_may_be_arranged_where_handle_was_not_called() -> None:
+def test_a_test_may_be_prepared_and_inspected_before_handle() -> None:
     test = HandlerTest(lend)
     assert test.rows("SELECT 1") == [(1,)]
     assert (test.skipped, test.progress, test.log) == ([], 0, [])
@@ -741,7 +739,7 @@ def test_something_may_be_arranged_where_handle_was_not_called() -> None:
     test.handle().expect_rows(LENT, [("1", "ada")])
 
 
-def test_data_are_put_into_the_envelope_where_there_is_one() -> None:
+def test_data_are_wrapped_in_the_envelope_if_enabled() -> None:
     seeing = Seeing(enveloped=True)
     seeing.test.given(Lent("1"), metadata={"tenant": "a"}).handle()
     ((data, raw, metadata),) = seeing.seen
@@ -794,17 +792,17 @@ def test_classes_may_be_named_by_a_map_of_types() -> None:
         ),
     ],
 )
-def test_what_is_no_event_is_refused(given: Any, said: str) -> None:
+def test_an_object_that_is_not_an_event_is_refused(given: Any, said: str) -> None:
     with pytest.raises(TypeError, match=re.escape(said)):
         Seeing().test.given(given)
 
 
-def test_an_event_that_the_log_would_not_take_is_refused() -> None:
+def test_an_event_that_the_log_would_not_accept_is_refused() -> None:
     with pytest.raises(ValueError, match="an event with source 's' and id '1' was given before"):
         Seeing().test.given(*[{"type": "t", "id": "1", "source": "s"}] * 2)
 
 
-def test_equal_events_are_told_apart_by_identity_or_position() -> None:
+def test_equal_events_are_distinguished_by_identity_or_position() -> None:
     first, second = Lent("1"), Lent("1")
     test = HandlerTest(tables, lend).given(first, second)
     assert test._given.find(second).position == 2
@@ -841,7 +839,7 @@ def close_book(reset: Reset, connection: Connection) -> None:
 
 
 @catalog
-def test_after_a_reset_events_are_handled_again_but_no_letter_is_written_again(batch_size: int | None) -> None:
+def test_after_a_reset_events_are_handled_again_except_by_handlers_without_replay(batch_size: int | None) -> None:
     mailer = Mailer()
     given = (tables, lend, Letters, empty, close_book)
     test = HandlerTest(*given, provide={Mailer: mailer}, batch_size=batch_size)
@@ -862,7 +860,7 @@ def test_a_reset_that_raises_changes_nothing() -> None:
 
 
 @pytest.mark.mariadb
-def test_functions_for_the_start_may_create_tables_where_that_commits(fresh_url: Callable[[str], str]) -> None:
+def test_start_functions_may_create_tables_even_if_ddl_commits(fresh_url: Callable[[str], str]) -> None:
     @on_start("shelves")
     def create(connection: Connection) -> None:
         connection.execute(text("CREATE TABLE IF NOT EXISTS shelf (id VARCHAR(9) PRIMARY KEY)"))
@@ -891,7 +889,7 @@ class Pipes(containers.DeclarativeContainer):
     other = providers.Resource(pytest.fail, "nobody asks for it")
 
 
-def test_resources_that_were_opened_are_closed_with_the_test_also_those_from_before_a_crash() -> None:
+def test_opened_resources_are_closed_with_the_test_even_those_from_before_a_crash() -> None:
     seen = []
 
     @event_handling("pipes", types=["t"])
@@ -921,7 +919,7 @@ def test_the_database_is_closed_when_the_test_is_dropped() -> None:
     assert (dropped(), closed) == (None, [True])
 
 
-def test_the_package_has_no_other_names() -> None:
+def test_other_names_are_attribute_errors() -> None:
     with pytest.raises(AttributeError, match=r"module 'opencqrs_py.testing' has no attribute 'nothing'"):
         opencqrs_py.testing.nothing  # noqa: B018
 
@@ -933,7 +931,7 @@ def test_a_test_can_be_closed_twice() -> None:
 
 
 @pytest.mark.parametrize("in_lists", [False, True])
-def test_a_transaction_that_a_handler_ends_once_is_a_failure_of_its_chunk(*, in_lists: bool) -> None:
+def test_a_handler_that_ends_the_transaction_once_fails_its_chunk(*, in_lists: bool) -> None:
     """Each event handled alone ends none, as the table is there then; but the first row is there twice."""
     known: set[str] = set()
 

@@ -45,12 +45,12 @@ def other() -> None: ...
 
 
 @pytest.mark.parametrize("given", [wrong, fails_once])
-def test_a_job_that_has_not_done_its_work_is_not_called_idempotent(given: object) -> None:
+def test_a_job_that_raises_is_not_reported_as_idempotent(given: object) -> None:
     with pytest.raises(ValueError, match=r"always|at first"):
         assert_idempotent(given)  # type: ignore[arg-type]
 
 
-def test_a_test_that_only_runs_a_job_fails_with_what_the_job_raises_though_a_further_attempt_follows() -> None:
+def test_a_run_raises_the_error_of_the_job_even_if_another_attempt_follows() -> None:
     test = JobTest(fails_once)
     with pytest.raises(ValueError, match="at first"):
         test.run()
@@ -63,7 +63,9 @@ def test_a_test_that_only_runs_a_job_fails_with_what_the_job_raises_though_a_fur
     ("overlap", "status"),
     [("skip", "skipped, run sends:0001 has not ended"), ("queue", "queued, as it waits for other runs to end")],
 )
-def test_a_run_that_did_nothing_as_another_waits_for_its_next_attempt_fails_the_test(overlap: str, status: str) -> None:
+def test_a_run_skipped_or_queued_because_another_awaits_its_next_attempt_fails_the_test(
+    overlap: str, status: str
+) -> None:
     fails = [True]
 
     @job("sends")
@@ -94,7 +96,7 @@ def fails_at_noon(context: JobContext) -> None:
 HOURLY = {"triggers.fixed-rate": "1h", "retry.policy": "fixed", "retry.initial-interval": "1m"}
 
 
-def test_a_tick_that_fails_fails_the_test_once_all_time_has_gone_by() -> None:
+def test_a_failed_tick_fails_the_test_after_all_time_has_passed() -> None:
     test = JobTest(fails_at_noon, settings=HOURLY | {"retry.max-attempts": 1}).advance(11.5 * 3_600)
     with pytest.raises(LookupError, match="noon"):
         test.advance(2 * 3_600)
@@ -103,7 +105,7 @@ def test_a_tick_that_fails_fails_the_test_once_all_time_has_gone_by() -> None:
     test.advance(3_600)
 
 
-def test_a_tick_whose_further_attempt_comes_meanwhile_fails_the_test_only_if_that_fails() -> None:
+def test_a_tick_retried_meanwhile_fails_the_test_only_if_the_retry_fails() -> None:
     JobTest(fails_at_noon, settings=HOURLY).advance(12.5 * 3_600)
     test = JobTest(fails_at_noon, settings=HOURLY).advance(11.5 * 3_600)
     with pytest.raises(LookupError, match="noon"):
@@ -130,7 +132,7 @@ def tables(connection: Connection) -> None:
 
 
 @pytest.mark.parametrize("ids", [(), (77,)])
-def test_a_job_that_had_nothing_to_do_is_not_called_idempotent(ids: tuple[int, ...]) -> None:
+def test_a_job_that_had_nothing_to_do_is_not_reported_as_idempotent(ids: tuple[int, ...]) -> None:
     test = JobTest(adds, tables).run()
     with pytest.raises(AssertionError, match=r"^job 'adds' was not tested: its input has selected nothing; add rows"):
         assert_idempotent(test, *ids)
@@ -167,9 +169,7 @@ ENOUGH = [{"max-items-per-run": 2}, {"max-items-per-run": 2, "transaction": "run
 
 @pytest.mark.parametrize("given", INPUTS)
 @pytest.mark.parametrize("settings", TOO_FEW)
-def test_a_run_that_a_limit_ends_is_not_called_idempotent_or_not(
-    given: Callable[..., Any], settings: dict[str, Any]
-) -> None:
+def test_a_run_ended_by_a_limit_is_reported_as_not_tested(given: Callable[..., Any], settings: dict[str, Any]) -> None:
     untested = (
         r"^job 'settles' was not tested: a run has not handled everything: it.+; the rest is for the next run; "
         r"raise max-items-per-run or time-budget in the test$"
@@ -180,14 +180,14 @@ def test_a_run_that_a_limit_ends_is_not_called_idempotent_or_not(
 
 @pytest.mark.parametrize("given", INPUTS)
 @pytest.mark.parametrize("settings", ENOUGH)
-def test_a_run_that_reaches_a_limit_with_its_last_item_has_handled_everything(
+def test_a_run_that_reaches_a_limit_with_its_last_item_counts_as_complete(
     given: Callable[..., Any], settings: dict[str, Any]
 ) -> None:
     test = assert_idempotent(with_two_rows(given, settings))
     test.expect_rows("SELECT n, times FROM seen", [(1, 1), (2, 1)])
 
 
-def test_a_job_without_a_table_that_could_be_compared_is_not_called_idempotent() -> None:
+def test_a_job_without_a_table_to_compare_is_not_reported_as_idempotent() -> None:
     with pytest.raises(AssertionError, match=r"^job 'other' was not tested: its database has no table"):
         assert_idempotent(other)
 
@@ -198,7 +198,7 @@ def copies(connection: Connection) -> None:
 
 
 @pytest.mark.parametrize("settings", [{}, {"triggers.startup": True}])
-def test_a_job_without_an_input_that_had_nothing_to_do_is_not_called_idempotent(settings: dict[str, Any]) -> None:
+def test_a_job_without_an_input_that_changed_nothing_is_not_reported_as_idempotent(settings: dict[str, Any]) -> None:
     test = JobTest(copies, tables, settings=settings)
     with pytest.raises(AssertionError, match=r"^job 'copies' was not tested: its first run has changed nothing; add"):
         assert_idempotent(test)
@@ -214,7 +214,7 @@ def fills(connection: Connection) -> None:
 
 
 @pytest.mark.parametrize("settings", [{}, {"triggers.startup": True}])
-def test_a_job_without_an_input_is_tested_by_the_first_run_that_there_is(settings: dict[str, Any]) -> None:
+def test_a_job_without_an_input_is_tested_by_its_first_run(settings: dict[str, Any]) -> None:
     assert_idempotent(JobTest(fills, tables, settings=settings)).expect_rows("SELECT n FROM seen", [(1,)])
 
 
@@ -243,7 +243,7 @@ def cleans() -> None:
     pytest.fail("it would clean everything")
 
 
-def test_a_run_for_ids_of_a_job_that_takes_none_fails() -> None:
+def test_a_run_for_ids_of_a_job_without_input_fails() -> None:
     told = r"^\[OCQ-660\] the run is for 2 ids, but job 'cleans' has no input and takes no ids\n"
     with pytest.raises(JobError, match=told):
         JobTest(cleans).run(7, 8)
@@ -294,12 +294,12 @@ def forks(connection: Connection) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # of a process with threads
-def test_a_process_that_a_job_forks_ends_with_the_code_that_it_wants() -> None:
+def test_a_process_forked_by_a_job_exits_with_its_own_code() -> None:
     assert JobTest(forks).run().tables() == {"forked": ["(3,)"]}
 
 
 @pytest.mark.postgresql
-def test_what_a_job_changes_in_another_schema_is_compared(fresh_url: Callable[[str], str]) -> None:
+def test_changes_in_another_schema_are_compared(fresh_url: Callable[[str], str]) -> None:
     test = JobTest(repeats, database=fresh_url("postgresql"))
     with test.connection() as connection:
         connection.execute(text("CREATE SCHEMA elsewhere"))
@@ -333,17 +333,17 @@ def test_tables_that_the_user_may_not_read_are_left_out(fresh_url: Callable[[str
             connection.execute(text(f"DROP ROLE {role}"))
 
 
-def test_a_job_whose_database_does_not_come_back_ends_the_test_with_its_error() -> None:
+def test_a_permanent_outage_in_a_job_is_raised_to_the_test() -> None:
     with pytest.raises(OperationalError):
         JobTest(away).run()
 
 
-def test_jobs_may_exclude_others_that_are_given() -> None:
+def test_jobs_may_exclude_other_given_jobs() -> None:
     test = JobTest(other, away, name="other", settings={"exclusive-with": ["away"]}).run()
     test.expect_statuses("succeeded")
 
 
-def test_runs_are_in_the_order_in_which_they_were_asked_for() -> None:
+def test_runs_are_listed_in_the_order_of_their_requests() -> None:
     test = JobTest(other)
     for _ in range(11):
         test.run()
@@ -351,7 +351,7 @@ def test_runs_are_in_the_order_in_which_they_were_asked_for() -> None:
 
 
 @pytest.mark.parametrize(("ids", "error"), [((None,), TypeError), ((True,), TypeError), ((1.5,), TypeError)])
-def test_what_is_no_id_is_refused(ids: tuple[object, ...], error: type[Exception]) -> None:
+def test_an_invalid_id_is_refused(ids: tuple[object, ...], error: type[Exception]) -> None:
     with pytest.raises(error, match="is not an id: ids are whole numbers and texts"):
         JobTest(other).run(*ids)  # type: ignore[arg-type]
 
@@ -426,7 +426,7 @@ def test_a_run_whose_commit_fails_fails_the_test(fresh_url: Callable[[str], str]
 def unreachable(context: JobContext) -> None: ...
 
 
-def test_an_input_whose_database_does_not_come_back_ends_the_test_with_its_error() -> None:
+def test_a_permanent_outage_in_an_input_is_raised_to_the_test() -> None:
     with pytest.raises(OperationalError, match="server closed the connection"):
         JobTest(unreachable).run()
 
@@ -434,7 +434,7 @@ def test_an_input_whose_database_does_not_come_back_ends_the_test_with_its_error
 EVERY_MINUTE = {"triggers.fixed-rate": "PT1M"}
 
 
-def test_a_run_that_fails_fails_the_test_also_if_that_of_a_tick_follows() -> None:
+def test_a_failed_run_fails_the_test_even_if_the_run_of_a_tick_follows() -> None:
     @job("slow")
     def slow(context: JobContext) -> None:
         if context.trigger is Trigger.MANUAL:
@@ -448,7 +448,7 @@ def test_a_run_that_fails_fails_the_test_also_if_that_of_a_tick_follows() -> Non
     assert statuses == {Trigger.MANUAL: "failed", Trigger.SCHEDULE: "succeeded"}
 
 
-def test_a_tick_that_follows_does_not_decide_whether_a_job_was_tested() -> None:
+def test_a_later_tick_does_not_affect_whether_a_job_was_tested() -> None:
     def new() -> Select[Any]:
         return ids_of_rows().where(column("times") == 0)
 

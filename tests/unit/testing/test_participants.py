@@ -74,7 +74,7 @@ def test_a_request_is_met_by_the_next_handle() -> None:
     assert Board.durable == [1, 2, 3]
 
 
-def test_a_handler_may_request_it() -> None:
+def test_a_handler_may_request_a_checkpoint() -> None:
     HandlerTest(Board).given(ONE, {"type": "save"}).handle().expect_progress(2)
 
 
@@ -88,7 +88,7 @@ def test_restart_releases_and_crash_does_not() -> None:
     assert Board.durable == [1, 2, 3]
 
 
-def test_an_event_was_tried_as_soon_as_the_handler_of_a_participant_was_called() -> None:
+def test_an_event_counts_as_tried_once_a_participants_handler_was_called() -> None:
     test = HandlerTest(Board).given(ONE, {"type": "other"}).handle().expect_progress(0)
     test.expect_attempts(1, 1).expect_attempts(2, 0)
     test.request().handle().expect_attempts(1, 1).expect_progress(2)
@@ -109,13 +109,13 @@ def test_attempts_of_a_participants_handler_count_before_the_checkpoint() -> Non
     HandlerTest(Once, retry=FixedBackOff(1)).given(ONE).handle().expect_progress(0).expect_attempts(1, 2)
 
 
-def test_what_a_participants_handler_raises_is_raised() -> None:
+def test_an_error_of_a_participants_handler_is_raised() -> None:
     test = HandlerTest(Board).given(ONE, {"type": "poison"})
     with pytest.raises(LookupError, match="poison"):
         test.handle()
 
 
-def test_a_checkpoint_that_fails_is_an_error_of_the_test() -> None:
+def test_a_failed_checkpoint_fails_the_test() -> None:
     test = HandlerTest(Board).given(ONE).handle().request()
     Board.fails = True
     with pytest.raises(AssertionError, match=r"OCQ-646.*disk full"):
@@ -123,7 +123,7 @@ def test_a_checkpoint_that_fails_is_an_error_of_the_test() -> None:
 
 
 @pytest.mark.parametrize("stop", [HandlerTest.restart, HandlerTest.reset, HandlerTest.close])
-def test_a_flush_that_fails_as_the_processor_stops_is_an_error_of_the_test(stop: Callable[[HandlerTest], Any]) -> None:
+def test_a_flush_that_fails_during_a_stop_fails_the_test(stop: Callable[[HandlerTest], Any]) -> None:
     test = HandlerTest(Board).given(ONE).handle()
     Board.fails = True
     with pytest.raises(AssertionError, match=r"OCQ-646.*disk full"):
@@ -132,14 +132,14 @@ def test_a_flush_that_fails_as_the_processor_stops_is_an_error_of_the_test(stop:
 
 
 @pytest.mark.parametrize("stop", [HandlerTest.restart, HandlerTest.reset, HandlerTest.close])
-def test_with_a_retry_the_processor_stops_in_spite_of_it(stop: Callable[[HandlerTest], Any]) -> None:
+def test_with_a_retry_a_failed_flush_does_not_prevent_the_stop(stop: Callable[[HandlerTest], Any]) -> None:
     test = HandlerTest(Board, retry=NoRetry()).given(ONE).handle()
     Board.fails = True
     stop(test)
     test.expect_log("OCQ-646").expect_progress(0)
 
 
-def test_after_a_flush_that_has_failed_events_come_again_and_a_reset_succeeds() -> None:
+def test_after_a_failed_flush_events_are_delivered_again_and_a_reset_succeeds() -> None:
     test = HandlerTest(Board).given(ONE).handle()
     Board.fails = True
     with pytest.raises(AssertionError, match="disk full"):
@@ -149,7 +149,7 @@ def test_after_a_flush_that_has_failed_events_come_again_and_a_reset_succeeds() 
     assert Board.durable == [1, 1]
 
 
-def test_with_a_retry_the_partition_begins_again_after_it() -> None:
+def test_with_a_retry_the_partition_restarts_after_a_failed_checkpoint() -> None:
     test = HandlerTest(Board, retry=NoRetry()).given(ONE).handle().request()
     Board.fails = True
     test.handle(seconds=0)
@@ -174,7 +174,7 @@ class Unclaimed(CheckpointParticipant):
         return requested
 
 
-def test_a_partition_has_failed_with_an_error_that_no_handler_has_raised() -> None:
+def test_a_partition_may_fail_with_an_error_that_no_handler_raised() -> None:
     Unclaimed.claimed = 0
     test = HandlerTest(Unclaimed, retry=NoRetry()).given(ONE).handle().restart().handle()
     test.expect_failed(CheckpointError).expect_failed()
@@ -183,21 +183,21 @@ def test_a_partition_has_failed_with_an_error_that_no_handler_has_raised() -> No
         test.expect_failed(LookupError)
 
 
-def test_the_mode_can_be_set() -> None:
+def test_the_checkpointing_mode_can_be_set() -> None:
     HandlerTest(Board, count).given(ONE).handle().expect_progress(1)
     HandlerTest(Board, count, checkpointing="deferred").given(ONE).handle().expect_progress(0)
     with pytest.raises(AssemblyError, match="OCQ-643"):
         HandlerTest(Board, count, checkpointing="require-deferred")
 
 
-def test_without_a_participant_nothing_can_be_requested() -> None:
+def test_without_a_participant_no_checkpoint_can_be_requested() -> None:
     with pytest.raises(ValueError, match="no participant of group 'board' has partition 0/1"):
         HandlerTest(count).given(ONE).handle().request()
     with pytest.raises(ValueError, match="no participant"):
         HandlerTest(Board).request()
 
 
-def test_a_request_beyond_what_was_given_is_an_error() -> None:
+def test_a_request_beyond_the_given_events_is_an_error() -> None:
     with pytest.raises(CheckpointError, match="OCQ-647"):
         HandlerTest(Board).given(ONE).handle().request(7)
 
@@ -225,5 +225,5 @@ class Outbox(CheckpointParticipant):
         return requested
 
 
-def test_a_participant_may_await_at_a_checkpoint_what_its_handler_has_begun() -> None:
+def test_a_checkpoint_may_await_tasks_that_a_handler_has_started() -> None:
     HandlerTest(Outbox).given(ONE, ONE).handle().request().handle().expect_progress(2)

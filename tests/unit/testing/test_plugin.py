@@ -29,7 +29,7 @@ def run(pytester: pytest.Pytester):
     return run
 
 
-def test_a_marker_wins_over_variables_and_ends_with_its_test(run):
+def test_a_marker_overrides_variables_for_its_test_only(run):
     assert run("""
 @pytest.mark.opencqrs_properties({"event-handling.standard.life-cycle.partitions": 5})
 def test_first(tmp_path):
@@ -40,7 +40,7 @@ def test_second(tmp_path):
 """) == {"passed": 2}
 
 
-def test_the_nearer_marker_wins_and_the_fixture_over_both(run):
+def test_the_nearest_marker_wins_and_the_fixture_overrides_markers(run):
     assert run("""
 pytestmark = pytest.mark.opencqrs_properties({"event-handling.standard.life-cycle.partitions": 5})
 
@@ -52,7 +52,7 @@ def test_first(tmp_path, opencqrs_properties):
 """) == {"passed": 1}
 
 
-def test_fixtures_of_a_module_or_class_load_settings_with_its_markers(run):
+def test_fixtures_of_a_module_or_class_use_the_settings_of_its_markers(run):
     assert run("""
 from pathlib import Path
 from unittest import TestCase
@@ -99,7 +99,7 @@ def test_after_them(tmp_path):
 """) == {"passed": 5}
 
 
-def test_handlers_are_tested_with_the_fixture(run):
+def test_the_fixture_creates_handler_tests(run):
     assert run("""
 import sys
 from opencqrs_py import event_handling
@@ -117,7 +117,7 @@ def test_first(opencqrs_handler_test):
 """) == {"passed": 1}
 
 
-def test_the_plugin_loads_nothing_heavy(pytester):
+def test_the_plugin_imports_nothing_heavy(pytester):
     pytester.makeconftest('pytest_plugins = ["opencqrs_py.testing.plugin"]')
     pytester.makepyfile("""
 import sys
@@ -129,7 +129,7 @@ def test_first():
     assert pytester.runpytest_subprocess(*ARGUMENTS).parseoutcomes() == {"passed": 1}
 
 
-def test_where_an_expectation_stands_is_what_a_failure_shows(pytester):
+def test_a_failed_expectation_shows_the_line_of_the_test(pytester):
     pytester.makeconftest('pytest_plugins = ["opencqrs_py.testing.plugin"]')
     pytester.makepyfile("""
 def test_first(opencqrs_handler_test):

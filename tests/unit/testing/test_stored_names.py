@@ -85,20 +85,20 @@ NESTED = Nested(READ, [READ], {"isbn": READ}, (READ, 1), Nested(READ))
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_an_object_is_stored_as_its_class_reads_it(value: Any, stored: Any) -> None:
+def test_an_object_is_stored_under_the_names_its_class_reads(value: Any, stored: Any) -> None:
     assert _plain(value) == stored
     if not isinstance(value, list):
         assert TypeAdapter(type(value)).validate_python(stored) == value
 
 
-def test_objects_in_objects_are_stored_as_their_classes_read_them() -> None:
+def test_nested_objects_are_stored_under_the_names_their_classes_read() -> None:
     stored = _plain(NESTED)
     assert stored["one"] == stored["many"][0] == stored["named"]["isbn"] == stored["pair"][0] == {"ISBN": "1"}
     assert stored["child"]["one"] == {"ISBN": "1"}
     assert TypeAdapter(Nested[Read]).validate_python(stored) == NESTED
 
 
-def test_what_pydantic_does_not_read_is_stored_as_it_is() -> None:
+def test_objects_that_pydantic_cannot_read_are_stored_unchanged() -> None:
     @attrs.define
     class Book:
         isbn: str

@@ -34,13 +34,13 @@ def counted(counting):
         (None, 2, {}),
     ],
 )
-def test_a_notice_counts_by_what_is_done_about_it(action, attempt, counts):
+def test_a_notice_is_counted_by_its_action(action, attempt, counts):
     counting = Counting()
     counting.noticed(Notice("books", HALF, action, FAILURE, attempt))
     assert counted(counting) == counts
 
 
-def test_a_partition_that_is_held_counts_once_for_each_claim_and_not_for_each_reminder():
+def test_a_held_partition_is_counted_once_per_claim_and_not_per_reminder():
     counting, held = Counting(), Notice("books", HALF, Action.HOLD, FAILURE)
     for _ in range(2):
         counting.claimed("books", HALF, 0)

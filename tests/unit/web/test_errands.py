@@ -21,19 +21,19 @@ def errands() -> Iterator[Errands]:
     made.stop(0.0)
 
 
-def test_who_asks_gets_what_the_call_returns_on_another_thread(errands):
+def test_a_call_runs_on_another_thread_and_returns_its_result(errands):
     assert errands.do(lambda: current_thread().name, LONG) == "errands"
     assert errands.do(lambda: None, LONG) is None
 
 
-def test_who_asks_gets_what_the_call_raises_and_the_thread_goes_on(errands):
+def test_an_exception_of_a_call_is_raised_to_the_caller_and_the_thread_survives(errands):
     for _ in range(5):
         with pytest.raises(ZeroDivisionError):
             errands.do(lambda: 1 / 0, LONG)
     assert errands.do(lambda: 7, LONG) == 7
 
 
-def test_one_that_hangs_does_not_hold_up_the_next_one(errands):
+def test_a_hanging_call_does_not_delay_the_next_one(errands):
     left = Event()
     with pytest.raises(ErrandTimeoutError):
         errands.do(lambda: left.wait(LONG), 0.0)
@@ -41,7 +41,7 @@ def test_one_that_hangs_does_not_hold_up_the_next_one(errands):
     left.set()
 
 
-def test_one_that_nobody_waits_for_any_more_is_never_begun(errands):
+def test_a_call_whose_caller_no_longer_waits_is_never_begun(errands):
     left, begun = Event(), []
     hanging = [Event(), Event()]
 
@@ -62,7 +62,7 @@ def test_one_that_nobody_waits_for_any_more_is_never_begun(errands):
     assert begun == []
 
 
-def test_after_the_stop_none_is_done_and_who_waits_is_let_go(errands):
+def test_after_a_stop_calls_are_refused(errands):
     errands.stop(LONG)
     with pytest.raises(ErrandTimeoutError):
         errands.do(lambda: 7, LONG)

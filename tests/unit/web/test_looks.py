@@ -29,7 +29,7 @@ def kept() -> Iterator[Callable[..., KeptLook[int]]]:
         each.stop(LONG)
 
 
-def test_nothing_is_looked_at_before_it_is_asked_for(kept):
+def test_nothing_is_queried_before_the_first_request(kept):
     numbers = count(1)
     look = kept(lambda: next(numbers))
     assert look.get(LONG) == 1
@@ -44,7 +44,7 @@ def test_a_result_is_kept_for_a_moment(kept, passed, found):
     assert look.get(LONG) == found
 
 
-def test_what_a_look_raises_is_raised_to_all_and_kept_too(kept):
+def test_an_exception_is_kept_and_raised_to_all_callers(kept):
     asked = []
 
     def fail():
@@ -58,7 +58,7 @@ def test_what_a_look_raises_is_raised_to_all_and_kept_too(kept):
     assert len(asked) == 1
 
 
-def test_many_who_ask_at_once_get_the_same_look(kept):
+def test_concurrent_callers_share_one_result(kept):
     left, numbers = Event(), count(1)
 
     def slow():
@@ -72,7 +72,7 @@ def test_many_who_ask_at_once_get_the_same_look(kept):
         assert {each.result() for each in asked} == {1}
 
 
-def test_a_look_that_hangs_holds_nobody_up_and_nobody_looks_beside_it(kept):
+def test_a_hanging_query_delays_no_caller_and_is_not_repeated_meanwhile(kept):
     entered, left, looks = Event(), Event(), []
 
     def hang():
@@ -93,12 +93,12 @@ def test_a_look_that_hangs_holds_nobody_up_and_nobody_looks_beside_it(kept):
     assert look.get(LONG) >= 1
 
 
-def test_after_the_stop_nothing_is_looked_at(kept):
+def test_after_a_stop_nothing_is_queried(kept):
     look = kept(lambda: pytest.fail("it looked"))
     look.stop(LONG)
     with pytest.raises(LookTimeoutError):
         look.get(LONG)
 
 
-def test_a_look_that_was_never_started_can_be_stopped():
+def test_a_kept_look_that_was_never_started_can_be_stopped():
     KeptLook(int, "test-look").stop(LONG)

@@ -25,7 +25,7 @@ def samples(load: TaskLoad | None) -> dict[tuple[str, str], float]:
     return {(each.name.removeprefix("opencqrs_spark_"), each.labels.get("group", "")): each.value for each in found}
 
 
-def test_tasks_slots_executors_and_what_the_driver_has_handled_are_metrics_of_the_process():
+def test_tasks_slots_executors_and_events_handled_by_the_driver_are_metrics():
     assert samples(TaskLoad({"loans": 2, "audit": 0}, 8, 3, 60)) == {
         ("tasks", "loans"): 2,
         ("tasks", "audit"): 0,
@@ -41,11 +41,11 @@ def test_every_metric_of_spark_is_documented_and_nothing_else():
     assert sorted(documented) == sorted({name for name, _ in samples(TaskLoad({"loans": 2}, 8, 3, 60))})
 
 
-def test_a_local_master_has_no_number_of_executors():
+def test_a_local_master_has_no_metric_of_executors():
     assert ("executors", "") not in samples(TaskLoad({}, 2))
 
 
-def test_a_process_that_runs_nothing_on_spark_has_no_metrics_of_it():
+def test_a_process_without_spark_has_no_metrics_of_spark():
     assert samples(None) == {}
 
 
@@ -78,7 +78,7 @@ def job_samples(jobs: list[JobFigures], runs: RunCounting) -> dict[tuple[str, ..
     return {(each.name.removeprefix("opencqrs_job_"), *each.labels.values()): each.value for each in found}
 
 
-def test_runs_that_have_ended_here_are_counted_by_how_with_their_time_and_items():
+def test_runs_ended_here_are_counted_by_status_with_their_time_and_items():
     runs = RunCounting()
     for run in (
         ended("remind", RunStatus.SUCCEEDED, 2.5, 10),
@@ -104,7 +104,7 @@ SEEN = JobFigures(
 )
 
 
-def test_a_job_is_told_as_it_was_seen_and_its_counters_begin_at_zero():
+def test_a_job_has_metrics_of_its_state_and_counters_that_begin_at_zero():
     found = job_samples([SEEN, JobFigures("new", paused=True)], RunCounting())
     assert {key: value for key, value in found.items() if "remind" in key and value} == {
         ("open_runs", "remind", "queued"): 2,
@@ -131,5 +131,5 @@ def test_every_metric_of_jobs_is_documented_and_nothing_else():
     assert sorted(documented) == sorted({re.sub("^run_seconds_.*", "run_seconds", name) for name in told})
 
 
-def test_a_project_without_jobs_has_no_metrics_of_them():
+def test_a_project_without_jobs_has_no_metrics_of_jobs():
     assert job_samples([], RunCounting()) == {}

@@ -31,7 +31,7 @@ def request(body: bytes = b"", *headers: tuple[str, str]) -> Request:
         (b'{"ids": [18446744073709551615, -9223372036854775808]}', (2**64 - 1, -(2**63))),
     ],
 )
-def test_ids_are_texts_and_whole_numbers_and_without_a_body_the_run_is_for_all(body, ids):
+def test_ids_are_strings_or_integers_and_without_a_body_the_run_is_for_all(body, ids):
     assert run_request(request(body)) == RunRequest(ids)
 
 
@@ -57,7 +57,7 @@ def test_ids_are_texts_and_whole_numbers_and_without_a_body_the_run_is_for_all(b
         (b'{"ids": [null]}', "ids[0] is neither"),
     ],
 )
-def test_what_is_not_understood_is_refused_in_one_line_and_not_run_for_all(body, says):
+def test_an_invalid_body_is_refused_in_one_line_and_not_run_for_all(body, says):
     with pytest.raises(RequestRefusedError) as raised:
         run_request(request(body))
     answer = raised.value.answer
@@ -69,7 +69,7 @@ def test_what_is_not_understood_is_refused_in_one_line_and_not_run_for_all(body,
 
 
 @pytest.mark.parametrize("key", ["k", "x" * 64, "order 7/A"])
-def test_a_key_is_taken_as_it_is(key):
+def test_an_idempotency_key_is_used_verbatim(key):
     assert run_request(request(b"", ("idempotency-key", key))).key == key
 
 
@@ -83,7 +83,7 @@ def test_a_key_is_taken_as_it_is(key):
         [("Idempotency-Key", "a"), ("Idempotency-Key", "b")],
     ],
 )
-def test_a_key_that_is_none_is_refused(headers):
+def test_an_invalid_idempotency_key_is_refused(headers):
     with pytest.raises(RequestRefusedError) as raised:
         run_request(request(b"", *headers))
     assert raised.value.answer.status == 400
@@ -91,7 +91,7 @@ def test_a_key_that_is_none_is_refused(headers):
 
 
 @pytest.mark.parametrize("value", [f"Bearer {TOKEN}", f"bearer {TOKEN}", f"BEARER  {TOKEN} "])
-def test_who_sends_the_token_may_ask(value):
+def test_a_request_with_the_token_is_authorised(value):
     require_token(request(b"", ("authorization", value)), TOKEN)
 
 
@@ -111,7 +111,7 @@ def test_who_sends_the_token_may_ask(value):
         [f"Bearer {TOKEN}", f"Bearer {TOKEN}"],
     ],
 )
-def test_who_sends_none_or_another_one_may_not(values):
+def test_a_request_without_the_token_is_refused_with_401(values):
     with pytest.raises(RequestRefusedError) as raised:
         require_token(request(b"", *(("Authorization", value) for value in values)), TOKEN)
     answer = raised.value.answer
@@ -119,7 +119,7 @@ def test_who_sends_none_or_another_one_may_not(values):
     assert TOKEN not in answer.body.decode() + json.dumps(dict(answer.headers))
 
 
-def test_while_no_token_is_set_nobody_may_ask_and_the_setting_is_named():
+def test_without_a_configured_token_every_request_is_refused_and_the_setting_is_named():
     with pytest.raises(RequestRefusedError) as raised:
         require_token(request(b"", ("Authorization", "Bearer None")), None)
     assert raised.value.answer.status == 403

@@ -69,7 +69,7 @@ def test_a_path_is_answered_with_what_its_route_returns(serve):
     assert (headers["Server"], headers["Connection"], headers["Cache-Control"]) == ("opencqrs", "close", "no-store")
 
 
-def test_head_has_the_headers_and_no_content(serve):
+def test_head_returns_the_headers_without_content(serve):
     server = serve()
     status, headers, text = asked(server, "HEAD", Accept="x")
     assert (status, headers["Content-Length"], text) == (200, "8", "")
@@ -88,7 +88,7 @@ def test_head_has_the_headers_and_no_content(serve):
         ("GET", "/broken", 500, "internal error; the log of this process has it"),
     ],
 )
-def test_what_cannot_be_answered_is_said_in_plain_text(serve, method, path, status, says, caplog):
+def test_errors_are_answered_in_plain_text(serve, method, path, status, says, caplog):
     found, headers, text = asked(serve(), method, path, b"x" * 100 if method == "POST" else None)
     assert found == status
     assert text.startswith(says)
@@ -109,7 +109,7 @@ def test_what_cannot_be_answered_is_said_in_plain_text(serve, method, path, stat
         (b"POST /hello HTTP/1.0\r\nContent-Length: many\r\n\r\n", b"405"),
     ],
 )
-def test_requests_that_are_none_get_a_line_of_text_and_no_page(serve, text, status):
+def test_malformed_requests_get_a_line_of_text_and_not_an_html_page(serve, text, status):
     server = serve()
     found = sent(server, text)
     assert status in found
@@ -145,7 +145,7 @@ class Things(Branch):
         ("POST", "/things/a%20b?broken", 500, "internal error; the log of this process has it\n", None),
     ],
 )
-def test_a_branch_answers_on_its_paths_by_their_methods(serve, method, path, status, says, allow):
+def test_a_branch_answers_its_paths_and_methods(serve, method, path, status, says, allow):
     server = serve(branches=[Things()])
     body = b"body" if method in {"POST", "PUT"} else None
     found, headers, text = asked(server, method, path, body, **{"X-This": "this", "Secret": "hunter22"})
@@ -171,7 +171,7 @@ def test_a_branch_answers_on_its_paths_by_their_methods(serve, method, path, sta
         ("Content-Length: 1000000", b"x" * 1_000_000, 413, "the body has 1,000,000 bytes, and 65,536 is the most"),
     ],
 )
-def test_a_body_is_taken_as_a_whole_or_refused(serve, headers, body, status, says):
+def test_a_body_is_read_in_full_or_refused(serve, headers, body, status, says):
     server = serve(branches=[Things()])
     with closing(socket.create_connection(place_of(server), LONG)) as connection:
         lines = (
@@ -185,7 +185,7 @@ def test_a_body_is_taken_as_a_whole_or_refused(serve, headers, body, status, say
     assert asked(server)[0] == 200
 
 
-def test_one_who_sends_a_body_too_slowly_is_cut_off(serve):
+def test_a_client_that_sends_its_body_too_slowly_is_disconnected(serve):
     now = [0.0]
     server = serve(branches=[Things()], seconds=10.0, now=lambda: now[0])
     with closing(socket.create_connection(place_of(server), LONG)) as slow:
@@ -198,7 +198,7 @@ def test_one_who_sends_a_body_too_slowly_is_cut_off(serve):
     assert asked(server)[0] == 200
 
 
-def test_the_log_has_why_a_path_could_not_be_answered_without_secrets(serve, caplog):
+def test_an_internal_error_is_logged_without_secrets(serve, caplog):
     def broken(_: str) -> Answer:
         raise ValueError("postgresql://u:CANARY@h is away")
 
@@ -211,7 +211,7 @@ def test_the_log_has_why_a_path_could_not_be_answered_without_secrets(serve, cap
     assert record.exc_info is None
 
 
-def test_what_a_client_sends_is_logged_in_one_line_without_secrets(serve, caplog):
+def test_a_malformed_request_is_logged_in_one_line_without_secrets(serve, caplog):
     with caplog.at_level(logging.DEBUG):
         sent(serve(), b"GET /a\x1b[2J\rforged&token=CANARY HTTP/1.0\r\n\r\n")
         sent(serve(), b"GET /" + b"a" * 60_000 + b" HTTP/1.0\r\n\r\n")
@@ -221,13 +221,13 @@ def test_what_a_client_sends_is_logged_in_one_line_without_secrets(serve, caplog
     assert len(second) < 1_000
 
 
-def test_an_access_is_no_record_of_everyday(serve, caplog):
+def test_an_access_is_not_logged_by_default(serve, caplog):
     with caplog.at_level(logging.INFO):
         asked(serve())
     assert caplog.records == []
 
 
-def test_more_requests_at_once_than_allowed_are_refused_and_those_before_are_answered(serve):
+def test_requests_beyond_the_limit_are_refused_and_earlier_ones_answered(serve):
     entered, left, answers = Event(), Event(), []
 
     def slow(_accept):
@@ -251,7 +251,7 @@ def test_more_requests_at_once_than_allowed_are_refused_and_those_before_are_ans
     assert status == 200
 
 
-def test_one_who_sends_too_slowly_is_cut_off(serve):
+def test_a_client_that_sends_too_slowly_is_disconnected(serve):
     now = [0.0]
     server = serve(seconds=10.0, now=lambda: now[0])
     with closing(socket.create_connection(place_of(server), LONG)) as slow:
@@ -284,13 +284,13 @@ def test_a_stop_does_not_wait_for_requests_and_frees_the_port(serve):
     server.stop()
 
 
-def test_a_port_that_is_taken_is_an_error(serve):
+def test_a_port_in_use_is_an_error(serve):
     host, port = place_of(serve())
     with pytest.raises(OSError, match="in use"):
         HttpServer(host, port, {})
 
 
-def test_it_listens_on_ipv6_and_on_names(serve):
+def test_a_server_listens_on_ipv6_and_on_host_names(serve):
     assert serve(host="localhost").url.startswith("http://")
     try:
         server = serve(host="::1")

@@ -27,7 +27,7 @@ def test_an_address_is_read_from_its_url(url: str, base_url: str) -> None:
 
 
 @pytest.mark.parametrize("url", ["sqlite:///x.db", "postgresql://h/d", "file:///x", "", "events.ndjson"])
-def test_other_stores_are_not_meant(url: str) -> None:
+def test_urls_of_other_stores_are_not_recognised(url: str) -> None:
     assert not Address.is_meant(url)
 
 
@@ -45,7 +45,7 @@ def test_other_stores_are_not_meant(url: str) -> None:
         "eventsourcingdb://host/#hidden",
     ],
 )
-def test_what_is_no_address_is_refused_with_an_example(url: str) -> None:
+def test_an_invalid_address_is_refused_with_an_example(url: str) -> None:
     with pytest.raises(EventStoreError, match=r"OCQ-330[\s\S]*eventsourcingdb://host:3000") as raised:
         Address.parse(url)
     assert "hidden" not in str(raised.value)
@@ -60,7 +60,7 @@ def test_what_is_no_address_is_refused_with_an_example(url: str) -> None:
         ("esdb://db:2113?tls=false", "eventsourcingdb://db:2113"),
     ],
 )
-def test_an_address_of_http_is_refused_with_the_right_form(url: str, right: str) -> None:
+def test_an_http_address_is_refused_with_the_right_form(url: str, right: str) -> None:
     assert Address.is_meant(url)
     with pytest.raises(EventStoreError, match=rf"OCQ-330\][\s\S]*write it as {re.escape(right)}$"):
         Address.parse(url)

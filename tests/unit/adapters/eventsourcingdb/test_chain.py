@@ -10,7 +10,7 @@ from opencqrs_py.model import Event
 
 
 @pytest.mark.parametrize("hash_text", ["0" * 64, "esdb:hash:v2:" + "a" * 64])
-def test_a_link_is_read_from_its_fingerprint(hash_text: str) -> None:
+def test_a_link_is_parsed_from_its_fingerprint(hash_text: str) -> None:
     link = Link(42, hash_text)
     assert link.fingerprint == f"eventsourcingdb:41:{hash_text}"
     assert Link.parse(link.fingerprint) == link
@@ -20,7 +20,7 @@ def test_a_link_is_read_from_its_fingerprint(hash_text: str) -> None:
     "text",
     ["", "eventsourcingdb:", "eventsourcingdb:empty", "eventsourcingdb:-1:a", "eventsourcingdb:1:", "41:a", "٣:a"],
 )
-def test_other_texts_are_no_fingerprints_of_a_link(text: str) -> None:
+def test_other_strings_are_not_fingerprints_of_a_link(text: str) -> None:
     assert Link.parse(text) is None
 
 
@@ -29,7 +29,7 @@ def test_an_event_without_a_hash_has_no_link(extensions: str | None) -> None:
     assert Link.of(Event(1, "0", "s", "/", "t", None, "application/json", "{}", extensions)) is None
 
 
-def test_what_was_seen_is_known_and_does_not_change() -> None:
+def test_a_known_link_must_not_change() -> None:
     chain = SeenChain("here")
     chain.keep([Link(1, "a"), Link(2, "b")])
     chain.keep([Link(2, "b")])

@@ -19,7 +19,7 @@ def connection() -> Connection:
     return Connection(Address.parse("eventsourcingdb://localhost"), "secret", SECONDS)
 
 
-def test_ctrl_c_gives_a_call_up(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_cancels_a_call(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
     class Interrupted(Future[Any]):
         def result(self, timeout: float | None = None) -> Any:
             raise KeyboardInterrupt
@@ -31,7 +31,7 @@ def test_ctrl_c_gives_a_call_up(connection: Connection, monkeypatch: pytest.Monk
     assert under_way.cancelled()
 
 
-def test_a_loop_may_be_closed_on_its_own_thread_as_the_garbage_collector_does(connection: Connection) -> None:
+def test_a_loop_may_be_closed_on_its_own_thread(connection: Connection) -> None:
     async def close(client: Client) -> None:
         loop = connection._loop
         assert loop is not None
@@ -45,7 +45,7 @@ def test_a_loop_may_be_closed_on_its_own_thread_as_the_garbage_collector_does(co
     connection.close()
 
 
-def test_errors_that_are_none_of_the_client_s_come_through(connection: Connection) -> None:
+def test_errors_that_do_not_come_from_the_client_are_raised_unchanged(connection: Connection) -> None:
     async def fail(client: Client) -> None:
         raise KeyError(client)
 
@@ -55,7 +55,7 @@ def test_errors_that_are_none_of_the_client_s_come_through(connection: Connectio
     connection.close()
 
 
-def test_a_fork_waits_for_no_thread_of_its_parent_and_closes_nothing_of_it(connection: Connection) -> None:
+def test_a_fork_neither_waits_for_threads_of_its_parent_nor_closes_its_connection(connection: Connection) -> None:
     async def nothing(client: Client) -> None: ...
 
     connection.run(nothing)

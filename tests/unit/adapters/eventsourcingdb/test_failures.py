@@ -82,5 +82,5 @@ def test_errors_of_the_client_are_explained(error: Exception, code: str, kind: t
 
 
 @pytest.mark.parametrize("error", [KeyError("mine"), EventStoreError("OCQ-331", "told already"), TypeError("a bug")])
-def test_errors_of_others_stay_as_they_are(error: Exception) -> None:
+def test_other_errors_stay_unchanged(error: Exception) -> None:
     assert explained(error, URL) is error

@@ -11,7 +11,7 @@ import opencqrs_py.adapters.eventsourcingdb as package
 from opencqrs_py.errors import EventStoreError
 
 
-def test_every_name_is_found() -> None:
+def test_every_public_name_can_be_imported() -> None:
     assert all(getattr(package, name).__name__ == name for name in package.__all__)
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         _ = package.Nothing
@@ -25,7 +25,7 @@ def test_an_address_is_read_without_the_client() -> None:
     assert subprocess.run([sys.executable, "-c", work], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
-def test_a_client_that_is_not_installed_is_told_with_the_command_that_mends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_client_is_an_error_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.startswith(f"{package.__name__}.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "eventsourcingdb", None)

@@ -35,19 +35,19 @@ def test_a_position_is_the_id_plus_one(event_id: str, position: int) -> None:
 
 
 @pytest.mark.parametrize("event_id", ["", "-1", "+1", "1.0", " 1", "1_0", "a", "٣", "²"])
-def test_an_id_that_is_no_number_is_refused(event_id: str) -> None:
+def test_an_id_that_is_not_a_number_is_refused(event_id: str) -> None:
     with pytest.raises(ValueError, match="must be a number"):
         position_of(event_id)
 
 
-def test_everything_that_the_client_gives_is_kept() -> None:
+def test_all_attributes_from_the_client_are_kept() -> None:
     event = event_of(esdb.Event.parse(SENT))
     assert event.time == SENT["time"]
     assert event.payload == '{"b":1,"a":"ü"}'
     assert event.metadata == {"predecessorhash": "p", "hash": "h", "signature": "esdb:signature:v1:00"}
 
 
-def test_a_client_that_hides_the_servers_text_gives_the_time_to_the_microsecond() -> None:
+def test_without_the_servers_text_times_have_microseconds() -> None:
     parsed = esdb.Event.parse(SENT)
     del parsed._time_from_server
     assert event_of(parsed).time == "2026-01-01T12:00:00.123456+00:00"
@@ -71,11 +71,11 @@ def received(data: str) -> Event:
         ('{"at": "2026-01-01T12:00:00.123"}', '{"at":"2026-01-01T12:00:00.123"}'),
     ],
 )
-def test_numbers_have_the_digits_that_the_server_has_sent(data: str, payload: str) -> None:
+def test_numbers_keep_the_digits_sent_by_the_server(data: str, payload: str) -> None:
     assert received(data).payload == payload
 
 
-def test_a_client_that_hides_the_servers_text_gives_numbers_as_it_has_parsed_them() -> None:
+def test_without_the_servers_text_numbers_are_those_parsed_by_the_client() -> None:
     parsed = esdb.Event.parse({**SENT, "data": {"price": 12345678901234567.89}})
     assert event_of(parsed).payload == '{"price":1.2345678901234568e+16}'
 
@@ -87,7 +87,7 @@ def to_be_sent(number: str) -> Event:
 @pytest.mark.parametrize(
     "number", ["12345678901234567.89", "0.1234567890123456789", "-999999999999999.99", "12345678901234567.8e900"]
 )
-def test_a_number_that_the_client_would_round_is_not_sent(number: str) -> None:
+def test_a_number_that_the_client_would_round_is_refused(number: str) -> None:
     with pytest.raises(EventStoreError, match=f"OCQ-336.*round the number {number}") as caught:
         candidate_of(to_be_sent(number), "s")
     assert caught.value.fix == f'put it into the data as text: "{number}"'
@@ -97,7 +97,7 @@ def test_a_number_that_the_client_would_round_is_not_sent(number: str) -> None:
     "number",
     ["0.1", "0.30000000000000004", "62.590000000000003", "1.50000000000000000000", "18446744073709551617", "1e2"],
 )
-def test_a_number_that_the_client_keeps_or_that_a_program_has_written_as_a_double_is_sent(number: str) -> None:
+def test_a_number_that_is_exact_or_the_shortest_form_of_a_double_is_sent(number: str) -> None:
     assert candidate_of(to_be_sent(number), "s").data == {"a": [{"b": json.loads(number)}]}
 
 
@@ -109,5 +109,7 @@ def test_a_number_that_the_client_keeps_or_that_a_program_has_written_as_a_doubl
         (SubjectIsOnEventId("/a", "10"), "isSubjectOnEventId", {"subject": "/a", "eventId": "10"}),
     ],
 )
-def test_preconditions_are_those_of_the_server(condition: Precondition, kind: str, payload: dict[str, str]) -> None:
+def test_preconditions_are_translated_to_those_of_the_server(
+    condition: Precondition, kind: str, payload: dict[str, str]
+) -> None:
     assert precondition_of(condition).to_json() == {"type": kind, "payload": payload}

@@ -25,7 +25,7 @@ class Folder:
         self.clock.advance(seconds)
 
 
-def test_what_is_there_already_is_told_at_once() -> None:
+def test_existing_lines_are_reported_at_once() -> None:
     folder = Folder((0, 3))
     assert folder.watch.wait(2, 10) == 3
     assert folder.pauses == []
@@ -41,14 +41,14 @@ def test_pauses_grow_up_to_40_milliseconds() -> None:
 
 
 @pytest.mark.parametrize("idle", [0.0, 0.013, 1.0, 3_600.0])
-def test_a_new_line_is_seen_within_50_milliseconds_however_long_nothing_came(idle: float) -> None:
+def test_a_new_line_is_seen_within_50_milliseconds_after_any_idle_time(idle: float) -> None:
     folder = Folder((idle, 1))
     assert folder.watch.wait(0, idle + 10) == 1
     assert folder.clock.monotonic() - idle <= 0.05
     assert max(folder.pauses, default=0) <= 0.05
 
 
-def test_after_something_came_the_pauses_are_short_again() -> None:
+def test_pauses_are_short_again_after_a_new_line() -> None:
     folder = Folder((5, 1))
     assert folder.watch.wait(0, 10) == 1
     assert 5 <= folder.clock.monotonic() <= 5.04
@@ -57,14 +57,14 @@ def test_after_something_came_the_pauses_are_short_again() -> None:
     assert folder.pauses[0] == 0.01
 
 
-def test_a_wait_without_time_looks_once() -> None:
+def test_a_wait_with_a_timeout_of_0_checks_once() -> None:
     folder = Folder()
     assert folder.watch.wait(0, 0) == 0
     assert folder.pauses == []
 
 
 @pytest.mark.parametrize(("look", "most"), [(0.001, 0.04), (0.05, 0.2), (60, 1.0)])
-def test_looks_that_take_long_are_farther_apart(look: float, most: float) -> None:
+def test_slow_checks_are_farther_apart(look: float, most: float) -> None:
     folder = Folder()
 
     def slow() -> int:
@@ -75,7 +75,7 @@ def test_looks_that_take_long_are_farther_apart(look: float, most: float) -> Non
     assert max(folder.pauses) == pytest.approx(most)
 
 
-def test_one_look_that_takes_long_delays_no_new_line() -> None:
+def test_a_single_slow_check_does_not_lengthen_the_pauses() -> None:
     folder = Folder()
     looks = iter([0.001, 0.2, *[0.001] * 1_000])
 

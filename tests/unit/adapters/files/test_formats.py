@@ -30,7 +30,7 @@ PLAIN = FileFormat(FileKind.LINES)
         ("a.ndjson.tmp", None),
     ],
 )
-def test_the_name_tells_the_format(name: str, form: FileFormat | None) -> None:
+def test_the_format_follows_from_the_file_name(name: str, form: FileFormat | None) -> None:
     assert format_of(name) == form
 
 
@@ -48,7 +48,7 @@ def test_the_name_tells_the_format(name: str, form: FileFormat | None) -> None:
         ("file:///lake#1/a?b", "/lake#1/a?b"),
     ],
 )
-def test_a_url_names_a_path_seen_from_the_project(url: str, path: str) -> None:
+def test_a_url_names_a_path_relative_to_the_project(url: str, path: str) -> None:
     assert path_of_url(url, Path("/project")) == Path(path)
 
 
@@ -65,7 +65,7 @@ def test_a_url_names_a_path_seen_from_the_project(url: str, path: str) -> None:
         ("file", "is not a URL of a file"),
     ],
 )
-def test_other_urls_are_refused_with_what_to_write(url: str, what: str) -> None:
+def test_other_urls_are_refused_with_the_right_form(url: str, what: str) -> None:
     with pytest.raises(EventStoreError, match="OCQ-344") as caught:
         path_of_url(url, Path("/project"))
     assert what in caught.value.what

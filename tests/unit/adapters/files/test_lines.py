@@ -27,7 +27,7 @@ def block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
 
 
 @given(text=TEXTS, block=st.sampled_from([1, 7, 64]), cuts=st.lists(st.integers(0, 400), max_size=4))
-def test_a_file_that_grows_is_counted_as_one_that_was_whole(text: bytes, block: int, cuts: list[int]) -> None:
+def test_a_growing_file_is_indexed_like_a_complete_one(text: bytes, block: int, cuts: list[int]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(line_files, "_BLOCK", block)
         index = LineIndex()
@@ -39,7 +39,7 @@ def test_a_file_that_grows_is_counted_as_one_that_was_whole(text: bytes, block: 
 
 
 @given(text=TEXTS, block=st.sampled_from([1, 7, 64]))
-def test_every_mark_is_a_place_between_two_lines(text: bytes, block: int) -> None:
+def test_every_mark_is_at_the_start_of_a_line(text: bytes, block: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(line_files, "_BLOCK", block)
         index = LineIndex()

@@ -41,37 +41,37 @@ def unpacked(content: bytes, compression: Compression) -> bytes:
 
 
 @pytest.mark.parametrize("event", [EVENT, BARE], ids=["full", "bare"])
-def test_a_line_is_the_event_again(event: Event) -> None:
+def test_an_event_survives_being_written_as_a_line(event: Event) -> None:
     assert parse_event(event_line(event), event.position) == event
 
 
-def test_a_line_begins_with_what_every_event_has() -> None:
+def test_a_line_has_the_attributes_in_a_fixed_order() -> None:
     assert list(json.loads(event_line(EVENT))) == [
         *("x", "specversion", "id", "source", "subject", "type", "time", "datacontenttype", "data")
     ]
 
 
-def test_data_stand_in_a_line_as_they_are_stored() -> None:
+def test_data_are_written_to_a_line_as_stored() -> None:
     number = "123456789012345678901234567890.10"
     line = event_line(BARE._replace(payload='{"n": ' + number + "}"))
     assert b'"data":{"n": ' + number.encode() in line
 
 
 @pytest.mark.parametrize("payload", ['{\n"a": 1}', "[1,\r\n2]", '"a"\r'])
-def test_line_ends_within_data_break_no_line(payload: str) -> None:
+def test_line_breaks_within_data_do_not_break_the_line(payload: str) -> None:
     line = event_line(BARE._replace(payload=payload))
     assert line.count(b"\n") == 1
     assert b"\r" not in line
     assert json.loads(line)["data"] == json.loads(payload)
 
 
-def test_extensions_never_take_the_place_of_an_attribute() -> None:
+def test_extensions_never_replace_an_attribute() -> None:
     line = event_line(BARE._replace(extensions='{"id":"other","time":"never","data":1,"x":2}'))
     assert json.loads(line) == {**json.loads(event_line(BARE)), "x": 2}
 
 
 @pytest.mark.parametrize("kind", [FileKind.LINES, FileKind.ROWS])
-def test_data_that_are_no_json_are_refused_in_lines_and_kept_in_rows(kind: FileKind) -> None:
+def test_data_that_are_not_json_are_refused_in_lines_and_kept_in_rows(kind: FileKind) -> None:
     odd = BARE._replace(payload="{no")
     if kind is FileKind.LINES:
         with pytest.raises(EventFormatError, match="OCQ-210"):
@@ -81,23 +81,23 @@ def test_data_that_are_no_json_are_refused_in_lines_and_kept_in_rows(kind: FileK
 
 
 @pytest.mark.parametrize("compression", Compression)
-def test_a_file_of_lines_holds_them_in_their_order(compression: Compression) -> None:
+def test_a_file_of_lines_keeps_the_order_of_events(compression: Compression) -> None:
     content = unpacked(written(FileFormat(FileKind.LINES, compression), [EVENT], [], [BARE, EVENT]), compression)
     assert content == event_line(EVENT) + event_line(BARE) + event_line(EVENT)
 
 
 @pytest.mark.parametrize("compression", Compression)
-def test_no_events_make_a_file_that_can_be_read(compression: Compression) -> None:
+def test_a_file_without_events_can_be_read(compression: Compression) -> None:
     assert unpacked(written(FileFormat(FileKind.LINES, compression)), compression) == b""
 
 
-def test_the_same_events_make_the_same_gzip_file_at_any_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_events_always_give_the_same_gzip_file(monkeypatch: pytest.MonkeyPatch) -> None:
     once = written(FileFormat(FileKind.LINES, Compression.GZIP), [EVENT])
     monkeypatch.setattr("time.time", lambda: 0.0)
     assert written(FileFormat(FileKind.LINES, Compression.GZIP), [EVENT]) == once
 
 
-def test_rows_have_the_columns_of_an_event_and_a_time_to_calculate_with() -> None:
+def test_rows_have_the_columns_of_an_event_and_a_timestamp() -> None:
     table = pq.read_table(io.BytesIO(written(FileFormat(FileKind.ROWS), [EVENT], [BARE])))
     assert table.column_names == [*Event._fields, "timestamp"]
     assert [Event(*row) for row in zip(*(table[name].to_pylist() for name in Event._fields), strict=True)] == [
@@ -108,7 +108,7 @@ def test_rows_have_the_columns_of_an_event_and_a_time_to_calculate_with() -> Non
     assert table["timestamp"].to_pylist() == [datetime(2026, 1, 2, 3, 4, 5, 123456, UTC), None]
 
 
-def test_rows_come_in_groups_of_a_known_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_written_in_groups_of_a_fixed_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(whole_files, "_ROWS_PER_GROUP", 10)
     content = written(FileFormat(FileKind.ROWS), [EVENT] * 7, [EVENT] * 18)
     metadata = pq.ParquetFile(io.BytesIO(content)).metadata

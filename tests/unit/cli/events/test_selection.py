@@ -36,10 +36,10 @@ def selection(*types, subject="/"):
         ),
     ],
 )
-def test_what_may_be_meant_otherwise(selected, why):
+def test_suspicious_selections_are_explained(selected, why):
     assert reasons(selected, after=0) == why
 
 
-def test_at_the_end_of_the_log_a_type_is_nothing_to_wonder_about():
+def test_an_exact_type_after_the_start_of_the_log_is_not_suspicious():
     assert reasons(selection("t"), after=9) == []
     assert reasons(selection("t*"), after=9) == [f"{EXACT}: 't*' is not a pattern here"]

@@ -23,11 +23,11 @@ def event(position, subject="/a/1", event_type="t", payload="{}", time=None):
         ("", ""),
     ],
 )
-def test_the_first_level_of_a_subject(subject, level):
+def test_the_first_level_of_a_subject_is_its_first_segment(subject, level):
     assert top_level(subject) == level
 
 
-def test_no_events_have_neither_first_nor_last():
+def test_without_events_there_is_no_first_and_no_last():
     tally = Tally()
     tally.add([])
     rows = tally.rows(10)
@@ -47,7 +47,7 @@ def test_events_are_counted_by_type_and_by_first_level():
     assert rows["subjects"]["top"] == [{"subject": "/a", "events": 2}, {"subject": "/b", "events": 1}]
 
 
-def test_the_top_is_the_most_frequent_and_equal_ones_by_name():
+def test_the_top_is_sorted_by_frequency_then_by_name():
     tally = Tally()
     tally.add([event(n, event_type=name) for n, name in enumerate("cabbc")])
     assert [row["type"] for row in tally.rows(2)["types"]["top"]] == ["b", "c"]

@@ -28,7 +28,7 @@ def lines(monkeypatch):
 
 @pytest.mark.parametrize("width", [60, 80, 200])
 @pytest.mark.parametrize("odd", [{"subject": "/" + "x" * 5_000}, {"event_type": "日" * 300}, {"payload": "y" * 300}])
-def test_what_is_too_long_is_cut_and_leaves_the_other_columns(lines, width, odd):
+def test_a_value_too_long_for_the_table_is_cut_without_affecting_other_columns(lines, width, odd):
     head, first, second = lines(width, event(299_998), event(299_999, **odd))
     assert head.split() == ["position", "time", "type", "subject", "data"]
     assert first.split() == ["299998", "2026-01-05T09:00:00Z", "t", "/a", "{}"]
@@ -37,7 +37,7 @@ def test_what_is_too_long_is_cut_and_leaves_the_other_columns(lines, width, odd)
     assert max(map(cell_len, (head, first, second))) <= width
 
 
-def test_what_fits_is_whole_however_wide_the_others_are(lines):
+def test_a_value_that_fits_is_shown_in_full_however_wide_the_others_are(lines):
     subject, name = "/books/978-0008471286", "library.book-lent.v1"
     row = lines(100, event(subject=subject, event_type=name, payload="y" * 60))[1]
     assert row.split()[2:4] == [name, subject]

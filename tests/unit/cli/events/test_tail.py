@@ -32,7 +32,7 @@ def test_the_last_events_are_those_of_the_whole_log(monkeypatch, window, count, 
     )
 
 
-def test_few_last_events_are_found_without_reading_the_log(monkeypatch):
+def test_a_few_last_events_are_found_without_reading_the_whole_log(monkeypatch):
     store = InMemoryEventStore(event(n) for n in range(10_000))
     read, seen = store.read, []
     monkeypatch.setattr(store, "read", lambda after, *others: seen.append(after) or read(after, *others))
@@ -40,7 +40,7 @@ def test_few_last_events_are_found_without_reading_the_log(monkeypatch):
     assert min(seen) == 9_000
 
 
-def test_an_event_behind_the_head_that_was_asked_for_comes_later():
+def test_the_last_events_exclude_events_after_the_given_head():
     store = InMemoryEventStore(event(n) for n in range(5))
     assert [e.id for e in last_events(store, 3, 10, ALL)] == ["0", "1", "2"]
 
@@ -95,7 +95,7 @@ class Unreliable(InMemoryEventStore):
         return isinstance(error, AwayError)
 
 
-def test_a_store_that_does_not_answer_is_waited_for(capsys):
+def test_following_resumes_when_an_unavailable_store_is_back(capsys):
     store, pauses = Unreliable(event(n) for n in range(3)), []
     shown = Shown(store, event(3), event(4))
     with pytest.raises(KeyboardInterrupt):
@@ -139,7 +139,7 @@ class Away(InMemoryEventStore):
         return isinstance(error, AwayError | EventStoreError) and not isinstance(error, OtherLogError)
 
 
-def test_of_a_store_that_is_away_one_line_is_told_for_each_reason_and_one_when_it_is_back(capsys):
+def test_an_outage_is_reported_once_per_reason_and_once_when_it_ends(capsys):
     errors = [
         WrappedError("server closed\nthe connection"),
         *(refused(5432) for _ in range(3)),
@@ -161,7 +161,7 @@ def test_of_a_store_that_is_away_one_line_is_told_for_each_reason_and_one_when_i
     assert pauses == [0.5, 1, 2, 4, 8, 16]
 
 
-def test_a_store_that_is_back_and_has_nothing_new_is_told_of_too(capsys):
+def test_the_end_of_an_outage_is_reported_even_without_new_events(capsys):
     store, waits = Away([], refused(1)), []
 
     @contextmanager
@@ -192,7 +192,7 @@ class Watches:
         return self._watched()
 
 
-def test_a_store_whose_file_is_gone_is_waited_for(capsys):
+def test_following_resumes_when_a_deleted_file_is_back(capsys):
     gone = DatabaseFileGoneError("OCQ-326", "the file was deleted", "/log/x.db", "put it back")
     store = InMemoryEventStore([event(1)])
     watches = Watches(store, gone, gone)
@@ -205,7 +205,7 @@ def test_a_store_whose_file_is_gone_is_waited_for(capsys):
     ]
 
 
-def test_a_store_whose_file_was_replaced_ends_it(capsys):
+def test_a_replaced_file_ends_the_command(capsys):
     store = InMemoryEventStore([event(1)])
     Watches(store, DatabaseFileError("OCQ-326", "replaced"))
     with pytest.raises(DatabaseFileError, match="replaced"):
@@ -221,7 +221,7 @@ def restore(store, *events):
 RESTART = "start the command again to follow the log that is there now"
 
 
-def test_a_log_that_was_restored_and_is_shorter_ends_it():
+def test_a_log_restored_to_a_shorter_one_ends_the_command():
     store, waits = InMemoryEventStore(event(n) for n in range(3)), []
     store.watched = lambda: nullcontext(
         SimpleNamespace(wait=lambda *_: waits.append(1) or stop_after(waits, 4) or store.head())
@@ -231,7 +231,7 @@ def test_a_log_that_was_restored_and_is_shorter_ends_it():
     assert ended.value.fix == RESTART
 
 
-def test_a_log_that_was_restored_in_an_outage_ends_it():
+def test_a_log_restored_during_an_outage_ends_the_command():
     store, pauses = Away([event(1), event(2)]), []
 
     def fail(*_):
@@ -251,7 +251,7 @@ def stop_after(waits, most):
     return 0
 
 
-def test_other_errors_end_it():
+def test_other_errors_end_the_command():
     store = InMemoryEventStore([event(1)])
 
     def show(events):
