@@ -1,4 +1,4 @@
-"""The filter for Alembic: what is ours, by name."""
+"""The filter for Alembic: our objects, recognised by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""That the logs which tests are shown are as their program wrote them."""
+"""Captured logs are shown to tests as the program wrote them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The script of the workshop: what it decides, what it says, and that the locks fit pyproject.toml."""
+"""The development script: its decisions and messages, and that the locks match pyproject.toml."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ dev = load()
 
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Let the script believe that it lies in an empty folder with a small pyproject.toml and two locks."""
+    """Make the script use an empty folder with a small pyproject.toml and two locks."""
     (tmp_path / "pyproject.toml").write_text('[project]\ndependencies = ["a"]\n[tool.ruff]\nline-length = 100\n')
     (tmp_path / "requirements").mkdir()
     (tmp_path / "requirements" / "run.lock").write_text("a==1\n")
@@ -218,7 +218,7 @@ STEPS = (("one", 0), ("two", 3), ("three", 0))
 
 
 class Recorder:
-    """Stands in for the parts of the set-up that start programs, and notes what was asked of them."""
+    """A stand-in for the parts of the set-up that start programs; it records their calls."""
 
     def __init__(self, checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.checkout = checkout
@@ -227,7 +227,7 @@ class Recorder:
         monkeypatch.setattr(dev, "works", lambda _python: True)
 
     def prepare(self, kind: str) -> list[str]:
-        """Return the labels of the steps that ``kind`` took, leaving an interpreter behind."""
+        """Return the labels of the steps that ``kind`` took, and create an interpreter."""
         self.calls.clear()
         dev.prepare(kind, verbose=False)
         dev.PYTHON.parent.mkdir(exist_ok=True)
@@ -372,7 +372,7 @@ class TestSteps:
 
     @pytest.fixture
     def slow(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Programs that take 65 seconds by the clock, however long they take."""
+        """Make every program take 65 seconds by the clock."""
         now, wait = [0.0], dev.wait
 
         def waited(*arguments: Any) -> int:
@@ -430,7 +430,7 @@ class TestSteps:
     def test_an_interrupt_during_imports_prints_one_line(self, sent: str, tmp_path: Path) -> None:
         slow = f"import os, signal, time\nos.kill(os.getpid(), signal.{sent})\ntime.sleep(60)\n"
         (tmp_path / "hashlib.py").write_text(slow)
-        # Which would import hashlib itself, before the first line of dev.py.
+        # Coverage would import hashlib itself, before the first line of dev.py.
         without_coverage = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
 
         done = subprocess.run(
@@ -462,7 +462,7 @@ class TestSteps:
 
 
 class TestLocks:
-    """The locks as they lie in the checkout."""
+    """The locks in the checkout."""
 
     @staticmethod
     def read(kind: str) -> list[str]:

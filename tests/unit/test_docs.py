@@ -1,4 +1,4 @@
-"""README and docs: what can be checked of them without Spark, is checked."""
+"""Checks of the README and the docs that need no Spark."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ pages = each(PAGES)
 
 
 class Block(NamedTuple):
-    """A block of code; ``title`` is the name of the file that it is, or empty."""
+    """A block of code; ``title`` is its file name, or empty."""
 
     language: str
     title: str
@@ -141,7 +141,7 @@ def test_settings_in_docs_load_without_warnings(page: Path, tmp_path: Path) -> N
 
 @pytest.fixture
 def opencqrs(tmp_path: Path, zygote: Zygote) -> Callable[..., str]:
-    """Runs a command as a user does, in the test's folder, and returns what it prints."""
+    """Return a function that runs a command like a user, in the test's folder, and returns its output."""
 
     def opencqrs(*arguments: str) -> str:
         ran = zygote.opencqrs(tmp_path, arguments, {"OPENCQRS__EVENT_HANDLING__STANDARD__PROCESSING__ENGINE": "thread"})
@@ -152,7 +152,7 @@ def opencqrs(tmp_path: Path, zygote: Zygote) -> Callable[..., str]:
 
 
 def save(page: Path, folder: Path, *only: str) -> None:
-    """Write the files of a page, or those that are named."""
+    """Write the files of a page, or only the named ones."""
     for block in blocks(page):
         if block.title and (not only or block.title in only):
             (folder / block.title).write_text(block.text, "utf-8")
@@ -252,7 +252,7 @@ def test_the_participant_of_the_how_to_confirms_the_events_it_has_written(
 def test_the_participant_of_the_how_to_overwrites_nothing_and_syncs_all_its_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A position is asked for again when the event after it has failed and the partition is released."""
+    """A position is requested again if the event after it failed and the partition is released."""
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", lambda handle: synced.append(os.fstat(handle).st_size))
     monkeypatch.chdir(tmp_path)
@@ -271,7 +271,7 @@ def test_the_participant_of_the_how_to_overwrites_nothing_and_syncs_all_its_file
 
 
 def _without_surroundings(messages: str) -> list[str]:
-    """Return the lines of messages without those that say which settings and which database are used."""
+    """Return the lines of messages without those about the settings and the database in use."""
     surroundings = ("settings: application.yaml", "made a new SQLite database: ")
     return [line for line in messages.splitlines(keepends=True) if not any(each in line for each in surroundings)]
 
@@ -451,7 +451,7 @@ def test_every_option_of_a_command_is_documented_and_nothing_else(name: str) -> 
 
 
 def typed(page: Path) -> Iterator[list[str]]:
-    """Yield the words of each call of ``opencqrs`` that stands on a page."""
+    """Yield the words of each ``opencqrs`` command on a page."""
     lines = [line[2:] for block in blocks(page) for line in block.text.splitlines() if line.startswith("$ ")]
     for line in [*lines, *_TYPED.findall(prose(page))]:
         for part in re.sub(r"'[^']*'|\"[^\"]*\"", "quoted", line).split("|"):

@@ -1,4 +1,4 @@
-"""Words that the package and its documentation do without; CONTRIBUTING says what to write instead."""
+"""Words that the package and its documentation must not use; CONTRIBUTING lists what to write instead."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_enough_files_are_checked() -> None:
     assert len(TEXTS) > 100
 
 
-# What a number in braces must not stand before: of 1 it would be wrong. `counted` of model.naming writes both.
+# Plurals that must not follow a number in braces, as it may be 1. `counted` of model.naming writes both forms.
 COUNTED = re.compile(r"""\{[^{}'"]+\} (events|sequences|attempts|handlers|files|tasks|times|partitions)\b""")
 ALWAYS_SEVERAL = (
     "{len(call.chunk)} events",

@@ -1,4 +1,4 @@
-"""Exceptions: what, where, fix; and they cross process borders."""
+"""Exceptions: what, where and fix; and pickling."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_an_invalid_event_is_not_retried() -> None:
 
 
 def _decides_by_code(node: ast.AST) -> bool:
-    """Return whether ``node`` compares an error's code, looks something up by it, or looks at how it begins."""
+    """Return whether ``node`` compares an error's code, uses it as a key, or checks its prefix."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in {"startswith", "get"}:
         looked_at = node.func.value if node.func.attr == "startswith" else next(iter(node.args), None)
         return isinstance(looked_at, ast.Attribute) and looked_at.attr == "code"

@@ -1,4 +1,4 @@
-"""The servers that tests and benchmarks start: on a busy machine they start slowly, and end when asked twice."""
+"""The servers that tests and benchmarks start: waiting for their start and forcing their end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_starting_a_server_waits_until_it_listens(
     monkeypatch.setattr(servers.time, "monotonic", lambda: 49.0 * len(waits))
     place = tmp_path / "socket"
     with socket.socket(socket.AF_UNIX) as bound:
-        bound.bind(str(place))  # the file is there, and nobody listens
+        bound.bind(str(place))  # the file exists, but no process listens
         with pytest.raises(TimeoutError, match="did not start within 100 seconds"):
             servers._wait_for(str(place))
     assert len(waits) == 3

@@ -1,4 +1,4 @@
-"""How the tests watch over SQLite's connections."""
+"""How the tests detect SQLite connections left open."""
 
 from __future__ import annotations
 

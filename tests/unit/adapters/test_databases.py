@@ -1,4 +1,4 @@
-"""Database URLs: which are understood, and what a person reads about the others."""
+"""Database URLs: which are accepted, and the errors for the others."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ POSTGRESQL = {
     "FATAL:  the database system is starting up": True,
     "FATAL:  sorry, too many clients already": True,
     "Connection refused": True,
-    'Connection refused\n- host: one: FATAL:  role "ada" does not exist': True,  # the last of several that were tried
+    'Connection refused\n- host: one: FATAL:  role "ada" does not exist': True,  # the last of several hosts
 }
 
 
@@ -189,7 +189,7 @@ def test_a_reason_is_one_line(error: Exception, reason: str) -> None:
 
 
 class SqliteConnection:
-    """Answers with these result codes, one after the other; 0 is success."""
+    """A connection that returns these result codes one after another; 0 is success."""
 
     def __init__(self, *codes: int) -> None:
         self.codes = list(codes)
@@ -276,7 +276,7 @@ def test_a_fork_does_not_wait_for_a_writer_of_its_parent(tmp_path: Path) -> None
         assert "Connections in pool: 1" in pool.status()
         pool.dispose()
         with guard.turn():
-            database.leave_to_parent()  # within a transaction, which both have then
+            database.leave_to_parent()  # within a transaction, which parent and child then share
             assert not another.submit(guard._free.acquire, blocking=False).result()
 
 

@@ -1,4 +1,4 @@
-"""Events that stand twice in a file of lines are warned of, as far as that costs next to nothing."""
+"""Duplicate events in files are warned of where detecting them costs almost nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from opencqrs_py.adapters.files import FileEventSource, events_of_file, format_of, writer_to
 from opencqrs_py.model.selection import Selection
 
-FULL = 1_000  # events, which no reader parses together
+FULL = 1_000  # events, more than a reader parses at once
 
 
 def line(number: int | str, source: str = "shop") -> str:
@@ -24,7 +24,7 @@ def line(number: int | str, source: str = "shop") -> str:
 
 
 def warnings(path: Path, caplog: pytest.LogCaptureFixture, *, step: int = 5_000) -> list[str]:
-    """Read a log in steps, and return what was warned of."""
+    """Read a log in steps, and return the warnings."""
     source, after = FileEventSource(path), 0
     while (part := source.read(after, step, Selection())).upto > after:
         after = part.upto

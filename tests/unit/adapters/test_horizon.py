@@ -1,4 +1,4 @@
-"""The horizon: whatever was seen, nothing can be committed at or below it."""
+"""The horizon: no event can be committed at or below it any more."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_after_a_restart_the_horizon_waits_for_all_prepared_transactions() -> No
     assert looks((5, restored), (6, {*restored, "4/8 998"}), (7, {"4/8 998"}), (8, "")) == [None, None, 5, 8]
 
 
-PREPARED = 2  # added to the number of a writer
+PREPARED = 2  # added to the number of a writer whose transaction is prepared
 WORK = st.lists(
     st.one_of(
         st.tuples(st.sampled_from(["begin", "draw", "draw", "prepare"]), st.integers(0, PREPARED - 1)),
@@ -59,7 +59,7 @@ WORK = st.lists(
 
 @given(WORK)
 def test_no_event_is_ever_committed_at_or_below_the_horizon(work: list[tuple[str, int]]) -> None:
-    """Transactions begin, draw positions, are prepared and end in any order; a look comes in between now and then.
+    """Transactions begin, draw positions, are prepared and end in any order; the horizon is updated in between.
 
     A restart ends those that are not prepared, and virtual transactions are counted from the beginning again.
     """

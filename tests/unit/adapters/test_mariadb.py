@@ -1,4 +1,4 @@
-"""MariaDB's statements: which of them end a transaction, and how events are told apart."""
+"""MariaDB: which statements end a transaction, and the identity of events."""
 
 from __future__ import annotations
 

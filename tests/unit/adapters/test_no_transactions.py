@@ -1,4 +1,4 @@
-"""Units of work where there is no database."""
+"""Units of work without a database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How often a database is looked at that does not notify of new events: the rarer, the longer nothing has happened."""
+"""How often a database without notifications is polled: less often the longer it is idle."""
 
 from __future__ import annotations
 

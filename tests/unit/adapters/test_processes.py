@@ -39,7 +39,7 @@ def test_a_killed_process_has_ended_even_before_its_parent_reaps_it(reaped):
 
 
 def test_a_process_hidden_from_proc_has_ended_only_if_its_pid_is_unused(tmp_path, monkeypatch):
-    (tmp_path / "self").symlink_to("/proc/self")  # as with hidepid=2, which other users do not see
+    (tmp_path / "self").symlink_to("/proc/self")  # as with hidepid=2, under which processes of other users are hidden
     with _child() as child:
         identity = _identity(child)
         monkeypatch.setattr(processes, "_PROC", tmp_path)

@@ -1,4 +1,4 @@
-"""What the guard of MariaDB sees in statements: writes outside of the shadow, and the tables that are written to."""
+"""What the MariaDB guard detects in statements: writes outside the shadow, and the tables written to."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ INSIDE = {
 
 
 class _Server:
-    """Stands for a connection and its database: it knows two databases, and is in one of them."""
+    """A stand-in for a connection to one of two databases."""
 
     @contextmanager
     def reading(self) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""Slots: how many connections the threads of a process use at once, and who waits for one."""
+"""Slots: how many connections the threads of a process use at once, and how threads wait for one."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def taken_elsewhere(slots: Slots, *, lasting: bool = True, name: str | None = No
     thread = Thread(target=lambda: found.append(slots.take(lasting=lasting)), name=name)
     thread.start()
     thread.join()
-    found[0].thread = -len(slots._taken)  # as if it lived: a number is given again when its thread has ended
+    found[0].thread = -len(slots._taken)  # as if it were alive: the id of an ended thread is reused
     return found[0]
 
 
 @pytest.fixture
 def waiting() -> Callable[[Slots], Thread]:
-    """Starts threads that want a slot for a transaction; returns when they wait for one."""
+    """Start a thread that takes a slot for a transaction; return once it waits for one."""
 
     def start(slots: Slots, done: Callable[[Slot], None]) -> Thread:
         before = len(slots._waiting)
@@ -116,7 +116,7 @@ def test_an_interrupted_wait_does_not_leak_a_connection(monkeypatch: pytest.Monk
     held = taken_elsewhere(slots)
 
     def interrupted(_signal: Signal, _seconds: float | None = None) -> bool:
-        slots.free(held)  # which gives it to the thread that is interrupted
+        slots.free(held)  # which assigns it to the interrupted thread
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Signal, "wait", interrupted)

@@ -13,7 +13,7 @@ _numbers = count()
 
 @pytest.fixture
 def make_module(tmp_path, monkeypatch) -> Iterator[Callable[[str], ModuleType]]:
-    """Write source to an importable module of a fresh name and import it."""
+    """Write source to a module with a unique name and import it."""
     made: list[str] = []
     monkeypatch.syspath_prepend(tmp_path)
 

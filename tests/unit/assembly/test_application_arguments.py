@@ -1,4 +1,4 @@
-"""What is given to an application instead of settings, handlers and names of groups."""
+"""Wrong settings, handlers and group names passed to an application."""
 
 from __future__ import annotations
 

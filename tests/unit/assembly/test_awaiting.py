@@ -1,4 +1,4 @@
-"""Waiting for the progress of groups, on a clock that is moved by hand."""
+"""Waiting for the progress of groups, with a fake clock."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class AwayError(Exception):
 
 
 class Tracker(InMemoryProgressTracker):
-    """Progress that is set by hand."""
+    """Progress that is set by the test."""
 
     position = -1
 
@@ -45,7 +45,7 @@ class Tracker(InMemoryProgressTracker):
 
 @dataclass
 class World:
-    """A group whose state changes while it is waited for: each wait takes the next change."""
+    """A group whose state changes during a wait: each poll applies the next change."""
 
     clock: FakeClock = field(default_factory=FakeClock)
     tracker: Tracker = field(default_factory=Tracker)
@@ -54,7 +54,7 @@ class World:
     )
     changes: list[Callable[[], object]] = field(default_factory=list)
     waits: list[float] = field(default_factory=list)
-    heads: list[int] = field(default_factory=lambda: [9])  # the newest position, at each request; the last one stays
+    heads: list[int] = field(default_factory=lambda: [9])  # the head at each request; the last one is repeated
     asked: int = 0
     looks: int = 0
     error: Exception | None = None
@@ -239,7 +239,7 @@ def test_a_partition_that_may_reach_the_position_is_awaited_until_the_timeout(
 
 def test_a_partition_that_failed_after_the_position_does_not_end_the_wait(world: World) -> None:
     world.at(9, ProcessorState.FAILED)
-    world.tracker.position = 3  # of another one
+    world.tracker.position = 3  # another partition's
     world.changes = [lambda: None, lambda: world.at(9)]
     world.awaiting.wait([BOOKS], 9, 60)
 

@@ -1,4 +1,4 @@
-"""Fingerprints of code: what changes them, and what does not."""
+"""Which changes of code change its fingerprint."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ FILES = {"handlers": HANDLERS, "prices": PRICES, "rules": RULES, "late": LATE}
 
 
 class Project:
-    """One package after the other, all of the same name, each in a folder of its own."""
+    """Packages loaded one after another under the same name, each from its own folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -382,7 +382,7 @@ def test_circular_imports_are_fingerprinted(project: Project) -> None:
 
 @pytest.fixture
 def without_source(project: Project, tmp_path: Path) -> Callable[[str], str]:
-    """Return the fingerprint of ``lend`` in a module of which there is compiled code only."""
+    """Return the fingerprint of ``lend`` in a module without source, from its compiled code."""
 
     def fingerprint(text: str) -> str:
         folder = tmp_path / f"compiled{next(_numbers)}"

@@ -1,4 +1,4 @@
-"""Decisions: a choice, its candidates, its reason; or the error that keeps it from being made."""
+"""Decisions: a choice with its candidates and reason, or an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What counts as unhealthy, and what a person gets to read about it."""
+"""What counts as unhealthy, and the lines that report it."""
 
 from __future__ import annotations
 

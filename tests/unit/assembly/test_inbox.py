@@ -1,4 +1,4 @@
-"""What people see of the inbox and change there, on an inbox in memory."""
+"""Listing and changing the inbox, with an in-memory tracker."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LOANS = InboxFilter(("loans",))
 def entry(
     position: int, sequence_id: str, status: InboxStatus = InboxStatus.PENDING, attempts: int = 0, group: str = "loans"
 ) -> InboxEntry:
-    """Return an event that waits; one with attempts has failed with an error."""
+    """Return a waiting event; with attempts, it has failed that often."""
     errors = tuple(AttemptError(NOON, f"ValueError: {number}") for number in range(1, attempts + 1))
     due = NOON if status is InboxStatus.RETRYING else None
     known = (f"id-{position}", "urn:library", f"/{sequence_id}", "lent")
@@ -80,7 +80,7 @@ def test_a_condition_that_no_event_can_meet_is_refused(condition: dict[str, Any]
 
 
 class OtherTracker:
-    """A tracker of a user's, which keeps no inbox."""
+    """A user-provided tracker without an inbox."""
 
     def skipped(self) -> list[Any]:
         return []
@@ -90,7 +90,7 @@ class OtherTracker:
 
 
 class Busy(InMemoryProgressTracker):
-    """An inbox whose first changes come too late: a processor has changed the event meanwhile."""
+    """An inbox whose first changes fail because a processor has changed the event meanwhile."""
 
     def __init__(self, times: int, meanwhile: Callable[[InMemoryProgressTracker], object] = lambda _: None) -> None:
         super().__init__()
@@ -139,7 +139,7 @@ def inbox(tracker, inbox_of) -> InboxControl:
 
 
 def seen(tracker: InMemoryProgressTracker, group: str = "loans") -> dict[int, tuple[str, str | None]]:
-    """Return status and due time of what waits, by position."""
+    """Return status and due time of waiting events, by position."""
     return {one.position: (one.status.value, one.due_at) for one in tracker.entries(group)}
 
 
@@ -206,7 +206,7 @@ def test_groups_with_handlers_are_not_counted_as_removed(inbox):
 @pytest.mark.parametrize("mode", ["streaming", "scheduled"])
 @pytest.mark.parametrize(("command", "position"), [("retry", 1), ("resume", 1), ("skip", 2)])
 def test_an_event_freed_by_a_command_is_due_even_on_nodes_whose_clocks_are_behind(tmp_path, mode, command, position):
-    """The node has parked the events by its clock, which is days behind: it tried them days later."""
+    """The node parked the events by a clock that is days behind, so it would have tried them days later."""
     overrides = [f"event-handling.groups.loans.processing.mode={mode}"]
     groups = {"loans": load(tmp_path, overrides=overrides, environ={}).group("loans")}
     tracker, clock = filled(InMemoryProgressTracker(), FAILING, BEHIND), FakeClock()
@@ -243,7 +243,7 @@ def test_a_retry_or_resume_names_the_earlier_event_that_still_blocks_its_event(t
 
 
 class Counting(InMemoryProgressTracker):
-    """Counts the events that are read of its inbox."""
+    """A tracker that counts the events read from its inbox."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -273,7 +273,7 @@ def test_only_the_matching_sequences_are_read(inbox_of, which, most, command):
     if command == "show":
         shown = inbox.show(replace(which, position=1))
         assert (shown.entry.position, shown.first.position) == (1, 1)
-        most += 1  # it is read once more, among those of its id
+        most += 1  # it is read again, among the events with its id
     else:
         assert getattr(inbox, command)(which)
     assert tracker.read <= most

@@ -317,7 +317,7 @@ def test_a_constructor_gets_optional_parts_that_are_provided_and_keeps_plain_opt
 
 
 def wanting(annotation: object) -> type:
-    """Return a class whose constructor has one parameter, annotated like this."""
+    """Return a class whose constructor has one parameter with this annotation."""
 
     class Books:
         def __init__(self, mailer) -> None: ...
@@ -381,7 +381,7 @@ def test_a_constructor_whose_annotations_cannot_be_read_is_refused():
 
 
 class MailError(BaseException):
-    """Not even an Exception, as a panic of an extension is none."""
+    """An error that is not an Exception, like a panic of an extension."""
 
 
 def make_mailer() -> Mailer:

@@ -1,4 +1,4 @@
-"""Runs that events start: one for each event, whatever its log."""
+"""Runs started by events: one for each event, even if the log was replaced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a job is well, and what is said of one that is not."""
+"""When a job is healthy, and how problems are reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What keeps a job from running on Spark is said at the start, and a worker runs the job that was meant."""
+"""Jobs that cannot run on Spark are refused at the start, and a worker runs the job of its recipe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker that has loaded other code than the driver refuses to handle events by it, and nothing else is refused."""
+"""A worker that has loaded different code from the driver refuses to run it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def module(project: Path) -> ModuleType:
 
 
 def run_in_another_process(recipe: GroupRecipe | JobRecipe, path: Path, folder: Path) -> str:
-    """Build what a recipe builds in a process that has loaded nothing yet; return how that ended."""
+    """Build a recipe in a new process; return what it prints to stderr."""
     (folder / "recipe").write_bytes(pickle.dumps(recipe))
     code = (
         f"import pickle, sys; sys.path.insert(0, {str(path)!r}); pickle.load(open({str(folder / 'recipe')!r}, 'rb'))()"
@@ -103,7 +103,7 @@ def test_a_worker_that_starts_after_a_code_change_refuses_to_run(
     known = loaded_code(UserModules((module.__name__,), (str(project),)))
     file = project / f"{name}.py"
     file.write_text(file.read_text().replace(before, after))
-    known.check()  # a process that has loaded them before
+    known.check()  # a process that loaded the modules before the change
     for each in NAMES:
         sys.modules.pop(each, None)
     importlib.import_module(module.__name__)

@@ -1,4 +1,4 @@
-"""What any process sees of groups: which nodes have them on Spark, and what waits in their inboxes."""
+"""The overview of groups that any process can show: nodes on Spark, inboxes, leases and waiting times."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ ON_REQUEST = EffectiveGroup("loans", life_cycle=LifeCycleSettings(auto_start=Fal
 
 
 def standings(look: Snapshot, *, led: bool = False) -> list[Standing]:
-    """Return the partitions of a group that does not start by itself."""
+    """Return the partitions of a group without auto-start."""
     decided = SimpleNamespace(choice="sql", provider="" if led else "locks")
     part: Any = SimpleNamespace(tracking=lambda: SimpleNamespace(choice="sql", provider=""), controller=lambda: decided)
     container: Any = None
@@ -144,7 +144,7 @@ def test_a_partition_run_by_this_process_is_wanted_even_without_auto_start(state
 def test_without_leases_a_partition_that_another_process_runs_or_failed_in_is_wanted(state, without_leases):
     look = Snapshot(9, {}, {LOANS_0: PartitionStatus("loans", LOANS_0.partition, 3, state)})
     assert is_wanted(look) is without_leases
-    assert not is_wanted(look, led=True)  # the control tables say who drives it
+    assert not is_wanted(look, led=True)  # the control tables tell which node runs it
 
 
 def test_a_group_without_auto_start_is_not_wanted_before_its_first_start():
@@ -157,10 +157,10 @@ HALVES = [GroupPartition("loans", Partition(2, residue)) for residue in (0, 1)]
 @pytest.mark.parametrize(
     ("known", "leases", "seen"),
     [
-        ([], [], [LOANS_0]),  # as settings say
+        ([], [], [LOANS_0]),  # as configured
         ([], HALVES, HALVES),
         (HALVES[:1], HALVES, HALVES),
-        (HALVES, [LOANS_0], HALVES),  # of a layout that has been changed
+        (HALVES, [LOANS_0], HALVES),  # of an earlier layout
         ([LOANS_0], HALVES, [LOANS_0]),
     ],
 )
@@ -186,8 +186,8 @@ def test_a_partition_with_a_lease_but_no_progress_is_listed(known, leases, seen)
         (7_000, 3_600, 3_600),  # without any progress since then
         (90, 3_600, 90),  # idle before
         (1, 3_600, 1),
-        (-1, 3_600, 0),  # the clock of who sent it is ahead
-        (-60, 3_600, 3_600),  # its time is no time of arrival
+        (-1, 3_600, 0),  # the sender's clock is ahead
+        (-60, 3_600, 3_600),  # its time cannot be the time of arrival
         (-86_400, 3_600, 3_600),
         (-86_400, 59, 59),
         (None, 3_600, 3_600),

@@ -22,7 +22,7 @@ def look(position: int) -> list[GroupStatus]:
         ([(0.0, 10), (2.0, 10)], 0.0),
         ([(0.0, 10), (2.0, 60), (4.0, 62)], 1.0),
         ([(0.0, 10), (0.0, 60)], None),
-        ([(0.0, 60), (2.0, 10)], None),  # progress was set back
+        ([(0.0, 60), (2.0, 10)], None),  # after a reset
     ],
 )
 def test_a_rate_is_the_progress_between_the_last_two_samples(looks, rate):

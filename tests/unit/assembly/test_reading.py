@@ -1,4 +1,4 @@
-"""From settings to how a group reads events: classes, envelope, upcasters, and what is in order."""
+"""From settings to how a group reads events: classes, envelope, upcasters and sequences."""
 
 from __future__ import annotations
 
@@ -269,7 +269,7 @@ def test_two_upcasters_of_a_type_are_refused(make_module):
         assert f"({name})" in caught.value.where
 
 
-# What is in order
+# Sequences
 
 
 @pytest.mark.parametrize(

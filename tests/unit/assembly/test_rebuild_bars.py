@@ -1,4 +1,4 @@
-"""Which groups a process must not run because of rebuilds, and what each heartbeat asks the databases for that."""
+"""Which groups a process must not run because of rebuilds, and the queries of each heartbeat."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OURS = "the handlers of this process"
 
 @pytest.fixture
 def new_tracker(tmp_path: Path) -> Iterator[Callable[[], SqlProgressTracker]]:
-    """Returns the tracker of a new database, which its groups share."""
+    """Return a function that creates a tracker with a new database."""
     numbers, made = count(), list[Database]()
 
     def new() -> SqlProgressTracker:

@@ -1,4 +1,4 @@
-"""How far a rebuild has to be before it is swapped."""
+"""How far a rebuild must be before it is swapped."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WHOLE, HALF = Partition(1, 0), Partition(2, 1)
 
 
 class Tracker:
-    """Shows one position after the other at each look, and the last one from then on."""
+    """A tracker that returns the next position at each query, and then repeats the last one."""
 
     def __init__(self, positions: Sequence[int], ahead: Ahead | None = None) -> None:
         self.positions = [*positions]
@@ -54,7 +54,7 @@ def test_the_swap_waits_for_a_rebuild_that_lags(monkeypatch: pytest.MonkeyPatch)
 
 
 class Halves:
-    """Shows two partitions at two positions, each in a replay or not."""
+    """A tracker with two partitions at two positions, each with or without a replay."""
 
     def __init__(self, positions: Sequence[int], replays: Sequence[Replay | None] = (None, None)) -> None:
         self.known = list(zip(layout(2), positions, replays, strict=True))
@@ -70,7 +70,7 @@ class Halves:
 
 
 def resequenced(live: Halves, events: Sequence[int]) -> Following:
-    """Have a rebuild reach partitions that had other events; return how far it may go then."""
+    """Let a rebuild reach partitions that were sequenced differently; return its new limit."""
 
     def positions_of(partition: Partition, after: int, until: int) -> list[int]:
         assert partition == WHOLE

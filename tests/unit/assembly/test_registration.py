@@ -1,4 +1,4 @@
-"""Everything that is decorated counts, once, whatever names and copies Python leaves behind."""
+"""Every decorated object is found exactly once, whatever names and copies it has in the module."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def found_in(make_module):
 
 
 def called(found):
-    """Call each handler with no more than the event, and return what the calls have noted."""
+    """Call each handler with only the event, and return what the calls have recorded."""
     handlers = found.make_handlers()
     for handler in handlers:
         handler.call({})
@@ -590,7 +590,7 @@ TWICE = {
 
 @pytest.fixture
 def import_twice(tmp_path, monkeypatch):
-    """Write a module in a package, and import it once from the package's folder and once from the one above."""
+    """Write a module in a package, and import it under two names, from its folder and from the parent folder."""
 
     def imported(source):
         for name in ("outer_twice", "outer_twice.inner_twice", "inner_twice", "common_twice"):

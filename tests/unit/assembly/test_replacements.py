@@ -1,4 +1,4 @@
-"""Which part is a provider's: one that is named, else what settings say, else the only provider, else the built-in."""
+"""The choice of a part: the named provider, else the setting, else the only provider, else the built-in part."""
 
 from __future__ import annotations
 
@@ -313,7 +313,7 @@ def test_an_event_store_of_a_provider_is_not_used_as_database_for_read_models(ma
 
 
 class WaitingList:
-    """A class of a project that has a method of the same name."""
+    """A project class that has a method of the same name."""
 
     def waits(self) -> list[str]:
         return ["ada"]

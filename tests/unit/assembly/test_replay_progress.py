@@ -1,4 +1,4 @@
-"""How far a replay is, as status shows it."""
+"""The progress of a replay, as shown by status."""
 
 from __future__ import annotations
 

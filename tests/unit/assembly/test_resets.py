@@ -1,4 +1,4 @@
-"""Resets: what is new for partitions whose events are sequenced in another way now."""
+"""Resets: new events of partitions that are sequenced differently now."""
 
 from __future__ import annotations
 

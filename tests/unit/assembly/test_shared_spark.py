@@ -1,4 +1,4 @@
-"""What an application says of itself to the session of Spark that it opens."""
+"""The settings with which an application opens its Spark session."""
 
 from __future__ import annotations
 

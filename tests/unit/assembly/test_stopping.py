@@ -14,7 +14,7 @@ from opencqrs_py.testing.clock import FakeClock
 
 
 class Engine:
-    """Takes a while to stop, and notes what it is asked."""
+    """An engine that takes a while to stop, and records its calls."""
 
     def __init__(self, name: str, clock: FakeClock, calls: list[tuple[Any, ...]], takes: float) -> None:
         self.name, self.clock, self.calls, self.takes = name, clock, calls, takes
@@ -25,14 +25,14 @@ class Engine:
 
 
 class Asked(Engine):
-    """One that can be asked beforehand."""
+    """An engine with ``begin_stop``."""
 
     def begin_stop(self) -> None:
         self.calls.append((self.name, "begin"))
 
 
 class Ended(Asked):
-    """One that has ended meanwhile."""
+    """An engine that has ended meanwhile."""
 
     @override
     def stop(self, patience: float) -> None:

@@ -1,4 +1,4 @@
-"""Who asks for a transaction gets one, and of the driver that the database has; or the start is refused."""
+"""A handler that takes a transaction needs a database, and a connection of the database's driver."""
 
 from __future__ import annotations
 

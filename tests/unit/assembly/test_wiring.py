@@ -102,7 +102,7 @@ def by_position_only(event: dict, mailer: Mailer = Provide[Container.mailer], /)
 def of_no_provider(event: dict, mailer: Mailer = Provide["mailman"]): ...
 
 
-# Before the module is wired, which replaces functions that are not injected
+# Listed before the module is wired, since wiring replaces functions without @inject
 UNMADE = [not_injected, not_injected_but_provided, not_injected_and_no_event, by_position_only, of_no_provider]
 INJECTED = [by_position, by_keyword, before_the_event, unannotated, text, mapping, maker, closed]
 

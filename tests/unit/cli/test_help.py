@@ -1,4 +1,4 @@
-"""What ``--help`` shows: each command in a line that is not cut off."""
+"""What ``--help`` shows: each command with its full summary."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from opencqrs_py.cli.main import cli
 
 
 def groups(group: click.Group, context: click.Context) -> Iterator[click.Context]:
-    """Yield the contexts of a group of commands and of those in it."""
+    """Yield the context of a command group and of the groups in it."""
     yield context
     for name in group.list_commands(context):
         command = group.get_command(context, name)

@@ -1,4 +1,4 @@
-"""A project to start from, where none can be made."""
+"""``opencqrs init`` in folders where no project can be created."""
 
 from __future__ import annotations
 
@@ -30,7 +30,11 @@ def test_a_file_that_cannot_be_written_is_a_usage_error(tmp_path: Path) -> None:
     "name",
     [
         *("application.yaml", "handlers.py", "events.ndjson", "application.schema.json"),
-        *("application.yml", "application.toml", "application.properties"),  # which would be read beside the new one
+        *(
+            "application.yml",
+            "application.toml",
+            "application.properties",
+        ),  # which would be read in addition to the new one
     ],
 )
 def test_existing_files_are_not_overwritten(tmp_path: Path, name: str) -> None:

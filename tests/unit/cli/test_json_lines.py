@@ -1,4 +1,4 @@
-"""Records as lines of JSON: one valid line each, whatever they hold."""
+"""Log records as JSON lines: one valid line each, whatever they contain."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FAILED = Failure(
 
 @pytest.fixture
 def screen(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
-    """What is written to standard error, from here on as JSON."""
+    """Return what is written to standard error, as JSON lines."""
     out = io.StringIO()
     console = Console(file=out, width=20, force_terminal=True)
     monkeypatch.setattr(records, "stderr", lambda: console)
@@ -59,7 +59,7 @@ def raise_it(error):
 
 
 def caught(error):
-    """Return what ``sys.exc_info`` has of an error that was raised."""
+    """Return ``sys.exc_info`` of a raised error."""
     try:
         raise_it(error)
     except Exception:

@@ -94,7 +94,7 @@ def test_the_obstacle_of_a_partition_is_shown_instead_of_its_rate(state, seconds
 
 
 class _Application:
-    """Two groups, of which one may run in this process."""
+    """An application that records which groups it was asked about."""
 
     def __init__(self):
         self.asked = []
@@ -134,7 +134,7 @@ def test_a_terminal_gets_a_bar_for_each_partition(screen):
 
 
 def test_a_rate_is_that_of_the_last_samples_and_not_of_the_whole_run():
-    monitor = Monitor(None, every=4.0)  # so that two looks are kept
+    monitor = Monitor(None, every=4.0)  # so that two samples are kept
     monitor._seen["books", "0/1"] = monitors.deque([(-100.0, 0), (-1.0, 500)], maxlen=2)
     look = monitor._look(PartitionStatus("books", Partition(1, 0), 500, ProcessorState.RUNNING), 1_000)
     assert look.rate == 0.0

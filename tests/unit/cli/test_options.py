@@ -1,4 +1,4 @@
-"""The options that say on which project a command works."""
+"""The options that select the project of a command."""
 
 from __future__ import annotations
 

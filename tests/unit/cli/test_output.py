@@ -1,4 +1,4 @@
-"""What is printed of text from outside: every sign of it, whatever rich would make of it."""
+"""Text from outside is printed verbatim, without interpreting rich markup."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the command line says of a rebuild that has ended."""
+"""What the command line prints about a finished rebuild."""
 
 from __future__ import annotations
 

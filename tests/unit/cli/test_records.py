@@ -1,4 +1,4 @@
-"""What is logged of partitions, and how the command line prints records."""
+"""Log records about partitions, and how the command line prints them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the end of ``opencqrs run`` shows."""
+"""The output at the end of ``opencqrs run``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A signal ends every command in the same way, whatever the command is doing. Each case is a process of its own."""
+"""A signal ends every command in the same way, whatever it is doing. Each case runs in its own process."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Ended:
 def ended(body: str, *sent: signal.Signals, until_it_ends: bool = False) -> Ended:
     """Run a command, send it signals once it is ready, and return how it ended.
 
-    With `until_it_ends` the second comes after the first was received, and again until the process ends.
+    With `until_it_ends` the second is sent once the first was received, and repeated until the process ends.
     """
     program = PROGRAM.format(body=indent(dedent(body), "    "))
     with tempfile.TemporaryDirectory() as folder:
@@ -69,7 +69,7 @@ def wait_for_end(process: subprocess.Popen[str], sent: Sequence[signal.Signals],
         assert process.stdout.readline() == "ready\n"
         for number, each in enumerate(sent):
             if number and until_it_ends:
-                assert process.stdout.readline() == "ready\n"  # again, as it has received the first
+                assert process.stdout.readline() == "ready\n"  # again, after it has received the first signal
             process.send_signal(each)
         while until_it_ends and process.poll() is None:
             process.send_signal(sent[-1])
@@ -195,7 +195,7 @@ def test_a_command_with_partitions_prints_the_only_line_itself(sent):
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_delivered_to_another_thread_wakes_the_main_thread(sent):
-    """So it does if it arrives between the last look of Python at its handlers and a call that blocks."""
+    """The same happens to a signal that arrives between Python's last check for signals and a blocking call."""
     send = f"signal.pthread_kill(threading.get_ident(), {int(sent)})"
     elsewhere = f"{PATIENT}import signal\nthreading.Timer(0.2, lambda: {send}).start()\n{dedent(HOLDING)}"
     assert ended(elsewhere) == Ended(130, "", "stopped\n")
@@ -248,7 +248,7 @@ def test_an_error_without_a_signal_is_shown_as_usual():
 
 
 def test_an_interrupt_ignored_from_the_start_stays_ignored():
-    """As in a shell script, whose programs in the background must not end by the Ctrl-C that is meant for others."""
+    """As in a shell script: its background programs must not end by a Ctrl-C meant for others."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         done = ended("ready(); time.sleep(0.5); sys.exit(0)", signal.SIGINT)
@@ -258,7 +258,7 @@ def test_an_interrupt_ignored_from_the_start_stays_ignored():
 
 
 def interrupted(program: str, messages: int) -> int:
-    """Interrupt a program whose messages nobody takes; return its exit code."""
+    """Interrupt a program whose messages are not read; return its exit code."""
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=messages) as process:
         assert process.stdout is not None
         process.stdout.readline()
@@ -293,7 +293,7 @@ def test_messages_do_not_wait_for_a_reader_that_has_stopped_reading():
     ],
 )
 def test_a_command_ends_even_if_its_terminal_is_stopped(body):
-    """As by Ctrl-S: what is written to it waits until Ctrl-Q."""
+    """As by Ctrl-S: writes to it block until Ctrl-Q."""
     terminal, end = pty.openpty()
     termios.tcflow(end, termios.TCOOFF)
     program = PROGRAM.format(body=indent(dedent(body), "    "))

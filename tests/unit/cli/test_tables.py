@@ -1,4 +1,4 @@
-"""The tables of ``opencqrs status`` and ``opencqrs nodes``: what is said of Spark, and of the inbox."""
+"""The tables of ``opencqrs status`` and ``opencqrs nodes``: what they show about Spark and the inbox."""
 
 from __future__ import annotations
 

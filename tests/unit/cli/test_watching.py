@@ -1,4 +1,4 @@
-"""``opencqrs status --watch``: looks, one after the other, through outages, until an interrupt."""
+"""``opencqrs status --watch``: periodic updates, even during outages, until an interrupt."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ AWAY = EventStoreError("OCQ-304", "the database does not answer", "postgresql://
 
 
 class Looks:
-    """Answers with positions, or raises, and is interrupted afterwards."""
+    """An application that returns positions or raises errors, and then is interrupted."""
 
     def __init__(self, *answers):
         self.answers = list(answers)
@@ -50,7 +50,7 @@ def shown_on(monkeypatch, *, terminal):
 
 
 def watched(display, *answers, every=2.0):
-    """Run with a clock that moves by a second at each look at it; return the pauses."""
+    """Run with a clock that advances by a second at each reading; return the pauses."""
     pauses, times = [], count()
     watcher = Watcher(Looks(*answers), every, display, pauses.append, lambda: float(next(times)))
     with pytest.raises(KeyboardInterrupt):

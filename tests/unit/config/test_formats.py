@@ -1,4 +1,4 @@
-"""What files yield: keys, values and places."""
+"""Keys, values and places read from files."""
 
 import pytest
 

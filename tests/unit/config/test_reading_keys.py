@@ -1,4 +1,4 @@
-"""What keys can mean, where they go wrong, and what they were meant to be."""
+"""The possible meanings of keys, and suggestions for unknown ones."""
 
 import pytest
 

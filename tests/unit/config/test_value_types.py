@@ -1,4 +1,4 @@
-"""What validators make of values that are given in code, where they need not be texts."""
+"""Validation of values given in code, which need not be strings."""
 
 import math
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""Which partitions an engine has."""
+"""The partitions assigned to an engine."""
 
 from __future__ import annotations
 

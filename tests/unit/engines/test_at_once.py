@@ -1,4 +1,4 @@
-"""How many partitions of a group step at once, where that is limited."""
+"""The limit on how many partitions of a group step at once."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 
 class Watched(AtOnce):
-    """One whose waiting partitions can be waited for."""
+    """A limit that lets a test wait for its waiting partitions."""
 
     def __init__(self, most: int) -> None:
         super().__init__(most)
@@ -67,7 +67,7 @@ def test_at_most_the_allowed_number_of_partitions_step_at_once_in_order_of_waiti
     at_once.end("b")
     assert waiting["c"].result(SECONDS)
     assert not waiting["d"].done()
-    at_once.end("b")  # as a thread does that has hung
+    at_once.end("b")  # as a hung thread does
     assert not waiting["d"].done()
     at_once.end("a")
     assert waiting["d"].result(SECONDS)
@@ -93,7 +93,7 @@ def holding(at_once: AtOnce) -> list[Any]:
 
 
 class Group:
-    """A group of four partitions that notes how many of them handle an event at the same time."""
+    """A group of four partitions that records how many of them handle an event at the same time."""
 
     def __init__(self) -> None:
         self.store, self.tracker = InMemoryEventStore(), InMemoryProgressTracker()
@@ -148,7 +148,7 @@ class Group:
 
 @pytest.fixture
 def waiting(monkeypatch: pytest.MonkeyPatch) -> list[Watched]:
-    """What the engine limits a group by, once it is made."""
+    """Return the limits that the engine creates."""
     made: list[Watched] = []
 
     def make(most: int) -> Watched:

@@ -1,4 +1,4 @@
-"""Which classes can say what is durable, in which groups, and what a person reads otherwise."""
+"""Which classes can take part in checkpoints, and the errors for the others."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ANY = {"type": "moved"}
 
 
 class Plain:
-    """What every participant needs, without the base class and without a decorator."""
+    """The members that every participant needs, without the base class and the decorator."""
 
     @event_handling(types=["*"])
     def handle(self, event: Event) -> None:

@@ -1,4 +1,4 @@
-"""How nodes share the partitions of their groups, take over, and let go."""
+"""How nodes divide the partitions of their groups, take them over and release them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LENT = [GroupPartition("lent", partition) for partition in layout(1)]
 
 
 class Engine:
-    """Notes what it is assigned; what is stuck is not released."""
+    """An engine that records its assignments, and does not release stuck partitions."""
 
     def __init__(self) -> None:
         self.has: set[GroupPartition] = set()
@@ -56,7 +56,7 @@ class Engine:
 
 
 class FragileEngine(Engine):
-    """One that an error ends."""
+    """An engine that an error ends."""
 
     def has_ended(self) -> bool:
         return self.error is not None
@@ -67,7 +67,7 @@ class AwayError(Exception):
 
 
 class Store(InMemoryControlStore):
-    """Can be away, or lose its file."""
+    """A store that can be unavailable, or lose its file."""
 
     error: Exception | None = None
     closed = 0
@@ -90,7 +90,7 @@ class Store(InMemoryControlStore):
 
 
 class Shifted(FakeClock):
-    """The clock of the database: it goes with another one, and can be set."""
+    """The clock of the database: it follows another clock, and can be set."""
 
     def __init__(self, clock: FakeClock) -> None:
         super().__init__()
@@ -165,7 +165,7 @@ def test_the_only_node_is_assigned_everything_when_it_joins(world):
 
 
 class BusyEngine(Engine):
-    """Runs tasks."""
+    """An engine that reports a load."""
 
     in_hand = TaskLoad({"books": 0}, 4, 2)
 
@@ -220,7 +220,7 @@ def test_a_second_node_gets_its_partitions_once_the_first_has_released_them(worl
     b.join()
     assert world.has("b") == []
     heartbeat(b)
-    assert world.has("b") == []  # what the other still drives is not taken from it
+    assert world.has("b") == []  # partitions that the other node still runs are not taken from it
     heartbeat(a)
     assert world.has("a") == [0, 1]
     assert world.engines["a"].calls[-1] == ("release", "books", [2, 3], 3.0)
@@ -451,7 +451,7 @@ def test_a_change_of_the_assigned_partitions_is_logged_once(world, caplog):
     a = world.node("a")
     b = world.node("b", books=Runnable(4), lent=Runnable(1))
     a.join()
-    assert caplog.text == ""  # alone: nothing to say
+    assert caplog.text == ""  # alone: nothing to log
     b.join()
     heartbeat(a, b, a, b)
     world.ended.add(ord("b"))
@@ -542,7 +542,7 @@ def wait_until(coordinator: Coordinator, condition) -> None:
 
 
 class RunningClock(FakeClock):
-    """Goes on by itself, and can be moved on."""
+    """A clock that runs, and can also be advanced."""
 
     def monotonic(self) -> float:
         return super().monotonic() + time.monotonic()
@@ -611,7 +611,7 @@ def test_the_store_is_reopened_when_its_file_was_replaced(running):
 
 
 class Told:
-    """Notices that tests give."""
+    """Change notices sent by tests."""
 
     def __init__(self) -> None:
         self.news: SimpleQueue[bool] = SimpleQueue()
@@ -632,7 +632,7 @@ class Told:
 
 
 class Patient(Told):
-    """Notices whose wait ends by nothing but what is heard, or a wake."""
+    """Notices whose wait ends only by a notice or a wake."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -656,7 +656,7 @@ def test_the_end_of_a_node_does_not_wait_for_its_change_notices(world, monkeypat
 
 
 def started_between_heartbeats(world: World, node: Coordinator, monkeypatch: pytest.MonkeyPatch) -> Semaphore:
-    """Start a node whose clock stands still, so that no heartbeat is due; return what counts those that come."""
+    """Start a node whose clock is stopped, so no heartbeat is due; return a semaphore that counts heartbeats."""
     beats, beat = Semaphore(0), world.store.beat
 
     def counted(node, seconds):
@@ -693,7 +693,7 @@ def test_the_loss_of_a_partition_triggers_a_check_before_the_next_heartbeat(worl
 
 
 class Hastened(Engine):
-    """Notes for which groups it is to store progress soon."""
+    """An engine that records the groups it must hasten."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -771,7 +771,7 @@ def test_the_partitions_of_an_engine_that_has_ended_go_to_others(world):
     ("engine", "then", "left"),
     [
         (FragileEngine, " no longer handles their events, stop the application and start it again", []),
-        (Engine, "", [0, 1, 2, 3]),  # a thread of it has ended
+        (Engine, "", [0, 1, 2, 3]),  # one of its threads has ended
     ],
 )
 def test_the_end_of_an_engine_or_its_thread_is_logged_once_without_a_call_of_check(running, caplog, engine, then, left):
@@ -806,7 +806,7 @@ def test_the_end_of_the_coordination_is_logged(running, caplog):
 
 
 def test_the_leases_of_a_node_end_after_its_coordination_has_failed(running, monkeypatch):
-    """Also if nobody calls ``check``, as in a program of which the application is a part."""
+    """Even if ``check`` is never called, as in a program that embeds the application."""
     a, b = running.node("a"), running.node("b")
     a.join()
     monkeypatch.setattr(a, "reconcile", Mock(side_effect=ValueError("no")))
@@ -846,7 +846,7 @@ def test_a_node_leaves_even_if_python_can_no_longer_start_a_thread(world, monkey
 
 
 class Arrivals:
-    """A lock that tells who wants it."""
+    """A lock that counts the threads that acquire it."""
 
     def __init__(self) -> None:
         self.arrived = Semaphore(0)

@@ -1,4 +1,4 @@
-"""Loggers that ``logging.config`` disables while an application runs: they are enabled before a failure is logged."""
+"""Loggers disabled by ``logging.config`` while an application runs are enabled before a failure is logged."""
 
 from __future__ import annotations
 

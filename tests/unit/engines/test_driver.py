@@ -1,4 +1,4 @@
-"""The driver of a partition: claims, steps that are settled, releases; and the wait for an outage at the start."""
+"""The driver of a partition: claims, settled steps and releases; and outages at the start."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from opencqrs_py.testing import FakeClock
 
 
 class Tracker:
-    """Notes claims and reports; reports may fail."""
+    """A tracker that records claims and reports; reports may fail."""
 
     def __init__(self) -> None:
         self.log: list[Any] = []
@@ -109,7 +109,7 @@ def claimed(run: GroupRun, observer: Observer = NO_OBSERVER) -> list[PartitionDr
 
 
 def driver_of(tracker: Tracker, observer: Observer = NO_OBSERVER, position: int = 0) -> PartitionDriver:
-    """Return a driver as after a claim, of which nothing is in the log."""
+    """Return a driver as after a claim, with an empty record of calls."""
     cursor = Cursor(Partition(1, 0), 4, position, position)
     driver = PartitionDriver(run_of(tracker, lambda: None, lambda: 0, 1), cursor, FakeClock(), observer)
     tracker.log.clear()
@@ -195,7 +195,7 @@ def test_preparing_a_group_waits_for_the_end_of_an_outage_and_reports_it(
 
 
 class AwayStore(InMemoryEventStore):
-    """An event store on another machine, which is unavailable when it is asked for the first time."""
+    """An event store that is unavailable at the first call."""
 
     def head(self) -> int:
         self.head = super().head  # type: ignore[method-assign]
@@ -236,7 +236,7 @@ def test_only_the_first_step_logs_what_to_do_about_an_outage(tracker: Tracker, c
     for _ in range(2):
         driver.settle(Outcome(driver.cursor, failure=failure))
     driver.settle(Outcome(driver.cursor, failure=None))
-    driver.settle(Outcome(driver.cursor, failure=failure))  # it has worked: the URL is right
+    driver.settle(Outcome(driver.cursor, failure=failure))  # a step has succeeded, so the URL is right
     assert [message.splitlines()[1:] for message in caplog.messages] == [ADVICE, [], []]
 
 
@@ -257,7 +257,7 @@ def test_a_release_in_an_outage_succeeds_without_being_published(tracker: Tracke
 
 
 def test_a_state_left_unpublished_by_an_outage_is_published_by_the_next_step(tracker: Tracker) -> None:
-    """Others saw the failure that was over for as long as no other one followed."""
+    """Otherwise other processes would show the failure until the next one."""
     driver = driver_of(tracker)
     driver.settle(failed(driver.cursor))
     tracker.error = ConnectionError("away")
@@ -315,7 +315,7 @@ def test_recovery_is_reported_to_the_observer_and_published(tracker: Tracker) ->
 def test_the_published_error_of_an_abandoned_event_is_withdrawn(
     tracker: Tracker, on_exhausted: OnExhausted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Other processes showed its error and attempts until the partition moved, and ended with exit code 1."""
+    """Otherwise other processes would show its error until the partition moved, and exit with 1."""
     told: list[tuple[int, bool]] = []
     monkeypatch.setattr(tracker, "report", lambda status, _: told.append((status.attempt, status.error != "")))
     observer = Watching()

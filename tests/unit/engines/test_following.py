@@ -1,4 +1,4 @@
-"""When partitions store progress over events that are not theirs."""
+"""When partitions store progress past events of other partitions."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class World:
         self.store.append([Event(0, name, "s", "/books/1", "lent", None, "application/json", None, None)])
 
     def stored(self, seconds: float) -> int:
-        """Return up to where all partitions have stored their progress, as soon as that is the head."""
+        """Wait for all partitions to store the head; return the position they have all stored."""
         head = self.store.head()
         with self.tracker.watched("group") as watch:
             return watch.wait(head, seconds) - 1
@@ -65,7 +65,7 @@ class World:
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    """No moment counts as quiet."""
+    """Return a world in which partitions never store progress for being idle."""
     monkeypatch.setattr(following, "_QUIET_SECONDS", FOREVER)
     monkeypatch.setattr(following, "_UNSTORED_SECONDS", FOREVER)
     made = World()

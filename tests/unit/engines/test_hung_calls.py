@@ -1,4 +1,4 @@
-"""Calls of handlers that hang: they are warned of, their threads left alone, and their partitions continue."""
+"""Hanging handler calls: they are warned of, their threads abandoned, and their partitions continue."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Tracker(InMemoryProgressTracker):
 
 
 class Group:
-    """A group whose handler hangs in some events, as often as said, until the test ends."""
+    """A group whose handler hangs at some events, as often as configured, until the test ends."""
 
     def __init__(self, events: int = 4) -> None:
         self.store, self.tracker = InMemoryEventStore(), Tracker()
@@ -148,7 +148,7 @@ Start = Callable[..., tuple[ThreadEngine, Watching]]
 
 
 def wait_for(group: Group, watching: Watching, condition: Callable[[], object]) -> None:
-    """Wait for something; time passes only while a call hangs, so no other one is given up, however slow this is."""
+    """Wait for a condition. Time passes only while a call hangs, so no other call is abandoned on a slow machine."""
 
     def holds() -> bool:
         timeouts = [each for each in watching.notices if each.failure and each.failure.code == "OCQ-229"]
@@ -317,7 +317,7 @@ def test_each_event_of_a_list_that_hangs_is_tried_alone(group: Group, start: Sta
 def test_participants_handle_only_the_repeated_events_alone(
     group: Group, before: int, isolated: int, *, participates: bool
 ) -> None:
-    """What was handled since the claim is no bound: a claim may last for days, with many checkpoints."""
+    """The events handled since the claim are not the limit: a claim may last for days, with many checkpoints."""
     (cursor,) = group.tracker.claim("group", layout(1), 0, "me")
     cursor = replace(cursor, stored=100, position=100)
     driver = PartitionDriver(group.run(SOON), cursor, group.clock, Watching())
@@ -328,7 +328,7 @@ def test_participants_handle_only_the_repeated_events_alone(
 
 
 def test_an_event_of_a_list_that_hangs_is_tried_alone_before_it_is_abandoned(group: Group, start: Start) -> None:
-    """Where no attempt is repeated, the first event of the list would be lost in place of the one that hangs."""
+    """Otherwise, without retries, the first event of the list would be lost instead of the one that hangs."""
 
     def handle(raw: list[Event]) -> None:
         for each in raw:
@@ -433,7 +433,7 @@ def test_a_call_that_hangs_in_a_worker_ends_the_task_with_the_failure(group: Gro
 
 
 def test_the_error_of_a_task_with_a_hanging_call_carries_its_outcomes_so_far(group: Group) -> None:
-    """Committed events, skips and failures are otherwise neither counted nor logged."""
+    """Otherwise committed events, skips and failures would be neither counted nor logged."""
     group.hangs = {3: 1}
     run = group.run(SOON)
     (cursor,) = group.tracker.claim("group", layout(1), 0, "me")

@@ -1,4 +1,4 @@
-"""The runner of jobs: which runs it has in hand."""
+"""The runner of jobs: the runs it executes, and when it is busy."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ HEIR = Worker("heir", "heir", frozenset({"heir"}), 4, frozenset(), lambda: {"hei
 
 
 def test_a_run_taken_back_is_in_hand_until_its_own_attempt_ends():
-    """A process was frozen: another one has taken its run, and let it go while the first attempt is still in a call."""
+    """A frozen process: another one took its run and released it while the first attempt was still in a call."""
     goes_on = {attempt: Signal() for attempt in (1, 2)}
     begun = {attempt: Signal() for attempt in (1, 2)}
 
@@ -69,7 +69,7 @@ def test_a_run_taken_back_is_in_hand_until_its_own_attempt_ends():
 
 
 class _SlowLooks(InMemoryJobStore):
-    """A look at the runs takes until ``go`` is set, once."""
+    """A store whose next view of the runs takes until ``go`` is set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -119,7 +119,7 @@ def test_a_view_older_than_a_run_in_hand_does_not_end_the_run():
             assert store.go.wait(PATIENCE)
             store.slow, store.looked = True, Signal()
             runner.wake()
-            assert store.looked.wait(PATIENCE)  # it has followed the look before
+            assert store.looked.wait(PATIENCE)  # it has processed the previous view
             ends.set()
             assert ran.result(PATIENCE).status is RunStatus.SUCCEEDED
     finally:
@@ -144,7 +144,7 @@ def test_startup_runs_are_recorded_once_the_process_has_its_leases():
 
 
 def test_a_process_is_busy_from_the_moment_it_takes_a_run(monkeypatch):
-    """A run until all is caught up ended between the two, and left the run to the next process."""
+    """Otherwise ``--until-caught-up`` could end in between, and leave the run to the next process."""
     store, taken, goes_on = InMemoryJobStore(), Signal(), Signal()
     runner = _runner(store, lambda *_: None)
     begin = runner._begin
@@ -167,7 +167,7 @@ def test_a_process_is_busy_from_the_moment_it_takes_a_run(monkeypatch):
 
 
 def test_a_process_is_busy_until_it_has_handled_the_runs_due_at_its_start():
-    """A run until all is caught up ended before that, so no tick began, nor what a killed process had in hand."""
+    """Otherwise ``--until-caught-up`` would end before ticks and runs of killed processes began."""
     store, here, goes_on = InMemoryJobStore(), [], Signal()
     runner = _runner(store, lambda *_: goes_on.wait(PATIENCE), company=lambda: here[0] if here else None)
     store.request(JobRun("run", "job", Trigger.MANUAL, store.look().now))
@@ -188,7 +188,7 @@ def test_a_process_is_busy_until_it_has_handled_the_runs_due_at_its_start():
 
 
 class _Locked(InMemoryJobStore):
-    """The rows of job ``nightly`` are locked once, and attempts of the thread that watches are counted by its looks."""
+    """A store that locks the rows of job ``nightly`` once, and counts the attempts of the watching thread."""
 
     def __init__(self, clock) -> None:
         super().__init__(clock)
@@ -212,7 +212,7 @@ class _Locked(InMemoryJobStore):
 
 @pytest.mark.parametrize("due", ["a tick", "a run of a dead process", "a tick after a run of another job"])
 def test_a_process_is_busy_until_it_has_handled_a_job_whose_rows_were_locked(due):
-    """A run until all is caught up ended with 0 while that job was left out, and the job was not run."""
+    """Otherwise ``--until-caught-up`` would exit with 0 without running that job."""
     clock, ran = FakeClock(), []
     store, schedule = _Locked(clock), FixedRate(0.0, 3_600.0)
     rules = {"nightly": JobRule("nightly", ticking=Ticking(schedule, "1 h")), "first": JobRule("first")}
@@ -241,7 +241,7 @@ def test_a_process_is_busy_until_it_has_handled_a_job_whose_rows_were_locked(due
     try:
         _until(lambda: not store.is_locked)
         seen = store.attempts
-        _until(lambda: runner.wake() or store.attempts > seen + 1)  # one that leaves the job out has ended
+        _until(lambda: runner.wake() or store.attempts > seen + 1)  # an attempt that skipped the job has ended
         _until(lambda: not runner.in_hand)
         assert "nightly" not in ran
         assert runner.is_busy()
@@ -275,7 +275,7 @@ def test_a_run_with_an_attempt_left_keeps_the_process_busy_until_it_has_failed()
 
 
 def test_a_run_failed_by_dying_processes_is_logged_by_the_process_that_records_it(caplog):
-    """Three processes had ended in it: none of them could tell, and the fourth one said and counted nothing."""
+    """Three processes died in the run and could not log it, so the fourth one must log and count it."""
     store, counting, desk = InMemoryJobStore(), RunCounting(), JobDesk(InMemoryJobStore(), {})
     store.request(JobRun("run", "job", Trigger.MANUAL, store.look().now))
     for number in range(MOST_DEATHS):
@@ -296,7 +296,7 @@ def test_a_run_failed_by_dying_processes_is_logged_by_the_process_that_records_i
 
 
 def test_a_run_that_begins_during_a_stop_is_awaited_and_logged_as_continuing_later(monkeypatch, caplog):
-    """It was said to have been taken over by another process, or to have failed with the error of its last attempt."""
+    """It must not be logged as taken over, or as failed with the error of its last attempt."""
     caplog.set_level("INFO", "opencqrs.jobs")
     store, rule, taken, ends = InMemoryJobStore(), JobRule("job", back_off=FixedBackOff(0.0, 1)), Signal(), Signal()
     runner, desk = _runner(store, lambda *_: None, rule), JobDesk(store, {"job": rule})
@@ -383,7 +383,7 @@ def test_a_local_run_that_cannot_begin_in_time_is_cancelled():
 
 @contextmanager
 def _in_background(call):
-    """Yield what returns the result of a call, or fails if that does not end."""
+    """Yield a function that returns the result of a call, or fails if the call does not end."""
     results = []
     thread = Thread(target=lambda: results.append(call()), daemon=True)
     thread.start()
@@ -417,7 +417,7 @@ def test_a_local_run_that_waits_for_others_is_cancelled_when_the_runner_stops(he
 
 
 def test_a_fenced_error_that_a_job_raises_is_an_error_of_its_run(caplog):
-    """It may drive a processor by hand, whose partition another process has taken."""
+    """The job may run a processor by hand whose partition another process has taken."""
 
     def call(context, _):
         raise FencedError("the partition was taken over")
@@ -434,7 +434,7 @@ def test_a_fenced_error_that_a_job_raises_is_an_error_of_its_run(caplog):
 
 
 class _Lossy(InMemoryJobStore):
-    """A store whose answer to the commit of an end is lost, and that cannot be asked right after that."""
+    """A store that loses the reply to the commit of an ending, and fails the next query."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -477,7 +477,7 @@ def test_the_end_of_a_run_is_reported_even_if_the_reply_to_its_commit_is_lost(ca
 
 
 class _Silent(InMemoryJobStore):
-    """A store whose answer to a commit is lost, and that says nothing of single runs until ``answers`` is set."""
+    """A store that loses the reply to a commit, and fails queries of single runs until ``answers`` is set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -503,7 +503,7 @@ class _Silent(InMemoryJobStore):
 
 
 def test_a_run_failed_by_dying_processes_is_logged_even_if_the_reply_to_the_commit_is_lost(caplog):
-    """It had failed by then, so the process looked caught up, and ended with 0."""
+    """The run has failed by then, but the process must not exit with 0 as if it had caught up."""
     store, counting, victim = _Silent(), RunCounting(), frozenset({""})
     store.request(JobRun("run", "job", Trigger.MANUAL, store.look().now))
     for number in range(MOST_DEATHS):
@@ -534,7 +534,7 @@ def test_a_run_failed_by_dying_processes_is_logged_even_if_the_reply_to_the_comm
 
 
 class _Rejoined:
-    """A process whose leases end once its run has waited: it continues as another node."""
+    """A process whose leases end while its run waits: it continues as another node."""
 
     def __init__(self, waits) -> None:
         self._waits = waits
@@ -595,7 +595,7 @@ def test_a_local_run_without_a_waiting_caller_ends_with_its_processs_leases():
 
 
 class _Away(InMemoryJobStore):
-    """Cannot be written to for as often as ``times`` says."""
+    """A store that is locked for the next ``times`` writes."""
 
     times = 0
 

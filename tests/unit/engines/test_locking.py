@@ -1,4 +1,4 @@
-"""How a node takes, renews and gives up the locks of partitions, and drives only what it holds."""
+"""How a node acquires, renews and releases the locks of partitions, and runs only those it has locked."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class AwayError(Exception):
 
 
 class Engine:
-    """Notes what it is assigned; what is stuck is not released."""
+    """An engine that records its assignments, and does not release stuck partitions."""
 
     def __init__(self) -> None:
         self.has: set[GroupPartition] = set()
@@ -78,7 +78,7 @@ class World:
         return sorted(key.partition.residue for key in self.engines[name].has)
 
     def noted(self, name: str) -> list[tuple[str, str]]:
-        """Return the list in which the calls of a node's locks are noted from now on."""
+        """Return a list that records the calls of a node's locks from now on."""
         calls: list[tuple[str, str]] = []
         self.registries[name].before = lambda method, lock: calls.append((method, lock))
         return calls
@@ -231,7 +231,7 @@ def test_held_locks_are_renewed_while_other_locks_are_slow_to_acquire(world):
         assert world.engines["a"].has == set(LENT)
 
 
-# Letting go
+# Releasing
 
 
 def test_losing_a_lock_to_another_process_releases_only_its_partition(world, caplog):
@@ -316,7 +316,7 @@ def test_the_partition_is_released_before_its_lock(world):
     calls = world.noted("a")
     for _ in range(3):
         heartbeat(world, a)
-    assert calls == []  # the handler is still at it
+    assert calls == []  # the handler is still running
     world.engines["a"].stuck = set()
     heartbeat(world, a)
     heartbeat(world, a)
@@ -347,7 +347,7 @@ def test_a_partition_lost_to_a_process_without_locks_is_claimed_again_after_grow
     assert "[lent 0/1] is claimed again: it was taken over without its lock" in caplog.text
 
 
-# What registries raise
+# Errors of registries
 
 
 @pytest.mark.parametrize("method", ["obtain", "acquire"])
@@ -365,7 +365,7 @@ def test_an_error_of_a_registry_is_logged_once_and_retried_at_the_next_heartbeat
     assert world.has("a") == [0, 1, 2, 3]
     world.fails("a", "renew")
     heartbeat(world, a)
-    assert len(messages(caplog)) == 2  # it is news again
+    assert len(messages(caplog)) == 2  # it is logged again
 
 
 def test_an_error_of_one_lock_affects_only_its_partition(world):
@@ -385,7 +385,7 @@ def test_a_lock_whose_reply_was_lost_is_released_before_it_is_acquired_again(wor
 
 
 class Odd:
-    """Its methods answer what no lock may."""
+    """A registry and lock whose methods return invalid values."""
 
     def __init__(self, answer: object) -> None:
         self.answer = answer
@@ -425,7 +425,7 @@ def test_an_async_lock_is_an_error(caplog):
     assert "is async; locks are used without an event loop" in caplog.text
 
 
-# All or nothing
+# Exclusive groups
 
 
 def test_only_one_of_two_exclusive_nodes_gets_any_lock(world):
@@ -460,7 +460,7 @@ def test_the_limit_of_a_group_does_not_apply_to_an_exclusive_node(world):
 
 
 class RunningClock(FakeClock):
-    """Goes on by itself, and can be moved on."""
+    """A clock that runs, and can also be advanced."""
 
     def monotonic(self) -> float:
         return super().monotonic() + time.monotonic()
@@ -507,7 +507,7 @@ def test_after_the_end_locks_are_renewed_until_the_engine_has_released_its_parti
     a.join()
     a.start()
     a.end()
-    a.leave()  # a handler is still at it
+    a.leave()  # a handler is still running
     calls = running.noted("a")
     let_pass(running, a, 3)
     wait_until(a, lambda: calls == [("renew", "[group=lent, partition=0]")])

@@ -1,4 +1,4 @@
-"""Warnings of runs that take longer than their time budgets."""
+"""Warnings about runs that exceed their time budgets."""
 
 from __future__ import annotations
 

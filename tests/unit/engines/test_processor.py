@@ -1,4 +1,4 @@
-"""The processor made by hand: what it refuses, its steps under a fake clock, and its life on threads."""
+"""The processor created by hand: invalid arguments, steps under a fake clock, and threads."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from opencqrs_py.testing import FakeClock
 
 SECONDS = 60  # longest wait for another thread
 
-FIRST, SECOND = "/order/1", "/order/4"  # of two partitions, 0 and 1
+FIRST, SECOND = "/order/1", "/order/4"  # subjects of partitions 0 and 1 of two
 
 
 @event_type("lent-twice")
@@ -65,7 +65,7 @@ def by_isbn(event: Lent) -> str:
 
 
 class Store(InMemoryEventStore):
-    """A store that can be away, and whose watch can."""
+    """A store that can be unavailable, and so can its watch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class Store(InMemoryEventStore):
 
 
 class Tracker(InMemoryProgressTracker):
-    """A tracker that can be away, and that can fail to publish."""
+    """A tracker that can be unavailable, or fail to publish."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -117,12 +117,12 @@ class Tracker(InMemoryProgressTracker):
 
 
 def nothing(_: Event) -> None:
-    """Whatever happens for an event before it is handled."""
+    """Do nothing before an event is handled."""
 
 
 @dataclass
 class World:
-    """A group whose handler notes each event, after what ``before`` does."""
+    """A group whose handler calls ``before``, and then records the event."""
 
     store: Store = field(default_factory=Store)
     tracker: Tracker = field(default_factory=Tracker)
@@ -460,7 +460,7 @@ def test_progress_is_stored_before_the_observer_is_notified(world: World) -> Non
 
 @dataclass(frozen=True)
 class ByLastDigit:
-    """A partition resolver of a user's own."""
+    """A user-defined partition resolver."""
 
     partitions: int
     shift: int = 0
@@ -835,14 +835,14 @@ def test_a_watch_that_fails_in_an_outage_is_opened_again(world: World, monkeypat
     processor = world.processor()
     processor.start()
     world.watching.wait_for(lambda: world.handled)
-    world.append(FIRST)  # the steps in between have no watch; this one is awaited
+    world.append(FIRST)  # steps before this one had no watch; this event needs one
     world.watching.wait_for(lambda: len(world.handled) == 2)
     processor.stop(SECONDS)
     assert world.watching.notices == []
 
 
 class Quiet:
-    """A watch that says what it is told to say, and notes how it was asked."""
+    """A watch that returns the given heads, and records how it was called."""
 
     def __init__(self, heads: Sequence[int], done: Callable[[], object]) -> None:
         self.asked: list[int] = []
@@ -857,7 +857,7 @@ class Quiet:
         return after
 
     def wake(self) -> None:
-        """There is nobody to wake."""
+        """Do nothing: no thread waits."""
 
 
 def test_a_new_head_without_new_events_is_checked_only_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -873,4 +873,4 @@ def test_a_new_head_without_new_events_is_checked_only_once(world: World, monkey
     processor.run()
     assert watch.asked == [0, 1, 7, 7, 7]
     steps = [told for told in world.watching.told if told[0] == "advanced"]
-    assert len(steps) == 3  # the event, nothing, nothing in spite of the head
+    assert len(steps) == 3  # the event, an empty step, and an empty step despite the new head

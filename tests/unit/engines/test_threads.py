@@ -1,4 +1,4 @@
-"""Threads that make calls: reused while there are calls, gone some time after."""
+"""Threads that run calls: reused while there are calls, and ended when idle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Watching the head of the store: one watch serves all who wait."""
+"""Watching the head of the store: one watch serves all waiting threads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SECONDS = 30  # longest wait for another thread
 
 
 class Source(InMemoryEventStore):
-    """A source whose head is set by hand, and which can be away."""
+    """A source whose head is set by the test, and which can be unavailable."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -263,7 +263,7 @@ def test_a_stopped_watcher_has_closed_its_watch(source: Source, changes: list[in
 
 
 def hung(source: Source) -> tuple[Signal, Signal]:
-    """Have a watch of a source not return; return the signals that it has begun, and that it may end."""
+    """Make a watch of the source hang; return the signals that it has begun and that it may end."""
     hanging, over = Signal(), Signal()
 
     def hang(after: int, seconds: float) -> int:

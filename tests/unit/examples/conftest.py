@@ -1,4 +1,4 @@
-"""Lets the unit tests import the modules of the examples, which are scripts and no package."""
+"""Lets the unit tests import the modules of the examples, which are scripts and not a package."""
 
 import sys
 from pathlib import Path

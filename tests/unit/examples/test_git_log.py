@@ -1,4 +1,4 @@
-"""The parser of the git history example: what git prints, and what is read from it."""
+"""The parser of git's output in the git history example."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""The report of the git history example: its parts that only compute."""
+"""The report of the git history example: its pure functions."""
 
 import pytest
 from chart import bar_chart

@@ -1,4 +1,4 @@
-"""The log of the stand-in for EventSourcingDB: what it refuses, and how it gives ids and times."""
+"""The log of the EventSourcingDB stand-in: what it refuses, and how it assigns ids and times."""
 
 from __future__ import annotations
 

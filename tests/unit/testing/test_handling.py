@@ -1,4 +1,4 @@
-"""Tests of handlers, tested: what is given is handled as in production, and what is not as expected is told."""
+"""HandlerTest: events are handled as in production, and failed expectations are explained."""
 
 from __future__ import annotations
 
@@ -932,7 +932,7 @@ def test_a_test_can_be_closed_twice() -> None:
 
 @pytest.mark.parametrize("in_lists", [False, True])
 def test_a_handler_that_ends_the_transaction_once_fails_its_chunk(*, in_lists: bool) -> None:
-    """Each event handled alone ends none, as the table is there then; but the first row is there twice."""
+    """Events handled alone do not end it, as the table exists by then; but the first row exists twice."""
     known: set[str] = set()
 
     def create(connection: sqlite3.Connection, name: str) -> None:

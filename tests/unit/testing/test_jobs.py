@@ -1,4 +1,4 @@
-"""JobTest and ``assert_idempotent``: what must not pass for a job that is right."""
+"""JobTest and ``assert_idempotent``: jobs that must not pass as correct."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_a_tick_retried_meanwhile_fails_the_test_only_if_the_retry_fails() -> No
     test = JobTest(fails_at_noon, settings=HOURLY).advance(11.5 * 3_600)
     with pytest.raises(LookupError, match="noon"):
         test.advance(1_800)
-    test.advance(30)  # none comes
+    test.advance(30)  # no tick is due
     with pytest.raises(LookupError, match="noon"):
         test.advance(30)
     test.advance(3_000)
@@ -293,7 +293,7 @@ def forks(connection: Connection) -> None:
     connection.execute(text("INSERT INTO forked VALUES (:n)"), {"n": os.waitpid(child, 0)[1] >> 8})
 
 
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # of a process with threads
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # fork in a process with threads
 def test_a_process_forked_by_a_job_exits_with_its_own_code() -> None:
     assert JobTest(forks).run().tables() == {"forked": ["(3,)"]}
 

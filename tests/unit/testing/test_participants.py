@@ -1,4 +1,4 @@
-"""Tests of participants, tested."""
+"""HandlerTest with participants."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ONE = {"type": "moved"}
 
 @checkpointing("board")
 class Board(CheckpointParticipant):
-    """Keeps what it has seen until a checkpoint."""
+    """A participant that keeps its events in memory until a checkpoint."""
 
     durable: list[int] = []  # noqa: RUF012 of all instances, as a disk is
     fails = False
@@ -204,7 +204,7 @@ def test_a_request_beyond_the_given_events_is_an_error() -> None:
 
 @checkpointing("mail")
 class Outbox(CheckpointParticipant):
-    """Begins to send in the handler, and waits for that at a checkpoint."""
+    """A participant that starts sending in the handler, and awaits it at a checkpoint."""
 
     def __init__(self) -> None:
         self.sending: list[asyncio.Task[None]] = []

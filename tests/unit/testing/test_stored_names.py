@@ -1,4 +1,4 @@
-"""What is given to a test as an object is stored under the names by which its class is read."""
+"""Objects given to a test are stored under the names that their class reads."""
 
 from __future__ import annotations
 

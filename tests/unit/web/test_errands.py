@@ -1,4 +1,4 @@
-"""Errands that may take long hold up nobody."""
+"""Calls that may take long delay no other caller."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LONG = 60.0
 
 @pytest.fixture
 def errands() -> Iterator[Errands]:
-    """Two threads that do errands."""
+    """Return two threads that run calls."""
     made = Errands("errands", threads=2)
     made.start()
     yield made

@@ -1,4 +1,4 @@
-"""Looks that are kept for a moment: whoever asks, a database is looked at once."""
+"""Query results kept for a moment: concurrent callers share one query."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LONG = 60.0
 
 @pytest.fixture
 def kept() -> Iterator[Callable[..., KeptLook[int]]]:
-    """Makes kept looks that are stopped at the end."""
+    """Return a function that makes kept looks; they are stopped at the end."""
     made: list[KeptLook[int]] = []
 
     def make(look, now=lambda: 0.0) -> KeptLook[int]:

@@ -1,4 +1,4 @@
-"""What Prometheus is told of Spark, of the inbox, and of jobs."""
+"""Prometheus metrics of Spark, the inbox and jobs."""
 
 from __future__ import annotations
 

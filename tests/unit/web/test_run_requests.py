@@ -1,4 +1,4 @@
-"""What a request for a run may say, and who may send it."""
+"""Requests for a run: their content and their authorisation."""
 
 from __future__ import annotations
 

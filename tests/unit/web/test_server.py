@@ -1,4 +1,4 @@
-"""A server that answers a few paths, and that no client can hang."""
+"""A server that answers a few paths, and that no client can block."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Serve = Callable[..., HttpServer]
 
 @pytest.fixture
 def serve() -> Iterator[Serve]:
-    """Starts a server on a free port of loopback, and stops it at the end."""
+    """Return a function that starts a server on a free loopback port; servers are stopped at the end."""
     started: list[HttpServer] = []
 
     def serve(**options) -> HttpServer:
@@ -53,7 +53,7 @@ def asked(server, method="GET", path="/hello", body=None, **headers):
 
 
 def sent(server, text: bytes) -> bytes:
-    """Return all that comes back for bytes that are sent, until the server ends the connection."""
+    """Send bytes, and return everything received until the server closes the connection."""
     with closing(socket.create_connection(place_of(server), LONG)) as connection:
         connection.sendall(text)
         found = b""
@@ -118,7 +118,7 @@ def test_malformed_requests_get_a_line_of_text_and_not_an_html_page(serve, text,
 
 
 class Things(Branch):
-    """Answers with what was asked, below ``/things``."""
+    """A branch that echoes the request, below ``/things``."""
 
     def methods(self, path):
         return {"/things": ("GET",), "/things/a%20b": ("GET", "POST")}.get(path, ())

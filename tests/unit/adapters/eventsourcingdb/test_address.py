@@ -1,4 +1,4 @@
-"""Addresses: which URLs mean an EventSourcingDB, and where it answers."""
+"""Addresses: which URLs name an EventSourcingDB, and their base URLs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The chain of hashes: links as text, and what is remembered of them."""
+"""The hash chain: links as text, and the links already seen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections: what happens to a call that is given up, and to a loop that is closed by itself."""
+"""Connections: cancelled calls, closed event loops, errors and forks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Failures: what becomes of the client's errors."""
+"""How errors of the client are translated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The package: light until the store is wanted, and clear when the client is not there."""
+"""The package imports the client only when the store is used, and reports a missing client."""
 
 from __future__ import annotations
 

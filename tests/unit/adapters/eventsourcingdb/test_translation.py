@@ -1,4 +1,4 @@
-"""Translation of events: ids are numbers, times are kept, and a client without the server's text is done with."""
+"""Translation of events: ids, times and numbers, with and without the server's text."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_without_the_servers_text_times_have_microseconds() -> None:
 
 
 def received(data: str) -> Event:
-    """Return an event as the client hands it over that has read it from the server."""
+    """Return an event as the client returns it after reading it from the server."""
     sent = {**SENT, "data": json.loads(data)}
     return event_of(esdb.Event._parse_from_server(sent, data.encode))
 

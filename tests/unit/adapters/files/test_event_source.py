@@ -1,4 +1,4 @@
-"""How often files are looked at."""
+"""How often files are checked."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from opencqrs_py.testing import FakeClock
 
 
 class Folder:
-    """A head that moves at known times."""
+    """A log whose head moves at known times."""
 
     def __init__(self, *changes: tuple[float, int]) -> None:
         self.clock = FakeClock()

@@ -1,4 +1,4 @@
-"""Where lines begin: the index against the plain way of counting."""
+"""The line index, compared with counting lines directly."""
 
 from __future__ import annotations
 

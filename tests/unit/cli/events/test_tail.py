@@ -46,7 +46,7 @@ def test_the_last_events_exclude_events_after_the_given_head():
 
 
 class Shown(list):
-    """Ends the run when enough is shown."""
+    """A callback that ends the run after the last event."""
 
     def __init__(self, store, *more):
         super().__init__()
@@ -74,7 +74,7 @@ class AwayError(Exception):
 
 
 class Unreliable(InMemoryEventStore):
-    """Does not answer every other time."""
+    """A store that is unavailable at every other read."""
 
     def __init__(self, events):
         self.calls = 0
@@ -114,7 +114,7 @@ def refused(port):
 
 
 class WrappedError(AwayError):
-    """As SQLAlchemy wraps an error of a driver."""
+    """An error of a driver as SQLAlchemy wraps it."""
 
     def __init__(self, cause):
         super().__init__(f"(psycopg.OperationalError) {cause}\n[SQL: SELECT 1]\n(Background on this error at …)")
@@ -122,7 +122,7 @@ class WrappedError(AwayError):
 
 
 class Away(InMemoryEventStore):
-    """Raises these first."""
+    """A store that raises these errors first."""
 
     def __init__(self, events, *errors):
         self.errors = list(errors)
@@ -177,7 +177,7 @@ def test_the_end_of_an_outage_is_reported_even_without_new_events(capsys):
 
 
 class Watches:
-    """Opens the watches of a store, but for the first ones, which raise."""
+    """Opens the watches of a store; the first ones raise these errors."""
 
     def __init__(self, store, *errors):
         self.opened = 0

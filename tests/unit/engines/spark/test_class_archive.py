@@ -1,4 +1,4 @@
-"""Where the archive of Spark's classes is, when it is used, and how it is made, without Spark."""
+"""The archive of Spark's classes: its place, its use and its creation, without Spark."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(os.name == "nt", reason="Spark's scripts there t
 
 CLASS_PATH = "/spark/jars/a.jar:/spark/jars/b.jar"
 LONG_AGO = 1_000_000_000
-NO_PROCESS = 2**22 + 1  # beyond what Linux numbers processes with
+NO_PROCESS = 2**22 + 1  # larger than any process id on Linux
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def write_archive(archive: ClassArchive, mode: int = 0o600) -> None:
 
 
 def fake_java(folder: Path, script: str) -> str:
-    """Return a program that is run in the place of Java; ``$out`` is the file that it is to write."""
+    """Return a program that is run instead of Java; ``$out`` is the file it should write."""
     program = folder / "fake-java"
     program.write_text(
         f'#!/bin/sh\nfor word do case "$word" in -XX:SharedArchiveFile=*) out=${{word#*=}} ;; esac; done\n{script}\n'
@@ -79,7 +79,7 @@ def test_each_combination_of_java_pyspark_and_jvm_settings_has_its_own_archive(s
         file(said=["-Xmx40g"]),
         file(SPARK_CONF_DIR="/etc/spark"),
     ]
-    os.utime(spark / "jars", (LONG_AGO, LONG_AGO))  # as after another installation
+    os.utime(spark / "jars", (LONG_AGO, LONG_AGO))  # as after a new installation
     assert len({*files, file()}) == 7
     assert file() == file()
 

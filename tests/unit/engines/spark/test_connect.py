@@ -1,4 +1,4 @@
-"""Spark Connect is refused, whichever way it would come in; so is a session that has been stopped."""
+"""Spark Connect is refused, however it was selected, and so is a stopped session."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_connect_as_the_default_mode_is_refused_unless_settings_choose_classic(m
 
 
 class Remote:
-    """A session of Spark Connect, as PySpark has it."""
+    """A session of Spark Connect, as in PySpark."""
 
     @property
     def sparkContext(self) -> None:  # noqa: N802 Spark's name
@@ -97,7 +97,7 @@ def test_a_running_session_is_usable():
 
 
 class Context:
-    """The context of a session that the program has opened."""
+    """The context of a session opened by the program."""
 
     def __init__(self, master: str, authenticate: str = "true") -> None:
         self.master = master

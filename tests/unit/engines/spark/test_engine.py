@@ -1,4 +1,4 @@
-"""The engine's coordinator, with a Spark that is not there: its jobs run in this process."""
+"""The engine's coordinator with a fake Spark, whose jobs run in this process."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ from opencqrs_py.testing import FakeClock
 
 EVENTS = 60
 PARTITIONS = 3
-SECONDS = 30  # to wait at most; nothing here takes long
+SECONDS = 30  # longest wait; nothing here takes long
 
 
 class Seen(Observer):
-    """Notes what happens; ``done`` is set when the last partition is at the head."""
+    """An observer that records events; ``done`` is set when all partitions are at the head."""
 
     def __init__(self) -> None:
         self.notices: Queue = Queue()
@@ -63,7 +63,7 @@ class Seen(Observer):
         self.notices.put(notice)
 
     def reasons(self, count: int) -> dict[str, str]:
-        """Wait for so many notices; return the error of each partition that they are about."""
+        """Wait for this many notices; return the error by partition."""
         found = [self.notices.get(timeout=SECONDS) for _ in range(count)]
         return {str(notice.partition): str(notice.failure) for notice in found}
 
@@ -82,7 +82,7 @@ class Seen(Observer):
 
 
 class Engine:
-    """An engine with one group, and all that is around it."""
+    """An engine with one group and all its dependencies."""
 
     def __init__(self, folder) -> None:
         self.handled: list[int] = []
@@ -101,7 +101,7 @@ class Engine:
     def make(
         self, *, handles_while_starting: bool = False, limits: CallLimits = NO_LIMITS, most_at_once: int | None = None
     ) -> None:
-        """Make the engine, instead of the one that is not started yet."""
+        """Replace the engine, which must not have been started yet."""
 
         def handle(event: Event) -> None:
             self.handled.append(event.position)
@@ -146,7 +146,7 @@ class Engine:
         )
 
     def partitions_of(self, job: int) -> set[Partition]:
-        """Return the partitions of a job that was started."""
+        """Return the partitions of a started job."""
         named = self.context.descriptions_when(job + 1)[job].split(", ")
         return {Partition(PARTITIONS, int(line.split("/")[0])) for line in named}
 
@@ -159,7 +159,7 @@ class Engine:
 
 
 def wait_for_tasks(engine: Engine) -> None:
-    """Wait until the tasks have ended, and their partitions are marked if the engine has."""
+    """Wait until all tasks have ended and no partition is shown as running."""
     until = time.monotonic() + SECONDS
     while engine.engine._running or any(state == "running" for state, _ in engine.states()):
         assert time.monotonic() < until
@@ -215,13 +215,13 @@ def test_a_lost_task_pauses_only_its_own_partitions_even_if_it_had_handled_every
     engine.start()
     reason = "[OCQ-405] Spark could not finish a task: executor lost"
     lost = engine.seen.reasons(1)
-    if "1/3" not in lost:  # which has a task of its own, but the other one may end first
+    if "1/3" not in lost:  # which has its own task, but the other task may end first
         lost |= engine.seen.reasons(1)
         assert lost.keys() == {"0/3", "2/3"}
     assert set(lost.values()) == {reason}
     engine.clock.advance(5)
     assert engine.seen.done.wait(SECONDS)
-    assert engine.seen.reasons(len(lost)) == dict.fromkeys(lost, "None")  # they recover, and nobody else had to
+    assert engine.seen.reasons(len(lost)) == dict.fromkeys(lost, "None")  # they recover, and no other partition had to
     assert engine.seen.notices.empty()
     assert sorted(engine.handled) == list(range(1, EVENTS + 1))
     engine.engine.stop(patience=SECONDS)
@@ -302,7 +302,7 @@ def test_a_task_fenced_by_another_process_stops_here(engine, speculation):
         engine.tracker.claim("g", layout(PARTITIONS), 0, "another")
         taken.set()
 
-    engine.context.before += [take, lambda: taken.wait(SECONDS)]  # the partitions may be dealt to two jobs
+    engine.context.before += [take, lambda: taken.wait(SECONDS)]  # the partitions may be divided between two jobs
     engine.start()
     engine.seen.reasons(PARTITIONS)
     assert [state for state, _ in engine.states()] == ["stopped"] * PARTITIONS
@@ -323,7 +323,7 @@ def test_a_task_lost_while_its_group_is_repartitioned_gives_up_its_partitions(en
         (lost if "executor lost" in str(notice.failure) else left).add(notice.partition)
         engine.clock.advance(5)
     assert {p.partition for p in engine.engine.partitions() if p.over} >= lost
-    engine.engine.check()  # other groups go on
+    engine.engine.check()  # other groups continue
 
 
 def test_a_long_task_does_not_delay_partitions_of_other_tasks(engine):
@@ -364,7 +364,7 @@ def test_tasks_that_spark_never_starts_are_cancelled_reported_and_submitted_agai
     assert sorted(engine.context.cancelled) == sorted(engine.context.tags[:2])
     engine.clock.advance(5)
     assert engine.seen.done.wait(SECONDS)
-    go.set()  # the abandoned tasks come back: their claims are old, so they handle nothing
+    go.set()  # the abandoned tasks return: their claims are outdated, so they handle nothing
     engine.engine.stop(patience=SECONDS)
     assert sorted(engine.handled) == list(range(1, EVENTS + 1))
     assert [r.getMessage() for r in caplog.records if "while 2 tasks wait" in r.getMessage()] == [
@@ -395,7 +395,7 @@ def test_no_task_is_abandoned_while_one_runs_even_for_hours(engine):
 
 @pytest.fixture
 def lines():
-    """What the engine logs, as a queue."""
+    """Return what the engine logs, as a queue."""
     queue: Queue = Queue()
     handler, logger = QueueHandler(queue), logging.getLogger("opencqrs.processing")
     level = logger.level
@@ -448,7 +448,10 @@ def test_the_task_load_has_the_running_tasks_and_the_slots(engine):
     assert begun.wait(SECONDS)
     others = {Partition(PARTITIONS, n) for n in range(PARTITIONS)} - engine.partitions_of(0)
     engine.seen.wait_for(dict.fromkeys(others, EVENTS))
-    assert engine.engine.task_load() in (TaskLoad({"g": 1}, 2, 1), TaskLoad({"g": 2}, 2, 1))  # the other just ends
+    assert engine.engine.task_load() in (
+        TaskLoad({"g": 1}, 2, 1),
+        TaskLoad({"g": 2}, 2, 1),
+    )  # the other task is just ending
     go.set()
     assert engine.seen.done.wait(SECONDS)
     engine.engine.stop(patience=SECONDS)
@@ -499,11 +502,11 @@ class TestWhileSparkIsStarting:
 
     @pytest.mark.parametrize("others", ["are under way", "have not begun"])
     def test_a_stop_does_not_wait_for_a_handler_that_hangs_on_the_driver(self, engine, monkeypatch, others):
-        """Its transaction holds the write lock of the file, and the row of the progress: to release would wait."""
+        """Its transaction holds the write lock of the file and the progress row, so a release would block."""
         called, free = Signal(), Signal()
         engine.before_return = lambda: (called.set(), free.wait(SECONDS))
         engine.make(handles_while_starting=True)
-        if others == "have not begun":  # the thread that starts tasks stands still after the first one
+        if others == "have not begun":  # the thread that starts tasks blocks after the first one
             start = engine.engine._start
             monkeypatch.setattr(engine.engine, "_start", lambda task: (start(task), free.wait(SECONDS)))
         engine.start()
@@ -516,7 +519,7 @@ class TestWhileSparkIsStarting:
         stopping.join(SECONDS)
         assert released == [False]
         assert {state for state, _ in engine.states()} & {"starting", "running"}
-        with engine.engine._changed:  # a handler that returns only now needs its database
+        with engine.engine._changed:  # a handler that returns only now still needs its database
             assert engine.engine._changed.wait_for(lambda: not engine.engine._running, SECONDS)
 
     def test_a_session_that_cannot_be_opened_ends_the_engine_and_keeps_the_progress(self, engine):
@@ -533,7 +536,7 @@ class TestWhileSparkIsStarting:
         assert all("OCQ-402" in partition.status().error for partition in engine.engine.partitions())
 
     def test_a_partition_being_handled_when_the_session_fails_to_open_ends_as_failed(self, engine):
-        """Its task ends well, and must not take the failure back."""
+        """Its task succeeds, and must not clear the failure."""
         begun, free = Signal(), Signal()
 
         def hold() -> None:
@@ -560,7 +563,7 @@ def test_a_dead_jvm_or_a_stopped_session_ends_the_engine(engine, error):
         raise error
 
     def check_until_it_raises() -> None:
-        for _ in range(100 * SECONDS):  # the thread of the task reports it in its own time
+        for _ in range(100 * SECONDS):  # the thread of the task reports it asynchronously
             engine.engine.check()
             never.wait(0.01)
 
@@ -605,7 +608,7 @@ def test_tasks_asked_to_end_before_their_first_chunk_handle_nothing(engine, tmp_
 
 @pytest.mark.parametrize("permanent", [False, True], ids=["waiting", "failed"])
 def test_a_partition_stopped_before_its_next_attempt_is_not_reported_as_recovered(engine, tmp_path, permanent):
-    """Another process, and the exit code, would say that all is well."""
+    """Otherwise other processes and the exit code would show it as healthy."""
     begun, go = Signal(), Signal()
 
     def hold() -> None:
@@ -674,7 +677,7 @@ def test_a_task_chosen_but_not_started_before_a_stop_handles_nothing(engine, whe
     ("rate", "partitions", "expected"),
     [
         (None, 4, None),
-        (1.0, 1, 16),  # a few, so that a task of slow handlers leaves little behind
+        (1.0, 1, 16),  # few, so that a task with slow handlers leaves little unhandled
         (1.0, 4, 64),
         (1_000.0, 1, 256),
         (20_000.0, 4, 4_096),

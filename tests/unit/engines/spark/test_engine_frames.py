@@ -1,4 +1,4 @@
-"""Groups that get data frames, as the coordinator runs them, with a Spark that is not there."""
+"""Groups with data frame handlers, run by the coordinator with a fake Spark."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Frames(OpenedFrames):
 
 
 class Maker:
-    """Makes data frames that hold nothing, and takes every error for what it is."""
+    """A factory of empty data frames that returns every error unchanged."""
 
     def __init__(self, _spark: object, _recipe: object, _processing: object) -> None: ...
 
@@ -119,8 +119,8 @@ class Engine:
         self.engine.start()
 
     def looks(self) -> None:
-        """Wait until the coordinator has looked at its tasks from now on."""
-        for _ in range(2):  # the second look begins after the first one has ended
+        """Wait until the coordinator has checked its tasks again."""
+        for _ in range(2):  # the second check begins after the first one has ended
             self.context.looked.clear()
             assert self.context.looked.wait(SECONDS)
 
@@ -198,7 +198,7 @@ def test_a_dead_jvm_uses_no_attempt_and_ends_the_engine(engine: Engine) -> None:
     engine.engine.stop(patience=SECONDS)
     with pytest.raises(EngineLostError, match="OCQ-403"):
         engine.engine.check()
-    assert engine.ranges == [(1, 10)]  # which was not cut in halves
+    assert engine.ranges == [(1, 10)]  # which was not halved
 
 
 def test_a_handler_that_works_long_without_a_spark_job_is_not_cancelled(engine: Engine) -> None:

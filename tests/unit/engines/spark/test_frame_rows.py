@@ -1,4 +1,4 @@
-"""The rows of data frames on executors: few come back, many are kept, and no run of a task meets another's."""
+"""Rows of data frames on executors: few are returned inline, many are staged for each run of a task."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_large_rows_are_written_to_a_file(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 class Tracker(RowStaging):
-    """Keeps what tasks leave, or fails."""
+    """A tracker that keeps the rows that tasks stage, or raises."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.error = error
@@ -109,7 +109,7 @@ def test_errors_while_staging_rows_reach_the_driver() -> None:
 
 
 class Frame:
-    """A data frame whose tasks run here; the first runs of all of them are lost."""
+    """A data frame whose tasks run here; the first run of each task is lost."""
 
     def __init__(self, *tasks: tuple[int, ...]) -> None:
         self.tasks = tasks

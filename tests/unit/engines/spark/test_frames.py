@@ -1,4 +1,4 @@
-"""Data frames of a range: what errors of workers come to on the driver, and which columns Spark has."""
+"""Data frames of a range: errors of workers as seen on the driver, and column types of Spark."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Lent:
 
 
 class Processing:
-    """A group whose tables cannot be made, for a reason."""
+    """A group whose tables cannot be created because of an error."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
@@ -45,7 +45,7 @@ class Processing:
 
 
 def raised_by_a_worker(error: Exception) -> PythonException:
-    """Return what the driver gets of an error in a worker."""
+    """Return the exception that the driver gets for an error in a worker."""
     processing = Processing(error)
     reader = _RangeReader(lambda: processing, "", ((0, 10),), schema_of(None, pa.schema([]), ""), None)
     numbers = pa.record_batch({"id": [0]})
@@ -84,7 +84,7 @@ def test_an_error_of_project_code_for_an_event_becomes_a_project_code_error() ->
 
 
 def raised_by_an_iterator(error: Exception) -> Py4JJavaError:
-    """Return what the driver gets of an error in a worker whose rows come one by one."""
+    """Return the exception that the driver gets for an error in a worker whose rows are iterated."""
     return java_error(
         "An error occurred while calling o712.getResult.\n",
         "org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 3.0 failed 1 times\n"
@@ -95,7 +95,7 @@ def raised_by_an_iterator(error: Exception) -> Py4JJavaError:
 
 
 def raised_by_the_handler(error: Exception) -> Exception:
-    """Return what a handler raises that has caught the error of a data frame."""
+    """Return the exception of a handler that has caught an error of a data frame."""
     raised = ValueError("the loans cannot be counted")
     raised.__context__ = raised_by_a_worker(error)
     return raised
@@ -235,7 +235,7 @@ def test_other_columns_are_mapped_to_spark_types() -> None:
 
 
 def test_a_handler_that_swallows_the_cancellation_of_its_job_is_not_taken_as_done() -> None:
-    """A stop cancels what takes long: the range is handled again, so nothing of this call may be committed."""
+    """A stop cancels slow jobs. The range is handled again, so nothing of this call must be committed."""
     tags: set[str] = set()
     context = SimpleNamespace(
         accumulator=lambda start, param: Accumulator(0, start, param),
@@ -257,5 +257,5 @@ def test_a_handler_that_swallows_the_cancellation_of_its_job_is_not_taken_as_don
 
     job.run(handle)
     assert ["a job of Spark was cancelled" in one for one in raised] == [True]
-    frames.require_read()  # that of another job on the same thread
+    frames.require_read()  # by another job on the same thread
     frames.close()

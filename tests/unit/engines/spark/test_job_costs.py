@@ -1,4 +1,4 @@
-"""What runs of jobs on Spark cost, in statements: a fixed number for a page and a task, and one for an item."""
+"""SQL statements of job runs on Spark: a fixed number for a page and a task, and one for an item."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def database(tmp_path: Path) -> Iterator[Database]:
 
 
 def costs(database: Database, items: int, limit: int, transaction: JobTransaction) -> tuple[Counter[str], int]:
-    """Return the statements of a run by their first words, and how many jobs of Spark it was."""
+    """Return the number of statements of a run by their first word, and the number of its Spark jobs."""
     store, clock, context = SqlJobStore(database), FakeClock(), Context()
     input_ = JobInput(
         lambda page, _: range((page.after or 0) + 1, min(items, (page.after or 0) + page.limit) + 1),
@@ -82,7 +82,7 @@ def test_a_task_costs_one_statement_if_its_part_is_one_transaction(database):
     few, _ = costs(database, 20, 1_000, JobTransaction.PAGE)
     many, _ = costs(database, 220, 1_000, JobTransaction.PAGE)
     assert +many == +few
-    # The run is taken up, spread and moved on, at last by an empty page; children are taken, and record their parts.
+    # The run is taken, spread and advanced, last by an empty page; children are taken and record their parts.
     assert few["UPDATE"] == 7
 
 

@@ -1,4 +1,4 @@
-"""Runs of jobs on a Spark whose tasks run in this process: what is sent, what is repeated, and how it ends."""
+"""Runs of jobs on a fake Spark, whose tasks run in this process."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class NoSelector:
 
 
 class WithoutCase(NoSelector):
-    """As a database that takes another spelling for the same."""
+    """A selector of a database that compares ids case-insensitively."""
 
     def ids(self, statement: object, page: JobPage, unit: object) -> list[JobId]:
         return [id_ for id_ in ("A1", "b2") if id_.lower() in map(str, page.ids or ())]
@@ -107,7 +107,7 @@ class World:
         return [id_ for context in self.called for id_ in context.ids]
 
     def begin(self) -> JobRun:
-        """Begin the next attempt, as a desk does."""
+        """Begin the next attempt, as the desk does."""
         known = self.store.find(self.run.id) or self.run
         now = self.clock.now()
         begun = replace(known, status=RunStatus.RUNNING, attempt=known.attempt + 1, token=known.token + 1)
@@ -117,7 +117,7 @@ class World:
         return self.run
 
     def attempt(self) -> Ending | None:
-        """Execute the next attempt, and record how it has ended."""
+        """Execute the next attempt, and record its ending."""
         self.begin()
         execution = self.spark.attempt(self.job, self.run, self.around, self.signals, lambda: self.released)
         ending = execution.execute()
@@ -180,7 +180,7 @@ UNMET = "the input did not return 4 ids of its events"
 
 
 def of_events(limit: int, **others: Any) -> World:
-    """Return a job that events have started for ids of which its input returns 3, 5 and 7."""
+    """Return a job started by events; of their ids, its input returns 3, 5 and 7."""
     world = World(limit=limit, **others)
     world.run = replace(world.run, trigger=Trigger.EVENT, ids=("99", "3", "98", "5", "97", "7", "96"))
     return world
@@ -319,7 +319,7 @@ def test_work_done_before_a_spark_job_was_lost_is_not_repeated():
 
 
 def bounded(world: World) -> Ending | None:
-    """Return how an attempt has ended, which is cancelled after more jobs of Spark than any has."""
+    """Return the ending of an attempt that is cancelled if it submits too many Spark jobs."""
     results, sent = world.spark.results, count(1)
 
     def some(*given):
@@ -627,7 +627,7 @@ def test_a_task_ends_when_its_permit_is_withdrawn(tmp_path):
 
 def test_a_pause_ends_when_the_permit_is_withdrawn(tmp_path):
     permit = Permit.in_folder(str(tmp_path))
-    pause(SECONDS * 1_000, TaskSignals(permit))  # which was never given
+    pause(SECONDS * 1_000, TaskSignals(permit))  # which was never granted
 
 
 @pytest.mark.parametrize("ids", [("1", "b"), (1, 2), None])

@@ -1,4 +1,4 @@
-"""What a job that Spark could not finish is reported as, and how long tasks have waited while nothing runs."""
+"""How failed Spark jobs are reported, and how stalled tasks are detected."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_all_other_errors_are_transient(error: Exception, message: str) -> None:
 
 
 class Spark:
-    """A Spark with a clock of its own; its tasks are looked at every second."""
+    """A Spark with its own clock; its tasks are checked every second."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()
@@ -79,7 +79,7 @@ class Spark:
         return self.tasks
 
     def noticed_after(self, seconds: int, waiting: list[float]) -> int | None:
-        """Let time pass; return the second in which stillness was noticed."""
+        """Let time pass; return the second in which the stall was noticed."""
         for second in range(1, seconds + 1):
             self.clock.advance(1)
             if self.stillness.seconds(waiting) >= 60:

@@ -1,4 +1,4 @@
-"""How Spark's settings reach a JVM that is launched."""
+"""How Spark's settings are passed to a launched JVM."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_socket_files_in_a_private_folder_are_used_only_for_a_jvm_launched_here(
     folder = Path(settings["spark.python.unix.domain.socket.dir"])
     assert settings["spark.python.unix.domain.socket.enabled"] == "true"
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    monkeypatch.setattr(SparkContext, "_gateway", object())  # of a JVM that somebody else has launched
+    monkeypatch.setattr(SparkContext, "_gateway", object())  # of a JVM launched elsewhere
     assert by_socket_files() == {}
     monkeypatch.setattr(SparkContext, "_gateway", None)
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")

@@ -1,4 +1,4 @@
-"""Which Spark master is refused in seconds, with the reason: out of reach, or without authentication."""
+"""Spark masters that are refused quickly: unreachable ones, and those without authentication."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from opencqrs_py.errors import EngineError
 
 @pytest.fixture
 def listening() -> Iterator[int]:
-    """A port that accepts connections and says nothing."""
+    """Return a port that accepts connections and sends nothing."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server.getsockname()[1]
 
 
 @pytest.fixture
 def closed() -> int:
-    """A port on which nothing listens."""
+    """Return a port on which nothing listens."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return server.getsockname()[1]
 
 
 @pytest.fixture
 def page() -> Iterator[int]:
-    """A port that answers as a web server does."""
+    """Return a port that answers like a web server."""
 
     def answer(server: socket.socket) -> None:
         with suppress(OSError):
@@ -102,7 +102,7 @@ def test_other_kinds_of_master_are_not_probed_in_the_jvm_of_another_program(mast
 
 @pytest.fixture
 def launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Launch]:
-    """Makes what a JVM would find that is launched now: settings, and variables of the environment."""
+    """Return a function that creates the settings and environment of a launch."""
     monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
 
     def made(settings: Mapping[str, str] | None = None, /, **environ: str) -> Launch:
@@ -112,7 +112,7 @@ def launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Lau
 
 
 def hadoop_settings(folder: Path, name: str = "yarn-site.xml", /, **properties: str) -> str:
-    """Write a file of Hadoop's settings, and return its folder. ``__`` stands for a dot, ``_`` for ``-``."""
+    """Write a Hadoop settings file, and return its folder. ``__`` stands for a dot, ``_`` for ``-``."""
     named = {key.replace("__", ".").replace("_", "-"): value for key, value in properties.items()}
     lines = [f"<property><name>{key}</name><value> {value} </value></property>" for key, value in named.items()]
     folder.mkdir(exist_ok=True)
@@ -348,7 +348,7 @@ STANDALONE = "spark://host:7077"
 
 @pytest.fixture
 def nothing_launched(monkeypatch, tmp_path):
-    """A process without a JVM, on a machine without settings of Spark."""
+    """Simulate a process without a JVM, on a machine without Spark settings."""
     monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
     monkeypatch.setattr(SparkContext, "_active_spark_context", None)
     monkeypatch.setattr(SparkContext, "_gateway", None)
@@ -447,7 +447,7 @@ ALLOWED = SessionSettings(STANDALONE, allow_unauthenticated=True)
     ],
 )
 def test_network_encryption_is_off_by_default_where_authentication_is_optional(nothing_launched, settings, encrypted):
-    """Spark would not start: NETWORK_AUTH_MUST_BE_ENABLED."""
+    """Otherwise Spark would not start: NETWORK_AUTH_MUST_BE_ENABLED."""
     conf = Sessions(settings)._conf()
     assert conf.get("spark.network.crypto.enabled") == encrypted
     assert conf["spark.io.encryption.enabled"] == "true"

@@ -1,4 +1,4 @@
-"""What is done with a session, without Spark."""
+"""Opening, sharing and closing sessions, without Spark."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SECONDS = 30  # longest wait for another thread
 
 
 class Context:
-    """A Spark context that the program has made."""
+    """A Spark context created by the program."""
 
     def __init__(self, master: str, folder: Path, authenticate: str) -> None:
         self.master = master
@@ -46,7 +46,7 @@ class Context:
 
 @pytest.fixture
 def active(monkeypatch, tmp_path):
-    """Makes a session active."""
+    """Return a function that makes a session active."""
 
     def activate(master: str, authenticate: str = "true") -> Context:
         context = Context(master, tmp_path, authenticate)
@@ -133,7 +133,7 @@ def test_opening_a_session_waits_until_the_previous_one_has_stopped(active, tmp_
 
 @pytest.fixture
 def startable(monkeypatch, tmp_path) -> list[str]:
-    """Lets sessions be started, which are active until they are stopped; notes both."""
+    """Make sessions startable; return the log of starts and stops."""
     noted: list[str] = []
     context = Context("local[2]", tmp_path, "true")
     active_one: list[SimpleNamespace] = []
@@ -155,7 +155,7 @@ def startable(monkeypatch, tmp_path) -> list[str]:
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_a_session_started_here_is_stopped_by_its_last_user(startable, order):
-    """Else an application that stops takes Spark away from another one of its process."""
+    """Otherwise a stopping application would stop Spark for another one in its process."""
     users = [Sessions(SessionSettings()) for _ in range(2)]
     assert users[0].open() is users[1].open()
     users[order[0]].close(SECONDS)
@@ -168,7 +168,7 @@ def test_a_session_started_here_is_stopped_by_its_last_user(startable, order):
 
 
 def test_two_users_that_open_at_the_same_time_share_one_session(startable, monkeypatch):
-    """The second one waits with its look until the first has started it, where the driver handles events meanwhile."""
+    """The second user waits until the first has started the session, while the driver handles events."""
     begun, go = Signal(), Signal()
     start = Sessions._start
 
@@ -340,11 +340,11 @@ def test_an_interrupt_while_a_session_opens_is_raised_and_the_session_is_stopped
         (Py4JError("no"), "live", False),
         (Py4JError("no"), "stopped", True),
         (Py4JError("no"), "dead", True),
-        (OSError("no"), "live", False),  # such as of a file that the engine writes
+        (OSError("no"), "live", False),  # such as an error of a file that the engine writes
         (OSError("no"), "dead", True),
         (AttributeError("no"), "live", False),
         (AttributeError("no"), "stopped", True),
-        (AttributeError("no"), None, True),  # what PySpark leaves of a session that its user has stopped
+        (AttributeError("no"), None, True),  # what remains of a session after its user stopped it
         (ValueError("no"), None, False),
     ],
 )
@@ -454,7 +454,7 @@ def test_a_jvm_that_failed_to_start_is_not_blamed_on_the_master(master, refusal,
 
 @pytest.fixture
 def variables(monkeypatch):
-    """Sets the variables that Spark reads at its start, and no others of them."""
+    """Return a function that sets the variables that Spark reads at its start, and clears the others."""
 
     def set_(said: dict[str, str]) -> None:
         for name in ("SPARK_HOME", "SPARK_LOCAL_DIRS", "PYSPARK_SUBMIT_ARGS"):

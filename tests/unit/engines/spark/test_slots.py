@@ -1,4 +1,4 @@
-"""How many tasks each group may start, and when slow ones that hold all slots are reported."""
+"""How many tasks each group may start, and when slow tasks occupying all slots are reported."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ counts = st.dictionaries(groups, st.integers(1, 10))
     ("waiting", "running", "slots", "most", "expected"),
     [
         ({}, {}, 4, None, {}),
-        ({"a": 8}, {}, 2, None, {"a": 2}),  # alone it has them all
+        ({"a": 8}, {}, 2, None, {"a": 2}),  # a single group gets all slots
         ({"a": 1}, {}, 2, None, {"a": 1}),
         ({"a": 8}, {"a": 2}, 2, None, {}),
         ({"a": 8, "b": 1}, {}, 2, None, {"a": 1, "b": 1}),
         ({"a": 8, "b": 8}, {}, 8, None, {"a": 4, "b": 4}),
         ({"a": 8, "b": 8}, {"a": 3}, 8, None, {"a": 1, "b": 4}),
         ({"a": 8, "b": 1}, {"a": 3}, 4, None, {"b": 1}),
-        ({"b": 1, "a": 1}, {}, 1, None, {"b": 1}),  # who has waited longest comes first
+        ({"b": 1, "a": 1}, {}, 1, None, {"b": 1}),  # the group that has waited longest comes first
         ({"a": 8}, {}, 8, 3, {"a": 3}),
         ({"a": 8}, {"a": 2}, 8, 3, {"a": 1}),
         ({"a": 8}, {"b": 5}, 4, None, {}),  # executors were lost meanwhile
@@ -49,7 +49,7 @@ def test_no_slot_is_assigned_twice_or_left_free_while_a_group_waits(waiting, run
 
 
 class Watched:
-    """Slots that are looked at, on a clock of their own."""
+    """Observed slots with their own clock."""
 
     def __init__(self, slots: int = 2) -> None:
         self.clock = FakeClock()

@@ -1,4 +1,4 @@
-"""The data source as Spark asks it, without Spark."""
+"""The data source as called by Spark, without Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranges: how the log is cut up, and how one is read."""
+"""Ranges: how the log is split, and how a range is read."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def made(number, payload=None):
 
 
 class Counting(InMemoryEventStore):
-    """Remembers what was asked for, and counts the events that it gave."""
+    """A store that records the requested limits and bounds, and counts the returned events."""
 
     def __init__(self, events):
         super().__init__(events)
@@ -45,7 +45,7 @@ class Counting(InMemoryEventStore):
 
 
 class Holes:
-    """A log of which only some positions were ever taken."""
+    """A log with gaps: only these positions are used."""
 
     def __init__(self, positions):
         self.positions = sorted(positions)
@@ -118,7 +118,7 @@ def test_large_payloads_make_small_batches():
 
 
 class Limited:
-    """Gives fewer events at first than it was asked for, as a store may."""
+    """A source that first returns fewer events than requested, as a store may."""
 
     def __init__(self, store, first):
         self._store = store
@@ -166,7 +166,7 @@ def test_a_log_that_has_become_shorter_is_an_error():
 
 
 class Sought(Holes):
-    """Finds events beside a position, and counts how often it is asked."""
+    """A log that finds the neighbours of a position, and counts the queries."""
 
     looks = 0
 

@@ -55,7 +55,7 @@ def stream_reader(opened=open_store, **options):
 
 
 def offset(position):
-    """Return the offset of a stream at an event that ``made`` has made."""
+    """Return the offset of a stream at an event created by ``made``."""
     return {"position": position, "log": json.dumps([position, "s", str(position)]) if position else "[0]"}
 
 
@@ -182,7 +182,7 @@ SHORT = InMemoryEventStore(made(n) for n in range(1, 4))
     "go_on",
     [
         lambda reader: reader.latestOffset(offset(5), ALL),
-        lambda reader: reader.partitions(offset(2), offset(5)),  # a micro-batch that was planned and not finished
+        lambda reader: reader.partitions(offset(2), offset(5)),  # a micro-batch that was planned but not finished
     ],
 )
 def test_a_checkpoint_of_another_log_is_refused(there, found, go_on):
@@ -194,7 +194,7 @@ def test_a_checkpoint_of_another_log_is_refused(there, found, go_on):
 
 
 class Exchanged(InMemoryEventStore):
-    """A store that remembers what it has read, and finds that its log was exchanged."""
+    """A store that detects that its log was replaced."""
 
     def fingerprint(self, position):
         raise OtherLogError("OCQ-316", "the file no longer begins with what was read", "events.ndjson", "progress!")
@@ -250,7 +250,7 @@ def test_a_restored_log_that_has_grown_since_is_refused_by_a_running_query():
 
 
 class Replaced(InMemoryEventStore):
-    """Notes what it is asked about its state."""
+    """A store that records the calls about its state."""
 
     def __init__(self):
         super().__init__(made(n) for n in range(1, 6))
@@ -294,7 +294,7 @@ def test_a_stream_resumed_from_its_checkpoint_begins_with_the_current_log():
 
 
 class Away(InMemoryEventStore):
-    """Fails as a database's driver does."""
+    """An unavailable store that fails like a database driver."""
 
     def head(self):
         raise ConnectionError("connection lost\nand much more")

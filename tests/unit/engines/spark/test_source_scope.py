@@ -1,4 +1,4 @@
-"""Options and filters: what they mean, what Spark must still check, and that nothing is lost between them."""
+"""Options and filters: what is pushed down to the store, and what Spark must still check."""
 
 from __future__ import annotations
 

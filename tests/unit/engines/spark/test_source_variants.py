@@ -1,4 +1,4 @@
-"""VARIANTs: what PySpark reads in the bytes that we write."""
+"""VARIANTs: what PySpark reads from the bytes we write."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ VALUES = st.recursive(
 
 
 def value_of(text):
-    with localcontext(prec=50):  # PySpark divides, and so would round to 28 digits
+    with localcontext(prec=50):  # PySpark divides, which would round to 28 digits
         return VariantVal(*variant_of(text)).toPython()
 
 
@@ -34,7 +34,7 @@ def test_pyspark_reads_the_value_of_the_json_text(value):
 
 
 def as_exact(value):
-    """Return a value with the decimals that Spark makes of numbers without an exponent."""
+    """Return a value whose numbers without an exponent are decimals, as in Spark."""
     if isinstance(value, dict):
         return {name: as_exact(inner) for name, inner in value.items()}
     if isinstance(value, list):
@@ -43,7 +43,7 @@ def as_exact(value):
 
 
 @given(VALUES)
-@example(0.001953125)  # whose first digit takes no room
+@example(0.001953125)  # whose leading zero needs no digit
 def test_a_variant_has_the_same_size_as_one_built_by_pyspark(value):
     text = json.dumps(value)
     built = VariantVal.parseJson(text)
@@ -88,7 +88,7 @@ def test_a_value_that_a_variant_cannot_hold_is_refused(text, says):
 
 
 def test_keys_are_sorted_as_java_sorts_them():
-    """Java compares the halves of a surrogate pair, which come before other characters of the last planes."""
+    """Java compares UTF-16 code units, so surrogate pairs sort before U+FFFF."""
     value = {"\uffff": 1, "\U0001f600": 2, "a": 3}
     assert value_of(json.dumps(value)) == value
     assert list(value_of(json.dumps(value))) == ["a", "\U0001f600", "\uffff"]

@@ -1,4 +1,4 @@
-"""The executor's part, without Spark."""
+"""Tasks as run by an executor, without Spark."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_a_given_permit_lets_partitions_reach_the_head(processing, tmp_path):
 
 
 class Between:
-    """A permit that has something happen before a chunk, once."""
+    """A permit that calls a function once, before a chunk."""
 
     def __init__(self, happen) -> None:
         self._happens = iter((happen,))
@@ -207,7 +207,7 @@ class TestASecondRun:
 class TestAFirstRunThatIsFenced:
     @pytest.fixture
     def looks(self, monkeypatch):
-        """How often it looks; after the third look something may happen."""
+        """Return a list with an item per check; the third check calls ``self.third``."""
         made = []
         self.third = lambda: None
 
@@ -216,7 +216,7 @@ class TestAFirstRunThatIsFenced:
             if len(made) == 3:
                 self.third()
 
-        # Not the sleep of all threads: those of other tests may sleep, too.
+        # Patch only this module: threads of other tests may sleep, too.
         monkeypatch.setattr(tasks, "time", SimpleNamespace(sleep=look, monotonic=time.monotonic))
         return made
 
@@ -250,7 +250,7 @@ class TestAFirstRunThatIsFenced:
 
 
 class Broken:
-    """A recipe that cannot be followed on this machine."""
+    """A recipe that cannot be built on this machine."""
 
     def __call__(self):
         msg = "No module named 'helper'"
@@ -293,7 +293,7 @@ def test_a_task_of_a_later_claim_or_after_an_outage_reads_the_log_again(processi
     del read[:]
     same = replace(first, cursors=tuple(o.cursor for o in outcomes))
     runner(write_task(same))
-    assert not [given for given in read if given[0] < 8]  # it is known, under the same claim
+    assert not [given for given in read if given[0] < 8]  # it is cached under the same claim
     if why == "another claim":
         later = task(processing)
     else:

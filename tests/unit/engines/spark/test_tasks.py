@@ -1,4 +1,4 @@
-"""What travels between driver and executors: tasks, results and recipes."""
+"""What is sent between driver and executors: tasks, results and recipes."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_concurrent_tasks_may_restore_a_recipe_and_no_worker_reads_a_partial_fil
 
     def slowly(*arguments, **options):
         monkeypatch.setattr(os, "open", opened)
-        recipes.restore()  # of another task, just before
+        recipes.restore()  # by another task, just before
         Path(kept.file).unlink()
         handle = opened(*arguments, **options)
         seen.append(Path(kept.file).exists())

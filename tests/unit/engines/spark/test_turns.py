@@ -1,4 +1,4 @@
-"""How the partitions of a task take their steps."""
+"""How the partitions of a task take turns."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from opencqrs_py.engines.spark.turns import PartitionsInTurn, TaskTimedOutError,
 from opencqrs_py.model import Cursor, Failure, Origin, Outcome, Partition, layout
 from opencqrs_py.processing.calls import NO_LIMITS
 
-SECONDS = 60  # to wait at most; nothing here takes long
+SECONDS = 60  # longest wait; nothing here takes long
 
 
 class Processor:
-    """A processor of a log with some events, each of which is handled by a step of its own."""
+    """A processor of a short log that handles one event per step."""
 
     group = "g"
     limits = NO_LIMITS
@@ -27,7 +27,7 @@ class Processor:
     def __init__(self, partition: Partition, head: int) -> None:
         self.partition = partition
         self.head = head
-        self.before: dict[int, Callable[[], object]] = {}  # what happens before the event at a position is handled
+        self.before: dict[int, Callable[[], object]] = {}  # called before the event at a position is handled
         self.steps: list[str] = []
         self.flushed = 0
 
@@ -117,7 +117,7 @@ def test_a_slow_turn_delays_only_its_own_partition_even_as_new_events_arrive(pro
     monkeypatch.setattr(turns, "SLOW_SECONDS", 0)
     begun, go = Signal(), Signal()
     processors[0].before[2] = lambda: hang(begun, go)
-    processors[2].before[8] = go.set  # an event that is there only when the slow one is in hand
+    processors[2].before[8] = go.set  # an event that appears only while the slow one is being handled
 
     def appear() -> None:
         assert begun.wait(SECONDS)
@@ -127,7 +127,7 @@ def test_a_slow_turn_delays_only_its_own_partition_even_as_new_events_arrive(pro
     with ThreadPoolExecutor(1) as other:
         appeared = other.submit(appear)
         partitions = in_turn(processors)
-        partitions.run(0.0, lambda: True)  # the time is over at once, but the task cannot end
+        partitions.run(0.0, lambda: True)  # the time is over at once, but the task cannot end yet
         appeared.result(SECONDS)
     reached = dict(zip((one.partition.residue for one in processors), positions(partitions), strict=True))
     assert reached[2] >= 8
