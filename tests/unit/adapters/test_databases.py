@@ -132,7 +132,7 @@ def test_closing_an_unused_database_opens_nothing() -> None:
     ("error", "outage"),
     [
         (exc.TimeoutError("no connection is free"), True),
-        (TimeoutError("somebody else's"), False),
+        (TimeoutError("another library's"), False),
         (exc.InvalidRequestError("misuse"), False),
         (OSError("disk"), False),
     ],

@@ -53,7 +53,7 @@ LOG = [line(number) for number in range(FULL)]
         "a line after itself",
         "an early line again",
         "two lines",
-        "beside empty lines",
+        "with empty lines",
     ],
 )
 def test_a_duplicate_event_is_warned_of_with_both_lines(
@@ -81,7 +81,7 @@ def test_a_duplicate_event_is_warned_of_with_both_lines(
         [line(number, str(number)) for number in range(9)],
         [],
     ],
-    ids=["all differ", "another source next", "another source later", "sources of their own", "an empty file"],
+    ids=["all differ", "another source next", "another source later", "different sources", "an empty file"],
 )
 def test_events_with_different_ids_or_sources_are_not_duplicates(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, lines: list[str]
@@ -126,7 +126,7 @@ def _as_rest(path: Path) -> None:
         (lambda path: path.with_name("2.jsonl.gz").write_bytes(gzip.compress(path.read_bytes())), "2.jsonl.gz"),
         (_as_parquet, "2.parquet"),
     ],
-    ids=["a copy", "a link", "a longer export", "packed", "in another format"],
+    ids=["a copy", "a link", "a longer export", "compressed", "in another format"],
 )
 def test_files_that_begin_with_the_same_event_are_warned_of_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, change: Callable[[Path], object], other: str

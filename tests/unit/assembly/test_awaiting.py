@@ -27,7 +27,7 @@ BOOKS = EffectiveGroup("books")
 (WHOLE,) = layout(1)
 
 
-class AwayError(Exception):
+class OutageError(Exception):
     """The database does not answer."""
 
 
@@ -40,7 +40,7 @@ class Tracker(InMemoryProgressTracker):
         return self.position + 1
 
     def is_outage(self, error: BaseException) -> bool:
-        return isinstance(error, AwayError)
+        return isinstance(error, OutageError)
 
 
 @dataclass
@@ -97,7 +97,7 @@ class World:
         self.asked += 1
         head = self.heads[0] if len(self.heads) == 1 else self.heads.pop(0)
         if head < 0:
-            raise AwayError("no answer")
+            raise OutageError("no answer")
         return head
 
     def check(self) -> None:
@@ -261,10 +261,10 @@ def test_an_outage_does_not_end_the_wait(world: World) -> None:
         world.error = None
         world.at(9)
 
-    world.error = AwayError("no answer")
+    world.error = OutageError("no answer")
     world.changes = [lambda: None, back]
     world.awaiting.wait([BOOKS], 9, 60)
-    world.error = AwayError("no answer")
+    world.error = OutageError("no answer")
     world.at(3)
     with pytest.raises(WaitTimedOutError, match="the database is unavailable: no answer"):
         world.awaiting.wait([BOOKS], 9, 1)
@@ -354,5 +354,5 @@ def test_a_wait_that_begins_after_a_reset_does_not_use_an_earlier_watch(world: W
             awaiting.wait([BOOKS], 9, 0)
         world.at(9)
         awaiting.wait([BOOKS], 9, 0)
-    with watched.progress(world.tracker, "books") as anew:
-        assert anew is not of_another_thread
+    with watched.progress(world.tracker, "books") as later:
+        assert later is not of_another_thread

@@ -476,7 +476,7 @@ def test_settings_that_do_not_fit_a_group_of_data_frames_are_errors(settings, sa
 
 
 def error(where, what="it is wrong"):
-    return AssemblyError("OCQ-599", what, where, "mend it")
+    return AssemblyError("OCQ-599", what, where, "fix it")
 
 
 def test_without_errors_nothing_is_raised():

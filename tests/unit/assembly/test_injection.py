@@ -385,7 +385,7 @@ class MailError(BaseException):
 
 
 def make_mailer() -> Mailer:
-    raise ConnectionRefusedError("the mail server is away")
+    raise ConnectionRefusedError("the mail server is unavailable")
 
 
 def panic() -> Mailer:
@@ -435,21 +435,21 @@ def test_an_async_provider_is_refused():
         ContainerInjector([Async()]).provide(Mailer)
 
 
-AWAY = "provider 'mailer' raised ConnectionRefusedError: the mail server is away"
+REFUSED = "provider 'mailer' raised ConnectionRefusedError: the mail server is unavailable"
 
 
 @pytest.mark.parametrize(
     ("ask", "code", "what", "where"),
     [
-        (lambda: ContainerInjector([Failing()]).provide(Mailer), "OCQ-217", AWAY, ""),
+        (lambda: ContainerInjector([Failing()]).provide(Mailer), "OCQ-217", REFUSED, ""),
         (lambda: ContainerInjector([Panicking()]).provide(Mailer), "OCQ-217", "provider 'mailer' raised MailError", ""),
         (
             lambda: ContainerInjector([Failing()]).named("mailer", "some.mailer-ref", Mailer),
             "OCQ-217",
-            AWAY,
+            REFUSED,
             "some.mailer-ref",
         ),
-        (lambda: ContainerInjector([Failing()]).create(WantsMailer, "here"), "OCQ-217", AWAY, "here"),
+        (lambda: ContainerInjector([Failing()]).create(WantsMailer, "here"), "OCQ-217", REFUSED, "here"),
         (
             lambda: ContainerInjector().create(Unmakeable, "here"),
             "OCQ-226",
@@ -475,5 +475,5 @@ def test_a_provider_that_fails_for_an_argument_is_reported_with_it():
     with pytest.raises(ProjectCodeError) as caught:
         call({}, None, None, None)
     what = caught.value.what
-    assert what.startswith(f"argument 'mailer' of handlers.py:7 (handle) cannot be provided: {AWAY} ({__file__}:")
+    assert what.startswith(f"argument 'mailer' of handlers.py:7 (handle) cannot be provided: {REFUSED} ({__file__}:")
     assert isinstance(caught.value.__cause__, ConnectionRefusedError)

@@ -65,8 +65,10 @@ ALONE = replace(WELL, nodes=())
         (replace(WELL, last=CANCELLED, outcome=None), "idle"),
         pytest.param(replace(WELL, record=record(-60)), "idle", id="a tick within its patience"),
         pytest.param(replace(WELL, record=record(-900, paused=True)), "paused", id="overdue and paused"),
-        pytest.param(replace(OVERDUE, rule=JobRule("remind")), "idle", id="a tick of before triggers were turned off"),
-        pytest.param(replace(WELL, open=(run(RunStatus.RUNNING, -360),)), "running", id="within budget and a minute"),
+        pytest.param(replace(OVERDUE, rule=JobRule("remind")), "idle", id="a tick from before triggers were disabled"),
+        pytest.param(
+            replace(WELL, open=(run(RunStatus.RUNNING, -360),)), "running", id="within its budget plus a minute"
+        ),
         pytest.param(
             replace(WELL, open=(run(RunStatus.RUNNING, -5_000, due_at=at(-10)),)), "running", id="released by a stop"
         ),
@@ -78,9 +80,11 @@ ALONE = replace(WELL, nodes=())
         pytest.param(
             replace(WELL, open=(run(RunStatus.RUNNING, -5_000, attempt=2, due_at=at(-10)),)),
             "running",
-            id="a second attempt has a budget of its own",
+            id="the second attempt has its own budget",
         ),
-        pytest.param(replace(WELL, open=(run(RunStatus.RETRYING, -5_000),)), "running", id="nothing is in hand"),
+        pytest.param(
+            replace(WELL, open=(run(RunStatus.RETRYING, -5_000),)), "running", id="waiting for its next attempt"
+        ),
     ],
 )
 def test_a_healthy_job_reports_its_state(status, state):
@@ -130,10 +134,10 @@ def test_a_problem_of_a_job_is_a_line_with_the_fix(status, problem, line):
     ("status", "state"),
     [
         (ALONE, "unowned"),
-        pytest.param(replace(ALONE, record=record(-900)), "unowned", id="also overdue, for that reason"),
+        pytest.param(replace(ALONE, record=record(-900)), "unowned", id="overdue for the same reason"),
         pytest.param(replace(ALONE, record=None, last=None, outcome=None), "unowned", id="never run"),
         pytest.param(replace(ALONE, record=record(paused=True)), "paused", id="paused"),
-        pytest.param(replace(ALONE, rule=JobRule("remind")), "idle", id="no schedule, or triggers that are off"),
+        pytest.param(replace(ALONE, rule=JobRule("remind")), "idle", id="no schedule or disabled triggers"),
     ],
 )
 def test_a_scheduled_job_that_no_process_runs_is_unhealthy(status, state):

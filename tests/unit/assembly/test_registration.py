@@ -52,7 +52,7 @@ def called(found):
             def on(event: dict): CALLED.append(2)
             """,
             [1, 2],
-            id="two functions of one name",
+            id="two functions with the same name",
         ),
         pytest.param(
             """
@@ -71,7 +71,7 @@ def called(found):
                 second = event_handling("a")(functools.partialmethod(on, 2))
             """,
             [1, 2],
-            id="nothing but partial methods in a class",
+            id="a class with only partial methods",
         ),
         pytest.param(
             """
@@ -82,7 +82,7 @@ def called(found):
             make(2)
             """,
             [1, 2],
-            id="functions made by a factory and kept nowhere",
+            id="functions made by a factory and not stored",
         ),
         pytest.param(
             """
@@ -127,7 +127,7 @@ def called(found):
                 def on(self, event: dict): CALLED.append(2)
             """,
             [1, 2],
-            id="two methods of one name",
+            id="two methods with the same name",
         ),
         pytest.param(
             """
@@ -164,7 +164,7 @@ def called(found):
                 def on(self, event: dict): CALLED.append(2)
             """,
             [1, 2],
-            id="two classes of one name",
+            id="two classes with the same name",
         ),
         pytest.param(
             """
@@ -199,7 +199,7 @@ def called(found):
                 def four(self, event: dict): CALLED.append(4)
             """,
             [1, "Handlers", 3, 4],
-            id="methods without a group of their own",
+            id="methods without their own group",
         ),
         pytest.param(
             """
@@ -212,7 +212,7 @@ def called(found):
                 def on(event: dict): CALLED.append(2)
             """,
             [1, 2],
-            id="two static methods of one name",
+            id="two static methods with the same name",
         ),
         pytest.param(
             """
@@ -230,7 +230,7 @@ def called(found):
             other = logged(on)
             """,
             [1],
-            id="a copy under another name does not count again",
+            id="a copy under another name is not found again",
         ),
         pytest.param(
             """
@@ -249,7 +249,7 @@ def called(found):
             other = event_handling("b")(logged(on))
             """,
             [1, "logged", 1],
-            id="a copy that is decorated itself counts for its own group only",
+            id="a decorated copy belongs only to its own group",
         ),
         pytest.param(
             """
@@ -286,7 +286,7 @@ def called(found):
                 def on(self, event: dict): CALLED.append("child")
             """,
             ["parent", "child"],
-            id="an override takes the place of its parent's method",
+            id="an override replaces its parent's method",
         ),
         pytest.param(
             """
@@ -324,7 +324,7 @@ def called(found):
                 on = None
             """,
             ["parent"],
-            id="a child can take a handler away",
+            id="a child can remove a handler",
         ),
         pytest.param(
             """
@@ -347,7 +347,7 @@ def called(found):
                 def on(self, event: dict): CALLED.append(self.number)
             """,
             [1],
-            id="a class that is made again by a decorator",
+            id="a class recreated by a decorator",
         ),
     ],
 )

@@ -19,9 +19,9 @@ REPLAY = Replay(Reset("books", 100, reset_at="2026-01-01T00:00:00.000+00:00"), 3
     ("position", "measured", "percent", "rate", "left"),
     [
         pytest.param(150, None, 25.0, 5.0, 30.0, id="the-rate-since-the-reset"),
-        pytest.param(150, 50.0, 25.0, 50.0, 3.0, id="the-rate-between-two-looks"),
+        pytest.param(150, 50.0, 25.0, 50.0, 3.0, id="the-measured-rate"),
         pytest.param(100, None, 0.0, None, None, id="nothing-done-yet"),
-        pytest.param(150, 0.0, 25.0, 0.0, None, id="it-stands-still"),
+        pytest.param(150, 0.0, 25.0, 0.0, None, id="no-progress"),
         pytest.param(310, None, 100.0, 21.0, 0.0, id="beyond-the-end"),
     ],
 )

@@ -51,7 +51,7 @@ AT_HEAD = SeenPartition("books", "0/2", 5, 5, 0.0)
         (SeenPartition("books", "1/2", 5, 5, 0.2), ["[books 1/2] 5 of 5, lag 0, 0/s"]),
         (SeenPartition("books", "1/2", 5, 5, 0.0, "failed"), []),
     ],
-    ids=["at head", "empty log", "behind", "just moved", "held up"],
+    ids=["at head", "empty log", "lagging", "just moved", "held up"],
 )
 def test_plain_lines_say_that_all_partitions_are_at_the_head(caplog, other, says):
     with caplog.at_level(logging.INFO):

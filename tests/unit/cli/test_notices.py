@@ -17,7 +17,7 @@ FAILED = Failure(
     position=7,
     event="event 7",
 )
-AWAY = Failure(Origin.OUTAGE, permanent=False, error="DatabaseAwayError", message="gone")
+OUTAGE = Failure(Origin.OUTAGE, permanent=False, error="DatabaseOutageError", message="gone")
 
 
 @pytest.mark.parametrize(
@@ -41,14 +41,14 @@ AWAY = Failure(Origin.OUTAGE, permanent=False, error="DatabaseAwayError", messag
         ),
         (
             Action.WAIT,
-            AWAY,
+            OUTAGE,
             0,
             0.5,
-            "could not continue (DatabaseAwayError: gone); no attempt is used; retry in 0.5 s",
+            "could not continue (DatabaseOutageError: gone); no attempt is used; retry in 0.5 s",
         ),
         (
             Action.LEAVE,
-            AWAY,
+            OUTAGE,
             0,
             0,
             "was taken over by another process, or its tables were swapped; it stops here until it is assigned again",

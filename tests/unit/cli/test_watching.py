@@ -16,7 +16,7 @@ from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import PartitionStatus, ProcessorState
 
-AWAY = EventStoreError("OCQ-304", "the database does not answer", "postgresql://host/db")
+OUTAGE = EventStoreError("OCQ-304", "the database does not answer", "postgresql://host/db")
 
 
 class Looks:
@@ -72,7 +72,7 @@ def test_the_duration_of_an_update_shortens_the_pause_after_it(screen):
 
 
 def test_an_outage_is_reported_once_and_watching_continues(screen):
-    watched(Display(), AWAY, AWAY, 10, AWAY)
+    watched(Display(), OUTAGE, OUTAGE, 10, OUTAGE)
     said = (
         "yellow: there is nothing to see: [OCQ-304] the database does not answer, postgresql://host/db; looking again"
     )
@@ -93,7 +93,7 @@ def test_for_programs_each_update_is_a_json_line(capsys):
 
 def test_on_a_terminal_each_update_replaces_the_previous_one(monkeypatch):
     screen = shown_on(monkeypatch, terminal=True)
-    watched(TerminalDisplay(), 10, AWAY, 40)
+    watched(TerminalDisplay(), 10, OUTAGE, 40)
     looks = screen.getvalue().split("\x1b[2J\x1b[H")[1:]
     assert [("books" in look, "nothing to see" in look) for look in looks] == [
         (True, False),

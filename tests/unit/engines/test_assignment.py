@@ -100,13 +100,13 @@ def test_nothing_is_claimed_after_a_stop(assignment, run):
 
 
 def test_an_outage_during_a_claim_is_reported_for_a_partition_of_the_claim(run, monkeypatch):
-    def away(*_: object, **_named: object) -> None:
+    def unavailable(*_: object, **_named: object) -> None:
         monkeypatch.setattr(run.processing.tracker, "claim", claim)
         raise ConnectionError
 
     watching, claim = Watching(), run.processing.tracker.claim
     monkeypatch.setattr(driving, "OUTAGE_BACK_OFF", FixedBackOff(0))
-    monkeypatch.setattr(run.processing.tracker, "claim", away)
+    monkeypatch.setattr(run.processing.tracker, "claim", unavailable)
     monkeypatch.setattr(run.processing.tracker, "is_outage", lambda error: isinstance(error, ConnectionError))
     assignment = Assignment([run], "owner", FakeClock(), watching)
     assignment.claim("books", TWO[1:])

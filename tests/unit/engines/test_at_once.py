@@ -40,29 +40,29 @@ class Watched(AtOnce):
 
     def __init__(self, most: int) -> None:
         super().__init__(most)
-        self.come = Condition()
+        self.changed = Condition()
         outer = self
 
         class Noted(deque[object]):
             def append(self, one: object) -> None:
                 super().append(one)
-                with outer.come:
-                    outer.come.notify_all()
+                with outer.changed:
+                    outer.changed.notify_all()
 
         self._waiting = Noted()
 
     def wait_for(self, count: int) -> None:
-        with self.come:
-            assert self.come.wait_for(lambda: len(self._waiting) == count, SECONDS)
+        with self.changed:
+            assert self.changed.wait_for(lambda: len(self._waiting) == count, SECONDS)
 
 
 def test_at_most_the_allowed_number_of_partitions_step_at_once_in_order_of_waiting(pool: ThreadPoolExecutor) -> None:
-    at_once, go_on = Watched(2), Signal()
-    assert at_once.begin("a", go_on)
-    assert at_once.begin("b", go_on)
+    at_once, never_stopped = Watched(2), Signal()
+    assert at_once.begin("a", never_stopped)
+    assert at_once.begin("b", never_stopped)
     waiting: dict[str, Future[bool]] = {}
     for number, name in enumerate("cd", 1):
-        waiting[name] = pool.submit(at_once.begin, name, go_on)
+        waiting[name] = pool.submit(at_once.begin, name, never_stopped)
         at_once.wait_for(number)
     at_once.end("b")
     assert waiting["c"].result(SECONDS)
@@ -74,11 +74,11 @@ def test_at_most_the_allowed_number_of_partitions_step_at_once_in_order_of_waiti
 
 
 def test_a_waiting_partition_that_is_stopped_gives_its_place_to_the_next_one(pool: ThreadPoolExecutor) -> None:
-    at_once, go_on, stop = Watched(1), Signal(), Signal()
-    assert at_once.begin("a", go_on)
+    at_once, never_stopped, stop = Watched(1), Signal(), Signal()
+    assert at_once.begin("a", never_stopped)
     first = pool.submit(at_once.begin, "b", stop)
     at_once.wait_for(1)
-    second = pool.submit(at_once.begin, "c", go_on)
+    second = pool.submit(at_once.begin, "c", never_stopped)
     at_once.wait_for(2)
     stop.set()
     at_once.wake()
@@ -87,7 +87,7 @@ def test_a_waiting_partition_that_is_stopped_gives_its_place_to_the_next_one(poo
     assert second.result(SECONDS)
 
 
-def holding(at_once: AtOnce) -> list[Any]:
+def stepping(at_once: AtOnce) -> list[Any]:
     """Return the drivers of the partitions that step."""
     return list(at_once._stepping)
 
@@ -181,7 +181,7 @@ def test_partitions_that_wait_for_others_can_be_released_alone(waiting: list[Wat
     group.at_first = hold
     engine = group.engine(1)
     assert begun.wait(SECONDS)
-    busy = next(one for one in engine.assigned() if one.partition in {each.partition for each in holding(waiting[0])})
+    busy = next(one for one in engine.assigned() if one.partition in {each.partition for each in stepping(waiting[0])})
     engine.release("group", [one for one in layout(PARTITIONS) if one != busy.partition], SECONDS)
     assert list(engine.assigned()) == [busy]
     over.set()

@@ -62,7 +62,7 @@ class FragileEngine(Engine):
         return self.error is not None
 
 
-class AwayError(Exception):
+class OutageError(Exception):
     """The store does not answer."""
 
 
@@ -83,7 +83,7 @@ class Store(InMemoryControlStore):
         return super().beat(node, seconds)
 
     def is_outage(self, error):
-        return isinstance(error, AwayError)
+        return isinstance(error, OutageError)
 
     def close(self):
         self.closed += 1
@@ -344,7 +344,7 @@ def test_a_node_whose_leases_have_ended_releases_everything_without_patience(wor
 def test_a_node_releases_its_partitions_when_an_outage_outlasts_its_leases(world):
     a = world.node("a")
     a.join()
-    world.store.error = AwayError()
+    world.store.error = OutageError()
     world.clock.advance(9.9)
     a.reconcile()
     assert world.has("a") == [0, 1, 2, 3]
@@ -409,16 +409,16 @@ def test_a_partition_lost_to_a_process_without_leases_is_claimed_again_after_gro
 
 def test_a_claim_that_failed_in_an_outage_is_not_reported_as_lost(world, caplog, monkeypatch):
     a = world.node("a")
-    engine, errors = world.engines["a"], [AwayError()]
+    engine, errors = world.engines["a"], [OutageError()]
     assign = engine.assign
 
-    def away_at_first(group, partitions):
+    def unavailable_at_first(group, partitions):
         if errors:
             raise errors.pop()
         assign(group, partitions)
 
-    monkeypatch.setattr(engine, "assign", away_at_first)
-    with pytest.raises(AwayError):
+    monkeypatch.setattr(engine, "assign", unavailable_at_first)
+    with pytest.raises(OutageError):
         a.join()
     heartbeat(a)
     assert world.has("a") == [0, 1, 2, 3]
@@ -471,7 +471,7 @@ def test_a_node_without_partitions_logs_which_node_has_them(world, caplog):
     assert [record.getMessage() for record in caplog.records] == ["node b stands by: all partitions are with a"]
 
 
-def let_leases_pass(world: World, *nodes: Coordinator) -> None:
+def pass_lease_duration(world: World, *nodes: Coordinator) -> None:
     for _ in range(5):
         world.clock.advance(3)
         heartbeat(*nodes)
@@ -499,7 +499,7 @@ def test_partitions_left_over_by_the_limits_of_all_nodes_are_warned_of_once(worl
     heartbeat(a)
     assert caplog.text == ""  # other nodes may be about to start
     for _ in range(3):
-        let_leases_pass(world, a)
+        pass_lease_duration(world, a)
     assert [record.getMessage() for record in caplog.records] == ([WAITS.format(*expected)] if expected else [])
 
 
@@ -507,12 +507,12 @@ def test_partitions_left_over_by_the_limits_are_warned_of_again_when_the_set_cha
     limit = "life-cycle.max-partitions-per-node is 1 for books"
     a, *others = (world.node(name, books=Runnable(4, most=1)) for name in "abcd")
     a.join()
-    let_leases_pass(world, a)
+    pass_lease_duration(world, a)
     for node in others:
         node.join()
-    let_leases_pass(world, a, *others)
+    pass_lease_duration(world, a, *others)
     world.ended.add(ord("d"))
-    let_leases_pass(world, a, *others[:2])
+    pass_lease_duration(world, a, *others[:2])
     assert [record.getMessage() for record in caplog.records if "node a" in record.getMessage()] == [
         WAITS.format("books 1/4, books 2/4, books 3/4", limit),
         WAITS.format("books 3/4", limit),
@@ -523,13 +523,13 @@ def test_partitions_without_a_node_during_a_rolling_restart_are_not_warned_of(wo
     a, b, c = (world.node(name, books=Runnable(4, most=2)) for name in "abc")
     for node in (a, b):
         node.join()
-    let_leases_pass(world, a, b)
+    pass_lease_duration(world, a, b)
     world.ended.add(ord("a"))
     for _ in range(3):  # until the next one has started
         world.clock.advance(3)
         heartbeat(b)
     c.join()
-    let_leases_pass(world, b, c)
+    pass_lease_duration(world, b, c)
     assert caplog.text == ""
 
 
@@ -553,7 +553,7 @@ def running() -> World:
     return World(RunningClock())
 
 
-def let_pass(world: World, coordinator: Coordinator, seconds: float) -> None:
+def pass_time(world: World, coordinator: Coordinator, seconds: float) -> None:
     world.clock.advance(seconds)
     with coordinator._changed:
         coordinator._changed.notify_all()
@@ -563,7 +563,7 @@ def test_on_its_threads_a_node_joins_again_after_its_leases_have_ended(running):
     a = running.node("a")
     a.join()
     a.start()
-    let_pass(running, a, 11)
+    pass_time(running, a, 11)
     wait_until(a, lambda: a.node.id != "a-0" and running.has("a") == [0, 1, 2, 3])
     a.end()
     a.check()
@@ -577,8 +577,8 @@ def test_a_node_that_rejoins_is_recorded_once_even_after_an_outage(world, monkey
     world.clock.advance(11)
     b.join()
     assert not a.beat()
-    with monkeypatch.context() as away, a._through_outages():
-        away.setattr(world.store, step, Mock(side_effect=AwayError()))
+    with monkeypatch.context() as outage, a._through_outages():
+        outage.setattr(world.store, step, Mock(side_effect=OutageError()))
         a._join_again()
     assert not a.beat()
     a._join_again()
@@ -589,16 +589,16 @@ def test_a_node_that_rejoins_is_recorded_once_even_after_an_outage(world, monkey
 def test_on_its_threads_a_node_continues_after_an_outage_of_the_store(running, caplog):
     a = running.node("a")
     a.join()
-    running.store.error = AwayError("no answer")
+    running.store.error = OutageError("no answer")
     a.start()
-    let_pass(running, a, 4)
+    pass_time(running, a, 4)
     wait_until(a, lambda: a._away)
     running.store.error = None
-    let_pass(running, a, 4)
+    pass_time(running, a, 4)
     wait_until(a, lambda: not a._away and running.has("a") == [0, 1, 2, 3])
     a.end()
     a.check()
-    assert caplog.text.count("node a cannot reach its leases: AwayError: no answer") == 1
+    assert caplog.text.count("node a cannot reach its leases: OutageError: no answer") == 1
 
 
 def test_the_store_is_reopened_when_its_file_was_replaced(running):
@@ -610,7 +610,7 @@ def test_the_store_is_reopened_when_its_file_was_replaced(running):
     assert running.store.closed == 1
 
 
-class Told:
+class SentNotices:
     """Change notices sent by tests."""
 
     def __init__(self) -> None:
@@ -631,7 +631,7 @@ class Told:
         self.news.put(item=False)
 
 
-class Patient(Told):
+class Patient(SentNotices):
     """Notices whose wait ends only by a notice or a wake."""
 
     def __init__(self) -> None:
@@ -671,10 +671,10 @@ def started_between_heartbeats(world: World, node: Coordinator, monkeypatch: pyt
 
 
 def test_a_change_notice_triggers_a_check_before_the_next_heartbeat(world, monkeypatch):
-    a, told = world.node("a"), Told()
-    monkeypatch.setattr(world.store, "notices", lambda: nullcontext(told))
+    a, notices = world.node("a"), SentNotices()
+    monkeypatch.setattr(world.store, "notices", lambda: nullcontext(notices))
     beats = started_between_heartbeats(world, a, monkeypatch)
-    told.news.put(item=True)
+    notices.news.put(item=True)
     assert beats.acquire(timeout=60)
     a.end()
     a.leave()
@@ -704,14 +704,14 @@ class Hastened(Engine):
 
 
 def test_an_engine_is_notified_of_a_waiting_caller_without_an_extra_heartbeat(world, monkeypatch):
-    engine, told = Hastened(), Told()
+    engine, notices = Hastened(), SentNotices()
     a = world.node("a", engine=engine, books=Runnable(4), lent=Runnable(1))
-    monkeypatch.setattr(world.store, "notices", lambda: nullcontext(told))
+    monkeypatch.setattr(world.store, "notices", lambda: nullcontext(notices))
     a.join()
     heartbeat(a)
     a.start()
-    told.waited_for = {"lent", "of another project"}
-    told.news.put(item=False)
+    notices.waited_for = {"lent", "of another project"}
+    notices.news.put(item=False)
     assert engine.groups.get(timeout=60) == "lent"
     assert engine.groups.empty()
     assert not a._notified
@@ -719,7 +719,7 @@ def test_an_engine_is_notified_of_a_waiting_caller_without_an_extra_heartbeat(wo
     a.leave()
 
 
-@pytest.mark.parametrize("error", [PermissionError("no"), AwayError()], ids=["refused", "away"])
+@pytest.mark.parametrize("error", [PermissionError("no"), OutageError()], ids=["refused", "outage"])
 def test_a_node_that_cannot_receive_change_notices_warns_except_in_an_outage(world, monkeypatch, caplog, error):
     a, asked = world.node("a"), Semaphore(0)
 
@@ -749,7 +749,7 @@ def test_another_error_ends_the_coordination_and_is_raised_by_check(running):
     a.join()
     running.store.error = ValueError("no")
     a.start()
-    let_pass(running, a, 4)
+    pass_time(running, a, 4)
     for thread in a._threads[:1]:
         thread.join(30)
     with pytest.raises(ValueError, match="no"):
@@ -780,7 +780,7 @@ def test_the_end_of_an_engine_or_its_thread_is_logged_once_without_a_call_of_che
     running.engines["a"].error = ValueError("no Spark")
     a.start()
     for _ in range(3):
-        let_pass(running, a, 4)
+        pass_time(running, a, 4)
         wait_until(a, lambda: errors_in(caplog))
     wait_until(a, lambda: running.has("a") == left)
     a.end()
@@ -796,7 +796,7 @@ def test_the_end_of_the_coordination_is_logged(running, caplog):
     a.join()
     running.store.error = ValueError("no")
     a.start()
-    let_pass(running, a, 4)
+    pass_time(running, a, 4)
     for thread in a._threads[:1]:
         thread.join(30)
     a.end()
@@ -814,7 +814,7 @@ def test_the_leases_of_a_node_end_after_its_coordination_has_failed(running, mon
     heartbeats, coordination, _ = a._threads
     for thread in (coordination, heartbeats):
         for _ in range(30):
-            let_pass(running, a, 4)
+            pass_time(running, a, 4)
             thread.join(1)
         assert not thread.is_alive()
     running.clock.advance(11)

@@ -178,7 +178,7 @@ def test_preparing_a_group_waits_for_the_end_of_an_outage_and_reports_it(
 ) -> None:
     waits: list[float] = []
     monkeypatch.setattr("threading.Event.wait", lambda _self, seconds=None: waits.append(seconds))
-    errors = [ConnectionError("away"), ConnectionError("still away")]
+    errors = [ConnectionError("no answer"), ConnectionError("still no answer")]
 
     def prepare() -> None:
         if errors:
@@ -188,34 +188,34 @@ def test_preparing_a_group_waits_for_the_end_of_an_outage_and_reports_it(
     (first, _) = claimed(run_of(tracker, prepare, lambda: 0), observer)
     assert waits == [0.5, 1.0]
     assert [(notice.action, str(notice.failure), notice.wait) for notice in observer.notices] == [
-        (Action.WAIT, "ConnectionError: away", 0.5),
-        (Action.WAIT, "ConnectionError: still away", 1.0),
+        (Action.WAIT, "ConnectionError: no answer", 0.5),
+        (Action.WAIT, "ConnectionError: still no answer", 1.0),
     ]
     assert first.cursor.stored == 0
 
 
-class AwayStore(InMemoryEventStore):
+class UnavailableStore(InMemoryEventStore):
     """An event store that is unavailable at the first call."""
 
     def head(self) -> int:
         self.head = super().head  # type: ignore[method-assign]
-        raise AWAY
+        raise OUTAGE
 
     def is_outage(self, error: BaseException) -> bool:
-        return error is AWAY
+        return error is OUTAGE
 
 
-AWAY = EventStoreError("OCQ-331", "it cannot be reached (refused)", "store://host:1", "start it")
+OUTAGE = EventStoreError("OCQ-331", "it cannot be reached (refused)", "store://host:1", "start it")
 ADVICE = ["  where: store://host:1", "  fix:   start it"]
 
 
-@pytest.mark.parametrize(("source", "says"), [(AwayStore(), "the event store is unavailable: "), (None, "")])
+@pytest.mark.parametrize(("source", "says"), [(UnavailableStore(), "the event store is unavailable: "), (None, "")])
 def test_a_start_in_an_outage_logs_once_what_is_unavailable_and_what_to_do(
-    tracker: Tracker, source: AwayStore | None, says: str, monkeypatch: pytest.MonkeyPatch, caplog: Any
+    tracker: Tracker, source: UnavailableStore | None, says: str, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     monkeypatch.setattr("threading.Event.wait", lambda _self, seconds=None: None)
-    tracker.is_outage = lambda error: error is AWAY  # type: ignore[method-assign]
-    errors = [AWAY, AWAY]
+    tracker.is_outage = lambda error: error is OUTAGE  # type: ignore[method-assign]
+    errors = [OUTAGE, OUTAGE]
 
     def prepare() -> None:
         if errors:
@@ -232,7 +232,7 @@ def test_a_start_in_an_outage_logs_once_what_is_unavailable_and_what_to_do(
 
 def test_only_the_first_step_logs_what_to_do_about_an_outage(tracker: Tracker, caplog: Any) -> None:
     driver = driver_of(tracker)
-    failure = failure_of(AWAY, Origin.OUTAGE)
+    failure = failure_of(OUTAGE, Origin.OUTAGE)
     for _ in range(2):
         driver.settle(Outcome(driver.cursor, failure=failure))
     driver.settle(Outcome(driver.cursor, failure=None))
@@ -251,7 +251,7 @@ def test_a_database_that_was_never_reached_is_an_error(tracker: Tracker) -> None
 
 def test_a_release_in_an_outage_succeeds_without_being_published(tracker: Tracker) -> None:
     driver = driver_of(tracker)
-    tracker.error = ConnectionError("away")
+    tracker.error = ConnectionError("no answer")
     driver.release()
     assert driver.over
 
@@ -260,7 +260,7 @@ def test_a_state_left_unpublished_by_an_outage_is_published_by_the_next_step(tra
     """Otherwise other processes would show the failure until the next one."""
     driver = driver_of(tracker)
     driver.settle(failed(driver.cursor))
-    tracker.error = ConnectionError("away")
+    tracker.error = ConnectionError("no answer")
     driver.settle(Outcome(driver.cursor.moved_to(1, stored=True), handled=1))
     tracker.error = None
     for position in (2, 3):
@@ -316,18 +316,18 @@ def test_the_published_error_of_an_abandoned_event_is_withdrawn(
     tracker: Tracker, on_exhausted: OnExhausted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise other processes would show its error until the partition moved, and exit with 1."""
-    told: list[tuple[int, bool]] = []
-    monkeypatch.setattr(tracker, "report", lambda status, _: told.append((status.attempt, status.error != "")))
+    reported: list[tuple[int, bool]] = []
+    monkeypatch.setattr(tracker, "report", lambda status, _: reported.append((status.attempt, status.error != "")))
     observer = Watching()
     run = replace(run_of(tracker, lambda: None, lambda: 0, 1), on_exhausted=on_exhausted, back_off=NoRetry())
     driver = PartitionDriver(run, Cursor(Partition(1, 0), 4, 0, 0), FakeClock(), observer)
-    told.clear()
+    reported.clear()
     driver.settle(failed(driver.cursor))
     skip = Skip("books", Partition(1, 0), 1, "1", "s", "/", "lent", 1, "E: m", "2026-01-01T00:00:00+00:00")
     gone = (skip,) if on_exhausted is OnExhausted.SKIP else ()
     driver.settle(Outcome(driver.cursor.moved_to(1, stored=True), skips=gone))
     driver.settle(Outcome(driver.cursor.moved_to(2, stored=True), handled=1))
-    assert told == [(1, True), (0, False)]
+    assert reported == [(1, True), (0, False)]
     assert len(observer.notices) == 1
 
 

@@ -89,12 +89,12 @@ class Group:
         self.repeats = 1  # of an attempt
 
         def handle(raw: Event) -> None:
-            self.meet(raw.position)
+            self.hang_if_due(raw.position)
             self.handled.append(raw.position)
 
         self.handler: Callable[..., None] = handle
 
-    def meet(self, position: int) -> None:
+    def hang_if_due(self, position: int) -> None:
         if self.hangs.get(position, 0):
             self.hangs[position] -= 1
             self.hung += 1
@@ -185,7 +185,7 @@ def test_a_call_that_hangs_in_an_outage_is_tried_again_after_the_outage(
 
     def handle(raw: Event) -> None:
         group.tracker.failing_claims = 2 * group.hangs.get(raw.position, 0)
-        group.meet(raw.position)
+        group.hang_if_due(raw.position)
         group.handled.append(raw.position)
 
     def continued() -> bool:
@@ -206,7 +206,7 @@ def hanging_in_outage(group: Group, start: Start, monkeypatch: pytest.MonkeyPatc
 
     def handle(raw: Event) -> None:
         group.tracker.failing_claims = 10**9 * group.hangs.get(raw.position, 0)
-        group.meet(raw.position)
+        group.hang_if_due(raw.position)
         group.handled.append(raw.position)
 
     group.handler = handle
@@ -251,7 +251,7 @@ def test_events_handled_and_skipped_before_a_call_hung_are_counted(group: Group,
     group.hangs = {3: 1}
 
     def handle(raw: Event) -> None:
-        group.meet(raw.position)
+        group.hang_if_due(raw.position)
         if raw.position == 2:
             raise ValueError(raw.id)
         group.handled.append(raw.position)
@@ -283,11 +283,11 @@ def test_a_hung_thread_that_finally_returns_has_no_effect(group: Group, start: S
     group.hangs = {2: 1}
     engine, watching = start(SOON)
     wait_for(group, watching, lambda: group.handled == [1, 2, 3, 4])
-    told = len(watching.told)
+    before = len(watching.told)
     group.over.set()
     assert group.returned.wait(SECONDS)
     engine.stop(SECONDS)
-    assert [each for each in watching.told[told:] if each[0] == "noticed"] == []
+    assert [each for each in watching.told[before:] if each[0] == "noticed"] == []
     assert [(p.state, p.cursor.stored) for p in engine.partitions()] == [(ProcessorState.STOPPED, 4)]
     assert group.handled == [1, 2, 3, 4]
 
@@ -296,7 +296,7 @@ def test_each_event_of_a_list_that_hangs_is_tried_alone(group: Group, start: Sta
     def handle(raw: list[Event]) -> None:
         group.lists.append([each.position for each in raw])
         for each in raw:
-            group.meet(each.position)
+            group.hang_if_due(each.position)
 
     group.handler, group.hangs = handle, {3: 9}
     _, watching = start(SOON, 10)
@@ -332,7 +332,7 @@ def test_an_event_of_a_list_that_hangs_is_tried_alone_before_it_is_abandoned(gro
 
     def handle(raw: list[Event]) -> None:
         for each in raw:
-            group.meet(each.position)
+            group.hang_if_due(each.position)
         group.handled.extend(each.position for each in raw)
 
     group.handler, group.hangs, group.repeats = handle, {3: 2}, 0

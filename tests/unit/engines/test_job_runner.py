@@ -35,12 +35,12 @@ HEIR = Worker("heir", "heir", frozenset({"heir"}), 4, frozenset(), lambda: {"hei
 
 def test_a_run_taken_back_is_in_hand_until_its_own_attempt_ends():
     """A frozen process: another one took its run and released it while the first attempt was still in a call."""
-    goes_on = {attempt: Signal() for attempt in (1, 2)}
+    may_continue = {attempt: Signal() for attempt in (1, 2)}
     begun = {attempt: Signal() for attempt in (1, 2)}
 
     def call(context, _):
         begun[context.attempt].set()
-        goes_on[context.attempt].wait(PATIENCE)
+        may_continue[context.attempt].wait(PATIENCE)
 
     rule = JobRule("job")
     job = BoundJob(Job(JobMark("job"), call, "here"), rule, call, transactional=False)
@@ -57,18 +57,18 @@ def test_a_run_taken_back_is_in_hand_until_its_own_attempt_ends():
         desk.finish(taken, Ending(taken.position, released=True))
         runner.wake()
         assert begun[2].wait(PATIENCE)
-        goes_on[1].set()
+        may_continue[1].set()
         first.join(PATIENCE)
         assert [run.attempt for run in runner.in_hand] == [2]
     finally:
         runner.stop(0.0)
-        goes_on[2].set()
+        may_continue[2].set()
     left = store.find("run")
     assert left is not None
     assert (left.status, left.owner) == (RunStatus.RETRYING, "")
 
 
-class _SlowLooks(InMemoryJobStore):
+class _SlowViews(InMemoryJobStore):
     """A store whose next view of the runs takes until ``go`` is set."""
 
     def __init__(self) -> None:
@@ -100,7 +100,7 @@ def _runner(store, call, rule=None, company=None, observer=None):
 
 
 def test_a_view_older_than_a_run_in_hand_does_not_end_the_run():
-    store, ends, cancelled = _SlowLooks(), Signal(), []
+    store, ends, cancelled = _SlowViews(), Signal(), []
 
     def call(context, _):
         store.go.set()
@@ -145,13 +145,13 @@ def test_startup_runs_are_recorded_once_the_process_has_its_leases():
 
 def test_a_process_is_busy_from_the_moment_it_takes_a_run(monkeypatch):
     """Otherwise ``--until-caught-up`` could end in between, and leave the run to the next process."""
-    store, taken, goes_on = InMemoryJobStore(), Signal(), Signal()
+    store, taken, may_continue = InMemoryJobStore(), Signal(), Signal()
     runner = _runner(store, lambda *_: None)
     begin = runner._begin
 
     def slow(run: JobRun) -> None:
         taken.set()
-        goes_on.wait(PATIENCE)
+        may_continue.wait(PATIENCE)
         begin(run)
 
     monkeypatch.setattr(runner, "_begin", slow)
@@ -162,14 +162,14 @@ def test_a_process_is_busy_from_the_moment_it_takes_a_run(monkeypatch):
         assert runner.in_hand == []
         assert runner.is_busy()
     finally:
-        goes_on.set()
+        may_continue.set()
         runner.stop(PATIENCE)
 
 
 def test_a_process_is_busy_until_it_has_handled_the_runs_due_at_its_start():
     """Otherwise ``--until-caught-up`` would end before ticks and runs of killed processes began."""
-    store, here, goes_on = InMemoryJobStore(), [], Signal()
-    runner = _runner(store, lambda *_: goes_on.wait(PATIENCE), company=lambda: here[0] if here else None)
+    store, here, may_continue = InMemoryJobStore(), [], Signal()
+    runner = _runner(store, lambda *_: may_continue.wait(PATIENCE), company=lambda: here[0] if here else None)
     store.request(JobRun("run", "job", Trigger.MANUAL, store.look().now))
     (taken,) = JobDesk(store, {"job": JobRule("job")}).attend(HEIR)
     runner.start()
@@ -179,10 +179,10 @@ def test_a_process_is_busy_until_it_has_handled_the_runs_due_at_its_start():
         runner.wake()
         _until(lambda: (store.find(taken.id) or taken).owner == "node")
         assert runner.is_busy()
-        goes_on.set()
+        may_continue.set()
         _until(lambda: not runner.is_busy())
     finally:
-        goes_on.set()
+        may_continue.set()
         runner.stop(PATIENCE)
     assert [run.status for run in store.history()] == [RunStatus.SUCCEEDED]
 
@@ -433,7 +433,7 @@ def test_a_fenced_error_that_a_job_raises_is_an_error_of_its_run(caplog):
     assert "by another process" not in caplog.text
 
 
-class _Lossy(InMemoryJobStore):
+class _LosesReply(InMemoryJobStore):
     """A store that loses the reply to the commit of an ending, and fails the next query."""
 
     def __init__(self) -> None:
@@ -465,7 +465,7 @@ def test_the_end_of_a_run_is_reported_even_if_the_reply_to_its_commit_is_lost(ca
         if fails:
             raise RuntimeError("the attic is locked")
 
-    store, counting = _Lossy(), RunCounting()
+    store, counting = _LosesReply(), RunCounting()
     runner = _runner(store, call, observer=counting)
     store.request(JobRun("run", "job", Trigger.MANUAL, store.look().now, reserved="node"))
     done = runner.run_here("run", PATIENCE)
@@ -476,7 +476,7 @@ def test_the_end_of_a_run_is_reported_even_if_the_reply_to_its_commit_is_lost(ca
     assert ("the attic is locked" in caplog.text) is fails
 
 
-class _Silent(InMemoryJobStore):
+class _LosesReplies(InMemoryJobStore):
     """A store that loses the reply to a commit, and fails queries of single runs until ``answers`` is set."""
 
     def __init__(self) -> None:
@@ -504,7 +504,7 @@ class _Silent(InMemoryJobStore):
 
 def test_a_run_failed_by_dying_processes_is_logged_even_if_the_reply_to_the_commit_is_lost(caplog):
     """The run has failed by then, but the process must not exit with 0 as if it had caught up."""
-    store, counting, victim = _Silent(), RunCounting(), frozenset({""})
+    store, counting, victim = _LosesReplies(), RunCounting(), frozenset({""})
     store.request(JobRun("run", "job", Trigger.MANUAL, store.look().now))
     for number in range(MOST_DEATHS):
         victim = frozenset({f"victim {number}"})
@@ -594,7 +594,7 @@ def test_a_local_run_without_a_waiting_caller_ends_with_its_processs_leases():
     ]
 
 
-class _Away(InMemoryJobStore):
+class _WriteLocked(InMemoryJobStore):
     """A store that is locked for the next ``times`` writes."""
 
     times = 0
@@ -610,11 +610,11 @@ class _Away(InMemoryJobStore):
 
 
 def test_a_run_that_ends_during_an_outage_while_its_process_stops_is_not_cancelled():
-    store, begun, goes_on = _Away(), Signal(), Signal()
+    store, begun, may_continue = _WriteLocked(), Signal(), Signal()
 
     def call(*_):
         begun.set()
-        goes_on.wait(PATIENCE)
+        may_continue.wait(PATIENCE)
 
     store.request(JobRun("run", "job", Trigger.MANUAL, store.look().now))
     runner = _runner(store, call)
@@ -622,7 +622,7 @@ def test_a_run_that_ends_during_an_outage_while_its_process_stops_is_not_cancell
     assert begun.wait(PATIENCE)
     runner.end()
     store.times = 1
-    goes_on.set()
+    may_continue.set()
     runner.stop(PATIENCE)
     assert store.times == 0
     ended = store.find("run")

@@ -21,7 +21,7 @@ BOOKS = [GroupPartition("books", partition) for partition in layout(4)]
 LENT = [GroupPartition("lent", partition) for partition in layout(1)]
 
 
-class AwayError(Exception):
+class OutageError(Exception):
     """The database does not answer."""
 
 
@@ -71,7 +71,7 @@ class World:
         registry = self.registries[name] = Registry(self.locks)
         sizes = {"books": 4, "lent": 1}
         made = {group: LockedGroup(layout(sizes[group]), registry, engine, **limits) for group in groups}
-        is_outage = lambda error: isinstance(error, AwayError)  # noqa: E731 shorter than a function here
+        is_outage = lambda error: isinstance(error, OutageError)  # noqa: E731 shorter than a function here
         return LockCoordinator(name, made, LeaseTiming(10, 3), self.clock.monotonic, is_outage, in_all)
 
     def has(self, name: str) -> list[int]:
@@ -476,7 +476,7 @@ def wait_until(node: LockCoordinator, condition: Callable[[], bool]) -> None:
         assert node._changed.wait_for(condition, 30)
 
 
-def let_pass(world: World, node: LockCoordinator, seconds: float) -> None:
+def pass_time(world: World, node: LockCoordinator, seconds: float) -> None:
     world.clock.advance(seconds)
     with node._changed:
         node._changed.notify_all()
@@ -490,7 +490,7 @@ def test_a_node_joins_without_assigning_then_drives_renews_and_leaves(running):
     assert running.has("a") == [0, 1, 2, 3]
     calls = running.noted("a")
     for _ in range(5):
-        let_pass(running, a, 3)
+        pass_time(running, a, 3)
         wait_until(a, lambda: len(calls) >= 4)
         del calls[:]
     assert running.has("a") == [0, 1, 2, 3]
@@ -509,7 +509,7 @@ def test_after_the_end_locks_are_renewed_until_the_engine_has_released_its_parti
     a.end()
     a.leave()  # a handler is still running
     calls = running.noted("a")
-    let_pass(running, a, 3)
+    pass_time(running, a, 3)
     wait_until(a, lambda: calls == [("renew", "[group=lent, partition=0]")])
     running.engines["a"].has.clear()
     a._keeping.join(30)
@@ -520,14 +520,14 @@ def test_a_partition_is_released_while_a_renewal_hangs(running):
     a = running.node("a", groups=["lent"])
     a.join()
     a.start()
-    hangs, goes_on = Signal(), Signal()
-    running.registries["a"].before = lambda method, lock: method == "renew" and (hangs.set(), goes_on.wait(60))
-    let_pass(running, a, 3)
+    hangs, may_continue = Signal(), Signal()
+    running.registries["a"].before = lambda method, lock: method == "renew" and (hangs.set(), may_continue.wait(60))
+    pass_time(running, a, 3)
     assert hangs.wait(30)
-    let_pass(running, a, 10)
+    pass_time(running, a, 10)
     wait_until(a, lambda: not running.engines["a"].has)
     running.noted("a")
-    goes_on.set()
+    may_continue.set()
     wait_until(a, lambda: running.engines["a"].has == set(LENT))  # and it starts again
     a.end()
 
@@ -536,15 +536,15 @@ def test_a_stop_does_not_wait_for_a_registry_that_hangs(running):
     a = running.node("a", groups=["lent"])
     a.join()
     a.start()
-    hangs, goes_on = Signal(), Signal()
-    running.registries["a"].before = lambda method, lock: method == "renew" and (hangs.set(), goes_on.wait(60))
-    let_pass(running, a, 3)
+    hangs, may_continue = Signal(), Signal()
+    running.registries["a"].before = lambda method, lock: method == "renew" and (hangs.set(), may_continue.wait(60))
+    pass_time(running, a, 3)
     assert hangs.wait(30)
     a.end()
     running.engines["a"].has.clear()
     a.leave()
     assert a.lingering() == [a._keeping]
-    goes_on.set()
+    may_continue.set()
     a._keeping.join(30)
     assert a.lingering() == []
     assert running.locks.holders == {}
@@ -552,8 +552,8 @@ def test_a_stop_does_not_wait_for_a_registry_that_hangs(running):
 
 def test_a_stop_ends_a_start_that_waits_for_a_registry(running):
     a = running.node("a", exclusive=True)
-    hangs, goes_on = Signal(), Signal()
-    running.registries["a"].before = lambda method, lock: method == "acquire" and (hangs.set(), goes_on.wait(60))
+    hangs, may_continue = Signal(), Signal()
+    running.registries["a"].before = lambda method, lock: method == "acquire" and (hangs.set(), may_continue.wait(60))
     with ThreadPoolExecutor(1) as threads:
         joining = threads.submit(a.join)
         assert hangs.wait(30)
@@ -562,7 +562,7 @@ def test_a_stop_ends_a_start_that_waits_for_a_registry(running):
     assert a.missing() == []
     a.start()
     a.leave()
-    goes_on.set()
+    may_continue.set()
     a._keeping.join(30)
     assert (running.locks.holders, running.has("a")) == ({}, [])
 
@@ -574,7 +574,7 @@ def test_a_lock_that_becomes_free_is_taken_at_the_next_heartbeat(running):
     a.start()
     assert not running.engines["a"].has
     running.locks.holders.clear()
-    let_pass(running, a, 3)
+    pass_time(running, a, 3)
     wait_until(a, lambda: running.engines["a"].has == set(LENT))
     a.end()
     a.leave()
@@ -585,15 +585,15 @@ def test_an_outage_of_the_database_is_logged_once_and_the_claim_is_made_after_it
     running.locks.holders["[group=lent, partition=0]"] = ("another", 1e18)
     a.join()
     a.start()
-    running.engines["a"].error = AwayError("no answer")
+    running.engines["a"].error = OutageError("no answer")
     running.locks.holders.clear()
-    let_pass(running, a, 3)
+    pass_time(running, a, 3)
     wait_until(a, lambda: a._away)
-    let_pass(running, a, 3)
+    pass_time(running, a, 3)
     running.engines["a"].error = None
-    let_pass(running, a, 3)
+    pass_time(running, a, 3)
     wait_until(a, lambda: running.engines["a"].has == set(LENT))
-    assert messages(caplog) == ["node a cannot claim partitions: AwayError: no answer"]
+    assert messages(caplog) == ["node a cannot claim partitions: OutageError: no answer"]
     a.end()
 
 
@@ -604,7 +604,7 @@ def test_another_error_of_the_engine_ends_the_coordination_and_is_raised_by_chec
     a.start()
     running.engines["a"].error = ValueError("no")
     running.locks.holders.clear()
-    let_pass(running, a, 3)
+    pass_time(running, a, 3)
     wait_until(a, lambda: a._failure is not None)
     with pytest.raises(ValueError, match="no"):
         a.check()

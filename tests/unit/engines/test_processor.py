@@ -69,19 +69,19 @@ class Store(InMemoryEventStore):
 
     def __init__(self) -> None:
         super().__init__()
-        self.away: Exception | None = None
-        self.watch_away: list[Exception] = []
+        self.outage: Exception | None = None
+        self.watch_errors: list[Exception] = []
         self.waited: list[float] = []
 
     def read(self, *arguments: Any) -> Any:
-        if self.away is not None:
-            raise self.away
+        if self.outage is not None:
+            raise self.outage
         return super().read(*arguments)
 
     @contextmanager
     def watched(self) -> Iterator[Any]:
-        if self.watch_away:
-            raise self.watch_away.pop()
+        if self.watch_errors:
+            raise self.watch_errors.pop()
         with super().watched() as watch:
             yield watch
 
@@ -94,22 +94,22 @@ class Tracker(InMemoryProgressTracker):
 
     def __init__(self) -> None:
         super().__init__()
-        self.away: Exception | None = None
-        self.deaf: Exception | None = None
+        self.outage: Exception | None = None
+        self.report_error: Exception | None = None
 
     def claim(self, *arguments: Any, **named: Any) -> Any:
-        if self.away is not None:
-            raise self.away
+        if self.outage is not None:
+            raise self.outage
         return super().claim(*arguments, **named)
 
     def unit(self, *arguments: Any, **recorded: Any) -> Any:
-        if self.away is not None:
-            raise self.away
+        if self.outage is not None:
+            raise self.outage
         return super().unit(*arguments, **recorded)
 
     def report(self, status: PartitionStatus, epoch: int) -> None:
-        if self.deaf is not None:
-            raise self.deaf
+        if self.report_error is not None:
+            raise self.report_error
         super().report(status, epoch)
 
     def is_outage(self, error: BaseException) -> bool:
@@ -326,27 +326,27 @@ def test_outages_delay_the_next_step_and_use_no_attempt(world: World, part: str)
     processor = world.processor()
     assert all_steps(processor) == [None]
     world.append(FIRST)
-    getattr(world, part).away = ConnectionError("away")
+    getattr(world, part).outage = ConnectionError("no answer")
     waits = []
     for _ in range(4):
         waits += all_steps(processor)
         world.clock.advance(waits[-1] or 0)
     assert waits == [0.5, 1, 2, 4]
     assert processor.status().state is ProcessorState.WAITING  # type: ignore[union-attr]
-    getattr(world, part).away = None
+    getattr(world, part).outage = None
     assert all_steps(processor) == [0, None]
     assert world.attempts == [1]
     assert [notice.attempt for notice in world.watching.notices] == [0, 0, 0, 0, 0]
 
 
 def test_an_outage_at_the_start_is_an_error(world: World) -> None:
-    world.tracker.away = ConnectionError("away")
+    world.tracker.outage = ConnectionError("no answer")
     processor = world.processor()
     for begin in (processor.step, processor.run, processor.start):
         with pytest.raises(ConnectionError):
             begin()
         assert not processor.is_running
-    world.tracker.away = None
+    world.tracker.outage = None
     assert processor.step() is None
 
 
@@ -391,7 +391,7 @@ def test_a_stop_between_steps_releases_the_partition_and_the_next_step_claims_it
     world.append(SECOND)
     all_steps(processor)
     processor.stop()
-    assert [told for told in world.watching.told if told[0] in ("claimed", "stopped")] == [
+    assert [each for each in world.watching.told if each[0] in ("claimed", "stopped")] == [
         ("claimed", "orders", "0/2", 0),
         ("stopped", "orders", "0/2"),
         ("claimed", "orders", "0/2", 1),
@@ -805,7 +805,7 @@ def test_a_store_that_cannot_be_watched_is_reported_and_tried_again(
     monkeypatch.setattr("opencqrs_py.engines.watching._AFTER_ERROR_SECONDS", 0.001)
     monkeypatch.setattr("opencqrs_py.engines.following._IDLE_SECONDS", 0.001)
     world.append(FIRST)
-    world.store.watch_away = [error("watch")]  # type: ignore[list-item]
+    world.store.watch_errors = [error("watch")]  # type: ignore[list-item]
     processor = world.processor()
     processor.start()
     world.watching.wait_for(lambda: world.watching.notices)
@@ -830,7 +830,7 @@ def test_an_interrupt_ends_the_loop_with_a_clean_stop(world: World) -> None:
 
 def test_a_watch_that_fails_in_an_outage_is_opened_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("opencqrs_py.engines.watching._AFTER_ERROR_SECONDS", 0.001)
-    world.store.watch_away = [ConnectionError("away")] * 3
+    world.store.watch_errors = [ConnectionError("no answer")] * 3
     world.append(FIRST)
     processor = world.processor()
     processor.start()
@@ -872,5 +872,5 @@ def test_a_new_head_without_new_events_is_checked_only_once(world: World, monkey
     monkeypatch.setattr(world.store, "watched", watched)
     processor.run()
     assert watch.asked == [0, 1, 7, 7, 7]
-    steps = [told for told in world.watching.told if told[0] == "advanced"]
+    steps = [each for each in world.watching.told if each[0] == "advanced"]
     assert len(steps) == 3  # the event, an empty step, and an empty step despite the new head

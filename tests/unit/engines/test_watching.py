@@ -102,7 +102,7 @@ def test_a_head_that_seems_to_go_back_is_ignored(source: Source, watcher: HeadWa
 
 
 def test_a_check_on_the_callers_thread_raises_its_errors(source: Source, watcher: HeadWatcher) -> None:
-    source.set(0, ConnectionError("away"))
+    source.set(0, ConnectionError("no answer"))
     with pytest.raises(ConnectionError):
         watcher.look()
 
@@ -177,7 +177,7 @@ def test_a_store_unavailable_at_first_is_watched_once_it_is_available(
     source: Source, watcher: HeadWatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watching, "_AFTER_ERROR_SECONDS", 0.001)
-    source.set(0, ConnectionError("away"))
+    source.set(0, ConnectionError("no answer"))
     watcher.start()
     source.set(5)
     watcher.wait_beyond(0, SECONDS)

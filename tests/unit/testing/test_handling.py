@@ -886,7 +886,7 @@ def opened() -> Iterator[Pipe]:
 
 class Pipes(containers.DeclarativeContainer):
     pipe = providers.Resource(opened)
-    other = providers.Resource(pytest.fail, "nobody asks for it")
+    other = providers.Resource(pytest.fail, "it is not needed")
 
 
 def test_opened_resources_are_closed_with_the_test_even_those_from_before_a_crash() -> None:

@@ -35,8 +35,8 @@ def fails_once(context: JobContext, connection: Connection) -> None:
     connection.execute(text("INSERT INTO seen VALUES (1)"))
 
 
-@job("away")
-def away() -> None:
+@job("outage")
+def outage() -> None:
     raise OperationalError("SELECT 1", {}, Exception("server closed the connection"), connection_invalidated=True)
 
 
@@ -76,8 +76,10 @@ def test_a_run_skipped_or_queued_because_another_awaits_its_next_attempt_fails_t
     test = JobTest(sends, settings={"overlap": overlap, "retry.initial-interval": "PT30S"})
     with pytest.raises(ValueError, match="True"):
         test.run()
-    told = rf"^job 'sends' has not run: run sends:0002 is {status}; the next attempt of run sends:0001 is due in 30 s: "
-    with pytest.raises(AssertionError, match=told + r"let it come with advance\(30\)$"):
+    message = (
+        rf"^job 'sends' has not run: run sends:0002 is {status}; the next attempt of run sends:0001 is due in 30 s: "
+    )
+    with pytest.raises(AssertionError, match=message + r"let it come with advance\(30\)$"):
         test.run()
     test.advance(30).expect_statuses("succeeded", "skipped" if overlap == "skip" else "succeeded")
 
@@ -244,8 +246,8 @@ def cleans() -> None:
 
 
 def test_a_run_for_ids_of_a_job_without_input_fails() -> None:
-    told = r"^\[OCQ-660\] the run is for 2 ids, but job 'cleans' has no input and takes no ids\n"
-    with pytest.raises(JobError, match=told):
+    message = r"^\[OCQ-660\] the run is for 2 ids, but job 'cleans' has no input and takes no ids\n"
+    with pytest.raises(JobError, match=message):
         JobTest(cleans).run(7, 8)
 
 
@@ -335,11 +337,11 @@ def test_tables_that_the_user_may_not_read_are_left_out(fresh_url: Callable[[str
 
 def test_a_permanent_outage_in_a_job_is_raised_to_the_test() -> None:
     with pytest.raises(OperationalError):
-        JobTest(away).run()
+        JobTest(outage).run()
 
 
 def test_jobs_may_exclude_other_given_jobs() -> None:
-    test = JobTest(other, away, name="other", settings={"exclusive-with": ["away"]}).run()
+    test = JobTest(other, outage, name="other", settings={"exclusive-with": ["outage"]}).run()
     test.expect_statuses("succeeded")
 
 
@@ -422,7 +424,7 @@ def test_a_run_whose_commit_fails_fails_the_test(fresh_url: Callable[[str], str]
     test.expect_statuses("retrying").close()
 
 
-@job("unreachable", input=away)
+@job("unreachable", input=outage)
 def unreachable(context: JobContext) -> None: ...
 
 

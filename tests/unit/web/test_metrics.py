@@ -127,8 +127,8 @@ def test_a_job_has_metrics_of_its_state_and_counters_that_begin_at_zero():
 def test_every_metric_of_jobs_is_documented_and_nothing_else():
     page = Path(__file__).parents[3] / "docs" / "how-to" / "watch-in-production.md"
     documented = re.findall(r"^\| `opencqrs_job_(\w+)` \|", page.read_text("utf-8"), re.MULTILINE)
-    told = {name for name, *_ in job_samples([SEEN], RunCounting())}
-    assert sorted(documented) == sorted({re.sub("^run_seconds_.*", "run_seconds", name) for name in told})
+    exposed = {name for name, *_ in job_samples([SEEN], RunCounting())}
+    assert sorted(documented) == sorted({re.sub("^run_seconds_.*", "run_seconds", name) for name in exposed})
 
 
 def test_a_project_without_jobs_has_no_metrics_of_jobs():

@@ -200,14 +200,14 @@ def test_a_client_that_sends_its_body_too_slowly_is_disconnected(serve):
 
 def test_an_internal_error_is_logged_without_secrets(serve, caplog):
     def broken(_: str) -> Answer:
-        raise ValueError("postgresql://u:CANARY@h is away")
+        raise ValueError("postgresql://u:CANARY@h is unavailable")
 
-    assert asked(serve(routes={"/away": broken}), path="/away?token=CANARY")[0] == 500
+    assert asked(serve(routes={"/down": broken}), path="/down?token=CANARY")[0] == 500
     (record,) = caplog.records
     first, *trace = record.getMessage().splitlines()
-    assert first == "/away could not be answered"
+    assert first == "/down could not be answered"
     assert trace[0] == "Traceback (most recent call last):"
-    assert trace[-1] == "ValueError: postgresql://u:***@h is away"
+    assert trace[-1] == "ValueError: postgresql://u:***@h is unavailable"
     assert record.exc_info is None
 
 

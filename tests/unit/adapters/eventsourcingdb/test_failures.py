@@ -72,15 +72,17 @@ def reported(status: int, code: str | None = None, text: str = "words") -> DbApi
     ids=lambda value: repr(value) if isinstance(value, Exception) else "",
 )
 def test_errors_of_the_client_are_explained(error: Exception, code: str, kind: type[Exception]) -> None:
-    told = explained(error, URL)
-    assert type(told) is kind
-    assert isinstance(told, EventStoreError)
-    assert (told.code, told.where) == (code, URL)
-    assert "()" not in told.what
-    assert "\n" not in told.what
-    assert str(pickle.loads(pickle.dumps(told))) == str(told)
+    translated = explained(error, URL)
+    assert type(translated) is kind
+    assert isinstance(translated, EventStoreError)
+    assert (translated.code, translated.where) == (code, URL)
+    assert "()" not in translated.what
+    assert "\n" not in translated.what
+    assert str(pickle.loads(pickle.dumps(translated))) == str(translated)
 
 
-@pytest.mark.parametrize("error", [KeyError("mine"), EventStoreError("OCQ-331", "told already"), TypeError("a bug")])
+@pytest.mark.parametrize(
+    "error", [KeyError("mine"), EventStoreError("OCQ-331", "already explained"), TypeError("a bug")]
+)
 def test_other_errors_stay_unchanged(error: Exception) -> None:
     assert explained(error, URL) is error

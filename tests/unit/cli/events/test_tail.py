@@ -69,7 +69,7 @@ def test_each_new_event_is_shown_once_and_in_order():
     assert shown == ["1", "2", "3", "4", "5"]
 
 
-class AwayError(Exception):
+class OutageError(Exception):
     pass
 
 
@@ -83,7 +83,7 @@ class Unreliable(InMemoryEventStore):
     def read(self, *arguments):
         self.calls += 1
         if self.calls % 2:
-            raise AwayError("down\nfor now")
+            raise OutageError("down\nfor now")
         return super().read(*arguments)
 
     @contextmanager
@@ -92,7 +92,7 @@ class Unreliable(InMemoryEventStore):
             yield watch
 
     def is_outage(self, error):
-        return isinstance(error, AwayError)
+        return isinstance(error, OutageError)
 
 
 def test_following_resumes_when_an_unavailable_store_is_back(capsys):
@@ -113,15 +113,15 @@ def refused(port):
     return EventStoreError("OCQ-304", "the database cannot be reached (refused)", where, "start it")
 
 
-class WrappedError(AwayError):
+class WrappedError(OutageError):
     """An error of a driver as SQLAlchemy wraps it."""
 
     def __init__(self, cause):
         super().__init__(f"(psycopg.OperationalError) {cause}\n[SQL: SELECT 1]\n(Background on this error at …)")
-        self.orig = AwayError(2013, cause)
+        self.orig = OutageError(2013, cause)
 
 
-class Away(InMemoryEventStore):
+class Unavailable(InMemoryEventStore):
     """A store that raises these errors first."""
 
     def __init__(self, events, *errors):
@@ -136,7 +136,7 @@ class Away(InMemoryEventStore):
             yield watch
 
     def is_outage(self, error):
-        return isinstance(error, AwayError | EventStoreError) and not isinstance(error, OtherLogError)
+        return isinstance(error, OutageError | EventStoreError) and not isinstance(error, OtherLogError)
 
 
 def test_an_outage_is_reported_once_per_reason_and_once_when_it_ends(capsys):
@@ -144,9 +144,9 @@ def test_an_outage_is_reported_once_per_reason_and_once_when_it_ends(capsys):
         WrappedError("server closed\nthe connection"),
         *(refused(5432) for _ in range(3)),
         refused(5433),
-        AwayError(),
+        OutageError(),
     ]
-    store, pauses = Away([event(1)], *errors), []
+    store, pauses = Unavailable([event(1)], *errors), []
     with pytest.raises(KeyboardInterrupt):
         Follower(store, 0, ALL, Shown(store), pauses.append).run()
     assert capsys.readouterr().err.splitlines() == [
@@ -155,14 +155,14 @@ def test_an_outage_is_reported_once_per_reason_and_once_when_it_ends(capsys):
         "postgresql://u@db:5432/events; waiting for it",
         "the event store is unavailable: [OCQ-304] the database cannot be reached (refused), "
         "postgresql://u@db:5433/events; waiting for it",
-        "the event store is unavailable: AwayError; waiting for it",
+        "the event store is unavailable: OutageError; waiting for it",
         "the event store is available again",
     ]
     assert pauses == [0.5, 1, 2, 4, 8, 16]
 
 
 def test_the_end_of_an_outage_is_reported_even_without_new_events(capsys):
-    store, waits = Away([], refused(1)), []
+    store, waits = Unavailable([], refused(1)), []
 
     @contextmanager
     def watched():
@@ -232,11 +232,11 @@ def test_a_log_restored_to_a_shorter_one_ends_the_command():
 
 
 def test_a_log_restored_during_an_outage_ends_the_command():
-    store, pauses = Away([event(1), event(2)]), []
+    store, pauses = Unavailable([event(1), event(2)]), []
 
     def fail(*_):
         restore(store, event(1), event(3), event(4))
-        raise AwayError("down")
+        raise OutageError("down")
 
     store.watched = lambda: nullcontext(SimpleNamespace(wait=fail))
     with pytest.raises(OtherLogError, match="OCQ-316") as ended:

@@ -106,7 +106,7 @@ def test_the_end_of_the_shortage_is_reported_and_so_is_a_later_one():
 @pytest.mark.parametrize(
     ("slots", "slow", "fresh", "waiting"),
     [(2, 1, 0, {"mail": 1}), (2, 1, 1, {"mail": 1}), (2, 2, 0, {}), (0, 2, 0, {"mail": 1})],
-    ids=["a slot is free", "a task has just begun", "nothing waits", "Spark is not there yet"],
+    ids=["a slot is free", "a task has just begun", "nothing waits", "Spark has not started"],
 )
 def test_nothing_is_reported_unless_slow_tasks_occupy_all_slots_and_partitions_wait(slots, slow, fresh, waiting):
     watched = Watched(slots)

@@ -199,7 +199,7 @@ FEW, MANY = 50_000, 10**15
         pytest.param(range(1, 2 * FEW + 1), id="no gap"),
         pytest.param([*range(1, FEW + 1), *range(MANY, MANY + FEW)], id="one gap"),
         pytest.param([*range(1, FEW), MANY, *range(2 * MANY, 2 * MANY + FEW)], id="two gaps, and one event between"),
-        pytest.param(range(MANY, MANY + 2 * FEW), id="a gap before all"),
+        pytest.param(range(MANY, MANY + 2 * FEW), id="a gap at the start"),
         pytest.param(range(1, 2_000 * FEW, 1_000), id="every thousandth"),
         pytest.param([*range(1, FEW), *range(FEW, 100 * FEW, 100)], id="dense and then sparse"),
     ],

@@ -179,21 +179,21 @@ SHORT = InMemoryEventStore(made(n) for n in range(1, 4))
     [(OTHER, "it holds event other 5 of s at position 5"), (SHORT, "there is none: the log ends at position 3")],
 )
 @pytest.mark.parametrize(
-    "go_on",
+    "resume",
     [
         lambda reader: reader.latestOffset(offset(5), ALL),
         lambda reader: reader.partitions(offset(2), offset(5)),  # a micro-batch that was planned but not finished
     ],
 )
-def test_a_checkpoint_of_another_log_is_refused(there, found, go_on):
+def test_a_checkpoint_of_another_log_is_refused(there, found, resume):
     with pytest.raises(EngineError) as caught:
-        go_on(stream_reader(lambda _url, _mapping: there))
+        resume(stream_reader(lambda _url, _mapping: there))
     assert caught.value.code == "OCQ-411"
     assert caught.value.what.endswith(f"belongs to: it should hold event 5 of s at position 5, but {found}")
     assert "name the event store that the checkpoint belongs to" in caught.value.fix
 
 
-class Exchanged(InMemoryEventStore):
+class ReplacedWhileRead(InMemoryEventStore):
     """A store that detects that its log was replaced."""
 
     def fingerprint(self, position):
@@ -201,12 +201,12 @@ class Exchanged(InMemoryEventStore):
 
 
 @pytest.mark.parametrize(
-    "go_on", [lambda reader: reader.initialOffset(), lambda reader: reader.latestOffset({"position": 0}, ALL)]
+    "resume", [lambda reader: reader.initialOffset(), lambda reader: reader.latestOffset({"position": 0}, ALL)]
 )
-def test_a_log_replaced_while_it_is_read_is_an_error_with_advice_for_the_query(go_on):
-    log = Exchanged([made(1)])
+def test_a_log_replaced_while_it_is_read_is_an_error_with_advice_for_the_query(resume):
+    log = ReplacedWhileRead([made(1)])
     with pytest.raises(EngineError, match=r"OCQ-411.* no longer begins with what was read") as caught:
-        go_on(stream_reader(lambda _url, _mapping: log))
+        resume(stream_reader(lambda _url, _mapping: log))
     assert "name the event store that the checkpoint belongs to" in caught.value.fix
 
 
@@ -293,7 +293,7 @@ def test_a_stream_resumed_from_its_checkpoint_begins_with_the_current_log():
 # ---------------------------------------------------------------------------------------------------------- errors
 
 
-class Away(InMemoryEventStore):
+class Unavailable(InMemoryEventStore):
     """An unavailable store that fails like a database driver."""
 
     def head(self):
@@ -318,7 +318,7 @@ class Away(InMemoryEventStore):
 )
 def test_an_unavailable_store_is_reported_in_one_line_without_a_stack_trace(ask):
     with pytest.raises(EngineError) as caught:
-        ask(lambda _url, _mapping: Away())
+        ask(lambda _url, _mapping: Unavailable())
     assert (caught.value.code, caught.value.what) == ("OCQ-412", "the event store does not answer (connection lost)")
     assert os.environ["SPARK_HIDE_TRACEBACK"]
 
@@ -333,7 +333,7 @@ def test_an_explained_error_is_raised_unchanged():
 
 
 def test_an_internal_error_keeps_its_stack_trace():
-    class Broken(Away):
+    class Broken(Unavailable):
         def is_outage(self, error):
             return False
 
