@@ -86,7 +86,7 @@ def first_cells(text: str) -> list[str]:
     return [cell.strip("`") for cell in cells if cell.startswith("`")]
 
 
-# ------------------------------------------------------------------------------------------------ links and code
+# ------------------------------------------------------------------------------------------------------- links and code
 
 
 def anchor(heading: str) -> str:
@@ -413,7 +413,7 @@ def test_settings_shown_with_their_origin_match_the_command(tmp_path: Path) -> N
     assert {path: (value, origin) for path, value, origin in rows} == shown
 
 
-# -------------------------------------------------------------------------------------------------- command line
+# --------------------------------------------------------------------------------------------------------- command line
 
 
 def leaves(command: click.Command, *names: str) -> Iterator[tuple[str, click.Command]]:
@@ -484,7 +484,7 @@ def _json_of(section: str) -> list[Block]:
     return [block for block in found if block.language == "json"]
 
 
-# ------------------------------------------------------------------------------------------- facts from the code
+# ------------------------------------------------------------------------------------------------------ facts from code
 
 
 def test_every_error_code_has_a_heading_and_vice_versa() -> None:

@@ -21,7 +21,7 @@ def test_every_public_name_can_be_imported(name: str) -> None:
     assert name in dir(opencqrs_py)
 
 
-def test_other_names_are_attribute_errors() -> None:
+def test_an_unknown_name_raises_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'opencqrs_py' has no attribute 'nothing'"):
         opencqrs_py.nothing  # noqa: B018
 

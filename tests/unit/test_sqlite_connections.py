@@ -17,7 +17,7 @@ def drop_a_connection() -> None:
     gc.collect()
 
 
-def test_a_connection_dropped_while_open_is_warned_of_with_the_line_that_opened_it() -> None:
+def test_a_connection_dropped_while_open_causes_a_warning_with_the_line_that_opened_it() -> None:
     opened_in = (
         r"unclosed database, opened in .*::test_a_connection_dropped_while_open.*, at test_sqlite_connections\.py"
     )
@@ -25,7 +25,7 @@ def test_a_connection_dropped_while_open_is_warned_of_with_the_line_that_opened_
         drop_a_connection()
 
 
-def test_a_closed_or_never_opened_connection_is_not_warned_of(tmp_path: Path) -> None:
+def test_a_closed_or_never_opened_connection_causes_no_warning(tmp_path: Path) -> None:
     with warnings.catch_warnings(record=True) as caught:
         sqlite3.connect(":memory:").close()
         with pytest.raises(sqlite3.OperationalError):

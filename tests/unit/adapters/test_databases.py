@@ -252,7 +252,7 @@ def test_an_engine_of_the_user_may_use_another_driver() -> None:
 
 
 @pytest.mark.parametrize("url", ["postgresql://me:secret@host/db", "mariadb://me:secret@host/db?charset=utf8mb4"])
-def test_the_database_of_the_control_tables_is_named_as_it_was_written(url: str) -> None:
+def test_the_database_of_the_control_tables_keeps_its_label_and_url(url: str) -> None:
     database = Database(url)
     control = database.for_control()
     assert control is not None

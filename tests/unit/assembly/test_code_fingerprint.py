@@ -183,7 +183,7 @@ def test_the_order_of_members_does_not_matter(project: Project) -> None:
     assert project.fingerprint(FILES, "lend", "Lent") == project.fingerprint(FILES, "Lent", "lend")
 
 
-def test_the_additional_texts_matter(project: Project) -> None:
+def test_the_additional_strings_matter(project: Project) -> None:
     found = {project.fingerprint(FILES, said=said) for said in ([], ["a"], ["b"], ["a", "b"])}
     assert len(found) == 4
 

@@ -33,7 +33,7 @@ def first(event: dict) -> None: ...
     assert found.groups == ("b", "a")
 
 
-def test_lower_order_comes_first_and_none_last(make_module):
+def test_handlers_run_by_ascending_order_and_those_without_an_order_last(make_module):
     found = discover(
         [
             make_module(
@@ -186,7 +186,7 @@ class Between(Parent, ABC): ...
         ),
     ],
 )
-def test_a_class_without_a_group_of_its_own_is_refused_with_the_decorator_to_add(make_module, source, what, fix):
+def test_a_class_without_its_own_group_is_refused_with_the_decorator_to_add(make_module, source, what, fix):
     module = make_module(HEAD + source)
     with pytest.raises(HandlerSignatureError) as caught:
         discover([module])
@@ -307,7 +307,7 @@ def other(event: dict) -> None: ...
     assert call_names(found) == ["wanted"]
 
 
-def test_an_import_that_fails_names_the_line_that_raised(tmp_path):
+def test_a_failed_import_is_reported_with_the_line_that_raised(tmp_path):
     (tmp_path / "broken_one.py").write_text("x = 1\nimport nothing_of_that_name\n")
     with pytest.raises(AssemblyError) as caught:
         import_modules(["broken_one"], [tmp_path])
@@ -316,7 +316,7 @@ def test_an_import_that_fails_names_the_line_that_raised(tmp_path):
     assert caught.value.where.endswith("broken_one.py:2")
 
 
-def test_a_syntax_error_names_its_line(tmp_path):
+def test_a_syntax_error_is_reported_with_its_line(tmp_path):
     (tmp_path / "broken_two.py").write_text("x = 1\ndef (\n")
     with pytest.raises(AssemblyError) as caught:
         import_modules(["broken_two"], [tmp_path])

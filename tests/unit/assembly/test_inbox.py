@@ -45,13 +45,13 @@ FINES = entry(4, "a", InboxStatus.UNDECODABLE, 1, "late-fines")
 
 
 @pytest.mark.parametrize("groups", ["loans", ["loans"], ("loans",)])
-def test_a_filter_takes_one_name_or_several(groups: Any) -> None:
+def test_a_filter_accepts_one_or_several_names(groups: Any) -> None:
     assert InboxFilter(groups) == LOANS
     assert str(InboxFilter(groups)) == "group loans"
 
 
 @pytest.mark.parametrize("status", ["Retrying", " RETRYING ", "retry-ing", InboxStatus.RETRYING])
-def test_a_filter_takes_every_spelling_of_a_status(inbox: InboxControl, status: Any) -> None:
+def test_a_filter_accepts_every_spelling_of_a_status(inbox: InboxControl, status: Any) -> None:
     which = InboxFilter(status=status)
     assert [one.position for one in inbox.entries(which)] == [1]
     assert (which, str(which)) == (InboxFilter(status="retrying"), "status retrying")
@@ -458,7 +458,7 @@ def test_an_event_missing_from_the_store_is_shown_without_its_data(inbox):
     assert (shown.entry.position, shown.first.position, shown.event) == (2, 1, None)
 
 
-def test_one_event_is_shown_at_a_time(inbox):
+def test_only_one_event_can_be_shown_at_a_time(inbox):
     with pytest.raises(InboxError) as caught:
         inbox.show(InboxFilter(sequence="b"))
     assert str(caught.value).splitlines() == [

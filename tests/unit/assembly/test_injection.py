@@ -271,7 +271,7 @@ def test_a_named_provider_must_make_the_type_that_the_setting_requires(provider,
         assert injector.named("it", "some.ref", wanted) is not None
 
 
-def test_data_of_events_are_never_taken_from_a_container():
+def test_event_data_never_come_from_a_container():
     class Data(containers.DeclarativeContainer):
         one = providers.Object({})
         two = providers.Object({"a": 1})

@@ -251,7 +251,7 @@ def test_discovered_upcasters_apply_and_the_setting_unwraps_envelopes(found):
     ],
     ids=["unknown", "named by a setting", "left to a resolver"],
 )
-def test_an_unknown_type_returned_by_an_upcaster_is_warned_of(make_module, caplog, rule, warned):
+def test_an_unknown_type_returned_by_an_upcaster_causes_a_warning(make_module, caplog, rule, warned):
     found = discover([make_module(SOURCE.replace('Upcast("lent.v2"', 'Upcast("lent.v3"'))])
     reading_for(rule, found).read(event(reader="Ada"))
     assert ["(did you mean lent.v2?)" in each for each in caplog.messages] == [True] * warned

@@ -503,7 +503,7 @@ def test_references_with_the_same_name_are_numbered_in_the_order_of_decoration(m
     assert names == ["on", "on#2", "on#3"]
 
 
-def test_handlers_and_classes_keep_the_order_in_which_they_are_written(found_in):
+def test_handlers_and_classes_keep_their_order_in_the_source(found_in):
     found = found_in("""
 @event_handling("a")
 def first(event: dict): ...
@@ -633,7 +633,7 @@ def test_handlers_of_a_module_given_twice_or_imported_elsewhere_are_found_once(i
     assert len(discover([module, module, shown]).make_handlers()) == 1
 
 
-def test_the_same_handler_in_two_files_is_warned_of(make_module):
+def test_the_same_handler_in_two_files_causes_a_warning(make_module):
     source = HEAD + '@event_handling("{}", types=["x.*"])\ndef on(raw: Event): CALLED.append(raw)\n'
     one, two = make_module(source.format("a")), make_module("EDITED = 1\n" + source.format("a"))
     (warning,) = discover([one, two]).warnings
@@ -658,7 +658,7 @@ def test_the_same_handler_in_two_files_is_warned_of(make_module):
         ("copied_folder.copied_loans", "on(event: dict)", False),
     ],
 )
-def test_an_edited_copy_beside_a_file_is_warned_of(tmp_path, monkeypatch, other, signature, warned):
+def test_an_edited_copy_of_a_file_in_its_folder_causes_a_warning(tmp_path, monkeypatch, other, signature, warned):
     monkeypatch.syspath_prepend(tmp_path)
     modules = []
     for name, written in (("copied_loans", "on(event: dict)"), (other, signature)):
@@ -671,7 +671,7 @@ def test_an_edited_copy_beside_a_file_is_warned_of(tmp_path, monkeypatch, other,
     assert found == [("OCQ-519", "group 'loans' has the same handler on in two files")] * warned
 
 
-def test_a_method_called_for_both_a_class_and_its_child_is_warned_of(found_in):
+def test_a_method_called_for_both_a_class_and_its_child_causes_a_warning(found_in):
     warning, *others = found_in("""
 class Parent:
     @event_handling("a")

@@ -54,7 +54,7 @@ def test_a_file_that_uses_a_decorator_of_its_own_package_is_found(project, state
     assert names(project) == ["shop", f"{place}.loans".replace("/", ".")]
 
 
-def test_the_src_folder_is_a_root_too(project):
+def test_the_src_folder_is_also_a_root(project):
     write(project, "src/shop/__init__.py", HANDLER.format("a"))
     (module,) = scan_project(project).modules
     assert (module.name, module.root) == ("shop", project / "src")

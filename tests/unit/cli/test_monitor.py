@@ -53,13 +53,13 @@ AT_HEAD = SeenPartition("books", "0/2", 5, 5, 0.0)
     ],
     ids=["at head", "empty log", "lagging", "just moved", "held up"],
 )
-def test_plain_lines_say_that_all_partitions_are_at_the_head(caplog, other, says):
+def test_plain_lines_report_that_all_partitions_are_at_the_head(caplog, other, says):
     with caplog.at_level(logging.INFO):
         monitor_for(None, terminal=False).show([AT_HEAD, other])
     assert caplog.messages == says
 
 
-def test_plain_lines_say_once_that_all_partitions_are_at_the_head(caplog):
+def test_plain_lines_report_once_that_all_partitions_are_at_the_head(caplog):
     monitor = monitor_for(None, terminal=False)
     with caplog.at_level(logging.INFO):
         for looks in ([], [AT_HEAD], [AT_HEAD]):

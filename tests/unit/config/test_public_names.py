@@ -15,7 +15,7 @@ def test_public_names_are_sorted():
     assert opencqrs_py.config.__all__ == sorted(opencqrs_py.config.__all__)
 
 
-def test_other_names_are_attribute_errors():
+def test_an_unknown_name_raises_attribute_error():
     with pytest.raises(AttributeError, match=r"module 'opencqrs_py.config' has no attribute 'nothing'"):
         opencqrs_py.config.nothing  # noqa: B018
 

@@ -493,7 +493,7 @@ WAITS = "no node has room for {}, whose events wait: on node a {}; raise the lim
     ],
     ids=["of a group", "of a node", "enough"],
 )
-def test_partitions_left_over_by_the_limits_of_all_nodes_are_warned_of_once(world, caplog, most, runnable, expected):
+def test_partitions_left_over_by_the_limits_of_all_nodes_cause_one_warning(world, caplog, most, runnable, expected):
     a = world.node("a", most=most, books=runnable)
     a.join()
     heartbeat(a)
@@ -503,7 +503,7 @@ def test_partitions_left_over_by_the_limits_of_all_nodes_are_warned_of_once(worl
     assert [record.getMessage() for record in caplog.records] == ([WAITS.format(*expected)] if expected else [])
 
 
-def test_partitions_left_over_by_the_limits_are_warned_of_again_when_the_set_changes(world, caplog):
+def test_a_change_of_the_partitions_left_over_by_the_limits_causes_another_warning(world, caplog):
     limit = "life-cycle.max-partitions-per-node is 1 for books"
     a, *others = (world.node(name, books=Runnable(4, most=1)) for name in "abcd")
     a.join()
@@ -519,7 +519,7 @@ def test_partitions_left_over_by_the_limits_are_warned_of_again_when_the_set_cha
     ]
 
 
-def test_partitions_without_a_node_during_a_rolling_restart_are_not_warned_of(world, caplog):
+def test_partitions_without_a_node_during_a_rolling_restart_cause_no_warning(world, caplog):
     a, b, c = (world.node(name, books=Runnable(4, most=2)) for name in "abc")
     for node in (a, b):
         node.join()

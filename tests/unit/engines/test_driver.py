@@ -437,7 +437,7 @@ FENCED = Failure(Origin.FENCED, permanent=True, error="FencedError", message="m"
 
 
 @pytest.mark.parametrize("rebuilding", [False, True])
-def test_the_loss_of_a_partition_is_reported_except_when_a_rebuild_swaps(
+def test_the_loss_of_a_partition_is_logged_except_for_a_rebuild_that_is_swapped(
     tracker: Tracker, caplog: pytest.LogCaptureFixture, *, rebuilding: bool
 ) -> None:
     run = replace(run_of(tracker, lambda: None, lambda: 0, 1), rebuilding=rebuilding)

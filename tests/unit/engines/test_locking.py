@@ -143,7 +143,7 @@ def test_partitions_of_an_ended_engine_go_to_other_nodes_and_its_end_is_logged(w
     assert said == [f"[books] node a {then}: ValueError: Spark is gone"]
 
 
-def test_one_node_runs_the_partitions_it_has_locked_and_another_stands_by(world):
+def test_one_node_runs_the_partitions_it_has_locked_while_another_is_on_standby(world):
     a, b = world.node("a"), world.node("b")
     begin(a, b)
     assert (world.has("a"), world.has("b")) == ([0, 1, 2, 3], [])
@@ -209,7 +209,7 @@ def test_a_change_of_the_assigned_partitions_is_logged_once(world, caplog):
     ]
 
 
-def test_a_node_without_partitions_logs_once_that_it_stands_by(world, caplog):
+def test_a_node_without_partitions_logs_once_that_it_is_on_standby(world, caplog):
     caplog.set_level(logging.INFO, "opencqrs.control")
     a, b = world.node("a"), world.node("b")
     begin(a, b)

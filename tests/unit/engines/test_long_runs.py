@@ -24,7 +24,7 @@ RUN = JobRun("remind:1", "remind", Trigger.MANUAL, datetime(2026, 1, 5, tzinfo=U
         (math.inf, [1e9], []),
     ],
 )
-def test_a_long_run_is_warned_of_after_its_budget_plus_a_grace_period_and_again_at_twice_that(
+def test_a_long_run_causes_warnings_after_its_budget_plus_a_grace_period_and_at_twice_that(
     budget, looks, warned, caplog
 ):
     found, count = [], 0

@@ -186,7 +186,7 @@ def all_steps(processor: EventHandlingProcessor) -> list[float | None]:
     return waits
 
 
-# -------------------------------------------------------------------------------------------- what it is made from
+# ------------------------------------------------------------------------------------------------ constructor arguments
 
 
 @event_handling("books")
@@ -269,7 +269,7 @@ def test_a_method_belongs_to_the_group_of_its_class(world: World) -> None:
     assert (processor.group, [raw.id for raw in reminders.seen]) == ("reminders", ["1"])
 
 
-# ----------------------------------------------------------------------------------------------------------- steps
+# ---------------------------------------------------------------------------------------------------------------- steps
 
 
 def test_steps_continue_until_no_event_is_left(world: World) -> None:
@@ -425,7 +425,7 @@ def test_only_one_thread_at_a_time_may_step(world: World) -> None:
     assert "runs already" in world.watching.notices[0].failure.message  # type: ignore[union-attr]
 
 
-# --------------------------------------------------------------------------------------------------- the observer
+# --------------------------------------------------------------------------------------------------------- the observer
 
 
 def test_an_observer_is_notified_in_a_fixed_order(world: World) -> None:
@@ -455,7 +455,7 @@ def test_progress_is_stored_before_the_observer_is_notified(world: World) -> Non
     assert positions == [1, 2, 2]
 
 
-# -------------------------------------------------------------------------------------------------- what it is given
+# -------------------------------------------------------------------------------------------------------------- options
 
 
 @dataclass(frozen=True)
@@ -475,7 +475,7 @@ def test_a_custom_partition_resolver_is_used(world: World) -> None:
     assert world.handled == ["1", "3"]
 
 
-def test_an_event_resolved_to_a_nonexistent_partition_stops_the_processor_before_it(world: World) -> None:
+def test_an_event_resolved_to_a_nonexistent_partition_fails_the_partition(world: World) -> None:
     world.append("/2", "/3", "/4")
     processor = world.processor(1, 2, partition_resolver=ByLastDigit(2, shift=1))
     assert all_steps(processor) == [0, 30]
@@ -617,7 +617,7 @@ def test_without_recursion_only_events_of_the_subject_itself_are_handled(world: 
     assert world.handled == ["1"]
 
 
-# ---------------------------------------------------------------------------------------------------------- threads
+# -------------------------------------------------------------------------------------------------------------- threads
 
 
 def on_thread(call: Callable[[], object]) -> Thread:

@@ -123,7 +123,7 @@ def ring(event: Lent, bell: Bell, after_commit: AfterCommit) -> None:
 catalog = pytest.mark.parametrize("batch_size", [None, 1, 2])
 
 
-# ------------------------------------------------------------------------------------------------------- given, handled
+# ---------------------------------------------------------------------------------------------------- given and handled
 
 
 @catalog
@@ -856,7 +856,7 @@ def test_a_reset_that_raises_changes_nothing() -> None:
     test.handle().expect_rows(LENT, [("1", "ada")]).expect_progress(1)
 
 
-# --------------------------------------------------------------------------------------------------------- afterwards
+# --------------------------------------------------------------------------------------------------------- cleaning up
 
 
 @pytest.mark.mariadb
@@ -919,7 +919,7 @@ def test_the_database_is_closed_when_the_test_is_dropped() -> None:
     assert (dropped(), closed) == (None, [True])
 
 
-def test_other_names_are_attribute_errors() -> None:
+def test_an_unknown_name_raises_attribute_error() -> None:
     with pytest.raises(AttributeError, match=r"module 'opencqrs_py.testing' has no attribute 'nothing'"):
         opencqrs_py.testing.nothing  # noqa: B018
 

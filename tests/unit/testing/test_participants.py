@@ -95,7 +95,7 @@ def test_an_event_counts_as_tried_once_a_participants_handler_was_called() -> No
     test.given(ONE).handle().crash().expect_attempts(3, 1)
 
 
-def test_attempts_of_a_participants_handler_count_before_the_checkpoint() -> None:
+def test_attempts_of_a_participants_handler_are_counted_before_the_checkpoint() -> None:
     @checkpointing("once")
     class Once(CheckpointParticipant):
         @event_handling(types=["moved"])

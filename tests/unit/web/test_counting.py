@@ -60,7 +60,7 @@ def test_events_and_claims_are_added_up_by_partition():
     assert counts["loans", "1/2"] == NONE | {"claims": 1}
 
 
-def test_a_step_that_found_nothing_counts_nothing():
+def test_a_step_without_events_counts_nothing():
     counting = Counting()
     counting.advanced("books", HALF, Outcome(Cursor(HALF, 1, 0, 0), idle=True))
     assert counting.counts() == {}

@@ -27,7 +27,7 @@ def test_the_first_level_of_a_subject_is_its_first_segment(subject, level):
     assert top_level(subject) == level
 
 
-def test_without_events_there_is_no_first_and_no_last():
+def test_without_events_first_and_last_are_null():
     tally = Tally()
     tally.add([])
     rows = tally.rows(10)

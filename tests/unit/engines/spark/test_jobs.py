@@ -92,11 +92,11 @@ def spark() -> Spark:
     return Spark()
 
 
-def test_a_waiting_task_is_noticed_after_the_limit_if_nothing_runs(spark):
+def test_a_stall_is_noticed_when_a_task_has_waited_for_the_limit(spark):
     assert spark.noticed_after(100, [spark.clock.monotonic()]) == 60
 
 
-def test_a_running_task_is_never_noticed(spark):
+def test_a_running_task_is_not_a_stall_even_after_hours(spark):
     spark.tasks = 1
     assert spark.noticed_after(10_000, [spark.clock.monotonic()]) is None
 

@@ -99,7 +99,7 @@ def test_a_range_ends_at_its_bound_although_the_log_continues():
     assert read(InMemoryEventStore(map(made, range(1, 101))), Range(10, 14), ODD) == [11, 13]
 
 
-def test_no_more_is_read_than_the_range_holds():
+def test_no_event_outside_the_range_is_read():
     store = Counting(map(made, range(1, 1_001)))
     assert read(store, Range(10, 20)) == list(range(11, 21))
     assert store.given == 10
@@ -162,7 +162,7 @@ def test_a_log_that_has_become_shorter_is_an_error():
         read(store, Range(0, 5))
 
 
-# ------------------------------------------------------------------------------------------------- equal shares
+# --------------------------------------------------------------------------------------------------------- equal ranges
 
 
 class Sought(Holes):

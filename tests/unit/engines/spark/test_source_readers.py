@@ -69,7 +69,7 @@ def read(filters=(), **options):
     return positions(reader, reader.partitions()), left
 
 
-# --------------------------------------------------------------------------------------------------------- batches
+# -------------------------------------------------------------------------------------------------------------- batches
 
 
 def test_ranges_cover_the_log_once_and_a_long_log_has_several():
@@ -111,10 +111,10 @@ def test_bounds_from_options_and_filters_both_apply():
     assert read([GreaterThan(("position",), 1)], **{"from": "3", "to": "4"})[0] == [3, 4]
 
 
-# --------------------------------------------------------------------------------------------------------- streams
+# -------------------------------------------------------------------------------------------------------------- streams
 
 
-def test_a_stream_goes_from_one_head_to_the_next():
+def test_a_stream_advances_from_one_head_to_the_next():
     reader = stream_reader(**{"from": "49999"})
     start = reader.initialOffset()
     end = reader.latestOffset(start, ALL)
@@ -144,7 +144,7 @@ def test_a_stream_ends_at_the_position_or_time_of_the_option(last, end):
     assert reader.latestOffset(offset(end), ALL) == offset(end)
 
 
-def test_micro_batches_hold_at_most_as_many_events_as_the_option_says():
+def test_micro_batches_hold_at_most_the_number_of_events_set_by_the_option():
     reader = stream_reader(types="odd", maxEventsPerTrigger="100", to="1000")
     assert reader.getDefaultReadLimit() == ReadMaxRows(100)
     offset, sizes = reader.initialOffset(), []
@@ -246,7 +246,7 @@ def test_a_restored_log_that_has_grown_since_is_refused_by_a_running_query():
         reader.latestOffset(offset(3), ALL)
 
 
-# --------------------------------------------------------------------------------------- logs that are replaced
+# -------------------------------------------------------------------------------------------------------- replaced logs
 
 
 class Replaced(InMemoryEventStore):
@@ -290,7 +290,7 @@ def test_a_stream_resumed_from_its_checkpoint_begins_with_the_current_log():
     assert store.noted == ["renew"]
 
 
-# ---------------------------------------------------------------------------------------------------------- errors
+# --------------------------------------------------------------------------------------------------------------- errors
 
 
 class Unavailable(InMemoryEventStore):

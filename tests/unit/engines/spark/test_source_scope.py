@@ -301,7 +301,7 @@ def test_contradicting_conditions_read_nothing(scope, condition):
     assert narrowed(scope, condition).scope.upto == 0
 
 
-# ------------------------------------------------------------------------------------- the law, against plain Python
+# --------------------------------------------------------------------------------- the rule, compared with plain Python
 
 COMPARED = {
     EqualTo: operator.eq,

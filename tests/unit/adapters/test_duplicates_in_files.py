@@ -56,7 +56,7 @@ LOG = [line(number) for number in range(FULL)]
         "with empty lines",
     ],
 )
-def test_a_duplicate_event_is_warned_of_with_both_lines(
+def test_a_duplicate_event_causes_a_warning_with_both_lines(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     name: str,
@@ -91,7 +91,7 @@ def test_events_with_different_ids_or_sources_are_not_duplicates(
     assert warnings(path, caplog) == []
 
 
-def test_duplicates_are_warned_of_once_per_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_duplicates_cause_one_warning_per_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for name in ("1.ndjson", "2.ndjson"):
         (tmp_path / name).write_text("".join([line(name), line(name)] * 3))
     assert len(warnings(tmp_path, caplog)) == 2
@@ -128,7 +128,7 @@ def _as_rest(path: Path) -> None:
     ],
     ids=["a copy", "a link", "a longer export", "compressed", "in another format"],
 )
-def test_files_that_begin_with_the_same_event_are_warned_of_once(
+def test_files_that_begin_with_the_same_event_cause_one_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, change: Callable[[Path], object], other: str
 ) -> None:
     path = tmp_path / "1.ndjson"
@@ -142,7 +142,7 @@ def test_files_that_begin_with_the_same_event_are_warned_of_once(
     assert said.startswith(f"{path} and {tmp_path / other} begin with the same event (id e0, source shop), and")
 
 
-def test_a_copy_that_appears_while_the_log_is_followed_is_warned_of(
+def test_a_copy_that_appears_while_the_log_is_followed_causes_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "1.ndjson").write_text(line(1))
