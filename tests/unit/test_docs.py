@@ -270,7 +270,7 @@ def test_the_participant_of_the_how_to_overwrites_nothing_and_syncs_all_its_file
     assert sorted(synced) == sorted(file.stat().st_size for file in files)
 
 
-def _without_surroundings(messages: str) -> list[str]:
+def _without_startup_lines(messages: str) -> list[str]:
     """Return the lines of messages without those about the settings and the database in use."""
     surroundings = ("settings: application.yaml", "made a new SQLite database: ")
     return [line for line in messages.splitlines(keepends=True) if not any(each in line for each in surroundings)]
@@ -284,7 +284,7 @@ def test_the_scheduled_group_of_the_how_to_prints_the_output_shown(tmp_path: Pat
         for part in console.text.split("$ ")[1:]:
             line, *expected = part.splitlines()
             ran = zygote.opencqrs(tmp_path, line.split()[1:], {})
-            printed = trimmed(ran.out + "".join(_without_surroundings(ran.err)))
+            printed = trimmed(ran.out + "".join(_without_startup_lines(ran.err)))
             assert [_TIME.sub("T", row) for row in printed] == [_TIME.sub("T", row) for row in expected]
             codes.append(ran.code)
     assert codes == [0, 0, 3, 0, 0, 0, 0, 0]
@@ -301,7 +301,7 @@ def test_the_commands_of_the_how_to_print_the_output_shown(
     save(page, tmp_path, "handlers.py", "events.ndjson")
     (tmp_path / "application.yaml").write_text(blocks(page, "yaml")[0].text, "utf-8")
 
-    def of_any_machine(text: str) -> list[str]:
+    def without_machine_specifics(text: str) -> list[str]:
         for pattern, instead in _OF_ONE_MACHINE:
             text = pattern.sub(instead, text)
         return trimmed(text)
@@ -312,9 +312,9 @@ def test_the_commands_of_the_how_to_print_the_output_shown(
             if not line.startswith("opencqrs "):
                 continue
             ran = zygote.opencqrs(tmp_path, shlex.split(line)[1:], {})
-            expected, printed = of_any_machine(output), of_any_machine(ran.out)
+            expected, printed = without_machine_specifics(output), without_machine_specifics(ran.out)
             assert printed == expected[: len(printed)], line
-            assert set(expected[len(printed) :]) <= set(of_any_machine(ran.err)), line
+            assert set(expected[len(printed) :]) <= set(without_machine_specifics(ran.err)), line
 
 
 _OF_ONE_RUN = (
@@ -326,7 +326,7 @@ _OF_ONE_RUN = (
 )
 
 
-def without_what_differs(line: str) -> str:
+def normalised(line: str) -> str:
     for pattern, name in _OF_ONE_RUN:
         line = pattern.sub(name, line)
     return " ".join(line.split())
@@ -340,8 +340,8 @@ def test_the_job_of_the_how_to_prints_the_output_shown(tmp_path: Path, zygote: Z
             line, *expected = part.splitlines()
             ran = zygote.opencqrs(tmp_path, shlex.split(line)[1:], {})
             assert ran.code == 0, ran.err
-            printed = (ran.out + "".join(_without_surroundings(ran.err))).splitlines()
-            shown, wanted = (sorted(map(without_what_differs, rows)) for rows in (printed, expected))
+            printed = (ran.out + "".join(_without_startup_lines(ran.err))).splitlines()
+            shown, wanted = (sorted(map(normalised, rows)) for rows in (printed, expected))
             assert shown == wanted, line
 
 

@@ -10,40 +10,40 @@ from hypothesis import strategies as st
 from opencqrs_py.adapters.sql.foreign import Horizon
 
 
-def looks(*seen: tuple[int, Iterable[str]]) -> list[int | None]:
+def horizons(*seen: tuple[int, Iterable[str]]) -> list[int | None]:
     horizon, found = Horizon(), []
-    for highest, at_work in seen:
-        horizon.look(highest, frozenset(at_work))
+    for highest, active in seen:
+        horizon.look(highest, frozenset(active))
         found.append(horizon.upto)
     return found
 
 
 def test_without_active_transactions_the_horizon_advances_at_once() -> None:
-    assert looks((0, ""), (5, ""), (7, "")) == [0, 5, 7]
+    assert horizons((0, ""), (5, ""), (7, "")) == [0, 5, 7]
 
 
 def test_the_horizon_waits_only_for_transactions_active_at_the_mark() -> None:
-    assert looks((5, "ab"), (6, "bc"), (7, "cd"), (8, "d"), (9, "")) == [None, None, 5, 5, 9]
-    assert looks((5, "ab"), (6, "cd"), (9, "e"), (9, "")) == [None, 5, 6, 9]
+    assert horizons((5, "ab"), (6, "bc"), (7, "cd"), (8, "d"), (9, "")) == [None, None, 5, 5, 9]
+    assert horizons((5, "ab"), (6, "cd"), (9, "e"), (9, "")) == [None, 5, 6, 9]
 
 
 def test_a_hanging_transaction_keeps_the_horizon_where_it_was() -> None:
-    assert looks((3, ""), (5, "a"), (6, "ab"), (7, "ac"), (8, "d")) == [3, 3, 3, 3, 5]
+    assert horizons((3, ""), (5, "a"), (6, "ab"), (7, "ac"), (8, "d")) == [3, 3, 3, 3, 5]
 
 
 def test_the_horizon_never_moves_back() -> None:
-    assert looks((5, ""), (3, ""), (4, "a"), (4, "b")) == [5, 5, 5, 5]
+    assert horizons((5, ""), (3, ""), (4, "a"), (4, "b")) == [5, 5, 5, 5]
 
 
 def test_the_horizon_waits_for_a_prepared_transaction_until_it_ends() -> None:
     open_, prepared, other = {"3/45 999"}, {"3/45 prepared"}, {"4/8 998"}
-    assert looks((5, open_), (6, prepared), (7, prepared | other), (8, other), (9, "")) == [None, None, None, 5, 9]
+    assert horizons((5, open_), (6, prepared), (7, prepared | other), (8, other), (9, "")) == [None, None, None, 5, 9]
 
 
 def test_after_a_restart_the_horizon_waits_for_all_prepared_transactions() -> None:
     restored = {"-1/753 prepared"}
-    assert looks((5, {"3/45 999"}), (6, restored), (7, {*restored, "3/1 997"}), (8, {"3/1 997"})) == [*[None] * 3, 5]
-    assert looks((5, restored), (6, {*restored, "4/8 998"}), (7, {"4/8 998"}), (8, "")) == [None, None, 5, 8]
+    assert horizons((5, {"3/45 999"}), (6, restored), (7, {*restored, "3/1 997"}), (8, {"3/1 997"})) == [*[None] * 3, 5]
+    assert horizons((5, restored), (6, {*restored, "4/8 998"}), (7, {"4/8 998"}), (8, "")) == [None, None, 5, 8]
 
 
 PREPARED = 2  # added to the number of a writer whose transaction is prepared

@@ -103,12 +103,12 @@ class World:
     def check(self) -> None:
         """Nothing has ended."""
 
-    def stand(self, **changes: Any) -> None:
+    def set_standing(self, **changes: Any) -> None:
         self.standing = replace(self.standing, **changes)
 
     def at(self, position: int, state: ProcessorState = ProcessorState.RUNNING, **changes: Any) -> None:
         self.tracker.position = position
-        self.stand(status=PartitionStatus("books", WHOLE, position, state, **changes))
+        self.set_standing(status=PartitionStatus("books", WHOLE, position, state, **changes))
 
 
 @pytest.fixture
@@ -147,7 +147,7 @@ def test_progress_beyond_the_end_of_the_log_ends_the_wait(
     world: World, position: int, changes: dict[str, Any], said: str
 ) -> None:
     world.at(12, error=ANOTHER_LOG)
-    world.stand(**changes)
+    world.set_standing(**changes)
     with pytest.raises(NotReachedError) as raised:
         world.awaiting.wait([BOOKS], position, 60)
     assert raised.value.code == "OCQ-542"
@@ -157,7 +157,7 @@ def test_progress_beyond_the_end_of_the_log_ends_the_wait(
 
 def test_events_added_while_the_log_is_checked_count(world: World) -> None:
     world.at(12)
-    world.stand(head=12)
+    world.set_standing(head=12)
     world.awaiting.wait([BOOKS], 9, 60)
     assert (world.looks, world.waits) == (1, [])
 
@@ -204,7 +204,7 @@ def test_a_partition_that_cannot_reach_the_position_ends_the_wait_at_once(
 ) -> None:
     if status is not None:
         world.at(3, **status)
-    world.stand(**changes)
+    world.set_standing(**changes)
     with pytest.raises(NotReachedError) as raised:
         world.awaiting.wait([BOOKS], 9, 60)
     assert raised.value.code == "OCQ-542"
@@ -228,7 +228,7 @@ def test_a_partition_that_may_reach_the_position_is_awaited_until_the_timeout(
     world: World, changes: dict[str, Any], state: ProcessorState
 ) -> None:
     world.at(3, state, error="ValueError: no")
-    world.stand(**changes)
+    world.set_standing(**changes)
     with pytest.raises(WaitTimedOutError) as raised:
         world.awaiting.wait([BOOKS], 9, 1)
     assert raised.value.code == "OCQ-536"
@@ -245,13 +245,13 @@ def test_a_partition_that_failed_after_the_position_does_not_end_the_wait(world:
 
 
 def test_a_wait_with_a_timeout_of_0_reports_why_it_would_not_end(world: World) -> None:
-    world.stand(owner="")
+    world.set_standing(owner="")
     with pytest.raises(NotReachedError):
         world.awaiting.wait([BOOKS], 9, 0)
 
 
 def test_progress_made_while_the_reason_is_determined_counts(world: World) -> None:
-    world.stand(owner="")
+    world.set_standing(owner="")
     world.look = lambda *_: world.at(9)  # type: ignore[method-assign]
     world.awaiting.wait([BOOKS], 9, 0)
 

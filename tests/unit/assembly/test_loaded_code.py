@@ -91,7 +91,7 @@ CHANGES = {
     "a handler": ("loaded_handlers", "price(1)", "price(2)", True),
     "a constant": ("loaded_handlers", "10", "11", True),
     "an import": ("loaded_handlers", "import price", "import price, price as cost", True),
-    "what a handler uses": ("loaded_helper", "2 *", "3 *", True),
+    "a helper of a handler": ("loaded_helper", "2 *", "3 *", True),
 }
 
 

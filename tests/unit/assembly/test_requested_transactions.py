@@ -18,11 +18,11 @@ from opencqrs_py.processing.binding import NothingProvided
 from opencqrs_py.processing.signatures import read_signature
 
 
-def without(raw: Event) -> None: ...
-def of_any(raw: Event, connection: Connection) -> None: ...
-def of_sqlite(raw: Event, connection: sqlite3.Connection) -> None: ...
-def of_postgresql(raw: Event, connection: psycopg.Connection) -> None: ...
-def of_postgresql_with_rows(raw: Event, connection: psycopg.Connection[TupleRow]) -> None: ...
+def without_connection(raw: Event) -> None: ...
+def any_connection(raw: Event, connection: Connection) -> None: ...
+def sqlite_connection(raw: Event, connection: sqlite3.Connection) -> None: ...
+def postgresql_connection(raw: Event, connection: psycopg.Connection) -> None: ...
+def postgresql_connection_with_rows(raw: Event, connection: psycopg.Connection[TupleRow]) -> None: ...
 
 
 def check(call: Callable[..., Any], *, there: bool = True, url: str = "") -> None:
@@ -32,12 +32,12 @@ def check(call: Callable[..., Any], *, there: bool = True, url: str = "") -> Non
 @pytest.mark.parametrize(
     ("call", "url"),
     [
-        (without, "sqlite:///a.db"),
-        (of_any, "sqlite:///a.db"),
-        (of_sqlite, "sqlite:///a.db"),
-        (of_postgresql, "postgresql+psycopg://host/a"),
-        (of_postgresql_with_rows, "postgresql://host/a"),
-        (of_sqlite, ""),
+        (without_connection, "sqlite:///a.db"),
+        (any_connection, "sqlite:///a.db"),
+        (sqlite_connection, "sqlite:///a.db"),
+        (postgresql_connection, "postgresql+psycopg://host/a"),
+        (postgresql_connection_with_rows, "postgresql://host/a"),
+        (sqlite_connection, ""),
     ],
 )
 def test_a_connection_of_the_databases_own_driver_is_accepted(call: Callable[..., Any], url: str) -> None:
@@ -47,9 +47,9 @@ def test_a_connection_of_the_databases_own_driver_is_accepted(call: Callable[...
 @pytest.mark.parametrize(
     ("call", "url", "driver", "kind"),
     [
-        (of_sqlite, "postgresql://u:secret@host/a", "sqlite3", "postgresql"),
-        (of_postgresql, "sqlite:///a.db", "psycopg", "sqlite"),
-        (of_postgresql_with_rows, "mariadb+pymysql://host/a", "psycopg", "mariadb"),
+        (sqlite_connection, "postgresql://u:secret@host/a", "sqlite3", "postgresql"),
+        (postgresql_connection, "sqlite:///a.db", "psycopg", "sqlite"),
+        (postgresql_connection_with_rows, "mariadb+pymysql://host/a", "psycopg", "mariadb"),
     ],
 )
 def test_a_connection_of_another_driver_is_refused_at_the_start(
@@ -61,8 +61,8 @@ def test_a_connection_of_another_driver_is_refused_at_the_start(
     assert (caught.value.code, caught.value.what, caught.value.where) == ("OCQ-525", what, "here")
 
 
-@pytest.mark.parametrize("call", [of_any, of_sqlite])
+@pytest.mark.parametrize("call", [any_connection, sqlite_connection])
 def test_without_a_database_a_handler_with_a_connection_is_refused(call: Callable[..., Any]) -> None:
-    check(without, there=False)
+    check(without_connection, there=False)
     with pytest.raises(AssemblyError, match="OCQ-524"):
         check(call, there=False)

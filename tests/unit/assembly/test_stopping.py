@@ -24,14 +24,14 @@ class Engine:
         self.clock.advance(min(patience, self.takes))
 
 
-class Asked(Engine):
+class StoppableEngine(Engine):
     """An engine with ``begin_stop``."""
 
     def begin_stop(self) -> None:
         self.calls.append((self.name, "begin"))
 
 
-class Ended(Asked):
+class EndedEngine(StoppableEngine):
     """An engine that has ended meanwhile."""
 
     @override
@@ -57,11 +57,11 @@ def stopped(*engines: Engine) -> None:
 
 def test_all_engines_begin_to_stop_before_the_first_wait_and_share_the_timeout(clock: FakeClock) -> None:
     calls: list[tuple[Any, ...]] = []
-    stopped(Asked("spark", clock, calls, takes=0.75), Ended("thread", clock, calls, takes=0))
+    stopped(StoppableEngine("spark", clock, calls, takes=0.75), EndedEngine("thread", clock, calls, takes=0))
     assert calls == [("spark", "begin"), ("thread", "begin"), ("spark", "stop", 1.0), ("thread", "stop", 0.25)]
 
 
 def test_an_engine_without_begin_stop_is_stopped_first(clock: FakeClock) -> None:
     calls: list[tuple[Any, ...]] = []
-    stopped(Asked("thread", clock, calls, takes=60), Engine("other", clock, calls, takes=0.25))
+    stopped(StoppableEngine("thread", clock, calls, takes=60), Engine("other", clock, calls, takes=0.25))
     assert calls == [("thread", "begin"), ("other", "stop", 1.0), ("thread", "stop", 0.75)]

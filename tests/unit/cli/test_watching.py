@@ -19,7 +19,7 @@ from opencqrs_py.model.progress import PartitionStatus, ProcessorState
 OUTAGE = EventStoreError("OCQ-304", "the database does not answer", "postgresql://host/db")
 
 
-class Looks:
+class FakeApplication:
     """An application that returns positions or raises errors, and then is interrupted."""
 
     def __init__(self, *answers):
@@ -52,7 +52,7 @@ def shown_on(monkeypatch, *, terminal):
 def watched(display, *answers, every=2.0):
     """Run with a clock that advances by a second at each reading; return the pauses."""
     pauses, times = [], count()
-    watcher = Watcher(Looks(*answers), every, display, pauses.append, lambda: float(next(times)))
+    watcher = Watcher(FakeApplication(*answers), every, display, pauses.append, lambda: float(next(times)))
     with pytest.raises(KeyboardInterrupt):
         watcher.run()
     return pauses
@@ -82,7 +82,7 @@ def test_an_outage_is_reported_once_and_watching_continues(screen):
 
 def test_other_errors_end_the_command():
     with pytest.raises(ValueError, match="a defect"):
-        Watcher(Looks(ValueError("a defect")), 1.0, Display(), lambda _: None).run()
+        Watcher(FakeApplication(ValueError("a defect")), 1.0, Display(), lambda _: None).run()
 
 
 def test_for_programs_each_update_is_a_json_line(capsys):

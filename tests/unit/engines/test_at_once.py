@@ -35,7 +35,7 @@ def pool() -> Iterator[ThreadPoolExecutor]:
         yield made
 
 
-class Watched(AtOnce):
+class WatchedLimit(AtOnce):
     """A limit that lets a test wait for its waiting partitions."""
 
     def __init__(self, most: int) -> None:
@@ -57,7 +57,7 @@ class Watched(AtOnce):
 
 
 def test_at_most_the_allowed_number_of_partitions_step_at_once_in_order_of_waiting(pool: ThreadPoolExecutor) -> None:
-    at_once, never_stopped = Watched(2), Signal()
+    at_once, never_stopped = WatchedLimit(2), Signal()
     assert at_once.begin("a", never_stopped)
     assert at_once.begin("b", never_stopped)
     waiting: dict[str, Future[bool]] = {}
@@ -74,7 +74,7 @@ def test_at_most_the_allowed_number_of_partitions_step_at_once_in_order_of_waiti
 
 
 def test_a_waiting_partition_that_is_stopped_gives_its_place_to_the_next_one(pool: ThreadPoolExecutor) -> None:
-    at_once, never_stopped, stop = Watched(1), Signal(), Signal()
+    at_once, never_stopped, stop = WatchedLimit(1), Signal(), Signal()
     assert at_once.begin("a", never_stopped)
     first = pool.submit(at_once.begin, "b", stop)
     at_once.wait_for(1)
@@ -147,19 +147,19 @@ class Group:
 
 
 @pytest.fixture
-def waiting(monkeypatch: pytest.MonkeyPatch) -> list[Watched]:
+def waiting(monkeypatch: pytest.MonkeyPatch) -> list[WatchedLimit]:
     """Return the limits that the engine creates."""
-    made: list[Watched] = []
+    made: list[WatchedLimit] = []
 
-    def make(most: int) -> Watched:
-        made.append(Watched(most))
+    def make(most: int) -> WatchedLimit:
+        made.append(WatchedLimit(most))
         return made[-1]
 
     monkeypatch.setattr(thread_engine, "AtOnce", make)
     return made
 
 
-def test_threads_of_a_group_handle_at_most_the_allowed_number_of_events_at_once(waiting: list[Watched]) -> None:
+def test_threads_of_a_group_handle_at_most_the_allowed_number_of_events_at_once(waiting: list[WatchedLimit]) -> None:
     group = Group()
     group.at_first = lambda: waiting[0].wait_for(PARTITIONS - 1)
     engine = group.engine(1)
@@ -169,7 +169,7 @@ def test_threads_of_a_group_handle_at_most_the_allowed_number_of_events_at_once(
     assert {status.position for status in group.tracker.statuses()} == {group.store.head()}
 
 
-def test_partitions_that_wait_for_others_can_be_released_alone(waiting: list[Watched]) -> None:
+def test_partitions_that_wait_for_others_can_be_released_alone(waiting: list[WatchedLimit]) -> None:
     group = Group()
     begun, over = Signal(), Signal()
 

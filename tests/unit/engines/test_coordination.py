@@ -89,7 +89,7 @@ class Store(InMemoryControlStore):
         self.closed += 1
 
 
-class Shifted(FakeClock):
+class ShiftedClock(FakeClock):
     """The clock of the database: it follows another clock, and can be set."""
 
     def __init__(self, clock: FakeClock) -> None:
@@ -110,7 +110,7 @@ class World:
     def __init__(self, clock: FakeClock | None = None, timing: LeaseTiming | None = None) -> None:
         self.clock = clock or FakeClock()
         self.timing = timing or LeaseTiming(10, 3)
-        self.lease_clock = Shifted(self.clock)
+        self.lease_clock = ShiftedClock(self.clock)
         self.store = Store(self.lease_clock)
         self.ended: set[int] = set()
         self.engines: dict[str, Engine] = {}
@@ -631,7 +631,7 @@ class SentNotices:
         self.news.put(item=False)
 
 
-class Patient(SentNotices):
+class PatientNotices(SentNotices):
     """Notices whose wait ends only by a notice or a wake."""
 
     def __init__(self) -> None:
@@ -644,7 +644,7 @@ class Patient(SentNotices):
 
 
 def test_the_end_of_a_node_does_not_wait_for_its_change_notices(world, monkeypatch):
-    a, patient = world.node("a"), Patient()
+    a, patient = world.node("a"), PatientNotices()
     monkeypatch.setattr(world.store, "notices", lambda: nullcontext(patient))
     monkeypatch.setattr("opencqrs_py.engines.coordination.END_PATIENCE", 60.0)
     a.join()
@@ -692,7 +692,7 @@ def test_the_loss_of_a_partition_triggers_a_check_before_the_next_heartbeat(worl
     a.leave()
 
 
-class Hastened(Engine):
+class HastenedEngine(Engine):
     """An engine that records the groups it must hasten."""
 
     def __init__(self) -> None:
@@ -704,7 +704,7 @@ class Hastened(Engine):
 
 
 def test_an_engine_is_notified_of_a_waiting_caller_without_an_extra_heartbeat(world, monkeypatch):
-    engine, notices = Hastened(), SentNotices()
+    engine, notices = HastenedEngine(), SentNotices()
     a = world.node("a", engine=engine, books=Runnable(4), lent=Runnable(1))
     monkeypatch.setattr(world.store, "notices", lambda: nullcontext(notices))
     a.join()
@@ -845,7 +845,7 @@ def test_a_node_leaves_even_if_python_can_no_longer_start_a_thread(world, monkey
     assert world.store.view().nodes == ()
 
 
-class Arrivals:
+class CountingLock:
     """A lock that counts the threads that acquire it."""
 
     def __init__(self) -> None:
@@ -861,7 +861,7 @@ class Arrivals:
 
 
 def test_two_threads_that_stop_a_node_at_the_same_time_leave_once(world, monkeypatch):
-    a, once = world.node("a"), Arrivals()
+    a, once = world.node("a"), CountingLock()
     a.join()
     start, starts, left, leave = a._leaving.start, [], [], world.store.leave
 

@@ -84,7 +84,7 @@ class _SlowViews(InMemoryJobStore):
         return view
 
 
-def _until(holds):
+def _wait_until(holds):
     until = time.monotonic() + PATIENCE
     while not holds():
         assert time.monotonic() < until
@@ -177,10 +177,10 @@ def test_a_process_is_busy_until_it_has_handled_the_runs_due_at_its_start():
         assert runner.is_busy()
         here.append(Company("node", "node", frozenset({"node"}), {}, lambda: {"node"}))
         runner.wake()
-        _until(lambda: (store.find(taken.id) or taken).owner == "node")
+        _wait_until(lambda: (store.find(taken.id) or taken).owner == "node")
         assert runner.is_busy()
         may_continue.set()
-        _until(lambda: not runner.is_busy())
+        _wait_until(lambda: not runner.is_busy())
     finally:
         may_continue.set()
         runner.stop(PATIENCE)
@@ -239,14 +239,14 @@ def test_a_process_is_busy_until_it_has_handled_a_job_whose_rows_were_locked(due
     store.is_locked = True
     runner.start()
     try:
-        _until(lambda: not store.is_locked)
+        _wait_until(lambda: not store.is_locked)
         seen = store.attempts
-        _until(lambda: runner.wake() or store.attempts > seen + 1)  # an attempt that skipped the job has ended
-        _until(lambda: not runner.in_hand)
+        _wait_until(lambda: runner.wake() or store.attempts > seen + 1)  # an attempt that skipped the job has ended
+        _wait_until(lambda: not runner.in_hand)
         assert "nightly" not in ran
         assert runner.is_busy()
         clock.advance(4)
-        _until(lambda: runner.wake() or not runner.is_busy())
+        _wait_until(lambda: runner.wake() or not runner.is_busy())
     finally:
         runner.stop(PATIENCE)
     assert ran == (["first", "nightly"] if "another job" in due else ["nightly"])
@@ -286,7 +286,7 @@ def test_a_run_failed_by_dying_processes_is_logged_by_the_process_that_records_i
     runner = _runner(store, lambda *_: None, observer=counting)
     runner.start()
     try:
-        _until(lambda: not runner.is_busy())
+        _wait_until(lambda: not runner.is_busy())
     finally:
         runner.stop(PATIENCE)
     text = "[job job] run run failed: 3 processes have ended during this run, the last one is node victim 2"
@@ -320,7 +320,7 @@ def test_a_run_that_begins_during_a_stop_is_awaited_and_logged_as_continuing_lat
     assert taken.wait(PATIENCE)
     Timer(0.1, ends.set).start()
     runner.stop(PATIENCE)
-    _until(lambda: not runner.in_hand)
+    _wait_until(lambda: not runner.in_hand)
     assert [record.getMessage() for record in caplog.records] == [
         "[job job] run run continues later: its process is ending"
     ]
@@ -339,7 +339,7 @@ def test_a_run_in_a_process_that_runs_nothing_else_is_cancelled_despite_outages(
 
     def call(context, _):
         runner.desk.cancel("run", "not today")
-        _until(lambda: context.cancelled)
+        _wait_until(lambda: context.cancelled)
         context.raise_if_cancelled()
 
     monkeypatch.setattr(job_runner, "POLL_SECONDS", 0.01)
@@ -518,14 +518,14 @@ def test_a_run_failed_by_dying_processes_is_logged_even_if_the_reply_to_the_comm
     runner = _runner(store, lambda *_: None, company=company, observer=counting)
     runner.start()
     try:
-        _until(lambda: not runner.is_busy())
+        _wait_until(lambda: not runner.is_busy())
         store.loses = True
         alive -= victim
-        _until(lambda: runner.wake() or store.asked.is_set())
+        _wait_until(lambda: runner.wake() or store.asked.is_set())
         assert runner.is_busy()
         assert runner.failed == 0
         store.answers = True
-        _until(lambda: runner.wake() or not runner.is_busy())
+        _wait_until(lambda: runner.wake() or not runner.is_busy())
         assert runner.failed == 1
     finally:
         runner.stop(PATIENCE)
@@ -533,7 +533,7 @@ def test_a_run_failed_by_dying_processes_is_logged_even_if_the_reply_to_the_comm
     assert counting.counts()["job"].statuses == {RunStatus.FAILED: 1}
 
 
-class _Rejoined:
+class _RejoiningProcess:
     """A process whose leases end while its run waits: it continues as another node."""
 
     def __init__(self, waits) -> None:
@@ -556,12 +556,12 @@ def test_a_local_run_that_waits_for_others_survives_the_end_of_its_processs_leas
     store.request(JobRun("other", "job", Trigger.MANUAL, store.look().now))
     desk = JobDesk(store, {"job": rule})
     (other,) = desk.attend(HEIR)
-    company = _Rejoined(lambda: any(run.queued for run in store.look().runs))
+    company = _RejoiningProcess(lambda: any(run.queued for run in store.look().runs))
     runner = _runner(store, call, rule, company)
     store.request(JobRun("run", "job", Trigger.MANUAL, store.look().now, reserved=runner.node()))
     with ThreadPoolExecutor(1) as threads:
         ran = threads.submit(runner.run_here, "run")
-        _until(lambda: any(run.reserved == "node-2" for run in store.look().runs) or ran.done())
+        _wait_until(lambda: any(run.reserved == "node-2" for run in store.look().runs) or ran.done())
         desk.finish(other, Ending(other.position))
         done = ran.result(PATIENCE)
     assert (done.status, done.reason, done.node, reserved) == (RunStatus.SUCCEEDED, "", "node", ["node-2"])
@@ -573,7 +573,7 @@ def test_a_local_run_that_waits_for_its_next_attempt_survives_the_end_of_its_pro
             raise RuntimeError("the attic is locked")
 
     store, rule = InMemoryJobStore(), JobRule("job", back_off=FixedBackOff(0.0, 1))
-    company = _Rejoined(lambda: any(run.status is RunStatus.RETRYING for run in store.look().runs))
+    company = _RejoiningProcess(lambda: any(run.status is RunStatus.RETRYING for run in store.look().runs))
     runner = _runner(store, call, rule, company)
     store.request(JobRun("run", "job", Trigger.MANUAL, store.look().now, reserved=runner.node()))
     done = runner.run_here("run")
@@ -582,11 +582,11 @@ def test_a_local_run_that_waits_for_its_next_attempt_survives_the_end_of_its_pro
 
 def test_a_local_run_without_a_waiting_caller_ends_with_its_processs_leases():
     store, rule = InMemoryJobStore(), JobRule("job")
-    runner = _runner(store, lambda *_: None, rule, _Rejoined(lambda: bool(store.look().runs)))
+    runner = _runner(store, lambda *_: None, rule, _RejoiningProcess(lambda: bool(store.look().runs)))
     store.request(JobRun("run", "job", Trigger.MANUAL, store.look().now, reserved=runner.node()))
     runner.start()
     try:
-        _until(store.history)
+        _wait_until(store.history)
     finally:
         runner.stop(PATIENCE)
     assert [(run.status, run.reason) for run in store.history()] == [

@@ -384,7 +384,7 @@ def test_a_lock_whose_reply_was_lost_is_released_before_it_is_acquired_again(wor
     assert [method for method, _ in calls] == ["release", "acquire"]
 
 
-class Odd:
+class InvalidLock:
     """A registry and lock whose methods return invalid values."""
 
     def __init__(self, answer: object) -> None:
@@ -402,8 +402,8 @@ class Odd:
     def release(self): ...
 
 
-def odd(answer: object, *, later: bool = False) -> LockCoordinator:
-    registry = Odd(answer)
+def node_with_reply(answer: object, *, later: bool = False) -> LockCoordinator:
+    registry = InvalidLock(answer)
     if later:
         registry.acquire = registry.acquire_later
     group = LockedGroup(layout(1), registry, Engine())
@@ -412,14 +412,14 @@ def odd(answer: object, *, later: bool = False) -> LockCoordinator:
 
 @pytest.mark.parametrize("answer", [None, "yes", object()])
 def test_a_reply_that_is_not_a_bool_is_an_error(answer, caplog):
-    node = odd(answer)
+    node = node_with_reply(answer)
     node.round()
     assert node.held() == {}
     assert f"returned {type(answer).__name__}, not whether the lock is held" in caplog.text
 
 
 def test_an_async_lock_is_an_error(caplog):
-    node = odd(None, later=True)
+    node = node_with_reply(None, later=True)
     node.round()
     assert node.held() == {}
     assert "is async; locks are used without an event loop" in caplog.text

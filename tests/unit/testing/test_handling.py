@@ -650,7 +650,7 @@ def test_without_log_lines_a_failed_expectation_shows_no_log() -> None:
 # ------------------------------------------------------------------------------------------------------- given events
 
 
-class Seeing:
+class RecordingGroup:
     """A group that keeps what it sees."""
 
     def __init__(self, **options: Any) -> None:
@@ -665,10 +665,10 @@ class Seeing:
 
 
 def test_objects_become_events_of_their_type_with_the_given_attributes() -> None:
-    seeing = Seeing()
-    seeing.test.given(Lent("1"), subject="/books/1", time="2026-02-03T04:05:06Z", metadata={"tenant": "a", "n": 1})
-    seeing.test.given(Lent("2")).handle()
-    ((first, raw, metadata), (second, other, none)) = seeing.seen
+    recording = RecordingGroup()
+    recording.test.given(Lent("1"), subject="/books/1", time="2026-02-03T04:05:06Z", metadata={"tenant": "a", "n": 1})
+    recording.test.given(Lent("2")).handle()
+    ((first, raw, metadata), (second, other, none)) = recording.seen
     assert (first, second) == ({"isbn": "1", "reader": "ada"}, {"isbn": "2", "reader": "ada"})
     assert (raw.id, raw.position, raw.type, raw.subject, raw.time) == (
         "1",
@@ -678,24 +678,26 @@ def test_objects_become_events_of_their_type_with_the_given_attributes() -> None
         "2026-02-03T04:05:06Z",
     )
     assert (metadata, none) == ({"tenant": "a", "n": 1}, {})
-    assert (other.id, other.subject, other.timestamp) == ("2", "/", seeing.test.clock.now())
+    assert (other.id, other.subject, other.timestamp) == ("2", "/", recording.test.clock.now())
 
 
 def test_mappings_are_cloud_events_that_need_only_a_type() -> None:
-    seeing = Seeing()
-    seeing.test.given({"type": "t", "data": {"a": 1}}, {"type": "t", "id": "x", "source": "s", "subject": "/y", "k": 1})
+    recording = RecordingGroup()
+    recording.test.given(
+        {"type": "t", "data": {"a": 1}}, {"type": "t", "id": "x", "source": "s", "subject": "/y", "k": 1}
+    )
     with pytest.raises(EventFormatError, match="OCQ-210"):
-        seeing.test.handle()
-    assert seeing.seen[0][0] == {"a": 1}
-    raw = seeing.test._given.at(2)
+        recording.test.handle()
+    assert recording.seen[0][0] == {"a": 1}
+    raw = recording.test._given.at(2)
     assert (raw.id, raw.source, raw.subject, raw.metadata) == ("x", "s", "/y", {"k": 1})
 
 
 def test_given_events_are_used_unchanged() -> None:
-    seeing = Seeing()
+    recording = RecordingGroup()
     given = Event(77, "e", "s", "/x", "t", None, "application/json", "{}", None)
-    seeing.test.given(given).handle().expect_attempts(given, 1)
-    assert seeing.seen[0][1] == given._replace(position=1)
+    recording.test.given(given).handle().expect_attempts(given, 1)
+    assert recording.seen[0][1] == given._replace(position=1)
 
 
 @pytest.mark.parametrize(
@@ -722,7 +724,7 @@ def test_given_events_are_used_unchanged() -> None:
     ],
 )
 def test_expectations_fail_if_handle_was_forgotten(expect: Callable[[HandlerTest], object]) -> None:
-    test = Seeing().test.given(Lent("1"), Lent("2"))
+    test = RecordingGroup().test.given(Lent("1"), Lent("2"))
     with pytest.raises(AssertionError, match=r"^2 events given and not handled yet: call handle\(\) before"):
         expect(test)
     test.handle().given(Lent("3"))
@@ -740,9 +742,9 @@ def test_a_test_may_be_prepared_and_inspected_before_handle() -> None:
 
 
 def test_data_are_wrapped_in_the_envelope_if_enabled() -> None:
-    seeing = Seeing(enveloped=True)
-    seeing.test.given(Lent("1"), metadata={"tenant": "a"}).handle()
-    ((data, raw, metadata),) = seeing.seen
+    recording = RecordingGroup(enveloped=True)
+    recording.test.given(Lent("1"), metadata={"tenant": "a"}).handle()
+    ((data, raw, metadata),) = recording.seen
     assert (data, metadata) == ({"isbn": "1", "reader": "ada"}, {"tenant": "a"})
     assert raw.data == {"metadata": {"tenant": "a"}, "payload": {"isbn": "1", "reader": "ada"}}
 
@@ -760,10 +762,10 @@ def test_objects_of_every_kind_of_event_class_may_be_given() -> None:
         isbn: str
         day: date
 
-    seeing = Seeing()
+    recording = RecordingGroup()
     day = date(2026, 1, 2)
-    seeing.test.given(Model(isbn="1", day=day), Attrs("2", day)).handle()
-    assert [data for data, _, _ in seeing.seen] == [
+    recording.test.given(Model(isbn="1", day=day), Attrs("2", day)).handle()
+    assert [data for data, _, _ in recording.seen] == [
         {"ISBN": "1", "day": "2026-01-02"},
         {"isbn": "2", "day": "2026-01-02"},
     ]
@@ -774,9 +776,9 @@ def test_classes_may_be_named_by_a_map_of_types() -> None:
     class Returned:
         isbn: str
 
-    seeing = Seeing(event_types={"returned": Returned})
-    seeing.test.given(Returned("1")).handle()
-    assert seeing.seen[0][1].type == "returned"
+    recording = RecordingGroup(event_types={"returned": Returned})
+    recording.test.given(Returned("1")).handle()
+    assert recording.seen[0][1].type == "returned"
 
 
 @pytest.mark.parametrize(
@@ -794,12 +796,12 @@ def test_classes_may_be_named_by_a_map_of_types() -> None:
 )
 def test_an_object_that_is_not_an_event_is_refused(given: Any, said: str) -> None:
     with pytest.raises(TypeError, match=re.escape(said)):
-        Seeing().test.given(given)
+        RecordingGroup().test.given(given)
 
 
 def test_an_event_that_the_log_would_not_accept_is_refused() -> None:
     with pytest.raises(ValueError, match="an event with source 's' and id '1' was given before"):
-        Seeing().test.given(*[{"type": "t", "id": "1", "source": "s"}] * 2)
+        RecordingGroup().test.given(*[{"type": "t", "id": "1", "source": "s"}] * 2)
 
 
 def test_equal_events_are_distinguished_by_identity_or_position() -> None:

@@ -118,7 +118,7 @@ class Engine:
         self.engine.assign("g", layout(1))
         self.engine.start()
 
-    def looks(self) -> None:
+    def wait_for_check(self) -> None:
         """Wait until the coordinator has checked its tasks again."""
         for _ in range(2):  # the second check begins after the first one has ended
             self.context.looked.clear()
@@ -164,12 +164,12 @@ def test_the_frames_of_each_range_are_closed_after_its_handler_returns_or_raises
 
 
 def test_an_error_in_an_event_of_an_earlier_range_counts_as_an_error_of_the_handler(engine: Engine) -> None:
-    def read_what_was_kept() -> None:
+    def read_an_earlier_range() -> None:
         first, _ = engine.ranges[-1]
         if first > 10:
             raise EventOfRangeError(3, ValueError("isbn: not a text"))
 
-    engine.during = read_what_was_kept
+    engine.during = read_an_earlier_range
     engine.start()
     engine.open()
     failure = engine.seen.wait_for_failure()
@@ -237,13 +237,13 @@ def test_a_spark_job_after_long_work_on_the_driver_gets_the_full_time_to_start(e
     engine.start()
     engine.open()
     assert begun.wait(SECONDS)
-    engine.looks()
+    engine.wait_for_check()
     engine.clock.advance(2 * STILL_SECONDS)
     go.set()
     assert submitted.wait(SECONDS)
-    engine.looks()  # no task of the job runs yet
+    engine.wait_for_check()  # no task of the job runs yet
     engine.clock.advance(STILL_SECONDS / 2)
-    engine.looks()
+    engine.wait_for_check()
     assert engine.context.cancelled == engine.seen.failures == []
     done.set()
     engine.seen.wait_for(EVENTS)
@@ -267,7 +267,7 @@ def test_a_spark_job_that_never_starts_is_cancelled_and_uses_no_attempt(engine: 
     engine.start()
     engine.open()
     assert begun.wait(SECONDS)
-    engine.looks()
+    engine.wait_for_check()
     engine.clock.advance(STILL_SECONDS + 1)
     assert "no task was running on Spark" in engine.seen.wait_for_failure()
     engine.clock.advance(5)

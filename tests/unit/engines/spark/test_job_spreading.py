@@ -179,7 +179,7 @@ def test_the_next_attempt_of_a_run_for_named_ids_continues_after_the_page_of_the
 UNMET = "the input did not return 4 ids of its events"
 
 
-def of_events(limit: int, **others: Any) -> World:
+def world_of_events(limit: int, **others: Any) -> World:
     """Return a job started by events; of their ids, its input returns 3, 5 and 7."""
     world = World(limit=limit, **others)
     world.run = replace(world.run, trigger=Trigger.EVENT, ids=("99", "3", "98", "5", "97", "7", "96"))
@@ -189,7 +189,7 @@ def of_events(limit: int, **others: Any) -> World:
 @pytest.mark.parametrize("limit", [1, 2, 4, 10])
 def test_a_retry_counts_ids_that_the_input_did_not_return_in_the_previous_attempt(limit):
     failing = {7}
-    world = of_events(limit, fails=lambda id_: ValueError("no") if id_ in failing else None)
+    world = world_of_events(limit, fails=lambda id_: ValueError("no") if id_ in failing else None)
     ending = world.attempt()
     assert ending is not None
     assert ending.error.startswith("ValueError: no")
@@ -203,7 +203,7 @@ def test_a_retry_counts_ids_that_the_input_did_not_return_in_the_previous_attemp
 @pytest.mark.parametrize("page", [(3,), (3, 5), (3, 5, 7)], ids=str)
 @pytest.mark.parametrize("done", [0, 1])
 def test_ids_that_the_input_did_not_return_are_counted_even_if_the_driver_is_killed_during_a_page(done, page, on_spark):
-    world = of_events(limit=4)
+    world = world_of_events(limit=4)
     first = world.begin()
     child = replace(first, id="run/0", parent="run", ids=page, owner="tag")
     assert world.store.spread(first, [child])
@@ -318,22 +318,22 @@ def test_work_done_before_a_spark_job_was_lost_is_not_repeated():
     assert (sorted(world.handled), len(world.context.groups)) == (list(IDS), 1)
 
 
-def bounded(world: World) -> Ending | None:
+def bounded_attempt(world: World) -> Ending | None:
     """Return the ending of an attempt that is cancelled if it submits too many Spark jobs."""
     results, sent = world.spark.results, count(1)
 
-    def some(*given):
+    def limited_results(*given):
         if next(sent) > 2 * MOST_LOST:
             world.signals.cancelled = "it has not ended"
         return results(*given)
 
-    world.spark.results = some
+    world.spark.results = limited_results
     return world.attempt()
 
 
 def test_a_fenced_error_that_a_job_raises_is_an_error_of_its_run():
     world = World(fails=lambda _: FencedError("the partition was taken over"))
-    ending = bounded(world)
+    ending = bounded_attempt(world)
     assert ending is not None
     assert ending.error.startswith("FencedError: the partition was taken over")
     assert len(world.context.groups) == 1
@@ -342,7 +342,7 @@ def test_a_fenced_error_that_a_job_raises_is_an_error_of_its_run():
 def test_tasks_that_repeatedly_lose_their_children_end_the_run(monkeypatch):
     world = World()
     monkeypatch.setattr(JobTaskRunner, "_ending_of", lambda _self, _task: None)
-    ending = bounded(world)
+    ending = bounded_attempt(world)
     assert ending is not None
     said = f"other tasks took over the items of this run {MOST_LOST} times in a row"
     assert (ending.error, ending.permanent, len(world.context.groups)) == (said, True, MOST_LOST)
@@ -513,10 +513,10 @@ def test_a_dead_jvm_fails_the_attempt_and_the_next_one_succeeds():
 def test_all_calls_of_a_run_share_one_deadline():
     world = World(budget=100, limit=5)
 
-    def pass_by() -> None:
+    def pass_time() -> None:
         world.clock.advance(60)
 
-    world.context.after = [pass_by]
+    world.context.after = [pass_time]
     ending = world.attempt()
     assert ending is not None
     assert ending.error == ""
@@ -528,10 +528,10 @@ def test_all_calls_of_a_run_share_one_deadline():
 def test_a_run_begins_no_page_after_its_time_budget():
     world = World(budget=50, limit=5)
 
-    def pass_by() -> None:
+    def pass_time() -> None:
         world.clock.advance(60)
 
-    world.context.after = [pass_by]
+    world.context.after = [pass_time]
     ending = world.attempt()
     assert ending is not None
     assert ending.reason.startswith("its time budget of 50 s is used up")

@@ -48,7 +48,7 @@ def test_no_slot_is_assigned_twice_or_left_free_while_a_group_waits(waiting, run
         assert all(after[group] <= after[other] + 1 for other in others)
 
 
-class Watched:
+class WatchedSlots:
     """Observed slots with their own clock."""
 
     def __init__(self, slots: int = 2) -> None:
@@ -62,7 +62,7 @@ class Watched:
     def begin(self, group: str) -> None:
         self.tasks.append((group, self.clock.monotonic()))
 
-    def looked(self) -> str | None:
+    def log_line(self) -> str | None:
         return self.held.news(self.slots, self.tasks, self._waiting)
 
     def _waiting(self) -> dict[str, int]:
@@ -71,36 +71,36 @@ class Watched:
 
 
 def test_slow_events_occupying_all_slots_while_partitions_wait_are_reported_once_after_ten_seconds():
-    watched = Watched(3)
+    watched = WatchedSlots(3)
     watched.waiting = {"mail": 2, "news": 1}
     watched.begin("loans")
     watched.clock.advance(5)
     watched.begin("loans")
     watched.begin("audit")
     watched.clock.advance(HELD_SECONDS - 1)
-    assert watched.looked() is None
+    assert watched.log_line() is None
     watched.clock.advance(1)
-    assert watched.looked() == (
+    assert watched.log_line() == (
         "all 3 slots of Spark are held by slow events (loans 2 for 15 s, audit 1 for 10 s), while partitions wait "
         "(mail 2, news 1): bound a group by spark.max-tasks-per-group, give calls up by processing.handler-timeout, "
         "or give Spark more cores"
     )
     watched.clock.advance(3_600)
-    assert watched.looked() is None
+    assert watched.log_line() is None
 
 
 def test_the_end_of_the_shortage_is_reported_and_so_is_a_later_one():
-    watched = Watched(1)
+    watched = WatchedSlots(1)
     watched.waiting = {"mail": 1}
     watched.begin("loans")
     watched.clock.advance(HELD_SECONDS)
-    assert (watched.looked() or "").startswith("the slot of Spark is held by slow events (loans 1 for 10 s)")
+    assert (watched.log_line() or "").startswith("the slot of Spark is held by slow events (loans 1 for 10 s)")
     watched.tasks.clear()
     watched.begin("mail")
-    assert watched.looked() == "slow events do not hold all slots of Spark any more"
-    assert watched.looked() is None
+    assert watched.log_line() == "slow events do not hold all slots of Spark any more"
+    assert watched.log_line() is None
     watched.clock.advance(HELD_SECONDS)
-    assert "(mail 1 for 10 s)" in (watched.looked() or "")
+    assert "(mail 1 for 10 s)" in (watched.log_line() or "")
 
 
 @pytest.mark.parametrize(
@@ -109,28 +109,28 @@ def test_the_end_of_the_shortage_is_reported_and_so_is_a_later_one():
     ids=["a slot is free", "a task has just begun", "nothing waits", "Spark has not started"],
 )
 def test_nothing_is_reported_unless_slow_tasks_occupy_all_slots_and_partitions_wait(slots, slow, fresh, waiting):
-    watched = Watched(slots)
+    watched = WatchedSlots(slots)
     watched.waiting = waiting
     for _ in range(slow):
         watched.begin("loans")
     watched.clock.advance(HELD_SECONDS)
     for _ in range(fresh):
         watched.begin("loans")
-    assert watched.looked() is None
+    assert watched.log_line() is None
 
 
 def test_lost_executors_do_not_hide_the_shortage():
-    watched = Watched(1)
+    watched = WatchedSlots(1)
     watched.waiting = {"mail": 1}
     watched.begin("loans")
     watched.begin("loans")
     watched.clock.advance(HELD_SECONDS)
-    assert "loans 2 for 10 s" in (watched.looked() or "")
+    assert "loans 2 for 10 s" in (watched.log_line() or "")
 
 
 def test_waiting_partitions_are_counted_only_while_slow_tasks_occupy_all_slots():
-    watched = Watched()
+    watched = WatchedSlots()
     watched.begin("loans")
     watched.begin("loans")
-    watched.looked()
+    watched.log_line()
     assert watched.asked == 0

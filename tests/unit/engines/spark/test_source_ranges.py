@@ -44,7 +44,7 @@ class Counting(InMemoryEventStore):
         return part
 
 
-class Holes:
+class LogWithGaps:
     """A log with gaps: only these positions are used."""
 
     def __init__(self, positions):
@@ -111,13 +111,13 @@ def test_no_event_outside_the_range_is_read():
 def test_large_payloads_make_small_batches():
     store = Counting(made(n, f'"{"x" * 1_000_000}"') for n in range(1, 41))
     store.limits.clear()
-    sizes = [batch.num_rows for batch in batches(Limited(store, 5), Selection(), Range(0, 40), TEXT)]
+    sizes = [batch.num_rows for batch in batches(LimitedReads(store, 5), Selection(), Range(0, 40), TEXT)]
     assert sizes[0] == 5
     assert max(sizes[1:]) == 15
     assert sum(sizes) == 40
 
 
-class Limited:
+class LimitedReads:
     """A source that first returns fewer events than requested, as a store may."""
 
     def __init__(self, store, first):
@@ -130,14 +130,14 @@ class Limited:
 
 @given(st.sets(st.integers(1, 300), min_size=1), st.integers(0, 100), st.integers(0, 200))
 def test_gaps_in_positions_change_nothing(positions, after, length):
-    store = Holes(positions)
+    store = LogWithGaps(positions)
     upto = min(after + length, store.head())
     assert read(store, Range(after, upto), ODD) == [p for p in sorted(positions) if after < p <= upto and p % 2]
 
 
 @given(st.sets(st.integers(1, 60), min_size=1), st.integers(0, 60), st.integers(1, 9))
 def test_a_limit_admits_at_most_that_many_events_and_still_reaches_the_end(positions, after, most):
-    store = Holes(positions)
+    store = LogWithGaps(positions)
     start, upto, found = after, store.head(), []
     while after < upto:
         end = admitted(store, ODD, Range(after, upto), most)
@@ -165,7 +165,7 @@ def test_a_log_that_has_become_shorter_is_an_error():
 # --------------------------------------------------------------------------------------------------------- equal ranges
 
 
-class Sought(Holes):
+class SearchableLog(LogWithGaps):
     """A log that finds the neighbours of a position, and counts the queries."""
 
     looks = 0
@@ -182,7 +182,7 @@ class Sought(Holes):
 
 def shares(positions, most=4):
     """Return how many events each range holds."""
-    store = Sought(positions)
+    store = SearchableLog(positions)
     spans = cut(0, store.head(), most, None, steps_of(store, 0, store.head()))
     assert (spans[0].after, spans[-1].upto) == (0, store.head())
     assert [span.after for span in spans[1:]] == [span.upto for span in spans[:-1]]
@@ -224,6 +224,6 @@ def test_parts_without_known_events_belong_to_some_range():
 
 
 def test_an_empty_part_of_a_log_is_one_range():
-    store = Sought([1, 2])
+    store = SearchableLog([1, 2])
     assert steps_of(store, 2, 90_000) == []
     assert [(span.after, span.upto) for span in cut(2, 30_000, 1)] == [(2, 30_000)]
