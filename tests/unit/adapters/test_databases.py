@@ -167,9 +167,9 @@ POSTGRESQL = {
 }
 
 
-@pytest.mark.parametrize(("said", "outage"), POSTGRESQL.items())
-def test_a_connection_that_postgresql_rejects_is_not_an_outage(said: str, *, outage: bool) -> None:
-    error = psycopg.OperationalError(f"connection failed: connection to server at host: {said}")
+@pytest.mark.parametrize(("message", "outage"), POSTGRESQL.items())
+def test_a_connection_that_postgresql_rejects_is_not_an_outage(message: str, *, outage: bool) -> None:
+    error = psycopg.OperationalError(f"connection failed: connection to server at host: {message}")
     assert is_outage(error) is outage
     assert is_outage(exc.OperationalError(None, None, error, connection_invalidated=True)) is outage
     assert Database("postgresql://host/log").is_outage(exc.OperationalError(None, None, error)) is outage

@@ -55,8 +55,8 @@ class World:
     changes: list[Callable[[], object]] = field(default_factory=list)
     waits: list[float] = field(default_factory=list)
     heads: list[int] = field(default_factory=lambda: [9])  # the head at each request; the last one is repeated
-    asked: int = 0
-    looks: int = 0
+    head_queries: int = 0
+    checks: int = 0
     error: Exception | None = None
     refusal: BaseException | None = None
     hastened: list[str] = field(default_factory=list)
@@ -76,7 +76,7 @@ class World:
         yield self
 
     def look(self, *_: object) -> None:
-        self.looks += 1
+        self.checks += 1
         if self.error is not None:
             raise self.error
 
@@ -94,7 +94,7 @@ class World:
         return Awaiting(overview, source, watched, dict, self.check, self.clock.monotonic)
 
     def newest(self) -> int:
-        self.asked += 1
+        self.head_queries += 1
         head = self.heads[0] if len(self.heads) == 1 else self.heads.pop(0)
         if head < 0:
             raise OutageError("no answer")
@@ -119,7 +119,7 @@ def world() -> World:
 def test_a_position_already_reached_costs_no_query_and_no_wait(world: World) -> None:
     world.at(9)
     world.awaiting.wait([BOOKS], 9, 60, newest=9)
-    assert (world.looks, world.waits, world.asked) == (0, [], 0)
+    assert (world.checks, world.waits, world.head_queries) == (0, [], 0)
 
 
 @pytest.mark.parametrize("heads", [[12], [-1]], ids=["in the log", "the event store is unavailable"])
@@ -127,14 +127,14 @@ def test_progress_beyond_the_position_costs_one_query_for_the_head(world: World,
     world.at(12)
     world.heads = heads
     world.awaiting.wait([BOOKS], 9, 60, newest=9)
-    assert (world.looks, world.waits, world.asked) == (0, [], 1)
+    assert (world.checks, world.waits, world.head_queries) == (0, [], 1)
 
 
 ANOTHER_LOG = "[OCQ-316] the event store ends at position 9, before this progress"
 
 
 @pytest.mark.parametrize(
-    ("position", "changes", "said"),
+    ("position", "changes", "case"),
     [
         (9, {}, "running"),
         (9, {"owner": ""}, "unowned"),
@@ -144,7 +144,7 @@ ANOTHER_LOG = "[OCQ-316] the event store ends at position 9, before this progres
     ],
 )
 def test_progress_beyond_the_end_of_the_log_ends_the_wait(
-    world: World, position: int, changes: dict[str, Any], said: str
+    world: World, position: int, changes: dict[str, Any], case: str
 ) -> None:
     world.at(12, error=ANOTHER_LOG)
     world.set_standing(**changes)
@@ -152,33 +152,33 @@ def test_progress_beyond_the_end_of_the_log_ends_the_wait(
         world.awaiting.wait([BOOKS], position, 60)
     assert raised.value.code == "OCQ-542"
     what = f"group 'books' does not reach position {position}: partition 0/1: it has failed: {ANOTHER_LOG}"
-    assert raised.value.what.startswith(what), said
+    assert raised.value.what.startswith(what), case
 
 
 def test_events_added_while_the_log_is_checked_count(world: World) -> None:
     world.at(12)
     world.set_standing(head=12)
     world.awaiting.wait([BOOKS], 9, 60)
-    assert (world.looks, world.waits) == (1, [])
+    assert (world.checks, world.waits) == (1, [])
 
 
 def test_a_short_wait_checks_no_status(world: World) -> None:
     world.changes = [lambda: world.at(9)]
     world.awaiting.wait([BOOKS], 9, 60)
-    assert (world.looks, world.waits) == (0, [0.05])
+    assert (world.checks, world.waits) == (0, [0.05])
 
 
 def test_a_longer_wait_checks_periodically_whether_it_can_end(world: World) -> None:
     world.changes = [lambda: world.at(1), lambda: world.at(5), lambda: world.at(9)]
     world.awaiting.wait([BOOKS], 9, 60)
-    assert (world.looks, world.waits) == (2, [0.05, 0.5, 0.5])
+    assert (world.checks, world.waits) == (2, [0.05, 0.5, 0.5])
 
 
 FAILED = FailureRecord(7, "4711", "lent", 3, 2, "ValueError: no", "ValueError: no isbn", "2026-01-01T00:00:00Z")
 
 
 @pytest.mark.parametrize(
-    ("changes", "status", "said"),
+    ("changes", "status", "text"),
     [
         (
             {},
@@ -200,7 +200,7 @@ FAILED = FailureRecord(7, "4711", "lent", 3, 2, "ValueError: no", "ValueError: n
     ids=["failed", "stopped", "unowned", "ended", "never-run", "elsewhere", "elsewhere-on-request", "not-led"],
 )
 def test_a_partition_that_cannot_reach_the_position_ends_the_wait_at_once(
-    world: World, changes: dict[str, Any], status: dict[str, Any] | None, said: str
+    world: World, changes: dict[str, Any], status: dict[str, Any] | None, text: str
 ) -> None:
     if status is not None:
         world.at(3, **status)
@@ -209,7 +209,7 @@ def test_a_partition_that_cannot_reach_the_position_ends_the_wait_at_once(
         world.awaiting.wait([BOOKS], 9, 60)
     assert raised.value.code == "OCQ-542"
     assert raised.value.what.startswith("group 'books' does not reach position 9: ")
-    assert said in raised.value.what
+    assert text in raised.value.what
     assert world.waits == [0.05]
 
 
@@ -232,8 +232,8 @@ def test_a_partition_that_may_reach_the_position_is_awaited_until_the_timeout(
     with pytest.raises(WaitTimedOutError) as raised:
         world.awaiting.wait([BOOKS], 9, 1)
     assert raised.value.code == "OCQ-536"
-    said = f"group 'books' has not stored position 9 after 1 s: partition 0/1 is at 3 ({state.value}, ValueError: no)"
-    assert raised.value.what == said
+    text = f"group 'books' has not stored position 9 after 1 s: partition 0/1 is at 3 ({state.value}, ValueError: no)"
+    assert raised.value.what == text
     assert sum(world.waits) == pytest.approx(1)
 
 

@@ -44,7 +44,7 @@ def place_of(server: HttpServer) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def asked(server, method="GET", path="/hello", body=None, **headers):
+def response_of(server, method="GET", path="/hello", body=None, **headers):
     """Return status, headers and text of an answer."""
     with closing(http.client.HTTPConnection(*place_of(server), timeout=LONG)) as connection:
         connection.request(method, path, body, headers)
@@ -52,7 +52,7 @@ def asked(server, method="GET", path="/hello", body=None, **headers):
         return response.status, dict(response.getheaders()), response.read().decode()
 
 
-def sent(server, text: bytes) -> bytes:
+def exchanged(server, text: bytes) -> bytes:
     """Send bytes, and return everything received until the server closes the connection."""
     with closing(socket.create_connection(place_of(server), LONG)) as connection:
         connection.sendall(text)
@@ -63,7 +63,7 @@ def sent(server, text: bytes) -> bytes:
 
 
 def test_a_path_is_answered_with_what_its_route_returns(serve):
-    status, headers, text = asked(serve(), Accept="text/x")
+    status, headers, text = response_of(serve(), Accept="text/x")
     assert (status, text) == (200, "hello text/x\n")
     assert headers["Content-Type"] == "text/plain; charset=utf-8"
     assert (headers["Server"], headers["Connection"], headers["Cache-Control"]) == ("opencqrs", "close", "no-store")
@@ -71,7 +71,7 @@ def test_a_path_is_answered_with_what_its_route_returns(serve):
 
 def test_head_returns_the_headers_without_content(serve):
     server = serve()
-    status, headers, text = asked(server, "HEAD", Accept="x")
+    status, headers, text = response_of(server, "HEAD", Accept="x")
     assert (status, headers["Content-Length"], text) == (200, "8", "")
 
 
@@ -89,7 +89,7 @@ def test_head_returns_the_headers_without_content(serve):
     ],
 )
 def test_errors_are_answered_in_plain_text(serve, method, path, status, says, caplog):
-    found, headers, text = asked(serve(), method, path, b"x" * 100 if method == "POST" else None)
+    found, headers, text = response_of(serve(), method, path, b"x" * 100 if method == "POST" else None)
     assert found == status
     assert text.startswith(says)
     assert headers["Content-Type"].startswith("text/plain")
@@ -111,10 +111,10 @@ def test_errors_are_answered_in_plain_text(serve, method, path, status, says, ca
 )
 def test_malformed_requests_get_a_line_of_text_and_not_an_html_page(serve, text, status):
     server = serve()
-    found = sent(server, text)
+    found = exchanged(server, text)
     assert status in found
     assert b"<" not in found
-    assert asked(server)[0] == 200
+    assert response_of(server)[0] == 200
 
 
 class Things(Branch):
@@ -148,7 +148,7 @@ class Things(Branch):
 def test_a_branch_answers_its_paths_and_methods(serve, method, path, status, says, allow):
     server = serve(branches=[Things()])
     body = b"body" if method in {"POST", "PUT"} else None
-    found, headers, text = asked(server, method, path, body, **{"X-This": "this", "Secret": "hunter22"})
+    found, headers, text = response_of(server, method, path, body, **{"X-This": "this", "Secret": "hunter22"})
     assert (found, text, headers.get("Allow")) == (status, says, allow)
     assert headers.get("X-That") == ("that" if status == 202 else None)
 
@@ -182,7 +182,7 @@ def test_a_body_is_read_in_full_or_refused(serve, headers, body, status, says):
         found = b"".join(iter(lambda: connection.recv(65_536), b"")).decode()
     assert found.startswith(f"HTTP/1.0 {status} ")
     assert says in found
-    assert asked(server)[0] == 200
+    assert response_of(server)[0] == 200
 
 
 def test_a_client_that_sends_its_body_too_slowly_is_disconnected(serve):
@@ -195,14 +195,14 @@ def test_a_client_that_sends_its_body_too_slowly_is_disconnected(serve):
         now[0] = 10.0
         found = b"".join(iter(lambda: slow.recv(4096), b""))
     assert not found.startswith(b"HTTP/1.0 202")
-    assert asked(server)[0] == 200
+    assert response_of(server)[0] == 200
 
 
 def test_an_internal_error_is_logged_without_secrets(serve, caplog):
     def broken(_: str) -> Answer:
         raise ValueError("postgresql://u:CANARY@h is unavailable")
 
-    assert asked(serve(routes={"/down": broken}), path="/down?token=CANARY")[0] == 500
+    assert response_of(serve(routes={"/down": broken}), path="/down?token=CANARY")[0] == 500
     (record,) = caplog.records
     first, *trace = record.getMessage().splitlines()
     assert first == "/down could not be answered"
@@ -213,8 +213,8 @@ def test_an_internal_error_is_logged_without_secrets(serve, caplog):
 
 def test_a_malformed_request_is_logged_in_one_line_without_secrets(serve, caplog):
     with caplog.at_level(logging.DEBUG):
-        sent(serve(), b"GET /a\x1b[2J\rforged&token=CANARY HTTP/1.0\r\n\r\n")
-        sent(serve(), b"GET /" + b"a" * 60_000 + b" HTTP/1.0\r\n\r\n")
+        exchanged(serve(), b"GET /a\x1b[2J\rforged&token=CANARY HTTP/1.0\r\n\r\n")
+        exchanged(serve(), b"GET /" + b"a" * 60_000 + b" HTTP/1.0\r\n\r\n")
     first, second = (record.getMessage() for record in caplog.records)
     assert r"/a\x1b[2J\x0dforged&token=***" in first
     assert "CANARY" not in first
@@ -223,7 +223,7 @@ def test_a_malformed_request_is_logged_in_one_line_without_secrets(serve, caplog
 
 def test_an_access_is_not_logged_by_default(serve, caplog):
     with caplog.at_level(logging.INFO):
-        asked(serve())
+        response_of(serve())
     assert caplog.records == []
 
 
@@ -236,17 +236,17 @@ def test_requests_beyond_the_limit_are_refused_and_earlier_ones_answered(serve):
         return text_answer(HTTPStatus.OK, "at last")
 
     server = serve(routes={"/slow": slow}, most=1)
-    first = Thread(target=lambda: answers.append(asked(server, path="/slow")))
+    first = Thread(target=lambda: answers.append(response_of(server, path="/slow")))
     first.start()
     assert entered.wait(LONG)
-    refused = sent(server, b"")
+    refused = exchanged(server, b"")
     assert refused.startswith(b"HTTP/1.0 503 ")
     assert refused.endswith(b"too many requests at once\n")
     left.set()
     first.join()
     assert (answers[0][0], answers[0][2]) == (200, "at last\n")
     until = time.monotonic() + LONG
-    while (status := asked(server)[0]) == 503 and time.monotonic() < until:
+    while (status := response_of(server)[0]) == 503 and time.monotonic() < until:
         pass  # its thread has answered, but may not have ended
     assert status == 200
 
@@ -260,7 +260,7 @@ def test_a_client_that_sends_too_slowly_is_disconnected(serve):
             pass
         now[0] = 10.0
         assert slow.recv(100) == b""
-    assert asked(server)[0] == 200
+    assert response_of(server)[0] == 200
 
 
 def test_a_stop_does_not_wait_for_requests_and_frees_the_port(serve):
@@ -297,4 +297,4 @@ def test_a_server_listens_on_ipv6_and_on_host_names(serve):
     except OSError:
         pytest.skip("this machine has no IPv6")
     assert server.url.startswith("http://[::1]:")
-    assert asked(server)[0] == 200
+    assert response_of(server)[0] == 200

@@ -659,13 +659,13 @@ def test_a_task_fenced_at_once_by_another_run_of_itself_does_not_change_the_fail
 
 @pytest.mark.parametrize("where", ["on Spark", "on the driver"])
 def test_a_task_chosen_but_not_started_before_a_stop_handles_nothing(engine, where, tmp_path, monkeypatch):
-    def asked(permit):
+    def with_a_stop_request(permit):
         engine.engine.begin_stop()
         return permit
 
     engine.make(handles_while_starting=where == "on the driver")
-    engine.sessions.permit = lambda: asked(Permit.in_folder(str(tmp_path)))
-    monkeypatch.setattr(spark_engine, "DriverPermit", lambda: asked(DriverPermit()))
+    engine.sessions.permit = lambda: with_a_stop_request(Permit.in_folder(str(tmp_path)))
+    monkeypatch.setattr(spark_engine, "DriverPermit", lambda: with_a_stop_request(DriverPermit()))
     engine.start()
     engine.engine._thread.join(SECONDS)
     engine.engine.stop(patience=SECONDS)

@@ -71,11 +71,11 @@ class Spark:
     def __init__(self) -> None:
         self.clock = FakeClock()
         self.tasks = 0
-        self.looks = 0
+        self.queries = 0
         self.stillness = Stillness(self.running, self.clock)
 
     def running(self) -> int:
-        self.looks += 1
+        self.queries += 1
         return self.tasks
 
     def noticed_after(self, seconds: int, waiting: list[float]) -> int | None:
@@ -111,7 +111,7 @@ def test_the_limit_counts_from_the_last_task_that_ran(spark):
 
 def test_without_a_task_spark_is_not_queried(spark):
     assert spark.noticed_after(1_000, []) is None
-    assert spark.looks == 0
+    assert spark.queries == 0
 
 
 def test_short_tasks_do_not_query_spark(spark):
@@ -119,7 +119,7 @@ def test_short_tasks_do_not_query_spark(spark):
         since = spark.clock.monotonic()
         spark.clock.advance(0.1)
         assert spark.stillness.seconds([since]) == 0
-    assert spark.looks == 0
+    assert spark.queries == 0
 
 
 def test_the_limit_applies_to_the_task_that_has_waited_longest(spark):
@@ -133,7 +133,7 @@ def test_spark_is_queried_at_most_once_a_second(spark):
     for _ in range(100):
         spark.clock.advance(0.25)
         spark.stillness.seconds([since])
-    assert spark.looks <= 25
+    assert spark.queries <= 25
 
 
 def test_slots_and_executors_are_queried_once_a_second():

@@ -57,7 +57,7 @@ class WatchedSlots:
         self.held = HeldSlots(self.clock)
         self.tasks: list[tuple[str, float]] = []
         self.waiting: dict[str, int] = {}
-        self.asked = 0
+        self.queries = 0
 
     def begin(self, group: str) -> None:
         self.tasks.append((group, self.clock.monotonic()))
@@ -66,7 +66,7 @@ class WatchedSlots:
         return self.held.news(self.slots, self.tasks, self._waiting)
 
     def _waiting(self) -> dict[str, int]:
-        self.asked += 1
+        self.queries += 1
         return self.waiting
 
 
@@ -133,4 +133,4 @@ def test_waiting_partitions_are_counted_only_while_slow_tasks_occupy_all_slots()
     watched.begin("loans")
     watched.begin("loans")
     watched.log_line()
-    assert watched.asked == 0
+    assert watched.queries == 0
