@@ -66,9 +66,7 @@ class TestInMemoryInbox(InboxContract):
         assert [one.position for one in tracker.entries("group")] == [2, 3]
 
 
-@pytest.mark.few(
-    "test_ids_of_sequences_are_kept_as_they_are", kind=("postgresql", "mariadb")
-)  # the values are not in SQL
+@pytest.mark.few("test_sequence_ids_are_kept_unchanged", kind=("postgresql", "mariadb"))  # the values are not in SQL
 class TestSqlInbox(InboxContract):
     @pytest.fixture
     def tracker(self, database: Database) -> SqlProgressTracker:

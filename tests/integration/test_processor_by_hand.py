@@ -263,7 +263,7 @@ def test_a_second_processor_takes_over_and_the_first_ends_by_itself(world: World
     world.check()
 
 
-def test_a_take_over_in_mid_chunk_waits_for_it_and_loses_nothing(world: World) -> None:
+def test_a_takeover_in_mid_chunk_waits_for_the_chunk_and_loses_nothing(world: World) -> None:
     entered, opened = Event(), Event()
     mine = next(n for n in range(1, 8) if PartitionKeyResolver(PARTITIONS)(f"/order/{n % 7}") == 0)
 

@@ -48,7 +48,7 @@ class ControlStoreContract:
     """What nodes rely on.
 
     Give ``store``, which is empty; ``another``, which sees the same as a second process would; and ``let_pass``, which
-    has so many seconds go by on the store's clock.
+    advances the store's clock by a number of seconds.
     """
 
     @pytest.fixture
@@ -63,7 +63,7 @@ class ControlStoreContract:
 
     @pytest.fixture
     def let_pass(self) -> Callable[[float], None]:
-        """Return what has seconds go by on the store's clock."""
+        """Return a function that advances the store's clock by seconds."""
         raise NotImplementedError
 
     # Notices
@@ -81,7 +81,7 @@ class ControlStoreContract:
         ],
         ids=["join", "leave", "give_back", "want", "want_one", "avoid", "lay_out"],
     )
-    def test_a_change_is_heard_of_at_once_where_the_store_can_tell(
+    def test_a_change_wakes_another_process_if_the_store_has_notices(
         self, store: ControlStore, another: ControlStore, change: Callable[[ControlStore], None]
     ) -> None:
         joined(store, A)
@@ -96,7 +96,7 @@ class ControlStoreContract:
             change(store)
             assert notices.wait(60)
 
-    def test_a_wait_for_changes_ends_when_another_thread_says_so(self, store: ControlStore) -> None:
+    def test_a_wait_for_changes_ends_when_another_thread_wakes_it(self, store: ControlStore) -> None:
         opened = store.notices()
         if opened is None:
             pytest.skip("changes are seen at the next heartbeat")
@@ -111,9 +111,7 @@ class ControlStoreContract:
     def test_a_store_is_empty_at_first(self, store: ControlStore) -> None:
         assert store.view() == ControlView()
 
-    def test_a_node_that_joins_is_seen_with_all_that_it_can_run(
-        self, store: ControlStore, another: ControlStore
-    ) -> None:
+    def test_a_joined_node_is_seen_with_all_it_can_run(self, store: ControlStore, another: ControlStore) -> None:
         joined(store, A)
         (record,) = another.view().nodes
         assert (record.node, record.alive) == (A, True)
@@ -125,7 +123,7 @@ class ControlStoreContract:
         joined(store, C, A, B)
         assert sorted(store.view().alive) == [A.id, B.id, C.id]
 
-    def test_a_node_that_leaves_is_forgotten_and_its_leases_are_free_at_once(self, store: ControlStore) -> None:
+    def test_leaving_forgets_the_node_and_frees_its_leases_at_once(self, store: ControlStore) -> None:
         joined(store, A, B)
         store.take(A.id, BOOKS)
         store.leave(A.id)
@@ -135,7 +133,7 @@ class ControlStoreContract:
         store.leave(A.id)  # again, which changes nothing
         assert owners(store.view()) == [B.id] * 4
 
-    def test_a_node_that_joins_again_finds_the_leases_of_others_as_they_are(self, store: ControlStore) -> None:
+    def test_a_joining_node_leaves_the_leases_of_others_unchanged(self, store: ControlStore) -> None:
         joined(store, A)
         store.take(A.id, BOOKS[:2])
         joined(store, B)
@@ -143,7 +141,7 @@ class ControlStoreContract:
 
     # Leases
 
-    def test_what_nobody_holds_can_be_taken(self, store: ControlStore, another: ControlStore) -> None:
+    def test_a_free_lease_can_be_taken(self, store: ControlStore, another: ControlStore) -> None:
         joined(store, A)
         assert store.take(A.id, BOOKS[:3]) == tuple(BOOKS[:3])
         assert owners(another.view()) == [A.id, A.id, A.id, ""]
@@ -151,21 +149,19 @@ class ControlStoreContract:
         assert lease.term == 1
         assert lease.since
 
-    def test_what_a_live_node_holds_cannot_be_taken(self, store: ControlStore, another: ControlStore) -> None:
+    def test_a_lease_of_a_live_node_cannot_be_taken(self, store: ControlStore, another: ControlStore) -> None:
         joined(store, A, B)
         store.take(A.id, BOOKS[:3])
         assert another.take(B.id, BOOKS) == (BOOKS[3],)
         assert owners(store.view()) == [A.id, A.id, A.id, B.id]
 
-    def test_what_a_node_holds_already_is_not_taken_again(self, store: ControlStore) -> None:
+    def test_a_node_does_not_take_its_own_lease_again(self, store: ControlStore) -> None:
         joined(store, A)
         store.take(A.id, BOOKS)
         assert store.take(A.id, BOOKS) == ()
         assert {lease.term for lease in store.view().leases} == {1}
 
-    def test_what_is_given_back_can_be_taken_at_once_ten_times(
-        self, store: ControlStore, another: ControlStore
-    ) -> None:
+    def test_a_returned_lease_can_be_taken_at_once(self, store: ControlStore, another: ControlStore) -> None:
         joined(store, A, B)
         for turn in range(10):
             node = (A, B)[turn % 2]
@@ -174,7 +170,7 @@ class ControlStoreContract:
         assert store.view().leases[0].term == 10
         assert owners(store.view()) == [""] * 4
 
-    def test_a_node_cannot_give_back_what_another_holds(self, store: ControlStore) -> None:
+    def test_a_node_cannot_give_back_another_nodes_lease(self, store: ControlStore) -> None:
         joined(store, A, B)
         store.take(A.id, BOOKS)
         store.give_back(B.id, BOOKS)
@@ -184,12 +180,12 @@ class ControlStoreContract:
         joined(store, A)
         assert store.take(A.id, [GroupPartition("other", BOOKS[0].partition)]) == ()
 
-    def test_a_node_that_never_joined_gets_nothing(self, store: ControlStore) -> None:
+    def test_a_node_that_never_joined_gets_no_lease(self, store: ControlStore) -> None:
         joined(store, A)
         assert store.take("nobody", BOOKS) == ()
         assert store.beat("nobody", SECONDS) is None
 
-    # The end of leases
+    # Expiry of leases
 
     def test_a_heartbeat_extends_all_leases_of_a_node(
         self, store: ControlStore, let_pass: Callable[[float], None]
@@ -204,7 +200,7 @@ class ControlStoreContract:
         assert store.take(B.id, BOOKS) == ()
         assert owners(store.view()) == [A.id] * 4
 
-    def test_a_heartbeat_may_say_what_a_node_has_in_hand_which_another_process_sees(
+    def test_a_heartbeat_can_report_a_nodes_load_to_other_processes(
         self, store: ControlStore, another: ControlStore, let_pass: Callable[[float], None]
     ) -> None:
         joined(store, A, B)
@@ -224,7 +220,7 @@ class ControlStoreContract:
         store.beat_as(A, SECONDS)
         assert another.view().nodes[0].node == A
 
-    def test_what_a_node_says_of_itself_brings_no_lease_back(
+    def test_reporting_its_load_does_not_revive_an_expired_node(
         self, store: ControlStore, let_pass: Callable[[float], None]
     ) -> None:
         joined(store, A)
@@ -232,7 +228,7 @@ class ControlStoreContract:
         assert store.beat_as(replace(A, load=TaskLoad({}, 8)), SECONDS) is None
         assert not store.view().nodes[0].alive
 
-    def test_leases_end_when_their_node_is_not_heard_of(
+    def test_leases_expire_without_heartbeats_of_their_node(
         self, store: ControlStore, another: ControlStore, let_pass: Callable[[float], None]
     ) -> None:
         joined(store, A)
@@ -244,7 +240,7 @@ class ControlStoreContract:
         assert another.take(B.id, BOOKS[:2]) == tuple(BOOKS[:2])
         assert [lease.term for lease in store.view().leases] == [2, 2, 1, 1]
 
-    def test_leases_that_have_ended_cannot_be_extended_even_if_nobody_took_them(
+    def test_expired_leases_cannot_be_extended_even_if_still_free(
         self, store: ControlStore, let_pass: Callable[[float], None]
     ) -> None:
         joined(store, A)
@@ -256,7 +252,7 @@ class ControlStoreContract:
         joined(store, again)
         assert store.take(again.id, BOOKS) == tuple(BOOKS)
 
-    def test_a_node_that_was_buried_cannot_come_back(self, store: ControlStore) -> None:
+    def test_a_node_declared_dead_cannot_come_back(self, store: ControlStore) -> None:
         joined(store, A, B)
         store.take(A.id, BOOKS)
         assert store.take(B.id, BOOKS, dead=[A.id]) == tuple(BOOKS)
@@ -266,7 +262,7 @@ class ControlStoreContract:
         store.give_back(A.id, BOOKS)
         assert owners(store.view()) == [B.id] * 4
 
-    def test_a_node_whose_leases_have_ended_is_forgotten_when_it_leaves_and_others_keep_what_they_took(
+    def test_an_expired_node_that_leaves_is_forgotten_and_others_keep_the_leases_they_took(
         self, store: ControlStore, another: ControlStore, let_pass: Callable[[float], None]
     ) -> None:
         joined(store, A)
@@ -281,11 +277,11 @@ class ControlStoreContract:
         assert owners(another.view()) == [B.id, B.id, "", ""]
         assert store.take("id-a-2", BOOKS) == tuple(BOOKS[2:])
 
-    def test_a_node_does_not_bury_itself(self, store: ControlStore) -> None:
+    def test_a_node_does_not_declare_itself_dead(self, store: ControlStore) -> None:
         joined(store, A)
         assert store.take(A.id, BOOKS, dead=[A.id, "unknown"]) == tuple(BOOKS)
 
-    def test_of_many_who_take_at_once_exactly_one_gets_each_partition(
+    def test_of_many_concurrent_takers_exactly_one_gets_each_partition(
         self, store: ControlStore, another: ControlStore
     ) -> None:
         nodes = [replace(A, id=f"id-{number}") for number in range(8)]
@@ -302,7 +298,7 @@ class ControlStoreContract:
                 store.give_back(nodes[number].id, keys)
             assert {lease.term for lease in store.view().leases} == {turn + 1}
 
-    def test_nodes_may_join_at_once(self, store: ControlStore, another: ControlStore) -> None:
+    def test_nodes_can_join_concurrently(self, store: ControlStore, another: ControlStore) -> None:
         nodes = [replace(A, id=f"id-{number}") for number in range(8)]
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(lambda n: (store, another)[n % 2].join(nodes[n], SECONDS), range(8)))
@@ -311,7 +307,9 @@ class ControlStoreContract:
 
     # What is wanted
 
-    def test_what_is_wanted_stands_until_something_else_is(self, store: ControlStore, another: ControlStore) -> None:
+    def test_the_wanted_state_of_a_group_lasts_until_it_is_changed(
+        self, store: ControlStore, another: ControlStore
+    ) -> None:
         group = BOOKS[0].group
         store.want(group, Wanted.STOPPED)
         assert another.view().wanted == {group: Wanted.STOPPED}
@@ -322,9 +320,7 @@ class ControlStoreContract:
         assert store.view().wanted == {group: Wanted.STARTED}
         assert store.view().wanted_partitions == {}
 
-    def test_what_is_wanted_of_a_partition_stands_until_something_is_wanted_of_its_group(
-        self, store: ControlStore
-    ) -> None:
+    def test_the_wanted_state_of_a_partition_lasts_until_that_of_its_group_is_set(self, store: ControlStore) -> None:
         group = BOOKS[0].group
         store.want(group, Wanted.STOPPED, BOOKS[1:3])
         assert store.view().wanted_partitions == dict.fromkeys(BOOKS[1:3], Wanted.STOPPED)
@@ -335,9 +331,7 @@ class ControlStoreContract:
         assert store.view().wanted_partitions == {}
         assert store.view().wanted == {group: Wanted.STARTED, "other": Wanted.STARTED}
 
-    def test_a_group_gets_other_partitions_whose_leases_are_free(
-        self, store: ControlStore, another: ControlStore
-    ) -> None:
+    def test_partitions_new_to_a_layout_have_free_leases(self, store: ControlStore, another: ControlStore) -> None:
         joined(store, A)
         store.take(A.id, BOOKS)
         other = GroupPartition("films", Partition(1, 0))
@@ -355,7 +349,7 @@ class ControlStoreContract:
         assert wanted == dict.fromkeys([kept[1].partition, Partition(4, 3)], Wanted.STOPPED)
         assert seen.wanted_partitions[other] is Wanted.STOPPED
 
-    def test_parts_of_a_stopped_partition_are_stopped_and_so_is_what_it_is_merged_into(
+    def test_splitting_or_merging_a_stopped_partition_yields_stopped_partitions(
         self, store: ControlStore, another: ControlStore
     ) -> None:
         joined(store, A)
@@ -374,7 +368,7 @@ class ControlStoreContract:
             assert of == stopped
             assert {lease.key.partition for lease in seen.leases if lease.key.group == group} == set(partitions)
 
-    def test_what_is_wanted_of_a_partition_can_be_withdrawn(self, store: ControlStore, another: ControlStore) -> None:
+    def test_the_wanted_state_of_a_partition_can_be_withdrawn(self, store: ControlStore, another: ControlStore) -> None:
         group = BOOKS[0].group
         store.want(group, Wanted.STOPPED)
         store.want(group, Wanted.STARTED, BOOKS[:2])
@@ -384,7 +378,7 @@ class ControlStoreContract:
         store.want(group, None)
         assert (another.view().wanted, another.view().wanted_partitions) == ({}, {})
 
-    def test_leases_of_partitions_that_are_no_more_cannot_be_taken(self, store: ControlStore) -> None:
+    def test_leases_of_removed_partitions_cannot_be_taken(self, store: ControlStore) -> None:
         joined(store, A, B)
         store.take(A.id, BOOKS)
         store.lay_out(BOOKS[0].group, [Partition(1, 0)])
@@ -392,18 +386,18 @@ class ControlStoreContract:
         whole = GroupPartition(BOOKS[0].group, Partition(1, 0))
         assert store.take(B.id, [whole]) == (whole,)
 
-    def test_a_node_that_joins_leaves_the_partitions_of_a_group_as_they_are(self, store: ControlStore) -> None:
+    def test_a_joining_node_does_not_change_the_layout_of_a_group(self, store: ControlStore) -> None:
         joined(store, A)
         store.lay_out(BOOKS[0].group, layout(2))
         joined(store, B)
         assert [lease.key.partition for lease in store.view().leases] == list(layout(2))
 
-    def test_a_group_that_no_node_has_listed_can_be_laid_out(self, store: ControlStore) -> None:
+    def test_a_group_no_node_has_listed_can_get_a_layout(self, store: ControlStore) -> None:
         store.lay_out(BOOKS[0].group, layout(3))
         joined(store, A)
         assert [lease.key.partition for lease in store.view().leases] == list(layout(3))
 
-    def test_a_partition_is_kept_from_a_node_for_a_while(
+    def test_a_node_can_be_kept_off_a_partition_for_a_time(
         self, store: ControlStore, let_pass: Callable[[float], None]
     ) -> None:
         joined(store, A)

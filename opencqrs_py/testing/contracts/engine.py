@@ -35,7 +35,7 @@ class EngineContract(EngineAssignmentContract):
     """What groups rely on, whichever engine runs them.
 
     Give ``make_engine``: the class or function that a package registers as an engine. Groups of the contract work on
-    SQLite, in this process. If an engine kills what does not end in time, let it call ``project.kill()``.
+    SQLite, in this process. If an engine kills tasks that do not end in time, have it call ``project.kill()``.
     """
 
     @pytest.mark.parametrize("partitions", [1, 2, 8])
@@ -78,7 +78,7 @@ class EngineContract(EngineAssignmentContract):
         states = {status.group: status.state for status in project.statuses()}
         assert states == {"orders": ProcessorState.STOPPED, "stuck": ProcessorState.FAILED}
 
-    def test_an_event_that_backs_off_holds_back_its_own_partition_only(self, project: EngineProject) -> None:
+    def test_an_event_that_backs_off_delays_only_its_own_partition(self, project: EngineProject) -> None:
         def fail(_context: ProcessingContext) -> None:
             raise ValueError("not now")
 
@@ -99,7 +99,7 @@ class EngineContract(EngineAssignmentContract):
         engine.stop(SECONDS)  # does not wait for the hour to pass
         assert project.statuses()[0].state is ProcessorState.STOPPED
 
-    def test_a_failing_event_is_tried_again_until_it_succeeds(self, project: EngineProject) -> None:
+    def test_a_failing_event_is_retried_until_it_succeeds(self, project: EngineProject) -> None:
         attempts: list[int] = []
 
         def fail_twice(context: ProcessingContext) -> None:
@@ -116,7 +116,7 @@ class EngineContract(EngineAssignmentContract):
         assert [notice.action for notice in watching.notices] == [Action.RETRY, Action.RETRY, None]
 
     @pytest.mark.parametrize("on_exhausted", list(OnExhausted))
-    def test_an_event_whose_attempts_are_used_up_is_skipped_or_parked_or_stops_its_partition(
+    def test_an_event_with_exhausted_attempts_is_skipped_or_parked_or_stops_its_partition(
         self, project: EngineProject, on_exhausted: OnExhausted
     ) -> None:
         def fail(_context: ProcessingContext) -> None:
@@ -135,7 +135,7 @@ class EngineContract(EngineAssignmentContract):
         assert project.statuses()[0].position == (1 if stops else 4)
 
     @pytest.mark.parametrize("at_once", [False, True])
-    def test_a_parked_event_holds_up_its_sequence_only_and_is_handled_in_order_when_it_can_be(
+    def test_a_parked_event_delays_only_its_sequence_which_is_then_handled_in_order(
         self, project: EngineProject, *, at_once: bool
     ) -> None:
         fixed = Signal()
@@ -164,7 +164,9 @@ class EngineContract(EngineAssignmentContract):
         assert [status.parked for status in project.statuses()] == [(), ()]
 
     @pytest.mark.parametrize("mode", BatchMode)
-    def test_a_scheduled_group_handles_what_waits_at_its_ticks(self, project: EngineProject, mode: BatchMode) -> None:
+    def test_a_scheduled_group_handles_waiting_events_at_its_ticks(
+        self, project: EngineProject, mode: BatchMode
+    ) -> None:
         fixed = Signal()
 
         def fail(_context: ProcessingContext) -> None:
@@ -190,7 +192,7 @@ class EngineContract(EngineAssignmentContract):
             assert project.rows(subject="/s1") == list(range(1, 35, 5))
         assert [status.position for status in project.statuses()] == [35, 35]
 
-    def test_a_failure_in_the_grace_period_of_an_event_is_logged_once(
+    def test_failures_within_the_grace_period_of_an_event_are_logged_once(
         self, project: EngineProject, caplog: pytest.LogCaptureFixture
     ) -> None:
         caplog.set_level("INFO", "opencqrs.processing")
@@ -213,9 +215,7 @@ class EngineContract(EngineAssignmentContract):
         assert len(said) == 1
         assert "failed (ValueError: too early)" in said[0]
 
-    def test_an_event_that_the_function_of_the_order_fails_for_holds_up_its_batch_only(
-        self, project: EngineProject
-    ) -> None:
+    def test_an_event_for_which_the_ordering_function_fails_delays_only_its_batch(self, project: EngineProject) -> None:
         fixed = Signal()
 
         def due(raw: Event) -> int:
@@ -264,7 +264,7 @@ class EngineContract(EngineAssignmentContract):
         }
         assert [status.replay for status in project.statuses()] == [None] * 3
 
-    def test_a_replay_whose_end_fails_is_reported_and_ends_later(self, project: EngineProject) -> None:
+    def test_a_replay_whose_end_fails_is_reported_and_can_end_later(self, project: EngineProject) -> None:
         fails = [ValueError("no printer")]
 
         def end(_reset: Reset, _work: Work) -> None:

@@ -47,7 +47,7 @@ def rests(engine: Engine) -> bool:
 
 
 def repartition(project: EngineProject, run: GroupRun, to: tuple[Partition, ...]) -> Mapping[Partition, Cursor]:
-    """Give a group other partitions; return where each of them is."""
+    """Give a group other partitions, and return the cursor of each."""
     log = Log(run.processing.hashes_at, run.processing.positions_of)
     return project.tracker.repartition(run.group, to, lambda known: carried_over(known, to, log))
 
@@ -57,7 +57,7 @@ class EngineAssignmentContract:
 
     @pytest.fixture
     def make_engine(self) -> MakeEngine:
-        """Return what makes an engine, as packages register it."""
+        """Return the factory of the engine, as packages register it."""
         raise NotImplementedError
 
     @pytest.fixture
@@ -69,7 +69,7 @@ class EngineAssignmentContract:
 
     # Start and stop
 
-    def test_a_scheduled_group_that_is_taken_over_during_a_tick_loses_and_doubles_nothing(
+    def test_a_scheduled_group_taken_over_during_a_tick_loses_and_duplicates_nothing(
         self, project: EngineProject
     ) -> None:
         project.append(*[FIRST, SECOND] * 20)
@@ -90,7 +90,7 @@ class EngineAssignmentContract:
             assert project.rows(subject=subject) == [n for n in range(40) if (n % 2 == 0) is (subject == FIRST)]
         assert not any(status.parked for status in project.statuses())
 
-    def test_a_stop_waits_no_longer_than_its_patience(self, project: EngineProject) -> None:
+    def test_a_stop_waits_no_longer_than_its_timeout(self, project: EngineProject) -> None:
         project.append(FIRST)
         gate = project.gate("0")
         engine, _ = project.started(project.run(partitions=1))
@@ -103,9 +103,7 @@ class EngineAssignmentContract:
         project.when_done(after, watching)
         assert project.rows() == [0]
 
-    def test_an_engine_that_is_asked_to_stop_finishes_what_is_in_hand_and_begins_nothing_further(
-        self, project: EngineProject
-    ) -> None:
+    def test_a_stopping_engine_finishes_the_events_in_hand_and_begins_no_others(self, project: EngineProject) -> None:
         project.append(*[FIRST] * 20)
         gate = project.gate("0")
         engine, watching = project.started(project.run(partitions=1, batch_size=1))
@@ -136,7 +134,7 @@ class EngineAssignmentContract:
             engine.check()
         assert project.rows() == [0]
 
-    def test_a_second_engine_takes_over_and_the_first_writes_nothing_more(self, project: EngineProject) -> None:
+    def test_after_a_takeover_the_first_engine_writes_nothing(self, project: EngineProject) -> None:
         project.append(FIRST, SECOND)
         old, old_watching = project.started(project.run())
         project.when_done(old, old_watching)
@@ -148,10 +146,10 @@ class EngineAssignmentContract:
         failures = [partition.failure for partition in old.partitions()]
         assert {failure.origin for failure in failures if failure} == {Origin.FENCED}
         assert [partition.handled for partition in old.partitions()] == [1, 1]
-        old.stop(SECONDS)  # what it says of itself is not taken for the state of the new one
+        old.stop(SECONDS)  # its last report does not overwrite the state of the new one
         new_watching.wait_for(lambda: {status.state for status in project.statuses()} == {ProcessorState.RUNNING})
 
-    def test_a_take_over_in_mid_chunk_waits_for_it_and_loses_nothing(self, project: EngineProject) -> None:
+    def test_a_takeover_in_mid_chunk_waits_for_the_chunk_and_loses_nothing(self, project: EngineProject) -> None:
         project.append(*[FIRST] * 6)
         gate = project.gate("2")
         old, old_watching = project.started(project.run(partitions=1, batch_size=3))
@@ -167,7 +165,7 @@ class EngineAssignmentContract:
         old_watching.wait_for(lambda: over(old))
         assert project.rows() == list(range(7))
 
-    def test_what_must_be_prepared_is_prepared_before_the_first_event(self, project: EngineProject) -> None:
+    def test_preparation_runs_before_the_first_event(self, project: EngineProject) -> None:
         order: list[str] = []
         project.append(FIRST)
         project.before["0"] = lambda _: order.append("handled")
@@ -228,7 +226,7 @@ class EngineAssignmentContract:
         assert project.rows() == [0, 1, 2, 3]
         assert [partition.failure for partition in old.partitions()] == [None]
 
-    def test_a_release_whose_patience_ends_loses_and_doubles_nothing(self, project: EngineProject) -> None:
+    def test_a_release_that_times_out_loses_and_duplicates_nothing(self, project: EngineProject) -> None:
         project.append(FIRST, SECOND, SECOND)
         gate = project.gate("0")
         run = project.run()
@@ -242,7 +240,7 @@ class EngineAssignmentContract:
         project.when_done(after, watching)
         assert sorted(project.rows()) == [0, 1, 2]
 
-    def test_what_was_handled_and_skipped_under_an_earlier_claim_counts(self, project: EngineProject) -> None:
+    def test_events_handled_or_skipped_under_an_earlier_claim_are_counted(self, project: EngineProject) -> None:
         def refuse(_context: ProcessingContext) -> None:
             raise ValueError("never")
 
@@ -257,7 +255,7 @@ class EngineAssignmentContract:
         assert project.rows() == [0, 2, 3]
         assert [(partition.handled, partition.skipped) for partition in engine.partitions()] == [(3, 1)]
 
-    def test_an_engine_refuses_what_it_does_not_run(self, project: EngineProject) -> None:
+    def test_an_engine_refuses_groups_it_does_not_run(self, project: EngineProject) -> None:
         engine, _ = project.engine(project.run())
         with pytest.raises(ValueError, match="'boks'"):
             engine.assign("boks", layout(2))
@@ -265,15 +263,15 @@ class EngineAssignmentContract:
             engine.release("boks", layout(2), 0)
 
     @pytest.mark.parametrize("together", [1, None], ids=["one by one", "in chunks"])
-    def test_after_other_partitions_were_given_every_event_is_handled_once_and_in_order(
+    def test_after_repartitioning_every_event_is_handled_once_and_in_order(
         self, project: EngineProject, together: int | None
     ) -> None:
-        """One partition is ahead of the other; merged, split, and in three, each while events come in."""
+        """One partition is ahead of the other. They are merged, split and made three, each while events arrive."""
         project.append(*[FIRST, SECOND] * 10)
         record = RecordRule("orders", "tail", GroupCode, FakeClock().now, partitions=2)
         run = replace(project.run(batch_size=together), record=record)
         engine, watching = project.engine(run)
-        engine.assign("orders", run.partitions[:1])  # so the other one stays behind
+        engine.assign("orders", run.partitions[:1])  # so that the other one lags
         engine.start()
         watching.wait_for(lambda: position_of(project, run.partitions[0]) == 20)
         engine.release("orders", run.partitions[:1], SECONDS)
@@ -290,7 +288,7 @@ class EngineAssignmentContract:
             own = project.rows(subject=subject)
             assert own == sorted(own)
 
-    def test_what_is_assigned_while_the_engine_stops_is_released(
+    def test_a_partition_assigned_while_the_engine_stops_is_released(
         self, project: EngineProject, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         project.append(FIRST)

@@ -85,7 +85,7 @@ class WatchingObserver(Observer):
 
 
 class KilledError(BaseException):
-    """What a handler meets whose task is killed."""
+    """Raised in a handler whose task is killed."""
 
 
 class Gate:
@@ -195,7 +195,7 @@ class EngineProject:
         return engine, watching
 
     def gate(self, event_id: str) -> Gate:
-        """Return what holds the handler of an event."""
+        """Return the gate that holds the handler of an event."""
         self.before[event_id] = gate = Gate()
         return gate
 

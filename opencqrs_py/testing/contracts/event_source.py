@@ -18,7 +18,7 @@ from opencqrs_py.processing.ports import EventSource
 from opencqrs_py.testing.contracts.log_identity import Append, LogIdentityContract
 
 SECONDS = 30  # longest wait for another thread
-LONG = 2 * SECONDS  # a wait that a test does not see the end of
+LONG = 2 * SECONDS  # a wait that no test waits out
 
 ALL = Selection()
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -100,7 +100,7 @@ def identities(source: EventSource, selection: Selection = ALL, limit: int = 1_0
 
 
 def numbers(source: EventSource, selection: Selection = ALL, limit: int = 1_000) -> list[int]:
-    """Return the numbers of all selected events, which stand in their data, in the order in which they are read."""
+    """Return the numbers in the data of all selected events, in the order in which they are read."""
     return [event.data["n"] for part in followed(source, limit, selection) for event in part.events]
 
 
@@ -112,7 +112,7 @@ class EventSourceContract(LogIdentityContract):
     """What a group relies on when it reads.
 
     Give ``source``, an empty source, and, unless the source has a method ``append(events)``, the fixture ``append``,
-    which puts events after those that are there. What a source cannot do is said by class attributes::
+    which puts events after those that are there. Class attributes declare what a source cannot do::
 
         class TestMyEventSource(EventSourceContract):
             keeps_data_verbatim = False
@@ -128,10 +128,10 @@ class EventSourceContract(LogIdentityContract):
             ``application/json`` is tried.
         keeps_data_verbatim: Whether its data, and its extensions, come out as the same JSON text. If not, as JSON of
             the same value.
-        keeps_decimals: Whether numbers with a point keep digits that a double has not. If not, only whole numbers are
-            that long.
-        takes_any_data: Whether events may have no data, and texts in them the character U+0000.
-        subjects: The subjects that are tried; leave out those which a server refuses.
+        keeps_decimals: Whether numbers with a decimal point keep more digits than a double has. If not, only whole
+            numbers of that length are tried.
+        takes_any_data: Whether events may have no data, and their texts may contain the character U+0000.
+        subjects: The subjects that are tried; leave out those that a server refuses.
         types: The event types that are tried.
     """
 
@@ -173,7 +173,7 @@ class EventSourceContract(LogIdentityContract):
         append([event(3)])
         assert source.head() == source.read(0, 10, ALL).events[-1].position
 
-    def test_events_come_out_as_they_went_in(self, source: EventSource, append: Append) -> None:
+    def test_events_are_read_as_they_were_added(self, source: EventSource, append: Append) -> None:
         zero = " \\u0000" if self.takes_any_data else ""
         kind = "vnd.library+json" if self.keeps_content_type else "json"
         odd = Event(
@@ -206,7 +206,7 @@ class EventSourceContract(LogIdentityContract):
             assert [Decimal(str(number)) for number in found] == [Decimal(number) for number in numbers]
 
     @pytest.mark.parametrize("attributes", [set(), {"subject"}, {"subject", "time"}], ids=["none", "subject", "two"])
-    def test_what_nobody_asked_for_is_there_when_somebody_looks_all_the_same(
+    def test_attributes_left_out_of_the_selection_are_still_readable(
         self, source: EventSource, append: Append, attributes: set[str]
     ) -> None:
         append(event(n, subject=self.subjects[n]) for n in range(4))
@@ -217,7 +217,7 @@ class EventSourceContract(LogIdentityContract):
         assert (seen, list(part.events)) == ([[one.label, *one] for one in whole[:3]], list(whole[:3]))
 
     def _kept(self, event: Event) -> Event:
-        """Return an event as it can be compared with another one: without what the source does not keep."""
+        """Return an event without what the source does not keep, to compare it with another."""
         kept = event._replace(position=0)
         if not self.keeps_identity:
             kept = kept._replace(id="", time=None, extensions=None)
@@ -258,7 +258,7 @@ class EventSourceContract(LogIdentityContract):
         assert [event.data["n"] for part in parts for event in part.events] == list(range(0, 20, 3))
         assert parts[-1].upto == source.head()
 
-    def test_what_is_not_selected_is_passed_over(self, source: EventSource, append: Append) -> None:
+    def test_events_that_are_not_selected_are_passed_over(self, source: EventSource, append: Append) -> None:
         append(event(n) for n in range(5))
         for selection in (Selection("/elsewhere"), Selection(types=frozenset())):
             parts = list(followed(source, 2, selection))
@@ -271,7 +271,7 @@ class EventSourceContract(LogIdentityContract):
         append([event(5)])
         assert source.read(0, 3, ALL) == first
 
-    def test_a_reader_at_the_head_stays_and_sees_what_comes(self, source: EventSource, append: Append) -> None:
+    def test_a_reader_at_the_head_stays_there_and_sees_new_events(self, source: EventSource, append: Append) -> None:
         append([event(1)])
         head = source.head()
         assert source.read(head, 10, ALL) == Slice(head, head)
@@ -285,9 +285,7 @@ class EventSourceContract(LogIdentityContract):
 
     @pytest.mark.parametrize("count", [1, 5, 8, 12])
     @pytest.mark.parametrize("limit", [1, 3, 100])
-    def test_nothing_is_read_from_behind_a_bound(
-        self, source: EventSource, append: Append, limit: int, count: int
-    ) -> None:
+    def test_nothing_is_read_beyond_a_bound(self, source: EventSource, append: Append, limit: int, count: int) -> None:
         append(event(n, f"/{'cars' if n % 2 else 'books'}/{n}", "bought" if n % 3 else "lent") for n in range(12))
         whole = source.read(0, 100, ALL).events
         bound = whole[count - 1].position
@@ -299,7 +297,7 @@ class EventSourceContract(LogIdentityContract):
             assert [part.after for part in parts] == [0, *(part.upto for part in parts[:-1])]
             assert parts[-1].upto == bound
 
-    def test_a_reader_at_its_bound_or_behind_it_stays_where_it_is(self, source: EventSource, append: Append) -> None:
+    def test_a_reader_at_or_beyond_its_bound_stays_where_it_is(self, source: EventSource, append: Append) -> None:
         append(event(n) for n in range(5))
         second = source.read(0, 2, ALL).upto
         for selection in SELECTIONS:
@@ -326,7 +324,9 @@ class EventSourceContract(LogIdentityContract):
         read = {selection.subject: numbers(source, selection) for selection in selections}
         assert read == {s.subject: [event.data["n"] for event in given if s.matches(event)] for s in selections}
 
-    def test_books_are_no_booksellers(self, source: EventSource, append: Append) -> None:
+    def test_a_subject_does_not_match_others_it_is_merely_a_prefix_of(
+        self, source: EventSource, append: Append
+    ) -> None:
         append(event(n, subject) for n, subject in enumerate(["/books", "/booksellers/1", "/books/1", "/Books/1"]))
         assert numbers(source, Selection("/books")) == [0, 2]
 
@@ -352,7 +352,7 @@ class EventSourceContract(LogIdentityContract):
             (NOON + timedelta(hours=1, microseconds=1), None),
         ],
     )
-    def test_a_moment_leads_to_the_first_event_of_that_time_or_a_later_one(
+    def test_a_time_finds_the_first_event_at_or_after_it(
         self, source: EventSource, append: Append, moment: datetime, following: str | None
     ) -> None:
         if not self.keeps_identity:
@@ -370,7 +370,7 @@ class EventSourceContract(LogIdentityContract):
         assert [event.id for event in found] == ([following] if following else [])
         assert following or position == source.head()
 
-    def test_a_moment_before_all_events_leads_to_the_first_one_and_a_late_one_to_the_head(
+    def test_a_time_before_all_events_finds_the_first_one_and_a_time_after_them_the_head(
         self, source: EventSource, append: Append
     ) -> None:
         append(event(n, time="2026-01-01T11:00:00Z") for n in range(3))
@@ -378,12 +378,12 @@ class EventSourceContract(LogIdentityContract):
         assert [event.data["n"] for event in source.read(before, 1, ALL).events] == [0]
         assert source.position_before(datetime(2200, 1, 1, tzinfo=UTC)) == source.head()
 
-    def test_a_watch_tells_the_head_of_a_log_that_is_there(self, source: EventSource, append: Append) -> None:
+    def test_a_watch_returns_the_head_of_a_log_with_events(self, source: EventSource, append: Append) -> None:
         append([event(1), event(2)])
         with source.watched() as watch:
             assert watch.wait(0, SECONDS) == source.head()
 
-    def test_a_watch_tells_the_unchanged_head_when_its_time_is_over(self, source: EventSource, append: Append) -> None:
+    def test_a_watch_that_times_out_returns_the_unchanged_head(self, source: EventSource, append: Append) -> None:
         with source.watched() as watch:
             assert watch.wait(0, 0.01) == 0
             append([event(1)])
@@ -392,7 +392,7 @@ class EventSourceContract(LogIdentityContract):
             assert watch.wait(head, 0.01) == head
             assert watch.wait(head + 100, 0.01) == head
 
-    def test_a_watch_notices_what_is_added_while_it_waits(self, source: EventSource, append: Append) -> None:
+    def test_a_watch_notices_events_added_while_it_waits(self, source: EventSource, append: Append) -> None:
         with ThreadPoolExecutor(1) as threads, source.watched() as watch:
             for number in range(3):
                 before = watch.wait(0, 0)
@@ -400,7 +400,7 @@ class EventSourceContract(LogIdentityContract):
                 append([event(number)])
                 assert waiting.result(SECONDS) == source.head() > before
 
-    def test_a_wait_that_is_woken_returns_the_head_early_and_the_next_one_waits(
+    def test_waking_a_wait_returns_the_head_early_and_the_next_wait_waits(
         self, source: EventSource, append: Append
     ) -> None:
         with ThreadPoolExecutor(1) as threads, source.watched() as watch:
@@ -412,7 +412,7 @@ class EventSourceContract(LogIdentityContract):
             append([event(1)])
             assert waiting.result(SECONDS) == source.head() > 0
 
-    def test_a_wait_that_is_woken_before_it_begins_returns_at_once(self, source: EventSource) -> None:
+    def test_a_wait_woken_before_it_begins_returns_at_once(self, source: EventSource) -> None:
         with ThreadPoolExecutor(1) as threads, source.watched() as watch:
             watch.wait(0, 0)
             for _ in range(3_000):
@@ -441,5 +441,5 @@ class EventSourceContract(LogIdentityContract):
                 assert watch.wait(0, SECONDS) == source.head()
 
     @pytest.mark.parametrize("error", [ValueError("mine"), KeyError("mine"), OSError("mine"), KeyboardInterrupt()])
-    def test_errors_of_others_are_no_outage(self, source: EventSource, error: BaseException) -> None:
+    def test_other_errors_are_not_outages(self, source: EventSource, error: BaseException) -> None:
         assert not source.is_outage(error)

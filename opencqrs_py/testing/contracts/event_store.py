@@ -1,4 +1,4 @@
-"""The contract of event stores: event sources that take events in."""
+"""The contract of event stores: event sources to which events can be added."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ from opencqrs_py.testing.contracts.log_identity import Append
 
 
 class EventStoreContract(EventSourceContract):
-    """What is relied on besides by those who add events.
+    """What callers that add events rely on.
 
     Attributes:
-        idempotent: Whether the store knows events by source and id, and leaves out those that are there already. If
-            not, what is appended twice is there twice.
-        longest_payload: Characters that the data of an event may have at least, to try it.
-        longest_subject: Characters that a subject or type may have at least, to try it.
+        idempotent: Whether the store identifies events by source and id, and leaves out those that it already has. If
+            not, an event that is appended twice is stored twice.
+        longest_payload: The number of characters that the data of an event may have at least.
+        longest_subject: The number of characters that a subject or type may have at least.
     """
 
     idempotent: ClassVar[bool] = True
     longest_payload: ClassVar[int] = 4_000_000
     longest_subject: ClassVar[int] = 15_000
 
-    def test_an_event_that_is_known_is_not_added_again(self, source: EventSource, append: Append) -> None:
+    def test_a_stored_event_is_not_added_again(self, source: EventSource, append: Append) -> None:
         if not self.idempotent:
             pytest.skip("the store is not idempotent")
         append([event(1), event(2)])
@@ -53,12 +53,12 @@ class EventStoreContract(EventSourceContract):
         append([event(2), event(1)._replace(payload='{"changed":true}')])
         assert source.read(0, 10, ALL) == before
 
-    def test_new_events_among_known_ones_are_added(self, source: EventSource, append: Append) -> None:
+    def test_new_events_among_stored_ones_are_added(self, source: EventSource, append: Append) -> None:
         append([event(1), event(2)])
         append([event(2), event(3), event(1), event(4), event(3)])
         assert numbers(source) == ([1, 2, 3, 4] if self.idempotent else [1, 2, 2, 3, 1, 4, 3])
 
-    def test_an_id_belongs_to_its_source(self, source: EventSource, append: Append) -> None:
+    def test_an_id_is_unique_within_its_source_only(self, source: EventSource, append: Append) -> None:
         sources = ["contract", "another", "Contract", "contract "]
         append(event(1)._replace(source=name) for name in sources)
         assert [event.source for event in source.read(0, 10, ALL).events] == sources
@@ -87,12 +87,12 @@ class EventStoreContract(EventSourceContract):
         append([])
         assert source.head() == 0
 
-    def test_it_is_told_how_many_were_given_and_added(self, source: EventStore) -> None:
+    def test_an_append_returns_how_many_events_were_given_and_added(self, source: EventStore) -> None:
         assert source.append([]) == Appended(0, 0)
         assert source.append([event(1), event(2), event(1)]) == Appended(3, 2 if self.idempotent else 3)
         assert source.append(event(n) for n in range(2, 6)) == Appended(4, 3 if self.idempotent else 4)
 
-    def test_the_ids_that_events_have_are_known(self, source: EventStore) -> None:
+    def test_an_append_returns_the_ids_that_the_store_gives(self, source: EventStore) -> None:
         """The ids that the store gives, else those of the events."""
         given = [event(1), event(2)]
         ids = source.append(given).ids
@@ -100,27 +100,27 @@ class EventStoreContract(EventSourceContract):
         assert identities(source) == ([one.id for one in given] if ids is None else list(ids))
 
     @pytest.mark.parametrize("count", [1, 4_999, 5_000, 5_001, 12_000])
-    def test_a_batch_may_have_any_size(self, source: EventStore, count: int) -> None:
+    def test_an_append_can_have_any_number_of_events(self, source: EventStore, count: int) -> None:
         given = [event(n) for n in range(count)]
         again = [0, count - 1]
         added = count if self.idempotent else count + 2
         assert source.append([*given, *(given[n] for n in again)]) == Appended(count + 2, added)
         assert numbers(source) == [*range(count), *([] if self.idempotent else again)]
 
-    def test_progress_grows_up_to_what_was_given(self, source: EventStore) -> None:
+    def test_progress_is_reported_up_to_the_number_of_events_given(self, source: EventStore) -> None:
         told: list[int] = []
         source.append((event(n % 11_000) for n in range(12_000)), progress=told.append)
         assert told == sorted(set(told))
         assert told[-1] == 12_000
 
-    def test_payloads_may_be_large(self, source: EventStore) -> None:
+    def test_payloads_can_be_large(self, source: EventStore) -> None:
         size = self.longest_payload - len('{"text":"ü"}')
         payloads = [f'{{"text":"{letter * size}ü"}}' for letter in "abc"]
         source.append(event(n)._replace(payload=payload) for n, payload in enumerate(payloads))
         read = [one.data for part in followed(source, 10) for one in part.events]
         assert read == [orjson.loads(payload) for payload in payloads]
 
-    def test_subjects_and_types_may_be_long(self, source: EventStore) -> None:
+    def test_subjects_and_types_can_be_long(self, source: EventStore) -> None:
         long = "/" + "ü1/" * (self.longest_subject // 3)
         given = [event(1, f"{long}a", f"{long}a"), event(2, f"{long}b", f"{long}b"), event(3, long[:-1], "t")]
         source.append(given)
@@ -182,7 +182,7 @@ class EventStoreContract(EventSourceContract):
         with pytest.raises(PreconditionFailedError):
             source.append([event(1)], [SubjectIsPristine("/books/1")])
 
-    def test_of_several_who_begin_a_subject_one_wins(self, source: EventStore) -> None:
+    def test_of_concurrent_writers_that_begin_a_subject_one_wins(self, source: EventStore) -> None:
         writers, rounds = 4, 10
 
         def begin(writer: int) -> list[int]:

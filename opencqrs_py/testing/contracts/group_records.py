@@ -26,7 +26,7 @@ class UndoneError(Exception):
 
 
 def keeping(record: GroupRecord, seen: list[FoundGroup] | None = None) -> Callable[[FoundGroup], GroupRecord]:
-    """Return what keeps a record, whatever a claim finds, and remembers that."""
+    """Return a function that keeps a record whatever a claim finds, and remembers what it found."""
 
     def keep(found: FoundGroup) -> GroupRecord:
         if seen is not None:
@@ -54,7 +54,7 @@ class GroupRecordsContract:
         """Return another tracker of the same progress."""
         return tracker
 
-    def test_it_has_records(self, tracker: TrackerWithRecords) -> None:
+    def test_the_tracker_keeps_group_records(self, tracker: TrackerWithRecords) -> None:
         assert isinstance(tracker, GroupRecords)
         assert tracker.records() == []
 
@@ -93,16 +93,14 @@ class GroupRecordsContract:
             replace(RECORD, handlers="", sequencing="", began_at=""),
         ],
     )
-    def test_a_changed_record_takes_the_place_of_the_one_before(
+    def test_a_changed_record_replaces_the_previous_one(
         self, tracker: TrackerWithRecords, another: TrackerWithRecords, record: GroupRecord
     ) -> None:
         tracker.claim("group", TWO, 0, "owner", keep=keeping(RECORD))
         tracker.claim("group", TWO, 0, "owner", keep=keeping(record))
         assert another.records() == [record]
 
-    def test_a_claim_that_is_refused_changes_nothing(
-        self, tracker: TrackerWithRecords, another: TrackerWithRecords
-    ) -> None:
+    def test_a_refused_claim_changes_nothing(self, tracker: TrackerWithRecords, another: TrackerWithRecords) -> None:
         with pytest.raises(UndoneError):
             tracker.claim("group", TWO, 0, "owner", keep=refuse)
         assert (another.records(), another.statuses()) == ([], [])
@@ -114,12 +112,12 @@ class GroupRecordsContract:
             pass
         assert [status.position for status in another.statuses()] == [5, 3]
 
-    def test_a_claim_that_keeps_nothing_leaves_the_record(self, tracker: TrackerWithRecords) -> None:
+    def test_a_claim_that_keeps_no_record_leaves_the_stored_one(self, tracker: TrackerWithRecords) -> None:
         tracker.claim("group", TWO, 0, "owner", keep=keeping(RECORD))
         tracker.claim("group", TWO, 0, "owner")
         assert tracker.records() == [RECORD]
 
-    def test_groups_have_records_of_their_own(self, tracker: TrackerWithRecords) -> None:
+    def test_each_group_has_its_own_record(self, tracker: TrackerWithRecords) -> None:
         for name in ("größe", "books", "o'brien"):
             tracker.claim(name, TWO, 0, "owner", keep=keeping(replace(RECORD, group=name)))
         assert {record.group for record in tracker.records()} == {"größe", "books", "o'brien"}

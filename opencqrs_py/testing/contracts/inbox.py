@@ -35,7 +35,7 @@ def at(moment: datetime) -> str:
 
 
 def entry(position: int, sequence_id: str = "books/1", status: InboxStatus = InboxStatus.PENDING) -> InboxEntry:
-    """Return an entry of the group's, as the core makes it of an event behind others."""
+    """Return an entry of the group, as the core makes it for an event that waits after others."""
     known = (f"id {position}", "urn:library", sequence_id, "lent")
     return InboxEntry("group", sequence_id, position, *known, status, at(NOON))
 
@@ -48,12 +48,12 @@ def parked(position: int, sequence_id: str = "books/1", due: datetime | None = L
 
 
 def brought_in(*entries: InboxEntry) -> InboxChange:
-    """Return the change by which entries come in."""
+    """Return the change that adds entries."""
     return InboxChange(at(NOON), added=entries)
 
 
 def without_limits(*entries: InboxEntry) -> InboxChange:
-    """Return the change by which entries of a scheduled group come in."""
+    """Return the change that adds entries of a scheduled group."""
     return InboxChange(at(NOON), added=entries, most_sequences=None, most_of_sequence=None)
 
 
@@ -80,7 +80,7 @@ class InboxContract:
         return claimed
 
     def put(self, tracker: ParkingTracker, cursor: Cursor, *entries: InboxEntry, each: bool = False) -> Cursor:
-        """Bring entries in, and move the progress up to the last of them."""
+        """Add entries, and move the progress up to the last of them."""
         to = entries[-1].position
         with tracker.unit("group", cursor, to, change=replace(brought_in(*entries), each=each)):
             pass
@@ -99,7 +99,7 @@ class InboxContract:
         return [[one.position for one in found] for found in tracker.due("group", WHOLE, until, most, fetching)]
 
     def seen(self, tracker: ParkingTracker) -> list[tuple[int, str, str | None]]:
-        """Return position, status and due time of what waits, by position."""
+        """Return position, status and due time of each waiting event, by position."""
         return sorted((one.position, one.status.value, one.due_at) for one in tracker.entries("group"))
 
     def test_nothing_waits_at_first(self, tracker: ParkingTracker, cursor: Cursor) -> None:
@@ -109,7 +109,7 @@ class InboxContract:
         assert tracker.entries("group") == []
         assert [status.parked for status in tracker.statuses()] == [()]
 
-    def test_what_comes_in_is_there_as_it_was_with_the_progress(
+    def test_an_entry_is_stored_unchanged_together_with_the_progress(
         self, tracker: ParkingTracker, another: ParkingTracker, cursor: Cursor
     ) -> None:
         error = parked(3)
@@ -118,7 +118,7 @@ class InboxContract:
         assert [status.position for status in another.statuses()] == [3]
         assert another.parked("group", [WHOLE])[WHOLE] == ParkedSequences(frozenset({"books/1"}), at(LATER))
 
-    def test_a_sequence_is_not_put_off_for_a_person_who_has_just_acted(
+    def test_putting_a_sequence_off_respects_what_a_person_has_just_changed(
         self, tracker: ParkingTracker, cursor: Cursor
     ) -> None:
         change = without_limits(entry(1), entry(2)._replace(status=InboxStatus.PAUSED))
@@ -138,43 +138,39 @@ class InboxContract:
             pass
         assert [one.due_at for one in tracker.entries("group")] == [None, None]
 
-    def test_nothing_comes_in_if_the_unit_fails(self, tracker: ParkingTracker, cursor: Cursor) -> None:
+    def test_no_entry_is_added_if_the_unit_fails(self, tracker: ParkingTracker, cursor: Cursor) -> None:
         with pytest.raises(KeyError), tracker.unit("group", cursor, 3, change=brought_in(parked(3))):
             raise KeyError
         assert tracker.entries("group") == []
         assert [status.position for status in tracker.statuses()] == [0]
 
-    def test_nothing_comes_in_under_a_claim_that_is_over(self, tracker: ParkingTracker, cursor: Cursor) -> None:
+    def test_no_entry_is_added_under_a_lost_claim(self, tracker: ParkingTracker, cursor: Cursor) -> None:
         tracker.claim("group", [WHOLE], 0, "heir")
         with pytest.raises(FencedError), tracker.unit("group", cursor, 3, change=brought_in(parked(3))):
             pytest.fail("the unit was opened")
         assert tracker.entries("group") == []
 
     @pytest.mark.parametrize("sequence_id", ["", " ", "books/1 ", "BOOKS/1", ODD, "x" * 3_000])
-    def test_ids_of_sequences_are_kept_as_they_are(
-        self, tracker: ParkingTracker, cursor: Cursor, sequence_id: str
-    ) -> None:
+    def test_sequence_ids_are_kept_unchanged(self, tracker: ParkingTracker, cursor: Cursor, sequence_id: str) -> None:
         cursor = self.put(tracker, cursor, parked(1), parked(2, sequence_id))
         known = tracker.parked("group", [WHOLE])[WHOLE]
         assert known.ids == {"books/1", sequence_id}
         self.take(tracker, cursor, parked(2, sequence_id))
         assert [one.sequence_id for one in tracker.entries("group")] == ["books/1"]
 
-    def test_the_first_of_a_sequence_is_due_and_the_others_wait_behind_it(
-        self, tracker: ParkingTracker, cursor: Cursor
-    ) -> None:
+    def test_only_the_first_event_of_a_sequence_is_due(self, tracker: ParkingTracker, cursor: Cursor) -> None:
         cursor = self.put(tracker, cursor, parked(1), entry(2))
         self.put(tracker, cursor, entry(3))
         assert self.seen(tracker) == [(1, "retrying", at(LATER)), (2, "pending", None), (3, "pending", None)]
 
-    def test_one_that_comes_behind_a_sequence_that_has_left_is_due_at_once(
+    def test_an_event_of_a_sequence_with_nothing_waiting_is_due_at_once(
         self, tracker: ParkingTracker, cursor: Cursor
     ) -> None:
         self.put(tracker, cursor, entry(5))
         assert self.seen(tracker) == [(5, "pending", at(NOON))]
 
     @pytest.mark.parametrize("coming_in", [brought_in, without_limits])
-    def test_what_comes_in_waits_behind_its_own_sequence_and_no_other_with_the_same_hash(
+    def test_an_event_waits_after_its_own_sequence_and_not_after_another_with_the_same_hash(
         self, tracker: ParkingTracker, cursor: Cursor, coming_in: Callable[..., InboxChange]
     ) -> None:
         one, other, third = "plumless", "buckeroo", "books/3"
@@ -192,7 +188,7 @@ class InboxContract:
         assert self.due(tracker, NOON, 100) == [[1, 3, 5, 9], [2, 8], [4, 6, 7]]
 
     @pytest.mark.parametrize("count", [401, 1_100])
-    def test_of_any_number_of_sequences_it_is_known_whether_events_wait(
+    def test_waiting_events_are_found_for_any_number_of_sequences(
         self, tracker: ParkingTracker, cursor: Cursor, count: int
     ) -> None:
         first = tuple(entry(n, f"books/{n}") for n in range(1, count, 2))
@@ -205,7 +201,9 @@ class InboxContract:
         due = {position for position, _, due_at in self.seen(tracker) if due_at is not None}
         assert due == {*range(1, count, 2), *range(count + 2, 2 * count, 2)}
 
-    def test_when_the_first_is_done_the_next_is_due(self, tracker: ParkingTracker, cursor: Cursor) -> None:
+    def test_the_next_event_of_a_sequence_is_due_when_the_first_is_done(
+        self, tracker: ParkingTracker, cursor: Cursor
+    ) -> None:
         cursor = self.put(tracker, cursor, parked(1), entry(2), entry(3))
         self.take(tracker, cursor, parked(1))
         assert self.seen(tracker) == [(2, "pending", at(NOON)), (3, "pending", None)]
@@ -224,18 +222,14 @@ class InboxContract:
         assert self.due(tracker, LATER) == [[2, 3], [1], [4]]
         assert tracker.next_due("group", [WHOLE]) == {WHOLE: at(soon)}
 
-    def test_no_sequence_is_cut_but_one_that_is_longer_than_what_is_asked_for(
-        self, tracker: ParkingTracker, cursor: Cursor
-    ) -> None:
+    def test_only_a_sequence_longer_than_the_fetch_is_cut(self, tracker: ParkingTracker, cursor: Cursor) -> None:
         soon = NOON + timedelta(seconds=30)
         self.put(tracker, cursor, parked(1, due=soon), entry(2), entry(3), parked(4, "books/2"), entry(5, "books/2"))
         expected = {1: [[1]], 2: [[1, 2]], 3: [[1, 2, 3]], 4: [[1, 2, 3]], 5: [[1, 2, 3], [4, 5]]}
         assert {most: self.due(tracker, LATER, most) for most in expected} == expected
         assert self.due(tracker, LATER, 1, Fetching.WHOLE) == [[1, 2, 3]]
 
-    def test_events_that_are_tried_each_for_itself_are_due_each_for_itself(
-        self, tracker: ParkingTracker, cursor: Cursor
-    ) -> None:
+    def test_events_tried_individually_are_due_individually(self, tracker: ParkingTracker, cursor: Cursor) -> None:
         added = (entry(1), entry(2)._replace(due_at=at(LATER)), entry(3, "books/2"), entry(4))
         with tracker.unit("group", cursor, 4, change=replace(brought_in(*added), each=True)):
             pass
@@ -252,9 +246,7 @@ class InboxContract:
             (3, "pending", at(NOON)),
         ]
 
-    def test_all_but_the_chosen_events_of_those_that_are_due_are_put_off(
-        self, tracker: ParkingTracker, cursor: Cursor
-    ) -> None:
+    def test_all_due_events_except_the_chosen_ones_are_put_off(self, tracker: ParkingTracker, cursor: Cursor) -> None:
         soon = NOON + timedelta(seconds=30)
         added = (*map(entry, range(1, 5)), entry(5)._replace(due_at=at(LATER)), entry(6, "books/2"))
         cursor = self.put(tracker, cursor, *added, each=True)
@@ -264,7 +256,7 @@ class InboxContract:
         due = {1: soon, 2: NOON, 3: soon, 4: NOON, 5: LATER, 6: NOON}
         assert self.seen(tracker) == [(one, "pending", at(due[one])) for one in due]
 
-    def test_in_a_sequence_whose_chosen_events_come_first_each_has_its_own_time_until_they_are_done(
+    def test_each_event_has_its_own_due_time_until_the_chosen_events_are_done(
         self, tracker: ParkingTracker, cursor: Cursor
     ) -> None:
         soon, paused = NOON + timedelta(seconds=30), entry(6).paused()
@@ -281,7 +273,7 @@ class InboxContract:
             pass
         assert self.seen(tracker)[:2] == [(3, "pending", at(LATER)), (4, "pending", None)]
 
-    def test_an_event_of_two_sequences_leaves_the_one_in_which_it_is_done_and_no_other(
+    def test_an_event_of_two_sequences_leaves_only_the_one_in_which_it_is_done(
         self, tracker: ParkingTracker, cursor: Cursor
     ) -> None:
         one, half, other = entry(1, "a"), entry(1, "b"), entry(2, "b")
@@ -294,7 +286,7 @@ class InboxContract:
         left = sorted((left.position, left.sequence_id) for left in tracker.entries("group"))
         assert left == [(1, "b"), (4, "a")]
 
-    def test_events_of_several_sequences_can_be_done_and_what_remains_is_put_off(
+    def test_events_of_several_sequences_can_be_done_and_the_rest_is_put_off(
         self, tracker: ParkingTracker, cursor: Cursor
     ) -> None:
         added = (entry(1), entry(2), entry(3, "books/2"), entry(4, "books/2"), entry(5, "books/3"))
@@ -307,7 +299,7 @@ class InboxContract:
         assert tracker.change("group", InboxChange(at(NOON), changed=((added[3], added[3].with_attempts(1)),)))
         assert self.seen(tracker)[1] == (4, "pending", at(NOON))
 
-    def test_what_remains_is_due_with_its_first_event_alone(self, tracker: ParkingTracker, cursor: Cursor) -> None:
+    def test_only_the_first_remaining_event_gets_a_due_time(self, tracker: ParkingTracker, cursor: Cursor) -> None:
         added = (entry(1), entry(2), entry(3))
         cursor = self.put(tracker, cursor, *added)
         both = tuple((one, one._replace(due_at=at(NOON))) for one in added[1:])
@@ -317,7 +309,7 @@ class InboxContract:
             pass
         assert self.seen(tracker) == [(1, "pending", at(LATER)), (2, "pending", None), (3, "pending", None)]
 
-    def test_what_remains_is_not_due_while_its_first_event_waits_for_a_person(
+    def test_remaining_events_are_not_due_while_the_first_waits_for_a_person(
         self, tracker: ParkingTracker, cursor: Cursor
     ) -> None:
         added = (entry(1), parked(2, due=None), entry(3))
@@ -327,9 +319,7 @@ class InboxContract:
         self.take(tracker, cursor, added[0])
         assert self.seen(tracker) == [(2, "exhausted", None), (3, "pending", None)]
 
-    def test_events_that_have_expired_are_counted_as_such_and_found(
-        self, tracker: ParkingTracker, cursor: Cursor
-    ) -> None:
+    def test_expired_events_are_counted_as_expired_and_found(self, tracker: ParkingTracker, cursor: Cursor) -> None:
         over, later = entry(2)._replace(expires_at=at(NOON)), parked(3, "books/2", None)._replace(expires_at=at(LATER))
         self.put(tracker, cursor, entry(1), over, later)
         before = NOON - timedelta(milliseconds=1)
@@ -342,7 +332,7 @@ class InboxContract:
         (status,) = tracker.statuses()  # by the clock of the machine, which is later
         assert dict(status.parked) == {InboxStatus.PENDING: 1, InboxStatus.EXPIRED: 2}
 
-    def test_any_number_of_events_may_wait_without_limits(self, tracker: ParkingTracker, cursor: Cursor) -> None:
+    def test_without_limits_any_number_of_events_can_wait(self, tracker: ParkingTracker, cursor: Cursor) -> None:
         many = tuple(entry(position, f"books/{position % 1_100}") for position in range(1, 2_300))
         with tracker.unit("group", cursor, 2_299, change=without_limits(*many)):
             pass
@@ -351,7 +341,7 @@ class InboxContract:
         assert [[one.position for one in found] for found in due[:2]] == [[1, 1_101, 2_201], [2, 1_102, 2_202]]
         assert sum(map(len, due)) <= 1_000
 
-    def test_what_waits_for_a_person_is_not_due_nor_is_what_comes_behind_it(
+    def test_neither_an_event_that_waits_for_a_person_nor_those_after_it_are_due(
         self, tracker: ParkingTracker, cursor: Cursor
     ) -> None:
         self.put(tracker, cursor, parked(1, due=None), entry(2), parked(3, "books/2"), entry(4, "books/2"))
@@ -360,7 +350,7 @@ class InboxContract:
         assert tracker.change("group", pausing)
         assert self.due(tracker, LATER) == [[3, 4]]
 
-    def test_an_attempt_that_has_failed_is_recorded(self, tracker: ParkingTracker, cursor: Cursor) -> None:
+    def test_a_failed_attempt_is_recorded(self, tracker: ParkingTracker, cursor: Cursor) -> None:
         before = parked(1)
         cursor = self.put(tracker, cursor, before)
         error = AttemptError(at(LATER), "OSError: \ud800 \0 not again", "x" * 9_000)
@@ -373,7 +363,7 @@ class InboxContract:
         assert found.reason.startswith("OSError: ")
 
     @pytest.mark.parametrize("text", ["x", "\n", "ü", "借", "😀"])
-    def test_of_any_number_of_attempts_the_beginnings_of_their_long_errors_are_kept(
+    def test_long_errors_of_many_attempts_are_kept_truncated(
         self, tracker: ParkingTracker, cursor: Cursor, text: str
     ) -> None:
         first = tried = parked(1)
@@ -389,7 +379,7 @@ class InboxContract:
         assert [one.error[: len(start)] for one, start in zip(found.errors, known, strict=True)] == known
         assert [one.lines.split()[-1] for one in found.errors[-5:]] == [str(number) for number in range(10, 15)]
 
-    def test_what_was_changed_since_it_was_read_is_neither_done_nor_changed(
+    def test_an_entry_changed_since_it_was_read_is_neither_done_nor_changed(
         self, tracker: ParkingTracker, cursor: Cursor
     ) -> None:
         first, behind = parked(1), entry(2)
@@ -404,7 +394,7 @@ class InboxContract:
         assert self.seen(tracker) == [(1, "paused", None), (2, "pending", None)]
 
     @pytest.mark.parametrize("by_person", [lambda one: one.with_attempts(3), lambda one: one.due(NOON)])
-    def test_an_attempt_does_not_change_an_event_that_a_person_has_changed_while_it_lasted(
+    def test_a_failed_attempt_does_not_overwrite_what_a_person_changed_meanwhile(
         self, tracker: ParkingTracker, cursor: Cursor, by_person: Callable[[InboxEntry], InboxEntry]
     ) -> None:
         first = parked(1)
@@ -416,10 +406,10 @@ class InboxContract:
         with pytest.raises(InboxChangedError), tracker.unit("group", cursor, cursor.stored, change=attempt):
             pytest.fail("the unit was opened")
         assert tracker.entries("group") == [changed, entry(2)]
-        self.take(tracker, cursor, first)  # an attempt that succeeds ends it all the same
+        self.take(tracker, cursor, first)  # an attempt that succeeds still removes it
         assert self.seen(tracker) == [(2, "pending", at(NOON))]
 
-    def test_an_event_whose_attempts_a_person_has_set_is_not_removed_as_it_was_before(
+    def test_an_event_whose_attempts_a_person_has_changed_is_not_removed_by_its_old_entry(
         self, tracker: ParkingTracker, cursor: Cursor
     ) -> None:
         first = parked(1)
@@ -428,7 +418,7 @@ class InboxContract:
         assert not tracker.change("group", InboxChange(at(NOON), removed=(first,)))
         assert self.seen(tracker) == [(1, "retrying", at(LATER))]
 
-    def test_an_event_that_a_person_skips_is_recorded_and_the_next_is_due(
+    def test_skipping_an_event_records_the_skip_and_makes_the_next_due(
         self, tracker: ParkingTracker, cursor: Cursor
     ) -> None:
         self.put(tracker, cursor, parked(1, due=None), entry(2))
@@ -437,7 +427,7 @@ class InboxContract:
         assert self.seen(tracker) == [(2, "pending", at(NOON))]
         assert tracker.skipped() == [skip]
 
-    def test_an_event_that_has_become_the_first_meanwhile_stays_due_when_it_is_changed(
+    def test_changing_an_event_that_meanwhile_became_the_first_keeps_it_due(
         self, tracker: ParkingTracker, cursor: Cursor
     ) -> None:
         first, read = parked(1), entry(2)
@@ -451,9 +441,7 @@ class InboxContract:
         assert tracker.change("group", InboxChange(at(NOON), changed=((read.paused(), read),)))
         assert self.seen(tracker) == [(2, "pending", at(NOON))]
 
-    def test_any_event_of_a_sequence_can_be_removed_whatever_it_waits_for(
-        self, tracker: ParkingTracker, cursor: Cursor
-    ) -> None:
+    def test_any_waiting_event_of_a_sequence_can_be_removed(self, tracker: ParkingTracker, cursor: Cursor) -> None:
         first, *behind = parked(1), entry(2), entry(3), entry(4)
         self.put(tracker, cursor, first, *behind)
         assert tracker.change("group", InboxChange(at(LATER), removed=(behind[0],)))
@@ -464,7 +452,7 @@ class InboxContract:
         assert tracker.change("group", InboxChange(at(NOON), removed=(behind[2],)))
         assert self.seen(tracker) == []
 
-    def test_events_of_many_sequences_are_removed_together_and_the_next_of_each_is_due(
+    def test_removing_events_of_many_sequences_makes_the_next_of_each_due(
         self, tracker: ParkingTracker, cursor: Cursor
     ) -> None:
         over = [entry(1, "books/1"), parked(2, "books/2"), parked(3, "books/3", None), entry(4, "books/4"), entry(5)]
@@ -478,7 +466,7 @@ class InboxContract:
             (9, "exhausted", None),
         ]
 
-    def test_what_was_changed_since_it_was_read_is_not_removed_nor_anything_with_it(
+    def test_an_entry_changed_since_it_was_read_prevents_the_whole_removal(
         self, tracker: ParkingTracker, cursor: Cursor
     ) -> None:
         first, behind = parked(1), entry(2)
@@ -489,9 +477,7 @@ class InboxContract:
         assert self.seen(tracker) == [(1, "retrying", at(LATER)), (2, "pending", None)]
         assert tracker.skipped() == []
 
-    def test_an_event_that_was_skipped_before_can_be_skipped_again(
-        self, tracker: ParkingTracker, cursor: Cursor
-    ) -> None:
+    def test_a_skipped_event_can_be_skipped_again(self, tracker: ParkingTracker, cursor: Cursor) -> None:
         known = ("group", WHOLE, 1, "id 1", "urn:library", "books/1", "lent", 1)
         first, again = Skip(*known, "not wanted", at(NOON)), Skip(*known, "nor now", at(LATER))
         with tracker.unit("group", cursor, 1, skip=first):
@@ -500,14 +486,14 @@ class InboxContract:
         assert tracker.change("group", InboxChange(at(NOON), removed=(entry(2),)), [again])
         assert tracker.skipped() == [again]
 
-    def test_more_events_of_a_sequence_than_may_wait_are_refused(self, tracker: ParkingTracker, cursor: Cursor) -> None:
+    def test_events_beyond_the_limit_of_a_sequence_are_refused(self, tracker: ParkingTracker, cursor: Cursor) -> None:
         cursor = self.put(tracker, cursor, parked(1), entry(2))
         full = replace(brought_in(entry(3)), most_of_sequence=2)
         with pytest.raises(InboxError, match=r"OCQ-601.*2 events"):
             tracker.unit("group", cursor, 3, change=full).__enter__()
         assert [one.position for one in tracker.entries("group")] == [1, 2]
 
-    def test_more_sequences_than_may_wait_are_refused(self, tracker: ParkingTracker, cursor: Cursor) -> None:
+    def test_sequences_beyond_the_limit_are_refused(self, tracker: ParkingTracker, cursor: Cursor) -> None:
         cursor = self.put(tracker, cursor, parked(1), parked(2, "books/2"))
         full = replace(brought_in(entry(3), entry(4, "books/3")), most_sequences=2)
         with pytest.raises(InboxError, match=r"OCQ-601.*2 sequences"):
@@ -528,7 +514,7 @@ class InboxContract:
                 found = tracker.due("group", one, LATER, 10)
                 assert all(one.owns(each.sequence_id) for entries in found for each in entries)
 
-    def test_statuses_count_what_waits(self, tracker: ParkingTracker, cursor: Cursor) -> None:
+    def test_statuses_count_waiting_events(self, tracker: ParkingTracker, cursor: Cursor) -> None:
         self.put(tracker, cursor, parked(1), entry(2), entry(3), parked(4, "books/2", None))
         (status,) = tracker.statuses()
         assert dict(status.parked) == {InboxStatus.RETRYING: 1, InboxStatus.PENDING: 2, InboxStatus.EXHAUSTED: 1}
@@ -566,7 +552,7 @@ class InboxContract:
         (first,) = tracker.entries("group", most=1, selection=InboxSelection("books/1"))
         assert first.position == 1
 
-    def test_events_are_due_as_the_group_is_set_up_now(self, tracker: ParkingTracker, cursor: Cursor) -> None:
+    def test_due_events_follow_the_current_mode_of_the_group(self, tracker: ParkingTracker, cursor: Cursor) -> None:
         there = (parked(1), entry(2), entry(3), parked(4, "books/2", None), entry(5, "books/2"))
         self.put(tracker, cursor, *there)
         usual = [(1, at(LATER)), (2, None), (3, None), (4, None), (5, None)]
@@ -582,14 +568,12 @@ class InboxContract:
         tracker.arrange("group", [WHOLE], LATER, each=False)
         assert [(position, due) for position, _, due in self.seen(tracker)][:2] == [(2, at(NOON)), (3, None)]
 
-    def test_what_has_expired_is_something_to_do(self, tracker: ParkingTracker, cursor: Cursor) -> None:
+    def test_an_expired_event_counts_as_due(self, tracker: ParkingTracker, cursor: Cursor) -> None:
         self.put(tracker, cursor, parked(1, due=None)._replace(expires_at=at(NOON)), parked(2, "books/2"))
         assert tracker.next_due("group", [WHOLE]) == {WHOLE: at(NOON)}
         assert tracker.next_due("group", [WHOLE], expiring=False) == {WHOLE: at(LATER)}
 
-    def test_what_was_to_expire_is_tried_once_nothing_expires_any_more(
-        self, tracker: ParkingTracker, cursor: Cursor
-    ) -> None:
+    def test_events_are_tried_again_once_expiry_is_switched_off(self, tracker: ParkingTracker, cursor: Cursor) -> None:
         self.put(tracker, cursor, entry(1)._replace(expires_at=at(NOON)), entry(2)._replace(expires_at=at(LATER)))
         tracker.arrange("group", [WHOLE], NOON, each=False)
         assert len(tracker.expired("group", WHOLE, LATER, 10)) == 2

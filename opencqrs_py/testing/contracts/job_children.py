@@ -31,9 +31,9 @@ CHILDREN = tuple(
 
 
 class JobChildrenContract(JobStores):
-    """What a run relies on whose pages are handled by several tasks at once."""
+    """What a run relies on if several tasks handle its pages at once."""
 
-    def test_children_are_in_no_list(self, store: JobStore) -> None:
+    def test_children_appear_in_no_list(self, store: JobStore) -> None:
         put(store, RUNNING, ended(1, 1))
         assert store.spread(RUNNING, CHILDREN)
         with store.open([JOB]) as book:
@@ -45,7 +45,7 @@ class JobChildrenContract(JobStores):
         assert store.purge(JOB, NOON + timedelta(days=1)) == 0
         assert [store.find(child.id) for child in CHILDREN] == list(CHILDREN)
 
-    def test_only_the_owner_of_a_run_spreads_takes_and_gathers(self, store: JobStore) -> None:
+    def test_only_the_owner_of_a_run_can_spread_take_and_gather(self, store: JobStore) -> None:
         former, again = replace(RUNNING, token=6), replace(RUNNING, id="another")
         put(store, RUNNING, again)
         assert not store.spread(former, CHILDREN)
@@ -58,9 +58,7 @@ class JobChildrenContract(JobStores):
         assert [store.find(child.id) for child in CHILDREN] == list(CHILDREN)
         assert store.find(RUNNING.id) == RUNNING
 
-    def test_children_that_are_taken_go_on_after_what_was_recorded_last(
-        self, store: JobStore, another: JobStore
-    ) -> None:
+    def test_taken_children_continue_after_what_was_recorded_last(self, store: JobStore, another: JobStore) -> None:
         put(store, RUNNING)
         assert store.spread(RUNNING, CHILDREN)
         assert another.advance(CHILDREN[1], AFTER)
@@ -71,7 +69,7 @@ class JobChildrenContract(JobStores):
         assert another.advance(found[0], BEFORE)
         assert store.find(found[0].id) == replace(found[0], position=BEFORE)
 
-    def test_what_children_have_done_is_gathered(self, store: JobStore) -> None:
+    def test_the_progress_of_children_is_gathered(self, store: JobStore) -> None:
         put(store, RUNNING)
         assert store.spread(RUNNING, CHILDREN)
         reported = replace(RUNNING, done=5)
@@ -84,7 +82,7 @@ class JobChildrenContract(JobStores):
         assert not store.advance(CHILDREN[0], AFTER)
 
     @pytest.mark.parametrize("status", [RunStatus.SUCCEEDED, RunStatus.FAILED, RunStatus.CANCELLED])
-    def test_when_a_run_has_ended_its_children_commit_nothing(
+    def test_children_of_an_ended_run_commit_nothing(
         self, store: JobStore, another: JobStore, status: RunStatus
     ) -> None:
         other = replace(RUNNING, id="another")
@@ -97,7 +95,7 @@ class JobChildrenContract(JobStores):
         assert [store.find(child.id) for child in CHILDREN] == [None, None]
         assert store.find("another/1") is not None
 
-    def test_the_end_of_a_run_waits_for_what_its_children_are_committing(
+    def test_ending_a_run_waits_for_open_commits_of_its_children(
         self, store: JobStore, another: JobStore, joined: Transactions
     ) -> None:
         put(store, RUNNING)
@@ -116,7 +114,7 @@ class JobChildrenContract(JobStores):
             ending.result(SECONDS)
         assert not store.advance(CHILDREN[0], AFTER)
 
-    def test_of_two_copies_of_a_task_the_later_one_has_the_child(self, store: JobStore, another: JobStore) -> None:
+    def test_of_two_copies_of_a_task_the_later_one_owns_the_child(self, store: JobStore, another: JobStore) -> None:
         put(store, RUNNING)
         first = CHILDREN[0]
         assert store.spread(RUNNING, CHILDREN)

@@ -1,4 +1,4 @@
-"""The contract of job stores, as far as it is about the owners of runs: each run is with one of them only."""
+"""The contract of job stores, as far as it is about the owners of runs: each run has one owner at a time."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from opencqrs_py.testing.contracts.job_records import (
 
 
 class JobOwnersContract(JobStores):
-    """What the owners of runs rely on, and those that take runs from them."""
+    """What the owners of runs rely on, and the nodes that take runs over."""
 
-    def test_an_owner_records_what_is_done_and_nothing_else(self, store: JobStore, another: JobStore) -> None:
+    def test_an_owner_records_its_progress_and_nothing_else(self, store: JobStore, another: JobStore) -> None:
         put(store, FULL)
         stale = replace(RUNNING, id=FULL.id, token=FULL.token, done=3, total=9)
         assert another.advance(stale, AFTER)
@@ -61,7 +61,7 @@ class JobOwnersContract(JobStores):
         assert not store.report(replace(RUNNING, done=1))
         assert store.find(RUNNING.id) == recorded
 
-    def test_what_is_done_becomes_part_of_a_transaction(
+    def test_progress_can_be_recorded_in_a_transaction(
         self, store: JobStore, another: JobStore, joined: Transactions
     ) -> None:
         put(store, RUNNING)
@@ -70,7 +70,7 @@ class JobOwnersContract(JobStores):
             assert another.find(RUNNING.id) == RUNNING
         assert another.find(RUNNING.id) == replace(RUNNING, position=AFTER)
 
-    def test_what_a_transaction_has_rolled_back_is_not_done(self, store: JobStore, joined: Transactions) -> None:
+    def test_progress_is_rolled_back_with_its_transaction(self, store: JobStore, joined: Transactions) -> None:
         put(store, RUNNING)
         with pytest.raises(RolledBackError), joined.begin() as unit:
             roll_back(store.advance(RUNNING, AFTER, unit))
@@ -94,7 +94,7 @@ class JobOwnersContract(JobStores):
         assert store.find("mine") == replace(RUNNING, id="mine")
         assert store.find(RUNNING.id) == taken(RUNNING)
 
-    def test_a_run_that_is_taken_while_its_transaction_is_open_is_committed_once(
+    def test_a_run_taken_while_its_transaction_is_open_is_committed_once(
         self, store: JobStore, another: JobStore, joined: Transactions
     ) -> None:
         put(store, RUNNING)
@@ -115,7 +115,7 @@ class JobOwnersContract(JobStores):
         expected = taken(RUNNING) if is_taken else replace(RUNNING, position=AFTER)
         assert store.find(RUNNING.id) == expected
 
-    def test_who_takes_a_run_goes_on_after_what_its_owner_commits_meanwhile(
+    def test_the_new_owner_of_a_run_continues_after_what_the_old_owner_commits_meanwhile(
         self, store: JobStore, another: JobStore, joined: Transactions
     ) -> None:
         put(store, replace(RUNNING, position=BEFORE))
@@ -128,7 +128,7 @@ class JobOwnersContract(JobStores):
             begun = heir.result(SECONDS)
         assert begun == store.find(RUNNING.id) == replace(taken(RUNNING), position=AFTER, done=5)
 
-    def test_what_an_owner_records_while_its_run_is_taken_is_known_to_the_heir_or_refused(
+    def test_progress_recorded_while_a_run_is_taken_reaches_the_new_owner_or_is_refused(
         self, store: JobStore, another: JobStore
     ) -> None:
         put(store, replace(RUNNING, position=BEFORE))
@@ -145,7 +145,7 @@ class JobOwnersContract(JobStores):
         assert store.find(RUNNING.id) == begun
         assert store.advance(begun, RunPosition(after=9))
 
-    def test_what_an_owner_records_while_its_run_is_cancelled_stays_with_the_wish(
+    def test_progress_recorded_while_a_run_is_cancelled_is_kept_with_the_request_to_cancel(
         self, store: JobStore, another: JobStore
     ) -> None:
         put(store, replace(RUNNING, position=BEFORE))
@@ -161,7 +161,7 @@ class JobOwnersContract(JobStores):
         assert store.advance(replace(RUNNING, done=6), RunPosition(after=9))
         assert store.find(RUNNING.id) == replace(wished, position=RunPosition(after=9), done=6)
 
-    def test_a_run_that_ends_keeps_what_its_owner_has_recorded_last(self, store: JobStore, another: JobStore) -> None:
+    def test_an_ended_run_keeps_the_progress_recorded_last(self, store: JobStore, another: JobStore) -> None:
         put(store, replace(RUNNING, position=BEFORE))
         with ThreadPoolExecutor(1) as threads:
             with another.open([JOB]) as book:
@@ -175,7 +175,7 @@ class JobOwnersContract(JobStores):
         assert (found.status, found.position) == (RunStatus.CANCELLED, AFTER if recorded else BEFORE)
         assert not store.advance(RUNNING, RunPosition(after=9))
 
-    def test_the_end_of_an_attempt_says_itself_what_is_done(self, store: JobStore) -> None:
+    def test_the_end_of_an_attempt_sets_the_position_itself(self, store: JobStore) -> None:
         put(store, replace(RUNNING, position=BEFORE))
         assert store.advance(RUNNING, AFTER)
         again = RunPosition(failed=(), only=(4,))

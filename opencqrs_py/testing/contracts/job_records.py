@@ -49,8 +49,8 @@ FULL = JobRun(
     cancelled_at=NOON + timedelta(milliseconds=4),
     ticks=12,
 )
-SECONDS = 60  # that another thread gets at most
-MOMENT = 0.2  # seconds in which what does not wait would be done
+SECONDS = 60  # longest wait for another thread
+MOMENT = 0.2  # seconds in which a call that does not wait would be done
 
 T = TypeVar("T")
 
@@ -79,7 +79,7 @@ def cancelled(number: int, minutes: int, job: str = JOB) -> JobRun:
 
 
 def taken(run: JobRun) -> JobRun:
-    """Return a run as it was taken from its owner, to be attempted again."""
+    """Return a run as taken from its owner, to be attempted again."""
     return replace(run, status=RunStatus.RETRYING, owner="", token=run.token + 1, deaths=run.deaths + 1)
 
 
@@ -90,7 +90,7 @@ def roll_back(recorded: bool) -> None:  # noqa: FBT001 of the one call
 
 
 def put_taken(store: JobStore) -> JobRun:
-    """Take the run from its owner, as it was read; return it as the heir sees it."""
+    """Take the run from its owner, as it was read; return it as the new owner sees it."""
     with store.open([JOB]) as book:
         book.put(taken(next(run for run in book.runs if run.id == RUNNING.id)))
         return next(run for run in book.runs if run.id == RUNNING.id)
@@ -115,7 +115,7 @@ class JobStores:
 
     @pytest.fixture
     def transactions(self) -> Transactions | None:
-        """Return what opens transactions that may record runs."""
+        """Return the transactions in which runs can be recorded."""
         return None
 
     @pytest.fixture
@@ -126,7 +126,7 @@ class JobStores:
         return transactions
 
     def at_last(self, store: JobStore, call: Callable[[], T]) -> T:
-        """Return what a call returns when the store is available: on a busy machine others may take long."""
+        """Return the result of a call once the store is available: on a busy machine, other calls may take long."""
         while True:
             try:
                 return call()
@@ -135,7 +135,7 @@ class JobStores:
                     raise
 
     def is_done(self, store: JobStore, call: Callable[[], object]) -> bool:
-        """Make a call, and return whether it was done: it may have to wait for a transaction that is open."""
+        """Make a call, and return whether it was done: it may have to wait for an open transaction."""
         try:
             call()
         except Exception as error:

@@ -40,12 +40,12 @@ class JobStoreContract(JobOwnersContract, JobChildrenContract):
 
     # Looks
 
-    def test_nothing_is_known_at_first(self, store: JobStore) -> None:
+    def test_a_new_store_is_empty(self, store: JobStore) -> None:
         view = store.look()
         assert (dict(view.records), view.runs) == ({}, ())
         assert (store.find("run"), store.history(), store.last_runs(), store.purge(JOB, NOON)) == (None, [], {}, 0)
 
-    def test_the_time_is_that_of_day_to_the_millisecond(self, store: JobStore) -> None:
+    def test_the_clock_of_the_store_is_in_utc_and_never_goes_back(self, store: JobStore) -> None:
         before = store.look().now
         store.prepare()
         store.prepare()
@@ -55,7 +55,7 @@ class JobStoreContract(JobOwnersContract, JobChildrenContract):
         assert abs(datetime.now(UTC) - now) < timedelta(hours=1)
         assert now.utcoffset() == timedelta()
 
-    def test_a_look_shows_the_jobs_that_are_named_and_no_others(self, store: JobStore) -> None:
+    def test_a_look_shows_only_the_named_jobs(self, store: JobStore) -> None:
         put(store, QUEUED, replace(QUEUED, id="2", job=OTHER))
         assert set(store.look().records) == {JOB, OTHER}
         seen = store.look([OTHER])
@@ -64,7 +64,7 @@ class JobStoreContract(JobOwnersContract, JobChildrenContract):
             seen = store.look(names)
             assert (dict(seen.records), seen.runs) == ({}, ())
 
-    def test_runs_are_shown_in_the_order_in_which_they_were_asked_for(self, store: JobStore) -> None:
+    def test_runs_are_listed_in_the_order_of_their_requests(self, store: JobStore) -> None:
         late, ids = replace(QUEUED, id="0", requested_at=NOON + timedelta(seconds=1)), ["b", "Z", "é", "a", "😀"]
         put(store, late, *(replace(QUEUED, id=id_) for id_ in ids))
         expected = [*sorted(ids), "0"]
@@ -76,7 +76,7 @@ class JobStoreContract(JobOwnersContract, JobChildrenContract):
     # Decisions
 
     @pytest.mark.parametrize("run", [FULL, QUEUED, replace(FULL, ids=(1, -(2**60))), replace(QUEUED, ids=())])
-    def test_a_run_is_kept_as_it_was_put(self, store: JobStore, another: JobStore, run: JobRun) -> None:
+    def test_a_run_is_stored_unchanged(self, store: JobStore, another: JobStore, run: JobRun) -> None:
         put(store, run)
         assert another.find(run.id) == run
         assert another.look().runs == (run,)
@@ -100,7 +100,7 @@ class JobStoreContract(JobOwnersContract, JobChildrenContract):
             JobRecord(JOB, schedule="fixed-delay 5 s"),
         ],
     )
-    def test_a_record_is_kept_as_it_was_put(self, store: JobStore, another: JobStore, record: JobRecord) -> None:
+    def test_a_record_is_stored_unchanged(self, store: JobStore, another: JobStore, record: JobRecord) -> None:
         with store.open([JOB]) as book:
             assert book.records[JOB] == JobRecord(JOB)
             book.put_record(record)
@@ -111,7 +111,7 @@ class JobStoreContract(JobOwnersContract, JobChildrenContract):
             book.put_record(JobRecord(JOB))
         assert store.look().records[JOB] == JobRecord(JOB)
 
-    def test_what_was_put_is_seen_at_once(self, store: JobStore) -> None:
+    def test_a_change_is_visible_within_its_block_at_once(self, store: JobStore) -> None:
         put(store, QUEUED)
         with store.open([JOB, OTHER]) as book:
             assert set(book.records) == {JOB, OTHER}
@@ -122,7 +122,7 @@ class JobStoreContract(JobOwnersContract, JobChildrenContract):
             assert book.runs == [new]
         assert store.look().runs == (new,)
 
-    def test_only_runs_of_the_jobs_that_are_named_are_open(self, store: JobStore) -> None:
+    def test_a_block_sees_only_runs_of_the_named_jobs(self, store: JobStore) -> None:
         put(store, QUEUED, replace(QUEUED, id="2", job=OTHER), ended(3, 1))
         with store.open([OTHER]) as book:
             assert [run.id for run in book.runs] == ["2"]
@@ -160,7 +160,7 @@ class JobStoreContract(JobOwnersContract, JobChildrenContract):
                 book.put(QUEUED.ended(RunStatus.SKIPPED, NOON))
             assert second.result(SECONDS) == []
 
-    def test_of_decisions_by_many_none_is_lost(self, store: JobStore, another: JobStore) -> None:
+    def test_no_concurrent_decision_is_lost(self, store: JobStore, another: JobStore) -> None:
         def count(number: int) -> None:
             own = (store, another)[number % 2]
 
@@ -179,7 +179,7 @@ class JobStoreContract(JobOwnersContract, JobChildrenContract):
     @pytest.mark.parametrize(
         "recorded", [QUEUED, RUNNING, ended(1, 1), replace(ended(1, 1), job=OTHER)], ids=lambda run: run.status
     )
-    def test_a_run_that_is_recorded_is_not_begun_again_as_a_new_one(self, store: JobStore, recorded: JobRun) -> None:
+    def test_a_recorded_run_is_not_begun_again_as_a_new_one(self, store: JobStore, recorded: JobRun) -> None:
         put(store, recorded)
         new = replace(RUNNING, id=recorded.id, job=JOB, requested_at=NOON + timedelta(seconds=1))
         with store.open([JOB]) as book:
@@ -211,7 +211,7 @@ class JobStoreContract(JobOwnersContract, JobChildrenContract):
         put(store, *(run.ended(RunStatus.COALESCED, NOON, into="other") for run in runs[1:]))
         assert store.look().runs == (runs[0],)
 
-    def test_a_run_with_very_many_ids_is_kept(self, store: JobStore) -> None:
+    def test_a_run_with_very_many_ids_is_stored(self, store: JobStore) -> None:
         run = replace(RUNNING, ids=tuple(f"größe {n}" for n in range(20_000)))
         put(store, run)
         assert store.find(run.id) == run
@@ -221,7 +221,7 @@ class JobStoreContract(JobOwnersContract, JobChildrenContract):
 
     # Requests
 
-    def test_a_request_is_recorded_by_the_store_s_clock(self, store: JobStore, another: JobStore) -> None:
+    def test_a_request_has_the_time_of_the_stores_clock(self, store: JobStore, another: JobStore) -> None:
         before = store.look().now
         assert store.request(replace(QUEUED, due_at=NOON))
         (found,) = another.look().runs
@@ -229,12 +229,12 @@ class JobStoreContract(JobOwnersContract, JobChildrenContract):
         assert replace(found, requested_at=NOON) == replace(QUEUED, due_at=NOON)
 
     @pytest.mark.parametrize("recorded", [RUNNING, replace(ended(1, 1), id=RUNNING.id), replace(RUNNING, job=OTHER)])
-    def test_a_second_request_with_an_id_changes_nothing(self, store: JobStore, recorded: JobRun) -> None:
+    def test_a_second_request_with_the_same_id_changes_nothing(self, store: JobStore, recorded: JobRun) -> None:
         put(store, recorded)
         assert not store.request(replace(QUEUED, reason="again"))
         assert store.find(RUNNING.id) == recorded
 
-    def test_of_two_requests_with_an_id_at_once_one_is_new(self, store: JobStore, another: JobStore) -> None:
+    def test_of_concurrent_requests_with_the_same_id_one_is_new(self, store: JobStore, another: JobStore) -> None:
         store.prepare()
         another.prepare()
 
@@ -245,7 +245,7 @@ class JobStoreContract(JobOwnersContract, JobChildrenContract):
         with ThreadPoolExecutor(4) as threads:
             assert sorted(threads.map(ask, range(4))) == [False, False, False, True]
 
-    def test_a_request_becomes_part_of_a_transaction(
+    def test_a_request_can_be_made_in_a_transaction(
         self, store: JobStore, another: JobStore, joined: Transactions
     ) -> None:
         store.prepare()
@@ -254,16 +254,14 @@ class JobStoreContract(JobOwnersContract, JobChildrenContract):
             assert another.look().runs == ()
         assert [run.id for run in another.look().runs] == [QUEUED.id]
 
-    def test_a_request_in_a_transaction_that_is_rolled_back_was_not_made(
-        self, store: JobStore, joined: Transactions
-    ) -> None:
+    def test_a_request_is_rolled_back_with_its_transaction(self, store: JobStore, joined: Transactions) -> None:
         store.prepare()
         with pytest.raises(RolledBackError), joined.begin() as unit:
             roll_back(store.request(QUEUED, unit))
         assert store.look().runs == ()
         assert store.request(QUEUED)
 
-    def test_a_request_that_is_known_ends_no_transaction(self, store: JobStore, joined: Transactions) -> None:
+    def test_a_duplicate_request_does_not_end_the_transaction(self, store: JobStore, joined: Transactions) -> None:
         put(store, RUNNING)
         with joined.begin() as unit:
             assert store.request(replace(QUEUED, id="1"), unit)
@@ -273,7 +271,7 @@ class JobStoreContract(JobOwnersContract, JobChildrenContract):
         assert sorted(run.id for run in store.look().runs) == ["1", "2", RUNNING.id]
         assert store.find(RUNNING.id) == RUNNING
 
-    # What has been
+    # History
 
     def test_history_shows_the_newest_first(self, store: JobStore) -> None:
         put(store, *(ended(n, 1, (JOB, OTHER)[n % 2]) for n in range(6)))
@@ -282,7 +280,7 @@ class JobStoreContract(JobOwnersContract, JobChildrenContract):
         assert [run.id for run in store.history(OTHER, 2)] == ["run 5", "run 3"]
         assert store.history("nobody") == []
 
-    def test_the_run_that_has_begun_and_ended_last_is_known(self, store: JobStore) -> None:
+    def test_the_last_run_that_began_and_ended_is_known(self, store: JobStore) -> None:
         runs = [ended(1, 9), ended(2, 7), ended(3, 11, began=False), ended(4, 5, OTHER), ended(5, 9)]
         put(store, *runs, replace(RUNNING, requested_at=NOON + timedelta(hours=1)))
         put(store, replace(QUEUED, id="6", job="new"), ended(7, 1, "skipped", began=False))
@@ -300,13 +298,13 @@ class JobStoreContract(JobOwnersContract, JobChildrenContract):
         assert store.purge(OTHER, NOON + timedelta(hours=1)) == 0
         assert store.last_runs() == last
 
-    def test_an_outcome_and_a_cancelled_run_of_the_same_moment_are_told_apart(self, store: JobStore) -> None:
+    def test_an_outcome_and_a_cancelled_run_of_the_same_time_are_distinguished(self, store: JobStore) -> None:
         put(store, ended(1, 5), ended(2, 5), cancelled(3, 5))
         assert store.last_runs() == {JOB: LastRuns(cancelled(3, 5), ended(2, 5))}
         assert store.purge(JOB, NOON + timedelta(hours=1)) == 1
         assert store.last_runs() == {JOB: LastRuns(cancelled(3, 5), ended(2, 5))}
 
-    def test_runs_are_removed_that_ended_before_a_time_but_for_the_last_one(self, store: JobStore) -> None:
+    def test_purging_removes_runs_that_ended_before_a_time_except_the_last(self, store: JobStore) -> None:
         put(store, ended(1, 1), ended(2, 5), ended(3, 6, began=False), ended(4, 6), ended(5, 7), ended(6, 1, OTHER))
         put(store, QUEUED, replace(RUNNING, id="running"), ended(7, 6, began=False))
         assert store.purge(JOB, NOON + timedelta(minutes=6)) == 2
@@ -317,11 +315,11 @@ class JobStoreContract(JobOwnersContract, JobChildrenContract):
         assert store.purge(JOB, NOON + timedelta(hours=1)) == 0
         assert set(store.last_runs()) == {JOB, OTHER}
 
-    def test_of_a_job_that_never_ran_all_old_runs_are_removed(self, store: JobStore) -> None:
+    def test_purging_removes_all_old_runs_of_a_job_that_never_ran(self, store: JobStore) -> None:
         put(store, *(ended(n, 1, began=False) for n in range(30)))
         assert store.purge(JOB, NOON + timedelta(minutes=1)) == 0
         assert store.purge(JOB, NOON + timedelta(minutes=2)) == 30
         assert store.history() == []
 
-    def test_an_error_of_a_job_is_no_outage(self, store: JobStore) -> None:
+    def test_an_error_of_a_job_is_not_an_outage(self, store: JobStore) -> None:
         assert not store.is_outage(ValueError("no"))

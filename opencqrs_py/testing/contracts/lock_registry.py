@@ -1,4 +1,4 @@
-"""The contract of lock registries: what a node relies on that is led by them."""
+"""The contract of lock registries: what a node that uses one relies on."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ NAMES = [NAME, OTHER, "[group=größe %s :x, partition=0]", f"[group={'long' * 1
 class LockRegistryContract:
     """What a node relies on.
 
-    Give ``registry``, which knows no lock that is held; ``another``, which sees the same locks as another process
-    would; and ``let_pass`` if locks end by time: it has so much of that time go by that a lock has ended which was not
-    renewed (``1.0``), or half of it (``0.5``).
+    Give ``registry``, in which no lock is held; ``another``, which sees the same locks as another process would; and,
+    if locks expire, ``let_pass``: it lets a fraction of that time pass, such as half of it (``0.5``) or so much that a
+    lock that was not renewed has expired (``1.0``).
     """
 
     @pytest.fixture
@@ -33,8 +33,8 @@ class LockRegistryContract:
 
     @pytest.fixture
     def let_pass(self) -> Callable[[float], None]:
-        """Return what has a part of the time go by after which a lock ends."""
-        pytest.skip("locks do not end by time")
+        """Return a function that lets a fraction of the time pass after which a lock expires."""
+        pytest.skip("locks do not expire")
 
     @pytest.fixture
     def mine(self, registry: LockRegistry) -> Iterator[Lock]:
@@ -52,33 +52,33 @@ class LockRegistryContract:
 
     # Acquire and release
 
-    def test_a_lock_that_is_free_is_taken(self, mine: Lock) -> None:
+    def test_a_free_lock_is_acquired(self, mine: Lock) -> None:
         assert mine.acquire(0.0) is True
 
-    def test_a_lock_that_is_held_is_not_taken_by_another(self, mine: Lock, theirs: Lock) -> None:
+    def test_a_held_lock_is_not_acquired_by_another_process(self, mine: Lock, theirs: Lock) -> None:
         assert mine.acquire(0.0)
         assert theirs.acquire(0.0) is False
         assert theirs.acquire(0.01) is False
 
-    def test_a_lock_that_is_not_acquired_yet_is_not_held(self, mine: Lock, theirs: Lock) -> None:
+    def test_a_lock_is_not_held_before_it_is_acquired(self, mine: Lock, theirs: Lock) -> None:
         assert theirs.acquire(0.0)
         assert mine.renew() is False
 
-    def test_a_lock_can_be_taken_right_after_it_was_released(self, mine: Lock, theirs: Lock) -> None:
+    def test_a_lock_can_be_acquired_right_after_its_release(self, mine: Lock, theirs: Lock) -> None:
         for _ in range(10):
             assert mine.acquire(0.0)
             mine.release()
             assert theirs.acquire(0.0)
             theirs.release()
 
-    def test_to_release_a_lock_that_is_not_held_changes_nothing(self, mine: Lock, theirs: Lock) -> None:
+    def test_releasing_a_lock_that_is_not_held_changes_nothing(self, mine: Lock, theirs: Lock) -> None:
         mine.release()
         assert theirs.acquire(0.0)
         mine.release()
         assert theirs.renew()
         assert mine.acquire(0.0) is False
 
-    def test_a_lock_may_be_released_twice(self, mine: Lock, theirs: Lock) -> None:
+    def test_a_lock_can_be_released_twice(self, mine: Lock, theirs: Lock) -> None:
         assert mine.acquire(0.0)
         mine.release()
         mine.release()
@@ -86,13 +86,13 @@ class LockRegistryContract:
 
     # Hold
 
-    def test_a_lock_is_held_as_often_as_it_is_renewed(self, mine: Lock, theirs: Lock) -> None:
+    def test_a_held_lock_can_be_renewed_any_number_of_times(self, mine: Lock, theirs: Lock) -> None:
         assert mine.acquire(0.0)
         for _ in range(10):
             assert mine.renew() is True
             assert theirs.acquire(0.0) is False
 
-    def test_a_lock_that_was_released_cannot_be_renewed(self, mine: Lock, theirs: Lock) -> None:
+    def test_a_released_lock_cannot_be_renewed(self, mine: Lock, theirs: Lock) -> None:
         assert mine.acquire(0.0)
         mine.release()
         assert mine.renew() is False
@@ -101,9 +101,7 @@ class LockRegistryContract:
 
     # Names
 
-    def test_locks_of_different_names_have_nothing_to_do_with_each_other(
-        self, registry: LockRegistry, another: LockRegistry
-    ) -> None:
+    def test_locks_with_different_names_are_independent(self, registry: LockRegistry, another: LockRegistry) -> None:
         locks = [(registry, another)[number % 2].obtain(name) for number, name in enumerate(NAMES)]
         assert all(lock.acquire(0.0) for lock in locks)
         locks[0].release()
@@ -120,7 +118,7 @@ class LockRegistryContract:
         assert another.obtain(name).acquire(0.0) is False
         held.release()
 
-    def test_of_two_that_take_a_lock_at_once_exactly_one_gets_it(
+    def test_of_two_concurrent_callers_exactly_one_acquires_a_lock(
         self, registry: LockRegistry, another: LockRegistry
     ) -> None:
         for number in range(20):
@@ -132,19 +130,21 @@ class LockRegistryContract:
 
     # Time
 
-    def test_a_lock_that_is_not_renewed_ends(self, mine: Lock, theirs: Lock, let_pass: Callable[[float], None]) -> None:
+    def test_a_lock_that_is_not_renewed_expires(
+        self, mine: Lock, theirs: Lock, let_pass: Callable[[float], None]
+    ) -> None:
         assert mine.acquire(0.0)
         let_pass(1.0)
         assert theirs.acquire(0.0)
 
-    def test_a_lock_that_is_renewed_lasts_on(self, mine: Lock, theirs: Lock, let_pass: Callable[[float], None]) -> None:
+    def test_a_renewed_lock_does_not_expire(self, mine: Lock, theirs: Lock, let_pass: Callable[[float], None]) -> None:
         assert mine.acquire(0.0)
         for _ in range(4):
             let_pass(0.5)
             assert mine.renew()
             assert theirs.acquire(0.0) is False
 
-    def test_a_lock_that_has_ended_is_neither_renewed_nor_released_once_another_has_it(
+    def test_an_expired_lock_that_another_process_holds_is_neither_renewed_nor_released(
         self, mine: Lock, theirs: Lock, let_pass: Callable[[float], None]
     ) -> None:
         assert mine.acquire(0.0)

@@ -24,9 +24,7 @@ def numbered(*numbers: int) -> list[Event]:
 class LogIdentityContract:
     """Fingerprints of a log. Part of ``EventSourceContract``."""
 
-    def test_a_log_is_the_one_that_its_fingerprints_say_at_every_position(
-        self, source: EventSource, append: Append
-    ) -> None:
+    def test_every_fingerprint_of_a_log_verifies_at_its_position(self, source: EventSource, append: Append) -> None:
         found = {0: source.fingerprint(0)}
         for number in range(1, 4):
             append(numbered(number))
@@ -37,15 +35,13 @@ class LogIdentityContract:
             source.verify(position, fingerprint)
             assert source.fingerprint(position) == fingerprint
 
-    def test_an_empty_log_has_another_fingerprint_than_one_with_events(
+    def test_an_empty_log_and_one_with_events_have_different_fingerprints(
         self, source: EventSource, append: Append
     ) -> None:
         append(numbered(1))
         assert source.fingerprint(0) != source.fingerprint(source.head())
 
-    def test_the_fingerprint_of_an_event_at_hand_is_that_of_its_position(
-        self, source: EventSource, append: Append
-    ) -> None:
+    def test_the_fingerprint_of_a_read_event_is_that_of_its_position(self, source: EventSource, append: Append) -> None:
         append(numbered(1, 2, 3))
         for event in source.read(0, 10, Selection()).events:
             assert source.fingerprint(event.position, event) == source.fingerprint(event.position)

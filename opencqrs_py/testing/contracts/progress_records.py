@@ -59,7 +59,7 @@ class ProgressRecordsContract:
         assert (found.stored, found.fingerprint) == (5, "at 5")
         assert claimed(another, initial=9).fingerprint == "at 5"
 
-    def test_the_fingerprint_of_a_unit_that_fails_is_forgotten(self, tracker: ProgressTracker) -> None:
+    def test_the_fingerprint_of_a_failed_unit_is_discarded(self, tracker: ProgressTracker) -> None:
         cursor = claimed(tracker)
         with pytest.raises(CrashError), tracker.unit("group", cursor, 5, fingerprint="at 5"):
             raise CrashError
@@ -99,7 +99,7 @@ class ProgressRecordsContract:
         assert claimed(another).failure is None
 
     @pytest.mark.parametrize("state", list(ProcessorState))
-    def test_a_claim_shows_whether_the_owner_before_has_released_the_partition(
+    def test_a_claim_shows_whether_the_previous_owner_released_the_partition(
         self, tracker: ProgressTracker, another: ProgressTracker, state: ProcessorState
     ) -> None:
         cursor = claimed(tracker)
@@ -113,13 +113,13 @@ class ProgressRecordsContract:
         claimed(tracker)
         assert claimed(another).unreleased
 
-    def test_an_event_that_is_found_in_hand_has_ended_a_process(
+    def test_a_claim_counts_an_event_still_in_hand_as_a_crash(
         self, tracker: ProgressTracker, another: ProgressTracker
     ) -> None:
         cursor = claimed(tracker)
         marked = replace(FAILURE, attempts=0, crashes=1, in_hand=True)
         tracker.report(replace(_failed(cursor), failure=marked), cursor.epoch)
-        for _ in range(2):  # however often it is claimed: only an owner that reports it makes it lasting
+        for _ in range(2):  # however often it is claimed: the count lasts only once an owner reports it
             assert claimed(another).failure == replace(marked, crashes=2, in_hand=False)
         moved(another, claimed(another), 7)
         assert claimed(tracker).failure is None

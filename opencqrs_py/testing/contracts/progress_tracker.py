@@ -20,7 +20,7 @@ SECONDS = 30  # longest wait for another thread
 
 
 class ReadModel(Protocol):
-    """What handlers write through a unit of work, for the tests to look at."""
+    """What handlers write through a unit of work, for the tests to read."""
 
     def write(self, unit: UnitOfWork, value: str) -> None:
         """Add a value as a handler does."""
@@ -58,12 +58,12 @@ class ProgressTrackerContract(ProgressRecordsContract):
 
     @pytest.fixture
     def read_model(self) -> ReadModel:
-        """Return a look at what was written in the units of ``tracker``."""
+        """Return a view of what was written in the units of ``tracker``."""
         pytest.skip("nothing that handlers write shares the transaction with this progress")
 
     # Claims
 
-    def test_a_new_group_starts_where_it_is_told(self, tracker: ProgressTracker) -> None:
+    def test_a_new_group_starts_at_the_given_position(self, tracker: ProgressTracker) -> None:
         cursors = tracker.claim("group", TWO, 17, "owner")
         assert [cursor.partition for cursor in cursors] == list(TWO)
         for cursor in cursors:
@@ -72,7 +72,7 @@ class ProgressTrackerContract(ProgressRecordsContract):
             assert cursor.epoch >= 1
         assert positions(tracker) == {"group": [17, 17]}
 
-    def test_a_known_group_goes_on_where_it_was(self, tracker: ProgressTracker, another: ProgressTracker) -> None:
+    def test_a_known_group_continues_at_its_position(self, tracker: ProgressTracker, another: ProgressTracker) -> None:
         moved(tracker, claimed(tracker), 5)
         cursor = claimed(another, initial=99)
         assert (cursor.stored, cursor.position) == (5, 5)
@@ -88,7 +88,7 @@ class ProgressTrackerContract(ProgressRecordsContract):
         moved(another, other, 5)
         assert positions(tracker) == {"group": [4, 5]}
 
-    def test_a_claim_of_one_partition_leaves_the_claims_of_others_alone(self, tracker: ProgressTracker) -> None:
+    def test_claiming_one_partition_does_not_affect_claims_on_others(self, tracker: ProgressTracker) -> None:
         first, second = tracker.claim("group", TWO, 0, "owner")
         tracker.claim("group", [second.partition], 0, "another", layout=TWO)
         moved(tracker, first, 1)
@@ -96,18 +96,18 @@ class ProgressTrackerContract(ProgressRecordsContract):
             pytest.fail("the unit of a lost claim was opened")
 
     @pytest.mark.parametrize("whole", [layout(3), layout(4), layout(1)], ids=len)
-    def test_another_layout_is_refused_also_for_one_partition(
+    def test_another_layout_is_refused_even_for_one_partition(
         self, tracker: ProgressTracker, whole: tuple[Partition, ...]
     ) -> None:
         tracker.claim("group", TWO[:1], 0, "owner", layout=TWO)
         with pytest.raises(EventStoreError, match="OCQ-310"):
             tracker.claim("group", whole[:1], 0, "owner", layout=whole)
 
-    def test_cursors_come_in_the_order_asked_for(self, tracker: ProgressTracker) -> None:
+    def test_cursors_are_returned_in_the_requested_order(self, tracker: ProgressTracker) -> None:
         for asked in (TWO, TWO[::-1]):
             assert [cursor.partition for cursor in tracker.claim("group", asked, 0, "owner")] == list(asked)
 
-    def test_each_claim_has_a_larger_epoch(self, tracker: ProgressTracker, another: ProgressTracker) -> None:
+    def test_each_claim_increases_the_epoch(self, tracker: ProgressTracker, another: ProgressTracker) -> None:
         epochs = [claimed(which).epoch for which in (tracker, another, another, tracker)]
         assert epochs == sorted(set(epochs))
 
@@ -133,9 +133,9 @@ class ProgressTrackerContract(ProgressRecordsContract):
         assert caught.value.fix
         assert positions(tracker) == {"group": [0, 0]}
         for cursor in (first, second):
-            moved(tracker, cursor, 1)  # the refused claim has fenced nobody out
+            moved(tracker, cursor, 1)  # the refused claim has fenced no owner
 
-    def test_groups_are_told_apart_by_every_character(self, tracker: ProgressTracker) -> None:
+    def test_group_names_are_compared_character_by_character(self, tracker: ProgressTracker) -> None:
         names = ["books", "Books", "bücher", "o'brien", "a%", "a_", "", "書籍 😀", 'say "so"', "x" * 100]
         for position, name in enumerate(names):
             moved(tracker, claimed(tracker, name), position, name)
@@ -149,7 +149,7 @@ class ProgressTrackerContract(ProgressRecordsContract):
             cursor = moved(tracker, cursor, to)
             assert positions(another) == {"group": [to]}
 
-    def test_progress_may_stay_but_not_go_back(self, tracker: ProgressTracker) -> None:
+    def test_progress_can_stay_but_must_not_go_back(self, tracker: ProgressTracker) -> None:
         cursor = moved(tracker, moved(tracker, claimed(tracker), 5), 5)
         with pytest.raises(ValueError, match="must not go back from 5 to 4"), tracker.unit("group", cursor, 4):
             pytest.fail("the unit was opened")
@@ -200,7 +200,7 @@ class ProgressTrackerContract(ProgressRecordsContract):
         assert read_model.values() == ["kept"]
         assert positions(tracker) == {"group": [1]}
 
-    # Several who want the same partition
+    # Competing owners of a partition
 
     def test_of_two_writers_with_one_cursor_the_second_is_fenced(
         self, tracker: ProgressTracker, another: ProgressTracker
@@ -219,7 +219,7 @@ class ProgressTrackerContract(ProgressRecordsContract):
         assert positions(tracker) == {"group": [0]}
         moved(another, heir, 5)
 
-    def test_a_zombie_is_fenced_also_when_it_knows_the_position(
+    def test_a_zombie_is_fenced_even_if_it_knows_the_position(
         self, tracker: ProgressTracker, another: ProgressTracker
     ) -> None:
         zombie = claimed(tracker)
@@ -228,7 +228,7 @@ class ProgressTrackerContract(ProgressRecordsContract):
             pytest.fail("the unit was opened")
         assert positions(tracker) == {"group": [5]}
 
-    def test_who_still_has_the_claim_learns_where_to_go_on(
+    def test_renewing_a_valid_claim_returns_the_stored_position(
         self, tracker: ProgressTracker, another: ProgressTracker
     ) -> None:
         cursor = claimed(tracker)
@@ -236,7 +236,7 @@ class ProgressTrackerContract(ProgressRecordsContract):
         moved(another, cursor, 5)
         assert tracker.renewed("group", cursor.retrying(1)) == replace(cursor, stored=5, position=5)
 
-    def test_who_has_lost_the_claim_or_never_had_one_learns_that(
+    def test_renewing_a_lost_or_unknown_claim_returns_none(
         self, tracker: ProgressTracker, another: ProgressTracker
     ) -> None:
         zombie = claimed(tracker)
@@ -264,7 +264,7 @@ class ProgressTrackerContract(ProgressRecordsContract):
         moved(another, heir, 9)
         assert positions(tracker) == {"group": [9]}
 
-    def test_of_many_writers_at_once_one_moves_the_progress(
+    def test_of_many_concurrent_writers_one_moves_the_progress(
         self, tracker: ProgressTracker, another: ProgressTracker
     ) -> None:
         cursor = claimed(tracker)
@@ -282,7 +282,7 @@ class ProgressTrackerContract(ProgressRecordsContract):
         assert len(winners) == 1
         assert positions(tracker) == {"group": winners}
 
-    def test_claims_at_once_follow_each_other(self, tracker: ProgressTracker, another: ProgressTracker) -> None:
+    def test_concurrent_claims_are_serialised(self, tracker: ProgressTracker, another: ProgressTracker) -> None:
         def claim(which: ProgressTracker) -> Sequence[Cursor]:
             return which.claim("group", TWO, 0, "owner")
 
@@ -301,7 +301,9 @@ class ProgressTrackerContract(ProgressRecordsContract):
 
     # Statuses
 
-    def test_statuses_are_in_order_and_of_all_groups(self, tracker: ProgressTracker, another: ProgressTracker) -> None:
+    def test_statuses_of_all_groups_are_returned_in_order(
+        self, tracker: ProgressTracker, another: ProgressTracker
+    ) -> None:
         assert tracker.statuses() == []
         tracker.claim("zoo", ONE, 0, "owner")
         tracker.claim("books", layout(3)[::-1], 4, "owner")
@@ -341,7 +343,7 @@ class ProgressTrackerContract(ProgressRecordsContract):
         assert seen.error[:3] == error[:3]
 
     @pytest.mark.parametrize("error", [ValueError("mine"), FencedError("mine"), OSError("mine"), KeyboardInterrupt()])
-    def test_errors_of_others_are_no_outage(self, tracker: ProgressTracker, error: BaseException) -> None:
+    def test_other_errors_are_not_outages(self, tracker: ProgressTracker, error: BaseException) -> None:
         assert not tracker.is_outage(error)
 
 

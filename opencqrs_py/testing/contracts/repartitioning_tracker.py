@@ -1,4 +1,4 @@
-"""The contract of trackers by which groups can get other partitions."""
+"""The contract of trackers that can give groups other partitions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def keep(found: FoundGroup) -> GroupRecord:
 
 
 def begun(tracker: RepartitioningTracker, *positions: int) -> tuple[Cursor, ...]:
-    """Claim a group of so many partitions, and move each to its position."""
+    """Claim a group with one partition for each position, and move each there."""
     cursors = tracker.claim("group", layout(len(positions)), 0, "owner", keep=keep)
     return tuple(moved(tracker, cursor, to) for cursor, to in zip(cursors, positions, strict=True))
 
@@ -44,7 +44,7 @@ def moved(tracker: RepartitioningTracker, cursor: Cursor, to: int) -> Cursor:
 def carry_to(
     partitions: Sequence[Partition], log: Log | None = None
 ) -> Callable[[Mapping[Partition, Cursor]], Mapping[Partition, Cursor]]:
-    """Return what carries progress over to a layout."""
+    """Return the function that carries progress over to a layout."""
     return lambda known: carried_over(known, partitions, log or Log(lambda _: None))
 
 
@@ -99,7 +99,7 @@ class RepartitioningTrackerContract:
         found = [f"{one.partition} at {one.position}" for one in another.statuses()]
         assert found == ["0/2 at 11", "1/4 at 20", "3/4 at 20"]
 
-    def test_what_is_in_hand_is_waited_for(
+    def test_repartitioning_waits_for_the_chunk_in_hand(
         self, tracker: RepartitioningTracker, another: RepartitioningTracker
     ) -> None:
         cursor, _ = begun(tracker, 10, 20)
@@ -110,7 +110,7 @@ class RepartitioningTrackerContract:
                 changed = threads.submit(another.repartition, "group", ONE, carry_to(ONE))
             assert changed.result(SECONDS)[ONE[0]].stored == 12
 
-    def test_an_owner_of_before_never_writes_again_even_if_its_partition_comes_back(
+    def test_a_previous_owner_stays_fenced_even_if_its_partition_comes_back(
         self, tracker: RepartitioningTracker, another: RepartitioningTracker
     ) -> None:
         old = begun(tracker, 10, 20)
@@ -121,7 +121,7 @@ class RepartitioningTrackerContract:
                 pytest.fail("the unit was opened")
         assert [status.position for status in another.statuses()] == [10, 20]
 
-    def test_a_partition_whose_owner_has_ended_without_a_word_stays_so(
+    def test_an_unreleased_partition_stays_unreleased(
         self, tracker: RepartitioningTracker, another: RepartitioningTracker
     ) -> None:
         even, _ = begun(tracker, 10, 20)
@@ -131,7 +131,7 @@ class RepartitioningTrackerContract:
         cursors = another.claim("group", four, 0, "next", keep=keep)
         assert [cursor.unreleased for cursor in cursors] == [False, True, False, True]
 
-    def test_the_failure_of_an_event_moves_along(
+    def test_the_failure_of_an_event_moves_to_its_new_partition(
         self, tracker: RepartitioningTracker, another: RepartitioningTracker
     ) -> None:
         _, odd = begun(tracker, 3, 6)
@@ -144,7 +144,9 @@ class RepartitioningTrackerContract:
         assert [each.attempt for each in cursors] == [1, 1, FAILURE.retries + 1]
         assert [status.failure for status in tracker.statuses()] == [None, None, FAILURE]
 
-    def test_a_replay_moves_along(self, tracker: RepartitioningTracker, another: RepartitioningTracker) -> None:
+    def test_a_replay_moves_to_the_new_partitions(
+        self, tracker: RepartitioningTracker, another: RepartitioningTracker
+    ) -> None:
         release(tracker, *begun(tracker, 10, 20))
         four = layout(4)
 
@@ -169,7 +171,7 @@ class RepartitioningTrackerContract:
         another.repartition("group", TWO, carry_to(TWO))
         assert sum(status.skipped for status in another.statuses()) == 2
 
-    def test_an_event_that_two_partitions_have_skipped_is_one_in_the_merged(
+    def test_an_event_skipped_by_two_partitions_is_listed_once_after_a_merge(
         self, tracker: RepartitioningTracker
     ) -> None:
         for cursor in begun(tracker, 6, 6):
@@ -190,7 +192,7 @@ class RepartitioningTrackerContract:
         tracker.repartition("group", four, carry_to(four), setting=4)
         assert [one.layout for one in another.records()] == [RecordedLayout(four, 4, (2,))]
 
-    def test_a_claim_of_partitions_of_before_says_which_there_are(
+    def test_claiming_a_replaced_partition_reports_the_current_ones(
         self, tracker: RepartitioningTracker, another: RepartitioningTracker
     ) -> None:
         begun(tracker, 10, 20)
@@ -201,7 +203,9 @@ class RepartitioningTrackerContract:
         (cursor,) = another.claim("group", [THREE[2]], 0, "next", TWO, keep=keep)  # whatever else is configured
         assert cursor.stored == 20
 
-    def test_what_fails_changes_nothing(self, tracker: RepartitioningTracker, another: RepartitioningTracker) -> None:
+    def test_a_failed_change_leaves_the_partitions_as_they_were(
+        self, tracker: RepartitioningTracker, another: RepartitioningTracker
+    ) -> None:
         begun(tracker, 10, 20)
 
         def carry(_known: object) -> Mapping[Partition, Cursor]:
@@ -212,7 +216,7 @@ class RepartitioningTrackerContract:
         assert [(status.partition, status.position) for status in another.statuses()] == [(TWO[0], 10), (TWO[1], 20)]
         assert [cursor.stored for cursor in another.claim("group", TWO, 0, "next", keep=keep)] == [10, 20]
 
-    def test_partitions_that_change_meanwhile_are_left_alone(
+    def test_partitions_that_change_meanwhile_are_not_changed_again(
         self, tracker: RepartitioningTracker, another: RepartitioningTracker
     ) -> None:
         begun(tracker, 10, 20)

@@ -1,4 +1,4 @@
-"""The contract of trackers by which groups can be reset."""
+"""The contract of trackers that can reset groups."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class ResettableTrackerContract:
         """Return the tables of the handlers."""
         pytest.skip("no transaction is shared with the read model")
 
-    def test_a_reset_moves_all_partitions_back_and_says_what_is_handled_again(
+    def test_a_reset_moves_all_partitions_back_and_returns_their_replays(
         self, tracker: ResettableTracker, another: ResettableTracker
     ) -> None:
         at(tracker, 8, TWO)
@@ -73,7 +73,7 @@ class ResettableTrackerContract:
         assert [one.unreleased for one in cursors] == [False, False]
         assert [status.replay for status in another.statuses()] == [Replay(reset(3), 8)] * 2
 
-    def test_what_was_in_hand_is_fenced_off(self, tracker: ResettableTracker, another: ResettableTracker) -> None:
+    def test_a_reset_fences_the_previous_owner(self, tracker: ResettableTracker, another: ResettableTracker) -> None:
         (cursor,) = at(tracker, 8)
         with another.resetting(reset(0), ONE):
             pass
@@ -81,7 +81,7 @@ class ResettableTrackerContract:
             pytest.fail("the unit of the owner before was opened")
         assert tracker.renewed("group", cursor) is None
 
-    def test_a_chunk_that_is_in_hand_is_waited_for_and_is_handled_again(
+    def test_a_reset_waits_for_the_chunk_in_hand_which_is_handled_again(
         self, tracker: ResettableTracker, another: ResettableTracker, read_model: ReadModel
     ) -> None:
         (cursor,) = at(tracker, 8)
@@ -108,7 +108,9 @@ class ResettableTrackerContract:
         assert read_model.values() == []
         assert [(status.position, status.replay) for status in tracker.statuses()] == [(8, None)]
 
-    def test_a_group_that_never_ran_begins_there(self, tracker: ResettableTracker, read_model: ReadModel) -> None:
+    def test_a_group_that_never_ran_begins_where_it_was_reset_to(
+        self, tracker: ResettableTracker, read_model: ReadModel
+    ) -> None:
         with tracker.resetting(reset(5), TWO, fingerprint="at 5") as opened:
             read_model.write(opened.unit, "prepared")
             assert opened.replays == dict.fromkeys(TWO)
@@ -120,7 +122,7 @@ class ResettableTrackerContract:
             assert [(one.position, one.began_at) for one in tracker.records()] == [(5, NOW)]
 
     @pytest.mark.parametrize(("to", "begins"), [(0, 0), (2, 2), (3, 3), (7, 3)])
-    def test_a_group_begins_where_it_was_reset_to_if_that_is_before_its_beginning(
+    def test_a_reset_to_before_the_beginning_of_a_group_moves_its_beginning(
         self, tracker: ResettableTracker, to: int, begins: int
     ) -> None:
         if not isinstance(tracker, GroupRecords):
@@ -132,7 +134,7 @@ class ResettableTrackerContract:
         assert [each.position for each in tracker.records()] == [begins]
 
     @pytest.mark.parametrize(("to", "begins"), [(0, 0), (2, None)])
-    def test_it_is_known_where_a_group_begins_after_a_reset_to_before_the_first_event(
+    def test_a_reset_to_before_the_first_event_makes_an_unknown_beginning_known(
         self, tracker: ResettableTracker, to: int, begins: int | None
     ) -> None:
         if not isinstance(tracker, GroupRecords):
@@ -144,7 +146,7 @@ class ResettableTrackerContract:
         assert [each.position for each in tracker.records()] == [begins]
 
     @pytest.mark.parametrize(("to", "known"), [(0, ""), (4, ""), (5, "s1"), (8, "s1")])
-    def test_other_sequences_are_taken_only_if_nothing_waits(
+    def test_the_recorded_sequencing_is_cleared_only_if_no_event_waits_before_the_position(
         self, tracker: ResettableTracker, to: int, known: str
     ) -> None:
         if not isinstance(tracker, GroupRecords) or not isinstance(tracker, ParkingTracker):
@@ -163,15 +165,13 @@ class ResettableTrackerContract:
             pytest.fail("the unit was opened")
         assert [status.position for status in tracker.statuses()] == [8, 8]
 
-    def test_more_partitions_than_there_are_of_the_same_layout_are_what_was_lost(
-        self, tracker: ResettableTracker
-    ) -> None:
+    def test_a_reset_restores_lost_partitions_of_the_same_layout(self, tracker: ResettableTracker) -> None:
         at(tracker, 8, TWO[:1])
         with tracker.resetting(reset(3), TWO) as opened:
             assert {one: replay and replay.until for one, replay in opened.replays.items()} == dict.fromkeys(TWO, 8)
         assert [one.stored for one in tracker.claim("group", TWO, 0, "owner")] == [3, 3]
 
-    def test_other_groups_are_left_alone(self, tracker: ResettableTracker) -> None:
+    def test_a_reset_does_not_affect_other_groups(self, tracker: ResettableTracker) -> None:
         (other,) = tracker.claim("other", ONE, 4, "owner")
         at(tracker, 8)
         with tracker.resetting(reset(0), ONE):
@@ -183,7 +183,7 @@ class ResettableTrackerContract:
             ("other", 6, True),
         ]
 
-    def test_a_failure_and_skips_after_the_place_are_forgotten(self, tracker: ResettableTracker) -> None:
+    def test_a_reset_discards_the_failure_and_skips_after_its_position(self, tracker: ResettableTracker) -> None:
         (cursor,) = at(tracker, 2)
         for position in (3, 7):
             skip = Skip("group", ONE[0], position, f"id {position}", "s", "/a", "lent", 1, "no", NOW)
@@ -197,7 +197,7 @@ class ResettableTrackerContract:
         (status,) = tracker.statuses()
         assert (status.state, status.error, status.attempt) == (ProcessorState.STOPPED, "", 0)
 
-    def test_what_waits_after_the_place_is_read_again_and_is_new(self, tracker: ResettableTracker) -> None:
+    def test_events_waiting_after_the_position_are_read_again_as_new(self, tracker: ResettableTracker) -> None:
         (cursor,) = at(tracker, 8)
         assert isinstance(tracker, ParkingTracker)
         entries = (waits(2), waits(4), waits(5, "/b", replaying=True), waits(6, "/c"))
@@ -209,7 +209,7 @@ class ResettableTrackerContract:
         (status,) = tracker.statuses()
         assert status.replay == Replay(reset(3), 8, (4, 6))
 
-    def test_whether_an_event_is_handled_again_is_kept_while_it_waits(
+    def test_a_waiting_event_remembers_whether_it_is_replayed(
         self, tracker: ResettableTracker, another: ResettableTracker
     ) -> None:
         (cursor,) = at(tracker, 8)
@@ -219,7 +219,7 @@ class ResettableTrackerContract:
             pass
         assert {one.position: one.replaying for one in another.entries("group")} == {2: False, 4: True}
 
-    def test_too_many_waiting_events_are_refused_and_stay(
+    def test_a_reset_with_too_many_waiting_events_is_refused(
         self, tracker: ResettableTracker, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("opencqrs_py.model.replay._LONGEST", 200)
@@ -231,7 +231,7 @@ class ResettableTrackerContract:
             pass
         assert (tracker.statuses()[0].position, len(tracker.entries("group"))) == (100, 89)
 
-    def test_a_replay_outlives_claims_and_chunks(self, tracker: ResettableTracker, another: ResettableTracker) -> None:
+    def test_a_replay_survives_claims_and_chunks(self, tracker: ResettableTracker, another: ResettableTracker) -> None:
         at(tracker, 8)
         with tracker.resetting(reset(0), ONE):
             pass
@@ -260,7 +260,7 @@ class ResettableTrackerContract:
         assert read_model.values() == ["finished"]
         assert [status.replay for status in tracker.statuses()] == [None, None]
 
-    def test_an_end_that_fails_can_be_tried_again(self, tracker: ResettableTracker, read_model: ReadModel) -> None:
+    def test_a_failed_end_of_a_replay_can_be_retried(self, tracker: ResettableTracker, read_model: ReadModel) -> None:
         (cursor,) = self._replayed(tracker, ONE)
         with pytest.raises(CrashError), tracker.ending_replay("group", cursor) as ending:  # noqa: PT012 likewise
             assert ending is not None
@@ -278,7 +278,7 @@ class ResettableTrackerContract:
             pytest.fail("the unit was opened")
         assert tracker.statuses()[0].replay is not None
 
-    def test_two_partitions_that_end_at_once_end_it_once(
+    def test_two_partitions_that_end_concurrently_end_the_replay_once(
         self, tracker: ResettableTracker, another: ResettableTracker, read_model: ReadModel
     ) -> None:
         cursors = self._replayed(tracker, TWO)
@@ -295,7 +295,7 @@ class ResettableTrackerContract:
             assert sorted(one.result(SECONDS) for one in found) == [False, True]
         assert read_model.values() == ["finished"]
 
-    def test_a_scheduled_group_waits_for_its_inbox(self, tracker: ResettableTracker) -> None:
+    def test_a_scheduled_group_ends_its_replay_after_its_inbox(self, tracker: ResettableTracker) -> None:
         (cursor,) = self._replayed(tracker, ONE)
         assert isinstance(tracker, ParkingTracker)
         again = waits(4, replaying=True)
