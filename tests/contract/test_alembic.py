@@ -110,7 +110,7 @@ def test_with_the_filter_only_the_users_tables_are_compared(
 @pytest.mark.parametrize("options", FILTERS.values(), ids=FILTERS)
 @pytest.mark.parametrize("kind", [pytest.param("postgresql", marks=pytest.mark.postgresql)])
 @pytest.mark.few
-def test_tables_of_ours_in_another_schema_are_left_alone_too(
+def test_our_tables_in_another_schema_are_left_alone_too(
     kind: str, database: Database, store: SqlEventStore, options: dict[str, Any]
 ) -> None:
     with database.writing() as connection:
@@ -143,7 +143,7 @@ def project(url: str, tmp_path: Path) -> Callable[[str], Config]:
 
 
 @pytest.mark.parametrize("name", ["include_name", "include_object"])
-def test_revision_autogenerate_upgrade_and_check_leave_the_log_as_it_is(
+def test_revision_autogenerate_upgrade_and_check_leave_the_log_unchanged(
     project: Callable[[str], Config], database: Database, store: SqlEventStore, tmp_path: Path, name: str
 ) -> None:
     config = project(name)
@@ -157,9 +157,7 @@ def test_revision_autogenerate_upgrade_and_check_leave_the_log_as_it_is(
     assert SqlEventStore(database).append([Event(0, "2", "s", "/a", "t", None, "application/json", "{}", None)]).added
 
 
-def test_without_the_filter_a_check_finds_the_log_to_be_dropped(
-    project: Callable[[str], Config], store: SqlEventStore
-) -> None:
+def test_without_the_filter_a_check_would_drop_the_log(project: Callable[[str], Config], store: SqlEventStore) -> None:
     config = project("")
     command.stamp(config, "head")
     with pytest.raises(CommandError, match=EVENTS.name):

@@ -80,7 +80,7 @@ class Progress:
 
 
 @ALL
-def test_a_group_has_reached_what_its_slowest_partition_has_stored(tracker: Any) -> None:
+def test_a_group_has_reached_the_position_of_its_slowest_partition(tracker: Any) -> None:
     assert reached(tracker) == 0
     Progress(tracker, group="other").move(9)
     assert reached(tracker) == 0
@@ -132,14 +132,14 @@ def test_a_watch_that_begins_before_the_first_claim_sees_the_progress(tracker: A
 
 
 @ALL
-def test_a_watch_that_is_woken_returns_early(tracker: Any) -> None:
+def test_a_woken_watch_returns_early(tracker: Any) -> None:
     with watched(tracker) as watch:
         watch.wake()
         assert watch.wait(5, SECONDS) == 0
 
 
 @ALL
-def test_a_watch_ends_with_its_time(tracker: Any) -> None:
+def test_a_watch_ends_when_its_time_is_over(tracker: Any) -> None:
     Progress(tracker).move(2)
     with watched(tracker) as watch:
         assert watch.wait(7, 0.01) == 3
@@ -163,7 +163,7 @@ def never_looks(monkeypatch: pytest.MonkeyPatch) -> None:
 @POSTGRESQL
 @pytest.mark.parametrize("schema", [None, "Other"])
 @pytest.mark.usefixtures("never_looks")
-def test_postgresql_notifies_those_who_wait(url: str, schema: str | None) -> None:
+def test_postgresql_notifies_waiting_processes(url: str, schema: str | None) -> None:
     ours, theirs = Database(url, schema), Database(url, schema)
     progress = Progress(SqlProgressTracker(theirs), 2)
     for residue in range(2):
@@ -182,9 +182,7 @@ def test_postgresql_notifies_those_who_wait(url: str, schema: str | None) -> Non
 
 @POSTGRESQL
 @pytest.mark.usefixtures("never_looks")
-def test_one_who_waits_for_another_group_hears_nothing(
-    tracker: SqlProgressTracker, another: SqlProgressTracker
-) -> None:
+def test_a_watch_is_not_notified_of_other_groups(tracker: SqlProgressTracker, another: SqlProgressTracker) -> None:
     Progress(tracker).move(1)
     other = Progress(another, group="other")
     other.move(1)
@@ -196,7 +194,9 @@ def test_one_who_waits_for_another_group_hears_nothing(
 
 
 @POSTGRESQL
-def test_progress_notifies_of_nothing_while_nobody_waits(database: Database, another: SqlProgressTracker) -> None:
+def test_progress_sends_no_notifications_while_no_process_waits(
+    database: Database, another: SqlProgressTracker
+) -> None:
     progress = Progress(another)
     progress.move(1)
     with database.reading(apart=True) as connection:
@@ -214,7 +214,7 @@ def test_progress_notifies_of_nothing_while_nobody_waits(database: Database, ano
 
 @POSTGRESQL
 @pytest.mark.usefixtures("never_looks")
-def test_processes_hear_for_which_group_somebody_waits(
+def test_processes_learn_which_groups_are_waited_for(
     database: Database, tracker: SqlProgressTracker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = SqlControlStore(database, shared=True)
@@ -237,7 +237,7 @@ def test_processes_hear_for_which_group_somebody_waits(
 
 
 @POSTGRESQL
-def test_a_commit_that_began_before_the_watch_is_seen_all_the_same(
+def test_a_commit_that_began_before_the_watch_is_still_seen(
     tracker: SqlProgressTracker, open_database: Callable[[], Database]
 ) -> None:
     Progress(tracker).move(1)
@@ -279,9 +279,7 @@ def test_a_watch_leaves_neither_locks_nor_channels_nor_connections_behind(
 
 
 @POSTGRESQL
-def test_locks_of_a_process_that_is_killed_end_with_its_connection(
-    database: Database, another: SqlProgressTracker
-) -> None:
+def test_locks_of_a_killed_process_end_with_its_connection(database: Database, another: SqlProgressTracker) -> None:
     progress = Progress(another)
     held = "SELECT pid FROM pg_locks WHERE locktype = 'advisory'"
     with pytest.raises(Exception, match=r"terminating connection|closed"), watched(another) as watch:  # noqa: PT012
@@ -308,6 +306,6 @@ def test_a_group_of_many_partitions_takes_a_bounded_number_of_locks(
         assert watch.wait(1, SECONDS) == 2
 
 
-def test_every_tracker_of_ours_is_watchable() -> None:
+def test_all_our_trackers_are_watchable() -> None:
     assert issubclass(SqlProgressTracker, WatchableTracker)
     assert isinstance(InMemoryProgressTracker(), WatchableTracker)

@@ -121,7 +121,7 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     anew=st.booleans(),
 )
 @pytest.mark.release(log=("postgresql", "mapped"))  # as on SQLite
-def test_bounded_pieces_together_are_what_reading_on_gives(
+def test_bounded_reads_together_give_what_one_unbounded_read_gives(
     log: Log,
     given_events: list[tuple[int, str]],
     holes: set[int],

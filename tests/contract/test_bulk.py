@@ -125,7 +125,7 @@ def merge_staged(connection: Connection, table: str, columns: dict[str, Any], ke
 # What it writes
 
 
-def test_new_rows_are_inserted_and_known_ones_changed(connection: Connection) -> None:
+def test_new_rows_are_inserted_and_existing_ones_updated(connection: Connection) -> None:
     first = pa.table({"isbn": ["b", "a"], "reader": ["ada", "bob"], "loans": [1, 2]})
     assert bulk.upsert(connection, "loans", first, keys=["isbn"]) == 2
     assert (
@@ -135,7 +135,7 @@ def test_new_rows_are_inserted_and_known_ones_changed(connection: Connection) ->
     assert rows_of(connection, LOANS) == [("a", "bob", 2, None), ("b", "eve", 1, None), ("c", None, None, None)]
 
 
-def test_columns_are_added_to_what_is_there(connection: Connection) -> None:
+def test_columns_to_add_are_added_to_the_stored_values(connection: Connection) -> None:
     for reader in ("ada", "bob"):
         rows = [{"isbn": "a", "reader": reader, "loans": 2, "paid": None}]
         bulk.upsert(connection, LOANS, rows, keys=["isbn"], add=["loans", "paid"])
@@ -146,20 +146,20 @@ def test_columns_are_added_to_what_is_there(connection: Connection) -> None:
     assert (isbn, reader, loans) == ("a", "bob", 3)
 
 
-def test_rows_that_have_nothing_but_keys_are_inserted_once(connection: Connection) -> None:
+def test_rows_with_only_keys_are_inserted_once(connection: Connection) -> None:
     for isbns in (["a"], ["a", "b"]):
         bulk.upsert(connection, "loans", pa.table({"isbn": isbns}), keys=["isbn"])
     assert [row[0] for row in rows_of(connection, LOANS)] == ["a", "b"]
 
 
-def test_rows_with_the_same_keys_are_summed_if_all_else_is_added(connection: Connection) -> None:
+def test_rows_with_the_same_keys_are_summed_if_all_other_columns_are_added(connection: Connection) -> None:
     large = 2**61
     table = pa.table({"isbn": ["b", "a", "a", "a"], "loans": [1, large, None, large + 1]})
     assert bulk.upsert(connection, "loans", table, keys=["isbn"], add=["loans"]) == 2
     assert [row[:3] for row in rows_of(connection, LOANS)] == [("a", None, 2 * large + 1), ("b", None, 1)]
 
 
-def test_no_rows_are_no_statement(connection: Connection) -> None:
+def test_without_rows_no_statement_is_sent(connection: Connection) -> None:
     assert bulk.upsert(connection, "nothing", [], keys=["isbn"]) == 0
     assert bulk.upsert(connection, "nothing", pa.table({"isbn": pa.array([], pa.string())}), keys=["isbn"]) == 0
 
@@ -176,13 +176,13 @@ def test_a_chunk_is_one_statement_or_few(connection: Connection, kind: str) -> N
     assert [row[2] for row in rows_of(connection, LOANS)] == [2 * number for number in range(1_111)]
 
 
-def test_a_session_is_as_good_as_a_connection(connection: Connection) -> None:
+def test_a_session_works_like_a_connection(connection: Connection) -> None:
     with Session(connection) as session:
         bulk.upsert(session, "loans", [{"isbn": "a"}], keys="isbn")
         assert session.execute(select(LOANS.c.isbn)).scalars().all() == ["a"]
 
 
-def test_what_a_session_holds_comes_before(connection: Connection) -> None:
+def test_pending_changes_of_a_session_are_written_first(connection: Connection) -> None:
     class Loan:
         def __init__(self, isbn: str, loans: int) -> None:
             self.isbn, self.loans = isbn, loans
@@ -194,7 +194,7 @@ def test_what_a_session_holds_comes_before(connection: Connection) -> None:
         assert session.execute(select(LOANS.c.loans)).scalars().all() == [3]
 
 
-def test_names_are_quoted_whatever_they_are(connection: Connection) -> None:
+def test_all_names_are_quoted(connection: Connection) -> None:
     rows = [{"select": "x%s", "a '% b": 1}, {"select": "x%s", "a '% b": 2}]
     for _ in range(2):
         bulk.upsert(connection, SHELVES, rows, keys=["select", "a '% b"])
@@ -203,29 +203,27 @@ def test_names_are_quoted_whatever_they_are(connection: Connection) -> None:
 
 @pytest.mark.parametrize("name", ["Loans", "main.LOANS"])
 @pytest.mark.parametrize("kind", ["sqlite"])
-def test_a_table_is_found_by_a_name_in_other_case_where_the_database_finds_it(
-    connection: Connection, name: str
-) -> None:
+def test_a_table_name_in_other_case_is_found_if_the_database_finds_it(connection: Connection, name: str) -> None:
     for _ in range(2):
         bulk.upsert(connection, name, [{"isbn": "a", "loans": 1}], keys="isbn", add="loans")
     assert rows_of(connection, LOANS) == [("a", None, 2, None)]
 
 
 @pytest.mark.parametrize("kind", ["sqlite"])
-def test_a_view_has_no_unique_constraint_whatever_the_case_of_its_name(connection: Connection) -> None:
+def test_a_view_has_no_unique_constraint_in_whatever_case_it_is_named(connection: Connection) -> None:
     connection.execute(text("CREATE VIEW lent AS SELECT isbn FROM loans"))
     with refused("OCQ-361", "no unique constraint of the table has the columns isbn"):
         bulk.upsert(connection, "Lent", [A], keys="isbn")
 
 
 @pytest.mark.parametrize("kind", ["sqlite"])
-def test_a_temporary_table_is_found_by_a_name_in_other_case(connection: Connection) -> None:
+def test_a_temporary_table_is_found_by_its_name_in_other_case(connection: Connection) -> None:
     connection.execute(text("CREATE TEMPORARY TABLE lent (isbn TEXT UNIQUE, loans INTEGER)"))
     bulk.upsert(connection, "Lent", [{"isbn": "a", "loans": 1}], keys="isbn", add="loans")
     assert connection.execute(text("SELECT * FROM lent")).all() == [("a", 1)]
 
 
-def test_a_table_may_be_in_another_schema(connection: Connection, kind: str) -> None:
+def test_a_table_can_be_in_another_schema(connection: Connection, kind: str) -> None:
     schema = {"postgresql": "public", "mariadb": "test", "sqlite": "main"}[kind]
     bulk.upsert(connection, f"{schema}.loans", [{"isbn": "a", "loans": 1}], keys="isbn", add="loans")
     assert [row[0] for row in rows_of(connection, LOANS)] == ["a"]
@@ -234,7 +232,7 @@ def test_a_table_may_be_in_another_schema(connection: Connection, kind: str) -> 
 # What it keeps
 
 
-def test_values_come_out_as_they_went_in(connection: Connection) -> None:
+def test_values_are_read_as_they_were_written(connection: Connection) -> None:
     rows = [
         {
             "number": 2**63 - 1,
@@ -286,7 +284,7 @@ FLOATS = {"nan": ("sqlite", "mariadb"), "inf": ("mariadb",), "-inf": ("mariadb",
 
 @pytest.mark.parametrize("make", [pa.Table.from_pylist, list], ids=["table", "mappings"])
 @pytest.mark.parametrize("number", FLOATS)
-def test_a_float_is_kept_or_refused_and_never_becomes_null(
+def test_a_float_is_stored_or_refused_and_never_becomes_null(
     connection: Connection, kind: str, number: str, make: Callable[[Any], Any]
 ) -> None:
     shares = [None, 0.5, float(number), float(number)]
@@ -327,7 +325,7 @@ SERVERS = ("postgresql", "mariadb")
     ],
 )
 @pytest.mark.release(kind=("postgresql", "mariadb"), make=list)  # both become a table
-def test_a_number_is_kept_or_refused_and_never_rounded(
+def test_a_number_is_stored_or_refused_and_never_rounded(
     connection: Connection,
     kind: str,
     column: str,
@@ -364,7 +362,7 @@ def test_a_number_is_kept_or_refused_and_never_rounded(
     ],
 )
 @pytest.mark.parametrize("kind", ["sqlite"])
-def test_a_decimal_is_kept_or_refused_whatever_the_declared_type(
+def test_a_decimal_is_stored_exactly_or_refused_whatever_the_declared_type(
     connection: Connection, column: str, *, keeps: bool
 ) -> None:
     connection.execute(text(f"CREATE TABLE declared (name TEXT PRIMARY KEY, value {column})"))
@@ -389,7 +387,7 @@ def test_nothing_is_added_to_a_text(connection: Connection, there: str) -> None:
     assert rows_of(connection, LOANS)[0][1] == there
 
 
-def test_decimals_that_a_column_of_sqlite_would_take_for_the_same_are_no_keys(connection: Connection) -> None:
+def test_decimals_that_sqlite_would_treat_as_equal_are_refused_as_keys(connection: Connection) -> None:
     connection.exec_driver_sql("CREATE TABLE shares (share DECIMAL(38, 18) PRIMARY KEY, reader VARCHAR(9))")
     ones = [Decimal("12345678901234567.1"), Decimal("12345678901234567.2")]
     rows = [{"share": share, "reader": reader} for share, reader in zip(ones, ["ada", "eve"], strict=True)]
@@ -401,7 +399,7 @@ def test_decimals_that_a_column_of_sqlite_would_take_for_the_same_are_no_keys(co
 
 
 @pytest.mark.parametrize("number", [float("nan"), 2.0])
-def test_rows_with_the_same_key_are_found_beside_one_that_cannot_be_sorted(
+def test_rows_with_equal_keys_are_found_even_if_some_keys_cannot_be_sorted(
     connection: Connection, kind: str, number: float
 ) -> None:
     connection.exec_driver_sql("CREATE TABLE shares (share DOUBLE PRECISION PRIMARY KEY, reader VARCHAR(9))")
@@ -412,7 +410,7 @@ def test_rows_with_the_same_key_are_found_beside_one_that_cannot_be_sorted(
 
 
 @pytest.mark.parametrize("kind", [pytest.param("mariadb", marks=pytest.mark.mariadb)])
-def test_what_does_not_fit_is_refused_by_a_server_that_would_cut_it(connection: Connection) -> None:
+def test_values_that_do_not_fit_are_refused_even_by_a_server_that_would_truncate_them(connection: Connection) -> None:
     connection.execute(text("SET SESSION sql_mode = ''"))
     with pytest.raises(DBAPIError, match="Data too long for column 'isbn'"):
         bulk.upsert(connection, "loans", [{"isbn": "a" * 41, "loans": 1}], keys="isbn")
@@ -422,7 +420,7 @@ def test_what_does_not_fit_is_refused_by_a_server_that_would_cut_it(connection: 
     assert connection.execute(text("SELECT @@sql_mode")).scalar_one() == ""
 
 
-def test_a_key_of_zero_is_a_key_like_others(connection: Connection) -> None:
+def test_a_key_of_zero_is_an_ordinary_key(connection: Connection) -> None:
     for text_ in ("first", "second"):
         rows = [{"number": key, "text": f"{text_} {key}"} for key in (0, 1, 2)]
         bulk.upsert(connection, "kinds", rows, keys="number")
@@ -464,7 +462,7 @@ class Shade(StrEnum):
     ],
     ids=str,
 )
-def test_values_of_other_libraries_and_enums_are_written_as_what_they_stand_for(
+def test_values_of_other_libraries_and_enums_are_written_as_their_plain_values(
     connection: Connection, column: str, value: Any, kept: Any
 ) -> None:
     bulk.upsert(connection, "kinds", [{"number": 1, column: value}], keys="number")
@@ -485,7 +483,7 @@ def test_numbers_of_numpy_are_added(connection: Connection) -> None:
     ids=lambda value: type(value).__name__,
 )
 @pytest.mark.few(kind=("postgresql", "mariadb"))
-def test_a_value_that_databases_know_nothing_of_is_refused(connection: Connection, value: Any) -> None:
+def test_a_value_of_a_type_unknown_to_databases_is_refused(connection: Connection, value: Any) -> None:
     with refused("OCQ-360", f"text has a value of type {type(value).__name__}"):
         bulk.upsert(connection, "kinds", [{"number": 1, "text": "x"}, {"number": 2, "text": value}], keys="number")
     assert rows_of(connection, VALUES) == []
@@ -494,7 +492,7 @@ def test_a_value_that_databases_know_nothing_of_is_refused(connection: Connectio
 @pytest.mark.parametrize("value", [[b"x"], {"a": {1}}, [float("nan")], {1: 2}], ids=str)
 @pytest.mark.parametrize("make", [list, lambda rows: pa.table({"number": [1], "text": [[b"x"]]})])
 @pytest.mark.few(kind=("postgresql", "mariadb"))  # before any statement
-def test_a_list_or_mapping_that_is_no_json_is_refused_by_the_name_of_its_column(
+def test_a_list_or_mapping_that_is_not_json_is_refused_naming_its_column(
     connection: Connection, value: Any, make: Callable[[Any], Any]
 ) -> None:
     with refused("OCQ-360", "text has a list or mapping that cannot be JSON ("):
@@ -512,7 +510,7 @@ def test_uuids_are_found_by_sqlalchemy(connection: Connection) -> None:
     assert connection.execute(select(table.c.name).where(table.c.id == UUID(int=8))).scalar() == "bob"
 
 
-def test_a_text_that_is_a_uuid_is_kept_like_one_where_sqlalchemy_keeps_uuids(connection: Connection) -> None:
+def test_a_uuid_given_as_text_is_stored_as_sqlalchemy_stores_uuids(connection: Connection) -> None:
     """Columns of Arrow and Spark have UUIDs as texts."""
     table = Table("readers", MetaData(), Column("id", Uuid, primary_key=True), Column("loans", BigInteger))
     table.create(connection)
@@ -563,7 +561,7 @@ DATED = Table(
 )
 @pytest.mark.parametrize("form", [list, pa.Table.from_pylist], ids=["mappings", "arrow"])
 @pytest.mark.few(kind=("postgresql", "mariadb"), form=(list, pa.Table.from_pylist))  # read in Python
-def test_texts_with_an_offset_are_written_as_their_moment_in_utc(
+def test_texts_with_an_offset_are_written_as_their_time_in_utc(
     connection: Connection, form: Callable[[list[dict[str, Any]]], Any], moment: Any
 ) -> None:
     """PostgreSQL takes what comes before the offset in silence; SQLite keeps the text as it is."""
@@ -576,7 +574,7 @@ def test_texts_with_an_offset_are_written_as_their_moment_in_utc(
 
 
 @pytest.mark.parametrize("moment", ["0001-01-01T00:00:00+02:00", "noon"])
-def test_texts_that_are_no_moments_are_left_to_the_database(connection: Connection, moment: str) -> None:
+def test_texts_that_are_not_times_are_left_to_the_database(connection: Connection, moment: str) -> None:
     rows = [{"day": date(2026, 1, 1), "moment": moment}]
     if connection.dialect.name == "sqlite" or (connection.dialect.name == "postgresql" and moment[0] == "0"):
         bulk.upsert(connection, "dated", rows, keys="day")
@@ -587,7 +585,7 @@ def test_texts_that_are_no_moments_are_left_to_the_database(connection: Connecti
 
 
 @pytest.mark.parametrize("staged", [False, True])
-def test_days_and_moments_are_kept_as_what_their_column_holds(connection: Connection, *, staged: bool) -> None:
+def test_dates_and_times_are_stored_as_the_type_of_their_column(connection: Connection, *, staged: bool) -> None:
     """SQLite keeps both as texts, and would find no ``2026-01-02 00:00:00`` by its day."""
     connection.execute(DATED.insert().values(day=date(2026, 1, 2), n=1))
     moments = pa.array(
@@ -604,7 +602,7 @@ def test_days_and_moments_are_kept_as_what_their_column_holds(connection: Connec
 
 
 @pytest.mark.parametrize("kind", [pytest.param("postgresql", marks=pytest.mark.postgresql)])
-def test_durations_are_written_where_the_database_has_intervals(connection: Connection) -> None:
+def test_durations_are_written_if_the_database_has_intervals(connection: Connection) -> None:
     connection.exec_driver_sql("CREATE TABLE lent (number INTEGER PRIMARY KEY, lasting INTERVAL)")
     durations = [timedelta(days=40, seconds=1, microseconds=5), timedelta(seconds=-1), timedelta(0), None]
     rows = pa.table({"number": [1, 2, 3, 4], "lasting": pa.array(durations, pa.duration("us"))})
@@ -612,7 +610,7 @@ def test_durations_are_written_where_the_database_has_intervals(connection: Conn
     assert list(connection.scalars(text("SELECT lasting FROM lent ORDER BY number"))) == durations
 
 
-def test_maps_of_arrow_are_written_as_objects_however_deep_they_are(connection: Connection) -> None:
+def test_arrow_maps_of_any_depth_are_written_as_objects(connection: Connection) -> None:
     counts = pa.map_(pa.string(), pa.int64())
     kind = pa.struct([("of", counts), ("each", pa.list_(counts)), ("by number", pa.map_(pa.int32(), counts))])
     value = {"of": [("a", 1)], "each": [[("b", 2)], None, []], "by number": [(7, [("c", 3)])]}
@@ -622,7 +620,7 @@ def test_maps_of_arrow_are_written_as_objects_however_deep_they_are(connection: 
     assert document == {"of": {"a": 1}, "each": [{"b": 2}, None, {}], "by number": {"7": {"c": 3}}}
 
 
-def test_moments_within_lists_and_objects_are_written_in_utc(connection: Connection) -> None:
+def test_times_within_lists_and_objects_are_written_in_utc(connection: Connection) -> None:
     moment = pa.struct([("at", pa.list_(pa.timestamp("us", "Europe/Berlin")))])
     rows = pa.table({"number": [1], "text": pa.array([{"at": [datetime(2026, 1, 1, tzinfo=UTC)]}], moment)})
     bulk.upsert(connection, "kinds", rows, keys="number")
@@ -640,7 +638,7 @@ def test_decimals_are_added_exactly_or_not_at_all(connection: Connection, kind: 
     assert rows_of(connection, LOANS)[0][3] == Decimal("200000000000000000000.0002")
 
 
-def test_a_value_that_is_too_long_is_refused_and_not_cut(connection: Connection, kind: str) -> None:
+def test_a_value_that_is_too_long_is_refused_and_not_truncated(connection: Connection, kind: str) -> None:
     if kind == "sqlite":
         pytest.skip("SQLite has no lengths")
     with pytest.raises(DBAPIError):
@@ -691,7 +689,7 @@ WRONG: list[tuple[Any, dict[str, Any], str, str]] = [
 
 @pytest.mark.parametrize(("rows", "named", "code", "what"), WRONG, ids=[what for *_, what in WRONG])
 @pytest.mark.few(kind=("postgresql", "mariadb"))  # before any statement
-def test_a_call_that_does_not_fit_is_refused(
+def test_a_call_that_does_not_match_the_table_is_refused(
     connection: Connection, rows: Any, named: dict[str, Any], code: str, what: str
 ) -> None:
     with refused(code, what):
@@ -701,9 +699,7 @@ def test_a_call_that_does_not_fit_is_refused(
 
 @pytest.mark.parametrize("there", [True, False])
 @pytest.mark.parametrize("staged", [True, False])
-def test_a_column_that_must_not_be_null_and_is_not_given_is_named(
-    connection: Connection, *, there: bool, staged: bool
-) -> None:
+def test_a_missing_not_null_column_is_named(connection: Connection, *, there: bool, staged: bool) -> None:
     connection.execute(text(f"CREATE TABLE {BOOKS}"))
     if there:
         connection.execute(text("INSERT INTO books VALUES ('a', 'Dune', 0)"))
@@ -715,7 +711,7 @@ def test_a_column_that_must_not_be_null_and_is_not_given_is_named(
             bulk.upsert(connection, "books", pa.table(rows), keys="isbn", add="lent")
 
 
-def test_a_column_that_must_not_be_null_may_be_filled_by_a_trigger(connection: Connection, kind: str) -> None:
+def test_a_missing_not_null_column_can_be_filled_by_a_trigger(connection: Connection, kind: str) -> None:
     if kind == "sqlite":
         pytest.skip("SQLite's triggers change no new row")
     connection.execute(text(f"CREATE TABLE {BOOKS}"))
@@ -727,7 +723,7 @@ def test_a_column_that_must_not_be_null_may_be_filled_by_a_trigger(connection: C
 
 
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)])
-def test_a_null_that_a_trigger_writes_to_another_table_is_not_explained_by_this_one(
+def test_a_null_error_from_a_triggers_write_to_another_table_is_not_blamed_on_this_one(
     connection: Connection, kind: str
 ) -> None:
     connection.execute(text(f"CREATE TABLE {BOOKS.replace('NOT NULL,', 'NOT NULL DEFAULT 1,')}"))
@@ -738,26 +734,26 @@ def test_a_null_that_a_trigger_writes_to_another_table_is_not_explained_by_this_
         bulk.upsert(connection, "books", [{"isbn": "a", "lent": 1}], keys="isbn", add="lent")
 
 
-def test_a_null_that_is_given_is_left_to_the_database(connection: Connection) -> None:
+def test_an_explicit_null_is_left_to_the_database(connection: Connection) -> None:
     connection.execute(text(f"CREATE TABLE {BOOKS}"))
     with pytest.raises(DBAPIError, match="title"):
         bulk.upsert(connection, "books", [{"isbn": "a", "title": None}], keys="isbn")
 
 
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)])
-def test_a_null_that_the_table_computes_is_left_to_the_database(connection: Connection) -> None:
+def test_a_null_computed_by_the_table_is_left_to_the_database(connection: Connection) -> None:
     computed = "title VARCHAR(9) GENERATED ALWAYS AS (lower(author)) STORED NOT NULL"
     connection.execute(text(f"CREATE TABLE books (isbn VARCHAR(9) PRIMARY KEY, author VARCHAR(9), {computed})"))
     with pytest.raises(DBAPIError, match="title"):
         bulk.upsert(connection, "books", [{"isbn": "a", "author": None}], keys="isbn")
 
 
-def test_a_table_that_is_missing_is_named(connection: Connection) -> None:
+def test_a_missing_table_is_named(connection: Connection) -> None:
     with refused("OCQ-360", "there is no such table"):
         bulk.upsert(connection, "loan", [A], keys="isbn")
 
 
-def test_other_things_than_connections_and_rows_are_refused(connection: Connection) -> None:
+def test_arguments_other_than_connections_and_rows_are_refused(connection: Connection) -> None:
     with pytest.raises(TypeError, match=r"needs sqlalchemy.Connection or sqlalchemy.orm.Session, got object"):
         bulk.upsert(object(), "loans", [A], keys="isbn")  # type: ignore[arg-type]
     for rows in ("isbn", {"isbn": "a"}, 1):
@@ -771,7 +767,7 @@ def test_other_things_than_connections_and_rows_are_refused(connection: Connecti
         bulk.upsert(connection, mapped, [A], keys="isbn")  # type: ignore[arg-type]
 
 
-def test_an_index_that_holds_for_some_rows_only_makes_no_key(connection: Connection, kind: str) -> None:
+def test_a_partial_index_is_not_a_key(connection: Connection, kind: str) -> None:
     beginnings = Index("beginnings", LOANS.c.reader, unique=True, mysql_length=2)
     condition = {f"{kind}_where": text("loans > 1")} if kind != "mariadb" else {}
     index = beginnings if kind == "mariadb" else Index("some", LOANS.c.reader, unique=True, **condition)
@@ -783,7 +779,7 @@ def test_an_index_that_holds_for_some_rows_only_makes_no_key(connection: Connect
         bulk.upsert(connection, "loans", [{"reader": "x"}], keys="reader")
 
 
-def test_a_table_that_was_changed_meanwhile_is_looked_at_again(connection: Connection) -> None:
+def test_a_changed_table_is_inspected_again(connection: Connection) -> None:
     with refused("OCQ-360", "the table has no column title"):
         bulk.upsert(connection, "loans", [{"isbn": "a", "title": "Emma"}], keys="isbn")
     connection.execute(text("ALTER TABLE loans ADD COLUMN title VARCHAR(40)"))
@@ -791,7 +787,7 @@ def test_a_table_that_was_changed_meanwhile_is_looked_at_again(connection: Conne
     assert connection.execute(text("SELECT isbn, title FROM loans")).all() == [("a", "Emma")]
 
 
-def test_a_constraint_that_is_added_while_a_process_runs_is_seen_within_a_minute(
+def test_a_constraint_added_while_a_process_runs_is_seen_within_a_minute(
     connection: Connection, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bulk.upsert(connection, "loans", [{"isbn": "a", "reader": "x"}], keys="isbn")
@@ -802,7 +798,7 @@ def test_a_constraint_that_is_added_while_a_process_runs_is_seen_within_a_minute
         bulk.upsert(connection, "loans", [{"isbn": "b", "reader": "x"}], keys="isbn")
 
 
-def test_a_row_of_another_unique_key_is_never_changed(connection: Connection, kind: str) -> None:
+def test_a_row_that_conflicts_in_another_unique_key_is_never_changed(connection: Connection, kind: str) -> None:
     connection.execute(text("CREATE UNIQUE INDEX readers ON loans (reader)"))
     bulk.upsert(connection, "loans", [{"isbn": "a", "loans": 1}], keys="isbn")
     rows = [{"isbn": "b", "reader": "x"}, {"isbn": "c", "reader": "x"}]
@@ -816,7 +812,7 @@ def test_a_row_of_another_unique_key_is_never_changed(connection: Connection, ki
 
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("mariadb", marks=pytest.mark.mariadb)])
 @pytest.mark.parametrize("other", ["A", "a ", "à"])
-def test_keys_that_the_database_takes_for_the_same_are_refused(connection: Connection, kind: str, other: str) -> None:
+def test_keys_that_the_database_treats_as_equal_are_refused(connection: Connection, kind: str, other: str) -> None:
     if kind == "sqlite" and other != "A":
         pytest.skip("SQLite ignores case only")
     collation = "NOCASE" if kind == "sqlite" else "utf8mb4_general_ci"
@@ -842,7 +838,7 @@ def test_keys_that_the_database_takes_for_the_same_are_refused(connection: Conne
         ("INTEGER", "1", "01"),
     ],
 )
-def test_keys_of_which_only_the_table_knows_that_they_are_the_same_are_refused(
+def test_keys_that_are_equal_only_under_the_tables_rules_are_refused(
     connection: Connection, column: str, one: str, other: str
 ) -> None:
     connection.execute(text(f"CREATE TABLE alike (isbn {column} PRIMARY KEY, reader VARCHAR(9))"))
@@ -853,14 +849,16 @@ def test_keys_of_which_only_the_table_knows_that_they_are_the_same_are_refused(
 
 
 @pytest.mark.parametrize("kind", [pytest.param("mariadb", marks=pytest.mark.mariadb)])
-def test_texts_that_a_column_of_moments_cuts_off_are_refused(connection: Connection) -> None:
+def test_texts_that_a_time_column_truncates_are_refused(connection: Connection) -> None:
     connection.execute(text("CREATE TABLE rough (moment DATETIME PRIMARY KEY, n INTEGER)"))
     rows = [{"moment": f"2026-01-02 03:04:05.{n}", "n": n} for n in (1, 2)]
     with refused("OCQ-362", "the table holds '2026-01-02 03:04:05.1' in another form"):
         bulk.upsert(connection, "rough", rows, keys="moment")
 
 
-def test_texts_of_any_script_are_different_keys_where_the_table_says_so(connection: Connection, kind: str) -> None:
+def test_texts_of_any_script_are_different_keys_if_the_table_distinguishes_them(
+    connection: Connection, kind: str
+) -> None:
     binary = {"sqlite": "BINARY", "postgresql": '"C"', "mariadb": "utf8mb4_bin"}[kind]
     columns = f"isbn VARCHAR(9) COLLATE {binary}, day DATE, n INTEGER, PRIMARY KEY (isbn, day)"
     connection.execute(text(f"CREATE TABLE exact ({columns})"))
@@ -875,9 +873,7 @@ def test_texts_of_any_script_are_different_keys_where_the_table_says_so(connecti
     ("column", "value"),
     [("DATE", date(2026, 1, 2)), ("DATETIME", datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)), ("BOOLEAN", True)],
 )
-def test_texts_that_are_the_same_beside_another_key_are_refused(
-    connection: Connection, kind: str, column: str, value: Any
-) -> None:
+def test_equal_texts_in_a_composite_key_are_refused(connection: Connection, kind: str, column: str, value: Any) -> None:
     collation = "NOCASE" if kind == "sqlite" else "utf8mb4_general_ci"
     columns = f"isbn VARCHAR(9) COLLATE {collation}, day {column}, reader VARCHAR(9), PRIMARY KEY (isbn, day)"
     connection.execute(text(f"CREATE TABLE alike ({columns})"))
@@ -888,7 +884,7 @@ def test_texts_that_are_the_same_beside_another_key_are_refused(
 
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("mariadb", marks=pytest.mark.mariadb)])
 @pytest.mark.parametrize("texts", [("1", "01"), ("7", "7.0"), ("10", "1e1"), ("x", "3", " 3")])
-def test_texts_that_a_column_of_numbers_takes_for_the_same_are_refused(
+def test_texts_that_a_numeric_column_treats_as_equal_are_refused(
     connection: Connection, kind: str, texts: tuple[str, ...]
 ) -> None:
     connection.execute(text("CREATE TABLE counted (number NUMERIC PRIMARY KEY, reader VARCHAR(9))"))
@@ -910,7 +906,7 @@ SAME_TEXTS: list[tuple[Any, Any, tuple[str, ...]]] = [
 
 @pytest.mark.parametrize("together", [True, False])
 @pytest.mark.parametrize(("one", "other", "kinds"), SAME_TEXTS, ids=[f"{one} {other}" for one, other, _ in SAME_TEXTS])
-def test_numbers_in_a_column_of_texts_are_the_same_keys_in_one_call_and_in_two(
+def test_numbers_in_a_text_column_are_the_same_keys_in_one_call_as_in_two(
     connection: Connection, kind: str, one: Any, other: Any, kinds: tuple[str, ...], *, together: bool
 ) -> None:
     rows = [{"isbn": isbn, "loans": loans} for isbn, loans in ((one, 1), (other, 2))]
@@ -921,7 +917,7 @@ def test_numbers_in_a_column_of_texts_are_the_same_keys_in_one_call_and_in_two(
 
 @pytest.mark.parametrize("others", [{}, {"day": date(2026, 1, 2)}])
 @pytest.mark.parametrize(("one", "other", "kinds"), SAME_TEXTS, ids=[f"{one} {other}" for one, other, _ in SAME_TEXTS])
-def test_numbers_in_a_column_of_texts_are_refused_if_they_are_the_same_keys(
+def test_numbers_in_a_text_column_are_refused_if_they_are_equal_keys(
     connection: Connection, kind: str, one: Any, other: Any, kinds: tuple[str, ...], others: dict[str, Any]
 ) -> None:
     keys = ["isbn", *others]
@@ -936,7 +932,7 @@ def test_numbers_in_a_column_of_texts_are_refused_if_they_are_the_same_keys(
         assert set(connection.scalars(text("SELECT reader FROM lent"))) == {"ada", "eve"}
 
 
-def test_decimals_in_a_column_of_numbers_are_the_same_key_whatever_their_digits(connection: Connection) -> None:
+def test_decimals_in_a_numeric_column_are_equal_keys_whatever_their_digits(connection: Connection) -> None:
     connection.execute(text("CREATE TABLE lent (price NUMERIC(9, 2) PRIMARY KEY, n INTEGER)"))
     rows = [{"price": price, "n": 1} for price in (Decimal("1.50"), Decimal("1.5"))]
     assert bulk.upsert(connection, "lent", rows, keys="price", add="n") == 1
@@ -954,7 +950,7 @@ WHOLE = [
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("mariadb", marks=pytest.mark.mariadb)])
 @pytest.mark.parametrize("keys", WHOLE)
 @pytest.mark.parametrize("others", [{}, {"day": date(2026, 1, 2)}])
-def test_whole_numbers_that_a_column_of_floats_takes_for_the_same_are_refused(
+def test_integers_that_a_float_column_treats_as_equal_are_refused(
     connection: Connection, keys: tuple[Any, ...], others: dict[str, Any]
 ) -> None:
     columns = "number DOUBLE PRECISION, day DATE, reader VARCHAR(9)"
@@ -965,7 +961,7 @@ def test_whole_numbers_that_a_column_of_floats_takes_for_the_same_are_refused(
 
 
 @pytest.mark.parametrize(("column", "step"), [("DOUBLE PRECISION", 2), ("BIGINT", 1), ("NUMERIC(30, 0)", 1)])
-def test_large_whole_numbers_are_different_keys_where_the_column_keeps_them(
+def test_large_integers_are_different_keys_if_the_column_keeps_their_digits(
     connection: Connection, column: str, step: int
 ) -> None:
     connection.execute(text(f"CREATE TABLE counted (number {column} PRIMARY KEY, reader VARCHAR(9))"))
@@ -975,7 +971,7 @@ def test_large_whole_numbers_are_different_keys_where_the_column_keeps_them(
 
 
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("mariadb", marks=pytest.mark.mariadb)])
-def test_texts_of_different_numbers_are_written_into_a_column_of_numbers(connection: Connection, kind: str) -> None:
+def test_texts_of_different_numbers_are_written_to_a_numeric_column(connection: Connection, kind: str) -> None:
     connection.execute(text("CREATE TABLE counted (number INTEGER PRIMARY KEY, reader VARCHAR(9))"))
     rows = [{"number": number, "reader": reader} for number, reader in (("01", "a"), ("2", "b"), ("10", "c"))]
     assert bulk.upsert(connection, "counted", rows, keys=["number"]) == 3
@@ -985,7 +981,9 @@ def test_texts_of_different_numbers_are_written_into_a_column_of_numbers(connect
 
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("mariadb", marks=pytest.mark.mariadb)])
 @pytest.mark.parametrize("same", [True, False])
-def test_they_are_refused_as_well_when_they_come_from_a_stage(connection: Connection, kind: str, *, same: bool) -> None:
+def test_staged_rows_with_keys_that_the_database_treats_as_equal_are_refused(
+    connection: Connection, kind: str, *, same: bool
+) -> None:
     names = {"sqlite": ("NOCASE", "BINARY"), "mariadb": ("utf8mb4_general_ci", "utf8mb4_bin")}[kind]
     collation = names[0] if same else names[1]
     connection.execute(
@@ -1019,7 +1017,7 @@ LATER = [MOMENT, MOMENT.replace(microsecond=600_000)]
         ("DECIMAL(9, 0)", [Decimal("1.6"), Decimal("2.4")]),
     ],
 )
-def test_keys_whose_digits_the_column_cuts_off_are_refused(
+def test_keys_whose_digits_the_column_truncates_are_refused(
     connection: Connection, column: str, keys: list[Any]
 ) -> None:
     connection.execute(
@@ -1031,7 +1029,7 @@ def test_keys_whose_digits_the_column_cuts_off_are_refused(
 
 
 @pytest.mark.parametrize("kind", [pytest.param("mariadb", marks=pytest.mark.mariadb)])
-def test_the_two_moments_of_many_that_the_column_takes_for_the_same_are_named(connection: Connection) -> None:
+def test_among_many_times_the_two_that_the_column_treats_as_equal_are_named(connection: Connection) -> None:
     connection.execute(text("CREATE TABLE rough (moment DATETIME PRIMARY KEY, n INTEGER)"))
     moments = [MOMENT.replace(second=second, microsecond=0) for second in range(60)] + [MOMENT]
     rows = [{"moment": moment, "n": n} for n, moment in enumerate(moments)]
@@ -1049,7 +1047,7 @@ def test_the_two_moments_of_many_that_the_column_takes_for_the_same_are_named(co
         (dict.fromkeys(("sqlite", "postgresql", "mariadb"), "DECIMAL(9, 2)"), HUNDREDTHS),
     ],
 )
-def test_keys_of_which_the_column_keeps_all_digits_are_others(
+def test_keys_whose_digits_the_column_keeps_are_different(
     connection: Connection, kind: str, columns: dict[str, str], keys: list[Any]
 ) -> None:
     connection.execute(text(f"CREATE TABLE fine (moment {columns[kind]} PRIMARY KEY, n INTEGER)"))
@@ -1058,7 +1056,9 @@ def test_keys_of_which_the_column_keeps_all_digits_are_others(
     assert connection.execute(text("SELECT COUNT(*) FROM fine")).scalar() == len(keys)
 
 
-def test_keys_that_differ_in_case_are_others_where_the_table_says_so(connection: Connection, kind: str) -> None:
+def test_keys_that_differ_in_case_are_different_if_the_table_is_case_sensitive(
+    connection: Connection, kind: str
+) -> None:
     binary = {"sqlite": "BINARY", "postgresql": '"C"', "mariadb": "utf8mb4_bin"}[kind]
     connection.execute(text(f"CREATE TABLE exact (isbn VARCHAR(40) COLLATE {binary} PRIMARY KEY, reader VARCHAR(9))"))
     rows = [{"isbn": isbn, "reader": isbn} for isbn in ("a", "A", "à")]
@@ -1066,7 +1066,7 @@ def test_keys_that_differ_in_case_are_others_where_the_table_says_so(connection:
     assert connection.execute(text("SELECT COUNT(*) FROM exact WHERE isbn = reader")).scalar() == 3
 
 
-def test_a_single_key_is_taken_for_no_other_and_is_not_looked_for(connection: Connection) -> None:
+def test_a_single_key_needs_no_comparison_with_others(connection: Connection) -> None:
     bulk.upsert(connection, "loans", [{"isbn": "é", "loans": 1}], keys="isbn")
     sent: list[str] = []
     note = lambda _connection, _cursor, statement, *_: sent.append(statement)  # noqa: E731
@@ -1077,7 +1077,7 @@ def test_a_single_key_is_taken_for_no_other_and_is_not_looked_for(connection: Co
     assert [row[2] for row in rows_of(connection, LOANS)] == [2]
 
 
-def test_many_keys_that_differ_in_case_are_counted_by_few_statements(connection: Connection, kind: str) -> None:
+def test_many_keys_that_differ_in_case_are_compared_in_few_statements(connection: Connection, kind: str) -> None:
     binary = {"sqlite": "BINARY", "postgresql": '"C"', "mariadb": "utf8mb4_bin"}[kind]
     columns = f"isbn VARCHAR(40) COLLATE {binary}, number INTEGER, reader VARCHAR(9), PRIMARY KEY (isbn, number)"
     connection.execute(text(f"CREATE TABLE exact ({columns})"))
@@ -1095,7 +1095,7 @@ def test_many_keys_that_differ_in_case_are_counted_by_few_statements(connection:
     assert sum("SELECT COUNT(*)" in statement for statement in sent) == 3
 
 
-def test_the_one_key_of_many_that_the_database_takes_for_another_is_named(connection: Connection, kind: str) -> None:
+def test_among_many_keys_the_one_that_the_database_treats_as_equal_is_named(connection: Connection, kind: str) -> None:
     if kind == "postgresql":
         pytest.skip("PostgreSQL refuses the statement itself")
     collation = "NOCASE" if kind == "sqlite" else "utf8mb4_general_ci"
@@ -1110,7 +1110,7 @@ def test_the_one_key_of_many_that_the_database_takes_for_another_is_named(connec
 # Side by side
 
 
-def test_transactions_that_write_the_same_rows_in_other_orders_do_not_deadlock(
+def test_transactions_that_write_the_same_rows_in_different_orders_do_not_deadlock(
     database: Database, tables: None, open_database: Callable[[], Database]
 ) -> None:
     errors: list[BaseException] = []

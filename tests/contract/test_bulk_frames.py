@@ -147,7 +147,7 @@ def many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_HELD", 2)
 
 
-def test_what_tasks_have_left_is_merged_with_what_they_returned(
+def test_rows_staged_by_tasks_are_merged_with_those_they_returned(
     tracker: SqlProgressTracker, database: Database, kind: str
 ) -> None:
     rows = Rows(tracker, returned=[counted(c=4)], staged=[counted(a=1, b=2), counted(a=3)])
@@ -159,7 +159,7 @@ def test_what_tasks_have_left_is_merged_with_what_they_returned(
 
 
 @pytest.mark.usefixtures("many")
-def test_rows_that_only_the_driver_can_fetch_are_written_some_at_a_time(
+def test_rows_that_only_the_driver_can_fetch_are_written_in_portions(
     tracker: SqlProgressTracker, database: Database
 ) -> None:
     class Fetched(Rows):
@@ -185,7 +185,7 @@ def test_few_rows_need_no_table(tracker: SqlProgressTracker, database: Database)
     assert [row[0] for row in rows_in(database)] == ["a", "b"]
 
 
-def test_other_columns_are_set_and_texts_are_kept_as_they_are(tracker: SqlProgressTracker, database: Database) -> None:
+def test_other_columns_are_set_and_texts_are_stored_unchanged(tracker: SqlProgressTracker, database: Database) -> None:
     upserted(
         tracker, Rows(tracker, returned=[pa.table({"isbn": ["é"], "reader": ["old"]})]), "isbn", "reader", keys="isbn"
     )
@@ -194,7 +194,7 @@ def test_other_columns_are_set_and_texts_are_kept_as_they_are(tracker: SqlProgre
     assert sorted(rows_in(database)) == [("z", None, None, None), ("é", 'it\'s 100 % \\ "ë"', None, None)]
 
 
-def test_keys_alone_are_inserted_once(tracker: SqlProgressTracker, database: Database) -> None:
+def test_rows_with_only_keys_are_inserted_once(tracker: SqlProgressTracker, database: Database) -> None:
     staged = [pa.table({"isbn": ["a", "b"]}), pa.table({"isbn": ["b"]})]
     assert upserted(tracker, Rows(tracker, staged=staged), "isbn", keys="isbn") == 2
     assert [row[0] for row in rows_in(database)] == ["a", "b"]
@@ -237,7 +237,7 @@ def test_a_float_that_the_database_cannot_hold_is_refused_wherever_its_rows_come
 @pytest.mark.parametrize("add", [(), ADDED])
 @pytest.mark.parametrize("come", ["staged", "returned"])
 @pytest.mark.few(kind="mariadb")
-def test_a_column_of_whole_numbers_rounds_nothing_wherever_its_rows_come_from(
+def test_an_integer_column_rounds_nothing_wherever_its_rows_come_from(
     tracker: SqlProgressTracker, database: Database, come: str, add: str | tuple[()]
 ) -> None:
     if database.kind == "sqlite":
@@ -290,7 +290,7 @@ def test_decimals_are_added_exactly_where_the_database_can(tracker: SqlProgressT
 
 @pytest.mark.usefixtures("by_tasks")
 @pytest.mark.parametrize("come", ["staged", "returned"])
-def test_what_is_summed_is_rounded_once_wherever_its_rows_come_from(
+def test_sums_are_rounded_once_wherever_their_rows_come_from(
     tracker: SqlProgressTracker, database: Database, come: str
 ) -> None:
     table = pa.table({"isbn": ["a"] * 100, "paid": pa.array([Decimal("0.00004")] * 100, pa.decimal128(10, 5))})
@@ -302,7 +302,7 @@ def test_what_is_summed_is_rounded_once_wherever_its_rows_come_from(
 
 @pytest.mark.parametrize("kind", [pytest.param("postgresql", marks=pytest.mark.postgresql)])
 @pytest.mark.parametrize("first", ["TRUNCATE loans", "ALTER TABLE loans RENAME TO old"])
-def test_a_table_that_the_transaction_has_locked_or_made_is_no_obstacle_to_tasks(
+def test_tasks_write_although_the_transaction_has_locked_or_created_the_table(
     tracker: SqlProgressTracker, database: Database, first: str
 ) -> None:
     rows = Rows(tracker, staged=[counted(a=1)])
@@ -319,14 +319,14 @@ def test_a_table_that_the_transaction_has_locked_or_made_is_no_obstacle_to_tasks
 # Faults
 
 
-def test_runs_that_spark_does_not_count_are_not_merged(tracker: SqlProgressTracker, database: Database) -> None:
+def test_rows_of_task_runs_that_spark_discards_are_not_merged(tracker: SqlProgressTracker, database: Database) -> None:
     rows = Rows(tracker, staged=[counted(a=1)], unfinished=[counted(a=1), counted(b=7)])
     upserted(tracker, rows, *COUNTED, **ADDING)
     assert rows_in(database) == [("a", None, 1, None)]
     assert stages_in(database) == []
 
 
-def test_a_retry_merges_its_own_rows_only_and_removes_what_the_failed_attempt_has_left(
+def test_a_retry_merges_only_its_own_rows_and_removes_those_of_the_failed_attempt(
     tracker: SqlProgressTracker, database: Database
 ) -> None:
     rows = Rows(tracker, staged=[counted(a=1)])
@@ -344,7 +344,7 @@ def test_a_retry_merges_its_own_rows_only_and_removes_what_the_failed_attempt_ha
 
 
 @pytest.mark.usefixtures("by_tasks")
-def test_what_a_killed_process_has_left_is_removed_even_if_few_rows_come(
+def test_rows_left_by_a_killed_process_are_removed_even_if_few_rows_follow(
     tracker: SqlProgressTracker, database: Database
 ) -> None:
     left: list[Stage] = []
@@ -364,7 +364,7 @@ def test_what_a_killed_process_has_left_is_removed_even_if_few_rows_come(
 
 
 @pytest.mark.usefixtures("by_tasks")
-def test_two_groups_at_once_do_not_meet_each_others_rows(tracker: SqlProgressTracker, database: Database) -> None:
+def test_two_groups_at_once_do_not_see_each_others_rows(tracker: SqlProgressTracker, database: Database) -> None:
     inner = Rows(tracker, staged=[counted(b=2)], of_group="others")
     outer = Rows(
         tracker, staged=[counted(a=1)], meanwhile=lambda _: upserted(tracker, inner, *COUNTED, **ADDING) and None
@@ -374,7 +374,7 @@ def test_two_groups_at_once_do_not_meet_each_others_rows(tracker: SqlProgressTra
     assert stages_in(database) == []
 
 
-def test_two_data_frames_of_one_call_have_tables_of_their_own(tracker: SqlProgressTracker, database: Database) -> None:
+def test_two_data_frames_of_one_call_have_separate_tables(tracker: SqlProgressTracker, database: Database) -> None:
     rows = Rows(tracker, staged=[counted(a=1)])
 
     def twice(connection: Connection) -> None:
@@ -387,9 +387,7 @@ def test_two_data_frames_of_one_call_have_tables_of_their_own(tracker: SqlProgre
 
 
 @pytest.mark.usefixtures("by_tasks")
-def test_rows_that_are_gone_before_they_are_merged_are_an_outage(
-    tracker: SqlProgressTracker, database: Database
-) -> None:
+def test_rows_that_vanish_before_they_are_merged_are_an_outage(tracker: SqlProgressTracker, database: Database) -> None:
     def empty(stage: Stage) -> None:
         with database.writing() as connection:
             connection.execute(text(f"DELETE FROM {stage.name}"))
@@ -400,7 +398,7 @@ def test_rows_that_are_gone_before_they_are_merged_are_an_outage(
 
 
 @pytest.mark.parametrize("kind", [pytest.param("postgresql", marks=pytest.mark.postgresql)])
-def test_a_transaction_that_does_not_see_what_tasks_commit_takes_rows_through_the_driver(
+def test_a_transaction_that_cannot_see_commits_of_tasks_gets_rows_through_the_driver(
     tracker: SqlProgressTracker, url: str
 ) -> None:
     stricter = make_url(url).update_query_dict({"options": r"-c default_transaction_isolation=repeatable\ read"})
@@ -412,9 +410,7 @@ def test_a_transaction_that_does_not_see_what_tasks_commit_takes_rows_through_th
 
 
 @pytest.mark.usefixtures("by_tasks")
-def test_tasks_write_texts_with_an_offset_as_their_moment_in_utc(
-    tracker: SqlProgressTracker, database: Database
-) -> None:
+def test_tasks_write_texts_with_an_offset_as_their_time_in_utc(tracker: SqlProgressTracker, database: Database) -> None:
     """Pickled as for a task: PostgreSQL takes what comes before the offset in silence."""
     lent = [{"isbn": "a", "at": "2026-01-01T12:00:00+02:00"}]
     rows = Rows(tracker, staged=[pa.Table.from_pylist(lent)], through=lambda stage: pickle.loads(pickle.dumps(stage)))
@@ -425,7 +421,7 @@ def test_tasks_write_texts_with_an_offset_as_their_moment_in_utc(
 
 
 @pytest.mark.usefixtures("by_tasks")
-def test_a_stage_that_may_not_be_created_is_refused_with_the_privilege_that_is_missing(
+def test_a_staging_table_that_cannot_be_created_is_refused_naming_the_missing_privilege(
     tracker: SqlProgressTracker, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(type(database.dialect), "denies", lambda *_: True)

@@ -161,7 +161,7 @@ def test_1c_release_failing_participant(tracker: Counting, failing: Any, caplog:
     assert board.positions == [*range(1, 11)] * 2
 
 
-def test_a_release_with_nothing_to_flush_is_no_failure(tracker: Counting) -> None:
+def test_a_release_with_nothing_to_flush_is_not_a_failure(tracker: Counting) -> None:
     world = World(tracker, Board(released=fails).handle).given(10)
     world.until_idle(driver := world.driver())
     driver.processor.trigger.request()  # type: ignore[union-attr]
@@ -260,7 +260,7 @@ def test_4b_mixed_mode_is_visible(tracker: Counting, caplog: pytest.LogCaptureFi
         World(tracker, board.handle, ordinary.handle, mode=CheckpointMode.REQUIRE_DEFERRED)
 
 
-def test_in_mode_deferred_other_handlers_see_events_again_from_the_last_checkpoint_on(
+def test_in_deferred_mode_other_handlers_get_events_since_the_last_checkpoint_again(
     tracker: Counting, caplog: pytest.LogCaptureFixture
 ) -> None:
     board, ordinary = Board(), Ordinary(tracker)
@@ -553,7 +553,7 @@ def test_deferred_no_request_no_store(tracker: Counting) -> None:
     assert (board.asked(), tracker.stores) == ([], [])
 
 
-def test_progress_over_events_of_others_is_stored_when_nothing_waits_for_a_checkpoint(tracker: Counting) -> None:
+def test_progress_past_events_of_other_groups_is_stored_if_no_event_waits_for_a_checkpoint(tracker: Counting) -> None:
     board = Board()
     world = World(tracker, board.handle, partitions=2)
     world.append(SECOND, SECOND)
@@ -663,7 +663,7 @@ def test_participant_timeout(tracker: Counting) -> None:  # H7
     ended.set()
 
 
-def test_a_participant_gets_a_partition_again_only_when_it_has_returned_and_discarded_it(tracker: Counting) -> None:
+def test_a_participant_gets_a_partition_again_only_after_it_returned_and_discarded_it(tracker: Counting) -> None:
     @checkpointing(GROUP)
     class WithoutClaim(Board):
         on_partition_claimed = CheckpointParticipant.on_partition_claimed
@@ -721,7 +721,7 @@ def test_claim_exception_isolated(tracker: Counting) -> None:  # H9
     assert [notice.action for notice in world.seen.notices][-2:] == [Action.CLAIM, None]
 
 
-def test_one_stuck_participant_does_not_stop_the_progress_of_all(tracker: Counting) -> None:  # H6
+def test_one_stuck_participant_does_not_stop_all_progress(tracker: Counting) -> None:  # H6
     board, slow = Board(checkpoint=LATEST_ALWAYS), Board(checkpoint=lambda _, asked: min(asked, 5))
     world = World(tracker, board.handle, slow.handle).given(9)
     world.until_idle(driver := world.driver())
@@ -736,7 +736,7 @@ def test_one_stuck_participant_does_not_stop_the_progress_of_all(tracker: Counti
 # -------------------------------------------------------------------------------------------- failures and crashes
 
 
-def test_events_before_one_that_fails_are_handled_once(tracker: Counting) -> None:
+def test_events_before_a_failing_one_are_handled_once(tracker: Counting) -> None:
     board = Board()
     world = World(tracker, board.handle, batch_size=9).given(9)
     board.before[5] = raising(OSError("not now"))
@@ -754,9 +754,7 @@ def test_events_before_one_that_fails_are_handled_once(tracker: Counting) -> Non
 
 
 @pytest.mark.parametrize("error", [ConnectionError("away"), PermissionError("denied")])
-def test_a_checkpoint_that_cannot_be_stored_is_tried_again_only_after_a_wait(
-    tracker: Counting, error: Exception
-) -> None:
+def test_a_checkpoint_that_cannot_be_stored_is_retried_after_a_wait(tracker: Counting, error: Exception) -> None:
     board = Board()
     world = World(tracker, board.handle).given(3)
     world.until_idle(driver := world.driver())
@@ -814,7 +812,7 @@ def test_a_checkpoint_while_an_event_fails_leaves_the_failure_in_the_status(
     assert after.checkpoint.at.startswith("2026-01-01T00:00:02")
 
 
-def test_an_event_is_skipped_only_after_what_comes_before_it_is_confirmed(tracker: Counting) -> None:
+def test_an_event_is_skipped_only_after_those_before_it_are_confirmed(tracker: Counting) -> None:
     board = Board()
     world = World(tracker, board.handle, batch_size=9, back_off=NoRetry()).given(9)
     board.before[5] = raising(OSError("never"))
@@ -825,7 +823,7 @@ def test_an_event_is_skipped_only_after_what_comes_before_it_is_confirmed(tracke
     assert driver.supervised.skipped == 1
 
 
-def test_an_event_is_not_skipped_while_a_participant_does_not_confirm_what_comes_before_it(tracker: Counting) -> None:
+def test_an_event_is_not_skipped_until_participants_confirm_those_before_it(tracker: Counting) -> None:
     board = Board(checkpoint=stuck_at(0))
     world = World(tracker, board.handle, batch_size=9, back_off=NoRetry()).given(9)
     board.before[5] = raising(OSError("never"))
@@ -849,7 +847,7 @@ def test_a_failed_partition_still_releases_its_participants(tracker: Counting) -
 
 
 @pytest.mark.parametrize("why", ["its flush fails", "its flush is too little", "an outage"])
-def test_a_failed_partition_stays_failed_by_its_event_whatever_comes_of_its_release(
+def test_a_failed_partition_still_reports_its_event_whatever_its_release_results_in(
     tracker: Counting, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
     released = {"its flush fails": raising(OSError("disk full")), "its flush is too little": lambda _, _up_to: 2}
@@ -867,7 +865,7 @@ def test_a_failed_partition_stays_failed_by_its_event_whatever_comes_of_its_rele
     assert driver.supervised.failed_at_end() is not None
 
 
-def test_after_a_crash_the_events_since_the_last_checkpoint_come_again(tracker: Counting) -> None:
+def test_after_a_crash_events_since_the_last_checkpoint_are_handled_again(tracker: Counting) -> None:
     board = Board()
     world = World(tracker, board.handle).given(9)
     world.until_idle(driver := world.driver())
@@ -880,7 +878,7 @@ def test_after_a_crash_the_events_since_the_last_checkpoint_come_again(tracker: 
     assert after.positions == [5, 6, 7, 8, 9]
 
 
-def test_a_claim_closes_the_one_before_it_in_the_same_process_once(tracker: Counting) -> None:
+def test_a_claim_closes_the_previous_claim_of_the_same_process_once(tracker: Counting) -> None:
     board = Board()
     world = World(tracker, board.handle).given(3)
     world.until_idle(first := world.driver())
@@ -892,7 +890,7 @@ def test_a_claim_closes_the_one_before_it_in_the_same_process_once(tracker: Coun
     assert board.calls[3:] == [("released", "0/1", 3), ("closed", "0/1")]
 
 
-def test_a_partition_that_was_taken_over_is_closed_and_not_flushed(tracker: Counting) -> None:
+def test_a_partition_taken_over_is_closed_and_not_flushed(tracker: Counting) -> None:
     board = Board()
     world = World(tracker, board.handle).given(3)
     world.until_idle(driver := world.driver())
@@ -906,7 +904,7 @@ def test_a_partition_that_was_taken_over_is_closed_and_not_flushed(tracker: Coun
     assert tracker.stores == []
 
 
-def test_a_release_before_a_take_over_is_noticed_closes_the_partition_and_flushes_nothing(tracker: Counting) -> None:
+def test_a_release_before_a_takeover_is_noticed_closes_the_partition_without_a_flush(tracker: Counting) -> None:
     board = Board()
     world = World(tracker, board.handle).given(3)
     world.until_idle(driver := world.driver())
@@ -917,7 +915,7 @@ def test_a_release_before_a_take_over_is_noticed_closes_the_partition_and_flushe
 
 
 @pytest.mark.parametrize("noticed", [False, True])
-def test_a_release_in_an_outage_flushes_nothing_and_the_events_are_handled_again(
+def test_a_release_in_an_outage_flushes_nothing_and_events_are_handled_again(
     tracker: Counting, caplog: pytest.LogCaptureFixture, *, noticed: bool
 ) -> None:
     board = Board()
@@ -935,7 +933,7 @@ def test_a_release_in_an_outage_flushes_nothing_and_the_events_are_handled_again
     assert board.positions == [1, 2, 3, 1, 2, 3]
 
 
-def test_no_checkpoint_is_made_after_a_pause_in_which_the_partition_was_taken_over(tracker: Counting) -> None:
+def test_no_checkpoint_is_made_after_a_pause_during_which_the_partition_was_taken_over(tracker: Counting) -> None:
     board = Board()
     world = World(tracker, board.handle).given(3)
     world.until_idle(driver := world.driver())
@@ -947,7 +945,7 @@ def test_no_checkpoint_is_made_after_a_pause_in_which_the_partition_was_taken_ov
     assert board.asked() == []
 
 
-def test_no_checkpoint_is_made_after_a_pause_while_an_outage_hides_a_take_over(tracker: Counting) -> None:
+def test_no_checkpoint_is_made_after_a_pause_while_an_outage_hides_a_takeover(tracker: Counting) -> None:
     board = Board()
     world = World(tracker, board.handle).given(3)
     world.until_idle(driver := world.driver())
@@ -960,7 +958,7 @@ def test_no_checkpoint_is_made_after_a_pause_while_an_outage_hides_a_take_over(t
     assert (board.asked(), world.stored()) == ([3], 3)
 
 
-def test_positions_are_published(tracker: Counting) -> None:
+def test_the_positions_of_participants_are_published(tracker: Counting) -> None:
     board = Board()
     world = World(tracker, board.handle, batch_size=4).given(9)
     driver = world.driver()
@@ -976,7 +974,7 @@ def test_positions_are_published(tracker: Counting) -> None:
     assert status.updated_at.startswith("2026-01-01T00:00:02")  # its events are handled, though not stored
 
 
-def test_a_group_without_participants_shows_none(tracker: Counting) -> None:
+def test_a_group_without_participants_shows_no_participant_positions(tracker: Counting) -> None:
     ordinary = Ordinary(tracker)
     world = World(tracker, ordinary.handle).given(1)
     world.until_idle(driver := world.driver())

@@ -81,7 +81,7 @@ def append(world: World, count: int) -> None:
     world.append(*[FIRST, SECOND] * (count // 2))
 
 
-def test_participants_handle_each_event_once_and_a_stop_stores_what_they_confirm(engines: Engines) -> None:
+def test_participants_handle_each_event_once_and_a_stop_stores_the_confirmed_progress(engines: Engines) -> None:
     board = Board()
     world = engines.world(board)
     append(world, 500)
@@ -107,7 +107,7 @@ def test_a_caught_up_partition_is_done_although_its_progress_waits(engines: Engi
     assert len(board.seen) == 20
 
 
-def test_one_partition_whose_participant_fails_holds_up_no_other(engines: Engines) -> None:
+def test_a_partition_whose_participant_fails_delays_no_other(engines: Engines) -> None:
     def rejects(partition: Partition, resume_at: int) -> int:
         if partition == SECOND_HALF:
             raise OSError("no room")
@@ -124,7 +124,7 @@ def test_one_partition_whose_participant_fails_holds_up_no_other(engines: Engine
     assert world.stored_of_all() == {"0/2": 100, "1/2": 0}
 
 
-def test_an_event_that_fails_is_tried_again_and_what_came_before_it_is_safe(engines: Engines) -> None:
+def test_a_failing_event_is_retried_and_those_before_it_are_kept(engines: Engines) -> None:
     board = Board()
     world = engines.world(board, partitions=1, clock=None)
     failed = Signal()
@@ -143,7 +143,7 @@ def test_an_event_that_fails_is_tried_again_and_what_came_before_it_is_safe(engi
     assert world.stored() == 9
 
 
-def test_a_request_is_met_while_events_come(engines: Engines) -> None:
+def test_a_checkpoint_request_is_met_while_events_arrive(engines: Engines) -> None:
     board = Board()
     board.before[7] = lambda: board.trigger.request()  # noqa: PLW0108 there is none yet
     world = engines.world(board, partitions=1, batch_size=1).given(20)
@@ -153,7 +153,7 @@ def test_a_request_is_met_while_events_come(engines: Engines) -> None:
     assert board.asked()[:1] == [7]
 
 
-def test_a_parked_event_is_tried_again_and_its_sequence_behind_it(engines: Engines) -> None:
+def test_a_parked_event_is_retried_and_its_sequence_after_it(engines: Engines) -> None:
     board, mended = Board(), Signal()
 
     def fails() -> None:
@@ -176,7 +176,7 @@ def test_a_parked_event_is_tried_again_and_its_sequence_behind_it(engines: Engin
     assert world.stored_of_all() == {"0/2": 10, "1/2": 10}
 
 
-def test_a_flush_that_fails_at_the_end_is_noticed_and_shown_by_the_stopped_partition(
+def test_a_flush_that_fails_at_the_end_is_reported_by_the_stopped_partition(
     engines: Engines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervision, "CHECKPOINT_BACK_OFF", FixedBackOff(3_600.0))
@@ -219,7 +219,7 @@ def test_idle_request_wakes_worker(threads: Engines, monkeypatch: pytest.MonkeyP
     threads.when(lambda: threads.tracker.stores == [4, 5])
 
 
-def test_a_request_is_met_while_an_event_backs_off(threads: Engines) -> None:
+def test_a_checkpoint_request_is_met_while_an_event_backs_off(threads: Engines) -> None:
     board = Board()
     board.before[5] = raising(OSError("not now"))
     world = threads.world(board, partitions=1, back_off=FixedBackOff(3_600.0)).given(9)
@@ -322,7 +322,7 @@ def test_a_task_whose_partition_was_taken_over_closes_it_and_does_not_flush(
     assert board.calls == [("claimed", "0/1", 0), ("closed", "0/1")]
 
 
-def test_tasks_of_participants_count_against_the_most_of_a_group_and_take_turns(spark: Engines) -> None:
+def test_tasks_of_participants_respect_the_task_limit_of_a_group_and_alternate(spark: Engines) -> None:
     board = Board()
     world = spark.world(board, partitions=2)
     append(world, 10)
@@ -338,7 +338,7 @@ def test_tasks_of_participants_count_against_the_most_of_a_group_and_take_turns(
     assert {call[1] for call in board.calls} == {"0/2", "1/2"}
 
 
-def test_a_flush_that_fails_at_the_end_of_tasks_backs_the_partition_off_more_each_time(
+def test_repeated_failed_flushes_at_the_end_of_tasks_increase_the_back_off(
     spark: Engines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervision, "CHECKPOINT_BACK_OFF", ExponentialBackOff(0.01, multiplier=2, maximum=60))
@@ -352,7 +352,7 @@ def test_a_flush_that_fails_at_the_end_of_tasks_backs_the_partition_off_more_eac
     assert [notice.wait for notice in failed][:5] == [0.01, 0.02, 0.04, 0.08, 0.16]
 
 
-def test_participants_that_confirm_nothing_of_what_they_handle_back_the_partition_off_more_each_time(
+def test_tasks_whose_participants_confirm_nothing_increase_the_back_off(
     spark: Engines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else each task would handle the same events, and nobody would hear of it."""
@@ -371,7 +371,7 @@ def test_participants_that_confirm_nothing_of_what_they_handle_back_the_partitio
 
 
 @pytest.mark.parametrize("ends", ["by itself", "by a stop"])
-def test_a_task_that_is_stopped_may_leave_all_that_it_has_handled_to_the_next_one(
+def test_a_task_that_ends_can_leave_all_its_events_to_the_next_one(
     spark: Engines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str
 ) -> None:
     monkeypatch.setattr(holds, "IDLE_SECONDS", 0)
@@ -387,7 +387,7 @@ def test_a_task_that_is_stopped_may_leave_all_that_it_has_handled_to_the_next_on
     assert (outcome.failure is None) is (ends == "by a stop")
 
 
-def test_a_second_run_of_a_task_resumes_at_the_stored_position_and_the_first_stores_nothing(
+def test_a_second_run_of_a_task_resumes_at_the_stored_position_and_the_first_run_stores_nothing(
     spark: Engines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from types import SimpleNamespace  # noqa: PLC0415
@@ -417,7 +417,7 @@ def test_a_second_run_of_a_task_resumes_at_the_stored_position_and_the_first_sto
 
 @pytest.mark.parametrize(("ends_at_once", "handled"), [(True, 0), (False, 9)])
 @pytest.mark.parametrize("again", [False, True])
-def test_a_task_that_is_to_end_before_its_first_event_says_that_none_was_tried(
+def test_a_task_stopped_before_its_first_event_reports_that_none_was_tried(
     spark: Engines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handled: int, *, ends_at_once: bool, again: bool
 ) -> None:
     monkeypatch.setattr(holds, "IDLE_SECONDS", 0)
@@ -431,7 +431,7 @@ def test_a_task_that_is_to_end_before_its_first_event_says_that_none_was_tried(
 
 
 @pytest.mark.parametrize("copies", [True, False])
-def test_a_first_run_that_is_fenced_lets_the_second_one_hold_the_partition_to_the_end(
+def test_a_fenced_first_run_waits_until_the_second_one_has_finished(
     spark: Engines, monkeypatch: pytest.MonkeyPatch, *, copies: bool
 ) -> None:
     """Spark takes the result that comes first, and ends the run that does the work if that is the other one."""

@@ -71,7 +71,7 @@ def test_an_event_is_parked_after_a_checkpoint_of_those_before_it_and_others_are
     assert world.stored() == 6
 
 
-def test_parked_events_are_handled_in_order_and_leave_the_inbox_when_they_are_durable(tracker: Counting) -> None:
+def test_parked_events_are_handled_in_order_and_leave_the_inbox_once_durable(tracker: Counting) -> None:
     board, waiting = Board(), []
     board.answers["parked"] = lambda *_: waiting.append(sorted(world.waiting()))
     board.before[1] = POISON
@@ -107,7 +107,7 @@ def test_events_before_a_parked_one_that_fails_again_are_not_handled_again(track
 
 
 @pytest.mark.parametrize("mixed", [False, True])
-def test_a_parked_event_that_is_not_confirmed_stays_and_is_handled_again_after_a_new_claim(
+def test_an_unconfirmed_parked_event_stays_and_is_handled_again_after_a_new_claim(
     tracker: Counting,
     mixed: bool,  # noqa: FBT001 parametrized
 ) -> None:
@@ -138,7 +138,7 @@ def test_a_parked_event_that_is_not_confirmed_stays_and_is_handled_again_after_a
     assert rows == ([2, 1] if mixed else [])
 
 
-def test_a_participant_that_does_not_return_for_parked_events_is_given_up(tracker: Counting) -> None:
+def test_a_participant_that_never_returns_from_parked_events_is_abandoned(tracker: Counting) -> None:
     board, returns = Board(), Signal()
     board.answers["parked"] = lambda *_: returns.wait(60)
     board.before[1] = POISON
@@ -152,7 +152,7 @@ def test_a_participant_that_does_not_return_for_parked_events_is_given_up(tracke
     assert world.waiting() == {1: "retrying"}
 
 
-def test_what_a_crash_takes_from_memory_is_handled_again_from_inbox_and_log(tracker: Counting) -> None:
+def test_events_lost_from_memory_in_a_crash_are_handled_again_from_inbox_and_log(tracker: Counting) -> None:
     board = Board()
     board.before[2] = POISON
     world = parking(tracker, board.handle)
@@ -168,7 +168,7 @@ def test_what_a_crash_takes_from_memory_is_handled_again_from_inbox_and_log(trac
     assert (world.waiting(), world.stored()) == ({}, 5)
 
 
-def test_with_others_in_the_group_their_rows_are_written_once(tracker: Counting) -> None:
+def test_other_handlers_in_the_group_write_their_rows_once(tracker: Counting) -> None:
     if tracker.database is None:
         pytest.skip("rows are in a database")
     with tracker.database.writing() as connection:
@@ -194,7 +194,9 @@ def test_with_others_in_the_group_their_rows_are_written_once(tracker: Counting)
     assert board.parked() == [(2, 4)]
 
 
-def test_in_mode_deferred_others_pass_no_event_behind_a_parked_one_unstored(tracker: Counting) -> None:
+def test_in_deferred_mode_events_after_a_parked_one_are_stored_in_the_inbox_before_others_pass_them(
+    tracker: Counting,
+) -> None:
     rows: list[int] = []
 
     @event_handling(GROUP, types=["*"])
@@ -223,7 +225,7 @@ def test_several_participants_confirm_parked_events(tracker: Counting) -> None:
     assert world.waiting() == {}
 
 
-def test_a_participant_may_flush_more_than_parked_events_and_be_asynchronous(tracker: Counting) -> None:
+def test_a_participant_can_handle_the_end_of_parked_events_asynchronously(tracker: Counting) -> None:
     flushed: list[Sequence[int]] = []
 
     @checkpointing(GROUP)

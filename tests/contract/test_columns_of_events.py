@@ -31,24 +31,24 @@ def page(store: SqlEventStore, after: int, limit: int, selection: Selection, upt
     return end, list(rows)
 
 
-def test_only_the_attributes_that_are_asked_for_are_read(store: SqlEventStore) -> None:
+def test_only_the_requested_attributes_are_read(store: SqlEventStore) -> None:
     assert isinstance(store, Columnar)
     found = page(store, 8, 3, Selection(), 50, "position", "payload")
     assert found == (41, [(9, "[9]"), (10, "[10]"), (41, "[41]")])
     assert page(store, 41, 9, Selection(), 43, "position") == (43, [(42,), (43,)])
 
 
-def test_a_selection_leaves_out_rows_as_it_leaves_out_events(store: SqlEventStore) -> None:
+def test_a_selection_filters_rows_as_it_filters_events(store: SqlEventStore) -> None:
     odd = Selection("/x/1", types=frozenset({"odd"}))
     assert page(store, 7, 9, odd, 43, "position", "type") == (43, [(9, "odd"), (41, "odd"), (43, "odd")])
     assert page(store, 11, 9, odd, 40, "position", "type") == (40, [])
 
 
-def test_a_log_that_ends_too_early_has_no_page(store: SqlEventStore) -> None:
+def test_a_log_that_ends_too_early_gives_no_page(store: SqlEventStore) -> None:
     assert page(store, 50, 9, Selection(), 60, "position") == (50, [])
 
 
-def test_neighbours_of_positions_are_found_at_once(store: SqlEventStore) -> None:
+def test_neighbours_of_positions_are_found_in_one_read(store: SqlEventStore) -> None:
     assert isinstance(store, Seekable)
     assert store.neighbours([0, 5, 10, 25, 45, 50]) == [(None, 1), (5, 6), (10, 41), (10, 41), (45, 46), (50, None)]
     assert store.neighbours([0, 5, 45], nth=10) == [(None, 10), (5, 45), (45, None)]

@@ -74,7 +74,7 @@ tried(lambda: store.leave(name))
 @pytest.mark.parametrize("seed", [1])
 @pytest.mark.parametrize("rounds_of_each", [8, pytest.param(25, marks=pytest.mark.release)])
 @pytest.mark.release(kind="mariadb")  # threads show it, in test_control_stores.py
-def test_eight_processes_never_have_a_partition_at_once(
+def test_eight_processes_never_own_a_partition_at_the_same_time(
     open_database: Callable[[], Database], url: str, tmp_path: Path, seed: int, rounds_of_each: int
 ) -> None:
     control = open_database().for_control()

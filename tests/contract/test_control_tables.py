@@ -32,7 +32,7 @@ def control(database: Database):
     found.close()
 
 
-def test_a_heartbeat_is_two_statements_however_many_partitions_and_nodes(control, noted_statements):
+def test_a_heartbeat_takes_two_statements_however_many_partitions_and_nodes(control, noted_statements):
     store = SqlControlStore(control)
     for number in range(10):
         store.join(replace(NODE, id=f"id {number}"), 1000)
@@ -48,7 +48,7 @@ def test_a_heartbeat_is_two_statements_however_many_partitions_and_nodes(control
     ]
 
 
-def test_what_a_node_has_in_hand_costs_a_heartbeat_no_statement_more(control, noted_statements):
+def test_reporting_its_load_adds_no_statement_to_a_heartbeat(control, noted_statements):
     store = SqlControlStore(control)
     store.join(NODE, 1000)
     sent: list[str] = []
@@ -60,14 +60,14 @@ def test_what_a_node_has_in_hand_costs_a_heartbeat_no_statement_more(control, no
     ]
 
 
-def test_an_open_transaction_of_the_database_holds_up_no_heartbeat(database, control):
+def test_an_open_transaction_does_not_delay_heartbeats(database, control):
     store = SqlControlStore(control)
     store.join(NODE, 1000)
     with database.writing():
         assert store.beat(NODE.id, 1000) is not None
 
 
-def test_the_tables_are_in_the_schema_of_the_database(url, kind):
+def test_the_control_tables_are_in_the_schema_of_the_database(url, kind):
     if kind == "sqlite":
         pytest.skip("has no schemas")
     database = Database(url, "apart")
@@ -81,7 +81,7 @@ def test_the_tables_are_in_the_schema_of_the_database(url, kind):
     database.close()
 
 
-def test_on_an_engine_of_the_user_it_is_that_engine_s_database(url, kind):
+def test_control_tables_are_in_the_database_of_the_users_engine(url, kind):
     engine = create_engine(Database(url).url)
     control = Database.of(engine).for_control()
     assert control is not None
@@ -92,7 +92,7 @@ def test_on_an_engine_of_the_user_it_is_that_engine_s_database(url, kind):
     engine.dispose()
 
 
-def test_what_a_heartbeat_asks_about_rebuilds_waits_for_no_connection_of_handlers(database):
+def test_a_heartbeats_query_about_rebuilds_does_not_wait_for_a_handlers_connection(database):
     database.bound(1)
     tracker = SqlProgressTracker(database)
     tracker.claim("books", layout(1), 0, "me")
@@ -113,7 +113,7 @@ def frozen(database, kind):
     found.close()
 
 
-def test_a_node_that_is_frozen_in_a_heartbeat_keeps_nobody_from_taking_over(control, frozen):
+def test_a_node_frozen_in_a_heartbeat_does_not_prevent_a_takeover(control, frozen):
     store, other = SqlControlStore(control), SqlControlStore(frozen)
     store.join(NODE, 1000)
     other.join(replace(NODE, id="frozen"), 0.01)
@@ -124,7 +124,7 @@ def test_a_node_that_is_frozen_in_a_heartbeat_keeps_nobody_from_taking_over(cont
     assert other.beat("frozen", 1000) is None
 
 
-def test_a_node_that_is_frozen_while_it_changes_leases_is_cut_off_by_the_server(control, frozen, monkeypatch):
+def test_a_node_frozen_while_it_changes_leases_is_disconnected_by_the_server(control, frozen, monkeypatch):
     monkeypatch.setattr(type(frozen.dialect), "standing_seconds", 1.0)
     store, other = SqlControlStore(control), SqlControlStore(frozen)
     store.join(NODE, 1000)
@@ -141,7 +141,7 @@ def test_a_node_that_is_frozen_while_it_changes_leases_is_cut_off_by_the_server(
         freeze()
 
 
-def test_heartbeats_go_on_while_changes_of_leases_wait_for_another_program(
+def test_heartbeats_continue_while_changes_of_leases_wait_for_another_program(
     control, frozen, noted_statements, monkeypatch
 ):
     monkeypatch.setattr(control_module, "_PATIENCE", 2.0 * SECONDS)
@@ -177,7 +177,7 @@ def files(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if not path.name.endswith(("-wal", "-shm")))
 
 
-def test_beside_an_sqlite_file_they_have_a_file_of_their_own(tmp_path):
+def test_control_tables_of_an_sqlite_database_are_in_a_separate_file(tmp_path):
     database = Database(f"sqlite:///{tmp_path}/library.db")
     control = database.for_control()
     SqlControlStore(control).join(NODE, 1000)
@@ -189,7 +189,7 @@ def test_beside_an_sqlite_file_they_have_a_file_of_their_own(tmp_path):
 
 
 @pytest.mark.parametrize("spelled", ["sqlite:///{0}/link.db", "sqlite:///file:{0}/link.db?uri=true"])
-def test_whoever_reaches_the_file_by_a_link_finds_the_same_control_tables(tmp_path, spelled):
+def test_opening_the_file_through_a_link_finds_the_same_control_tables(tmp_path, spelled):
     (tmp_path / "data").mkdir()
     first = Database(f"sqlite:///{tmp_path}/data/library.db")
     one = first.for_control()
@@ -202,13 +202,13 @@ def test_whoever_reaches_the_file_by_a_link_finds_the_same_control_tables(tmp_pa
         database.close()
 
 
-def test_a_database_in_memory_has_none_as_no_other_process_sees_it():
+def test_a_database_in_memory_has_no_control_tables():
     database = Database("sqlite://")
     assert database.for_control() is None
     database.close()
 
 
-def test_after_a_boot_of_the_machine_all_leases_have_ended(tmp_path, monkeypatch):
+def test_all_leases_end_when_the_machine_restarts(tmp_path, monkeypatch):
     def opened() -> SqlControlStore:
         database = Database(f"sqlite:///{tmp_path}/library.db")
         control = database.for_control()
@@ -231,7 +231,7 @@ def test_after_a_boot_of_the_machine_all_leases_have_ended(tmp_path, monkeypatch
     store.close()
 
 
-def test_times_are_the_database_s(control, monkeypatch):
+def test_times_come_from_the_clock_of_the_database(control, monkeypatch):
     store = SqlControlStore(control)
     monkeypatch.setattr("time.time", lambda: 0.0)
     store.join(NODE, 1000)
@@ -240,7 +240,7 @@ def test_times_are_the_database_s(control, monkeypatch):
     assert [record.alive for record in store.view().nodes] == [True]
 
 
-def test_a_node_that_a_newer_package_wrote_is_read(control: Database):
+def test_a_node_written_by_a_newer_package_is_read(control: Database):
     store = SqlControlStore(control)
     store.join(NODE, 1000)
     table = f"{control.prefix}opencqrs_nodes"
@@ -252,7 +252,7 @@ def test_a_node_that_a_newer_package_wrote_is_read(control: Database):
     assert [record.node for record in store.view().nodes] == [NODE]
 
 
-def test_a_closed_store_opens_again(open_database: Callable[[], Database]):
+def test_a_closed_store_can_be_used_again(open_database: Callable[[], Database]):
     control = open_database().for_control()
     assert control is not None
     store = SqlControlStore(control)

@@ -117,7 +117,7 @@ class Calls:
 @SERVERS
 @pytest.mark.release(kind="postgresql", name=("repartition", "spread", "join", "advance", "request"))  # as the others
 @pytest.mark.parametrize("name", [name for name in vars(Calls) if not name.startswith("_")])
-def test_a_connection_that_is_cut_before_any_statement_is_an_outage_and_the_call_can_be_repeated(
+def test_a_connection_lost_before_any_statement_is_an_outage_and_the_call_can_be_repeated(
     name: str, database: Database, cutter: Cutter
 ) -> None:
     calls = Calls(database)
@@ -141,7 +141,7 @@ def test_a_connection_that_is_cut_before_any_statement_is_an_outage_and_the_call
 
 
 @SERVERS
-def test_a_connection_that_was_cut_is_given_back_without_a_traceback_of_the_pool(
+def test_returning_a_lost_connection_logs_no_traceback_of_the_pool(
     database: Database, cutter: Cutter, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whoever used it has the error, or did not need it any more."""

@@ -67,7 +67,7 @@ class TestTrackerOnAnotherDatabase(ProgressTrackerContract):
         return written
 
 
-def test_settings_may_name_another_database(url: str) -> None:
+def test_settings_can_name_another_database(url: str) -> None:
     assert is_sql(url)
     assert isinstance(open_event_store(url), SqlEventStore)
 
@@ -76,7 +76,7 @@ def test_a_dialect_is_found_by_its_aliases_too() -> None:
     assert dialect_named("mysql") is dialect_named("mariadb") is not None
 
 
-def test_an_unknown_name_has_no_dialect(installed: None) -> None:
+def test_no_dialect_is_found_for_an_unknown_name(installed: None) -> None:
     assert dialect_named("fifth") is None
 
 
@@ -96,10 +96,10 @@ def asked_kinds(tree: ast.AST) -> list[Any]:
 
 
 @pytest.mark.parametrize("module", sorted(path.name for path in ROOM.glob("*.py") if path.name not in DIALECTS))
-def test_nothing_outside_the_dialects_asks_which_database_it_is(module: str) -> None:
+def test_only_dialects_check_which_database_is_used(module: str) -> None:
     assert asked_kinds(ast.parse((ROOM / module).read_text())) == []
 
 
 @pytest.mark.parametrize("source", ["a = 'sqlite'", "if database.kind in known: pass", "m = {'mysql': 1}"])
-def test_asking_which_database_it_is_would_be_noticed(source: str) -> None:
+def test_a_check_for_the_kind_of_database_would_be_found(source: str) -> None:
     assert asked_kinds(ast.parse(source)) == [1]

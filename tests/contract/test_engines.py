@@ -22,7 +22,7 @@ from opencqrs_py.testing.contracts.engine_project import FIRST, SECOND, SECONDS,
 class StopsAmidEvents(EngineContract):
     """How much an engine still handles that is stopped."""
 
-    def test_a_stop_waits_for_the_chunk_in_hand_and_the_next_start_continues_after_it(
+    def test_a_stop_waits_for_the_chunk_in_hand_and_the_next_start_resumes_after_it(
         self, project: EngineProject, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         gate = project.gate("3")
@@ -64,7 +64,7 @@ class TestSparkEngine(StopsAmidEvents):
     def _kills(self, project: EngineProject, context: Context) -> None:
         context.on_cancel = project.kill
 
-    def test_a_task_of_several_partitions_begins_no_further_one_when_the_engine_is_asked_to_stop(
+    def test_a_task_of_several_partitions_begins_no_other_once_the_engine_is_stopping(
         self, project: EngineProject, context: Context, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(turns, "SLOW_SECONDS", SECONDS)

@@ -77,7 +77,7 @@ def test_a_writer_holds_the_write_lock_from_its_beginning(file: Path, prepare: C
     engine.dispose()
 
 
-def test_what_the_user_begins_on_the_engine_is_one_transaction_too(file: Path) -> None:
+def test_a_transaction_that_the_user_begins_on_the_engine_is_a_transaction_too(file: Path) -> None:
     engine = create_engine(f"sqlite:///{file}")
     assert Database.of(engine).engine is Database.of(engine).engine is engine
     with engine.begin() as connection:
@@ -90,7 +90,7 @@ def test_what_the_user_begins_on_the_engine_is_one_transaction_too(file: Path) -
     engine.dispose()
 
 
-def test_a_database_in_memory_keeps_what_is_in_it() -> None:
+def test_a_database_in_memory_keeps_its_contents() -> None:
     engine = create_engine("sqlite://", poolclass=StaticPool)
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE numbers (n INTEGER)"))
@@ -101,7 +101,7 @@ def test_a_database_in_memory_keeps_what_is_in_it() -> None:
     engine.dispose()
 
 
-def test_an_engine_of_a_kind_that_is_not_supported_is_refused() -> None:
+def test_an_engine_of_an_unsupported_kind_is_refused() -> None:
     class MadeElsewhere:
         url = create_engine("sqlite://").url.set(drivername="mssql+pyodbc", host="h", password="hunter2")
 
@@ -126,9 +126,7 @@ AUTOCOMMIT: dict[str, Callable[[Engine], Engine]] = {
 
 
 @pytest.mark.parametrize("prepare", AUTOCOMMIT.values(), ids=AUTOCOMMIT)
-def test_an_engine_whose_transactions_do_not_hold_is_refused(
-    kind: str, engine: Engine, prepare: Callable[[Engine], Engine]
-) -> None:
+def test_an_engine_in_autocommit_is_refused(kind: str, engine: Engine, prepare: Callable[[Engine], Engine]) -> None:
     prepared = prepare(engine)
     database = Database.of(prepared)
     if kind != "postgresql" and prepare is not AUTOCOMMIT["listener"]:
@@ -141,7 +139,7 @@ def test_an_engine_whose_transactions_do_not_hold_is_refused(
     prepared.dispose()
 
 
-def test_a_connection_to_a_server_that_threads_share_is_refused(kind: str, engine: Engine) -> None:
+def test_a_server_connection_shared_by_threads_is_refused(kind: str, engine: Engine) -> None:
     shared = create_engine(engine.url, poolclass=StaticPool)
     database = Database.of(shared)
     if kind == "sqlite":
@@ -154,11 +152,11 @@ def test_a_connection_to_a_server_that_threads_share_is_refused(kind: str, engin
     shared.dispose()
 
 
-def test_an_engine_as_a_user_makes_it_holds_transactions(engine: Engine) -> None:
+def test_an_ordinary_engine_of_a_user_has_transactions(engine: Engine) -> None:
     Database.of(engine).require_transactions("x")
     with engine.connect() as connection:
         connection.execute(text("SELECT 1"))
 
 
-def test_an_outage_says_nothing_of_an_engine(tmp_path: Path) -> None:
+def test_during_an_outage_an_engine_is_not_refused(tmp_path: Path) -> None:
     Database.of(create_engine(f"sqlite:///{tmp_path}/missing/a.db")).require_transactions("x")

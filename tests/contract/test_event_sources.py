@@ -20,7 +20,7 @@ class NoEventIsLostInSilence:
     """What our stores do besides: an event is not taken for another one without a word."""
 
     @pytest.mark.parametrize("count", [1, 200])  # of one statement, and of a transaction
-    def test_an_event_with_the_id_of_another_one_is_warned_of(
+    def test_an_event_with_a_duplicate_id_is_warned_of(
         self, source: EventStore, caplog: pytest.LogCaptureFixture, count: int
     ) -> None:
         events = [event(n) for n in range(count)]
@@ -43,7 +43,7 @@ class NoEventIsLostInSilence:
         assert "with other subject, type" in caplog.text
 
     @pytest.mark.parametrize("given", [list, iter], ids=["a list", "a stream"])  # of one statement; of a transaction
-    def test_events_are_added_beside_a_stored_one_whose_data_are_not_json(
+    def test_events_are_added_although_a_stored_one_has_data_that_are_not_json(
         self, source: EventStore, caplog: pytest.LogCaptureFixture, given: Callable[[list[Event]], Iterable[Event]]
     ) -> None:
         source.append([event(1)._replace(payload="{bad")])

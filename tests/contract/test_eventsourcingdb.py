@@ -120,7 +120,7 @@ class TestEventSourcingDbEventStore(EventStoreContract):
         (NOON + timedelta(hours=2), 4),
     ],
 )
-def test_a_moment_is_compared_with_the_times_of_the_server(
+def test_a_time_is_compared_with_the_times_of_the_server(
     store: EventSourcingDbEventStore, clock: ServerClock, moment: datetime, before: int
 ) -> None:
     for number, hours in enumerate((-1, 0, 0, 1)):
@@ -163,7 +163,7 @@ def test_events_without_a_source_get_that_of_the_store(store: EventSourcingDbEve
     assert [event.source for event in store.read(0, 10, ALL).events] == ["urn:library", "contract"]
 
 
-def test_an_event_that_is_appended_twice_is_there_twice(store: EventSourcingDbEventStore) -> None:
+def test_an_event_that_is_appended_twice_is_stored_twice(store: EventSourcingDbEventStore) -> None:
     assert store.append([event(1), event(1)]) == Appended(given=2, added=2)
     assert store.append([event(1)]).ids == ("2",)
     assert [event.id for event in store.read(0, 10, ALL).events] == ["0", "1", "2"]
@@ -192,7 +192,7 @@ def test_ids_are_compared_as_numbers(store: EventSourcingDbEventStore) -> None:
     ],
     ids=str,
 )
-def test_what_the_server_has_no_place_for_is_refused_before_anything_is_sent(
+def test_attributes_that_the_server_cannot_store_are_refused_before_anything_is_sent(
     store: EventSourcingDbEventStore, change: dict[str, str]
 ) -> None:
     with pytest.raises(EventStoreError, match=r"OCQ-336.* cannot keep the event[\s\S]*event 2 at"):
@@ -242,7 +242,7 @@ def test_a_line_that_is_too_long_for_the_client_is_named(
     ],
     ids=str,
 )
-def test_events_are_added_only_when_the_preconditions_hold(
+def test_events_are_added_only_if_the_preconditions_hold(
     store: EventSourcingDbEventStore, condition: Precondition, *, holds: bool
 ) -> None:
     store.append(event(n, "/books/1") for n in range(12))
@@ -256,7 +256,7 @@ def test_events_are_added_only_when_the_preconditions_hold(
     assert store.head() == 12 + holds
 
 
-def test_a_conflict_that_has_passed_meanwhile_is_a_conflict_all_the_same(
+def test_a_conflict_that_has_passed_meanwhile_is_still_reported(
     store: EventSourcingDbEventStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.append([event(1, "/books/1")])
@@ -284,19 +284,19 @@ def test_of_writers_that_expect_the_same_newest_event_one_wins(open_store: Open)
     assert first.head() == 2
 
 
-def test_progress_is_told(store: EventSourcingDbEventStore) -> None:
+def test_progress_is_reported(store: EventSourcingDbEventStore) -> None:
     told: list[int] = []
     store.append([event(1), event(2)], progress=told.append)
     assert told == [2]
 
 
-def test_preconditions_are_looked_at_even_when_there_is_nothing_to_add(store: EventSourcingDbEventStore) -> None:
+def test_preconditions_are_checked_even_if_there_is_nothing_to_add(store: EventSourcingDbEventStore) -> None:
     assert store.append([], [SubjectIsPristine("/books/1")]) == Appended(0, 0)
     with pytest.raises(PreconditionFailedError, match="'/books/1' is not populated"):
         store.append([], [SubjectIsPopulated("/books/1")])
 
 
-def test_events_that_break_off_leave_nothing_behind(store: EventSourcingDbEventStore) -> None:
+def test_an_append_whose_events_raise_an_error_adds_nothing(store: EventSourcingDbEventStore) -> None:
     def breaking_off() -> Iterator[Event]:
         yield event(1)
         msg = "line 2 is bad"
@@ -340,7 +340,7 @@ SUBJECT = st.text(CHARACTERS, max_size=6).map("/{}".format)
 
 
 @given(subjects=st.lists(SUBJECT, min_size=1, max_size=12), root=SUBJECT, recursive=st.booleans())
-def test_any_subject_is_found_as_it_was_written(subjects: list[str], root: str, *, recursive: bool) -> None:
+def test_every_subject_is_found_as_it_was_written(subjects: list[str], root: str, *, recursive: bool) -> None:
     with EventSourcingDbStandIn(names=False) as server:
         store = EventSourcingDbEventStore(server.url, server.api_token)
         store.append(event(n, subject) for n, subject in enumerate(subjects))
@@ -375,7 +375,7 @@ def test_rare_subjects_are_found_in_few_requests(
     assert len(requested(server)) == 10
 
 
-def test_sifting_for_types_pauses_after_fifty_thousand_events(
+def test_filtering_by_type_pauses_after_fifty_thousand_events(
     store: EventSourcingDbEventStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("opencqrs_py.adapters.eventsourcingdb.event_store._SIFTED", 50)
@@ -385,21 +385,21 @@ def test_sifting_for_types_pauses_after_fifty_thousand_events(
 
 
 @pytest.mark.release(server=1)  # another hash of the same events
-def test_a_store_is_used_by_many_threads(store: EventSourcingDbEventStore) -> None:
+def test_many_threads_can_use_a_store(store: EventSourcingDbEventStore) -> None:
     store.append(event(n, f"/{n % 5}") for n in range(500))
     with ThreadPoolExecutor(8) as pool:
         read = list(pool.map(lambda n: identities(store, Selection(f"/{n % 5}"), limit=7), range(24)))
     assert read == [[str(n) for n in range(m % 5, 500, 5)] for m in range(24)]
 
 
-def test_a_closed_store_opens_anew(store: EventSourcingDbEventStore) -> None:
+def test_a_closed_store_reconnects_when_it_is_used_again(store: EventSourcingDbEventStore) -> None:
     store.append([event(1)])
     store.close()
     store.close()
     assert store.head() == 1
 
 
-def test_a_store_that_nobody_holds_ends_its_thread(server: EventSourcingDbStandIn) -> None:
+def test_a_store_without_references_ends_its_thread(server: EventSourcingDbStandIn) -> None:
     store = EventSourcingDbEventStore(server.url, server.api_token)
     assert store.head() == 0
     loop = store._connection._loop
@@ -412,7 +412,7 @@ def test_a_store_that_nobody_holds_ends_its_thread(server: EventSourcingDbStandI
 # ------------------------------------------------------------------------------------------------------- stand-in
 
 
-def test_the_official_client_takes_the_stand_in_for_the_server(
+def test_the_official_client_works_with_the_stand_in(
     store: EventSourcingDbEventStore, server: EventSourcingDbStandIn
 ) -> None:
     async def look() -> list[str]:

@@ -77,7 +77,9 @@ def test_a_stream_that_ends_early_is_an_outage_and_the_next_read_finds_all(
 
 
 @in_version_1
-def test_the_message_tells_what_was_seen_and_what_is_there(open_store: Open, server: EventSourcingDbStandIn) -> None:
+def test_the_message_names_the_event_that_was_seen_and_the_one_that_exists(
+    open_store: Open, server: EventSourcingDbStandIn
+) -> None:
     store = open_store(*rare_at(5, 50, 220))
     server.misbehave(ended(1))
     with pytest.raises(EventSourcingDbUnavailableError, match="its answer ended after event 5 although there are 220"):
@@ -86,9 +88,7 @@ def test_the_message_tells_what_was_seen_and_what_is_there(open_store: Open, ser
 
 @in_version_1
 @pytest.mark.parametrize("after", [0, 1])
-def test_what_is_asked_to_make_sure_may_end_early_as_well(
-    open_store: Open, server: EventSourcingDbStandIn, after: int
-) -> None:
+def test_the_verifying_reads_can_end_early_too(open_store: Open, server: EventSourcingDbStandIn, after: int) -> None:
     store = open_store(*rare_at(5, 220))
     server.misbehave(ended(after), ended(0))
     part = store.read(0, 1_000, RARE)
@@ -120,7 +120,7 @@ def test_an_event_that_was_missed_in_one_range_is_found_in_the_next(
         ((), 0, 3, "there is none, so all is read"),
     ],
 )
-def test_making_sure_costs_few_requests(
+def test_verifying_a_read_costs_few_requests(
     open_store: Open,
     server: EventSourcingDbStandIn,
     rare: tuple[int, ...],
@@ -135,14 +135,14 @@ def test_making_sure_costs_few_requests(
 
 
 @in_version_1
-def test_who_has_enough_asks_no_more(open_store: Open, server: EventSourcingDbStandIn) -> None:
+def test_a_read_that_reaches_its_limit_needs_no_verification(open_store: Open, server: EventSourcingDbStandIn) -> None:
     store = open_store(*rare_at(1, 2, 3))
     part = store.read(0, 2, RARE)
     assert (positions(part.events), part.upto, server.counts()[READ]) == ([1, 2], 2, 1)
 
 
 @pytest.mark.parametrize("server", [2], indirect=True)
-def test_version_2_is_asked_once_and_for_the_last_event_of_all(
+def test_in_version_2_a_read_takes_one_more_request_for_the_newest_event(
     open_store: Open, server: EventSourcingDbStandIn
 ) -> None:
     store = open_store(*rare_at(5))
@@ -150,7 +150,7 @@ def test_version_2_is_asked_once_and_for_the_last_event_of_all(
     assert server.counts()[READ] == 2
 
 
-def test_a_client_that_does_not_tell_its_version_is_not_trusted(
+def test_a_client_that_does_not_report_its_version_is_not_trusted(
     open_store: Open, server: EventSourcingDbStandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(Client, "_get_api_version")
@@ -182,7 +182,7 @@ SUBJECTS = st.sampled_from(["/rare", "/rare/1", "/rarely", "/common"])
     recursive=st.booleans(),
     types=st.none() | st.just(frozenset({"t1"})),
 )
-def test_wherever_streams_end_each_event_is_seen_once(
+def test_each_event_is_seen_once_wherever_streams_end(
     subjects: list[str], ends: list[int], limit: int, *, recursive: bool, types: frozenset[str] | None
 ) -> None:
     selection = Selection("/rare", recursive, types)

@@ -100,7 +100,7 @@ in_version_2 = pytest.mark.parametrize("server", [2], indirect=True)
     ],
     ids=str,
 )
-def test_what_passes_by_itself_is_an_outage_and_the_next_read_goes_on(
+def test_a_transient_failure_is_an_outage_and_the_next_read_continues(
     hasty: EventSourcingDbEventStore, server: EventSourcingDbStandIn, fault: Fault
 ) -> None:
     server.misbehave(fault)
@@ -124,7 +124,7 @@ def test_a_server_that_is_not_ready_is_an_outage(
         store.read(0, 10, ALL)
 
 
-def test_retry_after_is_obeyed(
+def test_the_retry_after_header_is_respected(
     store: EventSourcingDbEventStore, server: EventSourcingDbStandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [100.0]
@@ -144,7 +144,7 @@ def test_retry_after_is_obeyed(
     assert len(store.read(0, 10, ALL).events) == 10
 
 
-def test_a_pause_that_is_no_number_or_far_too_long_is_bounded(
+def test_a_retry_after_that_is_not_a_number_or_far_too_long_is_bounded(
     store: EventSourcingDbEventStore, server: EventSourcingDbStandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [100.0]
@@ -158,7 +158,7 @@ def test_a_pause_that_is_no_number_or_far_too_long_is_bounded(
     assert len(store.read(0, 10, ALL).events) == 10
 
 
-def test_a_server_that_shuts_down_is_an_outage_for_those_who_watch(
+def test_a_server_that_shuts_down_is_an_outage_for_watches(
     store: EventSourcingDbEventStore, server: EventSourcingDbStandIn
 ) -> None:
     with store.watched() as watch:
@@ -175,7 +175,7 @@ def test_a_slow_stream_is_not_a_stall(hasty: EventSourcingDbEventStore, server: 
     assert len(hasty.read(0, 10, ALL).events) == 10
 
 
-def test_a_server_that_is_away_at_the_start_is_found_when_it_comes(
+def test_a_server_unavailable_at_the_start_is_found_once_it_is_available(
     server: EventSourcingDbStandIn, open_store: Open
 ) -> None:
     server.stop()
@@ -189,7 +189,9 @@ def test_a_server_that_is_away_at_the_start_is_found_when_it_comes(
     assert store.head() == 1
 
 
-def test_a_server_that_comes_back_is_read_on(store: EventSourcingDbEventStore, server: EventSourcingDbStandIn) -> None:
+def test_reading_continues_when_the_server_is_back(
+    store: EventSourcingDbEventStore, server: EventSourcingDbStandIn
+) -> None:
     assert len(store.read(0, 4, ALL).events) == 4
     server.stop()
     with pytest.raises(EventSourcingDbUnavailableError):
@@ -228,7 +230,7 @@ def test_a_wrong_token_names_the_setting_and_shows_no_token(open_store: Open, se
         (b"\xff".decode("latin-1"), r"OCQ-334\] .*cannot be understood"),
     ],
 )
-def test_lines_that_are_no_events_are_named_and_no_outage(
+def test_lines_that_are_not_events_are_named_and_not_an_outage(
     store: EventSourcingDbEventStore, server: EventSourcingDbStandIn, line: str, told: str
 ) -> None:
     line = error_line(server, "the index is gone") if line == "error" else line
@@ -244,7 +246,7 @@ def test_lines_that_are_no_events_are_named_and_no_outage(
     [({"id": "a1"}, "must be a number"), ({"time": "2026"}, "cannot be understood"), ({"data": 1}, "to object")],
     ids=str,
 )
-def test_events_that_are_none_are_named(
+def test_malformed_events_are_named(
     store: EventSourcingDbEventStore, server: EventSourcingDbStandIn, changed: dict[str, object], told: str
 ) -> None:
     (stored, *_) = server.log.read("/", {"recursive": True})
@@ -255,7 +257,7 @@ def test_events_that_are_none_are_named(
 
 
 @pytest.mark.parametrize("status", [400, 403, 404, 413, 501, 507])
-def test_other_refusals_are_no_outage(
+def test_other_refusals_are_not_outages(
     store: EventSourcingDbEventStore, server: EventSourcingDbStandIn, status: int
 ) -> None:
     server.misbehave(Fault(READ, status=status, line="no"))
@@ -264,7 +266,7 @@ def test_other_refusals_are_no_outage(
     assert not store.is_outage(raised.value)
 
 
-def test_a_subject_that_the_server_refuses_is_told_in_its_words(store: EventSourcingDbEventStore) -> None:
+def test_the_error_for_a_refused_subject_quotes_the_server(store: EventSourcingDbEventStore) -> None:
     with pytest.raises(EventStoreError, match=r"OCQ-333\].*subject must start with a slash"):
         store.read(0, 10, Selection("no slash"))
 
@@ -274,7 +276,7 @@ def test_a_subject_that_the_server_refuses_is_told_in_its_words(store: EventSour
 
 @pytest.mark.parametrize("stored", [True, False])
 @pytest.mark.parametrize("then", [Then.CUT, Then.STALL])
-def test_a_lost_answer_to_an_append_is_unknown_and_not_to_be_repeated_blindly(
+def test_a_lost_response_to_an_append_is_not_an_outage_to_repeat_blindly(
     hasty: EventSourcingDbEventStore, server: EventSourcingDbStandIn, then: Then, *, stored: bool
 ) -> None:
     server.misbehave(Fault(WRITE, then=then, stored=stored))
@@ -285,7 +287,7 @@ def test_a_lost_answer_to_an_append_is_unknown_and_not_to_be_repeated_blindly(
 
 
 @pytest.mark.parametrize("status", [408, 429, 503])
-def test_an_append_that_was_refused_for_now_is_an_outage(
+def test_a_temporarily_refused_append_is_an_outage(
     store: EventSourcingDbEventStore, server: EventSourcingDbStandIn, status: int
 ) -> None:
     server.misbehave(Fault(WRITE, status=status, line="busy"))
@@ -297,7 +299,7 @@ def test_an_append_that_was_refused_for_now_is_an_outage(
 @pytest.mark.parametrize(
     ("status", "line"), [(503, "the current operation mode conflicts with the given request"), (507, "")]
 )
-def test_a_store_that_takes_no_events_is_no_outage(
+def test_a_store_that_accepts_no_events_is_not_an_outage(
     store: EventSourcingDbEventStore, server: EventSourcingDbStandIn, status: int, line: str
 ) -> None:
     server.misbehave(Fault(WRITE, status=status, line=line))
@@ -307,7 +309,7 @@ def test_a_store_that_takes_no_events_is_no_outage(
 
 
 @in_version_1
-def test_a_conflict_without_a_code_is_a_precondition_that_failed(
+def test_a_conflict_without_a_code_is_a_failed_precondition(
     store: EventSourcingDbEventStore, server: EventSourcingDbStandIn
 ) -> None:
     server.misbehave(Fault(WRITE, status=409, line="conflict"))
@@ -340,7 +342,7 @@ def test_heartbeats_keep_a_watch_alive(hasty: EventSourcingDbEventStore, server:
     ],
     ids=str,
 )
-def test_a_watch_that_breaks_says_so_and_a_new_one_sees_what_came_meanwhile(
+def test_a_broken_watch_raises_and_a_new_one_sees_what_was_added_meanwhile(
     hasty: EventSourcingDbEventStore, server: EventSourcingDbStandIn, fault: Fault, code: str
 ) -> None:
     if fault.line == "error":
@@ -381,7 +383,7 @@ def test_a_watch_ends_with_its_block(store: EventSourcingDbEventStore, server: E
         watch.wait(10, SECONDS)
 
 
-def test_closing_the_store_wakes_who_waits(store: EventSourcingDbEventStore) -> None:
+def test_closing_the_store_wakes_waiting_threads(store: EventSourcingDbEventStore) -> None:
     with store.watched() as watch, ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(watch.wait, 10, SECONDS)
         store.close()
@@ -389,7 +391,7 @@ def test_closing_the_store_wakes_who_waits(store: EventSourcingDbEventStore) -> 
             waiting.result(SECONDS)
 
 
-def test_closing_the_store_lets_an_append_in_progress_come_to_its_end(
+def test_closing_the_store_lets_an_append_in_progress_finish(
     store: EventSourcingDbEventStore, server: EventSourcingDbStandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "_REQUEST_SECONDS", SECONDS)
@@ -420,7 +422,7 @@ def test_closing_the_store_ends_a_read_that_hangs(
             reading.result(SECONDS)
 
 
-def test_an_append_that_closing_the_store_ends_may_be_stored(
+def test_an_append_interrupted_by_closing_the_store_may_have_been_stored(
     open_store: Open, server: EventSourcingDbStandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_store(stall=SECONDS)
@@ -437,7 +439,7 @@ def test_an_append_that_closing_the_store_ends_may_be_stored(
     assert not store.is_outage(raised.value)
 
 
-def test_the_engines_watcher_opens_anew_after_cuts_and_while_the_server_is_away(
+def test_the_engines_watcher_reconnects_after_lost_connections_and_outages(
     hasty: EventSourcingDbEventStore, server: EventSourcingDbStandIn, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)

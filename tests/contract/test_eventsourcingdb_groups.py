@@ -106,7 +106,7 @@ def expected(server: EventSourcingDbStandIn) -> list[tuple[str, str]]:
     return [(stored["id"], stored["subject"]) for stored in server.log.read("/orders", {"recursive": True})]
 
 
-def test_each_event_is_handled_once_and_in_order_through_cuts_stalls_and_a_restart(
+def test_each_event_is_handled_once_and_in_order_despite_cuts_stalls_and_a_restart(
     engine: ThreadEngine,
     server: EventSourcingDbStandIn,
     database: Database,

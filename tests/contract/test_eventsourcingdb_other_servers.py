@@ -120,7 +120,7 @@ PING = '{"type":"event","data":{"type":"io.eventsourcingdb.api.ping-received"}}'
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_an_answer_of_another_server_is_no_outage(start: Start, store: Open, other: Other, said: str) -> None:
+def test_a_response_of_another_server_is_not_an_outage(start: Start, store: Open, other: Other, said: str) -> None:
     opened = store(start(other))
     with pytest.raises(EventStoreError) as raised:
         opened.head()
@@ -131,16 +131,14 @@ def test_an_answer_of_another_server_is_no_outage(start: Start, store: Open, oth
 
 
 @pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
-def test_what_a_proxy_answers_while_the_server_is_unavailable_is_an_outage(
-    start: Start, store: Open, status: int
-) -> None:
+def test_a_proxys_response_while_the_server_is_unavailable_is_an_outage(start: Start, store: Open, status: int) -> None:
     opened = store(start(Other(status, "busy")))
     with pytest.raises(EventSourcingDbUnavailableError, match="OCQ-331") as raised:
         opened.head()
     assert opened.is_outage(raised.value)
 
 
-def test_a_proxy_that_answers_version_2_itself_is_no_other_server(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proxy_that_answers_version_2_itself_is_not_taken_for_another_server(monkeypatch: pytest.MonkeyPatch) -> None:
     def version(handler: BaseHTTPRequestHandler) -> str:
         return "nginx" if handler.path.startswith("/api/v2/") else "EventSourcingDB/1.2.0"
 
@@ -175,7 +173,7 @@ def test_a_redirect_to_another_origin_is_not_followed(start: Start, store: Open,
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-def test_a_redirect_after_the_server_was_found_takes_neither_token_nor_events_along(
+def test_a_redirect_after_the_server_was_found_gets_neither_token_nor_events(
     start: Start, store: Open, status: int
 ) -> None:
     target = start(Other(200, PING, server="EventSourcingDB/1.3.0"))
@@ -201,7 +199,7 @@ def test_a_redirect_after_the_server_was_found_takes_neither_token_nor_events_al
         ("http://[broken", "correct event-store.url"),
     ],
 )
-def test_a_redirect_says_what_to_set_if_the_server_is_there(start: Start, store: Open, location: str, fix: str) -> None:
+def test_the_error_for_a_redirect_names_the_url_to_set(start: Start, store: Open, location: str, fix: str) -> None:
     with pytest.raises(EventStoreError, match="OCQ-348") as raised:
         store(start(Other(302, "", {"Location": location}))).head()
     assert fix in raised.value.fix

@@ -86,7 +86,7 @@ in_version_2 = pytest.mark.parametrize("server", [2], indirect=True)
 @pytest.mark.parametrize("selection", [ALL, NARROW], ids=["all subjects", "one subject"])
 @pytest.mark.parametrize("count", [50, 51, 100, 149, 400])
 @pytest.mark.few(server=(1, 2))
-def test_no_event_of_another_log_is_delivered_after_those_of_the_first(
+def test_no_event_of_another_log_is_delivered_after_events_of_the_first(
     store: EventSourcingDbEventStore, server: EventSourcingDbStandIn, selection: Selection, count: int
 ) -> None:
     write(server, *range(50))
@@ -99,7 +99,7 @@ def test_no_event_of_another_log_is_delivered_after_those_of_the_first(
 
 
 @pytest.mark.parametrize("selection", [ALL, NARROW], ids=["all subjects", "one subject"])
-def test_a_log_that_was_replaced_without_a_broken_connection_is_noticed(
+def test_a_log_replaced_without_a_broken_connection_is_noticed(
     store: EventSourcingDbEventStore, server: EventSourcingDbStandIn, selection: Selection
 ) -> None:
     write(server, *range(300))
@@ -114,7 +114,7 @@ def test_a_log_that_was_replaced_without_a_broken_connection_is_noticed(
 
 @in_version_2
 @pytest.mark.parametrize(("left", "told"), [(0, "and now the log is empty"), (49, "and now the log ends at event 48")])
-def test_a_log_that_is_shorter_than_what_was_read_is_no_silence(
+def test_a_log_shorter_than_what_was_read_is_reported(
     store: EventSourcingDbEventStore, server: EventSourcingDbStandIn, left: int, told: str
 ) -> None:
     write(server, *range(50))
@@ -146,7 +146,7 @@ def test_in_version_1_an_empty_log_is_an_outage_until_it_has_events(
         store.read(50, 10, ALL)
 
 
-def test_once_a_log_was_found_to_be_another_nothing_is_read_until_the_first_is_back(
+def test_once_a_replaced_log_was_found_nothing_is_read_until_the_first_is_back(
     store: EventSourcingDbEventStore, server: EventSourcingDbStandIn
 ) -> None:
     write(server, *range(50))
@@ -169,7 +169,7 @@ def test_once_a_log_was_found_to_be_another_nothing_is_read_until_the_first_is_b
     assert store.head() == 51
 
 
-def test_a_log_that_is_replaced_in_the_middle_of_a_read_is_noticed(
+def test_a_log_replaced_during_a_read_is_noticed(
     store: EventSourcingDbEventStore, server: EventSourcingDbStandIn
 ) -> None:
     write(server, *range(1_000))
@@ -187,7 +187,7 @@ def test_a_log_that_is_replaced_in_the_middle_of_a_read_is_noticed(
         store.read(0, 150, Selection(types=frozenset({"never"})))
 
 
-def test_a_narrow_read_looks_at_what_was_read_before_last(
+def test_a_narrow_read_ends_with_a_check_of_what_was_read_before(
     store: EventSourcingDbEventStore, server: EventSourcingDbStandIn
 ) -> None:
     write(server, *range(400))
@@ -240,7 +240,7 @@ def test_whatever_a_restored_log_holds_only_events_that_follow_are_delivered(
 
 
 @pytest.mark.parametrize("count", [49, 50, 51, 100])
-def test_a_log_of_which_only_the_head_was_seen_is_known_again(
+def test_a_log_of_which_only_the_head_was_seen_is_recognised(
     store: EventSourcingDbEventStore, server: EventSourcingDbStandIn, count: int
 ) -> None:
     write(server, *range(50))
@@ -253,7 +253,7 @@ def test_a_log_of_which_only_the_head_was_seen_is_known_again(
         pass
 
 
-def test_a_watch_sees_that_the_log_was_replaced_under_it(
+def test_a_watch_notices_that_its_log_was_replaced(
     store: EventSourcingDbEventStore, server: EventSourcingDbStandIn
 ) -> None:
     write(server, *range(50))
@@ -268,7 +268,7 @@ def test_a_watch_sees_that_the_log_was_replaced_under_it(
         store.read(51, 10, ALL)
 
 
-def test_a_watch_begins_with_what_was_seen_last(
+def test_a_watch_begins_with_the_event_seen_last(
     store: EventSourcingDbEventStore, server: EventSourcingDbStandIn
 ) -> None:
     write(server, *range(50))
@@ -301,7 +301,7 @@ def test_a_fingerprint_names_the_newest_event_at_or_below_a_position(
 
 
 @pytest.mark.parametrize("selection", [ALL, NARROW], ids=["all subjects", "one subject"])
-def test_a_fingerprint_of_what_was_read_asks_for_nothing(
+def test_a_fingerprint_of_a_read_event_takes_no_request(
     store: EventSourcingDbEventStore, server: EventSourcingDbStandIn, selection: Selection
 ) -> None:
     write(server, *range(450))
@@ -315,7 +315,7 @@ def test_a_fingerprint_of_what_was_read_asks_for_nothing(
     assert len(set(found.values())) == len(found)
 
 
-def test_the_event_at_hand_is_believed_as_it_was_stored_not_as_a_handler_has_left_it(
+def test_the_fingerprint_of_a_read_event_ignores_changes_by_handlers(
     store: EventSourcingDbEventStore, open_store: Open, server: EventSourcingDbStandIn
 ) -> None:
     write(server, 1)
@@ -326,7 +326,7 @@ def test_the_event_at_hand_is_believed_as_it_was_stored_not_as_a_handler_has_lef
     assert server.counts() == before
 
 
-def test_an_event_of_another_position_or_without_a_hash_is_not_believed(
+def test_an_event_of_another_position_or_without_a_hash_is_not_used_for_a_fingerprint(
     store: EventSourcingDbEventStore, open_store: Open, server: EventSourcingDbStandIn
 ) -> None:
     write(server, 1, 2)
@@ -335,7 +335,7 @@ def test_an_event_of_another_position_or_without_a_hash_is_not_believed(
         assert open_store().fingerprint(2, given_event) == store.fingerprint(2)
 
 
-def test_an_event_at_hand_that_is_not_of_the_log_that_was_read_is_refused(
+def test_an_event_from_another_log_than_the_one_read_is_refused_for_a_fingerprint(
     store: EventSourcingDbEventStore, open_store: Open, server: EventSourcingDbStandIn
 ) -> None:
     write(server, 1)
@@ -347,7 +347,7 @@ def test_an_event_at_hand_that_is_not_of_the_log_that_was_read_is_refused(
         store.fingerprint(1, foreign)
 
 
-def test_a_fingerprint_that_must_be_asked_for_is_of_the_log_that_was_read(
+def test_a_requested_fingerprint_is_that_of_the_log_that_was_read(
     store: EventSourcingDbEventStore, server: EventSourcingDbStandIn
 ) -> None:
     write(server, *range(60))
@@ -382,7 +382,7 @@ def test_progress_on_the_same_log_is_verified_in_one_request(
         (0, 1, "and now the log ends at event 0"),
     ],
 )
-def test_progress_on_another_log_is_refused_with_the_ways_out(
+def test_progress_on_another_log_is_refused_with_the_possible_fixes(
     store: EventSourcingDbEventStore, open_store: Open, server: EventSourcingDbStandIn, kept: int, more: int, told: str
 ) -> None:
     write(server, *range(50))
@@ -396,7 +396,7 @@ def test_progress_on_another_log_is_refused_with_the_ways_out(
     assert e.value.where == server.url
 
 
-def test_progress_within_what_a_backup_holds_is_verified(
+def test_progress_within_a_restored_backup_is_verified(
     store: EventSourcingDbEventStore, open_store: Open, server: EventSourcingDbStandIn
 ) -> None:
     write(server, *range(50))
@@ -433,12 +433,12 @@ def test_progress_of_another_kind_of_store_is_refused(
 
 
 @pytest.mark.parametrize("known", ["", EMPTY, "eventsourcingdb:5:abc", "sql:5:abc"])
-def test_where_nothing_was_handled_any_log_will_do(store: EventSourcingDbEventStore, known: str) -> None:
+def test_any_log_is_accepted_if_nothing_was_handled(store: EventSourcingDbEventStore, known: str) -> None:
     store.verify(0, known)
 
 
 @in_version_2
-def test_an_empty_log_may_have_grown(store: EventSourcingDbEventStore, server: EventSourcingDbStandIn) -> None:
+def test_an_empty_log_can_have_grown(store: EventSourcingDbEventStore, server: EventSourcingDbStandIn) -> None:
     known = store.fingerprint(7)
     write(server, *range(3))
     store.verify(7, known)
@@ -447,7 +447,7 @@ def test_an_empty_log_may_have_grown(store: EventSourcingDbEventStore, server: E
 # --------------------------------------------------------------------------------------------------------- memory
 
 
-def test_many_positions_are_remembered_and_the_newest_always(
+def test_many_positions_are_remembered_and_always_the_newest(
     store: EventSourcingDbEventStore, server: EventSourcingDbStandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("opencqrs_py.adapters.eventsourcingdb.chain._MOST", 10)
@@ -494,7 +494,7 @@ def test_an_append_to_a_server_that_lost_its_disk_does_not_hide_it(
         store.read(5, 10, ALL)
 
 
-def test_an_event_that_comes_during_a_look_at_the_head_is_no_other_log(store, server, monkeypatch) -> None:
+def test_an_event_added_during_a_check_of_the_head_does_not_look_like_another_log(store, server, monkeypatch) -> None:
     write(server, 0, 1)
     newest = reading.newest
 

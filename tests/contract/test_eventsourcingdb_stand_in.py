@@ -130,16 +130,16 @@ def test_a_server_before_1_3_has_no_path_of_version_2(
     assert ask(server, method, path, {})[0] == (404 if server.version == 1 else of_version_2)
 
 
-def test_the_right_method_is_named(server: EventSourcingDbStandIn) -> None:
+def test_the_allowed_method_is_named(server: EventSourcingDbStandIn) -> None:
     assert ask(server, "GET", "/api/v1/write-events")[2]["Allow"] == "POST"
 
 
-def test_every_answer_is_signed_by_the_server(server: EventSourcingDbStandIn) -> None:
+def test_every_response_is_signed_by_the_server(server: EventSourcingDbStandIn) -> None:
     for method, path in (("GET", "/"), ("DELETE", "/api/v1/ping"), ("POST", "/api/v1/read-events")):
         assert ask(server, method, path, "{")[2]["Server"].startswith("EventSourcingDB/")
 
 
-def test_without_the_token_nothing_is_answered_but_a_ping(server: EventSourcingDbStandIn) -> None:
+def test_without_the_token_only_a_ping_is_answered(server: EventSourcingDbStandIn) -> None:
     assert ask(server, "GET", "/api/v1/ping", Authorization="")[0] == 200
     for token in ("", "Bearer other", server.api_token):
         assert ask(server, *path_of(server, "read-events"), {}, Authorization=token)[0] == 401
@@ -154,7 +154,7 @@ def test_without_the_token_nothing_is_answered_but_a_ping(server: EventSourcingD
     ["{", "[]", '"text"', "null", "1", b"\xff", "[" * 100_000, '{"events": NaN}', '{"events": -Infinity}'],
     ids=lambda body: repr(body)[:24],
 )
-def test_what_is_no_object_in_json_is_400_and_the_connection_stays(
+def test_a_body_that_is_not_a_json_object_is_400_and_keeps_the_connection(
     server: EventSourcingDbStandIn, what: str, body: str | bytes
 ) -> None:
     status, text, _ = ask(server, *path_of(server, what), body)
@@ -162,7 +162,7 @@ def test_what_is_no_object_in_json_is_400_and_the_connection_stays(
     assert "must be" in text
 
 
-def test_a_length_that_is_no_number_is_400(server: EventSourcingDbStandIn) -> None:
+def test_a_content_length_that_is_not_a_number_is_400(server: EventSourcingDbStandIn) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", int(server.url.rpartition(":")[2]), timeout=SECONDS)
     connection.putrequest("POST", "/api/v1/read-events")
     connection.putheader("Content-Length", "many")
@@ -212,7 +212,7 @@ def test_unknown_fields_and_wrong_kinds_are_400_without_a_code(
     ],
     ids=repr,
 )
-def test_a_null_is_nothing_in_version_1_and_refused_in_version_2(
+def test_a_null_is_ignored_in_version_1_and_refused_in_version_2(
     server: EventSourcingDbStandIn, what: str, body: object
 ) -> None:
     assert ask(server, *path_of(server, what), body)[0] == (200 if server.version == 1 else 400)
@@ -282,7 +282,7 @@ def test_an_event_that_keeps_the_rules_is_stored(server: EventSourcingDbStandIn,
     assert len(server.log.read("/", OPTIONS)) == 1
 
 
-def test_no_events_are_refused(server: EventSourcingDbStandIn) -> None:
+def test_an_empty_list_of_events_is_refused(server: EventSourcingDbStandIn) -> None:
     for body in ({}, {"events": []}):
         assert refusal(server, "write-events", body) == expected(server, "events-missing")
 
@@ -489,7 +489,7 @@ def test_hashes_have_the_version_of_the_server_that_wrote_them() -> None:
     assert [event["predecessorhash"] for event in log.read("/", OPTIONS)] == ["0" * 64, *hashes[:-1]]
 
 
-def test_a_graceful_end_is_said_to_those_who_observe(server: EventSourcingDbStandIn) -> None:
+def test_observers_are_notified_of_a_graceful_shutdown(server: EventSourcingDbStandIn) -> None:
     write(server, LENT)
 
     async def look() -> None:
@@ -505,7 +505,7 @@ def test_a_graceful_end_is_said_to_those_who_observe(server: EventSourcingDbStan
     assert raised.value.code == (ErrorCode.SERVER_SHUTTING_DOWN if server.version == 2 else None)
 
 
-def test_an_end_without_a_word_breaks_the_stream(server: EventSourcingDbStandIn) -> None:
+def test_an_abrupt_shutdown_breaks_the_stream(server: EventSourcingDbStandIn) -> None:
     write(server, LENT)
 
     async def look() -> None:
@@ -520,7 +520,7 @@ def test_an_end_without_a_word_breaks_the_stream(server: EventSourcingDbStandIn)
 
 
 @in_version_2
-def test_a_precondition_may_look_at_child_subjects_in_version_2(server: EventSourcingDbStandIn) -> None:
+def test_a_precondition_can_include_child_subjects_in_version_2(server: EventSourcingDbStandIn) -> None:
     write(server, LENT, subject="/books/42/copies")
 
     async def append(*, recursive: bool) -> None:

@@ -86,7 +86,7 @@ def verify(path: Path, position: int, fingerprint: str) -> None:
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_each_position_has_a_fingerprint_that_every_process_finds(folder: Path, suffix: str) -> None:
+def test_every_process_computes_the_same_fingerprint_for_a_position(folder: Path, suffix: str) -> None:
     source = FileEventSource(folder)
     prints = [source.fingerprint(position) for position in range(31)]
     assert [FileEventSource(folder).fingerprint(position) for position in range(31)] == prints
@@ -97,7 +97,7 @@ def test_each_position_has_a_fingerprint_that_every_process_finds(folder: Path, 
 
 
 @pytest.mark.parametrize("suffix", ["ndjson"])
-def test_an_empty_log_has_a_fingerprint_and_may_become_any(tmp_path: Path, folder: Path, suffix: str) -> None:
+def test_an_empty_log_has_a_fingerprint_and_can_become_any_log(tmp_path: Path, folder: Path, suffix: str) -> None:
     (tmp_path / "empty").mkdir()
     fingerprint = FileEventSource(tmp_path / "empty").fingerprint(0)
     assert fingerprint
@@ -147,7 +147,7 @@ def rename_in_order(folder: Path) -> None:
 @pytest.mark.parametrize(
     "change", [grow, add_later, add_empty, add_other, touch, copy_back, rename_in_order], ids=lambda one: one.__name__
 )
-def test_what_moves_no_event_is_not_refused(folder: Path, suffix: str, change: Callable[[Path], None]) -> None:
+def test_a_change_that_moves_no_event_is_accepted(folder: Path, suffix: str, change: Callable[[Path], None]) -> None:
     prints = {position: at(folder, position) for position in (1, 10, 11, 20, 21, 30)}
     change(folder)
     for position, fingerprint in prints.items():
@@ -170,7 +170,7 @@ def test_one_file_and_the_folder_that_it_is_moved_into_are_the_same_log(tmp_path
     verify(tmp_path / "log", 7, fingerprint)
 
 
-def test_a_last_line_that_gets_its_end_later_is_the_same_event(tmp_path: Path) -> None:
+def test_a_last_line_that_is_terminated_later_is_the_same_event(tmp_path: Path) -> None:
     path = put(tmp_path / "a.ndjson", 1, 2)
     path.write_bytes(path.read_bytes().rstrip())
     assert FileEventSource(tmp_path).head() == 1
@@ -195,9 +195,7 @@ def test_spaces_and_empty_lines_between_events_change_nothing(tmp_path: Path, li
 
 
 @pytest.mark.parametrize("suffix", ["gz", "zst"])
-def test_a_compressed_file_that_was_read_while_it_was_written_is_the_same_when_it_is_complete(
-    tmp_path: Path, suffix: str
-) -> None:
+def test_a_compressed_file_read_while_it_is_written_is_the_same_file_when_complete(tmp_path: Path, suffix: str) -> None:
     numbers = random.Random(1).sample(range(10**9), 20_000)
     path = put(tmp_path / f"a.ndjson.{suffix}", *numbers)
     whole = path.read_bytes()
@@ -298,7 +296,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 @pytest.mark.parametrize("change", CHANGES, ids=lambda one: one.__name__)
-def test_what_moves_or_replaces_an_event_that_was_read_is_refused(
+def test_a_change_that_moves_or_replaces_a_read_event_is_refused(
     folder: Path, suffix: str, change: Callable[[Path], None]
 ) -> None:
     fingerprint = at(folder, 30)
@@ -310,7 +308,7 @@ def test_what_moves_or_replaces_an_event_that_was_read_is_refused(
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_a_change_after_the_position_is_not_refused_and_one_before_it_is(folder: Path, suffix: str) -> None:
+def test_a_change_after_the_position_is_accepted_and_one_before_it_refused(folder: Path, suffix: str) -> None:
     early, late = at(folder, 10), at(folder, 11)
     put(folder / f"d.{suffix}", *range(41, 51))
     verify(folder, 10, early)
@@ -318,7 +316,7 @@ def test_a_change_after_the_position_is_not_refused_and_one_before_it_is(folder:
 
 
 @pytest.mark.parametrize("suffix", ["ndjson"])
-def test_lines_that_were_read_may_not_change_and_those_after_them_may(folder: Path, suffix: str) -> None:
+def test_lines_that_were_read_must_not_change_but_later_ones_can(folder: Path, suffix: str) -> None:
     prints = {position: at(folder, position) for position in range(21, 31)}
     path = folder / "f.ndjson"
     path.write_bytes(path.read_bytes().replace(b'"n":25}', b'"n":99}'))
@@ -329,7 +327,7 @@ def test_lines_that_were_read_may_not_change_and_those_after_them_may(folder: Pa
             refusal(lambda position=position, fingerprint=fingerprint: verify(folder, position, fingerprint))
 
 
-def test_rows_in_another_order_are_another_file(tmp_path: Path) -> None:
+def test_rows_in_a_different_order_are_a_different_file(tmp_path: Path) -> None:
     path = put(tmp_path / "a.parquet", *range(1_000))
     fingerprint = at(tmp_path, 500)
     table = pq.read_table(path)
@@ -337,7 +335,7 @@ def test_rows_in_another_order_are_another_file(tmp_path: Path) -> None:
     assert "a.parquet no longer begins with" in refusal(lambda: verify(tmp_path, 500, fingerprint)).what
 
 
-def test_the_same_events_packed_again_are_another_file(tmp_path: Path) -> None:
+def test_the_same_events_compressed_again_are_a_different_file(tmp_path: Path) -> None:
     path = put(tmp_path / "a.ndjson.gz", *range(1_000))
     fingerprint = at(tmp_path, 500)
     path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes()), 1))
@@ -345,7 +343,7 @@ def test_the_same_events_packed_again_are_another_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["ndjson"])
-def test_progress_without_a_fingerprint_only_has_to_lie_in_the_log(folder: Path, suffix: str) -> None:
+def test_progress_without_a_fingerprint_only_has_to_lie_within_the_log(folder: Path, suffix: str) -> None:
     verify(folder, 30, "")
     error = refusal(lambda: verify(folder, 31, ""))
     assert error.what.endswith("the progress is at position 31, but the log ends at 30")
@@ -365,7 +363,7 @@ def test_a_position_after_the_log_has_no_fingerprint(folder: Path, suffix: str) 
 # -------------------------------------------------------------------------------------------------- what it costs
 
 
-def test_a_file_in_the_midst_of_thousands_is_narrowed_down(tmp_path: Path) -> None:
+def test_a_changed_file_among_thousands_is_narrowed_down(tmp_path: Path) -> None:
     for number in range(300):
         put(tmp_path / f"{number:03}.ndjson", number)
     fingerprint = at(tmp_path, 300)
@@ -414,7 +412,7 @@ def bytes_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return noted
 
 
-def test_what_is_looked_at_for_a_position_does_not_grow_with_the_log(tmp_path: Path, bytes_read: list[int]) -> None:
+def test_the_work_for_a_fingerprint_does_not_grow_with_the_log(tmp_path: Path, bytes_read: list[int]) -> None:
     put(tmp_path / "a.ndjson", *range(20_000))
     put(tmp_path / "b.ndjson.gz", *range(20_000))
     put(tmp_path / "c.ndjson", *range(20_000))
@@ -431,7 +429,7 @@ def test_what_is_looked_at_for_a_position_does_not_grow_with_the_log(tmp_path: P
     assert bytes_read == []
 
 
-def test_a_position_is_found_from_the_one_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_position_is_located_from_the_one_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = put(tmp_path / "a.ndjson", *range(5_000))
     source = FileEventSource(tmp_path)
     source.fingerprint(1_000)
@@ -483,7 +481,7 @@ def read_whole(folder: Path) -> list[str]:
 
 
 @given(before=FILES, after=FILES, data=st.data())
-def test_what_is_verified_holds_the_events_that_were_read(
+def test_a_verified_log_contains_the_events_that_were_read(
     before: dict[str, list[int]], after: dict[str, list[int]], data: st.DataObject
 ) -> None:
     """Ids are few, so that many logs begin alike."""

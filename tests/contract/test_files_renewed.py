@@ -102,7 +102,7 @@ def folder(tmp_path: Path, suffix: str) -> Path:
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 @pytest.mark.parametrize(("change", "left"), CHANGES)
-def test_after_a_renewal_the_files_are_read_that_are_there(folder: Path, suffix: str, change, left: list[int]) -> None:
+def test_after_a_renewal_the_current_files_are_read(folder: Path, suffix: str, change, left: list[int]) -> None:
     source = FileEventSource(folder)
     assert isinstance(source, Replaceable)
     assert source.read(0, 2, Selection()).upto == 2  # a reader is kept in the middle of the first file
@@ -113,7 +113,7 @@ def test_after_a_renewal_the_files_are_read_that_are_there(folder: Path, suffix:
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_a_renewal_of_files_that_are_as_they_were_counts_nothing_again(
+def test_a_renewal_does_not_count_unchanged_files_again(
     folder: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = planned(folder)
@@ -128,7 +128,7 @@ def test_a_renewal_of_files_that_are_as_they_were_counts_nothing_again(
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 @pytest.mark.parametrize(("change", "left"), CHANGES)
-def test_what_was_changed_since_the_plan_is_refused_and_a_new_plan_is_not(
+def test_a_file_changed_since_the_plan_is_refused_but_not_in_a_new_plan(
     folder: Path, suffix: str, change, left: list[int]
 ) -> None:
     """A worker that has seen the planned files, one that has seen nothing, and one that has seen the new files only."""
@@ -146,7 +146,7 @@ def test_what_was_changed_since_the_plan_is_refused_and_a_new_plan_is_not(
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_a_worker_that_has_seen_other_files_reads_those_of_the_plan(folder: Path, suffix: str) -> None:
+def test_a_worker_that_has_seen_other_files_reads_those_in_the_plan(folder: Path, suffix: str) -> None:
     worker = planned(folder)
     swap(folder, suffix)
     worker.expect(planned(folder).state())
@@ -154,7 +154,7 @@ def test_a_worker_that_has_seen_other_files_reads_those_of_the_plan(folder: Path
 
 
 @pytest.mark.parametrize("suffix", ["ndjson"])
-def test_what_was_added_since_the_plan_changes_nothing(folder: Path, suffix: str) -> None:
+def test_files_added_since_the_plan_change_nothing(folder: Path, suffix: str) -> None:
     state, worker = planned(folder).state(), planned(folder)
     with (folder / "2.ndjson").open("ab") as file, writer_to(file, format_of("x.ndjson")) as writer:
         writer.write([event(6)])
@@ -170,7 +170,7 @@ def test_what_was_added_since_the_plan_changes_nothing(folder: Path, suffix: str
 
 
 @pytest.mark.parametrize("suffix", ["ndjson"])
-def test_the_newest_file_with_other_content_and_more_is_another_file(folder: Path, suffix: str) -> None:
+def test_the_newest_file_is_a_different_file_if_its_beginning_changed(folder: Path, suffix: str) -> None:
     state = planned(folder).state()
     put(folder / "2.ndjson", 8, 9, 10)
     assert "changed after a query was planned" in refused(lambda: FileEventSource(folder).expect(state))
@@ -178,7 +178,7 @@ def test_the_newest_file_with_other_content_and_more_is_another_file(folder: Pat
 
 @pytest.mark.parametrize("suffix", ["ndjson"])
 @pytest.mark.parametrize("name", ["1", "2"])
-def test_a_file_that_was_edited_in_its_middle_is_another_file(folder: Path, suffix: str, name: str) -> None:
+def test_a_file_edited_in_its_middle_is_a_different_file(folder: Path, suffix: str, name: str) -> None:
     """Where the fingerprint does not look."""
     path = put(folder / f"{name}.ndjson", *range(200))
     lines = path.read_bytes().splitlines(keepends=True)
@@ -188,14 +188,14 @@ def test_a_file_that_was_edited_in_its_middle_is_another_file(folder: Path, suff
 
 
 @pytest.mark.parametrize("suffix", ["ndjson"])
-def test_an_empty_log_can_become_any(folder: Path, suffix: str, tmp_path: Path) -> None:
+def test_an_empty_log_can_become_any_log(folder: Path, suffix: str, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     state = planned(tmp_path / "empty").state()
     FileEventSource(folder).expect(state)
 
 
 @pytest.mark.parametrize("suffix", ["ndjson"])
-def test_a_folder_that_is_away_is_an_outage_for_a_new_query_too(folder: Path, suffix: str) -> None:
+def test_a_missing_folder_is_an_outage_for_a_new_query_too(folder: Path, suffix: str) -> None:
     source = planned(folder)
     state = source.state()
     away = folder.with_name("away")

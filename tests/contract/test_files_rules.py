@@ -99,7 +99,7 @@ def settle(folder: Path, clock: FakeClock) -> None:
 # ------------------------------------------------------------------------------------------- order and positions
 
 
-def test_positions_run_through_all_files_in_the_order_of_their_names(tmp_path, source) -> None:
+def test_positions_continue_across_files_in_the_order_of_their_names(tmp_path, source) -> None:
     put(tmp_path / "b.parquet", 4, 5)
     put(tmp_path / "a.ndjson", 1, 2, 3)
     put(tmp_path / "d.ndjson.gz", 7)
@@ -145,7 +145,7 @@ def test_capital_letters_sort_before_small_ones_and_10_before_9(tmp_path, source
         (("0198c0de-7000.ndjson", "0198c0df-10.ndjson"), ""),
     ],
 )
-def test_names_whose_numbers_are_in_another_order_are_logged_once(tmp_path, source, caplog, names, said: str) -> None:
+def test_names_that_do_not_sort_by_their_numbers_are_logged_once(tmp_path, source, caplog, names, said: str) -> None:
     for number, name in enumerate(names):
         put(tmp_path / name, number)
     assert ids(source) == [str(number) for number in range(len(names))]
@@ -156,7 +156,7 @@ def test_names_whose_numbers_are_in_another_order_are_logged_once(tmp_path, sour
     assert f"in {tmp_path}, {said or 'z-10.ndjson comes before z-9.ndjson'}: names are compared character by" in logged
 
 
-def test_empty_lines_and_foreign_line_ends_hold_no_event(tmp_path, source) -> None:
+def test_empty_lines_and_foreign_line_ends_are_not_events(tmp_path, source) -> None:
     (tmp_path / "a.ndjson").write_bytes(b"\n \r\n" + line(1).replace(b"\n", b"\r\n") + b"\t\n\n" + line(2) + b"\n")
     assert [(one.position, one.id) for one in source.read(0, 9, ALL).events] == [(1, "1"), (2, "2")]
     assert source.head() == 2
@@ -168,13 +168,13 @@ def test_one_file_is_a_log_too(tmp_path) -> None:
         assert ids(FileEventSource(path)) == ["1", "2"]
 
 
-def test_one_file_of_another_kind_is_refused(tmp_path) -> None:
+def test_a_single_file_of_another_kind_is_refused(tmp_path) -> None:
     (tmp_path / "events.json").write_text("[]")
     error = refusal(FileEventSource(tmp_path / "events.json").head, "OCQ-232")
     assert ".ndjson" in error.fix
 
 
-def test_the_same_file_compressed_and_not_is_refused(tmp_path, source) -> None:
+def test_a_file_beside_its_compressed_copy_is_refused(tmp_path, source) -> None:
     put(tmp_path / "a.ndjson", 1)
     put(tmp_path / "a.ndjson.gz", 1)
     assert "a.ndjson and a.ndjson.gz" in refusal(source.head, "OCQ-233").what
@@ -183,14 +183,14 @@ def test_the_same_file_compressed_and_not_is_refused(tmp_path, source) -> None:
 # ------------------------------------------------------------------------------------------------ what may happen
 
 
-def test_new_files_behind_all_others_are_followed(tmp_path, source) -> None:
+def test_new_files_after_all_others_are_followed(tmp_path, source) -> None:
     for number, suffix in enumerate([*SUFFIXES, *SUFFIXES], start=1):
         put(tmp_path / f"{number}.{suffix}", number)
         assert source.head() == number
         assert ids(source, number - 1) == [str(number)]
 
 
-def test_a_new_file_is_seen_also_in_a_folder_that_was_quiet_for_long(tmp_path, source, clock) -> None:
+def test_a_new_file_is_seen_even_in_a_folder_unchanged_for_long(tmp_path, source, clock) -> None:
     put(tmp_path / "a.ndjson", 1)
     settle(tmp_path, clock)
     assert source.head() == 1
@@ -198,7 +198,7 @@ def test_a_new_file_is_seen_also_in_a_folder_that_was_quiet_for_long(tmp_path, s
     assert source.head() == 2
 
 
-def test_a_quiet_folder_is_not_listed_again_and_again(tmp_path, source, clock, monkeypatch) -> None:
+def test_an_unchanged_folder_is_not_listed_repeatedly(tmp_path, source, clock, monkeypatch) -> None:
     put(tmp_path / "a.ndjson", 1)
     put(tmp_path / "b.ndjson", 2)
     settle(tmp_path, clock)
@@ -211,7 +211,7 @@ def test_a_quiet_folder_is_not_listed_again_and_again(tmp_path, source, clock, m
     assert listings == []
 
 
-def test_a_file_that_comes_within_the_grain_of_the_folders_clock_is_seen(tmp_path, source, clock) -> None:
+def test_a_file_added_within_the_resolution_of_the_folders_timestamp_is_seen(tmp_path, source, clock) -> None:
     put(tmp_path / "a.ndjson", 1)
     stamp = clock.now().timestamp()
     os.utime(tmp_path, (stamp, stamp))
@@ -221,7 +221,7 @@ def test_a_file_that_comes_within_the_grain_of_the_folders_clock_is_seen(tmp_pat
     assert source.head() == 2
 
 
-def test_the_newest_file_of_lines_may_grow(tmp_path, source) -> None:
+def test_the_newest_file_of_lines_can_grow(tmp_path, source) -> None:
     path = put(tmp_path / "a.ndjson", 1)
     for number in range(2, 50):
         with path.open("ab") as file:
@@ -231,7 +231,7 @@ def test_the_newest_file_of_lines_may_grow(tmp_path, source) -> None:
     assert len(ids(source)) == 49
 
 
-def test_a_line_without_its_end_is_no_event_yet(tmp_path, source) -> None:
+def test_a_line_without_a_line_end_is_not_an_event_yet(tmp_path, source) -> None:
     path = tmp_path / "a.ndjson"
     whole = line(1) + line(2)
     for size in range(len(whole) + 1):
@@ -242,7 +242,7 @@ def test_a_line_without_its_end_is_no_event_yet(tmp_path, source) -> None:
         assert ids(source) == read
 
 
-def test_a_last_line_without_its_end_is_an_event_when_a_file_comes_after_it(tmp_path, source) -> None:
+def test_a_last_line_without_a_line_end_is_an_event_once_another_file_follows(tmp_path, source) -> None:
     path = tmp_path / "a.ndjson"
     path.write_bytes(line(1) + line(2).rstrip())
     assert ids(source) == ["1"]
@@ -252,7 +252,7 @@ def test_a_last_line_without_its_end_is_an_event_when_a_file_comes_after_it(tmp_
     assert source.head() == 3
 
 
-def test_a_last_line_that_is_completed_after_the_next_file_came_is_waited_for(tmp_path, source) -> None:
+def test_a_last_line_completed_after_the_next_file_was_added_is_waited_for(tmp_path, source) -> None:
     path = tmp_path / "a.ndjson"
     path.write_bytes(line(1) + line(2)[:20])
     assert source.head() == 1
@@ -270,7 +270,7 @@ def test_a_last_line_that_is_completed_after_the_next_file_came_is_waited_for(tm
     assert ids(FileEventSource(tmp_path)) == ["1", "2", "3"]
 
 
-def test_a_last_line_that_is_not_complete_is_an_outage_for_some_seconds_and_then_an_error(tmp_path, clock) -> None:
+def test_an_incomplete_last_line_is_an_outage_for_some_seconds_and_then_an_error(tmp_path, clock) -> None:
     source = FileEventSource(tmp_path, clock)
     (tmp_path / "a.ndjson").write_bytes(line(1) + line(2)[:20])
     put(tmp_path / "b.ndjson", 3)
@@ -284,7 +284,7 @@ def test_a_last_line_that_is_not_complete_is_an_outage_for_some_seconds_and_then
 
 
 @pytest.mark.parametrize("by_a_read", [False, True])
-def test_lines_that_are_added_after_positions_of_the_next_file_are_known_are_refused(
+def test_lines_added_after_positions_of_the_next_file_are_known_are_refused(
     tmp_path, source, clock, *, by_a_read: bool
 ) -> None:
     path = tmp_path / "a.ndjson"
@@ -302,9 +302,7 @@ def test_lines_that_are_added_after_positions_of_the_next_file_are_known_are_ref
 
 
 @pytest.mark.parametrize("name", ["b.ndjson", "b.ndjson.gz", "b.parquet"])
-def test_a_last_line_that_is_completed_while_it_is_read_is_not_passed_over(
-    tmp_path, source, monkeypatch, name: str
-) -> None:
+def test_a_last_line_completed_while_it_is_read_is_not_passed_over(tmp_path, source, monkeypatch, name: str) -> None:
     path = tmp_path / "a.ndjson"
     path.write_bytes(line(1) + line(2)[:20])
     assert source.head() == 1
@@ -324,7 +322,7 @@ def test_a_last_line_that_is_completed_while_it_is_read_is_not_passed_over(
     assert not rest
 
 
-def test_lines_that_are_added_before_positions_of_the_next_file_are_known_count(tmp_path, source, clock) -> None:
+def test_lines_added_before_positions_of_the_next_file_are_known_are_read(tmp_path, source, clock) -> None:
     path = put(tmp_path / "a.ndjson", 1)
     assert source.read(0, 1, ALL).upto == 1
     put(tmp_path / "b.ndjson", 3)
@@ -336,7 +334,7 @@ def test_lines_that_are_added_before_positions_of_the_next_file_are_known_count(
 
 
 @pytest.mark.parametrize("ended", [True, False], ids=["whole lines", "a line without its end"])
-def test_lines_that_a_file_server_shows_late_count_before_the_next_file(
+def test_lines_that_a_file_server_shows_late_are_read_before_the_next_file(
     tmp_path, source, clock, monkeypatch, *, ended: bool
 ) -> None:
     """On NFS a client may have an old size of a file in its cache, until it opens the file."""
@@ -355,7 +353,7 @@ def test_lines_that_a_file_server_shows_late_count_before_the_next_file(
     FileEventSource(tmp_path).verify(4, fingerprint)
 
 
-def test_a_look_at_files_that_are_as_they_were_opens_none(tmp_path, source, clock, monkeypatch) -> None:
+def test_checking_unchanged_files_opens_none(tmp_path, source, clock, monkeypatch) -> None:
     for name in "abc":
         put(tmp_path / f"{name}.ndjson", ord(name))
     assert source.head() == 3
@@ -386,7 +384,7 @@ def test_a_byte_order_mark_is_passed_over(tmp_path, source, suffix: str, start: 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "packed"])
 @pytest.mark.parametrize("content", [b"", b"\n", b"\n\n"])
-def test_a_byte_order_mark_alone_is_no_event(tmp_path, source, content: bytes, *, packed: bool) -> None:
+def test_a_byte_order_mark_alone_is_not_an_event(tmp_path, source, content: bytes, *, packed: bool) -> None:
     alone = b"\xef\xbb\xbf" + content
     (tmp_path / f"a.ndjson{'.gz' * packed}").write_bytes(gzip.compress(alone) if packed else alone)
     put(tmp_path / "b.ndjson", 1, 2)
@@ -439,7 +437,7 @@ def test_latin_1_and_nul_are_named_with_their_line(tmp_path, source, bad: bytes,
 
 
 @pytest.mark.parametrize("suffix", ["gz", "zst"])
-def test_a_compressed_last_line_needs_no_end(tmp_path, suffix: str) -> None:
+def test_a_compressed_last_line_needs_no_line_end(tmp_path, suffix: str) -> None:
     path = put(tmp_path / f"a.ndjson.{suffix}", 1)
     if suffix == "gz":
         path.write_bytes(gzip.compress(line(1) + line(2).rstrip()))
@@ -450,12 +448,12 @@ def test_a_compressed_last_line_needs_no_end(tmp_path, suffix: str) -> None:
     assert ids(FileEventSource(tmp_path)) == ["1", "2"]
 
 
-def test_several_compressed_pieces_behind_each_other_are_one_file(tmp_path, source) -> None:
+def test_concatenated_compressed_pieces_are_one_file(tmp_path, source) -> None:
     (tmp_path / "a.ndjson.gz").write_bytes(gzip.compress(line(1)) + gzip.compress(line(2)))
     assert ids(source) == ["1", "2"]
 
 
-def test_a_file_that_was_only_touched_or_put_back_is_the_same(tmp_path, source, clock) -> None:
+def test_a_file_that_was_only_touched_or_restored_is_the_same(tmp_path, source, clock) -> None:
     path = put(tmp_path / "a.ndjson", 1)
     put(tmp_path / "b.ndjson", 2)
     assert source.head() == 2
@@ -469,7 +467,7 @@ def test_a_file_that_was_only_touched_or_put_back_is_the_same(tmp_path, source, 
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_a_file_that_would_stand_before_known_ones_is_refused_and_never_read(tmp_path, source, suffix: str) -> None:
+def test_a_new_file_that_sorts_before_known_ones_is_refused_and_never_read(tmp_path, source, suffix: str) -> None:
     put(tmp_path / "b.ndjson", 1)
     put(tmp_path / "d.ndjson", 2)
     assert source.head() == 2
@@ -514,21 +512,21 @@ def test_a_file_that_was_read_must_not_change(tmp_path, source, clock, suffix: s
 
 
 @pytest.mark.parametrize("change", ["shrunk", "emptied", "gone", "other"])
-def test_the_newest_file_must_not_change_where_it_was_read(tmp_path, source, change: str) -> None:
+def test_the_newest_file_must_not_change_in_the_part_that_was_read(tmp_path, source, change: str) -> None:
     path = put(tmp_path / "a.ndjson", *range(20))
     source.head()
     CHANGES[change][0](path)
     refusal(source.head, "OCQ-342")
 
 
-def test_lines_that_were_moved_by_an_edit_above_them_are_noticed(tmp_path, source) -> None:
+def test_lines_moved_by_an_edit_above_them_are_noticed(tmp_path, source) -> None:
     path = put(tmp_path / "a.ndjson", *range(100))
     source.head()
     path.write_bytes(path.read_bytes().replace(b'"n":50', b'"n":5000000') + line(100))
     refusal(source.head, "OCQ-342")
 
 
-def test_a_file_cut_off_and_filled_again_by_its_writer_is_noticed(tmp_path, source) -> None:
+def test_a_file_truncated_and_refilled_by_its_writer_is_noticed(tmp_path, source) -> None:
     path = put(tmp_path / "a.ndjson", 1, 2)
     source.head()
     put(path, *range(50, 60))
@@ -559,7 +557,9 @@ SUBJECTS = ("/books", "/books/1", "/cars")
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 @pytest.mark.parametrize("selection", SELECTIONS.values(), ids=SELECTIONS)
-def test_an_event_is_the_same_whatever_was_selected_of_it(tmp_path, source, suffix: str, selection: Selection) -> None:
+def test_an_event_is_the_same_whichever_attributes_were_selected(
+    tmp_path, source, suffix: str, selection: Selection
+) -> None:
     events = [event(n, SUBJECTS[n % 3])._replace(type=("lent", "paid")[n % 2]) for n in range(300)]
     events[150] = events[150]._replace(payload='"\\u00e4"', extensions='{"x":1}')  # is parsed by itself
     form = format_of(f"a.{suffix}")
@@ -574,7 +574,7 @@ def test_an_event_is_the_same_whatever_was_selected_of_it(tmp_path, source, suff
     assert [one.label for one in part.events[3:5]] == [one.label for one in whole.events[3:5]]
 
 
-def test_subjects_are_told_apart_also_where_no_line_has_one(tmp_path, source) -> None:
+def test_subjects_are_distinguished_even_if_no_line_has_one(tmp_path, source) -> None:
     lines = [json.dumps({"id": str(n), "source": "s", "type": "t"}) for n in range(3)]
     (tmp_path / "a.ndjson").write_text("\n".join(lines) + "\n")
     for selection in (Selection("/"), Selection("/", recursive=False)):
@@ -585,7 +585,9 @@ def test_subjects_are_told_apart_also_where_no_line_has_one(tmp_path, source) ->
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 @pytest.mark.parametrize("attributes", [frozenset(), frozenset({"subject"})])
-def test_a_bad_event_places_a_read_that_does_not_look_at_it(tmp_path, source, suffix: str, attributes) -> None:
+def test_a_bad_event_stops_even_a_read_that_does_not_use_its_attributes(
+    tmp_path, source, suffix: str, attributes
+) -> None:
     path = tmp_path / f"a.{suffix}"
     form = format_of(path.name)
     assert form is not None
@@ -603,7 +605,7 @@ def test_a_bad_event_places_a_read_that_does_not_look_at_it(tmp_path, source, su
 # --------------------------------------------------------------------------------------------------- bad content
 
 
-def test_a_read_places_before_a_bad_line_and_raises_at_it(tmp_path, source) -> None:
+def test_a_read_returns_the_events_before_a_bad_line_and_raises_at_it(tmp_path, source) -> None:
     path = tmp_path / "a.ndjson"
     path.write_bytes(line(1) + b"\n" + line(2) + b'{"id":\n' + line(3))
     part = source.read(0, 10, ALL)
@@ -618,7 +620,7 @@ def test_a_read_places_before_a_bad_line_and_raises_at_it(tmp_path, source) -> N
     assert ids(source, 3) == ["3"]
 
 
-def test_a_line_with_a_key_that_stands_twice_is_refused_with_its_place(tmp_path, source) -> None:
+def test_a_line_with_a_duplicate_key_is_refused_with_its_place(tmp_path, source) -> None:
     path = put(tmp_path / "a.ndjson", 1)
     with path.open("ab") as file:
         file.write(b'{"id":"2","source":"s","type":"t","data":{"copies":1,"copies":2}}\n')
@@ -660,7 +662,7 @@ WRONG = {  # what is put instead of what, and what is said
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 @pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
 @pytest.mark.parametrize("types", [None, frozenset({"of no event"})], ids=["all", "others"])
-def test_a_wrong_line_among_many_usual_ones_is_named(tmp_path, source, layout, wrong, types) -> None:
+def test_a_bad_line_among_many_good_ones_is_named(tmp_path, source, layout, wrong, types) -> None:
     part, instead, code, what = wrong
     path = tmp_path / "a.ndjson"
     lines_there = [*layout]
@@ -679,7 +681,7 @@ def test_a_wrong_line_among_many_usual_ones_is_named(tmp_path, source, layout, w
 @pytest.mark.parametrize(
     "number", ["18446744073709551616", "0.12345678901234567890", "-0.0", "1E40", "1.10", "9" * 300]
 )
-def test_a_number_among_many_usual_lines_keeps_its_digits(tmp_path, source, layout, number: str) -> None:
+def test_a_long_number_among_many_ordinary_lines_keeps_its_digits(tmp_path, source, layout, number: str) -> None:
     lines_there = [*layout]
     lines_there[100] = layout[100].replace(b"100}", number.encode() + b"}")
     (tmp_path / "a.ndjson").write_bytes(codecs.BOM_UTF8 + b"".join(lines_there)[:-1].rstrip() + b"\n" + layout[0][:50])
@@ -705,7 +707,7 @@ def test_a_bad_line_of_a_compressed_file_is_named_too(tmp_path, source, suffix: 
 
 
 @pytest.mark.parametrize("suffix", ONCE_WRITTEN)
-def test_a_file_that_was_cut_off_is_no_end_of_the_log(tmp_path, source, suffix: str) -> None:
+def test_a_truncated_file_is_not_the_end_of_the_log(tmp_path, source, suffix: str) -> None:
     put(tmp_path / "a.ndjson", 1)
     whole = put(tmp_path / f"_b.{suffix}", *range(2, 4_000), subject="/" + os.urandom(20).hex()).read_bytes()
     for size in (0, 1, len(whole) // 2, len(whole) - 1):
@@ -725,7 +727,7 @@ def test_a_file_that_is_not_what_its_name_says_is_refused(tmp_path, source, suff
     refusal(lambda: source.read(0, 1, ALL), "OCQ-213")
 
 
-def test_columns_that_are_missing_have_the_defaults_of_attributes(tmp_path, source) -> None:
+def test_missing_columns_get_the_defaults_of_their_attributes(tmp_path, source) -> None:
     table = pa.table({"id": ["1", "2"], "source": ["s", "s"], "type": pa.array(["t", "u"]).dictionary_encode()})
     pq.write_table(table.append_column("subject", pa.array(["", None], pa.string())), tmp_path / "a.parquet")
     assert source.read(0, 9, ALL).events == (
@@ -734,7 +736,7 @@ def test_columns_that_are_missing_have_the_defaults_of_attributes(tmp_path, sour
     )
 
 
-def test_columns_of_other_names_are_passed_over_and_positions_counted(tmp_path, source) -> None:
+def test_columns_with_other_names_are_ignored_and_positions_are_counted(tmp_path, source) -> None:
     columns = {"position": [70, 80], "id": ["1", "2"], "source": ["s"] * 2, "type": ["t"] * 2, "region": [1, 2]}
     both = {"payload": ["3", "4"], "data": ["5", "6"]}
     pq.write_table(pa.table(columns | both), tmp_path / "a.parquet")
@@ -761,7 +763,7 @@ ATTRIBUTES = {"id": ["1"], "source": ["s"], "type": ["t"]}
         (ATTRIBUTES | {"Subject": ["/a"]}, "the column 'Subject' must be called 'subject'"),
     ],
 )
-def test_columns_that_are_not_of_events_are_refused(tmp_path, source, columns, what: str) -> None:
+def test_columns_that_do_not_match_those_of_events_are_refused(tmp_path, source, columns, what: str) -> None:
     pq.write_table(pa.table(columns), tmp_path / "a.parquet")
     error = refusal(source.head, "OCQ-235")
     assert what in error.what
@@ -769,7 +771,7 @@ def test_columns_that_are_not_of_events_are_refused(tmp_path, source, columns, w
 
 
 @pytest.mark.parametrize("name", ["id", "payload"])
-def test_a_column_that_is_there_twice_is_refused(tmp_path, source, name: str) -> None:
+def test_a_duplicate_column_is_refused(tmp_path, source, name: str) -> None:
     names = [*ATTRIBUTES, "payload", name]
     pq.write_table(pa.Table.from_arrays([pa.array(["1"])] * len(names), names=names), tmp_path / "a.parquet")
     assert f"there are several columns '{name}'" in refusal(source.head, "OCQ-235").what
@@ -789,7 +791,7 @@ def test_a_column_that_is_there_twice_is_refused(tmp_path, source, name: str) ->
         ("extensions", '{"a":1,"a":1}', "OCQ-230", "the column 'extensions': the key 'a' appears twice"),
     ],
 )
-def test_a_bad_row_is_refused_where_it_stands(
+def test_a_bad_row_is_refused_with_its_place(
     tmp_path, source, column: str, value: str | None, code: str, what: str
 ) -> None:
     path = put(tmp_path / "a.parquet", 1, 2, 3)
@@ -806,7 +808,7 @@ def test_a_bad_row_is_refused_where_it_stands(
 
 
 @pytest.mark.parametrize("payload", ["nope", "", '"a\0b"', "NaN"])
-def test_data_of_a_row_that_are_no_json_are_refused_in_an_import(tmp_path, payload: str) -> None:
+def test_an_import_refuses_a_row_whose_data_are_not_json(tmp_path, payload: str) -> None:
     path = tmp_path / "a.parquet"
     with path.open("wb") as file, writer_to(file, format_of(path.name)) as writer:
         writer.write([event(1), event(2)._replace(payload=None), event(3)._replace(payload=payload)])
@@ -816,7 +818,7 @@ def test_data_of_a_row_that_are_no_json_are_refused_in_an_import(tmp_path, paylo
     assert (error.what, error.where) == ("the column 'payload' holds no JSON", f"{path}, row 3")
 
 
-def test_data_of_a_row_with_a_key_that_stands_twice_are_refused_in_an_import(tmp_path) -> None:
+def test_an_import_refuses_a_row_whose_data_have_a_duplicate_key(tmp_path) -> None:
     path = tmp_path / "a.parquet"
     with path.open("wb") as file, writer_to(file, format_of(path.name)) as writer:
         writer.write([event(1)._replace(payload='{"a":{"b":1,"b":1}}')])
@@ -831,7 +833,7 @@ def test_extensions_of_rows_are_kept(tmp_path, source) -> None:
     assert [one._replace(position=0) for one in source.read(0, 9, ALL).events] == given
 
 
-def test_a_time_that_is_none_stays_a_text_in_parquet(tmp_path) -> None:
+def test_an_invalid_time_stays_a_text_in_parquet(tmp_path) -> None:
     """Tables of other systems hold such times, SQLite's own ``CURRENT_TIMESTAMP`` among them."""
     texts = ["2026-01-05 09:00:00", "yesterday", None, "2026-01-05T09:00:00Z"]
     path = tmp_path / "a.parquet"
@@ -845,7 +847,7 @@ def test_a_time_that_is_none_stays_a_text_in_parquet(tmp_path) -> None:
 # ------------------------------------------------------------------------------------------------------- outages
 
 
-def test_a_folder_that_is_away_is_an_outage_until_it_is_back(tmp_path, clock) -> None:
+def test_a_missing_folder_is_an_outage_until_it_is_back(tmp_path, clock) -> None:
     folder = tmp_path / "log"
     source = FileEventSource(folder, clock)
     folder.mkdir()
@@ -864,7 +866,7 @@ def test_a_folder_that_is_away_is_an_outage_until_it_is_back(tmp_path, clock) ->
 @pytest.mark.parametrize(
     "name", ["nowhere", "nowhere/events.ndjson", "a.ndjson/b.ndjson", "*.ndjson", "2026-??.ndjson"]
 )
-def test_a_path_at_which_nothing_ever_was_is_no_outage(tmp_path, clock, name: str) -> None:
+def test_a_path_that_never_existed_is_not_an_outage(tmp_path, clock, name: str) -> None:
     put(tmp_path / "a.ndjson", 1)
     source = FileEventSource(tmp_path / name, clock)
     for act in (source.head, lambda: source.read(0, 1, ALL), lambda: source.verify(1, "")):
@@ -874,14 +876,14 @@ def test_a_path_at_which_nothing_ever_was_is_no_outage(tmp_path, clock, name: st
         assert ("patterns are not expanded" in error.fix) == ("*" in name or "?" in name)
 
 
-def test_a_path_at_which_something_comes_later_is_a_log(tmp_path, clock) -> None:
+def test_a_path_that_is_created_later_is_a_log(tmp_path, clock) -> None:
     source = FileEventSource(tmp_path / "log", clock)
     refusal(source.head, "OCQ-346")
     (tmp_path / "log").mkdir()
     assert source.head() == 0
 
 
-def test_a_link_that_leads_nowhere_is_refused(tmp_path, source) -> None:
+def test_a_broken_link_is_refused(tmp_path, source) -> None:
     put(tmp_path / "b.ndjson", 1)
     (tmp_path / "a.ndjson").symlink_to(tmp_path / "nowhere")
     error = refusal(source.head, "OCQ-234")
@@ -891,7 +893,7 @@ def test_a_link_that_leads_nowhere_is_refused(tmp_path, source) -> None:
     assert ids(source) == ["2", "1"]
 
 
-def test_a_last_line_that_nobody_ends_is_logged_once(tmp_path, source, caplog) -> None:
+def test_an_unfinished_last_line_is_logged_once(tmp_path, source, caplog) -> None:
     """A log that a program has written without the last line feed would lose its last event in silence."""
     path = put(tmp_path / "a.ndjson", 1, 2)
     path.write_bytes(path.read_bytes().rstrip(b"\n"))
@@ -914,9 +916,7 @@ def test_a_last_line_that_nobody_ends_is_logged_once(tmp_path, source, caplog) -
 
 
 @pytest.mark.parametrize("age", [0, 3_600, -3_600], ids=["just now", "an hour ago", "by a clock that is ahead"])
-def test_a_caller_that_will_not_look_again_has_a_last_line_without_its_end_logged(
-    tmp_path, source, caplog, clock, age: int
-) -> None:
+def test_report_unfinished_logs_a_last_line_without_a_line_end(tmp_path, source, caplog, clock, age: int) -> None:
     source.report_unfinished()
     path = put(tmp_path / "a.ndjson", 1, 2)
     path.write_bytes(path.read_bytes().rstrip(b"\n"))
@@ -937,7 +937,7 @@ def test_a_caller_that_will_not_look_again_has_a_last_line_without_its_end_logge
 
 
 @pytest.mark.parametrize("line_end", ["\n", "\r\n"])
-def test_half_a_line_end_of_utf_16_is_no_unfinished_line(tmp_path, source, caplog, line_end: str) -> None:
+def test_half_a_line_end_of_utf_16_is_not_an_unfinished_line(tmp_path, source, caplog, line_end: str) -> None:
     path = tmp_path / "a.ndjson"
     path.write_bytes((line(1).decode().rstrip() + line_end).encode("utf-16"))
     os.utime(path, (0, 0))
@@ -947,7 +947,7 @@ def test_half_a_line_end_of_utf_16_is_no_unfinished_line(tmp_path, source, caplo
 
 
 @pytest.mark.parametrize("rest", [b"", b"  ", b"\t "])
-def test_space_after_the_last_line_is_no_unfinished_line(tmp_path, source, caplog, rest) -> None:
+def test_whitespace_after_the_last_line_is_not_an_unfinished_line(tmp_path, source, caplog, rest) -> None:
     path = put(tmp_path / "a.ndjson", 1)
     with path.open("ab") as file:
         file.write(rest)
@@ -956,7 +956,7 @@ def test_space_after_the_last_line_is_no_unfinished_line(tmp_path, source, caplo
     assert caplog.messages == []
 
 
-def test_what_is_passed_over_is_logged_once(tmp_path, source, caplog) -> None:
+def test_ignored_files_are_logged_once(tmp_path, source, caplog) -> None:
     put(tmp_path / "a.ndjson", 1)
     for name in ("b.json", ".hidden", "_SUCCESS", "c.csv"):
         (tmp_path / name).write_text("x")
@@ -974,7 +974,7 @@ def test_what_is_passed_over_is_logged_once(tmp_path, source, caplog) -> None:
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_a_file_that_may_not_be_read_is_an_outage(tmp_path, source, suffix: str) -> None:
+def test_a_file_without_read_permission_is_an_outage(tmp_path, source, suffix: str) -> None:
     put(tmp_path / f"a.{suffix}", 1).chmod(0)
     error = refusal(source.head, "OCQ-340")
     assert source.is_outage(error)
@@ -1015,7 +1015,7 @@ def failing_disk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("suffix", ONCE_WRITTEN)
-def test_an_error_of_the_disk_is_an_outage_and_no_damage(tmp_path, source, failing_disk, suffix: str) -> None:
+def test_a_disk_error_is_an_outage_and_not_a_damaged_file(tmp_path, source, failing_disk, suffix: str) -> None:
     path = put(tmp_path / f"a.{suffix}", 1, 2)
     error = refusal(lambda: source.read(0, 10, ALL), "OCQ-340")
     assert source.is_outage(error)
@@ -1025,7 +1025,7 @@ def test_an_error_of_the_disk_is_an_outage_and_no_damage(tmp_path, source, faili
 
 
 @pytest.mark.parametrize("suffix", ONCE_WRITTEN)
-def test_an_import_names_a_file_that_the_disk_does_not_return(tmp_path, failing_disk, suffix: str) -> None:
+def test_an_import_names_a_file_that_cannot_be_read_from_disk(tmp_path, failing_disk, suffix: str) -> None:
     path = put(tmp_path / f"a.{suffix}", 1, 2)
     error = refusal(lambda: list(_events_of(str(path))), "OCQ-340")
     assert error.what.startswith("the file cannot be read (")
@@ -1047,7 +1047,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 
 @pytest.mark.parametrize("suffix", ONCE_WRITTEN)
-def test_a_read_goes_on_where_the_one_before_it_ended(tmp_path, source, opened, suffix: str) -> None:
+def test_a_read_continues_where_the_previous_one_ended(tmp_path, source, opened, suffix: str) -> None:
     put(tmp_path / f"a.{suffix}", *range(100))
     assert len(ids(source, limit=3)) == 100
     assert len(opened) <= 2  # once for the footer of Parquet, once for all reads
@@ -1141,9 +1141,7 @@ def test_a_check_refuses_a_file_that_is_not_what_its_name_says(tmp_path, source,
 
 
 @pytest.mark.parametrize("suffix", ["ndjson.gz", "jsonl.zst"])
-def test_a_compressed_file_that_gets_longer_while_it_is_read_moves_no_event(
-    tmp_path, source, clock, suffix: str
-) -> None:
+def test_a_compressed_file_that_grows_while_it_is_read_moves_no_event(tmp_path, source, clock, suffix: str) -> None:
     path = put(tmp_path / f"a.{suffix}", *range(100))
     put(tmp_path / f"b.{suffix}", *range(150, 200))
     first = source.read(0, 10, ALL)
@@ -1157,7 +1155,7 @@ def test_a_compressed_file_that_gets_longer_while_it_is_read_moves_no_event(
 
 
 @pytest.mark.parametrize("types", [None, frozenset({"of no event"})])
-def test_lines_are_read_many_at_once_and_none_is_parsed_alone(tmp_path, source, monkeypatch, types) -> None:
+def test_lines_are_parsed_many_at_once_and_not_one_by_one(tmp_path, source, monkeypatch, types) -> None:
     put(tmp_path / "a.ndjson", *range(1_000))
     for module in (lines, event_file):
         monkeypatch.setattr(module, "parse_event", lambda *_, **__: pytest.fail("a line was parsed alone"))
@@ -1183,7 +1181,7 @@ def extensions_in_some(number: int, fields: dict[str, object]) -> dict[str, obje
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
 @pytest.mark.parametrize("change", [data_first, number_as_extension, time_in_some, extensions_in_some])
-def test_lines_of_several_shapes_are_parsed_as_a_whole_only_at_the_beginning_of_a_file(
+def test_lines_of_several_shapes_are_parsed_in_full_only_at_the_beginning_of_a_file(
     tmp_path,
     source,
     monkeypatch,
@@ -1201,9 +1199,7 @@ def test_lines_of_several_shapes_are_parsed_as_a_whole_only_at_the_beginning_of_
     assert sum(parsed) <= 64
 
 
-def test_a_read_with_few_events_missing_ends_rather_than_take_a_few_lines_at_a_time(
-    tmp_path, source, monkeypatch
-) -> None:
+def test_a_nearly_full_read_ends_early_rather_than_read_a_few_lines_at_a_time(tmp_path, source, monkeypatch) -> None:
     lines_of_four = (line(number, subject="/rest" if number % 4 else "/one") for number in range(2_000))
     (tmp_path / "a.ndjson").write_bytes(b"".join(lines_of_four))
     taken: list[int] = []
@@ -1226,7 +1222,7 @@ def test_lines_that_were_read_are_not_counted_again(tmp_path, source, monkeypatc
 
 
 @pytest.mark.parametrize("suffix", ONCE_WRITTEN)
-def test_readers_at_different_places_do_not_disturb_each_other(tmp_path, source, opened, suffix: str) -> None:
+def test_readers_at_different_positions_do_not_affect_each_other(tmp_path, source, opened, suffix: str) -> None:
     put(tmp_path / f"a.{suffix}", *range(60))
     afters = [0, 0, 20, 40]
     reads: list[list[str]] = [[] for _ in afters]
@@ -1240,7 +1236,7 @@ def test_readers_at_different_places_do_not_disturb_each_other(tmp_path, source,
     assert len(opened) <= len(afters) + 2
 
 
-def test_only_so_many_readers_are_kept(tmp_path) -> None:
+def test_the_number_of_kept_readers_is_bounded(tmp_path) -> None:
     path = put(tmp_path / "a.ndjson.gz", *range(50))
     file, readers = lines.CompressedLines(path, format_of(path.name).compression), Readers(most=3)
     file.look(newest=True)
@@ -1254,7 +1250,7 @@ def test_only_so_many_readers_are_kept(tmp_path) -> None:
     assert readers._kept == []
 
 
-def test_a_source_can_be_used_after_it_was_closed(tmp_path, source) -> None:
+def test_a_closed_source_can_be_used_again(tmp_path, source) -> None:
     put(tmp_path / "a.ndjson.gz", *range(10))
     source.read(0, 3, ALL)
     source.close()
@@ -1284,7 +1280,7 @@ def test_a_read_in_the_middle_of_a_large_file_begins_near_by(tmp_path, source, m
     assert max(skipped) <= 3
 
 
-def test_reads_of_lines_that_follow_each_other_pass_over_nothing(tmp_path, source, skipped) -> None:
+def test_consecutive_reads_of_lines_do_not_skip_forward_again(tmp_path, source, skipped) -> None:
     put(tmp_path / "a.ndjson", *range(100))
     put(tmp_path / "b.ndjson", *range(100, 150))
     afters = [0, 0, 40]
@@ -1296,7 +1292,7 @@ def test_reads_of_lines_that_follow_each_other_pass_over_nothing(tmp_path, sourc
     assert sorted(skipped, reverse=True)[2:] == [0] * (len(skipped) - 2)  # but for the one that began at 40, and growth
 
 
-def test_the_places_where_readers_stopped_are_remembered_for_so_many(tmp_path, source, monkeypatch) -> None:
+def test_the_places_where_readers_stopped_are_remembered_up_to_a_bound(tmp_path, source, monkeypatch) -> None:
     monkeypatch.setattr(lines, "_PLACES", 3)
     put(tmp_path / "a.ndjson", *range(50))
     for after in range(0, 40, 5):
@@ -1315,7 +1311,7 @@ def test_a_parquet_reader_begins_at_the_row_group_that_it_needs(tmp_path, source
     assert groups == [5]
 
 
-def test_a_wrong_row_before_damage_in_the_same_read_is_the_one_reported(tmp_path, source) -> None:
+def test_of_a_bad_row_and_damage_after_it_the_bad_row_is_reported(tmp_path, source) -> None:
     path = tmp_path / "a.parquet"
     columns = pq.read_table(put(tmp_path / "_a.parquet", *range(4_000))).to_pydict()
     columns["id"][4] = ""
@@ -1330,7 +1326,7 @@ def test_a_wrong_row_before_damage_in_the_same_read_is_the_one_reported(tmp_path
     assert refusal(lambda: source.read(2_000, 4_000, ALL), "OCQ-213").where == f"{path}, after row 2000"
 
 
-def test_a_read_that_finds_little_gives_others_their_turn(tmp_path, source, monkeypatch) -> None:
+def test_a_long_read_that_finds_little_lets_other_threads_read(tmp_path, source, monkeypatch) -> None:
     monkeypatch.setattr(event_sources, "_MOST_AT_ONCE", 10)
     put(tmp_path / "a.ndjson", *range(25))
     assert source.read(0, 5, Selection("/nothing")).upto == 10
@@ -1338,7 +1334,7 @@ def test_a_read_that_finds_little_gives_others_their_turn(tmp_path, source, monk
     assert [part.upto for part in followed(source, 5, Selection("/nothing"))] == [10, 20, 25]
 
 
-def test_several_threads_read_the_same_while_files_come(tmp_path) -> None:
+def test_several_threads_read_the_same_events_while_files_are_added(tmp_path) -> None:
     source = FileEventSource(tmp_path)
     put(tmp_path / "000.ndjson.gz", *range(200))
 
@@ -1364,7 +1360,7 @@ def test_several_threads_read_the_same_while_files_come(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_a_file_that_is_being_written_is_no_part_of_the_log(tmp_path, source, suffix: str) -> None:
+def test_a_file_that_is_being_written_is_not_part_of_the_log(tmp_path, source, suffix: str) -> None:
     path = tmp_path / f"a.{suffix}"
     with written_whole(path) as file, writer_to(file, format_of(path.name)) as writer:
         writer.write([event(1)])
@@ -1374,7 +1370,7 @@ def test_a_file_that_is_being_written_is_no_part_of_the_log(tmp_path, source, su
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
 
 
-def test_what_was_there_stays_when_writing_breaks_off(tmp_path) -> None:
+def test_an_interrupted_write_leaves_the_existing_file(tmp_path) -> None:
     path = tmp_path / "a.ndjson"
     path.write_bytes(b"before")
 
@@ -1391,7 +1387,7 @@ def test_what_was_there_stays_when_writing_breaks_off(tmp_path) -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="modes of POSIX")
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o444, None], ids=lambda mode: "new" if mode is None else oct(mode))
-def test_a_file_that_is_replaced_keeps_its_mode_and_a_new_one_follows_the_umask(tmp_path, mode: int | None) -> None:
+def test_a_replaced_file_keeps_its_mode_and_a_new_one_follows_the_umask(tmp_path, mode: int | None) -> None:
     path, before = tmp_path / "a.ndjson", os.umask(0o027)
     try:
         if mode is not None:
@@ -1408,7 +1404,7 @@ def test_a_file_that_is_replaced_keeps_its_mode_and_a_new_one_follows_the_umask(
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root may give a file away")
-def test_a_file_that_is_replaced_keeps_its_owner_or_else_shows_its_group_nothing(tmp_path, monkeypatch) -> None:
+def test_a_replaced_file_keeps_its_owner_or_is_hidden_from_its_group(tmp_path, monkeypatch) -> None:
     path = put(tmp_path / "a.ndjson", 1)
     os.chown(path, 12_345, 54_321)
     path.chmod(0o664)
@@ -1440,7 +1436,7 @@ def synced(tmp_path, monkeypatch) -> list[tuple[str, int, list[str]]]:
     return noted
 
 
-def test_content_is_on_the_disk_before_the_name_and_the_name_at_the_end(tmp_path, synced) -> None:
+def test_content_is_synced_before_the_rename_and_the_rename_at_the_end(tmp_path, synced) -> None:
     with written_whole(tmp_path / "a.ndjson") as file:
         file.write(b"content")
         hidden = [each.name for each in tmp_path.iterdir()]
@@ -1448,7 +1444,7 @@ def test_content_is_on_the_disk_before_the_name_and_the_name_at_the_end(tmp_path
     assert synced == [("file", 7, hidden), ("folder", 0, ["a.ndjson"])]
 
 
-def test_a_folder_that_cannot_be_synced_is_no_error_but_a_broken_disk_is(tmp_path, monkeypatch) -> None:
+def test_a_folder_that_cannot_be_synced_is_not_an_error_but_a_disk_error_is(tmp_path, monkeypatch) -> None:
     def break_down(name: str, number: int) -> Callable[..., object]:
         works = getattr(os, name)
 
@@ -1471,7 +1467,7 @@ def test_a_folder_that_cannot_be_synced_is_no_error_but_a_broken_disk_is(tmp_pat
 
 
 @pytest.mark.parametrize("name", ["a.ndjson", "a.txt", "a.json.gz", "a.unknown.zst", "a.parquet"])
-def test_all_events_of_one_file_come_with_the_last_line(tmp_path, name: str) -> None:
+def test_all_events_of_one_file_are_read_including_the_last_line(tmp_path, name: str) -> None:
     form = format_of(name) or format_of({"gz": "a.ndjson.gz", "zst": "a.ndjson.zst"}.get(name[-2:], "a.ndjson"))
     if name.endswith("zst"):
         form = format_of("a.ndjson.zst")

@@ -38,7 +38,7 @@ def event(name: str, source: str) -> Event:
 
 
 @ALL
-def test_events_of_all_sources_with_an_id_are_found(store: Any) -> None:
+def test_events_with_an_id_are_found_in_all_sources(store: Any) -> None:
     given = [("1", "b"), ("1", "a"), ("2", "b"), ("10", "b"), ("1 ", "b"), (LONG, "b"), (LONG + "y", "c"), ("É", "é")]
     store.append([event(*each) for each in given])
     assert store.find("1") == [FoundEvent(2, "a"), FoundEvent(1, "b")]
@@ -52,7 +52,7 @@ def test_events_of_all_sources_with_an_id_are_found(store: Any) -> None:
 
 
 @pytest.mark.parametrize("source", ["", "s-1"])
-def test_an_index_finds_them(database: Database, noted_statements: Noted, source: str) -> None:
+def test_events_are_found_by_an_index(database: Database, noted_statements: Noted, source: str) -> None:
     store = SqlEventStore(database)
     store.append(event(f"id-{n}", f"s-{n % 3}") for n in range(COUNT))
     if database.kind != "sqlite":

@@ -177,7 +177,7 @@ def code_of(act: Callable[[], object]) -> str | None:
 
 
 @given(LINES)
-def test_a_line_is_an_event_or_refused_with_the_reason(line: bytes) -> None:
+def test_every_line_is_an_event_or_refused_with_the_reason(line: bytes) -> None:
     event = event_or_none(line)
     if event is None:
         return
@@ -190,7 +190,7 @@ def test_a_line_is_an_event_or_refused_with_the_reason(line: bytes) -> None:
 
 
 @given(ALMOST)
-def test_an_almost_right_event_is_taken_as_the_rules_say(fields: dict[str, Any]) -> None:
+def test_an_almost_valid_event_is_accepted_or_refused_as_the_rules_say(fields: dict[str, Any]) -> None:
     """The quick look at ordinary events and the careful one agree."""
     event = event_or_none(json.dumps(fields).encode())
     texts = [fields.get(name) for name in ("id", "source", "type", "subject", "time", "datacontenttype")]
@@ -206,7 +206,7 @@ def test_an_almost_right_event_is_taken_as_the_rules_say(fields: dict[str, Any])
 
 
 @given(TIMES)
-def test_a_time_is_what_rfc_3339_says(text: str) -> None:
+def test_a_time_is_accepted_if_it_follows_rfc_3339(text: str) -> None:
     """Also that all who calculate with it get the same moment."""
     moment = moment_by_the_rules(text)
     event = event_or_none(json.dumps({"id": "1", "source": "s", "type": "t", "time": text}).encode())
@@ -332,7 +332,7 @@ def around(subjects: list[str], more: list[str]) -> list[str]:
 
 @pytest.mark.parametrize("store", [*STORES.values(), in_a_mapped_table], ids=[*STORES, "mapped"])
 @given(subjects=SUBJECTS, more=st.lists(SUBJECT, max_size=3))
-def test_every_store_finds_what_the_rule_says(store: Stored, subjects: list[str], more: list[str]) -> None:
+def test_every_store_selects_events_as_the_rule_says(store: Stored, subjects: list[str], more: list[str]) -> None:
     events = [event(number, subject, f"{subject}?") for number, subject in enumerate(subjects)]
     for source in store(events):
         assert [one.subject for one in source.read(0, 100, Selection()).events] == subjects
@@ -341,7 +341,7 @@ def test_every_store_finds_what_the_rule_says(store: Stored, subjects: list[str]
 
 @stores
 @given(lines=st.lists(LINES, max_size=8))
-def test_every_store_gives_back_the_event_of_a_line(store: str, lines: list[bytes]) -> None:
+def test_every_store_returns_the_event_of_a_line(store: str, lines: list[bytes]) -> None:
     known: dict[tuple[str, str], Event] = {}
     for one in filter(None, map(event_or_none, lines)):
         known.setdefault((one.source, one.id), one)
@@ -355,7 +355,7 @@ def timed(times: tuple[str, ...]) -> list[Event]:
 
 
 @pytest.mark.parametrize("store", [*STORES.values(), in_a_mapped_table], ids=[*STORES, "mapped"])
-def test_every_store_finds_the_same_moments(store: Stored) -> None:
+def test_every_store_finds_the_same_positions_for_times(store: Stored) -> None:
     for source in store(timed(ORDERED)):
         moments = [EPOCH + timedelta(microseconds=moment_by_the_rules(time) or 0) for time in ORDERED]
         found = [source.position_before(moment) for moment in moments]
@@ -365,7 +365,7 @@ def test_every_store_finds_the_same_moments(store: Stored) -> None:
 
 
 @pytest.mark.parametrize("store", [*STORES.values(), in_a_mapped_table], ids=[*STORES, "mapped"])
-def test_a_log_that_holds_times_that_were_accepted_once_is_read_on(store: Stored) -> None:
+def test_a_log_with_times_that_were_accepted_formerly_can_be_read(store: Stored) -> None:
     for source in store(timed(FORMER)):
         events = source.read(0, 100, Selection()).events
         assert [one.time for one in events] == list(FORMER)
@@ -378,7 +378,7 @@ def test_a_log_that_holds_times_that_were_accepted_once_is_read_on(store: Stored
 
 @pytest.mark.parametrize("suffix", ["ndjson", "ndjson.gz", "parquet"])
 @pytest.mark.parametrize("time", FORMER)
-def test_such_times_are_not_imported(tmp_path: Path, suffix: str, time: str) -> None:
+def test_times_that_were_accepted_formerly_are_not_imported(tmp_path: Path, suffix: str, time: str) -> None:
     path = tmp_path / f"a.{suffix}"
     form = format_of(path.name)
     assert form is not None
@@ -406,7 +406,7 @@ def test_leap_seconds_have_a_timestamp_in_parquet(tmp_path: Path) -> None:
 )
 @with_fixtures
 @given(subjects=SUBJECTS, more=st.lists(SUBJECT, max_size=3), lines=st.lists(LINES, max_size=8))
-def test_servers_do_so_too(
+def test_servers_return_and_select_events_as_the_rules_say(
     request: pytest.FixtureRequest, server: str, subjects: list[str], more: list[str], lines: list[bytes]
 ) -> None:
     database = Database(request.getfixturevalue(f"{server}_server"))
@@ -431,7 +431,9 @@ def test_servers_do_so_too(
 
 
 @given(pieces=st.lists(LINES, max_size=6), end=st.sampled_from([b"\n", b"\r\n"]), closed=st.booleans())
-def test_a_file_of_any_bytes_is_read_up_to_the_first_bad_line(pieces: list[bytes], end: bytes, *, closed: bool) -> None:
+def test_a_file_of_arbitrary_bytes_is_read_up_to_the_first_bad_line(
+    pieces: list[bytes], end: bytes, *, closed: bool
+) -> None:
     content = end.join(pieces) + (end if closed else b"")
     lines = [line for line in content.split(b"\n")[:-1] if line.strip()]
     parsed = list(map(event_or_none, lines))
@@ -450,7 +452,7 @@ def test_a_file_of_any_bytes_is_read_up_to_the_first_bad_line(pieces: list[bytes
 
 @pytest.mark.parametrize("suffix", ["ndjson.gz", "ndjson.zst", "parquet"])
 @given(content=st.binary(max_size=200), cut=st.integers(0, 400))
-def test_a_file_of_other_bytes_is_refused_and_nothing_else(suffix: str, content: bytes, cut: int) -> None:
+def test_a_file_of_other_bytes_is_refused_without_any_other_error(suffix: str, content: bytes, cut: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"a.{suffix}"
         form = format_of(path.name)
@@ -466,7 +468,7 @@ def test_a_file_of_other_bytes_is_refused_and_nothing_else(suffix: str, content:
 
 
 @pytest.mark.parametrize("bad", ["high \ud800", "/low\udfff/b", "\udcff of a byte"], ids=ascii)
-def test_a_subject_that_is_no_text_is_refused_as_a_line(bad: str) -> None:
+def test_a_subject_that_is_not_a_text_is_refused_like_a_line(bad: str) -> None:
     fields = {"id": "1", "source": "s", "type": "t", "subject": bad}
     as_bytes = json.dumps(fields, ensure_ascii=False).encode("utf-8", "surrogatepass")
     for line, what in ((json.dumps(fields), "not JSON"), (as_bytes, "not UTF-8")):

@@ -39,7 +39,7 @@ class TestSqlGroupRecords(GroupRecordsContract):
         return SqlProgressTracker(open_database())
 
     @pytest.mark.parametrize("lost", [1, 2])
-    def test_a_claim_finds_that_progress_is_gone(
+    def test_a_claim_finds_that_progress_is_lost(
         self, tracker: SqlProgressTracker, database: Database, lost: int
     ) -> None:
         tracker.claim("group", TWO, 3, "owner", keep=keeping(RECORD))
@@ -51,7 +51,7 @@ class TestSqlGroupRecords(GroupRecordsContract):
         assert [cursor.stored for cursor in cursors] == [9, 9][:lost] + [3] * (2 - lost)
         assert tracker.records() == [replace(RECORD, position=9)]
 
-    def test_progress_that_is_gone_in_part_is_another_layout_without_a_record(
+    def test_partly_lost_progress_without_a_record_is_another_layout(
         self, tracker: SqlProgressTracker, database: Database
     ) -> None:
         tracker.claim("group", TWO, 3, "owner")
@@ -59,7 +59,7 @@ class TestSqlGroupRecords(GroupRecordsContract):
         with pytest.raises(EventStoreError, match="OCQ-310"):
             tracker.claim("group", TWO, 3, "owner", keep=refuse)
 
-    def test_events_that_wait_are_seen(self, tracker: SqlProgressTracker) -> None:
+    def test_a_claim_sees_whether_events_wait(self, tracker: SqlProgressTracker) -> None:
         (cursor,) = tracker.claim("group", [WHOLE], 0, "owner", keep=keeping(RECORD))
         Inbox().put(tracker, cursor, parked(3), entry(7))
         waiting: list[bool] = []
@@ -92,7 +92,7 @@ class TestSqlGroupRecords(GroupRecordsContract):
         with database.reading() as connection:
             assert "opencqrs_groups" not in connection.execute(select(SCHEMA.c.table_name)).scalars().all()
 
-    def test_what_a_newer_package_has_written_is_refused(
+    def test_a_record_of_a_newer_package_is_refused(
         self, tracker: SqlProgressTracker, another: SqlProgressTracker, database: Database
     ) -> None:
         tracker.claim("group", TWO, 0, "owner", keep=keeping(RECORD))
@@ -101,7 +101,7 @@ class TestSqlGroupRecords(GroupRecordsContract):
         with pytest.raises(EventStoreError, match=r"OCQ-311.*opencqrs_groups has version 99"):
             another.claim("group", TWO, 0, "owner", keep=refuse)
 
-    def test_a_claim_costs_one_statement_more(
+    def test_a_record_adds_one_statement_to_a_claim(
         self, tracker: SqlProgressTracker, noted_statements: Callable[..., AbstractContextManager[None]]
     ) -> None:
         tracker.claim("group", TWO, 0, "owner", keep=keeping(RECORD))
@@ -115,7 +115,7 @@ class TestSqlGroupRecords(GroupRecordsContract):
         assert len(sent(keep=keeping(RECORD))) == len(sent()) + 1
         assert len(sent(keep=keeping(replace(RECORD, handlers="1:c")))) == len(sent()) + 2
 
-    def test_a_row_of_a_person_is_read(self, tracker: SqlProgressTracker, database: Database) -> None:
+    def test_a_row_inserted_by_hand_is_read(self, tracker: SqlProgressTracker, database: Database) -> None:
         tracker.claim("group", TWO, 0, "owner", keep=keeping(RECORD))
         row = {"group_name": "other", "initial_setting": "tail", "initial_position": 0, "began_at": "2026"}
         with database.writing() as connection:

@@ -49,7 +49,7 @@ class TestInMemoryInbox(InboxContract):
     def tracker(self) -> InMemoryProgressTracker:
         return InMemoryProgressTracker()
 
-    def test_nothing_leaves_or_comes_in_if_the_commit_of_the_read_model_fails(self) -> None:
+    def test_a_failed_commit_of_the_read_model_leaves_the_inbox_unchanged(self) -> None:
         read_model = UncertainReadModel()
         tracker = InMemoryProgressTracker(read_model)
         (cursor,) = tracker.claim("group", [WHOLE], 0, "owner")
@@ -78,7 +78,7 @@ class TestSqlInbox(InboxContract):
 
     @pytest.mark.parametrize("each", [False, True])
     @pytest.mark.parametrize("count", [1, 700])
-    def test_events_that_have_expired_are_removed_by_one_statement(
+    def test_expired_events_are_removed_by_one_statement(
         self, tracker: SqlProgressTracker, cursor: Cursor, noted_statements: Noted, count: int, *, each: bool
     ) -> None:
         over = [entry(n, f"books/{n}") if n % 3 else parked(n, f"books/{n}") for n in range(1, count + 1)]
@@ -104,7 +104,7 @@ class TestSqlInbox(InboxContract):
             ({"sequence_id": "1"}, "column sequence_id of opencqrs_inbox was changed by something else"),
         ],
     )
-    def test_rows_that_no_statement_would_find_are_reported_and_not_tried_without_end(
+    def test_rows_that_no_statement_can_match_are_reported_instead_of_retried_forever(
         self, tracker: SqlProgressTracker, cursor: Cursor, database: Database, changed: dict[str, Any], said: str
     ) -> None:
         self.put(tracker, cursor, entry(1, "books/1"))
@@ -113,7 +113,7 @@ class TestSqlInbox(InboxContract):
         with pytest.raises(InboxError, match=f"OCQ-617.*{said}"):
             tracker.due("group", WHOLE, LATER, 10)
 
-    def test_more_events_than_a_statement_may_name_are_removed_by_several(
+    def test_more_events_than_fit_into_a_statement_are_removed_by_several(
         self, tracker: SqlProgressTracker, cursor: Cursor, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("opencqrs_py.adapters.sql.inbox._MOST_NAMED", 3)
@@ -123,7 +123,7 @@ class TestSqlInbox(InboxContract):
         assert self.seen(tracker) == [(9, "pending", at(LATER))]
 
     @pytest.mark.parametrize("each", [False, True])
-    def test_more_chosen_events_than_a_statement_may_name_are_named_by_several(
+    def test_more_chosen_events_than_fit_into_a_statement_take_several(
         self, tracker: SqlProgressTracker, cursor: Cursor, monkeypatch: pytest.MonkeyPatch, *, each: bool
     ) -> None:
         monkeypatch.setattr("opencqrs_py.adapters.sql.inbox._MOST_NAMED", 2)
@@ -135,7 +135,7 @@ class TestSqlInbox(InboxContract):
         due = {one: LATER if one in {4, 5, 7, 9} else NOON for one in range(1, 10)}
         assert self.seen(tracker) == [(one, "pending", at(due[one])) for one in due]
 
-    def test_more_sequences_than_a_statement_may_name_are_read_and_handled_by_several(
+    def test_more_sequences_than_fit_into_a_statement_take_several(
         self, tracker: SqlProgressTracker, cursor: Cursor, noted_statements: Noted, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("opencqrs_py.adapters.sql.inbox._MOST_NAMED", 3)
@@ -156,7 +156,7 @@ class TestSqlInbox(InboxContract):
 
     @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
     @pytest.mark.parametrize("each", [False, True])
-    def test_events_come_in_and_leave_by_one_statement_for_all(
+    def test_any_number_of_events_is_added_or_removed_by_one_statement(
         self, tracker: SqlProgressTracker, cursor: Cursor, noted_statements: Noted, *, each: bool
     ) -> None:
         entries = [entry(n, f"books/{n % 40}") for n in range(1, 1_001)]
@@ -174,7 +174,7 @@ class TestSqlInbox(InboxContract):
         assert max(map(len, of_inbox)) < 2_000  # it names no event: the database has not to parse them all
         assert tracker.entries("group") == []
 
-    def test_few_sequences_that_do_not_fit_into_a_fetch_are_counted(
+    def test_few_sequences_beyond_the_size_of_a_fetch_are_counted(
         self, tracker: SqlProgressTracker, cursor: Cursor, noted_statements: Noted
     ) -> None:
         entries = [entry(n, f"books/{n % 400}") for n in range(1, 2_001)]
@@ -194,7 +194,7 @@ class TestSqlInbox(InboxContract):
         assert sum(counted) <= 220
 
     @pytest.mark.release
-    def test_a_fetch_of_as_many_sequences_as_are_asked_for_takes_no_more_marks_than_the_database(
+    def test_a_fetch_of_many_sequences_stays_below_the_parameter_limit_of_the_database(
         self, tracker: SqlProgressTracker, cursor: Cursor
     ) -> None:
         """PostgreSQL takes 65,535 of them, SQLite 32,766 or more."""
@@ -205,7 +205,7 @@ class TestSqlInbox(InboxContract):
         assert len(tracker.due("group", WHOLE, LATER, 4 * 66_000)) == 66_000
 
     @pytest.mark.parametrize(("initial", "left"), [(0, []), (4, [3])])
-    def test_events_that_a_group_reads_again_do_not_wait_any_more(
+    def test_events_that_a_group_reads_again_leave_the_inbox(
         self, tracker: SqlProgressTracker, cursor: Cursor, database: Database, initial: int, left: list[int]
     ) -> None:
         self.put(tracker, cursor, parked(3), entry(7), parked(8, "books/2"))
@@ -247,7 +247,7 @@ class TestSqlInbox(InboxContract):
 
 
 @pytest.mark.parametrize("kind", [pytest.param("postgresql", marks=pytest.mark.postgresql)])
-def test_who_has_waited_for_a_command_does_not_see_the_inbox_as_it_was_before_it(
+def test_a_processor_that_waited_for_a_command_does_not_see_the_inbox_as_before_it(
     database: Database, open_database: Callable[[], Database], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With REPEATABLE READ as the server's default a transaction sees what was there at its first statement."""
@@ -287,7 +287,7 @@ def test_who_has_waited_for_a_command_does_not_see_the_inbox_as_it_was_before_it
 @pytest.mark.parametrize(
     "kind", [pytest.param(name, marks=getattr(pytest.mark, name)) for name in ("postgresql", "mariadb")]
 )
-def test_a_command_waits_for_a_handler_that_does_not_return_for_some_time_only(
+def test_a_command_waits_only_some_time_for_a_handler_that_does_not_return(
     database: Database, open_database: Callable[[], Database], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tracker = SqlProgressTracker(database)
@@ -306,7 +306,7 @@ def test_a_command_waits_for_a_handler_that_does_not_return_for_some_time_only(
 @pytest.mark.parametrize(
     "kind", [pytest.param(name, marks=getattr(pytest.mark, name)) for name in ("postgresql", "mariadb")]
 )
-def test_a_command_waits_while_times_are_arranged(
+def test_a_command_waits_while_due_times_are_rearranged(
     database: Database, open_database: Callable[[], Database], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tracker, arrange = SqlProgressTracker(database), SqlInbox.arrange

@@ -174,7 +174,7 @@ STATEMENTS: dict[str, tuple[Any, list[JobId]]] = {
 
 @pytest.mark.parametrize("name", STATEMENTS)
 @pytest.mark.few(kind="mariadb")  # SQLAlchemy makes the pages, as on PostgreSQL
-def test_each_id_is_in_one_page(selector: SqlSelector, filled: Database, name: str) -> None:
+def test_each_id_is_in_exactly_one_page(selector: SqlSelector, filled: Database, name: str) -> None:
     statement, expected = STATEMENTS[name]
     found = pages(selector, statement, 100)
     with filled.reading() as connection:
@@ -246,7 +246,7 @@ def test_texts_are_compared_as_the_collation_of_a_server_does(
     ],
 )
 @pytest.mark.few(kind="mariadb")  # as above
-def test_of_ids_that_are_named_those_are_found_that_apply(
+def test_of_the_requested_ids_those_that_apply_are_found(
     selector: SqlSelector, filled: Database, statement: Any, named: tuple[JobId, ...], found: set[JobId]
 ) -> None:
     page = JobPage(len(named) or 1, None, named)
@@ -258,7 +258,7 @@ def test_of_ids_that_are_named_those_are_found_that_apply(
         assert selector.ids(statement, page, unit) == ids
 
 
-def test_a_statement_with_a_limit_is_read_at_once_and_no_other(selector: SqlSelector, filled: Database) -> None:
+def test_only_a_statement_with_a_limit_is_read_at_once(selector: SqlSelector, filled: Database) -> None:
     newest = select(Invoice.id).order_by(Invoice.id.desc()).limit(3)
     assert selector.limited(newest, None) == [5, 4, 3]
     with DatabaseTransactions(filled).begin() as unit:
@@ -269,7 +269,7 @@ def test_a_statement_with_a_limit_is_read_at_once_and_no_other(selector: SqlSele
         selector.limited(select(Invoice.id, Invoice.name).limit(1), None)
 
 
-def test_an_id_that_a_lock_selects_with_several_rows_counts_once(selector: SqlSelector, filled: Database) -> None:
+def test_an_id_selected_with_several_locked_rows_counts_once(selector: SqlSelector, filled: Database) -> None:
     joined = select(Invoice.id).join(ITEMS, true()).with_for_update()
     found: list[JobId] = []
     while ids := selector.ids(joined, JobPage(2, found[-1] if found else None), None):
@@ -291,7 +291,7 @@ class Numbered(TypeDecorator[str]):
         return None if value is None else f"INV-{value}"
 
 
-def test_ids_of_a_type_that_makes_texts_of_numbers_are_found_again(selector: SqlSelector, filled: Database) -> None:
+def test_ids_of_a_type_that_turns_numbers_into_texts_are_found_again(selector: SqlSelector, filled: Database) -> None:
     key = select(type_coerce(Invoice.id, Numbered))
     assert selector.ids(key, JobPage(2, "INV-2"), None) == ["INV-3", "INV-4"]
     assert selector.ids(key, JobPage(4, None, ("INV-2", "4", "none")), None) == ["INV-2", "INV-4"]
@@ -299,11 +299,11 @@ def test_ids_of_a_type_that_makes_texts_of_numbers_are_found_again(selector: Sql
 
 @NOT_SENT
 @pytest.mark.parametrize("value", [None, [1, 2], "SELECT 1", range(3), ITEMS, select(Invoice.id).scalar_subquery(), 7])
-def test_what_is_no_statement_is_left_to_others(selector: SqlSelector, value: object) -> None:
+def test_a_value_that_is_not_a_statement_is_left_to_other_inputs(selector: SqlSelector, value: object) -> None:
     assert selector.ids(value, JobPage(10), None) is None
 
 
-def test_what_a_statement_has_returned_is_left_to_others(selector: SqlSelector, filled: Database) -> None:
+def test_the_result_of_a_statement_is_left_to_other_inputs(selector: SqlSelector, filled: Database) -> None:
     with filled.reading() as connection:
         assert selector.ids(connection.execute(select(Invoice.id)), JobPage(10), None) is None
         assert selector.ids(connection.scalars(select(Invoice.id)), JobPage(10), None) is None
@@ -332,7 +332,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
 
 @NOT_SENT
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_selects_no_ids_is_refused(selector: SqlSelector, filled: Database, name: str) -> None:
+def test_a_statement_that_selects_no_ids_is_refused(selector: SqlSelector, filled: Database, name: str) -> None:
     statement, what = REFUSED[name]
     with pytest.raises(JobError, match=rf"OCQ-665.*{what}"):
         selector.ids(statement, JobPage(10), None)
@@ -340,7 +340,7 @@ def test_what_selects_no_ids_is_refused(selector: SqlSelector, filled: Database,
         selector.ids(statement, JobPage(10, None, (1, 2)), unit)
 
 
-def test_values_that_are_no_ids_are_refused(selector: SqlSelector) -> None:
+def test_values_that_are_not_ids_are_refused(selector: SqlSelector) -> None:
     untyped = select(literal_column("1.5")).select_from(table("invoices"))
     with pytest.raises(JobError, match=r"OCQ-665.*of the type (float|Decimal)"):
         selector.ids(untyped, JobPage(10), None)
@@ -352,7 +352,7 @@ def test_a_run_that_began_with_other_ids_is_not_continued(selector: SqlSelector)
     assert selector.ids(select(Invoice.id), JobPage(10, "3"), None) == [4, 5]
 
 
-def test_an_error_of_the_statement_stays_what_it_is(selector: SqlSelector, filled: Database) -> None:
+def test_an_error_of_the_statement_is_raised_unchanged(selector: SqlSelector, filled: Database) -> None:
     missing = select(column("id")).select_from(table("no_such_table"))
     with pytest.raises(DBAPIError, match="no_such_table"):
         selector.ids(missing, JobPage(10), None)
@@ -365,7 +365,7 @@ def test_without_a_database_a_select_is_refused() -> None:
         SqlSelector(None).ids(select(Invoice.id), JobPage(10), None)
 
 
-def test_it_reads_what_its_transaction_has_written(selector: SqlSelector, filled: Database) -> None:
+def test_a_statement_sees_what_its_transaction_has_written(selector: SqlSelector, filled: Database) -> None:
     with DatabaseTransactions(filled).begin() as unit:
         unit.connection.execute(insert(Invoice).values(id=6, name="new"))
         assert pages(selector, select(Invoice.id), 2, unit) == [1, 2, 3, 4, 5, 6]
@@ -373,7 +373,7 @@ def test_it_reads_what_its_transaction_has_written(selector: SqlSelector, filled
             assert pages(selector, select(Invoice.id), 2) == [1, 2, 3, 4, 5]
 
 
-def test_a_page_is_one_statement(selector: SqlSelector, noted_statements: Noted) -> None:
+def test_a_page_takes_one_statement(selector: SqlSelector, noted_statements: Noted) -> None:
     sent: list[str] = []
     with noted_statements(lambda statement, _values: sent.append(statement)):
         assert selector.ids(select(Invoice.id), JobPage(2, 1), None) == [2, 3]
@@ -410,7 +410,7 @@ def test_a_page_is_found_by_its_key(
 
 
 @SERVERS
-def test_rows_of_the_page_are_locked_and_no_others(selector: SqlSelector, filled: Database) -> None:
+def test_only_rows_of_the_page_are_locked(selector: SqlSelector, filled: Database) -> None:
     locking = select(Invoice.id).with_for_update(skip_locked=True)
     transactions = DatabaseTransactions(filled)
     with transactions.begin() as one, transactions.begin() as other:
@@ -418,6 +418,6 @@ def test_rows_of_the_page_are_locked_and_no_others(selector: SqlSelector, filled
         assert selector.ids(locking, JobPage(2), other) == [3, 4]
 
 
-def test_numbers_that_a_database_returns_are_whole(selector: SqlSelector) -> None:
+def test_a_decimal_id_from_a_database_is_refused(selector: SqlSelector) -> None:
     with pytest.raises(JobError):
         selector._id(Decimal(1))

@@ -128,7 +128,7 @@ def test_the_first_use_creates_the_tables_with_their_indexes(
     assert indexes == {f"opencqrs_job_runs_{name}" for name in ("open", "newest", "of_job", "ran", "children")}
 
 
-def test_rows_of_jobs_that_were_deleted_by_hand_come_back(store: SqlJobStore, database: Database) -> None:
+def test_rows_of_jobs_deleted_by_hand_are_created_again(store: SqlJobStore, database: Database) -> None:
     put(store, QUEUED)
     with database.writing() as connection:
         connection.execute(text("DELETE FROM opencqrs_jobs"))
@@ -137,7 +137,7 @@ def test_rows_of_jobs_that_were_deleted_by_hand_come_back(store: SqlJobStore, da
     assert store.look().records == {JOB: JobRecord(JOB)}
 
 
-def test_what_a_newer_package_has_added_to_a_row_is_left_out(store: SqlJobStore, database: Database) -> None:
+def test_values_that_a_newer_package_added_to_a_row_are_ignored(store: SqlJobStore, database: Database) -> None:
     put(store, FULL)
     with database.writing() as connection:
         for table, column in (("jobs", "details"), ("job_runs", "details"), ("job_runs", "position")):
@@ -147,7 +147,7 @@ def test_what_a_newer_package_has_added_to_a_row_is_left_out(store: SqlJobStore,
     assert store.look().runs == (FULL,)
 
 
-def test_a_position_that_an_older_package_has_stored_is_read(store: SqlJobStore, database: Database) -> None:
+def test_a_position_stored_by_an_older_package_is_read(store: SqlJobStore, database: Database) -> None:
     older = RunPosition(5, items=3, failed=(2,), only=(2, 5), error="2: no")
     put(store, replace(RUNNING, position=replace(older, gone=1, unmet=2, rest="a limit")))
     with database.writing() as connection:
@@ -160,7 +160,7 @@ def test_a_position_that_an_older_package_has_stored_is_read(store: SqlJobStore,
 # Costs
 
 
-def test_a_look_is_one_statement_however_many_jobs_there_are(store: SqlJobStore, noted_statements: Noted) -> None:
+def test_a_look_takes_one_statement_however_many_jobs_there_are(store: SqlJobStore, noted_statements: Noted) -> None:
     for number in range(30):
         put(store, replace(QUEUED, id=str(number), job=f"job {number}"))
     for names in (None, [f"job {number}" for number in range(30)]):
@@ -178,7 +178,7 @@ def of_decision(kind: str, *statements: str) -> list[str]:
     return [*before, *statements, *after]
 
 
-def test_a_decision_is_two_statements_and_one_for_each_row_that_is_changed(
+def test_a_decision_takes_two_statements_and_one_for_each_changed_row(
     kind: str, store: SqlJobStore, noted_statements: Noted
 ) -> None:
     jobs = [JOB, OTHER]
@@ -204,7 +204,7 @@ def test_a_decision_is_two_statements_and_one_for_each_row_that_is_changed(
     assert decide(RUNNING.ended(RunStatus.SUCCEEDED, NOON)) == held("UPDATE", "DELETE")  # of its children
 
 
-def test_to_take_a_run_from_its_owner_costs_one_statement_more(
+def test_taking_a_run_from_its_owner_takes_one_more_statement(
     kind: str, store: SqlJobStore, noted_statements: Noted
 ) -> None:
     put(store, RUNNING)
@@ -217,7 +217,7 @@ def test_to_take_a_run_from_its_owner_costs_one_statement_more(
     assert sent_by(noted_statements, take) == of_decision(kind, "SELECT", "SELECT", "SELECT", "UPDATE")
 
 
-def test_what_an_owner_does_is_one_statement(
+def test_each_call_of_an_owner_takes_one_statement(
     store: SqlJobStore, transactions: DatabaseTransactions, noted_statements: Noted
 ) -> None:
     put(store, RUNNING)
@@ -231,7 +231,7 @@ def test_what_an_owner_does_is_one_statement(
     assert sent_by(noted_statements, lambda: store.history(JOB)) == ["SELECT"]
 
 
-def test_the_last_runs_are_two_statements(store: SqlJobStore, noted_statements: Noted) -> None:
+def test_reading_the_last_runs_takes_two_statements(store: SqlJobStore, noted_statements: Noted) -> None:
     put(store, *(ended(number, number, f"job {number % 7}") for number in range(70)))
     put(store, *(cancelled(number, number, f"job {number % 7}") for number in range(70, 74)))
     assert sent_by(noted_statements, store.last_runs) == ["SELECT", "SELECT"]
@@ -240,16 +240,14 @@ def test_the_last_runs_are_two_statements(store: SqlJobStore, noted_statements: 
     assert {each.outcome.id for each in last if each.outcome} == {f"run {number}" for number in range(63, 70)}
 
 
-def test_more_jobs_than_a_statement_may_name_are_named_by_several(
-    store: SqlJobStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_more_jobs_than_fit_into_a_statement_take_several(store: SqlJobStore, monkeypatch: pytest.MonkeyPatch) -> None:
     put(store, *(ended(number, number, f"job {number % 7}") for number in range(70)))
     whole = store.last_runs()
     monkeypatch.setattr(jobs, "_MOST_NAMED", 3)
     assert store.last_runs() == whole
 
 
-def test_runs_are_removed_in_parts(
+def test_runs_are_purged_in_portions(
     database: Database, monkeypatch: pytest.MonkeyPatch, noted_statements: Noted
 ) -> None:
     monkeypatch.setattr(jobs, "_MOST_REMOVED", 10)
@@ -276,7 +274,7 @@ class _Lossy(SqlJobStore):
             raise DatabaseAwayError("OCQ-304", "the answer was lost")
 
 
-def test_the_desk_knows_what_it_has_recorded_although_the_answer_was_lost(database: Database) -> None:
+def test_the_desk_recognises_its_own_records_after_a_lost_response(database: Database) -> None:
     store = _Lossy(database)
     rules = {JOB: JobRule(JOB, meeting=Meeting(scope=OverlapScope.PER_ID), back_off=FixedBackOff(60.0007))}
     desk, endings = JobDesk(store, rules), [Ending(RunPosition(), error="no", permanent=each) for each in (False, True)]
@@ -307,7 +305,7 @@ def test_the_desk_knows_what_it_has_recorded_although_the_answer_was_lost(databa
 # Waits
 
 
-def test_neither_looks_nor_what_is_read_of_runs_wait_for_a_decision(store: SqlJobStore, another: SqlJobStore) -> None:
+def test_reading_jobs_and_runs_does_not_wait_for_a_decision(store: SqlJobStore, another: SqlJobStore) -> None:
     put(store, QUEUED, ended(1, 1))
     with store.open([JOB]) as book:
         book.put(QUEUED.ended(RunStatus.SKIPPED, NOON))
@@ -323,7 +321,7 @@ def held_for_too_long(holder: SqlJobStore, waiting: SqlJobStore) -> BaseExceptio
 
 
 @pytest.mark.parametrize("same", [False, True], ids=["processes", "threads"])
-def test_a_decision_that_another_one_holds_up_for_too_long_is_an_outage(
+def test_a_decision_that_waits_too_long_for_another_is_an_outage(
     store: SqlJobStore, another: SqlJobStore, monkeypatch: pytest.MonkeyPatch, *, same: bool
 ) -> None:
     put(store, replace(QUEUED, id="1"))
@@ -338,7 +336,7 @@ def test_a_decision_that_another_one_holds_up_for_too_long_is_an_outage(
 
 
 @SERVERS
-def test_a_run_whose_owner_holds_it_for_too_long_is_an_outage_and_not_taken(
+def test_a_run_locked_too_long_by_its_owner_is_an_outage_and_not_taken(
     store: SqlJobStore, another: SqlJobStore, transactions: DatabaseTransactions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(store, RUNNING)
@@ -353,7 +351,7 @@ def test_a_run_whose_owner_holds_it_for_too_long_is_an_outage_and_not_taken(
 
 
 @SERVERS
-def test_a_process_that_is_frozen_in_a_decision_is_cut_off_and_its_connections_are_as_before(
+def test_a_process_frozen_in_a_decision_is_disconnected_and_its_connections_are_reset(
     store: SqlJobStore, another: SqlJobStore, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(type(database.dialect), "standing_seconds", 1.0)
@@ -399,7 +397,7 @@ def test_requests_do_not_wait_for_decisions(store: SqlJobStore, another: SqlJobS
 
 
 @POSTGRESQL
-def test_where_transactions_are_stricter_by_default_a_decision_sees_what_it_has_waited_for(
+def test_under_a_stricter_default_isolation_a_decision_sees_what_it_has_waited_for(
     url: str, store: SqlJobStore, another: SqlJobStore
 ) -> None:
     put(another, QUEUED, replace(RUNNING, id="2", position=BEFORE))
@@ -423,7 +421,7 @@ def test_where_transactions_are_stricter_by_default_a_decision_sees_what_it_has_
 # Transactions
 
 
-def test_what_is_done_in_a_transaction_of_another_database_is_refused(store: SqlJobStore, tmp_path: Path) -> None:
+def test_progress_in_a_transaction_of_another_database_is_refused(store: SqlJobStore, tmp_path: Path) -> None:
     put(store, RUNNING)
     other = Database(f"sqlite:///{tmp_path / 'other.db'}")
     with DatabaseTransactions(other).begin() as unit:
@@ -436,13 +434,13 @@ def test_what_is_done_in_a_transaction_of_another_database_is_refused(store: Sql
     assert store.find("new") is not None
 
 
-def test_a_request_without_a_database_has_a_transaction_of_its_own(store: SqlJobStore) -> None:
+def test_a_request_without_a_database_has_a_separate_transaction(store: SqlJobStore) -> None:
     with NoTransactions().begin() as unit:
         assert store.request(QUEUED, unit)
     assert [run.id for run in store.look().runs] == [QUEUED.id]
 
 
-def test_a_transaction_of_the_same_database_that_was_opened_apart_is_joined(
+def test_a_separately_opened_transaction_of_the_same_database_is_joined(
     store: SqlJobStore, open_database: Callable[[], Database]
 ) -> None:
     put(store, RUNNING)
@@ -455,7 +453,7 @@ def test_a_transaction_of_the_same_database_that_was_opened_apart_is_joined(
 
 
 @SERVERS
-def test_an_owner_whose_session_is_cut_has_done_nothing(
+def test_an_owner_whose_session_is_killed_records_nothing(
     store: SqlJobStore, another: SqlJobStore, database: Database, transactions: DatabaseTransactions
 ) -> None:
     put(store, RUNNING)
@@ -471,7 +469,7 @@ def test_an_owner_whose_session_is_cut_has_done_nothing(
     assert put_taken(another) == store.find(RUNNING.id) == taken(RUNNING)
 
 
-def test_a_value_that_a_database_refuses_is_an_error_and_not_a_known_run(store: SqlJobStore) -> None:
+def test_a_value_that_a_database_refuses_is_an_error_and_not_a_duplicate_run(store: SqlJobStore) -> None:
     store.prepare()
     with pytest.raises(Exception) as caught:  # noqa: PT011 the driver's own
         store.request(replace(QUEUED, token=2**70))

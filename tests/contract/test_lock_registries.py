@@ -61,7 +61,7 @@ class TestFileLocks(LockRegistryContract):
     def another(self, tmp_path: Path) -> Any:
         return shown("file_locks", tmp_path).FileLocks(str(tmp_path / "locks"))
 
-    def test_a_lock_whose_file_was_deleted_is_lost(self, registry: Any, tmp_path: Path) -> None:
+    def test_a_lock_is_lost_when_its_file_is_deleted(self, registry: Any, tmp_path: Path) -> None:
         lock = registry.obtain("a")
         assert lock.acquire(0.0)
         for file in (tmp_path / "locks").iterdir():
@@ -92,7 +92,7 @@ class TestAdvisoryLocks(LockRegistryContract):
     def another(self, open_registry: Callable[[], Any]) -> Any:
         return open_registry()
 
-    def test_a_lock_ends_with_its_connection_and_another_one_is_made(self, registry: Any, another: Any) -> None:
+    def test_a_lock_ends_with_its_connection_and_the_next_uses_a_new_one(self, registry: Any, another: Any) -> None:
         mine, theirs = registry.obtain("a"), another.obtain("a")
         assert mine.acquire(0.0)
         pid = registry.connection().info.backend_pid

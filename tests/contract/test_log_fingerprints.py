@@ -65,7 +65,7 @@ def refused(source: EventSource, position: int, fingerprint: str) -> str:
     return caught.value.what
 
 
-def test_a_store_that_was_restored_is_refused_while_it_is_shorter(
+def test_a_restored_store_is_refused_while_it_is_shorter(
     database: Database, store: SqlEventStore, reopened: Callable[[], EventSource]
 ) -> None:
     store.append(numbered(*range(1, 61)))
@@ -75,7 +75,7 @@ def test_a_store_that_was_restored_is_refused_while_it_is_shorter(
     assert "it should hold event e60 of shop at position 60, but there is none: the log ends at position 20" in what
 
 
-def test_a_store_that_was_restored_and_has_grown_past_the_progress_is_refused(
+def test_a_restored_store_that_has_grown_past_the_progress_is_refused(
     database: Database, store: SqlEventStore, reopened: Callable[[], EventSource]
 ) -> None:
     store.append(numbered(*range(1, 61)))
@@ -86,7 +86,7 @@ def test_a_store_that_was_restored_and_has_grown_past_the_progress_is_refused(
     assert "should hold event e60 of shop at position 60, but it holds event e140 of shop at position 60" in what
 
 
-def test_a_store_that_was_restored_to_a_place_behind_the_progress_is_the_same(
+def test_a_store_restored_to_a_position_after_the_progress_is_the_same(
     database: Database, store: SqlEventStore, reopened: Callable[[], EventSource]
 ) -> None:
     store.append(numbered(*range(1, 61)))
@@ -114,7 +114,7 @@ def test_progress_before_the_first_event_belongs_to_any_log(
     reopened().verify(500, fingerprint)
 
 
-def test_between_two_events_the_newest_one_before_counts(
+def test_between_two_events_the_earlier_one_applies(
     database: Database, store: SqlEventStore, reopened: Callable[[], EventSource]
 ) -> None:
     store.append(numbered(1, 2, 3, 4))
@@ -125,7 +125,7 @@ def test_between_two_events_the_newest_one_before_counts(
     source.verify(3, source.fingerprint(3))
 
 
-def test_a_log_in_memory_is_told_from_another_one() -> None:
+def test_two_logs_in_memory_are_distinguished() -> None:
     first, second = InMemoryEventStore(numbered(1, 2)), InMemoryEventStore(numbered(3, 4))
     first.verify(2, first.fingerprint(2))
     assert "event e2 of shop" in refused(second, 2, first.fingerprint(2))
@@ -140,7 +140,7 @@ def test_any_identity_has_a_short_fingerprint_in_ascii(identity: str) -> None:
     assert all(re.fullmatch(r"[ -~]{1,1000}", one) for one in texts)
 
 
-def test_the_identity_of_an_event_at_hand_costs_no_read(store: SqlEventStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fingerprint_of_a_read_event_costs_no_read(store: SqlEventStore, monkeypatch: pytest.MonkeyPatch) -> None:
     store.append(numbered(1, 2, 3))
     (*_, last) = store.read(0, 10, Selection()).events
     monkeypatch.setattr(Database, "fetch", lambda *_: pytest.fail("the store was read"))

@@ -119,7 +119,7 @@ class TestTableWithBinaryJson(MappedContract):
 
 
 @POSTGRESQL
-def test_columns_of_other_types_are_read_as_texts(database: Database, kind: str) -> None:
+def test_columns_of_other_types_are_read_as_text(database: Database, kind: str) -> None:
     execute(
         database,
         "CREATE SCHEMA shop",
@@ -139,7 +139,7 @@ def test_columns_of_other_types_are_read_as_texts(database: Database, kind: str)
 
 
 @BOTH
-def test_texts_of_times_without_a_zone_are_taken_for_utc(database: Database, kind: str) -> None:
+def test_times_without_a_zone_are_read_as_utc(database: Database, kind: str) -> None:
     """As SQLite's own functions write them, and many programs that keep times as texts."""
     create(database)
     given = [
@@ -163,7 +163,7 @@ def test_texts_of_times_without_a_zone_are_taken_for_utc(database: Database, kin
 
 
 @BOTH
-def test_a_start_at_a_time_is_refused_where_a_column_holds_other_things(database: Database, kind: str) -> None:
+def test_a_start_at_a_time_is_refused_if_the_column_holds_something_else(database: Database, kind: str) -> None:
     create(database)
     with database.writing() as connection:
         insert(connection, event(1, time="1767261600"))
@@ -174,7 +174,7 @@ def test_a_start_at_a_time_is_refused_where_a_column_holds_other_things(database
 
 
 @BOTH
-def test_what_no_column_holds_is_the_same_for_all(database: Database, kind: str) -> None:
+def test_attributes_without_a_column_have_fixed_values(database: Database, kind: str) -> None:
     create(database)
     with database.writing() as connection:
         insert(connection, event(1))
@@ -184,7 +184,7 @@ def test_what_no_column_holds_is_the_same_for_all(database: Database, kind: str)
 
 
 @BOTH
-def test_a_row_without_a_subject_is_found_under_the_one_that_it_is_shown_with(database: Database, kind: str) -> None:
+def test_a_row_without_a_subject_is_found_under_the_default_subject(database: Database, kind: str) -> None:
     create(database)
     with database.writing() as connection:
         for number, subject in enumerate(["", "/", "/a"]):
@@ -197,7 +197,7 @@ def test_a_row_without_a_subject_is_found_under_the_one_that_it_is_shown_with(da
 
 
 @SQLITE
-def test_a_column_that_compares_without_case_is_read_with_it(database: Database, kind: str) -> None:
+def test_a_case_insensitive_column_is_compared_with_case(database: Database, kind: str) -> None:
     execute(
         database, "CREATE TABLE log (n INTEGER PRIMARY KEY, id, kind TEXT COLLATE NOCASE, s TEXT COLLATE NOCASE, d)"
     )
@@ -240,7 +240,7 @@ def transaction(open_database: Callable[[], Database]) -> Iterator[Callable[[], 
 
 
 @POSTGRESQL
-def test_an_event_that_is_committed_after_a_later_one_is_read_before_it(
+def test_an_event_committed_after_a_later_one_is_read_before_it(
     reader: Reader, transaction: Callable[[], Connection]
 ) -> None:
     assert reader.read_on() == []
@@ -299,7 +299,7 @@ def test_an_event_of_a_prepared_transaction_is_read_before_a_later_one(
 
 
 @POSTGRESQL
-def test_a_position_that_was_drawn_before_the_insert_is_waited_for(
+def test_a_position_allocated_before_the_insert_is_waited_for(
     reader: Reader, transaction: Callable[[], Connection]
 ) -> None:
     """As some mappers do; at the time of the draw the table itself is not locked yet."""
@@ -315,7 +315,7 @@ def test_a_position_that_was_drawn_before_the_insert_is_waited_for(
 
 
 @POSTGRESQL
-def test_a_sequence_that_the_column_does_not_know_is_waited_for_too(
+def test_positions_from_a_sequence_not_owned_by_the_column_are_waited_for_too(
     database: Database, transaction: Callable[[], Connection]
 ) -> None:
     create(database, key="BIGINT PRIMARY KEY")
@@ -334,9 +334,7 @@ def test_a_sequence_that_the_column_does_not_know_is_waited_for_too(
 
 
 @POSTGRESQL
-def test_an_insert_that_is_taken_back_holds_nobody_up_for_longer(
-    reader: Reader, transaction: Callable[[], Connection]
-) -> None:
+def test_a_rolled_back_insert_no_longer_delays_readers(reader: Reader, transaction: Callable[[], Connection]) -> None:
     assert reader.read_on() == []
     slow, quick = transaction(), transaction()
     insert(slow, event(1))
@@ -362,7 +360,7 @@ def test_writers_that_overlap_all_the_time_do_not_stop_the_horizon(
 
 
 @POSTGRESQL
-def test_others_who_only_read_or_write_elsewhere_hold_nobody_up(
+def test_transactions_that_only_read_or_write_other_tables_delay_no_reader(
     reader: Reader, transaction: Callable[[], Connection], database: Database
 ) -> None:
     execute(database, "CREATE TABLE other (n SERIAL)")
@@ -375,7 +373,7 @@ def test_others_who_only_read_or_write_elsewhere_hold_nobody_up(
 
 
 @POSTGRESQL
-def test_an_insert_into_a_part_of_the_table_is_waited_for(
+def test_an_insert_into_a_partition_of_the_table_is_waited_for(
     database: Database, transaction: Callable[[], Connection]
 ) -> None:
     execute(
@@ -395,7 +393,7 @@ def test_an_insert_into_a_part_of_the_table_is_waited_for(
 
 
 @POSTGRESQL
-def test_a_hanging_writer_is_spoken_of_and_holds_up_only_what_came_after_it(
+def test_a_hanging_writer_is_logged_and_delays_only_later_events(
     reader: Reader,
     transaction: Callable[[], Connection],
     database: Database,
@@ -429,7 +427,7 @@ def test_a_hanging_writer_is_spoken_of_and_holds_up_only_what_came_after_it(
 
 
 @POSTGRESQL
-def test_what_somebody_has_seen_to_be_final_is_read_without_waiting_for_anybody(
+def test_events_up_to_a_position_known_to_be_final_are_read_without_waiting(
     reader: Reader, transaction: Callable[[], Connection], database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a worker of Spark does, which opens the table anew and is told up to where it can be read."""
@@ -464,7 +462,7 @@ def test_a_claim_sees_that_the_table_reaches_a_position_while_others_insert(
 
 
 @POSTGRESQL
-def test_what_may_not_be_read_yet_is_newer_than_the_head(
+def test_events_that_cannot_be_read_yet_are_beyond_the_head(
     reader: Reader, transaction: Callable[[], Connection], database: Database
 ) -> None:
     assert (newest_in(reader.source), reader.source.head()) == (0, 0)
@@ -479,7 +477,7 @@ def test_what_may_not_be_read_yet_is_newer_than_the_head(
 
 
 @POSTGRESQL
-def test_a_query_reads_all_that_is_there_when_it_begins_though_another_one_was_made_before(
+def test_a_query_reads_all_events_at_its_beginning_even_after_an_earlier_query(
     reader: Reader, transaction: Callable[[], Connection], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mapped, "_FIRST_SECONDS", 0)
@@ -499,7 +497,7 @@ def test_a_query_reads_all_that_is_there_when_it_begins_though_another_one_was_m
 
 
 @BOTH
-def test_a_table_that_shows_its_row_at_the_bound_is_not_asked_for_its_end(
+def test_the_end_of_the_table_is_not_queried_if_the_row_at_the_bound_is_read(
     reader: Reader, database: Database, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     with database.writing() as connection:
@@ -510,7 +508,7 @@ def test_a_table_that_shows_its_row_at_the_bound_is_not_asked_for_its_end(
 
 
 @BOTH
-def test_of_many_writers_nothing_is_missed_and_nothing_seen_twice(
+def test_no_event_of_many_writers_is_missed_or_seen_twice(
     reader: Reader, database: Database, open_database: Callable[[], Database]
 ) -> None:
     databases = [open_database() for _ in range(4)]
@@ -562,7 +560,7 @@ DELAYS = {"postgresql": "SELECT pg_sleep(:seconds)", "sqlite": "SELECT :seconds"
 
 
 @BOTH
-def test_what_is_rare_is_found_range_by_range(
+def test_rare_events_are_found_range_by_range(
     reader: Reader, database: Database, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.setattr(mapped, "_PAGE_ROWS", 10)
@@ -580,7 +578,7 @@ def test_what_is_rare_is_found_range_by_range(
 
 
 @BOTH
-def test_rows_that_are_removed_meanwhile_push_none_out_of_sight(
+def test_rows_removed_meanwhile_hide_no_other_rows(
     reader: Reader, database: Database, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.setattr(mapped, "_PAGE_ROWS", 10)
@@ -599,7 +597,7 @@ def test_rows_that_are_removed_meanwhile_push_none_out_of_sight(
 
 
 @BOTH
-def test_the_newest_row_may_be_removed(reader: Reader, database: Database, kind: str) -> None:
+def test_the_newest_row_can_be_removed(reader: Reader, database: Database, kind: str) -> None:
     with database.writing() as connection:
         insert(connection, event(1))
         insert(connection, event(2))
@@ -610,7 +608,7 @@ def test_the_newest_row_may_be_removed(reader: Reader, database: Database, kind:
 
 
 @BOTH
-def test_a_position_that_is_given_again_is_warned_of_once(
+def test_a_reused_position_is_warned_of_once(
     reader: Reader, database: Database, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As SQLite does without AUTOINCREMENT once the newest row is removed, and TRUNCATE with RESTART IDENTITY."""
@@ -638,7 +636,7 @@ def test_a_position_that_is_given_again_is_warned_of_once(
 
 @BOTH
 @pytest.mark.parametrize(("column", "part"), [("event id", "id"), ("kind%", "type")])
-def test_a_row_without_id_or_type_is_refused_once_those_before_it_are_read(
+def test_a_row_without_id_or_type_is_refused_after_those_before_it_are_read(
     reader: Reader, database: Database, kind: str, column: str, part: str
 ) -> None:
     with database.writing() as connection:
@@ -658,7 +656,7 @@ def test_a_row_without_id_or_type_is_refused_once_those_before_it_are_read(
 
 
 @BOTH
-def test_a_table_that_is_not_there_is_named_with_those_that_are(database: Database, kind: str) -> None:
+def test_a_missing_table_is_named_with_the_existing_ones(database: Database, kind: str) -> None:
     execute(database, "CREATE TABLE one (n INTEGER)", "CREATE TABLE two (n INTEGER)", "CREATE VIEW v AS SELECT 1 AS n")
     with pytest.raises(EventStoreError) as caught:
         MappedEventSource(database, MAPPING).head()
@@ -670,7 +668,7 @@ def test_a_table_that_is_not_there_is_named_with_those_that_are(database: Databa
 
 
 @BOTH
-def test_columns_that_are_not_there_are_named_with_those_that_are(database: Database, kind: str) -> None:
+def test_missing_columns_are_named_with_the_existing_ones(database: Database, kind: str) -> None:
     extra = ", ".join(f"c{n} INTEGER" for n in range(10))
     execute(database, f"CREATE TABLE log (nr INTEGER PRIMARY KEY, data TEXT, {extra})")
     mapping = TableMapping("log", "nr", "event_id", "nr", "data", subject="about")
@@ -710,7 +708,7 @@ OF_A_TYPE = Selection(types=frozenset({"t"}))
 @pytest.mark.parametrize("selection", [ALL, OF_A_TYPE], ids=["all", "a type"])
 @pytest.mark.parametrize("limit", [1, 2, 3, 100])
 @pytest.mark.few(kind="postgresql")
-def test_a_position_of_several_rows_is_refused_wherever_a_read_ends(
+def test_a_duplicate_position_is_refused_wherever_a_read_ends(
     database: Database, kind: str, caplog: pytest.LogCaptureFixture, selection: Selection, limit: int
 ) -> None:
     source = numbered(database, "INTEGER", (1, "a"), (2, "b"), (3, "c"), (3, "d"), (4, "e"))
@@ -721,7 +719,7 @@ def test_a_position_of_several_rows_is_refused_wherever_a_read_ends(
 
 
 @SQLITE
-def test_a_position_of_several_rows_at_the_end_of_a_page_is_refused(
+def test_a_duplicate_position_at_the_end_of_a_page_is_refused(
     database: Database, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mapped, "_PAGE_ROWS", 2)
@@ -739,7 +737,7 @@ def test_a_position_of_several_rows_at_the_end_of_a_page_is_refused(
         "CREATE TABLE log (n INTEGER, id TEXT, kind TEXT, d TEXT, PRIMARY KEY (n, id))",
     ],
 )
-def test_a_position_with_a_unique_index_is_not_spoken_of(
+def test_a_position_with_a_unique_index_is_not_logged(
     database: Database, kind: str, caplog: pytest.LogCaptureFixture, statement: str
 ) -> None:
     execute(database, statement, "INSERT INTO log (n, id, kind, d) VALUES (1, 'a', 't', '{}')")
@@ -768,7 +766,7 @@ def test_a_view_and_a_generated_column_can_be_read(
         ("NULL", "is NULL in some rows, which are not read"),
     ],
 )
-def test_rows_without_a_position_from_1_on_are_spoken_of_once(
+def test_rows_without_a_position_of_1_or_more_are_logged_once(
     database: Database, kind: str, caplog: pytest.LogCaptureFixture, position: str, said: str
 ) -> None:
     source = numbered(database, "INTEGER UNIQUE", (position, "a"), (1, "b"))
@@ -780,7 +778,7 @@ def test_rows_without_a_position_from_1_on_are_spoken_of_once(
 
 
 @BOTH
-def test_names_with_a_percent_sign_are_looked_at_too(
+def test_names_with_a_percent_sign_are_inspected_too(
     database: Database, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     execute(database, 'CREATE TABLE "50%" ("n%" INTEGER UNIQUE, id TEXT, kind TEXT, d TEXT)')
@@ -791,7 +789,7 @@ def test_names_with_a_percent_sign_are_looked_at_too(
 
 
 @SQLITE
-def test_a_position_that_is_no_number_is_refused(database: Database, kind: str) -> None:
+def test_a_position_that_is_not_a_number_is_refused(database: Database, kind: str) -> None:
     source = numbered(database, "INTEGER UNIQUE", (1, "a"), ("'x'", "b"))
     with pytest.raises(EventStoreError, match=r"OCQ-339.*the column 'n' of 'log' holds 'x', which is not a position"):
         source.head()
@@ -819,7 +817,9 @@ MENDED = 'ALTER SEQUENCE "Stored Events_nr_seq" INCREMENT 1 CACHE 1 NO CYCLE'
     ],
 )
 @POSTGRESQL
-def test_positions_that_do_not_grow_one_by_one_are_refused(database: Database, kind: str, how: str, said: str) -> None:
+def test_positions_that_do_not_increase_one_by_one_are_refused(
+    database: Database, kind: str, how: str, said: str
+) -> None:
     create(database)
     execute(database, f'ALTER SEQUENCE "Stored Events_nr_seq" {how}')
     for read in (lambda source: source.head(), lambda source: source.read(0, 1, ALL, 1)):
@@ -832,7 +832,7 @@ def test_positions_that_do_not_grow_one_by_one_are_refused(database: Database, k
 
 
 @POSTGRESQL
-def test_a_sequence_by_which_a_column_could_be_filled_in_blocks_is_spoken_of_once(
+def test_a_sequence_that_could_allocate_positions_in_blocks_is_logged_once(
     database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As Hibernate makes them: no column knows them, and an application gives the numbers of a block away later."""
@@ -899,7 +899,7 @@ def test_a_table_that_a_subscription_fills_is_refused(database: Database, kind: 
 
 
 @POSTGRESQL
-def test_a_user_who_may_not_see_subscriptions_reads_all_the_same(database: Database, kind: str) -> None:
+def test_a_user_without_access_to_subscriptions_can_still_read(database: Database, kind: str) -> None:
     create(database)
     execute(database, "REVOKE SELECT ON pg_subscription_rel FROM PUBLIC", "CREATE ROLE plain")
     execute(database, "GRANT USAGE ON SCHEMA public TO plain", 'GRANT SELECT ON "Stored Events" TO plain')
@@ -911,7 +911,7 @@ def test_a_user_who_may_not_see_subscriptions_reads_all_the_same(database: Datab
         execute(database, "GRANT SELECT ON pg_subscription_rel TO PUBLIC", "DROP OWNED BY plain", "DROP ROLE plain")
 
 
-def test_on_mariadb_it_is_refused_at_once() -> None:
+def test_on_mariadb_a_mapped_table_is_refused_at_once() -> None:
     with pytest.raises(EventStoreError, match=r"OCQ-325.*cannot be read on MariaDB"):
         MappedEventSource(Database("mariadb://host/shop"), MAPPING)
 
@@ -941,7 +941,7 @@ def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Shop:
     return Shop(tmp_path / "größe 1%" / "shop.db", request.param)
 
 
-def test_the_file_of_another_system_keeps_each_byte_and_its_journal_mode(shop: Shop) -> None:
+def test_the_file_of_another_system_keeps_its_bytes_and_its_journal_mode(shop: Shop) -> None:
     before = shop.path.read_bytes()
     with closing(Database(shop.url, read_only=True)) as database:
         source = MappedEventSource(database, LOG)
@@ -963,7 +963,7 @@ def test_the_file_of_another_system_keeps_each_byte_and_its_journal_mode(shop: S
         assert opened.execute("SELECT count(*) FROM log").fetchone() == (3,)
 
 
-def test_the_file_of_another_system_is_read_without_the_right_to_write_it(shop: Shop) -> None:
+def test_the_file_of_another_system_is_read_without_permission_to_write_it(shop: Shop) -> None:
     """Of a write-ahead log the files beside it must be there, or the folder must be writable."""
     with closing(shop.open()) as other, closing(Database(shop.url, read_only=True)) as database:
         other.execute("SELECT * FROM log").fetchall()
@@ -972,7 +972,7 @@ def test_the_file_of_another_system_is_read_without_the_right_to_write_it(shop: 
 
 
 @pytest.mark.parametrize("url", ["sqlite:///{}", "sqlite:///file:{}?uri=true&mode=rw"])
-def test_a_file_of_another_system_that_is_missing_is_refused_and_not_created(tmp_path: Path, url: str) -> None:
+def test_a_missing_file_of_another_system_is_refused_and_not_created(tmp_path: Path, url: str) -> None:
     path = tmp_path / "shop.db"
     with closing(Database(url.format(path), read_only=True)) as database:
         source = MappedEventSource(database, LOG)
@@ -987,7 +987,7 @@ def test_a_file_of_another_system_that_is_missing_is_refused_and_not_created(tmp
         assert source.head() == 1
 
 
-def test_what_a_crashed_writer_has_left_is_an_outage_until_the_other_system_repairs_it(tmp_path: Path) -> None:
+def test_a_journal_left_by_a_crashed_writer_is_an_outage_until_the_other_system_recovers(tmp_path: Path) -> None:
     shop, crashed = Shop(tmp_path / "shop.db", "DELETE"), tmp_path / "crashed.db"
     with closing(shop.open()) as writing:
         writing.execute("PRAGMA cache_size = 1")

@@ -119,7 +119,7 @@ def used(database: Database) -> SqlEventStore:
     return store
 
 
-def test_everything_of_ours_is_in_the_schema_and_nothing_beside_it(database: Database, url: str) -> None:
+def test_all_our_objects_are_in_the_schema_and_nothing_outside_it(database: Database, url: str) -> None:
     used(database)
     names = {table.name for table in schema.EVENTS.metadata.tables.values()}
     plain = Database(url)
@@ -132,7 +132,7 @@ def test_everything_of_ours_is_in_the_schema_and_nothing_beside_it(database: Dat
     plain.close()
 
 
-def test_two_schemas_and_none_hold_logs_of_their_own(in_schema: Callable[..., Database], url: str) -> None:
+def test_two_schemas_and_the_default_one_have_separate_logs(in_schema: Callable[..., Database], url: str) -> None:
     logs = [SqlEventStore(in_schema(name)) for name in (NAME, "other")]
     plain = Database(url)
     logs.append(SqlEventStore(plain))
@@ -146,7 +146,7 @@ def test_two_schemas_and_none_hold_logs_of_their_own(in_schema: Callable[..., Da
     plain.close()
 
 
-def test_appends_to_another_schema_are_not_waited_for(in_schema: Callable[..., Database]) -> None:
+def test_appends_do_not_wait_for_those_to_another_schema(in_schema: Callable[..., Database]) -> None:
     first, second = (SqlEventStore(in_schema(name)) for name in (NAME, "other"))
     second.append([event(0)])
 
@@ -160,14 +160,14 @@ def test_appends_to_another_schema_are_not_waited_for(in_schema: Callable[..., D
     assert (first.count(), second.count()) == (2, 6)
 
 
-def test_a_watch_hears_what_is_appended_there(database: Database, in_schema: Callable[..., Database]) -> None:
+def test_a_watch_notices_appends_to_its_schema(database: Database, in_schema: Callable[..., Database]) -> None:
     with SqlEventStore(database).watched() as watch:
         assert watch.wait(0, 0.01) == 0
         SqlEventStore(in_schema()).append([event(1)])
         assert watch.wait(0, 30) == 1
 
 
-def test_other_programs_take_turns_there_too(database: Database) -> None:
+def test_inserts_by_other_programs_into_the_schema_are_serialised_too(database: Database) -> None:
     store = SqlEventStore(database)
     store.head()
     added = f"INSERT INTO {database.prefix}opencqrs_events (id, source, subject, type, content_type)"
@@ -178,7 +178,7 @@ def test_other_programs_take_turns_there_too(database: Database) -> None:
     assert store.head() == 2
 
 
-def test_handlers_statements_go_where_they_always_went(database: Database, url: str) -> None:
+def test_statements_of_handlers_still_use_the_default_schema(database: Database, url: str) -> None:
     tracker = SqlProgressTracker(database)
     (cursor,) = tracker.claim("group", layout(1), 0, "owner")
     with tracker.unit("group", cursor, 1) as unit:
@@ -191,14 +191,14 @@ def test_handlers_statements_go_where_they_always_went(database: Database, url: 
     plain.close()
 
 
-def test_the_parameter_of_a_url_names_the_schema_as_well(url: str, in_schema: Callable[..., Database]) -> None:
+def test_a_url_parameter_can_name_the_schema(url: str, in_schema: Callable[..., Database]) -> None:
     used(in_schema())
     named = Database(f"{url}{'&' if '?' in url else '?'}opencqrs_schema={NAME}", "another")
     assert (named.schema, SqlEventStore(named).count()) == (NAME, 202)
     named.close()
 
 
-def test_an_engine_of_others_may_have_a_schema(database: Database, url: str) -> None:
+def test_an_engine_of_the_user_can_have_a_schema(database: Database, url: str) -> None:
     used(database)
     engine = create_engine(Database(url).engine.url)
     others = Database.of(engine, NAME)
@@ -208,7 +208,7 @@ def test_an_engine_of_others_may_have_a_schema(database: Database, url: str) -> 
 
 
 @pytest.mark.parametrize("kind", POSTGRESQL)
-def test_a_schema_that_is_missing_and_may_not_be_created_is_explained(kind: str, url: str) -> None:
+def test_a_missing_schema_that_cannot_be_created_is_explained(kind: str, url: str) -> None:
     administrator = Database(url)
     with administrator.reading() as connection:
         connection.exec_driver_sql("CREATE ROLE limited LOGIN PASSWORD 'x'")
@@ -229,7 +229,7 @@ def test_a_schema_that_is_missing_and_may_not_be_created_is_explained(kind: str,
 
 
 @pytest.mark.parametrize("kind", MARIADB)
-def test_a_database_of_mariadb_that_is_missing_and_may_not_be_created_is_explained(kind: str, url: str) -> None:
+def test_a_missing_mariadb_database_that_cannot_be_created_is_explained(kind: str, url: str) -> None:
     administrator = Database(url)
     with administrator.reading() as connection:
         connection.exec_driver_sql("CREATE OR REPLACE USER limited@localhost IDENTIFIED BY 'x'")
@@ -253,6 +253,6 @@ def test_sqlite_has_no_schemas(kind: str, url: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["a-b", "1a", "a.b", 'a"b', "a b", "ä", "a" * 64, "a%b"])
-def test_a_name_that_is_none_is_refused(name: str) -> None:
+def test_an_invalid_name_is_refused(name: str) -> None:
     with pytest.raises(EventStoreError, match="OCQ-322"):
         Database("postgresql://host/db", name)

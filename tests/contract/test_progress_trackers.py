@@ -53,7 +53,7 @@ class InMemoryReadModel:
 class Succeeding:
     """What trackers keep by which one run of a task takes over from another."""
 
-    def test_a_run_that_succeeds_another_one_continues_where_that_has_come_to(self, tracker, read_model) -> None:
+    def test_a_succeeding_run_continues_at_the_position_of_its_predecessor(self, tracker, read_model) -> None:
         (first,) = tracker.claim("group", layout(1), 0, "owner")
         with tracker.unit("group", first, 5):
             pass
@@ -67,7 +67,7 @@ class Succeeding:
         assert read_model.values() == ["second"]
         assert [status.position for status in tracker.statuses()] == [7]
 
-    def test_a_run_is_succeeded_once(self, tracker, another) -> None:
+    def test_a_run_can_be_succeeded_only_once(self, tracker, another) -> None:
         (first,) = tracker.claim("group", layout(1), 0, "owner")
         found = tracker.succeed("group", first), another.succeed("group", first)
         assert [one is None for one in found] == [False, True]
@@ -78,7 +78,7 @@ class Succeeding:
         assert tracker.succeed("group", first) is None
         assert tracker.renewed("group", heir) is not None
 
-    def test_nobody_succeeds_another_owner(self, tracker) -> None:
+    def test_a_run_of_another_owner_cannot_be_succeeded(self, tracker) -> None:
         (first,) = tracker.claim("group", layout(1), 0, "owner")
         assert tracker.succeed("group", first, "another") is None
         assert tracker.renewed("group", first) is not None
@@ -100,11 +100,11 @@ class TestInMemoryProgressTracker(
     def another(self, tracker: InMemoryProgressTracker) -> InMemoryProgressTracker:
         return tracker
 
-    def test_on_a_worker_of_spark_nothing_is_to_be_succeeded(self, tracker: InMemoryProgressTracker) -> None:
+    def test_on_a_spark_worker_succeeding_changes_nothing(self, tracker: InMemoryProgressTracker) -> None:
         cursor = Cursor(layout(1)[0], 4, 10, 10)
         assert tracker.succeed("group", cursor) == cursor
 
-    def test_a_unit_whose_partition_is_claimed_meanwhile_writes_nothing(
+    def test_a_unit_whose_partition_is_claimed_during_it_writes_nothing(
         self, tracker: InMemoryProgressTracker, read_model: InMemoryReadModel
     ) -> None:
         (old,) = tracker.claim("group", layout(1), 0, "old")
@@ -131,7 +131,7 @@ class TestInMemoryProgressTracker(
             pass
         assert [status.position for status in tracker.statuses()] == [5]
 
-    def test_where_nothing_was_claimed_it_only_opens_transactions(
+    def test_without_a_claim_the_tracker_only_opens_transactions(
         self, tracker: InMemoryProgressTracker, read_model: InMemoryReadModel
     ) -> None:
         with tracker.unit("group", Cursor(layout(1)[0], 4, 10, 10), 12) as unit:
@@ -168,13 +168,13 @@ class TestSqlProgressTracker(
             assert succeeding.result(SECONDS).epoch == first.epoch + 1
         assert another.renewed("group", succeeding.result()).stored == 5
 
-    def test_what_was_never_claimed_is_fenced(self, tracker: SqlProgressTracker) -> None:
+    def test_a_partition_that_was_never_claimed_is_fenced(self, tracker: SqlProgressTracker) -> None:
         cursor = Cursor(layout(1)[0], 1, 0, 0)
         with pytest.raises(FencedError), tracker.unit("unknown", cursor, 5):
             pytest.fail("the unit was opened")
         assert tracker.statuses() == []
 
-    def test_the_layout_error_says_how_to_go_on(self, tracker: SqlProgressTracker) -> None:
+    def test_the_layout_error_says_how_to_fix_it(self, tracker: SqlProgressTracker) -> None:
         tracker.claim("books", layout(2), 0, "owner")
         with pytest.raises(Exception, match="OCQ-310") as caught:
             tracker.claim("books", layout(3), 0, "owner")
@@ -184,13 +184,13 @@ class TestSqlProgressTracker(
             "  fix:   use as many as there are; or opencqrs groups partitions books 3"
         )
 
-    def test_each_claim_is_dated(self, tracker: SqlProgressTracker) -> None:
+    def test_each_claim_records_its_time(self, tracker: SqlProgressTracker) -> None:
         tracker.claim("group", layout(1), 0, "owner")
         (status,) = tracker.statuses()
         assert status.updated_at is not None
         assert status.updated_at.endswith("+00:00")
 
-    def test_a_report_is_no_progress_and_keeps_its_time_unless_it_has_one(self, tracker: SqlProgressTracker) -> None:
+    def test_a_report_is_not_progress_and_keeps_the_time_unless_it_has_one(self, tracker: SqlProgressTracker) -> None:
         (cursor,) = tracker.claim("group", layout(1), 0, "owner")
         before = "2026-01-07T10:00:00.000+00:00"
         known = PartitionStatus("group", layout(1)[0], 0, ProcessorState.RUNNING)

@@ -49,7 +49,9 @@ def read_only(database: Database, url: str, kind: str) -> Iterator[SqlProgressTr
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_change_of_progress_or_inbox_is_refused_with_the_reason(read_only: SqlProgressTracker, name: str) -> None:
+def test_a_read_only_database_refuses_changes_of_progress_or_inbox_with_the_reason(
+    read_only: SqlProgressTracker, name: str
+) -> None:
     assert [one.position for one in read_only.entries("group")] == [1]
     with pytest.raises(EventStoreError) as caught:
         CHANGES[name](read_only)

@@ -21,7 +21,7 @@ Names = Callable[..., Collection[str]]
 
 
 @pytest.mark.parametrize(("table", "names"), [(WRITTEN, written_in), (SEEDED, seeded_in)])
-def test_tables_that_are_named_in_a_shadow_count_and_what_cannot_be_read_is_not_taken_for_none(
+def test_tables_named_in_a_shadow_are_found_and_an_unreadable_list_is_not_treated_as_empty(
     database: Database, table: str, names: Names
 ) -> None:
     with database.reading() as connection:

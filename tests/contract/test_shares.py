@@ -53,7 +53,7 @@ def store(database: Database) -> SqlEventStore:
 @pytest.mark.parametrize("level", [None, 1, 2, 3])
 @pytest.mark.parametrize("modulus", [2, 3, 8])
 @pytest.mark.few(kind=("postgresql", "mariadb"))
-def test_shares_are_the_events_of_their_partitions_and_all_of_them_the_log(
+def test_each_share_has_the_events_of_its_partitions_and_all_shares_make_up_the_log(
     store: SqlEventStore, level: int | None, modulus: int, attributes: frozenset[str]
 ) -> None:
     for residues in [frozenset({residue}) for residue in range(modulus)] + [frozenset(range(1, modulus))]:
@@ -67,7 +67,7 @@ def test_shares_are_the_events_of_their_partitions_and_all_of_them_the_log(
         assert (list(rest.events), rest.upto) == ([], len(SUBJECTS))
 
 
-def test_a_share_without_events_comes_to_the_head_in_bounded_pieces(
+def test_a_share_without_events_reaches_the_head_in_bounded_reads(
     store: SqlEventStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("opencqrs_py.adapters.sql.reading._WINDOW", 10)
@@ -77,7 +77,7 @@ def test_a_share_without_events_comes_to_the_head_in_bounded_pieces(
 
 
 @pytest.mark.parametrize("expression", ["", "no_such_function({})", "length({})"])
-def test_a_database_that_computes_no_such_numbers_is_read_whole(
+def test_a_database_that_cannot_compute_the_hash_is_read_whole(
     store: SqlEventStore, database: Database, monkeypatch: pytest.MonkeyPatch, expression: str
 ) -> None:
     monkeypatch.setattr(type(database.dialect), "hash_of", lambda _self, column, _level: expression.format(column))
@@ -99,7 +99,7 @@ def test_a_database_that_computes_no_such_numbers_is_read_whole(
         (SequencingByEvent(PerSubject()), (Partition(4, 0), Partition(8, 1)), Share(8, frozenset({0, 1, 4}))),  # uneven
     ],
 )
-def test_only_what_stores_know_is_a_share(sequencing, partitions, share) -> None:
+def test_only_sequencing_that_stores_can_compute_gives_a_share(sequencing, partitions, share) -> None:
     assert sequencing.share_of(partitions) == share
 
 
@@ -137,7 +137,7 @@ def rows(database: Database, monkeypatch: pytest.MonkeyPatch) -> Callable[[], in
 
 @pytest.mark.parametrize("tasks", [2, 8, 32])
 @pytest.mark.few(kind=("sqlite", "postgresql", "mariadb"))
-def test_each_event_is_read_once_by_any_number_of_tasks(
+def test_each_event_is_read_once_whatever_the_number_of_tasks(
     database: Database, rows: Callable[[], int], tasks: int
 ) -> None:
     store, tracker, count = SqlEventStore(database), SqlProgressTracker(database), 10_000
@@ -171,7 +171,7 @@ def test_partitions_that_lag_read_no_events_of_others(
     assert rows() <= 2 * count, "once for the first, and once more for all that lag"
 
 
-def test_a_store_that_knows_no_shares_serves_tasks_all_the_same() -> None:
+def test_a_store_without_shares_still_serves_tasks() -> None:
     store, tracker = InMemoryEventStore(events_of(SUBJECTS)), InMemoryProgressTracker()
     processing = group(store, tracker, 4)
     cursors = tracker.claim("g", layout(4), 0, "me")
