@@ -143,7 +143,7 @@ def costs(store: SqlEventStore, cost: Cost, stored: int) -> dict[str, int]:
     }
 
 
-def test_an_append_costs_the_same_with_many_events_stored_as_with_few(database: Database, cost: Cost) -> None:
+def test_an_append_costs_the_same_however_many_events_are_stored(database: Database, cost: Cost) -> None:
     store = SqlEventStore(database)
     few, many = costs(store, cost, FEW), costs(store, cost, MANY)
     usual = TOLERANCE[database.kind]

@@ -74,7 +74,7 @@ def test_a_reader_that_follows_many_writers_sees_each_event_once_and_in_order(
 
 
 @pytest.mark.release(kind=("postgresql", "mariadb"))  # where threads with connections of their own show it
-def test_no_program_that_follows_misses_an_event_of_many_programs_that_write(url: str) -> None:
+def test_no_following_program_misses_an_event_of_many_writing_programs(url: str) -> None:
     """The short form of the soak; some of its writers use the bare driver, delay their commits, or roll back."""
     soak = Path(__file__).parents[2] / "benchmarks" / "append_soak.py"
     size = ["--writers", "3", "--readers", "2", "--appends", "15"]
@@ -83,7 +83,7 @@ def test_no_program_that_follows_misses_an_event_of_many_programs_that_write(url
     assert (run.returncode, run.stdout.splitlines()[-1]) == (0, "every event was seen once, in order"), run.stderr
 
 
-def test_an_event_that_is_committed_late_is_not_passed_over(open_database: Callable[[], Database]) -> None:
+def test_an_event_committed_late_is_not_passed_over(open_database: Callable[[], Database]) -> None:
     slow, quick, reader = (SqlEventStore(open_database()) for _ in range(3))
     assert reader.head() == 0
     taken_in, go_on = Signal(), Signal()
@@ -105,7 +105,7 @@ def test_an_event_that_is_committed_late_is_not_passed_over(open_database: Calla
     assert [one.id for one in reader.read(before.upto, 10, Selection()).events] == ["slow", "quick"]
 
 
-def test_a_reader_is_not_held_up_by_a_writer(open_database: Callable[[], Database]) -> None:
+def test_a_writer_does_not_block_a_reader(open_database: Callable[[], Database]) -> None:
     store, reader = SqlEventStore(open_database()), SqlEventStore(open_database())
     store.append([event("old")])
     read: list[str] = []
@@ -137,7 +137,9 @@ database.close()
 
 
 @pytest.mark.release(kind="mariadb")  # the next test has threads
-def test_processes_that_start_at_once_create_the_tables_and_claim_in_turn(url: str, database: Database) -> None:
+def test_processes_that_start_at_once_create_the_tables_and_claim_one_after_the_other(
+    url: str, database: Database
+) -> None:
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", PROCESS, url, f"owner {number}"],

@@ -78,7 +78,7 @@ def test_connection_and_session_write_in_one_transaction(
     assert written.values() == ["by connection", "by session"]
 
 
-def test_what_a_session_still_holds_is_written_at_the_end(
+def test_pending_changes_of_a_session_are_written_at_the_end(
     transactions: DatabaseTransactions, written: ReadModel
 ) -> None:
     with transactions.begin() as unit:
@@ -86,7 +86,7 @@ def test_what_a_session_still_holds_is_written_at_the_end(
     assert written.values() == ["late"]
 
 
-def test_a_session_that_cannot_be_written_rolls_everything_back(
+def test_a_session_that_cannot_be_flushed_rolls_everything_back(
     transactions: DatabaseTransactions, written: ReadModel
 ) -> None:
     def write_twice(unit: UnitOfWork) -> None:
@@ -98,14 +98,16 @@ def test_a_session_that_cannot_be_written_rolls_everything_back(
     assert written.values() == []
 
 
-def test_a_transaction_that_has_ended_needs_no_end_of_its_session(transactions: DatabaseTransactions) -> None:
+def test_the_session_of_an_ended_transaction_counts_as_ended(transactions: DatabaseTransactions) -> None:
     with transactions.begin() as unit:
         pass
     assert unit.end_session()
 
 
 @SERVERS
-def test_a_transaction_whose_connection_is_lost_needs_no_end_of_its_session(transactions: DatabaseTransactions) -> None:
+def test_the_session_of_a_transaction_with_a_lost_connection_counts_as_ended(
+    transactions: DatabaseTransactions,
+) -> None:
     with suppress(Exception), transactions.begin() as unit:  # which cannot be committed
         unit.connection.invalidate(OSError())  # as SQLAlchemy does it
         ended = unit.end_session()
@@ -153,7 +155,9 @@ def test_a_handler_must_not_end_the_transaction_that_holds_the_progress(
     assert written.values() == ["right"]
 
 
-def test_a_session_may_commit_as_that_ends_nothing(transactions: DatabaseTransactions, written: ReadModel) -> None:
+def test_a_session_can_commit_without_ending_the_transaction(
+    transactions: DatabaseTransactions, written: ReadModel
+) -> None:
     def write(unit: UnitOfWork) -> None:
         unit.session.add(Written(value="by session"))
         unit.session.commit()
@@ -200,7 +204,7 @@ def kept_row(transactions: DatabaseTransactions, value: str = "first") -> tuple[
     ],
     ids=["add", "add_all", "delete", "execute", "get"],
 )
-def test_a_session_whose_transaction_is_over_takes_nothing(
+def test_a_session_whose_transaction_has_ended_refuses_changes(
     transactions: DatabaseTransactions, written: ReadModel, use: Callable[[Session, Written], None]
 ) -> None:
     session, row = kept_row(transactions)
@@ -260,7 +264,7 @@ def test_an_object_of_an_earlier_transaction_can_be_merged_into_another(
     assert (row.value, written.values()) == ("again", ["again"])
 
 
-def test_changes_of_a_transaction_that_has_failed_do_not_disturb_the_next(
+def test_changes_of_a_failed_transaction_do_not_affect_the_next(
     transactions: DatabaseTransactions, written: ReadModel
 ) -> None:
     kept_row(transactions)
@@ -280,7 +284,7 @@ def test_changes_of_a_transaction_that_has_failed_do_not_disturb_the_next(
 
 
 @POSTGRESQL
-def test_a_failed_statement_whose_error_was_caught_is_no_success(
+def test_a_failed_statement_whose_error_was_caught_is_not_a_success(
     transactions: DatabaseTransactions, written: ReadModel
 ) -> None:
     def handle(unit: UnitOfWork) -> None:
@@ -295,7 +299,7 @@ def test_a_failed_statement_whose_error_was_caught_is_no_success(
 
 
 @pytest.mark.parametrize("guarded", [True, False])
-def test_a_transaction_that_a_handler_has_ended_is_no_outage_whatever_it_catches(
+def test_a_transaction_ended_by_a_handler_is_not_an_outage_whatever_it_catches(
     transactions: DatabaseTransactions, written: ReadModel, *, guarded: bool
 ) -> None:
     """An outage would be retried without end."""
@@ -316,7 +320,7 @@ def test_a_transaction_that_a_handler_has_ended_is_no_outage_whatever_it_catches
     assert written.values() == []
 
 
-def test_a_statement_may_fail_within_a_savepoint(transactions: DatabaseTransactions, written: ReadModel) -> None:
+def test_a_statement_can_fail_within_a_savepoint(transactions: DatabaseTransactions, written: ReadModel) -> None:
     with transactions.begin() as unit:
         written.write(unit, "one")
         with pytest.raises(IntegrityError), unit.connection.begin_nested():
@@ -330,7 +334,7 @@ def test_a_statement_may_fail_within_a_savepoint(transactions: DatabaseTransacti
 
 @pytest.mark.parametrize("by_driver", [False, True])
 @MARIADB
-def test_a_handler_must_not_run_what_commits_by_itself(
+def test_a_handler_must_not_run_a_statement_that_commits_implicitly(
     database: Database, written: ReadModel, *, by_driver: bool
 ) -> None:
     tracker = SqlProgressTracker(database)
@@ -354,7 +358,7 @@ def test_a_handler_must_not_run_what_commits_by_itself(
 
 
 @MARIADB
-def test_what_follows_a_statement_that_commits_is_a_transaction_again(
+def test_statements_after_an_implicit_commit_are_in_a_transaction_again(
     transactions: DatabaseTransactions, written: ReadModel
 ) -> None:
     def start(unit: UnitOfWork) -> None:
@@ -373,7 +377,7 @@ def test_what_follows_a_statement_that_commits_is_a_transaction_again(
 
 
 @MARIADB
-def test_a_transaction_that_a_caught_error_has_ended_is_no_success(
+def test_a_transaction_ended_by_a_caught_error_is_not_a_success(
     open_database: Callable[[], Database], written: ReadModel
 ) -> None:
     """After a deadlock the server has rolled back, and would commit what comes next statement by statement."""
@@ -406,7 +410,7 @@ def test_a_transaction_that_a_caught_error_has_ended_is_no_success(
 
 
 @MARIADB
-def test_a_lock_that_was_waited_for_in_vain_ends_nothing(
+def test_a_lock_wait_timeout_does_not_end_the_transaction(
     open_database: Callable[[], Database], written: ReadModel
 ) -> None:
     one, other = DatabaseTransactions(open_database()), open_database()
@@ -422,7 +426,7 @@ def test_a_lock_that_was_waited_for_in_vain_ends_nothing(
 
 
 @MARIADB
-def test_a_caught_error_that_has_ended_nothing_changes_nothing(
+def test_a_caught_error_that_leaves_the_transaction_open_changes_nothing(
     transactions: DatabaseTransactions, written: ReadModel
 ) -> None:
     with transactions.begin() as unit:
@@ -452,7 +456,7 @@ LED_ASTRAY = {  # what makes a table of the same name elsewhere, with the same r
 
 
 @SERVERS
-def test_a_handler_that_leads_its_connection_to_another_table_of_progress_moves_none(
+def test_a_handler_that_points_its_connection_at_another_progress_table_moves_no_progress(
     database: Database, kind: str, written: ReadModel
 ) -> None:
     """Else the progress of a tenant moves, whose events are never handled, and its own does not."""
@@ -488,7 +492,7 @@ AWAY = [pytest.param(*one.values, id=one.id, marks=getattr(pytest.mark, str(one.
 
 @pytest.mark.parametrize("parks", [False, True])
 @pytest.mark.parametrize(("kind", "leads", "made", "dropped"), AWAY)
-def test_a_handler_that_leads_its_connection_away_from_our_tables_is_told_so(
+def test_a_handler_that_points_its_connection_away_from_our_tables_ends_the_transaction(
     database: Database, written: ReadModel, leads: str, made: Sequence[str], dropped: Sequence[str], *, parks: bool
 ) -> None:
     """Else it would count as the event's error, which retries do not help, and which is skipped in the end."""
@@ -514,7 +518,7 @@ def test_a_handler_that_leads_its_connection_away_from_our_tables_is_told_so(
 
 
 @MARIADB
-def test_what_a_table_without_transactions_keeps_of_a_failed_event_is_reported(
+def test_writes_of_a_failed_event_kept_by_a_table_without_transactions_are_reported(
     database: Database, written: ReadModel
 ) -> None:
     """The next attempt writes it again, and nothing else would show that."""
@@ -553,7 +557,7 @@ def test_what_a_table_without_transactions_keeps_of_a_failed_event_is_reported(
 
 
 @MARIADB
-def test_a_server_that_cuts_values_is_warned_of_once(url: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_server_that_truncates_values_is_warned_of_once(url: str, caplog: pytest.LogCaptureFixture) -> None:
     """Two keys that are cut become one, and nothing else would show that."""
     lenient = make_url(url).update_query_dict({"init_command": "SET sql_mode = ''"})
     for place in (url, lenient.render_as_string(hide_password=False)):
@@ -580,7 +584,7 @@ def test_a_server_that_is_not_mariadb_is_refused(database: Database, monkeypatch
 # Outages
 
 
-def test_mistakes_in_statements_are_no_outage(database: Database, written: ReadModel) -> None:
+def test_errors_in_statements_are_not_outages(database: Database, written: ReadModel) -> None:
     execute(database, "INSERT INTO written (value) VALUES ('one')")
     for statement in (
         "SELECT * FROM nothing",
@@ -604,7 +608,7 @@ def test_a_locked_database_is_an_outage(open_database: Callable[[], Database], m
 
 
 @SQLITE
-def test_who_writes_already_is_told_to_use_the_open_transaction(database: Database) -> None:
+def test_a_second_transaction_on_a_thread_is_refused_in_favour_of_the_open_one(database: Database) -> None:
     execute(database, "CREATE TABLE t (a INTEGER)")
 
     def write_twice() -> None:
@@ -617,7 +621,9 @@ def test_who_writes_already_is_told_to_use_the_open_transaction(database: Databa
 
 
 @SQLITE
-def test_a_thread_that_writes_for_too_long_is_an_outage(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_that_writes_too_long_is_an_outage_for_others(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Dialect, "patience", 0.01)
     with ThreadPoolExecutor(1) as threads, database.writing():
         waiting = threads.submit(execute, database, "SELECT 1")
@@ -629,7 +635,7 @@ def test_a_thread_that_writes_for_too_long_is_an_outage(database: Database, monk
 
 
 @SQLITE
-def test_switching_the_journal_waits_for_who_does_it_as_well(
+def test_switching_the_journal_mode_waits_for_other_processes(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Dialect, "patience", 0.05)
@@ -644,7 +650,7 @@ def test_switching_the_journal_waits_for_who_does_it_as_well(
 
 
 @SERVERS
-def test_a_statement_that_takes_too_long_is_the_handlers_and_no_outage(database: Database) -> None:
+def test_a_statement_that_takes_too_long_is_a_handler_error_and_not_an_outage(database: Database) -> None:
     statements = {
         "mariadb": ["SET STATEMENT max_statement_time = 0.02 FOR SELECT SLEEP(10)"],
         "postgresql": ["SET LOCAL statement_timeout = 20", "SELECT pg_sleep(10)"],
@@ -655,7 +661,7 @@ def test_a_statement_that_takes_too_long_is_the_handlers_and_no_outage(database:
 
 
 @SQLITE
-def test_a_folder_that_is_away_is_an_outage(tmp_path: Path, kind: str) -> None:
+def test_a_missing_folder_is_an_outage(tmp_path: Path, kind: str) -> None:
     database = Database(f"sqlite:///{tmp_path / 'away' / 'test.db'}")
     error = error_of(lambda: execute(database, "SELECT 1"))
     assert database.is_outage(error)
@@ -671,7 +677,7 @@ def test_a_folder_that_is_away_is_an_outage(tmp_path: Path, kind: str) -> None:
 
 
 @SQLITE
-def test_a_file_that_is_no_database_is_no_outage(database: Database, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_database_is_not_an_outage(database: Database, tmp_path: Path) -> None:
     (tmp_path / "test.db").write_text("# Notes\n" * 1_000)
     error = error_of(lambda: execute(database, "SELECT 1"))
     assert not database.is_outage(error)
@@ -684,9 +690,7 @@ def test_a_file_that_is_no_database_is_no_outage(database: Database, tmp_path: P
 
 
 @SERVERS
-def test_a_connection_that_is_cut_in_a_unit_is_an_outage(
-    database: Database, cutter: Cutter, written: ReadModel
-) -> None:
+def test_a_connection_lost_in_a_unit_is_an_outage(database: Database, cutter: Cutter, written: ReadModel) -> None:
     tracker = SqlProgressTracker(database)
     (cursor,) = tracker.claim("group", layout(1), 0, "owner")
 
@@ -702,7 +706,7 @@ def test_a_connection_that_is_cut_in_a_unit_is_an_outage(
 
 
 @SERVERS
-def test_a_connection_that_is_cut_before_the_commit_is_an_outage(
+def test_a_connection_lost_before_the_commit_is_an_outage(
     transactions: DatabaseTransactions, cutter: Cutter, written: ReadModel
 ) -> None:
     def commit_through_a_cut_connection() -> None:
@@ -716,7 +720,7 @@ def test_a_connection_that_is_cut_before_the_commit_is_an_outage(
 
 @SERVERS
 @pytest.mark.parametrize("continues", [False, True])
-def test_a_connection_that_is_cut_in_a_statement_whose_error_is_caught_is_an_outage(
+def test_a_connection_lost_in_a_statement_whose_error_is_caught_is_an_outage(
     database: Database, transactions: DatabaseTransactions, cutter: Cutter, written: ReadModel, *, continues: bool
 ) -> None:
     tracker = SqlProgressTracker(database)
@@ -747,7 +751,7 @@ def test_a_connection_that_is_cut_in_a_statement_whose_error_is_caught_is_an_out
 
 
 @SERVERS
-def test_a_connection_of_a_handlers_own_that_stays_cut_is_no_outage_for_ever(
+def test_a_handlers_own_connection_that_stays_lost_is_an_outage_only_once(
     open_database: Callable[[], Database], transactions: DatabaseTransactions, cutter: Cutter
 ) -> None:
     own = open_database().engine.connect()
@@ -767,7 +771,7 @@ def test_a_connection_of_a_handlers_own_that_stays_cut_is_no_outage_for_ever(
 
 
 @SERVERS
-def test_a_connection_that_was_cut_while_idle_is_replaced(database: Database, cutter: Cutter) -> None:
+def test_a_connection_lost_while_idle_is_replaced(database: Database, cutter: Cutter) -> None:
     with database.reading() as connection:
         session = session_of(connection)
     cutter.cut(session)
@@ -781,7 +785,7 @@ def test_a_connection_that_was_cut_while_idle_is_replaced(database: Database, cu
         pytest.param("mariadb://root@127.0.0.1:1/{}", "mariadb", marks=pytest.mark.mariadb),
     ],
 )
-def test_a_server_that_is_not_there_is_an_outage(tmp_path: Path, url: str, kind: str) -> None:
+def test_an_unreachable_server_is_an_outage(tmp_path: Path, url: str, kind: str) -> None:
     database = Database(url.format(tmp_path))
     error = error_of(lambda: execute(database, "SELECT 1"))
     assert "OCQ-304" in str(error)
@@ -819,7 +823,7 @@ FIX = (
 
 
 @MARIADB
-def test_whom_mariadb_does_not_let_in_is_told_why(ada: URL, url: str) -> None:
+def test_an_error_explains_why_mariadb_refuses_a_login(ada: URL, url: str) -> None:
     for wrong, reason in (
         (ada.set(password="a-secret"), "Access denied for user 'ada'@'localhost' (using password: YES)"),
         (ada.set(username="nobody"), "Access denied for user 'nobody'@'localhost' (using password: YES)"),
@@ -832,7 +836,9 @@ def test_whom_mariadb_does_not_let_in_is_told_why(ada: URL, url: str) -> None:
 
 
 @POSTGRESQL
-def test_whom_postgresql_does_not_let_in_is_told_why(ada: URL, asks_for_password: None, database: Database) -> None:
+def test_an_error_explains_why_postgresql_refuses_a_login(
+    ada: URL, asks_for_password: None, database: Database
+) -> None:
     host = ada.query["host"]
     execute(database, "REVOKE CONNECT ON DATABASE postgres FROM PUBLIC")
     for wrong, reason in (
@@ -871,14 +877,14 @@ def asks_for_password(database: Database, ada: URL) -> Iterator[None]:
     execute(database, "SELECT pg_reload_conf()", "GRANT CONNECT ON DATABASE postgres TO PUBLIC")
 
 
-def test_a_closed_database_opens_again(database: Database) -> None:
+def test_a_closed_database_can_be_used_again(database: Database) -> None:
     execute(database, "CREATE TABLE t (a INTEGER)")
     database.close()
     execute(database, "INSERT INTO t VALUES (1)")
 
 
 @SQLITE
-def test_a_read_only_file_is_no_outage(database: Database, tmp_path: Path) -> None:
+def test_a_read_only_file_is_not_an_outage(database: Database, tmp_path: Path) -> None:
     execute(database, "CREATE TABLE t (a INTEGER)")
     read_only = Database(f"sqlite:///file:{tmp_path / 'test.db'}?mode=ro&uri=true")
     error = error_of(lambda: execute(read_only, "INSERT INTO t VALUES (1)"))

@@ -37,7 +37,7 @@ def claimed(tracker: SqlProgressTracker, group: str = "group") -> Cursor:
 
 
 @pytest.mark.parametrize("group", NAMES)
-def test_progress_moves_whatever_the_group_is_called(database: Database, written: ReadModel, group: str) -> None:
+def test_progress_moves_whatever_the_name_of_the_group(database: Database, written: ReadModel, group: str) -> None:
     tracker = SqlProgressTracker(database)
     with tracker.unit(group, claimed(tracker, group), 5) as unit:
         written.write(unit, "kept")
@@ -62,7 +62,7 @@ def test_a_first_statement_that_fails_is_explained_and_leaves_nothing_open(
     assert written.values() == ["kept"]
 
 
-def test_a_unit_that_is_left_by_an_error_takes_its_progress_back(database: Database, written: ReadModel) -> None:
+def test_a_unit_that_raises_rolls_its_progress_back(database: Database, written: ReadModel) -> None:
     tracker = SqlProgressTracker(database)
     cursor = claimed(tracker)
 
@@ -83,7 +83,7 @@ def isolation(connection: Connection) -> str:
 
 @POSTGRESQL
 @pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
-def test_the_isolation_that_an_engine_asks_for_is_that_of_its_units(database: Database, url: str, level: str) -> None:
+def test_units_use_the_isolation_level_of_their_engine(database: Database, url: str, level: str) -> None:
     engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://"), isolation_level=level)  # type: ignore[arg-type]
     tracker = SqlProgressTracker(Database.of(engine))
     with tracker.unit("group", claimed(tracker), 5) as unit:
@@ -93,7 +93,7 @@ def test_the_isolation_that_an_engine_asks_for_is_that_of_its_units(database: Da
 
 
 @POSTGRESQL
-def test_a_prepared_statement_that_is_lost_is_done_without(database: Database) -> None:
+def test_a_lost_prepared_statement_is_replaced(database: Database) -> None:
     tracker = SqlProgressTracker(database)
     cursor = claimed(tracker)
     for position in range(1, 9):
@@ -111,7 +111,7 @@ OURS = [f"opencqrs_progress_{name}" for name in ("advance", "advance_towards", "
 
 @POSTGRESQL
 @pytest.mark.parametrize(("threshold", "prepared"), [(5, OURS), (None, [])])
-def test_nothing_is_prepared_where_a_pooler_forbids_it(
+def test_nothing_is_prepared_if_a_pooler_forbids_it(
     database: Database, threshold: int | None, prepared: list[str]
 ) -> None:
     @event.listens_for(database.engine, "connect")
@@ -152,7 +152,7 @@ def test_the_transaction_begins_in_one_message_and_ends_in_one_with_the_progress
 
 
 @POSTGRESQL
-def test_a_prepared_statement_whose_table_has_another_column_now_fails_as_in_an_outage_once(
+def test_a_prepared_statement_whose_table_has_changed_is_an_outage_once(
     database: Database,
 ) -> None:
     def read(connection: Connection) -> int:
@@ -172,7 +172,7 @@ def test_a_prepared_statement_whose_table_has_another_column_now_fails_as_in_an_
         assert read(connection) == 2
 
 
-def test_an_error_in_what_is_read_is_explained_and_no_outage(database: Database) -> None:
+def test_an_error_while_reading_is_explained_and_not_an_outage(database: Database) -> None:
     with pytest.raises(DBAPIError, match="syntax") as caught:
         database.fetch("SELECT 1 FROM WHERE")
     assert not database.is_outage(caught.value)
@@ -187,7 +187,7 @@ def test_an_error_in_what_is_read_is_explained_and_no_outage(database: Database)
         pytest.param("mariadb", marks=pytest.mark.mariadb),
     ],
 )
-def test_a_connection_that_is_cut_while_something_is_read_is_an_outage_and_replaced(
+def test_a_connection_lost_while_reading_is_an_outage_and_replaced(
     open_database: Callable[[], Database],
 ) -> None:
     database = open_database()
@@ -201,7 +201,7 @@ def test_a_connection_that_is_cut_while_something_is_read_is_an_outage_and_repla
     assert [tuple(row) for row in database.fetch("SELECT 7")] == [(7,)]
 
 
-def test_what_is_read_is_the_newest_state(database: Database) -> None:
+def test_reads_see_the_newest_state(database: Database) -> None:
     store = SqlEventStore(database)
     seen: list[Any] = []
     for number in range(3):
@@ -210,7 +210,7 @@ def test_what_is_read_is_the_newest_state(database: Database) -> None:
     assert seen == [1, 2, 3]
 
 
-def test_an_error_of_a_statement_that_went_past_sqlalchemy_is_explained(database: Database) -> None:
+def test_an_error_of_a_statement_that_bypassed_sqlalchemy_is_explained(database: Database) -> None:
     missing = pytest.raises(EventStoreError, match=r"OCQ-304.*cannot be used")
     with missing, database.reading() as connection, closing(connection.connection.cursor()) as cursor:
         cursor.execute("SELECT 1 FROM made_up")

@@ -33,7 +33,7 @@ def encoded(fresh_url: Callable[[str], str]) -> Callable[[str], str]:
 
 
 @pytest.mark.postgresql
-def test_a_database_without_an_encoding_holds_every_character(encoded: Callable[[str], str]) -> None:
+def test_a_database_without_an_encoding_stores_every_character(encoded: Callable[[str], str]) -> None:
     database = Database(encoded("SQL_ASCII"))
     store = SqlEventStore(database)
     store.append([event("/books/grün/漢字")])
@@ -42,7 +42,7 @@ def test_a_database_without_an_encoding_holds_every_character(encoded: Callable[
 
 
 @pytest.mark.postgresql
-def test_a_character_that_the_database_cannot_hold_is_refused_and_nothing_is_added(
+def test_a_character_that_the_database_cannot_store_is_refused_and_nothing_is_added(
     encoded: Callable[[str], str],
 ) -> None:
     database = Database(encoded("LATIN1"))

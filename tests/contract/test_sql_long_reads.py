@@ -19,7 +19,7 @@ def read(database: Database) -> int:
         return int(found)
 
 
-def test_a_long_read_goes_on_although_a_writer_does_not_end(
+def test_a_long_read_continues_although_a_writer_does_not_end(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_file, "_QUIET_SECONDS", 0.01)
@@ -27,7 +27,7 @@ def test_a_long_read_goes_on_although_a_writer_does_not_end(
         assert threads.submit(read, database).result(SECONDS) == 7
 
 
-def test_a_long_read_inside_a_transaction_of_the_same_thread_waits_for_nobody(
+def test_a_long_read_inside_a_transaction_of_the_same_thread_does_not_wait(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_file, "_QUIET_SECONDS", SECONDS)
@@ -37,7 +37,7 @@ def test_a_long_read_inside_a_transaction_of_the_same_thread_waits_for_nobody(
     assert time.monotonic() - began < SECONDS
 
 
-def test_a_writer_comes_after_a_long_read_has_ended(database: Database) -> None:
+def test_a_writer_can_write_after_a_long_read_has_ended(database: Database) -> None:
     reading, over, written = Signal(), Signal(), Signal()
 
     def read_long() -> None:

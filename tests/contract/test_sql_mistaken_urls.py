@@ -37,7 +37,7 @@ def refusal_of(url: str) -> EventStoreError:
         ("sqlite", "timeout=soon", "could not convert string to float"),
     ],
 )
-def test_a_parameter_that_the_driver_does_not_know_is_refused(url: str, kind: str, parameter: str, reason: str) -> None:
+def test_a_parameter_unknown_to_the_driver_is_refused(url: str, kind: str, parameter: str, reason: str) -> None:
     error = refusal_of(f"{url}{'&' if '?' in url else '?'}{parameter}")
     assert (error.code, error.fix) == ("OCQ-304", f"fix what follows ? in {URL}")
     assert error.what.startswith("the database cannot be used (")
@@ -45,7 +45,7 @@ def test_a_parameter_that_the_driver_does_not_know_is_refused(url: str, kind: st
 
 
 @MARIADB
-def test_a_url_of_mariadb_without_a_database_is_refused(url: str) -> None:
+def test_a_mariadb_url_without_a_database_is_refused(url: str) -> None:
     error = refusal_of(url.replace("/test?", "/?"))
     assert (error.code, error.what) == ("OCQ-301", "the database URL names no database")
     assert error.fix == f"write it after the host, mariadb://host/database, in {URL}"
@@ -53,7 +53,7 @@ def test_a_url_of_mariadb_without_a_database_is_refused(url: str) -> None:
 
 @MARIADB
 @pytest.mark.parametrize("charset", ["utf8", "latin1"])
-def test_a_charset_in_which_characters_are_lost_is_refused(url: str, charset: str) -> None:
+def test_a_charset_that_loses_characters_is_refused(url: str, charset: str) -> None:
     database = Database(url)
     SqlEventStore(database).append([Event(0, "1", "s", "/😀", "t", None, "application/json", "1", None)])
     database.close()
@@ -83,7 +83,7 @@ def test_a_charset_in_which_characters_are_lost_is_refused(url: str, charset: st
         ),
     ],
 )
-def test_a_server_that_may_not_be_written_is_named_as_such(url: str, kind: str, parameter: str, reason: str) -> None:
+def test_a_read_only_server_is_reported_as_such(url: str, kind: str, parameter: str, reason: str) -> None:
     name, _, value = parameter.partition("=")
     error = refusal_of(f"{url}&{name}={quote(value)}")
     assert (error.code, error.what) == ("OCQ-304", f"the database cannot be used ({reason})")
@@ -112,7 +112,7 @@ def another_server() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
-def test_a_server_of_another_kind_is_named_as_such(another_server: str, kind: str) -> None:
+def test_a_server_of_another_kind_is_reported_as_such(another_server: str, kind: str) -> None:
     database = Database(f"{kind}://u:secret@{another_server}/d")
     with pytest.raises(EventStoreError, match="OCQ-304") as caught, database.reading():
         pass

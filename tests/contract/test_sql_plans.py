@@ -101,7 +101,7 @@ def searches(found: str, column: str) -> bool:
 )
 @pytest.mark.parametrize("upto", [None, 20_000, COUNT])
 @pytest.mark.few(kind=("postgresql", "mariadb"))
-def test_a_replay_walks_along_the_primary_key(plans: Plans, selection: Selection, upto: int | None) -> None:
+def test_a_replay_reads_along_the_primary_key(plans: Plans, selection: Selection, upto: int | None) -> None:
     (found,) = plans(selection, upto=upto)
     assert walks(found), found
 
@@ -117,7 +117,7 @@ def test_a_replay_walks_along_the_primary_key(plans: Plans, selection: Selection
     ],
     ids=["type", "types", "subject with children", "subject", "both"],
 )
-def test_what_is_rare_is_found_by_an_index(plans: Plans, selection: Selection, column: str) -> None:
+def test_rare_events_are_found_by_an_index(plans: Plans, selection: Selection, column: str) -> None:
     _walk, _head, count, find = plans(selection)
     assert searches(count, column), count
     assert searches(find, column), find
@@ -144,7 +144,7 @@ def test_a_precondition_is_looked_up_by_an_index(
     assert searches(found, "subject"), found
 
 
-def test_what_leaves_the_inbox_is_looked_up_once_for_each_event(database: Database, noted_statements: Noted) -> None:
+def test_events_that_leave_the_inbox_are_looked_up_once_each(database: Database, noted_statements: Noted) -> None:
     tracker, sequences = SqlProgressTracker(database), 50
     (cursor,) = tracker.claim("loans", layout(1), 0, "owner")
     entries = [
@@ -176,7 +176,7 @@ def test_what_leaves_the_inbox_is_looked_up_once_for_each_event(database: Databa
 
 @pytest.mark.parametrize("kind", ["sqlite"])
 @pytest.mark.parametrize("older", [False, True], ids=["keys of sqlite", "keys of older versions"])
-def test_what_is_due_in_the_inbox_is_a_range_of_an_index_in_its_order(
+def test_due_events_are_read_from_an_index_range_in_order(
     database: Database, noted_statements: Noted, *, older: bool
 ) -> None:
     tracker = SqlProgressTracker(database)
@@ -202,7 +202,7 @@ def test_what_is_due_in_the_inbox_is_a_range_of_an_index_in_its_order(
     assert next_due.endswith("COVERING INDEX opencqrs_inbox_due (group_name=? AND due_ms>?)"), next_due
 
 
-def test_nobody_asks_when_events_expire_if_none_does(database: Database, noted_statements: Noted) -> None:
+def test_expiry_is_not_queried_if_no_event_expires(database: Database, noted_statements: Noted) -> None:
     tracker = SqlProgressTracker(database)
     tracker.claim("loans", layout(1), 0, "owner")
     sent: list[tuple[str, Any]] = []
@@ -213,7 +213,7 @@ def test_nobody_asks_when_events_expire_if_none_does(database: Database, noted_s
 
 
 @pytest.mark.parametrize("kind", [pytest.param("postgresql", marks=pytest.mark.postgresql)])
-def test_positions_are_drawn_after_the_events_were_put_in_order(database: Database) -> None:
+def test_positions_are_allocated_after_the_events_are_sorted(database: Database) -> None:
     """The server reads JSON in its order anyway, so what it adds never shows whether it was asked to."""
     SqlEventStore(database).head()
     statement = statements_in(None).insert_all.replace("%s", "'[]'")
@@ -234,7 +234,7 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 @pytest.mark.parametrize("limit", [1, 3, 1_000])
 @pytest.mark.few(kind=("postgresql", "mariadb"))
-def test_all_ways_to_read_find_the_same(database: Database, store: SqlEventStore, limit: int) -> None:
+def test_all_query_plans_find_the_same_events(database: Database, store: SqlEventStore, limit: int) -> None:
     selections = [
         Selection(types=frozenset({"rare"})),
         Selection("/rare"),

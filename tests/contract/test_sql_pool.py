@@ -53,7 +53,7 @@ def test_reads_and_transactions_use_the_same_connection(one: Database) -> None:
     assert numbers == {me(one)}
 
 
-def test_a_read_after_a_transaction_is_in_none(one: Database) -> None:
+def test_a_read_after_a_transaction_is_in_no_transaction(one: Database) -> None:
     with one.writing() as connection:
         connection.exec_driver_sql("CREATE TABLE numbers (n integer)")
     assert one.fetch("SELECT count(*) FROM numbers")[0][0] == 0
@@ -62,7 +62,7 @@ def test_a_read_after_a_transaction_is_in_none(one: Database) -> None:
     assert one.fetch("SELECT count(*) FROM numbers")[0][0] == 1
 
 
-def test_a_transaction_after_a_read_is_rolled_back_whole(one: Database) -> None:
+def test_a_transaction_after_a_read_is_rolled_back_completely(one: Database) -> None:
     with one.writing() as connection:
         connection.exec_driver_sql("CREATE TABLE numbers (n integer)")
     me(one)
@@ -72,7 +72,7 @@ def test_a_transaction_after_a_read_is_rolled_back_whole(one: Database) -> None:
     assert one.fetch("SELECT count(*) FROM numbers")[0][0] == 0
 
 
-def test_a_read_within_the_only_transaction_has_a_connection_that_is_closed_after_it(
+def test_a_read_within_the_only_transaction_uses_an_extra_connection_that_is_closed_after_it(
     one: Database, database: Database
 ) -> None:
     with one.writing() as connection:
@@ -86,7 +86,7 @@ def test_a_read_within_the_only_transaction_has_a_connection_that_is_closed_afte
     assert still_there(database, {mine}) == {mine}
 
 
-def test_a_transaction_beyond_the_bound_is_refused_after_the_wait(one: Database) -> None:
+def test_a_transaction_beyond_the_limit_is_refused_after_a_wait(one: Database) -> None:
     one._slots = Slots(2, one.label, patience=0.0)
     taken = one._slots.take(lasting=True)
     taken.thread = -1  # another thread's
@@ -95,7 +95,7 @@ def test_a_transaction_beyond_the_bound_is_refused_after_the_wait(one: Database)
     assert me(one)
 
 
-def test_the_place_of_a_transaction_that_was_given_up_is_free(one: Database) -> None:
+def test_an_abandoned_transaction_frees_its_place_in_the_pool(one: Database) -> None:
     assert one._slots is not None
     with suppress(Exception), DatabaseTransactions(one).begin() as unit:  # whose thread hangs, and fails at last
         one._slots._taken[0].thread = -1
@@ -106,9 +106,7 @@ def test_the_place_of_a_transaction_that_was_given_up_is_free(one: Database) -> 
     assert one._slots._taken == []
 
 
-def test_connections_that_nothing_has_used_are_closed(
-    url: str, database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unused_connections_are_closed(url: str, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(Database(url, connections=3)) as three:
         with three.reading() as first, three.reading() as second:
             numbers = {one.exec_driver_sql(ME[three.kind]).scalar_one() for one in (first, second)}

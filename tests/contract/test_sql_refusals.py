@@ -39,7 +39,7 @@ def text_of(length: int, character: str = "x") -> str:
 
 @POSTGRESQL
 @WAYS
-def test_an_id_that_no_index_holds_is_refused(database: Database, append: Append) -> None:
+def test_an_id_too_long_for_an_index_is_refused(database: Database, append: Append) -> None:
     store = SqlEventStore(database)
     store.append([event("1")])
     long = "".join(map(chr, range(0x4E00, 0x4E00 + 5_000)))  # which cannot be compressed
@@ -74,7 +74,7 @@ class TestAfterTheCommit:
     """What fails then does not say that nothing was added."""
 
     @POSTGRESQL
-    def test_statistics_that_the_table_does_not_get_are_warned_of(
+    def test_missing_statistics_of_the_table_are_warned_of(
         self, database: Database, url: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         hurried = Database(str(make_url(url).update_query_dict({"options": "-cstatement_timeout=2000"})))
@@ -119,7 +119,7 @@ def test_an_event_that_is_too_large_for_the_server_is_refused(database: Database
 
 
 @MARIADB
-def test_an_event_that_is_not_too_large_is_taken(database: Database) -> None:
+def test_an_event_within_the_size_limit_is_accepted(database: Database) -> None:
     store = SqlEventStore(database)
     large = [text_of(PACKET - 20_000), text_of(900_000), text_of(PACKET - 20_000), text_of(PACKET // 4 - 20_000, '\\"')]
     assert store.append([event(str(number), payload) for number, payload in enumerate(large)]) == (4, 4)

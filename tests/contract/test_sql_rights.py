@@ -64,14 +64,14 @@ def refusal_of(call: Callable[[], object], database: Database) -> str:
 
 
 @SERVERS
-def test_who_may_not_create_the_tables_is_told_so(with_rights: Callable[..., Database]) -> None:
+def test_without_the_privilege_to_create_tables_the_error_names_it(with_rights: Callable[..., Database]) -> None:
     mine = with_rights()
     refusal_of(SqlEventStore(mine).head, mine)
     refusal_of(SqlProgressTracker(mine).statuses, mine)
 
 
 @SERVERS
-def test_who_may_read_reads_and_is_told_that_it_may_not_add(
+def test_a_user_with_read_privileges_reads_but_gets_an_error_when_adding(
     database: Database, with_rights: Callable[..., Database]
 ) -> None:
     SqlEventStore(database).append([EVENT])
@@ -85,7 +85,9 @@ def test_who_may_read_reads_and_is_told_that_it_may_not_add(
 
 
 @SERVERS
-def test_who_may_not_read_the_events_is_told_so(database: Database, with_rights: Callable[..., Database]) -> None:
+def test_without_the_privilege_to_read_events_the_error_names_it(
+    database: Database, with_rights: Callable[..., Database]
+) -> None:
     SqlEventStore(database).append([EVENT])
     mine = with_rights("SELECT ON opencqrs_schema")
     store = SqlEventStore(mine)
@@ -94,7 +96,9 @@ def test_who_may_not_read_the_events_is_told_so(database: Database, with_rights:
 
 
 @SERVERS
-def test_these_rights_are_enough_to_add_events(database: Database, with_rights: Callable[..., Database]) -> None:
+def test_the_documented_privileges_suffice_to_add_events(
+    database: Database, with_rights: Callable[..., Database]
+) -> None:
     SqlEventStore(database).append([EVENT])
     sequence = ["USAGE ON SEQUENCE opencqrs_events_position_seq"] if database.kind == "postgresql" else []
     mine = with_rights("SELECT, INSERT ON opencqrs_events", "SELECT ON opencqrs_schema", *sequence)
@@ -105,7 +109,9 @@ def test_these_rights_are_enough_to_add_events(database: Database, with_rights: 
 
 
 @POSTGRESQL
-def test_who_may_not_look_into_the_schema_is_told_so(database: Database, with_rights: Callable[..., Database]) -> None:
+def test_without_access_to_the_schema_the_error_says_so(
+    database: Database, with_rights: Callable[..., Database]
+) -> None:
     mine = with_rights()
     execute(database, "REVOKE USAGE ON SCHEMA public FROM somebody")
     with pytest.raises(EventStoreError, match=r"OCQ-304.*no schema has been selected"):

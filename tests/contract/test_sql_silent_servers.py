@@ -23,7 +23,7 @@ def silent() -> Iterator[str]:
 
 
 @KINDS
-def test_a_server_that_says_nothing_cannot_be_reached(monkeypatch, silent: str, kind: str) -> None:
+def test_a_server_that_never_responds_is_reported_as_unreachable(monkeypatch, silent: str, kind: str) -> None:
     monkeypatch.setattr(Dialect, "connect_seconds", 2)
     database = Database(f"{kind}://u:secret@{silent}/d")
     with (
@@ -37,7 +37,7 @@ def test_a_server_that_says_nothing_cannot_be_reached(monkeypatch, silent: str, 
 
 
 @pytest.mark.mariadb
-def test_the_time_to_connect_is_none_for_statements(monkeypatch, fresh_url: Callable[[str], str]) -> None:
+def test_the_connect_timeout_does_not_apply_to_statements(monkeypatch, fresh_url: Callable[[str], str]) -> None:
     monkeypatch.setattr(Dialect, "connect_seconds", 1)
     database = Database(fresh_url("mariadb"))
     with database.reading() as connection:
@@ -45,7 +45,7 @@ def test_the_time_to_connect_is_none_for_statements(monkeypatch, fresh_url: Call
     database.close()
 
 
-def test_a_time_or_encoding_of_the_users_own_for_postgresql_wins(monkeypatch) -> None:
+def test_the_users_own_timeout_or_encoding_for_postgresql_wins(monkeypatch) -> None:
     seconds, encoding = {"connect_timeout": Dialect.connect_seconds}, {"client_encoding": "utf8"}
     monkeypatch.delenv("PGCONNECT_TIMEOUT", raising=False)
     monkeypatch.delenv("PGCLIENTENCODING", raising=False)

@@ -141,7 +141,7 @@ def objects_only(store: SqlEventStore, tracker: SqlProgressTracker) -> GroupProc
 
 @pytest.mark.parametrize(("count", "marks"), [(1, 0), (10, 0), (1_000, 1)])
 @pytest.mark.few(kind=("postgresql", "mariadb"))
-def test_the_fingerprint_of_the_log_costs_a_statement_a_chunk_at_most_and_none_at_the_head(
+def test_the_fingerprint_costs_at_most_one_statement_per_chunk_and_none_at_the_head(
     statements: Statements,
     database: Database,
     store: SqlEventStore,
@@ -158,7 +158,7 @@ def test_the_fingerprint_of_the_log_costs_a_statement_a_chunk_at_most_and_none_a
     assert sent.count("SELECT position,") == 1 + marks
 
 
-def test_after_a_step_of_few_events_the_next_one_costs_no_statement_for_the_fingerprint(
+def test_a_step_after_one_with_few_events_costs_no_statement_for_the_fingerprint(
     statements: Statements, database: Database, store: SqlEventStore, tracker: SqlProgressTracker
 ) -> None:
     (cursor,) = tracker.claim("group", layout(1), 0, "owner")
@@ -172,7 +172,7 @@ def test_after_a_step_of_few_events_the_next_one_costs_no_statement_for_the_fing
     assert reads == [2, 1, 1]
 
 
-def test_looking_for_news_in_vain_costs_two_statements(
+def test_a_step_without_new_events_costs_two_statements(
     statements: Statements, database: Database, store: SqlEventStore, tracker: SqlProgressTracker
 ) -> None:
     store.append(events(3))
@@ -185,7 +185,7 @@ def test_looking_for_news_in_vain_costs_two_statements(
 
 
 @pytest.mark.parametrize("selection", [Selection("/cars"), Selection(types=frozenset({"sold"}))])
-def test_events_of_others_that_a_watch_has_seen_cost_one_statement(
+def test_unselected_events_seen_by_a_watch_cost_one_statement(
     statements: Statements, database: Database, store: SqlEventStore, selection: Selection
 ) -> None:
     with store.watched() as watch:
@@ -221,7 +221,7 @@ def fill(store: SqlEventStore, _database: Database) -> None:
 
 @pytest.mark.usefixtures("long_log")
 @pytest.mark.parametrize("selection", [Selection("/rare"), Selection(types=frozenset({"rare", "none"}))])
-def test_what_is_rare_is_found_with_four_statements_in_a_long_log(
+def test_rare_events_in_a_long_log_are_found_with_four_statements(
     statements: Statements, database: Database, store: SqlEventStore, selection: Selection
 ) -> None:
     store.head()
@@ -233,7 +233,7 @@ def test_what_is_rare_is_found_with_four_statements_in_a_long_log(
 
 @pytest.mark.usefixtures("long_log")
 @pytest.mark.parametrize("bound", [10_000, 25_000])
-def test_a_bounded_read_of_a_store_that_was_just_opened_costs_one_statement(
+def test_a_bounded_read_of_a_newly_opened_store_costs_one_statement(
     statements: Statements, database: Database, store: SqlEventStore, bound: int
 ) -> None:
     another = SqlEventStore(database)
@@ -246,7 +246,7 @@ def test_a_bounded_read_of_a_store_that_was_just_opened_costs_one_statement(
 
 
 @pytest.mark.usefixtures("long_log")
-def test_a_bound_at_which_no_selected_event_is_costs_a_look_whether_the_log_is_there(
+def test_a_bound_without_a_selected_event_costs_a_check_that_the_log_reaches_it(
     statements: Statements, database: Database, store: SqlEventStore
 ) -> None:
     another = SqlEventStore(database)
@@ -264,7 +264,7 @@ def test_a_bound_at_which_no_selected_event_is_costs_a_look_whether_the_log_is_t
 
 
 @pytest.mark.usefixtures("long_log")
-def test_what_is_rare_is_found_with_three_statements_below_a_bound(
+def test_rare_events_below_a_bound_are_found_with_three_statements(
     statements: Statements, database: Database, store: SqlEventStore
 ) -> None:
     store.head()
@@ -327,7 +327,7 @@ def test_adding_events_costs_one_statement_per_five_thousand(
 
 @pytest.mark.parametrize("stored", [0, 1, 20_000])
 @pytest.mark.few(kind=("postgresql", "mariadb"))
-def test_adding_many_events_costs_the_same_statements_however_many_are_stored(
+def test_adding_many_events_takes_the_same_statements_however_many_are_stored(
     statements: Statements, database: Database, store: SqlEventStore, stored: int
 ) -> None:
     store.append(events(stored, start=1_000_000))
@@ -337,9 +337,7 @@ def test_adding_many_events_costs_the_same_statements_however_many_are_stored(
     assert [statement for statement in sent if statement in chunk] == [*chunk] * 3
 
 
-def test_no_savepoint_is_set_for_which_sqlite_would_copy_each_page_that_changes(
-    database: Database, store: SqlEventStore
-) -> None:
+def test_an_append_sets_no_savepoint_that_makes_sqlite_copy_pages(database: Database, store: SqlEventStore) -> None:
     store.append(events(10))
     set_: list[str] = []
     event.listen(database.engine, "savepoint", lambda _connection, name: set_.append(name))
@@ -378,7 +376,7 @@ def cache_sizes(database: Database, store: SqlEventStore) -> list[int]:
 BY_DEFAULT, LARGE = -2_000, -131_072  # KiB
 
 
-def test_the_cache_is_larger_while_many_events_are_added(
+def test_the_cache_is_enlarged_while_many_events_are_added(
     database: Database, store: SqlEventStore, cache_sizes: list[int]
 ) -> None:
     store.append(events(12_000))
@@ -387,7 +385,7 @@ def test_the_cache_is_larger_while_many_events_are_added(
         assert cache_size(connection) == BY_DEFAULT
 
 
-def test_the_cache_is_as_before_after_events_that_could_not_be_read(
+def test_the_cache_size_is_restored_after_a_failed_append(
     database: Database, store: SqlEventStore, cache_sizes: list[int]
 ) -> None:
     def broken() -> Iterator[Event]:
@@ -404,7 +402,7 @@ def test_the_cache_is_as_before_after_events_that_could_not_be_read(
 
 
 @pytest.mark.parametrize(("own", "during"), [(-1_000_000, -1_000_000), (100_000, 100_000), (-4_000, LARGE)])
-def test_a_cache_that_somebody_else_has_set_is_as_before_and_never_made_smaller(
+def test_a_cache_size_set_by_the_user_is_restored_and_never_reduced(
     database: Database, store: SqlEventStore, cache_sizes: list[int], own: int, during: int
 ) -> None:
     with database.reading() as connection:
@@ -415,7 +413,7 @@ def test_a_cache_that_somebody_else_has_set_is_as_before_and_never_made_smaller(
         assert cache_size(connection) == own
 
 
-def test_events_of_one_statement_leave_the_cache_alone(store: SqlEventStore, cache_sizes: list[int]) -> None:
+def test_events_of_one_statement_do_not_change_the_cache(store: SqlEventStore, cache_sizes: list[int]) -> None:
     store.append(events(5_000))
     assert cache_sizes == [BY_DEFAULT]
 
@@ -440,7 +438,7 @@ def test_large_events_are_added_a_few_at_a_time(
     assert len([statement for statement in sent if statement in ADDING]) == (7 if database.kind == "mariadb" else 3)
 
 
-def test_what_was_added_is_counted_without_counting_what_was_there(
+def test_added_events_are_counted_without_counting_the_stored_ones(
     statements: Statements, database: Database, store: SqlEventStore
 ) -> None:
     store.append(events(7_000))
@@ -461,7 +459,7 @@ def test_a_precondition_costs_one_statement(
     assert len(sent) == 1 + len(TURN[database.kind])
 
 
-def test_progress_is_told_while_events_are_taken_in(store: SqlEventStore) -> None:
+def test_progress_is_reported_while_events_are_added(store: SqlEventStore) -> None:
     told: list[int] = []
     store.append(events(12_000), progress=told.append)
     assert told == [5_000, 10_000, 12_000]
@@ -474,7 +472,7 @@ def test_a_report_costs_one_statement(statements: Statements, database: Database
     assert sent == ["UPDATE opencqrs_progress"]
 
 
-def test_tables_are_looked_for_once(statements: Statements, database: Database) -> None:
+def test_the_existence_of_tables_is_checked_once(statements: Statements, database: Database) -> None:
     store = SqlEventStore(database)
     store.head()
     with statements() as sent:
@@ -486,7 +484,7 @@ def test_tables_are_looked_for_once(statements: Statements, database: Database) 
     ]
 
 
-def test_who_looks_for_a_table_that_is_there_waits_for_no_writer(
+def test_checking_for_an_existing_table_waits_for_no_writer(
     statements: Statements, database: Database, store: SqlEventStore
 ) -> None:
     with database.writing(), statements() as sent:
@@ -494,7 +492,7 @@ def test_who_looks_for_a_table_that_is_there_waits_for_no_writer(
     assert not [statement for statement in sent if statement.startswith("CREATE")]
 
 
-def test_a_chunk_that_drops_a_table_is_committed_though_the_driver_forgets_what_it_has_prepared(
+def test_a_chunk_that_drops_a_table_is_committed_although_prepared_statements_are_lost(
     database: Database, tracker: SqlProgressTracker
 ) -> None:
     (cursor,) = tracker.claim("group", layout(1), 0, "owner")

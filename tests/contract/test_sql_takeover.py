@@ -107,7 +107,7 @@ SERVERS = pytest.mark.parametrize(
 
 
 @SERVERS
-def test_the_session_of_a_stopped_owner_is_ended_and_its_chunk_is_handled_once(
+def test_the_session_of_a_suspended_owner_is_ended_and_its_chunk_handled_once(
     url: str, database: Database, tracker: SqlProgressTracker
 ) -> None:
     with owner(url) as process:
@@ -124,7 +124,7 @@ def test_the_session_of_a_stopped_owner_is_ended_and_its_chunk_is_handled_once(
 
 
 @SERVERS
-def test_an_owner_that_finishes_in_time_is_left_alone(
+def test_the_session_of_an_owner_that_finishes_in_time_is_not_ended(
     url: str, database: Database, tracker: SqlProgressTracker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(type(database.dialect), "end_session", lambda *_: pytest.fail("it was ended"))
@@ -136,7 +136,7 @@ def test_an_owner_that_finishes_in_time_is_left_alone(
 
 
 @SERVERS
-def test_who_may_not_end_the_owners_session_is_told_who_it_is(
+def test_without_the_privilege_to_end_the_owners_session_the_error_names_the_owner(
     url: str, database: Database, tracker: SqlProgressTracker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(type(database.dialect), "holder_of", lambda *_: None)
@@ -150,7 +150,7 @@ def test_who_may_not_end_the_owners_session_is_told_who_it_is(
 
 
 @pytest.mark.parametrize("kind", ["sqlite"])
-def test_on_sqlite_a_stopped_owner_is_named_and_can_be_waited_for(
+def test_on_sqlite_a_suspended_owner_is_named_and_can_be_waited_for(
     url: str, database: Database, tracker: SqlProgressTracker
 ) -> None:
     with owner(url) as process:
@@ -168,7 +168,7 @@ def test_on_sqlite_a_stopped_owner_is_named_and_can_be_waited_for(
     assert values(database) == ["first", "zombie", "zombie again"]
 
 
-def test_a_claim_of_another_partition_waits_for_no_transaction_of_this_one(
+def test_a_claim_does_not_wait_for_transactions_of_another_partition(
     url: str, database: Database, tracker: SqlProgressTracker
 ) -> None:
     if database.kind == "sqlite":

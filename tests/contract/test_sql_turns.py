@@ -35,9 +35,7 @@ FOREIGN = text(
 
 
 @pytest.mark.parametrize("page", [1, 10_000])
-def test_a_time_finds_the_events_of_other_programs(
-    database: Database, page: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_time_finds_events_of_other_programs(database: Database, page: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """They need not know that we search by another column. A time without an offset counts as UTC."""
     monkeypatch.setattr(reading, "_PAGE", page)
     store = SqlEventStore(database)
@@ -57,7 +55,7 @@ def test_a_time_finds_the_events_of_other_programs(
     assert [before(day) for day in range(1, 6)] == [1, 5, 6, 7, 8]
 
 
-def test_a_time_that_is_no_text_is_passed_over(database: Database) -> None:
+def test_a_time_that_is_not_a_text_is_passed_over(database: Database) -> None:
     if database.kind != "sqlite":
         pytest.skip("only SQLite keeps anything in any column")
     store = SqlEventStore(database)
@@ -69,7 +67,7 @@ def test_a_time_that_is_no_text_is_passed_over(database: Database) -> None:
 
 
 @pytest.mark.parametrize("moment", ["2026-03-01T00:00:00Z", None])
-def test_a_time_is_searched_by_one_statement(database: Database, moment: str | None) -> None:
+def test_searching_by_time_takes_one_statement(database: Database, moment: str | None) -> None:
     store, searches = SqlEventStore(database), list[str]()
     store.append([event(str(number))._replace(time=moment) for number in range(3)])
 
@@ -112,7 +110,7 @@ def cut_others(database: Database) -> None:
 
 
 @SERVERS
-def test_a_connection_that_is_cut_during_an_append_is_an_outage(
+def test_a_connection_lost_during_an_append_is_an_outage(
     open_database: Callable[[], Database], database: Database
 ) -> None:
     store = SqlEventStore(open_database())
@@ -128,7 +126,7 @@ def test_a_connection_that_is_cut_during_an_append_is_an_outage(
 
 
 @SERVERS
-def test_a_connection_that_is_cut_while_tables_are_made_is_an_outage(
+def test_a_connection_lost_while_tables_are_created_is_an_outage(
     open_database: Callable[[], Database], database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = SqlEventStore(open_database())
@@ -147,7 +145,7 @@ def test_a_connection_that_is_cut_while_tables_are_made_is_an_outage(
 
 
 @SERVERS
-def test_other_programs_wait_for_each_other_before_they_get_a_position(
+def test_other_programs_acquire_the_append_lock_before_they_get_a_position(
     open_database: Callable[[], Database], database: Database
 ) -> None:
     SqlEventStore(database).head()
@@ -164,7 +162,7 @@ def test_other_programs_wait_for_each_other_before_they_get_a_position(
     assert [one.id for one in SqlEventStore(database).read(0, 10, Selection()).events] == ["1", "2"]
 
 
-def test_who_waits_too_long_for_another_writer_is_told_so(
+def test_waiting_too_long_for_the_append_lock_raises_ocq_305(
     open_database: Callable[[], Database], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Dialect, "patience", 0.05)
@@ -185,7 +183,7 @@ def test_who_waits_too_long_for_another_writer_is_told_so(
 
 
 @POSTGRESQL
-def test_the_message_says_who_is_writing(
+def test_the_message_names_the_holder_of_the_append_lock(
     open_database: Callable[[], Database], url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Dialect, "patience", 0.05)
@@ -203,7 +201,7 @@ def test_the_message_says_who_is_writing(
 
 
 @SERVERS
-def test_other_programs_take_turns_with_us_and_with_each_other(
+def test_appends_of_other_programs_are_serialised_with_ours_and_each_other(
     open_database: Callable[[], Database], database: Database
 ) -> None:
     """Without that, their second event would be seen before the first, and a reader would never come back."""
@@ -229,7 +227,7 @@ def test_other_programs_take_turns_with_us_and_with_each_other(
 
 
 @MARIADB
-def test_what_one_statement_shows_is_read_by_the_next_one(
+def test_events_that_one_statement_sees_are_read_by_the_next_one(
     open_database: Callable[[], Database], database: Database, noted_statements: Noted
 ) -> None:
     """One statement may show an event without the one before it, if both are committed while it begins."""
@@ -249,7 +247,7 @@ def test_what_one_statement_shows_is_read_by_the_next_one(
 
 
 @MARIADB
-def test_who_has_appended_has_to_take_a_turn_again(open_database: Callable[[], Database], database: Database) -> None:
+def test_each_append_acquires_the_append_lock_again(open_database: Callable[[], Database], database: Database) -> None:
     """On the same connection, which knew that it had the turn."""
     store = SqlEventStore(database)
     with pytest.raises(PreconditionFailedError):
@@ -265,7 +263,7 @@ def test_who_has_appended_has_to_take_a_turn_again(open_database: Callable[[], D
 
 
 @MARIADB
-def test_who_changes_tables_for_too_long_keeps_others_waiting(
+def test_a_long_change_of_tables_makes_other_processes_wait(
     open_database: Callable[[], Database], database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Dialect, "patience", 0.05)
@@ -276,7 +274,7 @@ def test_who_changes_tables_for_too_long_keeps_others_waiting(
 
 
 @POSTGRESQL
-def test_a_stricter_isolation_by_default_changes_nothing(
+def test_a_stricter_default_isolation_changes_nothing(
     open_database: Callable[[], Database], database: Database
 ) -> None:
     with database.writing() as connection:
@@ -315,7 +313,7 @@ def when_somebody_waits(database: Database) -> None:
 
 @POSTGRESQL
 @pytest.mark.parametrize("isolation", ["serializable", "repeatable read"])
-def test_a_few_known_events_are_left_out_under_a_stricter_isolation_too(
+def test_a_few_stored_events_are_left_out_under_a_stricter_isolation_too(
     open_database: Callable[[], Database], database: Database, isolation: str
 ) -> None:
     """Without preconditions, they are appended by one statement; it would not see what was added while it waited."""
@@ -343,7 +341,7 @@ def test_a_few_known_events_are_left_out_under_a_stricter_isolation_too(
 
 
 @POSTGRESQL
-def test_the_server_may_look_after_the_table_while_somebody_appends(
+def test_the_server_can_vacuum_the_table_during_an_append(
     open_database: Callable[[], Database], database: Database
 ) -> None:
     store = SqlEventStore(open_database())

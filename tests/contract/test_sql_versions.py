@@ -50,7 +50,7 @@ def make_version_1(database: Database, *events: str) -> None:
             connection.execute(EVENTS.insert().values(row))
 
 
-def test_the_first_use_creates_a_table_in_its_newest_version(database: Database) -> None:
+def test_the_first_use_creates_tables_in_their_newest_version(database: Database) -> None:
     SqlEventStore(database).head()
     assert versions(database) == {"opencqrs_events": 4}
     SqlProgressTracker(database).statuses()
@@ -62,7 +62,7 @@ def test_the_first_use_creates_a_table_in_its_newest_version(database: Database)
     }
 
 
-def test_a_new_table_is_not_asked_for_the_columns_that_older_ones_lack(
+def test_a_new_table_is_not_checked_for_columns_that_older_ones_lack(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_take_step", lambda *_: pytest.fail("a step is taken"))
@@ -70,7 +70,7 @@ def test_a_new_table_is_not_asked_for_the_columns_that_older_ones_lack(
     assert versions(database)["opencqrs_progress"] == 5
 
 
-def test_tables_of_an_older_package_are_brought_forward_and_keep_what_they_hold(
+def test_tables_of_an_older_package_are_migrated_and_keep_their_rows(
     database: Database, open_database: Callable[[], Database]
 ) -> None:
     make_version_1(database, "1", "2")
@@ -86,7 +86,7 @@ def test_tables_of_an_older_package_are_brought_forward_and_keep_what_they_hold(
 ADDED_LATER = ("log_fingerprint", "failure", "connection_id", "replay", "ahead", "checkpoint")
 
 
-def test_progress_of_an_older_package_is_kept_and_fenced_as_before(
+def test_progress_of_an_older_package_is_kept_and_still_fenced(
     database: Database, open_database: Callable[[], Database]
 ) -> None:
     with database.writing() as connection:
@@ -103,7 +103,7 @@ def test_progress_of_an_older_package_is_kept_and_fenced_as_before(
     assert versions(database)["opencqrs_progress"] == 5
 
 
-def test_the_inbox_of_an_older_package_keeps_what_waits(
+def test_the_inbox_of_an_older_package_keeps_its_events(
     database: Database, open_database: Callable[[], Database]
 ) -> None:
     entry = InboxEntry("group", "/a", 3, "id", "s", "/a", "lent", InboxStatus.PENDING, "2026-01-01T00:00:00.000+00:00")
@@ -122,7 +122,7 @@ def test_the_inbox_of_an_older_package_keeps_what_waits(
 
 @MARIADB
 @pytest.mark.parametrize("failing", ["_create", "_search_events", "_serialise_events", "_order_identities"])
-def test_a_migration_that_breaks_off_is_taken_up_again(
+def test_an_interrupted_migration_is_resumed(
     open_database: Callable[[], Database], database: Database, monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
     step: Callable[..., int] = getattr(module, failing)
@@ -143,7 +143,7 @@ def test_a_migration_that_breaks_off_is_taken_up_again(
 
 
 @MARIADB
-def test_who_may_not_complete_the_table_is_told_what_to_ask_for(
+def test_without_the_privilege_to_migrate_the_table_the_error_says_what_to_request(
     open_database: Callable[[], Database], database: Database, url: str
 ) -> None:
     with database.reading() as connection:
@@ -170,14 +170,14 @@ def test_who_may_not_complete_the_table_is_told_what_to_ask_for(
     modest.close()
 
 
-def test_a_step_is_done_once(database: Database, open_database: Callable[[], Database]) -> None:
+def test_each_migration_step_is_done_once(database: Database, open_database: Callable[[], Database]) -> None:
     make_version_1(database)
     for _ in range(3):
         SqlEventStore(open_database()).head()
     assert versions(database) == {"opencqrs_events": 4}
 
 
-def test_from_a_version_in_between_only_what_is_missing_is_done(
+def test_from_an_intermediate_version_only_the_missing_steps_are_done(
     database: Database, open_database: Callable[[], Database]
 ) -> None:
     SqlEventStore(database).append([event("1")])
@@ -190,7 +190,7 @@ def test_from_a_version_in_between_only_what_is_missing_is_done(
     assert versions(database) == {"opencqrs_events": 4}
 
 
-def test_a_log_that_was_copied_without_the_table_of_the_versions_is_taken_as_it_is(
+def test_a_log_copied_without_the_table_of_versions_is_used_as_it_is(
     database: Database, open_database: Callable[[], Database]
 ) -> None:
     SqlEventStore(database).append([event("1")])
@@ -203,7 +203,7 @@ def test_a_log_that_was_copied_without_the_table_of_the_versions_is_taken_as_it_
 
 @POSTGRESQL
 @pytest.mark.parametrize("lost", ["DROP FUNCTION {}_in_turn CASCADE", "ALTER TABLE {} DISABLE TRIGGER ALL"])
-def test_where_a_backup_of_the_tables_was_restored_other_programs_take_turns_again(
+def test_after_a_restored_backup_appends_of_other_programs_are_serialised_again(
     database: Database, open_database: Callable[[], Database], url: str, caplog: pytest.LogCaptureFixture, lost: str
 ) -> None:
     """A dump of tables has no functions, so the trigger that calls one is left out with an error of the restore."""
@@ -285,7 +285,7 @@ def test_a_start_recreates_a_missing_trigger_if_the_user_has_the_privilege(
         (1359, "Trigger 'opencqrs_events_in_turn' already exists"),
     ],
 )
-def test_a_start_that_cannot_create_the_trigger_warns_and_goes_on(
+def test_a_start_that_cannot_create_the_trigger_warns_and_continues(
     database: Database, open_database: Callable[[], Database], caplog: pytest.LogCaptureFixture, code: int, said: str
 ) -> None:
     """As on a server with a binary log, and where the old table still has the trigger."""
@@ -303,7 +303,7 @@ def test_a_start_that_cannot_create_the_trigger_warns_and_goes_on(
 
 
 @MARIADB
-def test_a_trigger_that_stays_with_the_table_of_before_is_missed(
+def test_a_trigger_left_on_the_previous_table_is_reported_missing(
     database: Database, open_database: Callable[[], Database], caplog: pytest.LogCaptureFixture
 ) -> None:
     SqlEventStore(database).append([event("1")])
@@ -322,7 +322,7 @@ def test_a_trigger_that_stays_with_the_table_of_before_is_missed(
 
 
 @POSTGRESQL
-def test_positions_continue_after_rows_that_were_copied_without_their_sequence(
+def test_positions_continue_after_rows_copied_without_their_sequence(
     database: Database, open_database: Callable[[], Database]
 ) -> None:
     """Otherwise an event takes the place of one that is gone, and groups that have passed it never see it."""
@@ -343,7 +343,7 @@ def test_positions_continue_after_rows_that_were_copied_without_their_sequence(
 
 
 @POSTGRESQL
-def test_a_log_whose_rows_are_all_hidden_is_not_taken_for_an_empty_one(database: Database, url: str) -> None:
+def test_a_log_with_only_hidden_rows_is_not_treated_as_empty(database: Database, url: str) -> None:
     SqlEventStore(database).append([event("1")])
     with database.writing() as connection:
         schema = connection.execute(text("SELECT current_schema()")).scalar_one()
@@ -364,7 +364,7 @@ def test_a_log_whose_rows_are_all_hidden_is_not_taken_for_an_empty_one(database:
 
 
 @MARIADB
-def test_nobody_writes_without_the_row_by_which_writers_take_turns(
+def test_without_the_row_that_serialises_writers_no_write_is_possible(
     database: Database, open_database: Callable[[], Database]
 ) -> None:
     """Positions would become visible out of order, and events be missed."""
@@ -415,14 +415,16 @@ def test_a_table_of_a_newer_package_is_refused(
     )
 
 
-def test_several_who_use_it_first_create_it_once(open_database: Callable[[], Database], database: Database) -> None:
+def test_concurrent_first_uses_create_the_table_once(open_database: Callable[[], Database], database: Database) -> None:
     stores = [SqlEventStore(open_database()) for _ in range(6)]
     with ThreadPoolExecutor(6) as threads:
         assert [head.result(SECONDS) for head in [threads.submit(store.head) for store in stores]] == [0] * 6
     assert versions(database) == {"opencqrs_events": 4}
 
 
-def test_several_who_bring_it_forward_do_it_once(open_database: Callable[[], Database], database: Database) -> None:
+def test_concurrent_migrations_migrate_the_table_once(
+    open_database: Callable[[], Database], database: Database
+) -> None:
     make_version_1(database, "1")
     stores = [SqlEventStore(open_database()) for _ in range(6)]
     with ThreadPoolExecutor(6) as threads:

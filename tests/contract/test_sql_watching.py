@@ -78,7 +78,7 @@ def test_other_programs_are_noticed_while_the_watch_waits(store: SqlEventStore, 
 
 
 @POSTGRESQL
-def test_events_of_which_nobody_tells_are_noticed_all_the_same(store: SqlEventStore, database: Database) -> None:
+def test_events_without_a_notification_are_still_noticed(store: SqlEventStore, database: Database) -> None:
     store.head()
     with database.writing() as connection:
         connection.execute(text("ALTER TABLE opencqrs_events DISABLE TRIGGER ALL"))
@@ -89,7 +89,7 @@ def test_events_of_which_nobody_tells_are_noticed_all_the_same(store: SqlEventSt
         assert watch.wait(0, SECONDS) == 1
 
 
-def test_work_on_other_tables_is_no_news(store: SqlEventStore, database: Database) -> None:
+def test_changes_of_other_tables_do_not_wake_a_watch(store: SqlEventStore, database: Database) -> None:
     with store.watched() as watch:
         with database.writing() as connection:
             connection.execute(text("CREATE TABLE other (n INTEGER)"))
@@ -97,7 +97,7 @@ def test_work_on_other_tables_is_no_news(store: SqlEventStore, database: Databas
 
 
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)])
-def test_the_database_tells_of_events_before_anybody_asks_for_the_head(
+def test_the_database_notifies_a_watch_before_it_polls_the_head(
     store: SqlEventStore, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watching, "_LOOK_SECONDS", 3_600.0)
@@ -114,7 +114,7 @@ def test_the_database_tells_of_events_before_anybody_asks_for_the_head(
 
 
 @POSTGRESQL
-def test_what_is_told_while_a_watch_is_opened_is_heard_or_looked_for(
+def test_an_event_added_while_a_watch_opens_is_not_missed(
     store: SqlEventStore, open_database: Callable[[], Database]
 ) -> None:
     other = SqlEventStore(open_database())
@@ -136,7 +136,7 @@ def test_what_is_told_while_a_watch_is_opened_is_heard_or_looked_for(
 
 
 @POSTGRESQL
-def test_a_log_in_another_schema_of_the_database_is_no_news(url: str, database: Database) -> None:
+def test_a_log_in_another_schema_does_not_wake_a_watch(url: str, database: Database) -> None:
     with database.writing() as connection:
         connection.execute(text("CREATE SCHEMA long; CREATE SCHEMA short"))
     with ExitStack() as opened:
@@ -153,7 +153,9 @@ def test_a_log_in_another_schema_of_the_database_is_no_news(url: str, database: 
             assert watch.wait(0, SECONDS) == 1
 
 
-def test_an_append_that_is_rolled_back_is_no_news(store: SqlEventStore, open_database: Callable[[], Database]) -> None:
+def test_a_rolled_back_append_does_not_wake_a_watch(
+    store: SqlEventStore, open_database: Callable[[], Database]
+) -> None:
     writer = SqlEventStore(open_database())
 
     def broken() -> object:
@@ -166,7 +168,7 @@ def test_an_append_that_is_rolled_back_is_no_news(store: SqlEventStore, open_dat
         assert watch.wait(0, 0.05) == 0
 
 
-def test_what_a_handler_does_to_the_pool_does_not_end_a_watch(store: SqlEventStore, database: Database) -> None:
+def test_a_handler_that_disposes_of_the_pool_does_not_end_a_watch(store: SqlEventStore, database: Database) -> None:
     with store.watched() as watch:
         store._database.close()
         with DatabaseTransactions(store._database).begin():
@@ -176,7 +178,7 @@ def test_what_a_handler_does_to_the_pool_does_not_end_a_watch(store: SqlEventSto
 
 
 @POSTGRESQL
-def test_a_watch_whose_connection_is_cut_raises_the_outage_and_the_next_one_misses_nothing(
+def test_a_watch_whose_connection_is_lost_raises_the_outage_and_the_next_one_misses_nothing(
     store: SqlEventStore, database: Database
 ) -> None:
     other = SqlEventStore(database)
@@ -193,7 +195,7 @@ def test_a_watch_whose_connection_is_cut_raises_the_outage_and_the_next_one_miss
 
 
 @POSTGRESQL
-def test_a_watcher_goes_on_when_its_connection_was_cut(store: SqlEventStore, database: Database) -> None:
+def test_a_watcher_continues_after_a_lost_connection(store: SqlEventStore, database: Database) -> None:
     other = SqlEventStore(database)
     other.append([event("1")])
     watcher = HeadWatcher(store)
@@ -209,7 +211,7 @@ def test_a_watcher_goes_on_when_its_connection_was_cut(store: SqlEventStore, dat
 
 
 @POSTGRESQL
-def test_a_server_that_lets_nobody_listen_is_asked(store: SqlEventStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_without_notifications_is_polled(store: SqlEventStore, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = replace(postgresql.statements_in(None), channel="not a name")
     monkeypatch.setattr(postgresql, "statements_in", lambda _schema: wrong)
     with store.watched() as watch:
@@ -244,7 +246,7 @@ def test_a_database_in_memory_can_be_watched(kind: str) -> None:
     engine.dispose()
 
 
-def test_idling_costs_next_to_nothing(store: SqlEventStore) -> None:
+def test_an_idle_watch_costs_next_to_nothing(store: SqlEventStore) -> None:
     with store.watched() as watch:
         watch.wait(0, 1.2)  # the pauses grow
         began, used = time.monotonic(), time.thread_time()

@@ -140,7 +140,7 @@ def fetches(database: Database) -> None:
 
 @pytest.mark.parametrize("use", [writes, writes_in_a_unit, reads, fetches])
 @pytest.mark.parametrize("change", CHANGES)
-def test_the_next_use_of_a_file_that_is_not_in_its_place_is_refused(
+def test_the_next_use_of_a_file_moved_or_replaced_is_refused(
     database: Database, path: Path, change: Callable[[Path], None], use: Callable[[Database], None]
 ) -> None:
     use(database)
@@ -158,7 +158,7 @@ def test_the_next_use_of_a_file_that_is_not_in_its_place_is_refused(
 
 @pytest.mark.parametrize("transaction", [Database.writing, lambda database: DatabaseTransactions(database).begin()])
 @pytest.mark.parametrize("change", [*CHANGES, *BESIDE])
-def test_a_transaction_in_hand_is_rolled_back_when_the_file_is_not_in_its_place(
+def test_an_open_transaction_is_rolled_back_when_the_file_was_moved_or_replaced(
     database: Database, path: Path, change: Callable[[Path], None], transaction: Callable[[Database], Any]
 ) -> None:
     writes(database)
@@ -177,7 +177,7 @@ def test_a_transaction_in_hand_is_rolled_back_when_the_file_is_not_in_its_place(
 
 
 @pytest.mark.parametrize("change", BESIDE)
-def test_a_file_beside_that_is_not_in_its_place_stops_every_later_transaction(
+def test_a_missing_or_replaced_companion_file_stops_every_later_transaction(
     database: Database, path: Path, change: Callable[[Path], None]
 ) -> None:
     writes(database)
@@ -187,7 +187,7 @@ def test_a_file_beside_that_is_not_in_its_place_stops_every_later_transaction(
             writes(database)
 
 
-def test_an_error_of_sqlite_over_a_replaced_file_names_the_file(database: Database, path: Path) -> None:
+def test_an_error_of_sqlite_about_a_replaced_file_names_the_file(database: Database, path: Path) -> None:
     writes(database)
 
     def write_to_a_ghost() -> None:
@@ -200,9 +200,7 @@ def test_an_error_of_sqlite_over_a_replaced_file_names_the_file(database: Databa
 
 
 @pytest.mark.parametrize("use", [writes, reads, fetches])
-def test_a_file_that_was_put_back_is_used_again(
-    database: Database, path: Path, use: Callable[[Database], None]
-) -> None:
+def test_a_restored_file_is_used_again(database: Database, path: Path, use: Callable[[Database], None]) -> None:
     use(database)
     away = path.rename(path.with_name("away"))
     with pytest.raises(DatabaseFileGoneError):
@@ -211,7 +209,7 @@ def test_a_file_that_was_put_back_is_used_again(
     use(database)
 
 
-def test_a_link_that_leads_to_another_file_is_noticed(tmp_path: Path) -> None:
+def test_a_link_changed_to_another_file_is_noticed(tmp_path: Path) -> None:
     first, second, link = (tmp_path / name for name in ("first.db", "second.db", "link.db"))
     for file in (first, second):
         sqlite3.connect(file).execute("CREATE TABLE written (value TEXT)").connection.close()
@@ -225,7 +223,7 @@ def test_a_link_that_leads_to_another_file_is_noticed(tmp_path: Path) -> None:
     database.close()
 
 
-def test_a_file_with_a_second_name_is_warned_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_file_with_a_second_hard_link_is_warned_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Each name has a -wal file of its own: what is written under one is not there under the other."""
     first, second = tmp_path / "first.db", tmp_path / "second.db"
     sqlite3.connect(first).execute("CREATE TABLE written (value TEXT)").connection.close()
@@ -244,7 +242,7 @@ def test_a_file_with_a_second_name_is_warned_of_once(tmp_path: Path, caplog: pyt
     ]
 
 
-def test_a_file_that_is_mounted_without_its_folder_is_warned_of(
+def test_a_file_mounted_without_its_folder_is_warned_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "mounted.db"
@@ -265,7 +263,7 @@ def test_a_file_that_is_mounted_without_its_folder_is_warned_of(
     ]
 
 
-def test_a_relative_name_is_followed_whatever_the_folder_is_later(
+def test_a_relative_name_keeps_its_file_when_the_working_folder_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -282,7 +280,7 @@ def test_a_relative_name_is_followed_whatever_the_folder_is_later(
     database.close()
 
 
-def test_connections_that_come_and_go_are_no_change(path: Path) -> None:
+def test_opening_and_closing_connections_is_not_a_change(path: Path) -> None:
     """Without a pool the files beside are made anew for each connection."""
     database = of_others_unpooled(path)
     with database.writing() as connection:
@@ -297,7 +295,7 @@ def test_connections_that_come_and_go_are_no_change(path: Path) -> None:
     assert not path.exists()
 
 
-def test_after_a_close_the_next_file_is_followed(database: Database, path: Path) -> None:
+def test_after_a_close_another_file_can_be_opened(database: Database, path: Path) -> None:
     writes(database)
     database.close()
     all_gone = [file.unlink() for suffix in FILES if (file := of(path, suffix)).exists()]
@@ -308,7 +306,7 @@ def test_after_a_close_the_next_file_is_followed(database: Database, path: Path)
 
 
 @pytest.mark.parametrize("change", [deleted, moved_away, folder_moved_away, replaced])
-def test_after_a_disconnect_only_the_same_file_is_opened(
+def test_after_a_disconnect_only_the_same_file_can_be_opened(
     database: Database, path: Path, change: Callable[[Path], None]
 ) -> None:
     with opened_connections() as opened:
@@ -324,7 +322,7 @@ def test_after_a_disconnect_only_the_same_file_is_opened(
 
 
 @pytest.mark.parametrize("close", [Database.close, Database.disconnect], ids=lambda close: close.__name__)
-def test_a_connection_in_use_is_closed_when_it_is_given_back(path: Path, close: Callable[[Database], None]) -> None:
+def test_a_connection_in_use_is_closed_when_it_is_returned(path: Path, close: Callable[[Database], None]) -> None:
     database = ours(path)
     with opened_connections() as opened:
         with database.writing() as writing, database.reading() as reading:
@@ -339,7 +337,7 @@ def test_a_connection_in_use_is_closed_when_it_is_given_back(path: Path, close: 
 
 
 @pytest.mark.parametrize("close", [Database.close, Database.disconnect], ids=lambda close: close.__name__)
-def test_a_connection_of_a_short_read_is_closed_after_it_if_the_others_were_closed_meanwhile(
+def test_the_connection_of_a_short_read_is_closed_after_it_if_others_were_closed_meanwhile(
     path: Path, close: Callable[[Database], None]
 ) -> None:
     database = ours(path)
@@ -369,7 +367,7 @@ def test_a_database_in_memory_has_no_file_and_stays_open_when_others_are_disconn
     database.close()
 
 
-def test_a_file_that_cannot_be_looked_at_is_left_to_the_database(
+def test_a_file_that_cannot_be_inspected_is_left_to_the_database(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writes(database)
@@ -382,7 +380,7 @@ def test_a_file_that_cannot_be_looked_at_is_left_to_the_database(
 
 
 @pytest.mark.parametrize("change", [*CHANGES, *BESIDE])
-def test_a_watch_notices_within_a_second(path: Path, change: Callable[[Path], None]) -> None:
+def test_a_watch_notices_a_replaced_file_within_a_second(path: Path, change: Callable[[Path], None]) -> None:
     database = ours(path)
     store = SqlEventStore(database)
     store.head()
@@ -399,7 +397,7 @@ def test_a_watch_notices_within_a_second(path: Path, change: Callable[[Path], No
     database.close()
 
 
-def test_a_store_reads_nothing_of_a_file_that_was_replaced(path: Path) -> None:
+def test_a_store_reads_nothing_from_a_replaced_file(path: Path) -> None:
     database = ours(path)
     store = SqlEventStore(database)
     assert store.read(0, 10, Selection()).events == ()
@@ -422,7 +420,7 @@ def renews(tracker: SqlProgressTracker, cursor: Cursor) -> None:
 @pytest.mark.parametrize("use", [moves, renews])
 @pytest.mark.parametrize("make", [ours, of_others, named_by_uri])
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_claim_holds_in_no_other_file_for_a_process_that_begins_later(
+def test_a_claim_in_another_file_is_void_for_a_process_started_later(
     path: Path, make: Callable[[Path], Database], change: Callable[[Path], None], use: Callable[..., None]
 ) -> None:
     """As a worker of Spark that is started for a later round: it has never seen the file of the claim."""
@@ -440,7 +438,7 @@ def test_a_claim_holds_in_no_other_file_for_a_process_that_begins_later(
         database.close()
 
 
-def test_a_claim_is_void_for_a_process_that_has_opened_the_other_file_before(path: Path) -> None:
+def test_a_claim_is_void_for_a_process_that_opened_the_other_file_before(path: Path) -> None:
     first, later = ours(path), ours(path)
     (cursor,) = SqlProgressTracker(first).claim("books", layout(1), 0, "me")
     replaced_with_the_others_deleted(path)
@@ -493,7 +491,7 @@ def test_a_damaged_file_is_reported_with_its_place(
 
 @pytest.mark.skipif(os.name != "posix", reason="files have no such rights")
 @pytest.mark.parametrize("mode", [0o600, 0o660])
-def test_the_file_of_the_control_tables_has_the_rights_of_the_database(path: Path, mode: int) -> None:
+def test_the_file_of_the_control_tables_has_the_permissions_of_the_database(path: Path, mode: int) -> None:
     path.touch()
     path.chmod(mode)
     with closing(ours(path)) as database:

@@ -58,7 +58,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 @NOT_IN_SQL
-def test_events_of_batches_are_tried_each_for_itself_when_the_mode_becomes_all(database: Database) -> None:
+def test_events_of_batches_are_tried_individually_when_the_mode_becomes_all(database: Database) -> None:
     world = WaitingWorld(database, ["/a", "/a", "/a"], schedule=SCHEDULE)
     world.drain()
     world.release()
@@ -69,7 +69,7 @@ def test_events_of_batches_are_tried_each_for_itself_when_the_mode_becomes_all(d
 
 
 @NOT_IN_SQL
-def test_parked_events_are_tried_each_for_itself_when_their_group_becomes_scheduled(database: Database) -> None:
+def test_parked_events_are_tried_individually_when_their_group_becomes_scheduled(database: Database) -> None:
     world = WaitingWorld(database, ["/a", "/a", "/b"])
     world.errors = {1: NO}
     world.drain()
@@ -82,7 +82,7 @@ def test_parked_events_are_tried_each_for_itself_when_their_group_becomes_schedu
 
 
 @NOT_IN_SQL
-def test_an_event_that_waits_for_a_person_holds_up_its_sequence_only_when_its_group_becomes_a_streaming_one(
+def test_an_event_that_waits_for_a_person_delays_only_its_sequence_when_its_group_becomes_streaming(
     database: Database,
 ) -> None:
     world = WaitingWorld(database, ["/a", "/a", "/b"], schedule=ALL)
@@ -101,7 +101,7 @@ def test_an_event_that_waits_for_a_person_holds_up_its_sequence_only_when_its_gr
 
 
 @NOT_IN_SQL
-def test_a_long_sequence_whose_events_were_tried_each_for_itself_is_tried_as_a_batch(database: Database) -> None:
+def test_a_long_sequence_of_individually_tried_events_is_then_tried_as_a_batch(database: Database) -> None:
     world = WaitingWorld(database, ["/a", "/a", "/a"], schedule=replace(ALL, fetch_size=2))
     world.errors = {1: NO, 2: NO, 3: NO}
     world.drain()
@@ -123,9 +123,7 @@ WORLDS = pytest.mark.parametrize("world_of", [WaitingWorld, SparkWorld], ids=["t
 
 @NOT_IN_SQL
 @WORLDS
-def test_events_that_have_expired_are_removed_although_none_is_due(
-    database: Database, world_of: type[WaitingWorld]
-) -> None:
+def test_expired_events_are_removed_although_none_is_due(database: Database, world_of: type[WaitingWorld]) -> None:
     world = world_of(database, ["/a", "/b", "/c"], schedule=replace(SCHEDULE, expires_seconds=100, back_off=SLOW))
     world.errors = {1: FOR_GOOD, 2: FOR_GOOD, 3: NO}
     world.drain()
@@ -137,7 +135,7 @@ def test_events_that_have_expired_are_removed_although_none_is_due(
 
 @NOT_IN_SQL
 @WORLDS
-def test_what_comes_behind_an_event_that_has_expired_is_tried(database: Database, world_of: type[WaitingWorld]) -> None:
+def test_events_after_an_expired_one_are_tried(database: Database, world_of: type[WaitingWorld]) -> None:
     world = world_of(database, ["/a"], schedule=replace(SCHEDULE, expires_seconds=1_000))
     world.errors = {1: FOR_GOOD}
     world.drain()
@@ -149,7 +147,9 @@ def test_what_comes_behind_an_event_that_has_expired_is_tried(database: Database
 
 
 @NOT_IN_SQL
-def test_so_it_is_in_the_tick_in_which_that_is_removed(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_after_an_expired_one_are_tried_in_the_tick_that_removes_it(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world = WaitingWorld(database, ["/a"], schedule=replace(SCHEDULE, expires_seconds=100))
     world.errors = {1: NO}
     world.drain()
@@ -187,7 +187,7 @@ def test_a_replay_ends_in_partitions_that_have_nothing_to_handle(
 
 
 @NOT_IN_SQL
-def test_a_call_that_hangs_does_not_end_the_tick_for_the_others(database: Database) -> None:
+def test_a_call_that_hangs_does_not_end_the_tick_for_other_batches(database: Database) -> None:
     world = WaitingWorld(
         database, ["/a", "/b", "/c"], schedule=replace(SCHEDULE, schedule=CronSchedule("30 2 * * *")), batch_size=1
     )
@@ -234,7 +234,7 @@ def sized_world(
 )
 @pytest.mark.parametrize("rule", SIZED)
 @pytest.mark.parametrize(("batch_size", "fetch_size"), [(1, 1_000), (2, 1)])
-def test_a_tick_handles_no_more_of_a_batch_than_its_size_whatever_becomes_of_tasks(
+def test_a_tick_handles_no_more_of_a_batch_than_its_size_whatever_happens_to_tasks(
     database: Database, world_of: type[WaitingWorld], rule: str, batch_size: int, fetch_size: int
 ) -> None:
     world = sized_world(database, world_of, rule, batch_size, fetch_size)
@@ -252,7 +252,7 @@ def test_a_tick_handles_no_more_of_a_batch_than_its_size_whatever_becomes_of_tas
 
 @NOT_IN_SQL
 @pytest.mark.parametrize("rule", SIZED)
-def test_a_tick_handles_no_more_of_a_batch_although_a_worker_is_lost_in_it(database: Database, rule: str) -> None:
+def test_a_tick_handles_no_more_of_a_batch_even_if_a_worker_is_lost(database: Database, rule: str) -> None:
     world = sized_world(database, OneStepWorld, rule)
     assert isinstance(world, OneStepWorld)
     world.clock.advance(world.drivers[0].supervised.until_tick())
@@ -273,7 +273,7 @@ def test_a_tick_handles_no_more_of_a_batch_although_a_worker_is_lost_in_it(datab
 @pytest.mark.parametrize("world_of", [WaitingWorld, OneStepWorld], ids=["thread", "a task for each step"])
 @pytest.mark.parametrize("batch_size", [1, 2, 4])
 @pytest.mark.parametrize(("rule", "first"), [("fail-first", {1}), ("all", {1, 3, 4, 5})])
-def test_only_with_all_a_failure_begins_the_count_again(
+def test_only_in_mode_all_a_failure_restarts_the_count(
     database: Database, world_of: type[WaitingWorld], batch_size: int, rule: str, first: set[int]
 ) -> None:
     world = sized_world(database, world_of, rule, batch_size)
@@ -292,7 +292,7 @@ def test_only_with_all_a_failure_begins_the_count_again(
 @pytest.mark.parametrize("world_of", [WaitingWorld, OneStepWorld], ids=["thread", "a task for each step"])
 @pytest.mark.parametrize("isolate", [0, 9])
 @pytest.mark.parametrize("batch_size", [1, 2, 4])
-def test_an_event_that_is_skipped_does_not_begin_the_count_again_in_fail_first(
+def test_in_mode_fail_first_a_skipped_event_does_not_restart_the_count(
     database: Database, world_of: type[WaitingWorld], isolate: int, batch_size: int
 ) -> None:
     rule = replace(SIZED["fail-first"], back_off=NoRetry(), on_exhausted=OnBatchExhausted.SKIP)
@@ -311,7 +311,7 @@ def test_an_event_that_is_skipped_does_not_begin_the_count_again_in_fail_first(
 
 
 @NOT_IN_SQL
-def test_a_parked_event_that_hangs_is_one_of_the_inbox_though_its_position_is_after_the_progress(
+def test_a_parked_event_that_hangs_belongs_to_the_inbox_even_if_its_position_is_after_the_progress(
     database: Database,
 ) -> None:
     world = WaitingWorld(database, [FIRST, SECOND, SECOND, SECOND], partitions=2)
@@ -336,7 +336,7 @@ def test_a_parked_event_that_hangs_is_one_of_the_inbox_though_its_position_is_af
 @NOT_IN_SQL
 @pytest.mark.parametrize("isolate", [0, 1])
 @pytest.mark.parametrize("schedule", [None, ALL], ids=["parked", "all"])
-def test_a_call_that_hangs_is_one_attempt_also_if_its_event_was_handled_alone_after_a_mark(
+def test_a_call_that_hangs_is_one_attempt_even_if_its_event_is_handled_alone_after_a_mark(
     database: Database, schedule: Any, isolate: int
 ) -> None:
     world = WaitingWorld(database, ["/a"], schedule=schedule)
@@ -355,7 +355,9 @@ def test_a_call_that_hangs_is_one_attempt_also_if_its_event_was_handled_alone_af
 
 
 @NOT_IN_SQL
-def test_an_outage_in_an_attempt_after_a_crash_uses_none(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_outage_during_an_attempt_after_a_crash_uses_no_attempt(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class AwayError(ConnectionError): ...
 
     rule = replace(SCHEDULE, back_off=ExponentialBackOff(60, 2, 600, max_attempts=2))
@@ -377,7 +379,7 @@ def test_an_outage_in_an_attempt_after_a_crash_uses_none(database: Database, mon
 
 
 @NOT_IN_SQL
-def test_crashes_that_use_up_the_attempts_skip_the_event_if_that_is_wanted(database: Database) -> None:
+def test_crashes_that_exhaust_the_attempts_skip_the_event_if_so_configured(database: Database) -> None:
     rule = replace(SCHEDULE, back_off=ExponentialBackOff(1, 2, 10, max_attempts=1), on_exhausted=OnBatchExhausted.SKIP)
     world = WaitingWorld(database, ["/a", "/a"], schedule=rule)
     world.drain()
@@ -431,7 +433,7 @@ def test_an_event_of_two_sequences_waits_once_in_each_of_two_partitions(database
 @NOT_IN_SQL
 @SCHEDULES
 @pytest.mark.parametrize("waits", [FIRST, SECOND])
-def test_a_call_for_it_that_hangs_is_an_attempt_in_the_sequence_that_was_tried(
+def test_a_hanging_call_for_an_event_of_two_sequences_is_an_attempt_only_in_the_one_tried(
     database: Database, schedule: Any, waits: str
 ) -> None:
     hangs = SECOND if waits == FIRST else FIRST
@@ -463,7 +465,7 @@ def test_a_call_for_it_that_hangs_is_an_attempt_in_the_sequence_that_was_tried(
 
 
 @NOT_IN_SQL
-def test_a_worker_says_in_one_line_in_which_sequence_a_call_hangs(database: Database) -> None:
+def test_a_worker_reports_in_one_line_in_which_sequence_a_call_hangs(database: Database) -> None:
     odd = "/b\u00fccher\u2028\u0085\n1"
     world = WaitingWorld(database, ["/z", odd], schedule=SCHEDULE)
     world.drain()
@@ -487,7 +489,7 @@ def test_a_worker_says_in_one_line_in_which_sequence_a_call_hangs(database: Data
 
 
 @NOT_IN_SQL
-def test_a_person_skips_it_in_one_of_them(database: Database) -> None:
+def test_a_person_can_skip_an_event_of_two_sequences_in_one_of_them(database: Database) -> None:
     world = WaitingWorld(database, [TWO], partitions=2, sequencing=Both())  # type: ignore[arg-type]
     world.errors = {1: NO}
     world.drain()
@@ -496,7 +498,7 @@ def test_a_person_skips_it_in_one_of_them(database: Database) -> None:
 
 
 @NOT_IN_SQL
-def test_what_one_partition_takes_out_is_not_taken_out_of_another(
+def test_removing_an_event_from_one_partition_keeps_it_in_another(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = WaitingWorld(database, [TWO, FIRST], partitions=2, sequencing=Both())  # type: ignore[arg-type]
@@ -521,7 +523,7 @@ def test_what_one_partition_takes_out_is_not_taken_out_of_another(
 
 @NOT_IN_SQL
 @pytest.mark.parametrize("schedule", [None, replace(SCHEDULE, fetch_size=2)], ids=["parked", "fail-first"])
-def test_a_sequence_does_not_wait_for_another_one_with_the_same_hash(database: Database, schedule: Any) -> None:
+def test_a_sequence_does_not_wait_for_another_with_the_same_hash(database: Database, schedule: Any) -> None:
     one, other = "/a/plumless", "/a/buckeroo"
     assert hash_of(one) == hash_of(other)
     world = WaitingWorld(database, [one, one, one, other], batch_size=2, schedule=schedule)
@@ -539,7 +541,7 @@ def test_a_sequence_does_not_wait_for_another_one_with_the_same_hash(database: D
 
 @NOT_IN_SQL
 @pytest.mark.parametrize("command", ["retry", "skip"])
-def test_a_command_for_the_event_that_holds_its_batch_up_frees_the_batch(database: Database, command: str) -> None:
+def test_a_command_for_the_event_that_blocks_its_batch_frees_the_batch(database: Database, command: str) -> None:
     world = WaitingWorld(database, [], schedule=replace(SCHEDULE, order=BatchOrder.EVENT_ID, back_off=SLOW))
     world.append(["/a", "/a"], "x", "b")  # the second one comes first
     world.errors = {2: NO}
@@ -553,7 +555,7 @@ def test_a_command_for_the_event_that_holds_its_batch_up_frees_the_batch(databas
 
 
 @NOT_IN_SQL
-def test_what_has_expired_is_not_said_to_be_tried_or_paused(database: Database) -> None:
+def test_an_expired_event_cannot_be_retried_or_paused(database: Database) -> None:
     world = WaitingWorld(database, ["/a", "/b"], schedule=replace(SCHEDULE, expires_seconds=100))
     world.errors = {1: NO, 2: NO}
     world.drain()
@@ -565,7 +567,7 @@ def test_what_has_expired_is_not_said_to_be_tried_or_paused(database: Database) 
 
 
 @NOT_IN_SQL
-def test_an_event_that_a_person_takes_out_while_events_are_read_is_not_missed(
+def test_an_event_that_a_person_removes_while_events_are_read_is_not_missed(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = WaitingWorld(database, ["/a", "/b"], schedule=SCHEDULE)
@@ -584,7 +586,7 @@ def test_an_event_that_a_person_takes_out_while_events_are_read_is_not_missed(
     assert [status.error for status in world.tracker.statuses()] == [""]
 
 
-def test_a_batch_that_a_person_frees_while_it_is_put_off_is_tried(
+def test_a_batch_freed_by_a_person_while_it_is_being_put_off_is_tried(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = WaitingWorld(database, ["/a", "/a"], schedule=SCHEDULE)
@@ -610,7 +612,7 @@ def test_a_batch_that_a_person_frees_while_it_is_put_off_is_tried(
 
 @NOT_IN_SQL
 @pytest.mark.parametrize("schedule", [None, SCHEDULE], ids=["parked", "scheduled"])
-def test_what_waits_in_a_partition_that_begins_again_is_handled_once(database: Database, schedule: Any) -> None:
+def test_events_waiting_in_a_partition_that_begins_again_are_handled_once(database: Database, schedule: Any) -> None:
     world = WaitingWorld(database, ["/a", "/b", "/c", "/d"], partitions=2, schedule=schedule)
     world.errors = dict.fromkeys(range(1, 5), NO)
 
@@ -638,7 +640,7 @@ def test_what_waits_in_a_partition_that_begins_again_is_handled_once(database: D
 @pytest.mark.parametrize("world_of", [WaitingWorld, SparkWorld], ids=["threads", "tasks"])
 @pytest.mark.parametrize("later", [None, NO], ids=["nothing fails", "a later event fails"])
 @pytest.mark.few(kind=("postgresql", "mariadb"))
-def test_what_a_handler_commits_takes_no_event_out_of_the_inbox_of_a_scheduled_group(
+def test_a_commit_by_a_handler_removes_no_event_from_the_inbox_of_a_scheduled_group(
     database: Database, world_of: type[WaitingWorld], later: BaseException | None
 ) -> None:
     world = world_of(database, ["/a"] * 4, schedule=SCHEDULE)
@@ -656,7 +658,7 @@ def test_what_a_handler_commits_takes_no_event_out_of_the_inbox_of_a_scheduled_g
     assert set(world.written) == {1, 2, 3, 4}
 
 
-def test_what_a_handler_commits_takes_no_parked_event_out_of_the_inbox(database: Database) -> None:
+def test_a_commit_by_a_handler_removes_no_parked_event_from_the_inbox(database: Database) -> None:
     world = WaitingWorld(database, ["/a"] * 3)
     world.errors = {1: NO}
     world.drain()
@@ -672,7 +674,7 @@ def test_what_a_handler_commits_takes_no_parked_event_out_of_the_inbox(database:
     assert sorted(set(world.written)) == [1, 2, 3]
 
 
-def test_what_a_handler_commits_brings_no_event_into_the_inbox(database: Database) -> None:
+def test_a_commit_by_a_handler_adds_no_event_to_the_inbox(database: Database) -> None:
     world = WaitingWorld(database, ["/a"])
     world.errors = {1: NO}
     world.drain()
@@ -690,7 +692,7 @@ def test_what_a_handler_commits_brings_no_event_into_the_inbox(database: Databas
 
 @NOT_IN_SQL
 @pytest.mark.parametrize("after", [SCHEDULE, None], ids=["no expiry", "streaming"])
-def test_events_that_have_expired_can_be_tried_again_when_their_group_knows_no_expiry_any_more(
+def test_expired_events_can_be_retried_once_their_group_has_no_expiry(
     database: Database, after: ScheduleRule | None
 ) -> None:
     world = WaitingWorld(database, ["/a", "/a"], schedule=replace(SCHEDULE, expires_seconds=100, back_off=SLOW))
@@ -711,9 +713,7 @@ def test_events_that_have_expired_can_be_tried_again_when_their_group_knows_no_e
 
 @pytest.mark.parametrize("schedule", [None, SCHEDULE], ids=["parked", "scheduled"])
 @pytest.mark.release(kind=("postgresql", "mariadb"), schedule=SCHEDULE)
-def test_what_a_handler_has_its_driver_make_of_rows_is_its_own_affair(
-    database: Database, schedule: ScheduleRule | None
-) -> None:
+def test_a_handler_can_change_the_row_type_of_its_driver(database: Database, schedule: ScheduleRule | None) -> None:
     world = WaitingWorld(database, ["/a", "/a", "/b"], schedule=schedule)
     world.errors = {2: NO}
     world.meanwhile = rows_as_dictionaries
