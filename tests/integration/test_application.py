@@ -69,7 +69,7 @@ def seen(tmp_path) -> int:
 
 
 @pytest.mark.parametrize("models", ["opencqrs.db", "models.db"])
-def test_a_file_of_sqlite_that_a_start_makes_is_reported_once(handlers, tmp_path, caplog, models):
+def test_a_new_sqlite_file_is_reported_once(handlers, tmp_path, caplog, models):
     def reported(*, log_warnings: bool = True) -> list[str]:
         caplog.clear()
         settings = {**THREAD, "database.url": f"sqlite:///{models}"}
@@ -133,7 +133,7 @@ def reported(caplog) -> Callable[[Application], list[str]]:
 
 @pytest.mark.parametrize("schema", ["", "Our_log"])
 @pytest.mark.parametrize("kind", SERVERS)
-def test_new_tables_on_a_server_are_reported_once_by_the_start_that_makes_them(
+def test_new_tables_on_a_server_are_reported_once_by_the_start_that_creates_them(
     handlers, tmp_path, fresh_url, reported, kind, schema
 ):
     url = fresh_url(kind)
@@ -168,7 +168,7 @@ def test_new_tables_of_read_models_on_a_server_are_reported_with_their_setting(
 
 
 @pytest.mark.parametrize("kind", SERVERS)
-def test_of_two_starts_at_once_one_reports_the_new_tables(handlers, tmp_path, fresh_url, caplog, kind):
+def test_of_two_concurrent_starts_one_reports_the_new_tables(handlers, tmp_path, fresh_url, caplog, kind):
     log, models = fresh_url(kind), fresh_url(kind)
     settings = {**THREAD, "event-store.url": log, "database.url": models}
     both = Barrier(2, timeout=60)
@@ -189,9 +189,7 @@ def test_of_two_starts_at_once_one_reports_the_new_tables(handlers, tmp_path, fr
 
 
 @pytest.mark.parametrize("kind", SERVERS)
-def test_tables_on_a_server_that_were_there_before_a_start_are_not_reported(
-    handlers, tmp_path, fresh_url, reported, kind
-):
+def test_tables_that_existed_before_a_start_are_not_reported(handlers, tmp_path, fresh_url, reported, kind):
     settings = {**THREAD, "event-store.url": fresh_url(kind)}
     application = Application(settings, [handlers.other], tmp_path)
     add_events(application, 1)
@@ -199,7 +197,7 @@ def test_tables_on_a_server_that_were_there_before_a_start_are_not_reported(
 
 
 @pytest.mark.parametrize("kind", SERVERS)
-def test_a_start_that_fails_reports_the_new_tables_all_the_same(handlers, tmp_path, fresh_url, caplog, kind):
+def test_a_failed_start_still_reports_the_new_tables(handlers, tmp_path, fresh_url, caplog, kind):
     url = fresh_url(kind)
     application = Application({**THREAD, "event-store.url": url}, [handlers.other], tmp_path)
     application._mention_others = Mock(side_effect=AssemblyError("OCQ-508", "nothing starts"))
@@ -209,7 +207,7 @@ def test_a_start_that_fails_reports_the_new_tables_all_the_same(handlers, tmp_pa
 
 
 @pytest.mark.parametrize("kind", ["sqlite", *SERVERS])
-def test_a_start_that_runs_jobs_only_reports_the_new_database(make_module, tmp_path, fresh_url, reported, kind):
+def test_a_start_that_only_runs_jobs_reports_the_new_database(make_module, tmp_path, fresh_url, reported, kind):
     place = tmp_path / "jobs.db" if kind == "sqlite" else fresh_url(kind)
     settings = {"event-store.url": f"sqlite:///{place}" if kind == "sqlite" else place}
     what = f"a new, empty SQLite database: {place}" if kind == "sqlite" else f"new, empty tables in {place_of(place)}"
@@ -219,7 +217,7 @@ def test_a_start_that_runs_jobs_only_reports_the_new_database(make_module, tmp_p
     assert reported(Application(settings, [job], tmp_path), start=True) == []
 
 
-def test_modules_and_settings_make_an_application(handlers, tmp_path):
+def test_an_application_is_made_of_modules_and_settings(handlers, tmp_path):
     application = Application({**THREAD, "event-handling.groups.seen.life-cycle.partitions": 2}, [handlers], tmp_path)
     add_events(application)
     result = application.run(until_caught_up=True)
@@ -236,7 +234,7 @@ def test_modules_and_settings_make_an_application(handlers, tmp_path):
 
 
 @pytest.mark.spark
-def test_single_handlers_run_on_spark_from_wherever_their_module_lies(handlers, tmp_path):
+def test_single_handlers_run_on_spark_wherever_their_module_is(handlers, tmp_path):
     application = Application({"spark.master": "local[1]", "spark.driver-handles": "never"}, [handlers.see], tmp_path)
     add_events(application)
     assert not application.run(until_caught_up=True).failed
@@ -246,7 +244,7 @@ def test_single_handlers_run_on_spark_from_wherever_their_module_lies(handlers, 
 
 
 @pytest.mark.parametrize("engine", ["thread", "spark"])
-def test_a_second_thread_cannot_start_what_is_being_started(handlers, tmp_path, monkeypatch, engine):
+def test_a_second_thread_cannot_start_an_application_that_is_starting(handlers, tmp_path, monkeypatch, engine):
     application = Application({"event-handling.standard.processing.engine": engine}, [handlers], tmp_path)
     begun, ends = Event(), Event()
     started = []
@@ -284,9 +282,7 @@ def test_a_second_thread_cannot_start_what_is_being_started(handlers, tmp_path, 
 
 
 @pytest.mark.parametrize(("interrupted", "most"), [(True, 1.0), (False, 30.0)])
-def test_a_run_that_is_interrupted_stops_sooner_than_one_that_is_done(
-    handlers, tmp_path, monkeypatch, interrupted, most
-):
+def test_an_interrupted_run_stops_sooner_than_a_completed_one(handlers, tmp_path, monkeypatch, interrupted, most):
     application = Application(THREAD | {"event-handling.standard.progress.tracking": "in-memory"}, [handlers], tmp_path)
     patiences = []
 
@@ -340,9 +336,7 @@ def fail() -> None:
 
 
 @pytest.mark.parametrize("failing", [True, False])
-def test_a_run_that_was_interrupted_keeps_what_was_skipped_and_what_has_failed(
-    failing, make_module, tmp_path, monkeypatch
-):
+def test_an_interrupted_run_reports_skips_and_failures(failing, make_module, tmp_path, monkeypatch):
     settings = {
         "event-handling.standard.retry.policy": "none",
         "event-handling.groups.skips.retry.on-exhausted": "skip",
@@ -381,7 +375,7 @@ def interrupt_at_once(_: Processors) -> None:
     raise KeyboardInterrupt
 
 
-def test_start_and_stop_go_on_where_they_were(handlers, tmp_path):
+def test_a_restart_continues_where_the_stop_left_off(handlers, tmp_path):
     application = Application(THREAD, [handlers], tmp_path)
     add_events(application)
     application.start(["seen"])
@@ -430,7 +424,7 @@ def test_a_stop_leaves_no_connection_to_a_database_open(databases, use, handlers
     assert not any(map(is_open, opened))
 
 
-def test_looking_at_progress_without_modules_opens_a_database_once(tmp_path):
+def test_reading_progress_without_modules_opens_a_database_once(tmp_path):
     (tmp_path / "handlers.py").write_text(HANDLERS)
     application = Application.from_project(tmp_path, environ={})
     with opened_connections() as opened:
@@ -468,7 +462,7 @@ class Failing(Observer):
         raise ValueError("no such board")
 
 
-def test_the_error_of_an_observer_that_was_told_of_the_last_stop_is_logged(handlers, tmp_path, caplog):
+def test_an_error_of_an_observer_notified_of_the_last_stop_is_logged(handlers, tmp_path, caplog):
     application = Application(THREAD, [handlers.see], tmp_path)
     add_events(application, 3)
     application.run(until_caught_up=True, observer=Failing())
@@ -477,7 +471,7 @@ def test_the_error_of_an_observer_that_was_told_of_the_last_stop_is_logged(handl
     assert 'raise ValueError("no such board")' in record.getMessage()
 
 
-def test_a_stop_leaves_the_database_open_for_a_handler_that_it_has_not_waited_for(make_module, tmp_path):
+def test_a_stop_leaves_the_database_open_for_a_handler_it_did_not_wait_for(make_module, tmp_path):
     module = make_module(HANDLERS.replace("other(event: Event, connection: Connection) -> None: ...", SLOW))
     application, observer = Application(THREAD, [module.other], tmp_path), Stopped()
     add_events(application, 1)
@@ -492,7 +486,7 @@ def test_a_stop_leaves_the_database_open_for_a_handler_that_it_has_not_waited_fo
     assert not any(map(is_open, opened))
 
 
-def test_what_a_claim_in_hand_opens_after_a_stop_is_closed_when_it_ends(handlers, tmp_path, monkeypatch):
+def test_a_connection_that_a_pending_claim_opens_after_a_stop_is_closed_when_it_ends(handlers, tmp_path, monkeypatch):
     entered, left, reconcile = Event(), Event(), Coordinator.reconcile
 
     def slow(coordinator: Coordinator) -> None:
@@ -524,7 +518,7 @@ class AwayError(Exception):
     """The store does not answer."""
 
 
-def test_a_running_application_tells_how_far_it_is_while_the_store_is_away(handlers, tmp_path, monkeypatch):
+def test_a_running_application_reports_its_progress_during_an_outage(handlers, tmp_path, monkeypatch):
     application = Application(THREAD, [handlers], tmp_path)
     add_events(application)
     application.run(until_caught_up=True)
@@ -555,7 +549,7 @@ class Waiting(Observer):
 
 
 @pytest.mark.parametrize("engine", ["thread", "spark"])
-def test_a_stop_ends_a_start_that_waits_for_the_store(engine, handlers, tmp_path, monkeypatch):
+def test_a_stop_ends_a_start_that_is_waiting_for_the_store(engine, handlers, tmp_path, monkeypatch):
     settings = {"event-handling.standard.processing.engine": engine}
     application, observer = Application(settings, [handlers], tmp_path), Waiting()
     store = application.event_store
@@ -572,7 +566,7 @@ def test_a_stop_ends_a_start_that_waits_for_the_store(engine, handlers, tmp_path
         starting.result(60)
 
 
-def test_a_run_that_another_thread_has_stopped_says_so_with_what_it_has_done(make_module, tmp_path):
+def test_a_run_stopped_by_another_thread_says_so_with_its_result(make_module, tmp_path):
     module = make_module(HANDLERS.replace("other(event: Event, connection: Connection) -> None: ...", SLOW))
     application = Application(THREAD, [module], tmp_path)
     add_events(application, 20)
@@ -594,7 +588,7 @@ def test_a_run_that_another_thread_has_stopped_says_so_with_what_it_has_done(mak
 
 
 @pytest.mark.parametrize("engine", ["thread", "spark"])
-def test_a_stop_right_before_the_processors_begin_leaves_nothing_behind(engine, handlers, tmp_path, monkeypatch):
+def test_a_stop_right_before_the_processors_begin_leaves_nothing_running(engine, handlers, tmp_path, monkeypatch):
     settings = {"event-handling.standard.processing.engine": engine}
     application, begin = Application(settings, [handlers], tmp_path), Processors.start
     add_events(application, 1)
@@ -616,7 +610,7 @@ def test_a_stop_right_before_the_processors_begin_leaves_nothing_behind(engine, 
 
 
 @pytest.mark.parametrize("engine", ["thread", pytest.param("spark", marks=pytest.mark.spark)])
-def test_a_stop_while_a_start_prepares_is_not_passed_over(engine, handlers, tmp_path, monkeypatch):
+def test_a_stop_during_the_preparation_of_a_start_is_not_ignored(engine, handlers, tmp_path, monkeypatch):
     settings = {"event-handling.standard.processing.engine": engine}
     application, launch = Application(settings, [handlers], tmp_path), Application._launch
     add_events(application, 1)
@@ -636,7 +630,7 @@ def test_a_stop_while_a_start_prepares_is_not_passed_over(engine, handlers, tmp_
 
 
 @pytest.mark.parametrize("engine", ["thread", pytest.param("spark", marks=pytest.mark.spark)])
-def test_an_observer_is_told_of_each_partition_that_is_claimed_and_released(engine, handlers, tmp_path):
+def test_an_observer_is_notified_of_each_claimed_and_released_partition(engine, handlers, tmp_path):
     settings = {
         "event-handling.standard.processing.engine": engine,
         "spark.master": "local[1]",
@@ -650,7 +644,7 @@ def test_an_observer_is_told_of_each_partition_that_is_claimed_and_released(engi
         assert observer.moments == [("claimed", "seen", "0/1", position), ("stopped", "seen", "0/1")]
 
 
-def test_a_second_application_takes_over_and_the_first_one_ends(handlers, tmp_path):
+def test_a_second_application_takes_over_and_the_first_ends(handlers, tmp_path):
     first, second = (Application(THREAD, [handlers], tmp_path) for _ in range(2))
     add_events(first, 1)
     first.start(["seen"])
@@ -665,7 +659,7 @@ def test_a_second_application_takes_over_and_the_first_one_ends(handlers, tmp_pa
     ("setting", "expected"),
     [("tail", 100), ("head", 0), ("90", 10), ("2026-01-01T00:00:00Z", 0)],
 )
-def test_a_group_without_progress_starts_where_its_setting_says(handlers, tmp_path, setting, expected):
+def test_a_group_without_progress_starts_at_its_configured_position(handlers, tmp_path, setting, expected):
     settings = {**THREAD, "event-handling.standard.fetch.initial-position": setting}
     application = Application(settings, [handlers.see], tmp_path)
     add_events(application)
@@ -673,7 +667,7 @@ def test_a_group_without_progress_starts_where_its_setting_says(handlers, tmp_pa
     assert seen(tmp_path) == expected
 
 
-def test_handlers_of_the_main_module_are_refused_and_not_lost(tmp_path):
+def test_handlers_of_the_main_module_are_refused_and_not_ignored(tmp_path):
     script = tmp_path / "main.py"
     script.write_text(f"{HANDLERS}\nfrom opencqrs_py import Application\nApplication({{}}, [see])\n")
     done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, check=False)
@@ -681,7 +675,7 @@ def test_handlers_of_the_main_module_are_refused_and_not_lost(tmp_path):
     assert "[OCQ-513] handlers of the program's main module cannot be found by other processes" in done.stderr
 
 
-def test_a_module_that_python_does_not_know_is_refused_with_the_way_out(tmp_path):
+def test_a_module_unknown_to_python_is_refused_with_a_fix(tmp_path):
     with pytest.raises(AssemblyError, match=r"OCQ-513\] the module 'made_by_hand' was not imported(?s:.*)sys\.modules"):
         Application({}, [ModuleType("made_by_hand")], tmp_path)
 

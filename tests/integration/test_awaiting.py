@@ -53,7 +53,7 @@ def add(application: Application, *ids: str, kind: str = "t") -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_the_read_model_has_what_was_waited_for(tmp_path, handlers, engine):
+def test_after_the_wait_the_read_model_has_the_event(tmp_path, handlers, engine):
     with Application(settings(engine), [handlers], tmp_path) as application:
         application.start()
         assert caught_up(application) == 0
@@ -84,7 +84,7 @@ def test_a_group_that_was_not_started_ends_the_wait(tmp_path, handlers):
             caught_up(application)
 
 
-def test_progress_of_a_log_that_was_restored_since_is_not_waited_for(tmp_path, handlers):
+def test_a_wait_fails_if_the_log_was_restored_since(tmp_path, handlers):
     log, backup = tmp_path / "events.db", tmp_path / "backup.db"
     apart = settings("thread") | {"event-store.url": f"sqlite:///{log}", "database.url": "sqlite:///read.db"}
     with Application(apart, [handlers], tmp_path) as application:
@@ -111,7 +111,7 @@ def test_progress_of_a_log_that_was_restored_since_is_not_waited_for(tmp_path, h
         }
 
 
-def test_progress_in_memory_is_waited_for_in_the_process_that_runs_the_group(tmp_path, handlers):
+def test_progress_in_memory_can_be_awaited_in_the_process_that_runs_the_group(tmp_path, handlers):
     in_memory = settings("thread") | {"event-handling.standard.progress.tracking": "in_memory"}
     with Application(in_memory, [handlers], tmp_path) as application:
         add(application, "1")
@@ -156,7 +156,7 @@ def test_an_event_that_was_not_handled_fails_the_wait(tmp_path, make_module, eng
         assert caught_up(application, allow_unhandled=True) == 1
 
 
-def test_events_that_earlier_runs_have_skipped_fail_the_wait_too(tmp_path, make_module):
+def test_events_skipped_by_earlier_runs_fail_the_wait_too(tmp_path, make_module):
     handlers = make_module(MAILS)
     chosen = settings("thread") | {"event-handling.standard.retry.policy": "none"}
     with Application(chosen, [handlers], tmp_path) as application:
@@ -180,9 +180,7 @@ def see(event: dict) -> None:
 
 
 @pytest.mark.parametrize("tracking", ["in_memory", "sql"])
-def test_a_group_that_was_started_by_name_is_waited_for_while_its_handler_works(
-    tmp_path, make_module, monkeypatch, tracking
-):
+def test_a_group_started_by_name_is_awaited_while_its_handler_works(tmp_path, make_module, monkeypatch, tracking):
     handlers, looked = make_module(SLOW), Signal()
     handlers.MAY_END.append(looked)
     standings = Overview.standings
@@ -205,7 +203,7 @@ def test_a_group_that_was_started_by_name_is_waited_for_while_its_handler_works(
         assert looked.is_set()
 
 
-def test_the_names_of_groups_are_needed(tmp_path, handlers):
+def test_waiting_needs_the_names_of_groups(tmp_path, handlers):
     with (
         Application(settings("thread"), [handlers], tmp_path) as application,
         pytest.raises(ValueError, match="name a group to wait for"),

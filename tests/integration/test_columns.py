@@ -116,7 +116,7 @@ def assert_read_model(database: Database, numbers: list[int]) -> None:
         assert [(position, Decimal(rate)) for position, rate in rates] == [(n, Decimal(rate_of(n))) for n in numbers]
 
 
-def test_a_row_of_a_wrong_shape_stops_its_partition_after_the_events_before_it(
+def test_a_row_with_an_invalid_value_stops_its_partition_after_the_events_before_it(
     tmp_path: Path, project: ModuleType
 ) -> None:
     url = f"sqlite:///{tmp_path}/log.db"

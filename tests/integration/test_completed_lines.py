@@ -36,7 +36,7 @@ class Waiting(Observer):
 
 
 @pytest.mark.parametrize("engine", ["thread", pytest.param("spark", marks=pytest.mark.spark)])
-def test_it_is_waited_for_and_handled_in_order(
+def test_a_line_completed_later_is_waited_for_and_handled_in_order(
     engine: str, tmp_path: Path, make_module: Callable[[str], ModuleType], request: pytest.FixtureRequest
 ) -> None:
     if engine == "spark":

@@ -150,7 +150,7 @@ for number in range({groups}):
 
 
 @pytest.mark.postgresql
-def test_a_setting_lets_more_transactions_be_open_at_once(
+def test_a_setting_allows_more_concurrent_transactions(
     make_module: Callable[[str], ModuleType], postgresql_url: str, tmp_path: Path
 ) -> None:
     append(postgresql_url)
@@ -193,7 +193,7 @@ database.close()
         pytest.param("mariadb_server", marks=pytest.mark.mariadb),
     ],
 )
-def test_a_fork_does_not_send_on_connections_of_its_parent(
+def test_a_fork_sends_nothing_on_connections_of_its_parent(
     server: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     """Each would read what the server answers to the other, and write in its transactions."""

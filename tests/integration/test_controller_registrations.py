@@ -134,7 +134,7 @@ def test_a_handle_starts_and_stops_its_partition(request, make, project, engine,
     wait_until(lambda: positions(application) == [30, 30])
 
 
-def test_controllers_are_stopped_before_the_partitions_and_handles_start_nothing_afterwards(make, project):
+def test_controllers_stop_before_the_partitions_and_handles_start_nothing_afterwards(make, project):
     application = make()
     application.start()
     assert all(handle.is_running for handle, _ in project.HANDLES.values())
@@ -146,7 +146,7 @@ def test_controllers_are_stopped_before_the_partitions_and_handles_start_nothing
         handle.start()
 
 
-def test_a_controller_that_cannot_be_stopped_keeps_nothing_from_stopping(make, project, caplog):
+def test_a_controller_that_cannot_be_stopped_does_not_prevent_a_stop(make, project, caplog):
     application = make()
     application.start()
     project.CONTROLLERS[0].calls = None
@@ -193,7 +193,7 @@ def test_a_stop_does_not_wait_for_the_end_of_an_outage_in_which_controllers_star
             outage.undo()  # for the controllers' threads, if the stop waits for them after all
 
 
-def test_a_stop_while_another_thread_still_registers_stops_all_that_there_is():
+def test_a_stop_during_a_registration_by_another_thread_stops_everything():
     registered, stopped = Registered(), []
     keys = [GroupPartition("g", each) for each in layout(3)]
 
@@ -225,13 +225,13 @@ def test_each_start_registers_again(make, project):
     assert project.HANDLES[0][0].is_running
 
 
-def test_auto_start_is_for_the_registration_to_honour(make, project):
+def test_auto_start_is_left_to_the_registration(make, project):
     make(**{f"{GROUP}.life-cycle.auto-start": False}).start()
     assert len(project.CONTROLLERS) == 2
     assert not any(handle.is_running for handle, _ in project.HANDLES.values())
 
 
-def test_a_run_lasts_as_long_as_a_controller_may_start_something(make, project):
+def test_a_run_lasts_while_a_controller_may_start_something(make, project):
     project.CONTENT["begins"] = False
     application = make()
     with ThreadPoolExecutor() as threads:
@@ -243,7 +243,7 @@ def test_a_run_lasts_as_long_as_a_controller_may_start_something(make, project):
         assert not run.result(60).failed
 
 
-def test_a_run_until_caught_up_ends_when_what_runs_is_there(make, project):
+def test_a_run_until_caught_up_ends_when_all_started_partitions_are_caught_up(make, project):
     application = make()
     add_events(application, *range(10))
     assert not application.run(until_caught_up=True).failed
@@ -251,7 +251,7 @@ def test_a_run_until_caught_up_ends_when_what_runs_is_there(make, project):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_run_until_caught_up_waits_for_what_controllers_start_later(make, project, engine, caplog):
+def test_a_run_until_caught_up_waits_for_partitions_that_controllers_start_later(make, project, engine, caplog):
     project.CONTENT["begins"] = False
     application = make(engine)
     add_events(application, *range(10))
@@ -268,7 +268,7 @@ def test_a_run_until_caught_up_waits_for_what_controllers_start_later(make, proj
     assert caplog.text.count("waiting until seen 0/2 has caught up, which its controller may still start") == 1
 
 
-def test_a_run_until_caught_up_does_not_wait_for_what_its_controller_has_given_up(make, project):
+def test_a_run_until_caught_up_does_not_wait_for_partitions_abandoned_by_their_controller(make, project):
     project.CONTENT["begins"] = False
     application = make()
     add_events(application, *range(10))
@@ -281,12 +281,12 @@ def test_a_run_until_caught_up_does_not_wait_for_what_its_controller_has_given_u
     assert positions(application)[0] == 10
 
 
-def test_a_run_of_an_empty_log_does_not_wait_for_what_controllers_may_start(make, project):
+def test_a_run_on_an_empty_log_does_not_wait_for_controllers(make, project):
     project.CONTENT["begins"] = False
     assert not make().run(until_caught_up=True).failed
 
 
-def test_a_run_without_controllers_goes_on_with_what_was_started(make, project):
+def test_a_run_without_controllers_continues_with_the_started_partitions(make, project):
     project.CONTENT["controls"] = False
     application = make()
     add_events(application, *range(10))
@@ -296,12 +296,12 @@ def test_a_run_without_controllers_goes_on_with_what_was_started(make, project):
     assert application.run().partitions == ()
 
 
-def test_the_conditions_tell_which_registration_was_named(make):
+def test_the_conditions_name_the_registration(make):
     (decision,) = [each for each in make().conditions() if each.subject == "life-cycle.controller"]
     assert str(decision) == "seen: life-cycle.controller = provider mine: named (default given in code)"
 
 
-def test_the_last_one_that_starts_a_partition_has_it(make, project):
+def test_the_last_handle_to_start_a_partition_owns_it(make, project):
     first = make()
     add_events(first, *range(5))
     first.start()
@@ -325,12 +325,12 @@ def test_the_last_one_that_starts_a_partition_has_it(make, project):
         ("none", AssemblyError, "provider 'mine' makes str, which has no __call__"),
     ],
 )
-def test_a_registration_that_is_wrong_ends_the_start(make, project, registration, kind, says):
+def test_an_invalid_registration_ends_the_start(make, project, registration, kind, says):
     with project.Container.mine.override(registration), pytest.raises(kind, match=says):
         make().start()
 
 
-def test_control_at_run_time_is_refused(make):
+def test_control_commands_are_refused(make):
     with pytest.raises(AssemblyError, match="group 'seen' is not led by leases") as caught:
         make().control.stop("seen")
     assert caught.value.code == "OCQ-535"

@@ -68,7 +68,9 @@ def to_the_start(application: Application) -> None:
 
 
 @pytest.mark.parametrize("stride", [FEW, MANY])
-def test_a_reset_is_explained_and_can_be_repeated(world: World, cutter: Cutter, stride: int) -> None:
+def test_a_reset_with_a_lost_connection_is_explained_and_can_be_repeated(
+    world: World, cutter: Cutter, stride: int
+) -> None:
     at = stride // 2
     while explained(world, cutter, to_the_start, at):
         assert (world.positions(), world.lent()) == ({0}, {})
@@ -83,7 +85,7 @@ def into_partitions(count: int, application: Application) -> None:
 
 
 @pytest.mark.parametrize("stride", [FEW, MANY])
-def test_another_number_of_partitions_is_explained_and_can_be_repeated(
+def test_a_repartition_with_a_lost_connection_is_explained_and_can_be_repeated(
     world: World, cutter: Cutter, stride: int
 ) -> None:
     at, count = stride // 2, 3
@@ -112,7 +114,7 @@ def undone(application: Application) -> None:
 
 
 @pytest.mark.parametrize("stride", [200, pytest.param(20, marks=pytest.mark.release)])
-def test_a_rebuild_and_the_way_back_are_explained_and_can_be_repeated(
+def test_a_rebuild_or_undo_with_a_lost_connection_is_explained_and_can_be_repeated(
     world: World, cutter: Cutter, stride: int
 ) -> None:
     at, goes_on = stride // 2, True

@@ -52,7 +52,7 @@ def seen(file: Path) -> int:
 
 @pytest.mark.parametrize("settings", [{}, {"database.ref": "library", "event-store.url": "sqlite:///events.db"}])
 @pytest.mark.parametrize("engine", ["thread", pytest.param("spark", marks=pytest.mark.spark)])
-def test_the_engine_that_a_container_holds_is_the_database(make_module, tmp_path, settings, engine):
+def test_the_engine_in_a_container_is_the_database(make_module, tmp_path, settings, engine):
     run_by = {
         "spark.master": "local[1]",
         "spark.driver-handles": "never",
@@ -77,7 +77,7 @@ def test_a_url_wins_over_the_engine_of_a_container(make_module, tmp_path):
     assert seen(tmp_path / "read.db") == 50
 
 
-def test_a_second_start_goes_on_in_the_same_database(make_module, tmp_path):
+def test_a_second_start_continues_in_the_same_database(make_module, tmp_path):
     module = make_module(HANDLERS)
     for _ in range(2):
         application = with_events(Application(THREAD, [module], tmp_path))
@@ -104,7 +104,7 @@ def test_both_a_url_and_a_provider_are_refused_with_both_origins(make_module, tm
         Application(settings, [make_module(HANDLERS)], tmp_path).start()
 
 
-def test_without_a_database_who_asks_for_a_connection_is_refused_at_the_start_with_its_place(make_module, tmp_path):
+def test_without_a_database_a_handler_with_a_connection_is_refused_with_its_place(make_module, tmp_path):
     source = WITHOUT_CONTAINER + '\n@event_handling("other", types=["*"])\ndef other(event: Event) -> None: ...\n'
     module = make_module(source)
     application = Application({**THREAD, "event-store.url": "https://store:3000"}, [module], tmp_path)
@@ -117,7 +117,7 @@ def test_without_a_database_who_asks_for_a_connection_is_refused_at_the_start_wi
     assert refused.where.endswith("(see)")
 
 
-def test_all_that_is_wrong_with_any_group_is_raised_together(make_module, tmp_path):
+def test_errors_of_all_groups_are_raised_together(make_module, tmp_path):
     wrong = '\n@event_handling("other", types=["*"])\ndef other(event: Event, x) -> None: ...\n'
     settings = {
         **THREAD,
@@ -147,7 +147,7 @@ def names(url: str, schema: str | None) -> set[str]:
 
 @pytest.mark.postgresql
 @pytest.mark.parametrize("engine", ["thread", pytest.param("spark", marks=pytest.mark.spark)])
-def test_a_schema_holds_all_tables_of_ours_and_none_of_the_users(make_module, tmp_path, postgresql_url, engine):
+def test_a_schema_holds_all_our_tables_and_none_of_the_users(make_module, tmp_path, postgresql_url, engine):
     settings = {
         "spark.master": "local[1]",
         "spark.driver-handles": "never",
@@ -166,7 +166,7 @@ def test_a_schema_holds_all_tables_of_ours_and_none_of_the_users(make_module, tm
 
 
 @pytest.mark.postgresql
-def test_a_schema_goes_with_the_database_and_not_with_an_event_store_elsewhere(make_module, tmp_path, postgresql_url):
+def test_the_schema_applies_to_the_database_and_not_to_a_separate_event_store(make_module, tmp_path, postgresql_url):
     settings = {
         **THREAD,
         "event-store.url": "sqlite:///events.db",
@@ -181,7 +181,7 @@ def test_a_schema_goes_with_the_database_and_not_with_an_event_store_elsewhere(m
 
 
 @pytest.mark.postgresql
-def test_an_event_store_elsewhere_names_its_schema_in_its_url(make_module, tmp_path, postgresql_url):
+def test_a_separate_event_store_names_its_schema_in_its_url(make_module, tmp_path, postgresql_url):
     with_schema = f"{postgresql_url}{'&' if '?' in postgresql_url else '?'}opencqrs_schema=our_log"
     settings = {**THREAD, "event-store.url": with_schema, "database.url": "sqlite:///read.db"}
     application = with_events(Application(settings, [make_module(SERVED)], tmp_path))
@@ -191,7 +191,7 @@ def test_an_event_store_elsewhere_names_its_schema_in_its_url(make_module, tmp_p
     assert EventStoreSource.open_source(with_schema).head() == 50
 
 
-def test_a_schema_on_sqlite_is_refused_by_the_name_of_the_setting(make_module, tmp_path):
+def test_a_schema_on_sqlite_is_refused_naming_the_setting(make_module, tmp_path):
     settings = {**THREAD, "event-store.url": "sqlite:///events.db", "database.schema": "our_log"}
     application = Application(settings, [make_module(WITHOUT_CONTAINER)], tmp_path)
     with pytest.raises(EventStoreError, match="SQLite has no schemas") as caught:

@@ -103,7 +103,7 @@ DATABASES = ["sqlite", *(pytest.param(n, marks=getattr(pytest.mark, n)) for n in
 @pytest.mark.spark
 @pytest.mark.release(database="mariadb")
 @pytest.mark.parametrize("database", DATABASES, indirect=True)
-def test_events_of_data_frames_count_once_on_every_database(
+def test_events_in_data_frames_are_handled_once_on_every_database(
     database: Database, project: ModuleType, spark: object
 ) -> None:
     hide_wrong(database)
@@ -169,7 +169,9 @@ def most(events: DataFrame) -> None:
 
 
 @pytest.mark.spark
-def test_views_and_settings_of_a_group_are_no_other_groups(database: Database, project: ModuleType, spark: Any) -> None:
+def test_views_and_settings_of_a_group_are_separate_from_other_groups(
+    database: Database, project: ModuleType, spark: Any
+) -> None:
     folder = Path(str(project.__file__)).parent
     (folder / "with_views.py").write_text(WITH_VIEWS)
     module = __import__("with_views")
@@ -209,7 +211,7 @@ def peep(payments: DataFrame) -> None:
 @pytest.mark.spark
 @pytest.mark.release(group=("looking-away", "peeping"))
 @pytest.mark.parametrize("group", ["catching", "looking-away", "peeping"])
-def test_a_handler_that_catches_why_an_event_cannot_be_decoded_or_reads_none_skips_no_event(
+def test_a_handler_that_catches_a_decoding_error_or_reads_no_event_skips_none(
     database: Database, project: ModuleType, spark: object, group: str
 ) -> None:
     folder = Path(str(project.__file__)).parent
@@ -243,7 +245,7 @@ COMMAND = [sys.executable, "-m", "opencqrs_py", "run", "--until-caught-up"]
     ],
     indirect=["database"],
 )
-def test_a_driver_that_is_killed_in_a_range_loses_nothing_and_repeats_nothing(
+def test_a_driver_killed_within_a_range_loses_and_repeats_nothing(
     database: Database, project: ModuleType, java: dict[str, str], group: str, kill: str
 ) -> None:
     hide_wrong(database)
@@ -309,7 +311,7 @@ def test_the_handlers_of_the_how_to_handle_events(tmp_path: Path, java: dict[str
         ("retry.on-exhausted", "park", "retry.on-undecodable: skip or stop"),
     ],
 )
-def test_what_a_group_with_data_frames_cannot_be_is_refused_at_the_start(
+def test_settings_that_do_not_fit_data_frames_are_refused_at_the_start(
     database: Database, project: ModuleType, setting: str, value: object, fix: str
 ) -> None:
     settings = {**settings_for(database), f"event-handling.groups[frames].{setting}": value}

@@ -64,7 +64,7 @@ def wait_for(observer: Watching, count: int) -> None:
 # As a context manager
 
 
-def test_the_block_gets_the_application_and_nothing_is_started_or_opened(handlers, tmp_path):
+def test_entering_the_block_starts_and_opens_nothing(handlers, tmp_path):
     application = Application(THREAD, [handlers], tmp_path)
     with opened_connections() as opened, application as entered:
         assert entered is application
@@ -133,7 +133,7 @@ class Faulty(Observer):
         raise LookupError("of an observer")
 
 
-def test_a_host_that_asks_gets_the_error_that_has_ended_an_engine(handlers, tmp_path):
+def test_the_host_can_get_the_error_that_ended_an_engine(handlers, tmp_path):
     with Application(THREAD, [handlers], tmp_path) as application:
         application.check()
         add_events(application)
@@ -216,7 +216,7 @@ def test_a_start_from_several_threads_at_once_starts_once_and_refuses_the_others
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_the_handling_of_signals_stays_that_of_the_host(handlers, tmp_path, engine):
+def test_signal_handlers_of_the_host_are_kept(handlers, tmp_path, engine):
     settings = {
         "event-handling.standard.processing.engine": engine,
         "spark.master": "local[1]",
@@ -273,7 +273,7 @@ def hosted(
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
 
 
-def test_a_stop_at_the_exit_of_the_process_gives_everything_back(tmp_path):
+def test_a_stop_at_process_exit_releases_everything(tmp_path):
     done = hosted(tmp_path, f"{WAIT}\natexit.register(application.stop)\natexit.register(application.stop)\n")
     assert (done.returncode, done.stderr) == (0, "")
     assert seen(tmp_path) == 10
@@ -281,13 +281,13 @@ def test_a_stop_at_the_exit_of_the_process_gives_everything_back(tmp_path):
     assert rows_of(tmp_path / "opencqrs.db", "SELECT DISTINCT state FROM opencqrs_progress") == [("stopped",)]
 
 
-def test_a_process_that_does_not_stop_it_ends_all_the_same(tmp_path):
+def test_a_process_that_does_not_stop_the_application_still_ends(tmp_path):
     done = hosted(tmp_path, WAIT)
     assert (done.returncode, done.stderr) == (0, "")
     assert seen(tmp_path) == 10
 
 
-def test_a_stop_at_the_exit_does_not_wait_for_a_handler_that_never_returns(tmp_path):
+def test_a_stop_at_process_exit_does_not_wait_for_a_handler_that_never_returns(tmp_path):
     hangs = HANDLERS.replace("await asyncio.sleep(0)", "IN_HAND.set()\n    await asyncio.sleep(1e6)")
     hangs += "\nfrom threading import Event as Signal\nIN_HAND = Signal()\n"
     done = hosted(tmp_path, "atexit.register(application.stop)\nassert host_handlers.IN_HAND.wait(60)\n", hangs)
@@ -295,7 +295,7 @@ def test_a_stop_at_the_exit_does_not_wait_for_a_handler_that_never_returns(tmp_p
     assert seen(tmp_path) == 0
 
 
-def test_a_fork_does_not_stop_what_its_parent_runs(tmp_path):
+def test_a_fork_does_not_stop_the_groups_of_its_parent(tmp_path):
     """As a worker of a web server that has loaded the application before it was forked."""
     ends = """
 child = os.fork()
@@ -315,7 +315,7 @@ application.stop()
     assert seen(tmp_path) == 10
 
 
-def test_a_fork_cannot_check_what_its_parent_runs(tmp_path):
+def test_a_fork_cannot_check_the_groups_of_its_parent(tmp_path):
     """As the liveness probe of a worker that gunicorn has forked with ``--preload``."""
     ends = f"""{WAIT}
 child = os.fork()
@@ -371,7 +371,7 @@ STARTED_BY_PARENT = (
 
 
 @pytest.mark.postgresql
-def test_a_fork_reports_what_its_parent_does_meanwhile(postgresql_url, tmp_path):
+def test_a_fork_reports_the_progress_of_its_parent(postgresql_url, tmp_path):
     """As the view ``health`` of a worker that gunicorn has forked with ``--preload``."""
     ends = f"{ASKED}assert said[:5] == [20, 0, 0, 20, owners], said\nprint(said[5])"
     done = hosted(tmp_path, WAIT + REPORTS + WAIT + ends, store=postgresql_url)
@@ -401,7 +401,7 @@ host_handlers.FREED.set()
     assert seen(tmp_path) == 10
 
 
-def test_a_fork_uses_an_sqlite_file_that_nobody_uses_when_it_is_forked(tmp_path):
+def test_a_fork_uses_an_sqlite_file_not_in_use_when_it_is_forked(tmp_path):
     """As a worker of gunicorn with ``--preload``, if the application is used at import, but started in each worker."""
     ends = """
 application.status()
@@ -434,7 +434,7 @@ def handle(event: Event) -> None: ...
 
 
 @pytest.mark.spark
-def test_an_application_runs_on_the_spark_session_that_it_was_handed_and_leaves_it_open(spark, make_module, tmp_path):
+def test_an_application_runs_on_a_given_spark_session_and_leaves_it_open(spark, make_module, tmp_path):
     settings = {"spark.master": "spark://no-such-host.invalid:7077", "spark.driver-handles": "never"}
     with Application(settings, [make_module(ON_SPARK)], tmp_path, spark) as application:
         lines = (f'{{"id": "{n}", "source": "s", "type": "t", "subject": "/x", "data": {{}}}}' for n in range(20))
@@ -454,7 +454,7 @@ class Collecting(Observer):
         self.frozen.add(gc.get_freeze_count())
 
 
-def test_a_run_leaves_the_collector_of_the_program_alone(handlers, tmp_path):
+def test_a_run_does_not_change_the_garbage_collector_of_the_program(handlers, tmp_path):
     """What is frozen and released again is no longer counted, so that its garbage would stay, run by run."""
     before, seen = gc.get_freeze_count(), Collecting()
     with Application(THREAD, [handlers], tmp_path) as application:

@@ -97,7 +97,7 @@ def test_the_name_is_found_in_every_spelling(install, spelling) -> None:
     assert found not in tuple(Engine)
 
 
-def test_an_unknown_engine_is_refused_with_all_that_are_known(install, tmp_path) -> None:
+def test_an_unknown_engine_is_refused_with_the_known_ones(install, tmp_path) -> None:
     install("fleet", fleet="FleetEngine", thread="FleetEngine")
     with pytest.raises(ConfigurationErrors) as caught:
         load(tmp_path, defaults={SETTING: "fleeet"}, environ={})
@@ -106,7 +106,7 @@ def test_an_unknown_engine_is_refused_with_all_that_are_known(install, tmp_path)
     assert error.fix == "use one of spark, thread, fleet; nearest: fleet"
 
 
-def test_an_engine_of_ours_cannot_be_replaced(install, handlers, tmp_path) -> None:
+def test_a_built_in_engine_cannot_be_replaced(install, handlers, tmp_path) -> None:
     install("fleet", thread="FleetEngine")
     application = Application(THREAD, [handlers], tmp_path)
     application.start()
@@ -114,7 +114,7 @@ def test_an_engine_of_ours_cannot_be_replaced(install, handlers, tmp_path) -> No
     assert "fleet_engine" not in sys.modules
 
 
-def test_the_schema_for_editors_has_what_is_installed(install) -> None:
+def test_the_schema_for_editors_has_the_installed_engines(install) -> None:
     install("fleet", fleet="FleetEngine")
     assert '["spark", "thread", "fleet"]' in json.dumps(json_schema(Settings))
 
@@ -128,7 +128,7 @@ def test_the_schema_for_editors_has_what_is_installed(install) -> None:
         ("returns_text", "what 'fleet' registers returned str, which has no assign, start", "return an Engine of"),
     ],
 )
-def test_an_engine_that_cannot_be_made_is_refused_by_its_entry_point(
+def test_an_engine_that_cannot_be_created_is_refused_naming_its_entry_point(
     install, handlers, tmp_path, value, what, fix
 ) -> None:
     install("fleet", fleet=value)
@@ -140,7 +140,7 @@ def test_an_engine_that_cannot_be_made_is_refused_by_its_entry_point(
     assert fix in caught.value.fix
 
 
-def test_one_name_of_two_packages_is_refused(install, handlers, tmp_path) -> None:
+def test_an_engine_name_used_by_two_packages_is_refused(install, handlers, tmp_path) -> None:
     install("fleet", fleet="FleetEngine")
     install("other", fleet="raises")
     with pytest.raises(AssemblyError, match="2 packages register engines of the name 'fleet'") as caught:

@@ -236,7 +236,7 @@ def test_each_event_is_handled_once_and_a_second_run_has_nothing_to_do(
 
 
 @pytest.mark.parametrize("of_read_model", ["sums.db", "shop.db"])
-def test_a_table_of_another_system_is_changed_only_where_the_read_model_is_there_too(
+def test_the_database_of_a_mapped_table_is_changed_only_if_it_holds_the_read_model_too(
     mapped: dict[str, str], handlers: ModuleType, make: Make, tmp_path: Path, of_read_model: str
 ) -> None:
     with closing(sqlite3.connect(tmp_path / "shop.db")) as other:
@@ -252,7 +252,7 @@ def test_a_table_of_another_system_is_changed_only_where_the_read_model_is_there
     assert len(rows_of(tmp_path / of_read_model, "SELECT number FROM sums")) == 200
 
 
-def test_a_run_until_caught_up_says_that_the_last_line_has_no_end(
+def test_a_run_until_caught_up_reports_a_last_line_without_a_line_end(
     handlers: ModuleType, make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = exported(tmp_path / "log", ".ndjson", ".ndjson") | {"database.url": "sqlite:///sums.db"}
@@ -326,7 +326,7 @@ def test_a_stop_closes_the_event_store_and_the_next_use_opens_it_again(
         assert held(tmp_path) == before
 
 
-def test_a_stop_closes_the_event_store_of_a_package_and_goes_on_if_that_fails(
+def test_a_stop_closes_the_event_store_of_a_package_and_continues_if_that_fails(
     handlers: ModuleType, make: Make, install: Callable[..., None], databases_closed: None, tmp_path: Path, caplog: Any
 ) -> None:
     install("shelf", closing="open_closing")
@@ -342,7 +342,7 @@ def test_a_stop_closes_the_event_store_of_a_package_and_goes_on_if_that_fails(
 
 
 @pytest.mark.parametrize("kind", ["files", "eventsourcingdb", "mapped"])
-def test_without_a_database_a_handler_that_asks_for_a_connection_is_refused_at_the_start(
+def test_without_a_database_a_handler_with_a_connection_is_refused_at_the_start(
     kind: str, handlers: ModuleType, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     settings = {**request.getfixturevalue(kind), "event-handling.standard.processing.engine": "thread"}
@@ -350,7 +350,7 @@ def test_without_a_database_a_handler_that_asks_for_a_connection_is_refused_at_t
         Application(settings, [handlers], tmp_path).start()
 
 
-def test_the_database_of_a_table_of_others_is_not_taken_for_the_read_models(
+def test_the_database_of_a_mapped_table_is_not_used_for_read_models(
     mapped: dict[str, str], handlers: ModuleType, tmp_path: Path
 ) -> None:
     application = Application(mapped, [handlers], tmp_path)
@@ -376,7 +376,7 @@ def test_the_database_of_a_table_of_others_is_not_taken_for_the_read_models(
         ),
     ],
 )
-def test_a_mapping_that_makes_no_sense_is_refused(
+def test_an_invalid_mapping_is_refused(
     settings: dict[str, str], said: str, handlers: ModuleType, tmp_path: Path
 ) -> None:
     with pytest.raises(EventStoreError) as caught:
@@ -384,7 +384,7 @@ def test_a_mapping_that_makes_no_sense_is_refused(
     assert str(caught.value).splitlines()[0] == said
 
 
-def test_the_token_is_shown_nowhere(eventsourcingdb: dict[str, str], handlers: ModuleType, tmp_path: Path) -> None:
+def test_the_token_is_never_shown(eventsourcingdb: dict[str, str], handlers: ModuleType, tmp_path: Path) -> None:
     application = Application(eventsourcingdb, [handlers], tmp_path)
     shown = [str(application.configuration.value("event-store.api-token")), repr(application.blueprint)]
     shown += [repr(application.configuration.settings), repr(application.configuration)]
@@ -392,7 +392,7 @@ def test_the_token_is_shown_nowhere(eventsourcingdb: dict[str, str], handlers: M
 
 
 @pytest.mark.parametrize("url", ["eventsourcingdb://{}@host", "http://{}@host:3000", "eventsourcingdb://h?token={}"])
-def test_a_token_in_the_url_is_shown_nowhere(url: str, handlers: ModuleType, tmp_path: Path) -> None:
+def test_a_token_in_the_url_is_never_shown(url: str, handlers: ModuleType, tmp_path: Path) -> None:
     application = Application({"event-store.url": url.format(TOKEN)}, [handlers], tmp_path)
     shown = [repr(application.blueprint), repr(application.configuration.settings), repr(application.configuration)]
     shown += [repr(application.configuration.value("event-store.url")), repr(application)]
@@ -426,7 +426,7 @@ def test_a_url_that_names_no_event_store_is_refused(url: str, code: str, handler
         ("shalf", "", "OCQ-302.*'shalf' are not supported.*mean shelf.*file:…, .*shelf://…, sqlite:///…; or install"),
     ],
 )
-def test_a_registered_event_store_that_cannot_be_used_raises_one_error_that_says_why(
+def test_an_unusable_registered_event_store_raises_one_error_that_says_why(
     scheme: str, registered: str, message: str, handlers: ModuleType, install: Callable[..., None], tmp_path: Path
 ) -> None:
     install("shelf", shelf="open_shelf", **({scheme: registered} if registered else {}))
@@ -448,15 +448,15 @@ def test_two_packages_with_one_scheme_are_refused(
         _ = Application({"event-store.url": "shelf://x"}, [], tmp_path).event_store
 
 
-def test_a_misspelled_scheme_is_the_error_that_a_start_raises_not_the_missing_database(
-    handlers: ModuleType, tmp_path: Path
-) -> None:
+def test_a_misspelled_scheme_is_raised_rather_than_the_missing_database(handlers: ModuleType, tmp_path: Path) -> None:
     with pytest.raises(EventStoreError, match=r"\[OCQ-302\].*'postgrsql' are not supported"):
         Application({"event-store.url": "postgrsql://ada:secret@h/d"}, [handlers], tmp_path).start()
 
 
 @pytest.mark.postgresql
-def test_what_an_open_transaction_of_others_holds_up_is_waited_for_and_lags(make, mapped_postgresql, handlers) -> None:
+def test_events_held_up_by_an_open_transaction_of_others_lag_and_are_waited_for(
+    make, mapped_postgresql, handlers
+) -> None:
     settings = {**mapped_postgresql, "database.url": "sqlite:///read.db"}
     settings["event-handling.standard.processing.engine"] = "thread"
     application = make(settings, handlers)

@@ -96,7 +96,7 @@ def stored(events):
 # --------------------------------------------------------------------------------------------- import and export
 
 
-def test_a_key_that_stands_twice_is_refused_by_file_and_line_and_nothing_is_imported(events, stored) -> None:
+def test_a_duplicate_key_is_refused_with_file_and_line_and_nothing_is_imported(events, stored) -> None:
     right = b'{"id":"1","source":"s","type":"t"}\n'
     Path("in.ndjson").write_bytes(right + b'{"id":"2","source":"s","type":"t","data":{"a":1,"a":2}}\n')
     refused = events("import", "in.ndjson")
@@ -107,7 +107,7 @@ def test_a_key_that_stands_twice_is_refused_by_file_and_line_and_nothing_is_impo
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_what_was_exported_is_imported_as_it_was(tmp_path, events, suffix: str) -> None:
+def test_exported_events_are_imported_unchanged(tmp_path, events, suffix: str) -> None:
     given = [ODD, event(1), event(2, payload=None, subject="/"), event(3, payload='"text"'), event(4, payload="[]")]
     events("import", write_lines(tmp_path / "in.ndjson", given))
     told = events("export", f"out.{suffix}", "--format", "json").json
@@ -126,7 +126,7 @@ def test_what_was_exported_is_imported_as_it_was(tmp_path, events, suffix: str) 
     assert [one._replace(position=0) for one in first.read(0, 100, Selection()).events] == given
 
 
-def test_metadata_with_the_names_of_attributes_are_kept_in_parquet_and_named_by_an_export_to_lines(events) -> None:
+def test_metadata_named_like_attributes_are_kept_in_parquet_and_reported_by_an_export_to_lines(events) -> None:
     """Headers of another system may have them; CloudEvents' JSON has one place for each name."""
     odd = event(1, extensions='{"type":"a header","user":"ada","x":{"id":1}}')
     with written_whole(Path("in.parquet")) as file, writer_to(file, FileFormat(FileKind.ROWS)) as writer:
@@ -144,7 +144,7 @@ def test_metadata_with_the_names_of_attributes_are_kept_in_parquet_and_named_by_
     assert (json.loads(line)["type"], json.loads(line)["user"]) == ("t", "ada")
 
 
-def test_an_export_can_be_narrowed_and_says_where_the_next_one_begins(tmp_path, events) -> None:
+def test_an_export_can_be_filtered_and_says_where_the_next_one_begins(tmp_path, events) -> None:
     events("import", write_lines(tmp_path / "in.ndjson", [event(n, type="ab"[n % 2]) for n in range(20)]))
     narrow = ["--after", "4", "--to", "15", "--subject", "/a/1", "--type", "a", "--type", "c", "--format", "json"]
     told = events("export", "out.ndjson", *narrow).json
@@ -162,7 +162,7 @@ def test_an_export_can_be_narrowed_and_says_where_the_next_one_begins(tmp_path, 
     assert Path("none.ndjson").read_bytes() == b""
 
 
-def test_standard_output_gets_events_only(tmp_path, events) -> None:
+def test_only_events_go_to_standard_output(tmp_path, events) -> None:
     lines = write_lines(tmp_path / "in.ndjson", [event(1), ODD])
     events("import", lines)
     done = events("export", "-")
@@ -172,7 +172,7 @@ def test_standard_output_gets_events_only(tmp_path, events) -> None:
     assert (quiet.out, quiet.err) == (done.out, "")
 
 
-def test_the_format_of_a_file_can_be_said_where_its_name_does_not(tmp_path, events) -> None:
+def test_the_format_can_be_given_if_the_file_name_does_not_show_it(tmp_path, events) -> None:
     events("import", write_lines(tmp_path / "in.ndjson", [event(1)]))
     assert events("export", "a.txt", "--format-of-file", "ndjson").code == 0
     assert Path("a.txt").read_bytes() == Path("in.ndjson").read_bytes()
@@ -228,7 +228,7 @@ def test_wrong_use_is_refused_with_what_to_do(events, stored, arguments, what: s
     assert stored() == []
 
 
-def test_overwriting_is_asked_for(tmp_path, events) -> None:
+def test_overwriting_needs_an_option(tmp_path, events) -> None:
     events("import", write_lines(tmp_path / "in.ndjson", [event(1)]))
     Path("a.ndjson").write_text("before")
     assert events("export", "a.ndjson", "--overwrite").out == "exported 1 event\n"
@@ -236,7 +236,7 @@ def test_overwriting_is_asked_for(tmp_path, events) -> None:
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_an_export_through_a_link_writes_the_file_that_it_leads_to(tmp_path, events, there) -> None:
+def test_an_export_through_a_link_writes_to_its_target(tmp_path, events, there) -> None:
     events("import", write_lines(tmp_path / "in.ndjson", [event(1)]))
     target, link = tmp_path / "backup.ndjson", tmp_path / "latest.ndjson"
     if there:
@@ -247,7 +247,7 @@ def test_an_export_through_a_link_writes_the_file_that_it_leads_to(tmp_path, eve
     assert target.read_bytes() == (tmp_path / "in.ndjson").read_bytes()
 
 
-def test_an_export_that_breaks_off_leaves_nothing(tmp_path, events, monkeypatch) -> None:
+def test_an_interrupted_export_leaves_no_file(tmp_path, events, monkeypatch) -> None:
     events("import", write_lines(tmp_path / "in.ndjson", [event(1)]))
     (tmp_path / "full").mkdir()
 
@@ -260,14 +260,14 @@ def test_an_export_that_breaks_off_leaves_nothing(tmp_path, events, monkeypatch)
     assert list((tmp_path / "full").iterdir()) == []
 
 
-def test_an_empty_list_says_so_to_people(events, stored) -> None:
+def test_an_empty_list_says_so_in_text_output(events, stored) -> None:
     assert stored() == []
     assert (events("list").err, events("list", "--after", "5").err) == ("no events\n", "no events after position 5\n")
     assert events("list", "--format", "json").err == ""
 
 
 @pytest.mark.parametrize("command", [("list",), ("stats",), ("list", "--format", "json")])
-def test_a_database_that_is_not_there_is_not_taken_for_an_empty_one_in_silence(tmp_path, events, command) -> None:
+def test_a_missing_database_is_not_silently_treated_as_empty(tmp_path, events, command) -> None:
     file = tmp_path / "project" / "opencqrs.db"
     said = f"the event store is not there: {file} (event-store.url, built-in default); it is made now, and is empty\n"
     assert said in events(*command).err
@@ -275,7 +275,7 @@ def test_a_database_that_is_not_there_is_not_taken_for_an_empty_one_in_silence(t
 
 
 @pytest.mark.parametrize("command", [("import", "in.ndjson"), ("append", "--type", "t")])
-def test_adding_to_a_database_that_is_not_there_says_where_it_is_made(tmp_path, events, command) -> None:
+def test_adding_to_a_missing_database_reports_where_it_is_created(tmp_path, events, command) -> None:
     write_lines(Path("in.ndjson"), [event(1)])
     file = tmp_path / "project" / "opencqrs.db"
     said = f"made a new SQLite database: {file} (event-store.url, built-in default)\n"
@@ -291,7 +291,7 @@ def test_adding_to_a_database_that_is_not_there_says_where_it_is_made(tmp_path, 
     ],
 )
 @pytest.mark.parametrize("command", [("import", "in.ndjson"), ("append", "--type", "t")])
-def test_adding_to_a_server_without_our_tables_says_where_they_are_made(
+def test_adding_to_a_server_without_our_tables_reports_where_they_are_created(
     tmp_path, events, fresh_url, kind, command
 ) -> None:
     write_lines(Path("in.ndjson"), [event(1)])
@@ -315,7 +315,7 @@ def test_an_export_does_not_replace_a_pipe_or_a_folder(tmp_path, events, stored,
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_an_export_of_a_database_that_is_not_there_replaces_nothing(tmp_path, events, monkeypatch, shared) -> None:
+def test_an_export_of_a_missing_database_replaces_nothing(tmp_path, events, monkeypatch, shared) -> None:
     if shared:  # with the read model, by two settings
         monkeypatch.setenv("OPENCQRS__EVENT_STORE__URL", "sqlite:///opencqrs.db")
         monkeypatch.setenv("OPENCQRS__DATABASE__URL", "sqlite:///opencqrs.db")
@@ -345,7 +345,7 @@ class Slowly(io.RawIOBase):
         return len(sent)
 
 
-def test_nobody_waits_for_an_import_whose_writer_sends_slowly(tmp_path, events, stored, monkeypatch) -> None:
+def test_an_import_with_slow_input_blocks_no_other_writer(tmp_path, events, stored, monkeypatch) -> None:
     events("append", "--type", "first", "--id", "first")
     other, added = sqlite3.connect(tmp_path / "project" / "opencqrs.db", timeout=0, isolation_level=None), []
 
@@ -362,7 +362,7 @@ def test_nobody_waits_for_an_import_whose_writer_sends_slowly(tmp_path, events, 
     assert [one["id"] for one in stored()] == ["first", *added, "0", "1"]
 
 
-def test_an_import_of_standard_input_that_is_a_file_copies_nothing(tmp_path, events, stored, monkeypatch) -> None:
+def test_an_import_from_a_file_on_standard_input_copies_nothing(tmp_path, events, stored, monkeypatch) -> None:
     monkeypatch.setattr(imports, "TemporaryFile", None)
     path = Path(write_lines(tmp_path / "in.ndjson", [event(1)]))
     with path.open("rb") as file:
@@ -371,7 +371,7 @@ def test_an_import_of_standard_input_that_is_a_file_copies_nothing(tmp_path, eve
     assert [one["id"] for one in stored()] == ["1"]
 
 
-def test_an_import_says_where_there_is_no_room_for_what_a_pipe_sends(tmp_path, events, stored, monkeypatch) -> None:
+def test_an_import_says_where_the_disk_is_too_full_for_piped_input(tmp_path, events, stored, monkeypatch) -> None:
     class Full(io.BytesIO):
         def write(self, _content: object) -> int:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -387,7 +387,7 @@ def test_an_import_says_where_there_is_no_room_for_what_a_pipe_sends(tmp_path, e
 
 @pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="a file that opens and cannot be read, of Linux")
 @pytest.mark.parametrize("command", [("import", "/proc/self/mem"), ("import", "-"), ("append", "-")])
-def test_what_cannot_be_read_to_be_added_is_named(events, stored, monkeypatch, command) -> None:
+def test_an_unreadable_input_is_named(events, stored, monkeypatch, command) -> None:
     with Path("/proc/self/mem").open("rb") as unreadable:
         for module in (appends, imports):
             monkeypatch.setattr(module, "standard_input", lambda: unreadable)
@@ -399,7 +399,7 @@ def test_what_cannot_be_read_to_be_added_is_named(events, stored, monkeypatch, c
 
 
 @pytest.mark.parametrize("command", [("list",), ("export", "-"), ("stats",), ("export", "-", "--to", "1")])
-def test_a_last_line_without_its_end_is_named_however_young_it_is(tmp_path, events, command) -> None:
+def test_a_last_line_without_a_line_end_is_named_however_recent_it_is(tmp_path, events, command) -> None:
     path = tmp_path / "log.ndjson"
     path.write_bytes(b"".join(event_line(event(n)) for n in range(3)).rstrip())
     told = events(*command, "--set", f"event-store.url=file:{path}")
@@ -408,7 +408,7 @@ def test_a_last_line_without_its_end_is_named_however_young_it_is(tmp_path, even
 
 
 @pytest.mark.parametrize("command", [("list",), ("export", "-"), ("stats",)])
-def test_a_table_of_another_system_whose_file_is_not_there_is_refused(tmp_path, events, command) -> None:
+def test_a_mapped_table_whose_file_is_missing_is_refused(tmp_path, events, command) -> None:
     settings = {"url": "sqlite:///shop.db"} | {f"mapping.{n}": n for n in ("table", "position", "id", "type", "data")}
     options = [part for name, value in settings.items() for part in ("--set", f"event-store.{name}={value}")]
     refused = events(*command, *options)
@@ -418,7 +418,7 @@ def test_a_table_of_another_system_whose_file_is_not_there_is_refused(tmp_path, 
     assert not file.exists()
 
 
-def test_a_long_export_reads_slice_by_slice(tmp_path, events, monkeypatch) -> None:
+def test_a_long_export_reads_in_slices(tmp_path, events, monkeypatch) -> None:
     from opencqrs_py.cli.events import selection  # noqa: PLC0415
 
     monkeypatch.setattr(selection, "_EVENTS_PER_SLICE", 7)
@@ -446,7 +446,7 @@ def test_files_of_a_folder_that_are_not_imported_are_named(tmp_path, events) -> 
         (("folder/9.ndjson", "folder/10.ndjson"), False),
     ],
 )
-def test_files_whose_numbers_are_in_another_order_are_named(tmp_path, events, named, is_said) -> None:
+def test_files_that_do_not_sort_by_their_numbers_are_named(tmp_path, events, named, is_said) -> None:
     (tmp_path / "folder").mkdir()
     for number in (9, 10):
         write_lines(tmp_path / "folder" / f"{number}.ndjson", [event(number)])
@@ -456,7 +456,7 @@ def test_files_whose_numbers_are_in_another_order_are_named(tmp_path, events, na
     assert (said in ran.err) == is_said
 
 
-def test_a_folder_that_holds_no_file_of_events_is_named(tmp_path, events) -> None:
+def test_a_folder_without_event_files_is_named(tmp_path, events) -> None:
     (tmp_path / "folder").mkdir()
     ran = events("import", "folder")
     assert (ran.code, ran.out) == (0, "imported 0 events\n")
@@ -481,7 +481,7 @@ def test_several_files_and_folders_are_imported_in_order(tmp_path, events, store
     ]
 
 
-def test_the_json_of_an_import_tells_of_each_file(tmp_path, events) -> None:
+def test_the_json_of_an_import_lists_each_file(tmp_path, events) -> None:
     one, two = write_lines(tmp_path / "1.ndjson", [event(1)]), write_lines(tmp_path / "2.ndjson", [event(1), event(2)])
     alone = events("import", one, "--format", "json").json
     assert [alone.pop("seconds") >= 0, alone["files"][0].pop("seconds") >= 0] == [True, True]
@@ -513,7 +513,9 @@ def test_the_json_names_files_whose_names_are_not_utf_8(tmp_path, events) -> Non
     ("name", "place", "what"),
     [("bad.ndjson", "bad.ndjson:2", "fix the line and"), ("bad.parquet", "bad.parquet, row 2", "fix the file and")],
 )
-def test_of_several_files_those_before_a_bad_one_are_kept_whole(tmp_path, events, stored, name, place, what) -> None:
+def test_of_several_files_those_before_a_bad_one_are_imported_completely(
+    tmp_path, events, stored, name, place, what
+) -> None:
     good = write_lines(tmp_path / "good.ndjson", [event(1), event(2)])
     events("import", write_lines(tmp_path / "all.ndjson", [event(3), event(4, time="2026-01-01T00:00:00Z")]))
     bad = tmp_path / name
@@ -551,7 +553,7 @@ main(sys.argv[1:])
 """
 
 
-def test_a_killed_import_leaves_nothing_and_the_same_command_goes_on(tmp_path, events, stored) -> None:
+def test_a_killed_import_leaves_nothing_and_can_be_repeated(tmp_path, events, stored) -> None:
     """The import is killed while it is in the middle of its transaction: SQLite refuses to let another one begin."""
     first = write_lines(tmp_path / "first.ndjson", [event(n) for n in range(100)])
     second = write_lines(tmp_path / "second.ndjson", [event(n) for n in range(50, 12_000)])
@@ -589,7 +591,7 @@ def is_being_written(store: Path) -> bool:
 # --------------------------------------------------------------------------------------------------------- append
 
 
-def test_one_event_is_made_up_from_options(events, stored) -> None:
+def test_one_event_is_built_from_options(events, stored) -> None:
     assert (
         events("append", "--type", "t", "--subject", "/ü'%", "--data", '{"a": [1.50, "ü"]}').out == "appended 1 event\n"
     )
@@ -606,9 +608,7 @@ def test_one_event_is_made_up_from_options(events, stored) -> None:
     assert known.out == "appended 0 events, skipped 1 (already stored)\n"
 
 
-def test_an_event_whose_answer_was_lost_is_not_added_twice_under_the_id_that_is_named(
-    events, stored, monkeypatch
-) -> None:
+def test_after_a_lost_response_an_event_with_a_given_id_is_not_added_twice(events, stored, monkeypatch) -> None:
     append = SqlEventStore.append
 
     def unanswered(*arguments) -> None:
@@ -674,7 +674,7 @@ def test_a_condition_on_a_subject_in_another_spelling_is_refused(events, stored,
     assert f"did you mean {meant}? Nothing was appended" in refused.err
 
 
-def test_subjects_in_an_unusual_spelling_can_be_appended_and_are_commented(events, stored) -> None:
+def test_subjects_in_an_unusual_spelling_can_be_appended_with_a_comment(events, stored) -> None:
     done = events("append", "--type", "t", "--subject", "a/0", "--if-pristine", "a/0")
     assert done.code == 0
     assert done.err.startswith("most subjects are written otherwise: did you mean --subject /a/0?\n")
@@ -686,7 +686,7 @@ def test_subjects_in_an_unusual_spelling_can_be_appended_and_are_commented(event
 # ------------------------------------------------------------------------------------------------- stats and tail
 
 
-def test_stats_tell_of_the_whole_log_or_of_a_part(tmp_path, events) -> None:
+def test_stats_cover_the_whole_log_or_a_part(tmp_path, events) -> None:
     events("import", write_lines(tmp_path / "in.ndjson", [event(n, type="ab"[n % 2]) for n in range(30)]))
     told = events("stats", "--type", "a", "--top", "1", "--format", "json").json
     assert told.pop("seconds") >= 0
@@ -728,7 +728,7 @@ def test_tail_shows_the_last_events_and_new_ones_until_it_is_interrupted(tmp_pat
     assert (tail.returncode, told.strip()) == (130, "interrupted")
 
 
-def test_tail_ends_when_its_sqlite_file_was_replaced(tmp_path, events) -> None:
+def test_tail_ends_when_its_sqlite_file_is_replaced(tmp_path, events) -> None:
     events("append", "--type", "old")
     command = [sys.executable, "-m", "opencqrs_py", "events", "tail"]
     with subprocess.Popen(
@@ -745,7 +745,7 @@ def test_tail_ends_when_its_sqlite_file_was_replaced(tmp_path, events) -> None:
     assert (tail.returncode, out) == (2, "")
 
 
-def test_tail_shows_one_line_an_event(tmp_path, events, monkeypatch) -> None:
+def test_tail_shows_one_line_per_event(tmp_path, events, monkeypatch) -> None:
     def interrupted(_self: object) -> None:
         raise KeyboardInterrupt
 
@@ -783,7 +783,7 @@ def test_progress_of_long_work_goes_to_standard_error(tmp_path, events, monkeypa
 
 @pytest.mark.parametrize("form", ["text", "json"])
 @pytest.mark.parametrize("command", [("list",), ("stats",), ("tail",), ("export", "out.ndjson")])
-def test_who_finds_nothing_is_told_what_may_be_meant_otherwise(tmp_path, events, monkeypatch, command, form) -> None:
+def test_an_empty_result_comes_with_suggestions(tmp_path, events, monkeypatch, command, form) -> None:
     monkeypatch.setattr(listings.Follower, "run", lambda _self: None)
     odd = [event(1, subject="books", type="t*"), event(2)]
     events("import", write_lines(tmp_path / "in.ndjson", odd))
@@ -833,7 +833,7 @@ def files(tmp_path, monkeypatch) -> Path:
 
 
 @pytest.mark.parametrize("command", [("import", "x.ndjson"), ("append", "--type", "t")])
-def test_files_refuse_to_be_added_to(tmp_path, events, files, command) -> None:
+def test_a_log_of_files_refuses_appends(tmp_path, events, files, command) -> None:
     write_lines(tmp_path / "x.ndjson", [event(9)])
     refused = events(*command)
     assert refused.code == 2
@@ -852,7 +852,7 @@ def test_files_can_be_listed_counted_and_exported(events, files) -> None:
 
 
 @pytest.mark.parametrize("name", ["2.ndjson", "1.ndjson", "2.parquet", "../link/2.ndjson.gz"])
-def test_an_export_does_not_become_part_of_the_log_that_it_is_made_of(tmp_path, events, files, name: str) -> None:
+def test_an_export_does_not_become_part_of_its_own_log(tmp_path, events, files, name: str) -> None:
     (tmp_path / "link").symlink_to(files)
     refused = events("export", str(files / name), "--overwrite")
     assert refused.code == 2
@@ -863,7 +863,7 @@ def test_an_export_does_not_become_part_of_the_log_that_it_is_made_of(tmp_path, 
     assert events("stats", "--format", "json").json["events"] == 3
 
 
-def test_an_export_through_a_link_does_not_become_part_of_the_log(tmp_path, events, files) -> None:
+def test_an_export_through_a_link_does_not_become_part_of_its_own_log(tmp_path, events, files) -> None:
     link = tmp_path / "latest.ndjson"
     link.symlink_to(files / "1.ndjson")
     (files / "linked.ndjson").symlink_to(tmp_path / "elsewhere.txt")
@@ -874,7 +874,7 @@ def test_an_export_through_a_link_does_not_become_part_of_the_log(tmp_path, even
     assert not (tmp_path / "elsewhere.txt").exists()
 
 
-def test_an_export_does_not_replace_the_file_that_it_is_made_of(events, files, monkeypatch) -> None:
+def test_an_export_does_not_replace_the_file_it_reads(events, files, monkeypatch) -> None:
     log = files / "1.ndjson"
     monkeypatch.setattr(Application, "event_store", property(lambda _: FileEventSource(log)))
     refused = events("export", str(log), "--overwrite", "--type", "u")

@@ -71,7 +71,7 @@ def test_an_import_is_refused_unless_new_ids_are_asked_for(
     assert server.counts()["write-events"] == 0
 
 
-def test_with_new_ids_what_is_imported_twice_is_there_twice(
+def test_with_new_ids_events_imported_twice_are_stored_twice(
     events: Run, server: EventSourcingDbStandIn, files: list[str]
 ) -> None:
     code, out, _ = events("import", "--new-ids", *files)
@@ -82,7 +82,7 @@ def test_with_new_ids_what_is_imported_twice_is_there_twice(
     assert stored(server) == ["/a/1", "/a/2", "/a/3", "/a/3"]
 
 
-def test_the_ids_of_an_append_are_those_that_the_store_gave(events: Run, server: EventSourcingDbStandIn) -> None:
+def test_an_append_reports_the_ids_given_by_the_store(events: Run, server: EventSourcingDbStandIn) -> None:
     told = json.loads(events("append", *lines(1, 2, 1), "--format", "json")[1])
     assert told == {"events": 3, "added": 3, "ids": ["0", "1", "2"]}
     append = ("append", "--type", "t", "--subject", "/a/1", "--data", "{}", "--format", "json")

@@ -178,7 +178,7 @@ DATABASES = ["sqlite", *(pytest.param(n, marks=getattr(pytest.mark, n)) for n in
 @pytest.mark.parametrize("database", DATABASES, indirect=True)
 @pytest.mark.parametrize(("run", "engine"), ENGINES)
 @pytest.mark.release(engine="thread", database="mariadb")  # as on PostgreSQL, for handlers
-def test_handlers_see_what_is_stored_once_and_as_what_it_becomes(
+def test_handlers_get_each_stored_event_once_in_its_upcast_form(
     run: Any, engine: str, database: Database, everywhere: ModuleType
 ) -> None:
     for note in everywhere.NOTES.iterdir():

@@ -85,7 +85,7 @@ def test_prices_and_serial_numbers_keep_their_digits(tmp_path, monkeypatch, engi
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("discount", ["nan", "inf", "-inf"])
-def test_an_upcaster_that_returns_what_is_no_number_of_json_stops_the_partition(
+def test_an_upcaster_that_returns_a_number_not_allowed_in_json_stops_the_partition(
     tmp_path, make_module, engine, discount
 ):
     module = make_module(WITHOUT_A_NUMBER.replace("DISCOUNT", repr(discount)))

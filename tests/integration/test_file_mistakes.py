@@ -102,7 +102,7 @@ ENGINES = ["thread", pytest.param("spark", marks=pytest.mark.spark)]
 @pytest.mark.release(engine="spark", kind=("utf-16", "latin-1", "nul", "row"))
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("kind", BAD)
-def test_run_and_status_name_file_and_line_of_what_is_no_event(events, application, kind: str, engine: str) -> None:
+def test_run_and_status_name_file_and_line_of_a_bad_event(events, application, kind: str, engine: str) -> None:
     write, place, what = BAD[kind]
     write(events / "a.ndjson")
     (partition,) = application(engine=engine).run(until_caught_up=True).partitions
@@ -113,7 +113,7 @@ def test_run_and_status_name_file_and_line_of_what_is_no_event(events, applicati
         assert status.error.split(" (attempt")[0].endswith(f", in {events / place}")
 
 
-def test_a_compressed_file_that_is_cut_off_is_handled_up_to_there_and_named_with_its_line(
+def test_a_truncated_compressed_file_is_handled_up_to_its_end_and_named_with_the_line(
     tmp_path, events, application, caplog
 ) -> None:
     whole = gzip.compress("".join(map(LINE.format, range(20_000))).encode())
@@ -125,14 +125,14 @@ def test_a_compressed_file_that_is_cut_off_is_handled_up_to_there_and_named_with
     assert f", in {events / 'a.ndjson.gz'}, after line {len(handled)}); the partition has failed" in caplog.text
 
 
-def test_a_byte_order_mark_is_no_error(tmp_path, events, application) -> None:
+def test_a_byte_order_mark_is_not_an_error(tmp_path, events, application) -> None:
     (events / "a.ndjson").write_text(LINE.format(1), "utf-8-sig")
     assert not application().run(until_caught_up=True).failed
     assert seen(tmp_path) == ["1"]
 
 
 @pytest.mark.parametrize("url", ["file:nowhere/", "file:events/*.ndjson"])
-def test_nothing_is_waited_for_where_nothing_ever_was(tmp_path, events, application, url: str) -> None:
+def test_a_path_that_never_existed_is_not_waited_for(tmp_path, events, application, url: str) -> None:
     put(events / "a.ndjson", 1)
     with pytest.raises(EventStoreError, match="OCQ-346"):
         application(url).run(until_caught_up=True)
@@ -147,7 +147,7 @@ def dangling(events: Path) -> None:
 
 
 @pytest.mark.parametrize(("write", "code"), [(other_columns, "OCQ-235"), (dangling, "OCQ-234")])
-def test_what_holds_no_events_is_explained_once_without_a_trace(tmp_path, events, write, code: str) -> None:
+def test_a_log_that_cannot_be_read_is_explained_once_without_a_traceback(tmp_path, events, write, code: str) -> None:
     write(events)
     (tmp_path / "file_handlers.py").write_text(HANDLERS)
     settings = ["event-store.url=file:events/", "event-handling.standard.processing.engine=thread"]
@@ -197,7 +197,7 @@ CHANGES += [pytest.param(insert, "spark", marks=pytest.mark.spark)]
 
 
 @pytest.mark.parametrize(("change", "engine"), CHANGES)
-def test_files_that_were_changed_between_two_runs_are_refused(tmp_path, events, application, change, engine) -> None:
+def test_files_changed_between_two_runs_are_refused(tmp_path, events, application, change, engine) -> None:
     put(events / "1.ndjson", *range(20, 25))
     put(events / "2.ndjson", *range(25, 30))
     assert not application(engine=engine).run(until_caught_up=True).failed
@@ -208,7 +208,7 @@ def test_files_that_were_changed_between_two_runs_are_refused(tmp_path, events, 
     assert seen(tmp_path) == [str(number) for number in range(20, 30)]
 
 
-def test_files_that_were_added_between_two_runs_are_handled(tmp_path, events, application) -> None:
+def test_files_added_between_two_runs_are_handled(tmp_path, events, application) -> None:
     put(events / "1.ndjson", 1, 2)
     assert not application().run(until_caught_up=True).failed
     put(events / "1.ndjson", 1, 2, 3)

@@ -59,7 +59,7 @@ def ids(source: FileEventSource, after: int, limit: int) -> list[str]:
     return [event.id for event in source.read(after, limit, Selection()).events]
 
 
-def test_who_reads_files_in_a_fork_moves_no_place_of_the_parent(log: Path) -> None:
+def test_reading_files_in_a_fork_does_not_move_the_positions_of_the_parent(log: Path) -> None:
     """The two have one place in a file that was open before, and the parent would miss what the fork has read."""
     source = FileEventSource(log)
     assert ids(source, 0, 100) == [str(number) for number in range(100)]
@@ -128,7 +128,7 @@ def test_no_fork_uses_an_sqlite_file_that_other_code_of_its_parent_has_open(tmp_
         assert error.code == "OCQ-353"
 
 
-def test_open_files_are_found_where_the_system_does_not_list_them(
+def test_open_files_are_found_even_if_the_system_does_not_list_them(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     with (tmp_path / "open").open("w") as file:

@@ -158,7 +158,7 @@ def test_each_kind_of_change_has_its_event(git: Git, load: Loader) -> None:
         (b"back\\slash", "back\\slash"),
     ],
 )
-def test_any_file_name_survives(git: Git, load: Loader, name: bytes, subject: str) -> None:
+def test_all_file_names_are_preserved(git: Git, load: Loader, name: bytes, subject: str) -> None:
     git.write(name)
     git.commit()
     git.write(b"folder/" + name, "one\ntwo\nthree\n")
@@ -168,7 +168,7 @@ def test_any_file_name_survives(git: Git, load: Loader, name: bytes, subject: st
     assert load.files(git) == [("added", subject, 2, 0), ("renamed", f"folder/{subject}", 1, 0)]
 
 
-def test_modes_links_and_submodules_are_told_apart(git: Git, load: Loader) -> None:
+def test_modes_links_and_submodules_are_distinguished(git: Git, load: Loader) -> None:
     git.write("script")
     git.write("becomes link")
     (git.folder / "link").symlink_to("script")
@@ -228,7 +228,7 @@ def test_empty_commits_and_several_roots_are_history_too(git: Git, load: Loader)
     assert [path for _, path, _, _ in load.files(git)] == ["a", "b"]
 
 
-def test_names_and_addresses_stay_inside(git: Git, load: Loader) -> None:
+def test_names_and_addresses_are_not_exported(git: Git, load: Loader) -> None:
     git.write("a")
     git.commit(author="Ann Smith <ann.smith@example.org>")
     git.write("b")
@@ -284,7 +284,7 @@ HOSTILE_SETTINGS = """
 """
 
 
-def test_a_persons_git_settings_change_nothing(git: Git, load: Loader, tmp_path: Path) -> None:
+def test_the_users_git_settings_change_nothing(git: Git, load: Loader, tmp_path: Path) -> None:
     git.write("src/a", "".join(f"{number}\n" for number in range(20)))
     git.write("src/b", "b\n" * 20)
     git("update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},vendor")
@@ -311,7 +311,7 @@ def test_a_folder_inside_the_repository_gives_the_whole_history(git: Git, load: 
     assert load(git.folder / "src").stdout == load(git.folder).stdout
 
 
-def test_the_edge_of_a_shallow_clone_has_no_files_and_a_warning(git: Git, load: Loader, tmp_path: Path) -> None:
+def test_the_boundary_of_a_shallow_clone_has_no_files_and_is_warned_of(git: Git, load: Loader, tmp_path: Path) -> None:
     for name in ("a", "b", "c"):
         git.write(name)
         git.commit()
@@ -356,7 +356,7 @@ def test_thousands_of_renames_in_one_commit_stay_cheap(git: Git, load: Loader) -
     assert sorted(changes[3000:]) == ["added"] * 1500 + ["deleted"] * 1500
 
 
-def test_output_appears_under_its_name_when_it_is_complete(git: Git, load: Loader, tmp_path: Path) -> None:
+def test_the_output_file_appears_only_when_complete(git: Git, load: Loader, tmp_path: Path) -> None:
     git.write("a")
     git.commit()
     file = tmp_path / "events.ndjson"
@@ -369,7 +369,7 @@ def test_output_appears_under_its_name_when_it_is_complete(git: Git, load: Loade
     assert [path.name for path in tmp_path.glob("events*")] == ["events.ndjson"]
 
 
-def test_a_reader_that_goes_away_ends_the_loader_quietly(git: Git, load: Loader) -> None:
+def test_a_closed_output_pipe_ends_the_loader_quietly(git: Git, load: Loader) -> None:
     for number in range(300):
         git.write("a" * 200 + "/" + str(number))
     git.commit()
@@ -385,7 +385,7 @@ def test_a_reader_that_goes_away_ends_the_loader_quietly(git: Git, load: Loader)
     assert loader.returncode == 1
 
 
-def test_a_broken_repository_is_reported_with_the_word_of_git(git: Git, load: Loader, tmp_path: Path) -> None:
+def test_a_broken_repository_is_reported_with_the_message_of_git(git: Git, load: Loader, tmp_path: Path) -> None:
     git.write("a")
     git.commit()
     git.write("a", "another\n")
@@ -424,7 +424,7 @@ def no_commits(git: Git) -> Path:
         (no_commits, "repository/.git points to no commit yet: commit something, check out another branch or"),
     ],
 )
-def test_what_cannot_be_read_is_said_in_one_line(
+def test_an_unreadable_repository_is_reported_in_one_line(
     git: Git, load: Loader, place: Callable[[Git], Path], message: str
 ) -> None:
     loaded = load(place(git), GIT_CEILING_DIRECTORIES=str(git.folder.parent))
@@ -436,7 +436,7 @@ def test_what_cannot_be_read_is_said_in_one_line(
     assert loaded.stderr.count("\n") == 1
 
 
-def test_a_machine_without_git_is_told_where_to_get_it(git: Git, load: Loader, tmp_path: Path) -> None:
+def test_without_git_the_message_says_where_to_get_it(git: Git, load: Loader, tmp_path: Path) -> None:
     loaded = load(git.folder, PATH=str(tmp_path))
 
     assert loaded.returncode == 2

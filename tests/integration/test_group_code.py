@@ -135,7 +135,7 @@ def replaced(old, new):
         ("providers.Object(1)", "providers.Object(2)", set()),
     ],
 )
-def test_a_change_counts_for_the_groups_that_it_is_for(code_of, old, new, changed):
+def test_a_code_change_affects_only_the_groups_that_use_the_code(code_of, old, new, changed):
     before, after = code_of(SOURCE), code_of(replaced(old, new))
     assert {name for name in GROUPS if before[name].handlers != after[name].handlers} == changed
     assert {code.sequencing for code in (*before.values(), *after.values())} == {before["all"].sequencing}
@@ -220,13 +220,13 @@ class Returns:
         ("random.Random, 1", "random.Random, 2", set()),
     ],
 )
-def test_what_containers_provide_counts_by_the_code_that_makes_it(code_of, old, new, changed):
+def test_provided_objects_count_by_the_code_that_creates_them(code_of, old, new, changed):
     assert PROVIDED.count(old) == 1
     before, after = code_of(PROVIDED), code_of(PROVIDED.replace(old, new))
     assert {name for name in before if before[name].handlers != after[name].handlers} == changed
 
 
-def test_an_upcaster_that_names_no_type_may_make_anything(code_of):
+def test_an_upcaster_that_names_no_type_affects_all_groups(code_of):
     one = replaced('Upcast("library.book-lent.v2"', 'Upcast(event.data["type"]')
     before, after = code_of(one), code_of(one.replace('"first": 1', '"first": 2'))
     assert {name for name in GROUPS if before[name].handlers != after[name].handlers} == {*GROUPS}
@@ -252,7 +252,7 @@ SEQUENCE = "event-handling.standard.sequence"
         ({"resolver-ref": "function"}, {"resolver-ref": "nameless"}, False),
     ],
 )
-def test_settings_of_sequences_count(code_of, one, other, same):
+def test_sequence_settings_are_part_of_the_code(code_of, one, other, same):
     found = [
         code_of(SOURCE, **{f"{SEQUENCE}.{name}": value for name, value in said.items()})["loans"]
         for said in (one, other)
@@ -275,7 +275,7 @@ def test_settings_of_sequences_count(code_of, one, other, same):
         ("length", "return text[:4]", "return text[:5]", True),
     ],
 )
-def test_the_code_of_a_resolver_counts(code_of, reference, old, new, same):
+def test_the_code_of_a_resolver_is_part_of_the_code(code_of, reference, old, new, same):
     setting = {f"{SEQUENCE}.resolver-ref": reference}
     before, after = code_of(SOURCE, **setting)["loans"], code_of(replaced(old, new), **setting)["loans"]
     assert (before.sequencing == after.sequencing) is same
@@ -323,7 +323,7 @@ class Parts(containers.DeclarativeContainer):
         ('return "title"', 'return "a title"', True),
     ],
 )
-def test_a_resolver_of_event_classes_counts_with_what_it_uses_of_them(code_of, old, new, same):
+def test_an_event_class_resolver_counts_with_what_it_uses_of_the_classes(code_of, old, new, same):
     assert OF_LENT.count(old) == 1
     setting = {f"{SEQUENCE}.resolver-ref": "decoded"}
     before, after = code_of(OF_LENT, **setting)["loans"], code_of(OF_LENT.replace(old, new), **setting)["loans"]
@@ -351,13 +351,13 @@ def wanted(event: Event) -> bool:
     ("old", "new", "changed"),
     [("return event.subject", "return event.id", "sequencing"), ("return True", "return bool(event.id)", "handlers")],
 )
-def test_batch_keys_and_filters_count(code_of, old, new, changed):
+def test_batch_keys_and_filters_are_part_of_the_code(code_of, old, new, changed):
     setting = {"event-handling.standard.processing.mode": "scheduled"}
     before, after = (code_of(each, **setting)["loans"] for each in (SCHEDULED, SCHEDULED.replace(old, new)))
     assert [name for name in ("handlers", "sequencing") if getattr(before, name) != getattr(after, name)] == [changed]
 
 
-def test_code_that_cannot_be_read_is_not_compared_and_said(code_of, monkeypatch, caplog):
+def test_unreadable_code_is_not_compared_and_is_warned_of(code_of, monkeypatch, caplog):
     def fail(*_arguments, **_options):
         raise RecursionError("too deep")
 
@@ -422,7 +422,7 @@ def see(event: Event) -> None:
         ('"a list"', '"some"', {"dispatched"}),
     ],
 )
-def test_what_an_object_wraps_and_what_is_registered_counts(code_of, old, new, changed):
+def test_wrapped_and_registered_functions_are_part_of_the_code(code_of, old, new, changed):
     before, after = code_of(WRAPPED), code_of(WRAPPED.replace(old, new))
     assert {*before} == {"wrapped", "twice", "dispatched"}
     assert {name for name in before if before[name].handlers != after[name].handlers} == changed
@@ -479,7 +479,7 @@ def lose(event: Event) -> None:
         ('print("lost")', 'print("gone")', {"odd"}),
     ],
 )
-def test_what_is_wrapped_counts_in_slots_closures_and_odd_objects(code_of, old, new, changed):
+def test_functions_wrapped_in_slots_closures_and_odd_objects_are_part_of_the_code(code_of, old, new, changed):
     before, after = code_of(ODDLY_WRAPPED), code_of(ODDLY_WRAPPED.replace(old, new))
     assert all(code.handlers for code in before.values())
     assert {name for name in before if before[name].handlers != after[name].handlers} == changed
@@ -514,7 +514,7 @@ see.register(str, of_text)
         ('"a text"', '"words"', False),
     ],
 )
-def test_what_is_registered_for_a_handler_counts(make_module, old, new, same):
+def test_code_registered_for_a_handler_is_part_of_the_code(make_module, old, new, same):
     before, after = make_module(DISPATCHING), make_module(DISPATCHING.replace(old, new))
     found = [
         {text.replace(module.__name__, "") for text in CodeReader(OwnModules((module.__name__,))).texts([module.see])}
@@ -568,7 +568,7 @@ class Data:
 
 
 @pytest.mark.parametrize("name", ["Slots", "Properties", "Data"])
-def test_reading_what_an_object_wraps_calls_no_code_of_the_project(make_module, name):
+def test_inspecting_wrapped_functions_calls_no_code_of_the_project(make_module, name):
     module = make_module(READ_CAREFULLY)
     wrapping = getattr(module, name)()
     module.calls.clear()

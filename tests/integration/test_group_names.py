@@ -97,7 +97,9 @@ def test_settings_in_every_spelling_apply_to_the_group_that_handlers_name(make, 
 @pytest.mark.parametrize("declared", DECLARED)
 @pytest.mark.parametrize("variable", ["__{}__LIFE_CYCLE__PARTITIONS", "_{}_LIFECYCLE_PARTITIONS"])
 @pytest.mark.parametrize("name", ["BOOK_CATALOG", "BOOKCATALOG"])
-def test_a_variable_applies_however_the_group_is_declared(make, tmp_path, monkeypatch, declared, variable, name):
+def test_a_variable_applies_regardless_of_how_the_group_is_declared(
+    make, tmp_path, monkeypatch, declared, variable, name
+):
     separator = "__EVENT_HANDLING__GROUPS" if variable.startswith("__") else "_EVENTHANDLING_GROUPS"
     monkeypatch.setenv(f"OPENCQRS{separator}{variable.format(name)}", "3")
     application = Application(THREAD, [make(declared)], tmp_path)
@@ -135,7 +137,7 @@ def test_warnings_of_the_settings_are_logged_once(make, tmp_path, caplog):
     assert {code: caplog.text.count(code) for code in once} == once
 
 
-def test_warnings_of_the_settings_are_logged_although_logging_was_configured_since_the_import(make, tmp_path, caplog):
+def test_warnings_of_the_settings_are_logged_even_if_logging_is_configured_after_the_import(make, tmp_path, caplog):
     (tmp_path / "aplication.yaml").write_text("opencqrs.node.name: here\n")
     logging.getLogger("opencqrs.settings").disabled = True  # as ``logging.config`` does by default
     Application(THREAD, [make("NAME")], tmp_path)
@@ -151,7 +153,7 @@ def test_groups_to_start_may_be_named_in_every_spelling(make, tmp_path):
         application.start(["books"])
 
 
-def test_a_group_whose_spelling_has_changed_does_not_start_again(make, tmp_path):
+def test_a_group_whose_spelling_has_changed_keeps_its_progress(make, tmp_path):
     first = Application(THREAD, [make("NAME")], tmp_path)
     add_events(first)
     first.run(until_caught_up=True)
@@ -242,7 +244,7 @@ made = [noting("one", note) for note in ("made 1", "made 2")]
         (lambda module: [module.on, module.made[1]], ["made 2", "second"]),
     ],
 )
-def test_every_process_finds_each_of_several_handlers_of_one_name(make, tmp_path, engine, chosen, notes):
+def test_every_process_finds_each_of_several_handlers_with_the_same_name(make, tmp_path, engine, chosen, notes):
     name = make("NAME").__name__ + "_overloads"
     (tmp_path / "code" / f"{name}.py").write_text(OVERLOADS)
     module = __import__(name)

@@ -121,7 +121,7 @@ def wait_until(condition):
 
 @pytest.mark.usefixtures("looks_are_not_kept", "patient_probes")
 @pytest.mark.parametrize("engine", ["thread", pytest.param("spark", marks=pytest.mark.spark)])
-def test_a_process_that_runs_is_alive_and_ready_and_tells_what_it_does(engine, make, request):
+def test_a_running_process_is_alive_and_ready_and_serves_metrics_and_status(engine, make, request):
     if engine == "spark":
         request.getfixturevalue("spark")
     made = make(**{"event-handling.standard.processing.engine": engine, "node.name": "blue"})
@@ -157,7 +157,7 @@ def test_a_process_that_runs_is_alive_and_ready_and_tells_what_it_does(engine, m
     }
 
 
-def test_every_metric_is_documented_and_nothing_else(make):
+def test_exactly_the_documented_metrics_are_served(make):
     made = make()
     made.start()
     wait_until(lambda: any(name == "opencqrs_events_handled_total" for name, *_ in metrics(made)))
@@ -166,7 +166,7 @@ def test_every_metric_is_documented_and_nothing_else(make):
 
 
 @pytest.mark.usefixtures("looks_are_not_kept")
-def test_the_status_is_that_of_the_command(make):
+def test_the_status_equals_that_of_the_command(make):
     made = make(groups=2)
     made.start()
     wait_until(lambda: all(status.lag == 0 and status.partitions for status in made.status()))
@@ -187,7 +187,7 @@ def test_the_status_is_that_of_the_command(make):
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("looks_are_not_kept", "spark")
-def test_another_process_sees_how_much_a_node_has_in_hand_on_spark(make):
+def test_another_process_sees_the_load_of_a_node_on_spark(make):
     made = make(**{"event-handling.standard.processing.engine": "spark", "node.name": "blue"})
     made.start()
     (own,) = json.loads(asked(made, "/status")[1])[0]["spark"]
@@ -200,14 +200,14 @@ def test_another_process_sees_how_much_a_node_has_in_hand_on_spark(make):
         assert group_rows(other.status())[0]["spark"] == []
 
 
-def test_nothing_listens_unless_it_is_wanted(make):
+def test_by_default_no_server_listens(make):
     made = make(**{"http.bind": None})
     made.start()
     assert made._life.serving is None
     assert not [thread for thread in threads() if thread.name in {"opencqrs-http", "opencqrs-look"}]
 
 
-def test_after_the_stop_nothing_listens(make):
+def test_after_the_stop_no_server_listens(make):
     made = make()
     made.start()
     url = made._life.serving.url
@@ -257,7 +257,7 @@ def test_statements_of_a_request_do_not_grow_with_groups_and_partitions(path, ma
     assert 1 <= len(sent[0]) <= 4
 
 
-def test_many_requests_in_a_moment_cost_one_look(make, monkeypatch):
+def test_simultaneous_requests_share_one_look(make, monkeypatch):
     looks = []
     original = serving.Served.look
     monkeypatch.setattr(serving.Served, "look", lambda served: looks.append(1) or original(served))
@@ -270,7 +270,7 @@ def test_many_requests_in_a_moment_cost_one_look(make, monkeypatch):
 
 
 @pytest.mark.usefixtures("looks_are_not_kept", "patient_probes")
-def test_a_failed_partition_is_told_without_secrets(make):
+def test_a_failed_partition_is_reported_without_secrets(make):
     remember(["hunter22"])
     made = make(poison="7")
     made.start()

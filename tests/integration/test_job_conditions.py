@@ -83,12 +83,12 @@ def of_job(made: Application, job: str) -> dict[str, tuple[str, str]]:
         ),
     ],
 )
-def test_it_is_said_when_a_job_runs_and_where_that_is_set(make_module, tmp_path, settings, choice, reason):
+def test_conditions_say_when_a_job_runs_and_where_that_is_set(make_module, tmp_path, settings, choice, reason):
     with application(make_module, tmp_path, **settings) as made:
         assert of_job(made, "remind")["triggers"] == (choice, reason)
 
 
-def test_it_is_said_what_a_transaction_is_and_why_and_where_the_history_is(make_module, tmp_path):
+def test_conditions_describe_the_transaction_of_a_job_and_the_place_of_its_history(make_module, tmp_path):
     in_database = ("sql", "beside the progress, in the same database")
     with application(make_module, tmp_path, **{"jobs.clean.transaction": "run"}) as made:
         assert of_job(made, "remind")["transaction"] == ("page", "it has an input")
@@ -138,7 +138,7 @@ def test_the_group_that_reads_the_events_of_a_job_is_named(make_module, tmp_path
         assert "job:remind" in {each.group for each in made.conditions()}
 
 
-def test_what_keeps_jobs_from_running_is_undecided_and_raised_together_with_what_keeps_groups(make_module, tmp_path):
+def test_errors_of_jobs_are_undecided_conditions_and_raised_together_with_those_of_groups(make_module, tmp_path):
     settings = {"jobs.clean.exclusive-with": ["remnd"]}
     with application(make_module, tmp_path, WRONG, **settings) as made:
         undecided = [each for each in made.conditions() if each.error]
@@ -156,7 +156,7 @@ def test_what_keeps_jobs_from_running_is_undecided_and_raised_together_with_what
     assert any("remind" in error.where for error in raised.value.errors)
 
 
-def test_a_start_without_jobs_does_not_ask_for_them(make_module, tmp_path):
+def test_a_start_without_jobs_does_not_check_them(make_module, tmp_path):
     code = WRONG.replace("event: Event, mailer: Mailer", "event: Event")
     with application(make_module, tmp_path, code) as made:
         with pytest.raises(ExplainedError):

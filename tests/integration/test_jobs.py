@@ -141,7 +141,7 @@ def ended(application: Application, job: str, count: int = 1) -> list[JobRun]:
     return until(found)
 
 
-def test_j4_a_start_of_a_process_runs_a_startup_job_once(url, jobs, tmp_path):
+def test_j4_the_start_of_a_process_runs_a_startup_job_once(url, jobs, tmp_path):
     for number in (1, 2):
         with made(url, jobs, tmp_path, **{"jobs.note.triggers.startup": True}) as application:
             application.start()
@@ -149,7 +149,7 @@ def test_j4_a_start_of_a_process_runs_a_startup_job_once(url, jobs, tmp_path):
     assert len(rows(url, "SELECT * FROM noted")) == 2
 
 
-def test_j5_j13_a_run_that_is_asked_for_in_code_runs_on_the_thread_of_the_caller(url, jobs, tmp_path):
+def test_j5_j13_a_run_requested_in_code_runs_on_the_thread_of_the_caller(url, jobs, tmp_path):
     with made(url, jobs, tmp_path) as application:
         run = application.run_job("note", ["a", "b"])
         assert (run.status, run.attempt) == (RunStatus.SUCCEEDED, 1)
@@ -160,7 +160,7 @@ def test_j5_j13_a_run_that_is_asked_for_in_code_runs_on_the_thread_of_the_caller
         assert rows(url, f"SELECT id, thread FROM noted WHERE run = '{again.id}'") == [("all", mine)]
 
 
-def test_j5_j11_a_run_is_skipped_while_another_process_has_one_in_hand(url, jobs, tmp_path):
+def test_j5_j11_a_run_is_skipped_while_another_process_runs_the_job(url, jobs, tmp_path):
     with made(url, jobs, tmp_path) as first, made(url, jobs, tmp_path) as second:
         first.start()
         asked = first.jobs.request("slow")
@@ -171,7 +171,7 @@ def test_j5_j11_a_run_is_skipped_while_another_process_has_one_in_hand(url, jobs
         assert first.jobs.wait(asked.id, 120).status is RunStatus.SUCCEEDED
 
 
-def test_j6_an_event_starts_a_run_for_its_id_once_also_over_restarts(url, jobs, tmp_path):
+def test_j6_an_event_starts_a_run_for_its_id_once_even_across_restarts(url, jobs, tmp_path):
     settings = {"jobs.note.triggers.events.types": "shop.*", "jobs.note.triggers.events.ids": "data.order"}
     line = '{{"id": "{0}", "source": "s", "type": "{1}", "subject": "/o", "data": {{"order": "{0}"}}}}'
     with made(url, jobs, tmp_path, **settings) as application:
@@ -241,7 +241,7 @@ def test_j18_two_processes_run_each_tick_once(url, jobs, tmp_path):
     assert succeeded <= set(noted)
 
 
-def test_j21_a_stop_lets_a_run_go_that_continues_at_the_next_start_after_what_it_has_done(url, jobs, tmp_path):
+def test_j21_a_stop_releases_a_run_which_continues_at_the_next_start_where_it_was(url, jobs, tmp_path):
     settings = {"jobs.pages.limit": 2}
     application = made(url, jobs, tmp_path, **settings)
     application.start()
@@ -261,9 +261,7 @@ def test_j21_a_stop_lets_a_run_go_that_continues_at_the_next_start_after_what_it
     application.stop()
 
 
-def test_a_run_that_another_process_continues_counts_the_ids_that_the_input_did_not_return_to_either(
-    url, jobs, tmp_path
-):
+def test_a_continued_run_counts_the_ids_that_the_input_returned_to_neither_process(url, jobs, tmp_path):
     settings = {"jobs.pages.limit": 2}
     with closing(Database(url)) as database:
         run = JobRun("of events", "pages", Trigger.EVENT, datetime.now(UTC), ids=(7, 1, 8, 3, 9))
@@ -281,7 +279,7 @@ def test_a_run_that_another_process_continues_counts_the_ids_that_the_input_did_
     application.stop()
 
 
-def test_a_run_whose_process_was_killed_continues_in_another_one_and_repeats_nothing(url, jobs, tmp_path):
+def test_a_run_whose_process_was_killed_continues_in_another_and_repeats_nothing(url, jobs, tmp_path):
     settings = {"event-store.url": url, **LEASE, "jobs.pages.limit": 2}
     script = tmp_path / "main.py"
     script.write_text(MAIN.format(settings=settings))
@@ -300,7 +298,7 @@ def test_a_run_whose_process_was_killed_continues_in_another_one_and_repeats_not
     assert rows(url, "SELECT DISTINCT times FROM items") == [(1,)]
 
 
-def test_a_run_that_another_process_has_taken_over_commits_nothing_more(url, jobs, tmp_path):
+def test_a_run_taken_over_by_another_process_commits_nothing_more(url, jobs, tmp_path):
     if url.startswith("sqlite"):
         pytest.skip("a page holds the file: nobody takes its run over meanwhile")
     with made(url, jobs, tmp_path, **{"jobs.pages.limit": 2}) as application, closing(Database(url)) as database:
@@ -320,7 +318,7 @@ def test_a_run_that_another_process_has_taken_over_commits_nothing_more(url, job
     assert rows(url, "SELECT DISTINCT times FROM items") == [(1,)]
 
 
-def test_j11_a_run_that_is_cancelled_ends_and_says_who_has_asked(url, jobs, tmp_path):
+def test_j11_a_cancelled_run_ends_and_records_who_cancelled_it(url, jobs, tmp_path):
     with made(url, jobs, tmp_path) as application:
         application.start()
         asked = application.jobs.request("slow")
@@ -330,7 +328,7 @@ def test_j11_a_run_that_is_cancelled_ends_and_says_who_has_asked(url, jobs, tmp_
     assert (done.status, done.reason) == (RunStatus.CANCELLED, "cancelled by ada: not today")
 
 
-def test_j11_a_run_that_is_cancelled_ends_in_a_process_that_runs_nothing_else(url, jobs, tmp_path):
+def test_j11_a_cancelled_run_ends_in_a_process_that_runs_nothing_else(url, jobs, tmp_path):
     with made(url, jobs, tmp_path) as application, made(url, jobs, tmp_path) as other, ThreadPoolExecutor(1) as threads:
         try:
             run = threads.submit(application.run_job, "slow")
@@ -342,7 +340,7 @@ def test_j11_a_run_that_is_cancelled_ends_in_a_process_that_runs_nothing_else(ur
     assert (done.status, done.reason) == (RunStatus.CANCELLED, "cancelled by ada: not today")
 
 
-def test_j12_a_run_that_begins_cancels_one_of_a_process_that_runs_nothing_else(url, jobs, tmp_path):
+def test_j12_a_new_run_cancels_one_of_a_process_that_runs_nothing_else(url, jobs, tmp_path):
     cancels = {"jobs.slow.overlap": "cancel"}
     with (
         made(url, jobs, tmp_path, **cancels) as application,
@@ -361,7 +359,7 @@ def test_j12_a_run_that_begins_cancels_one_of_a_process_that_runs_nothing_else(u
 
 @pytest.mark.parametrize("store", ["sqlite:///file:{}/log?vfs=memdb&uri=true", "file://{}/log.ndjson"])
 @pytest.mark.parametrize("second", ["run_job", "start"])
-def test_runs_that_no_other_process_sees_are_not_taken_from_each_other(store, second, monkeypatch, tmp_path):
+def test_runs_recorded_only_in_memory_are_not_taken_from_each_other(store, second, monkeypatch, tmp_path):
     head, _, slow = JOBS.partition('@job("note")')[0], *JOBS.partition('@job("slow")')[1:]
     (tmp_path / "job_without_database.py").write_text(f'{head}@job("slow"){slow}')
     monkeypatch.syspath_prepend(tmp_path)
@@ -384,7 +382,7 @@ def test_runs_that_no_other_process_sees_are_not_taken_from_each_other(store, se
         assert first.result(60).status is RunStatus.SUCCEEDED
 
 
-def test_a_paused_job_skips_its_ticks_and_still_runs_for_people(url, jobs, tmp_path):
+def test_a_paused_job_skips_its_ticks_and_still_runs_on_request(url, jobs, tmp_path):
     with made(url, jobs, tmp_path, **{"jobs.note.triggers.fixed-rate": "100ms"}) as application:
         application.jobs.pause("note", "holiday", by="ada")
         application.start()
@@ -395,7 +393,7 @@ def test_a_paused_job_skips_its_ticks_and_still_runs_for_people(url, jobs, tmp_p
         until(lambda: [run for run in application.jobs.runs("note") if run.scheduled_at and run.started_at])
 
 
-def test_the_schedule_of_the_process_that_started_last_counts(url, jobs, tmp_path):
+def test_the_schedule_of_the_process_started_last_applies(url, jobs, tmp_path):
     hourly = {"jobs.note.triggers.fixed-rate": "1h"}
     quick = {"jobs.note.triggers.fixed-rate": "200ms"}
     with made(url, jobs, tmp_path, **hourly) as first, made(url, jobs, tmp_path, **quick) as second:
@@ -418,7 +416,7 @@ def test_j20_jobs_are_listed_with_their_runs_and_nodes(url, jobs, tmp_path):
     assert (slow.last, slow.open, slow.nodes) == (None, (), ("n1",))
 
 
-def test_what_keeps_jobs_from_running_is_reported_together_at_the_start(make_module, tmp_path):
+def test_all_errors_of_jobs_are_reported_together_at_the_start(make_module, tmp_path):
     module = make_module(
         "from opencqrs_py import Event, job\n"
         "@job('a')\ndef a(event: Event) -> None: ...\n"
@@ -430,6 +428,6 @@ def test_what_keeps_jobs_from_running_is_reported_together_at_the_start(make_mod
     assert "parameter 'wrong: int' cannot be filled" in str(raised.value)
 
 
-def test_a_name_that_is_no_job_gets_the_nearest_one(url, jobs, tmp_path):
+def test_an_unknown_job_name_is_refused_with_the_nearest_one(url, jobs, tmp_path):
     with made(url, jobs, tmp_path) as application, pytest.raises(JobError, match="did you mean pages"):
         application.run_job("page")

@@ -149,7 +149,7 @@ EACH_ONCE = dict.fromkeys(range(1, ITEMS + 1), 1)
 
 @pytest.mark.release(kind="sqlite")
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
-def test_items_are_spread_over_workers_and_handled_once_though_one_is_killed_and_one_item_fails(
+def test_items_are_spread_over_workers_and_handled_once_even_if_one_is_killed_and_one_item_fails(
     make_project, spark, kind
 ):
     again = {"retry.policy": "fixed", "retry.initial-interval": "10ms", "retry.max-attempts": 3}
@@ -169,7 +169,7 @@ def test_items_are_spread_over_workers_and_handled_once_though_one_is_killed_and
 
 @pytest.mark.release(kind="sqlite")
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
-def test_a_run_whose_driver_is_killed_goes_on_in_another_process_with_nothing_handled_twice(make_project, kind):
+def test_a_run_whose_driver_is_killed_continues_in_another_process_and_repeats_nothing(make_project, kind):
     project = make_project(UNTIL_KILLED, kind, transaction="item", limit=ITEMS // 2)
     module, code = project.module, str(Path(str(project.module.__file__)).parent)
     script = DRIVER.format(module=module.__name__, settings=project.settings, folder=str(project.folder))

@@ -85,7 +85,7 @@ def wait_until(condition):
     pytest.fail("it was never so")
 
 
-def test_j8_a_run_is_asked_for_by_any_spelling_and_answered_as_the_command_shows_it(make, database):
+def test_j8_a_run_can_be_requested_in_any_spelling_and_is_returned_as_the_command_shows_it(make, database):
     made = make(**database)
     status, headers, text = asked(made, body=b'{"ids": ["4711", 7]}')
     run = json.loads(text)
@@ -100,14 +100,14 @@ def test_j8_a_run_is_asked_for_by_any_spelling_and_answered_as_the_command_shows
     assert {each["run"] for each in listed} == {run["run"], for_all["run"]}
 
 
-def test_a_process_that_runs_jobs_begins_it(make, database):
+def test_a_requested_run_is_begun_by_a_process_that_runs_jobs(make, database):
     made = make(jobs=True, **database)
     run = json.loads(asked(made)[2])["run"]
     wait_until(lambda: json.loads(asked(made, method="GET")[2])[0]["status"] == "succeeded")
     assert made.jobs.find(run).status == "succeeded"
 
 
-def test_jobs_are_listed_as_by_the_command(make, database):
+def test_jobs_are_listed_as_the_command_lists_them(make, database):
     made = make(**database, **{"jobs.send reminders/all.triggers.cron": "0 3 * * *"})
     status, _, text = asked(made, "/jobs", "GET")
     (row,) = json.loads(text)
@@ -116,7 +116,7 @@ def test_jobs_are_listed_as_by_the_command(make, database):
     assert (row["job"], row["schedule"]) == ("send reminders/all", "0 3 * * * (UTC)")
 
 
-def test_a_request_that_is_repeated_with_its_key_is_answered_with_the_same_run(make, database):
+def test_a_request_repeated_with_its_key_returns_the_same_run(make, database):
     made = make(**database)
     first = json.loads(asked(made, body=b'{"ids": [1]}', Idempotency_Key="order 1")[2])
     again = asked(made, body=b'{"ids": [1]}', Idempotency_Key="order 1")
@@ -130,7 +130,7 @@ def test_a_request_that_is_repeated_with_its_key_is_answered_with_the_same_run(m
     assert len(made.jobs.runs()) == 3
 
 
-def test_of_many_requests_with_one_key_at_once_there_is_one_run(make, database):
+def test_many_concurrent_requests_with_one_key_make_one_run(make, database):
     made = make(**database)
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda _: asked(made, Idempotency_Key="once"), range(8)))
@@ -161,7 +161,7 @@ def test_of_many_requests_with_one_key_at_once_there_is_one_run(make, database):
         ({"Idempotency_Key": "x" * 65}, 400, "Idempotency-Key takes 1 to 64"),
     ],
 )
-def test_what_is_not_done_is_said_in_one_line_and_no_run_is_recorded(make, changes, status, says):
+def test_a_refused_request_gets_one_line_and_records_no_run(make, changes, status, says):
     made = make()
     found, headers, text = asked(made, **{"path": RUNS, **changes})
     assert (found, text.count("\n")) == (status, 1)
@@ -171,7 +171,7 @@ def test_what_is_not_done_is_said_in_one_line_and_no_run_is_recorded(make, chang
 
 
 @pytest.mark.parametrize(("path", "method"), [(RUNS, "POST"), (RUNS, "GET"), ("/jobs", "GET")])
-def test_without_a_token_in_the_settings_nobody_may_ask(make, path, method):
+def test_without_a_configured_token_every_request_is_refused(make, path, method):
     made = make(**{"http.token": None})
     status, _, text = asked(made, path, method, token="None")
     assert status == 403
@@ -179,7 +179,7 @@ def test_without_a_token_in_the_settings_nobody_may_ask(make, path, method):
     assert made.jobs.runs() == []
 
 
-def test_a_project_without_jobs_has_no_such_paths(make, caplog):
+def test_a_project_without_jobs_has_no_paths_for_jobs(make, caplog):
     with caplog.at_level(logging.INFO):
         made = make(code=CODE.partition("@job")[0])
     assert asked(made)[0] == asked(made, "/jobs", "GET")[0] == 404
@@ -188,7 +188,7 @@ def test_a_project_without_jobs_has_no_such_paths(make, caplog):
     assert not [thread for thread in threads() if thread.name == "opencqrs-asked"]
 
 
-def test_the_token_is_in_no_log_and_no_answer(make, caplog):
+def test_the_token_is_in_no_log_and_no_response(make, caplog):
     remember(["hunter22"])
     with caplog.at_level(logging.DEBUG):
         made = make(jobs=True)
@@ -203,7 +203,7 @@ def test_the_token_is_in_no_log_and_no_answer(make, caplog):
 
 
 @pytest.mark.postgresql
-def test_while_the_database_is_unavailable_a_run_is_refused_and_can_be_asked_for_again(make, fresh_url):
+def test_during_an_outage_a_run_is_refused_and_can_be_requested_again(make, fresh_url):
     with relayed(fresh_url("postgresql")) as (relay, url):
         made = make(**{"database.url": url})
         first = json.loads(asked(made, Idempotency_Key="k")[2])

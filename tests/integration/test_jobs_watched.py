@@ -89,7 +89,7 @@ def wait_until(condition):
 
 
 @pytest.mark.release(database="sqlite")
-def test_runs_are_counted_by_the_process_that_has_ended_them_and_others_see_how_jobs_stand(make, database):
+def test_runs_are_counted_by_the_process_that_ended_them_and_job_states_by_all(make, database):
     made = make(**database, **{"jobs.job-0.triggers.cron": "0 3 1 1 *"})
     made.start()
     for ids in (None, ["a"], ["poison"]):
@@ -150,7 +150,7 @@ def warned(caplog):
     return [each for each in caplog.messages if "has taken" in each]
 
 
-def test_a_run_that_exceeds_its_budget_is_warned_of_while_it_goes_on(make_module, tmp_path, caplog):
+def test_a_run_that_exceeds_its_budget_is_warned_of_while_it_runs(make_module, tmp_path, caplog):
     entered, left = Event(), Event()
     module = make_module(
         """

@@ -90,7 +90,7 @@ FEW, MANY = 80, pytest.param(5, marks=pytest.mark.release)
 
 @pytest.mark.release(world="sqlite")
 @pytest.mark.parametrize("stride", [FEW, MANY])
-def test_a_process_that_is_killed_in_the_swap_leaves_the_old_tables_or_the_new_ones(world: World, stride: int) -> None:
+def test_a_process_killed_during_the_swap_leaves_the_old_tables_or_the_new_ones(world: World, stride: int) -> None:
     for after in places(stride):
         has_ended = killed(world, "rebuild", after)
         world.run()  # which completes what was begun, or runs the old tables
@@ -113,9 +113,7 @@ def test_a_process_that_is_killed_in_the_swap_leaves_the_old_tables_or_the_new_o
 
 @pytest.mark.release(world=("postgresql", "sqlite"))
 @pytest.mark.parametrize("stride", [FEW, MANY])
-def test_a_process_that_is_killed_on_the_way_back_leaves_the_new_tables_or_the_old_ones(
-    world: World, stride: int
-) -> None:
+def test_a_process_killed_during_an_undo_leaves_the_new_tables_or_the_old_ones(world: World, stride: int) -> None:
     for after in places(stride):
         with world.application() as application:
             application.rebuilds.rebuild("catalog")

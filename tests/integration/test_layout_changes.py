@@ -102,7 +102,7 @@ def leases(application: Application) -> list[str]:
     return [str(lease.key.partition) for lease in application.control.view().leases]
 
 
-def test_nodes_follow_a_change_whose_command_has_ended_before_it_changed_the_leases(world: World) -> None:
+def test_nodes_follow_a_change_whose_command_ended_before_changing_the_leases(world: World) -> None:
     application = world.application()
     world.append(application)
     application.start()
@@ -117,7 +117,7 @@ def test_nodes_follow_a_change_whose_command_has_ended_before_it_changed_the_lea
     assert leases(application) == ["0/3", "1/3", "2/3"]
 
 
-def test_partitions_that_a_command_has_left_stopped_continue_when_it_is_typed_again(world: World) -> None:
+def test_partitions_left_stopped_by_a_killed_command_continue_when_it_is_repeated(world: World) -> None:
     application = world.application()
     world.append(application)
     application.start()
@@ -131,7 +131,7 @@ def test_partitions_that_a_command_has_left_stopped_continue_when_it_is_typed_ag
     assert world.handled() == Counter(range(1, world.events + 1))
 
 
-def test_leases_that_are_lost_come_back_with_the_partitions_that_there_are(world: World) -> None:
+def test_lost_leases_are_recreated_for_the_current_partitions(world: World) -> None:
     application = world.application()
     world.append(application)
     application.run(until_caught_up=True)
@@ -144,7 +144,7 @@ def test_leases_that_are_lost_come_back_with_the_partitions_that_there_are(world
     assert leases(application) == ["1/2", "0/4", "2/4"]
 
 
-def test_a_change_that_nodes_do_not_let_go_for_changes_nothing_and_they_go_on(
+def test_a_change_for_which_nodes_release_nothing_changes_nothing_and_nodes_continue(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     application = world.application()
@@ -163,7 +163,7 @@ def test_a_change_that_nodes_do_not_let_go_for_changes_nothing_and_they_go_on(
     }
 
 
-def test_what_a_command_sets_before_the_first_run_of_this_version_outlives_it(world: World) -> None:
+def test_a_layout_set_by_a_command_survives_the_first_run_of_this_version(world: World) -> None:
     application = world.application()
     world.append(application)
     application.run(until_caught_up=True)
@@ -179,7 +179,7 @@ def test_what_a_command_sets_before_the_first_run_of_this_version_outlives_it(wo
 
 
 @pytest.mark.parametrize("way", ["a command", "the setting"])
-def test_partitions_whose_progress_is_lost_are_not_merged_until_the_group_is_reset(world: World, way: str) -> None:
+def test_partitions_with_lost_progress_are_not_merged_until_the_group_is_reset(world: World, way: str) -> None:
     application = world.application()
     world.append(application)
     application.run(until_caught_up=True)
@@ -195,7 +195,7 @@ def test_partitions_whose_progress_is_lost_are_not_merged_until_the_group_is_res
     assert world.handled() == Counter(range(1, world.events + 1))
 
 
-def test_a_group_that_a_command_has_paused_is_not_caught_up(world: World) -> None:
+def test_a_group_paused_by_a_command_is_not_caught_up(world: World) -> None:
     with world.application() as application:
         world.append(application)
         application.start()
@@ -210,9 +210,7 @@ def test_a_group_that_a_command_has_paused_is_not_caught_up(world: World) -> Non
 
 
 @pytest.mark.parametrize("name", ["loans", "loans:0/2"])
-def test_a_group_that_is_restarted_is_not_caught_up_meanwhile(
-    world: World, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_a_group_is_not_caught_up_while_it_restarts(world: World, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     with world.application() as application, world.application() as other:
         world.append(application)
         application.start()
@@ -237,7 +235,7 @@ def test_a_group_that_is_restarted_is_not_caught_up_meanwhile(
 
 
 @pytest.mark.release(world="postgresql")  # compared in Python
-def test_the_number_of_a_command_that_is_written_into_the_settings_counts_as_the_setting(
+def test_a_number_set_by_a_command_and_then_configured_counts_as_the_setting(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     def run(partitions: int) -> int:
@@ -264,7 +262,7 @@ def test_the_number_of_a_command_that_is_written_into_the_settings_counts_as_the
 
 @pytest.mark.parametrize("way", ["a reset", "progress.on-lost"])
 @pytest.mark.release(world="postgresql", way="progress.on-lost")
-def test_a_group_whose_progress_is_lost_begins_again_with_partitions_that_it_can_have(world: World, way: str) -> None:
+def test_a_group_with_lost_progress_begins_again_with_valid_partitions(world: World, way: str) -> None:
     with world.application() as application:
         world.append(application)
         application.run(until_caught_up=True)
@@ -295,7 +293,7 @@ def fine(event: Event, connection: Connection) -> None:
 
 @pytest.mark.parametrize("began", ["by its name", "by a command"])
 @pytest.mark.release(world="postgresql")  # by settings
-def test_a_group_that_does_not_start_by_itself_does_not_after_a_reset_either(
+def test_a_group_without_auto_start_does_not_start_after_a_reset_either(
     world: World, make_module: Callable[[str], Any], began: str
 ) -> None:
     world.module = make_module(HANDLERS + ANOTHER)
@@ -317,7 +315,7 @@ def test_a_group_that_does_not_start_by_itself_does_not_after_a_reset_either(
     assert wanted == {Wanted.STOPPED if began == "by its name" else Wanted.STARTED}
 
 
-def test_a_partition_that_was_started_by_itself_is_after_a_reset(world: World) -> None:
+def test_an_individually_started_partition_is_started_after_a_reset_too(world: World) -> None:
     with world.application() as running, world.application() as other:
         world.append(running)
         running.start()
@@ -330,7 +328,7 @@ def test_a_partition_that_was_started_by_itself_is_after_a_reset(world: World) -
         assert (view.wanted_of(first), view.wanted_of(second)) == (Wanted.STARTED, Wanted.STOPPED)
 
 
-def test_a_partition_that_is_stopped_while_it_waits_to_be_split_stays_stopped(world: World) -> None:
+def test_a_partition_stopped_while_it_waits_to_be_split_stays_stopped(world: World) -> None:
     with world.application() as running, world.application() as other:
         world.append(running)
         running.start()
@@ -354,7 +352,7 @@ def test_a_partition_that_is_stopped_while_it_waits_to_be_split_stays_stopped(wo
         }
 
 
-def test_a_start_says_that_a_killed_command_has_left_a_group_paused(
+def test_a_start_reports_a_group_left_paused_by_a_killed_command(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     with world.application() as application:
@@ -366,7 +364,7 @@ def test_a_start_says_that_a_killed_command_has_left_a_group_paused(
     assert "group loans is paused by a command until that ends; if it was killed: opencqrs groups start" in caplog.text
 
 
-def test_a_log_that_was_restored_to_before_what_is_handled_ahead_is_refused_until_the_group_is_reset(
+def test_a_log_restored_to_before_events_handled_ahead_is_refused_until_the_group_is_reset(
     world: World,
 ) -> None:
     with world.application() as application:
@@ -391,7 +389,7 @@ def test_a_log_that_was_restored_to_before_what_is_handled_ahead_is_refused_unti
     assert world.handled() == Counter(range(1, 21))
 
 
-def test_processes_that_start_at_once_with_another_setting_change_the_partitions_once(world: World) -> None:
+def test_processes_started_at_once_with_a_new_setting_change_the_partitions_once(world: World) -> None:
     first = world.application()
     world.append(first)
     first.run(until_caught_up=True)
@@ -416,7 +414,7 @@ def test_processes_that_start_at_once_with_another_setting_change_the_partitions
         (lambda layouts: layouts.repartition("loans", 3), "OCQ-615", "group 'loans' has no progress yet"),
     ],
 )
-def test_what_cannot_be_changed_is_said(world: World, change: Any, code: str, what: str) -> None:
+def test_an_impossible_change_is_explained(world: World, change: Any, code: str, what: str) -> None:
     with pytest.raises((AssemblyError, LayoutError)) as raised:
         change(world.application().layouts)
     assert raised.value.code == code

@@ -24,7 +24,7 @@ HANDLERS = (
         "from opencqrs_py.cli.main import cli; cli.main(['config'], standalone_mode=False)",
     ],
 )
-def test_neither_pyspark_nor_sqlalchemy_is_loaded(work, tmp_path):
+def test_importing_the_package_loads_neither_pyspark_nor_sqlalchemy(work, tmp_path):
     (tmp_path / "handlers.py").write_text(HANDLERS)
     done = subprocess.run(
         [sys.executable, "-c", f"{work}\n{HEAVY}"], cwd=tmp_path, capture_output=True, text=True, check=True

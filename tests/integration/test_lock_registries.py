@@ -122,7 +122,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("database", DATABASES)
-def test_events_are_handled_under_locks_that_only_the_driver_holds(request, make, project, engine, database):
+def test_events_are_handled_under_locks_held_only_by_the_driver(request, make, project, engine, database):
     url = request.getfixturevalue(database)
     application = make(engine, **{"event-store.url": url})
     add_events(application, *range(50))
@@ -136,7 +136,7 @@ def test_events_are_handled_under_locks_that_only_the_driver_holds(request, make
     assert {*project.CALLS.read_text().split()} == {str(os.getpid())}
 
 
-def test_a_group_that_was_started_by_name_and_has_failed_is_unhealthy_in_every_process(make):
+def test_a_failed_group_started_by_name_is_unhealthy_in_every_process(make):
     life_cycle, standard = f"{GROUP}.life-cycle", "event-handling.standard"
     settings = {
         f"{life_cycle}.auto-start": False,
@@ -169,7 +169,7 @@ def test_a_second_process_stands_by_and_takes_over(make, engine):
     wait_until(lambda: {each.position for each in of(second)} == {20})
 
 
-def test_the_status_names_the_owner_of_what_is_held_here_only(make):
+def test_the_status_names_owners_only_of_locks_held_by_this_process(make):
     first, second = make(**{"node.name": "here"}), make()
     first.start()
     second.start()
@@ -180,7 +180,7 @@ def test_the_status_names_the_owner_of_what_is_held_here_only(make):
     assert {each.owner for each in of(second)} == {""}
 
 
-def test_processes_share_as_far_as_each_may_have(make):
+def test_processes_share_partitions_up_to_the_limit_of_each(make):
     most = {f"{GROUP}.life-cycle.max-partitions-per-node": 2}
     first, second, third = make(**most), make(**most), make(**most)
     for application in (first, second, third):
@@ -188,7 +188,7 @@ def test_processes_share_as_far_as_each_may_have(make):
     assert (owned(first), owned(second), owned(third)) == ([0, 1], [2, 3], [])
 
 
-def test_a_run_until_caught_up_waits_for_what_another_process_has(make, project):
+def test_a_run_until_caught_up_waits_for_partitions_of_another_process(make, project):
     other, one = make(), make()
     add_events(other, *range(30))
     other.start()
@@ -197,7 +197,7 @@ def test_a_run_until_caught_up_waits_for_what_another_process_has(make, project)
     assert len(project.HELD) == 4
 
 
-def test_a_partition_whose_lock_was_taken_away_is_released_and_its_work_does_not_count(make, project):
+def test_a_partition_whose_lock_is_lost_is_released_until_the_lock_is_free(make, project):
     application = make()
     application.start()
     project.HELD[KEYS[2]] = "another"
@@ -215,7 +215,7 @@ def test_a_failed_partition_keeps_its_lock(make, project):
     assert len(project.HELD) == 4
 
 
-def test_progress_in_memory_is_led_by_locks_too(make, project):
+def test_progress_in_memory_uses_locks_too(make, project):
     application = make(**{f"{GROUP}.progress.tracking": "in-memory"})
     add_events(application, 1)
     application.start()
@@ -226,7 +226,7 @@ def test_progress_in_memory_is_led_by_locks_too(make, project):
 ALONE = {f"{GROUP}.life-cycle.controller": "application_context"}
 
 
-def test_a_group_that_is_to_run_in_one_process_is_refused_in_a_second_which_claims_nothing(make, project):
+def test_a_group_limited_to_one_process_is_refused_in_a_second_which_claims_nothing(make, project):
     first, second = make(**ALONE), make(**ALONE)
     add_events(first, *range(10))
     first.start()
@@ -238,7 +238,7 @@ def test_a_group_that_is_to_run_in_one_process_is_refused_in_a_second_which_clai
     assert not any(each.error for each in of(first))
 
 
-def test_what_one_lock_of_all_costs_is_given_back(make, project):
+def test_if_one_of_all_locks_is_taken_the_others_are_released(make, project):
     project.REFUSED.add(KEYS[2])
     with pytest.raises(AssemblyError, match="another process has the lock of partition 2/4"):
         make(**ALONE).start()
@@ -263,14 +263,14 @@ def test_a_provider_of_a_lock_registry_that_raises_ends_the_start(make, project,
     assert (decision.choice, decision.error.code) == ("", "OCQ-217")
 
 
-def test_the_conditions_tell_which_registry_leads_and_why(make):
+def test_the_conditions_name_the_registry_in_use_and_why(make):
     (decision,) = [each for each in make().conditions() if each.subject == "life-cycle.controller"]
     assert (
         str(decision) == "seen: life-cycle.controller = leader_election: exactly one lock registry is registered, locks"
     )
 
 
-def test_leases_from_the_time_before_the_registry_are_not_shown(make, make_module, tmp_path):
+def test_leases_from_before_the_registry_are_not_shown(make, make_module, tmp_path):
     without = make_module(SOURCE.replace("    locks = providers.Singleton(Registry)", "    pass"))
     settings = {"event-handling.standard.processing.engine": "thread", f"{GROUP}.life-cycle.partitions": 4}
     leased = Application(settings, [without], tmp_path)
@@ -286,7 +286,7 @@ def test_leases_from_the_time_before_the_registry_are_not_shown(make, make_modul
 
 
 @pytest.mark.parametrize("call", ["start", "stop", "restart", "release"])
-def test_control_at_run_time_is_refused(make, call):
+def test_control_commands_are_refused(make, call):
     with pytest.raises(AssemblyError, match="group 'seen' is not led by leases") as caught:
         getattr(make().control, call)("seen:0/4")
     assert caught.value.code == "OCQ-535"

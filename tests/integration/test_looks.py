@@ -77,7 +77,7 @@ def test_statements_of_a_look_do_not_grow_with_groups_and_partitions(ask, make_m
     assert sent[0] == sent[1] <= most
 
 
-def test_a_group_of_this_process_is_well_while_it_runs_and_not_afterwards(make_module, tmp_path):
+def test_a_group_of_this_process_is_healthy_while_it_runs_and_not_afterwards(make_module, tmp_path):
     made = application(make_module(HANDLERS.format(groups=1)), tmp_path)
     made.start()
     running = made.health()
@@ -103,7 +103,7 @@ def see(event: Event) -> None: ...
 """
 
 
-def test_a_group_that_a_process_has_and_does_not_begin_is_stalled(make_module, tmp_path):
+def test_a_group_that_its_process_does_not_begin_is_stalled(make_module, tmp_path):
     handlers = make_module(SLOW)
     made = application(handlers, tmp_path)
 
@@ -128,14 +128,14 @@ def test_a_group_that_a_process_has_and_does_not_begin_is_stalled(make_module, t
     assert stalled.findings[0].why.startswith("has not begun for ")
 
 
-def test_progress_in_memory_is_unknown_to_others_and_well(make_module, tmp_path):
+def test_progress_in_memory_is_unknown_to_other_processes_and_healthy(make_module, tmp_path):
     handlers = make_module(HANDLERS.format(groups=1))
     made = Application({**THREAD, "event-handling.standard.progress.tracking": "in-memory"}, [handlers], tmp_path)
     assert [(group.state, group.healthy) for group in made.health().groups] == [("unknown", True)]
     made.stop()
 
 
-def test_what_waits_in_the_inbox_is_seen_by_the_process_that_runs_the_group_and_by_others(make_module, tmp_path):
+def test_waiting_events_are_seen_by_the_process_that_runs_the_group_and_by_others(make_module, tmp_path):
     made = application(make_module(FAILING), tmp_path, 2, PARKING)
     assert made.run(until_caught_up=True).parked == 2
     made.start()
@@ -148,7 +148,7 @@ def test_what_waits_in_the_inbox_is_seen_by_the_process_that_runs_the_group_and_
     made.stop()  # closes what was opened to look
 
 
-def test_what_was_skipped_is_seen_by_the_process_that_runs_the_group_and_by_others(make_module, tmp_path):
+def test_skipped_events_are_seen_by_the_process_that_runs_the_group_and_by_others(make_module, tmp_path):
     skipping = {"event-handling.standard.retry.policy": "none", "event-handling.standard.retry.on-exhausted": "skip"}
     made = application(make_module(FAILING), tmp_path, 2, skipping)
     assert made.run(until_caught_up=True).skipped == 2

@@ -76,9 +76,7 @@ def test_a_swap_waits_for_a_partition_that_has_mail_to_send(world: World) -> Non
 
 @NOT_IN_SQL
 @pytest.mark.parametrize("fourth", [0, 1])
-def test_a_swap_waits_for_one_position_of_partitions_whose_events_are_sequenced_in_another_way(
-    world: World, fourth: int
-) -> None:
+def test_a_swap_waits_for_one_common_position_if_the_sequencing_has_changed(world: World, fourth: int) -> None:
     world.leave_behind(20, fourth)
     with world.application(**RESEQUENCED) as application:
         said = r"OCQ-536.*sequenced in another way now.*different positions.*processes with the earlier sequencing"
@@ -94,7 +92,7 @@ def test_a_swap_waits_for_one_position_of_partitions_whose_events_are_sequenced_
 
 
 @NOT_IN_SQL
-def test_while_events_come_in_mail_is_sent_once_for_each(world: World) -> None:
+def test_while_events_arrive_mail_is_sent_once_for_each(world: World) -> None:
     stop, count = Signal(), 20
 
     def add() -> None:
@@ -136,7 +134,7 @@ def test_events_in_the_inbox_of_the_live_group_are_warned_of(world: World, caplo
 
 
 @NOT_IN_SQL
-def test_calls_after_commits_are_made_once_for_each_event_not_again_by_a_rebuild(
+def test_after_commit_calls_are_made_once_per_event_and_not_by_a_rebuild(
     request: pytest.FixtureRequest, world: World, make_module: Callable[[str], ModuleType]
 ) -> None:
     world.module = make_module(

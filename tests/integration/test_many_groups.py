@@ -33,7 +33,7 @@ DATABASES = [
 
 
 @pytest.mark.parametrize("database", DATABASES)
-def test_what_is_true_of_all_groups_is_read_as_often_for_many_of_them_as_for_two(
+def test_data_common_to_all_groups_are_read_as_often_for_many_groups_as_for_two(
     database: str,
     fresh_url: Callable[[str], str],
     make_module: Callable[[str], ModuleType],

@@ -93,7 +93,7 @@ def assert_each_row_once(database: Database) -> None:
 @pytest.mark.release(database="sqlite")
 @pytest.mark.release(database="mariadb")
 @pytest.mark.parametrize("database", DATABASES, indirect=True)
-def test_rows_are_merged_once_though_a_worker_is_killed_and_the_handler_fails(
+def test_rows_are_merged_once_even_if_a_worker_is_killed_and_the_handler_fails(
     database: Database, project: ModuleType, spark: object, merges: list[str]
 ) -> None:
     folder = Path(str(project.__file__)).parent
@@ -109,7 +109,7 @@ def test_rows_are_merged_once_though_a_worker_is_killed_and_the_handler_fails(
 
 @pytest.mark.release
 @pytest.mark.parametrize("database", [pytest.param("sqlite", marks=pytest.mark.release), DATABASES[1]], indirect=True)
-def test_a_driver_that_is_killed_after_the_merge_repeats_nothing_and_what_it_left_is_removed(
+def test_a_driver_killed_after_the_merge_repeats_nothing_and_its_leftovers_are_removed(
     database: Database, project: ModuleType, java: dict[str, str]
 ) -> None:
     folder = Path(str(project.__file__)).parent

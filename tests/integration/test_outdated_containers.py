@@ -69,7 +69,7 @@ def handle(application: Application) -> None:
     assert not application.run(until_caught_up=True).failed
 
 
-def test_what_is_overridden_between_two_applications_counts_for_the_second(
+def test_an_override_between_two_applications_applies_to_the_second(
     make: Callable[[ModuleType], Application], make_module: Callable[[str], Any]
 ) -> None:
     module = make_module(HANDLERS.format(kind='Singleton(Mailer, "real")'))
@@ -82,7 +82,7 @@ def test_what_is_overridden_between_two_applications_counts_for_the_second(
     assert module.said == ["real 1", "fake 1", "fake 2", "real 1"]
 
 
-def test_an_application_that_runs_keeps_what_it_has_started_with(
+def test_a_running_application_keeps_the_objects_it_started_with(
     make: Callable[[ModuleType], Application], make_module: Callable[[str], Any]
 ) -> None:
     module = make_module(HANDLERS.format(kind='Singleton(Mailer, "real")'))
@@ -97,7 +97,7 @@ def test_an_application_that_runs_keeps_what_it_has_started_with(
     assert module.said == ["real 1", "fake 1"]
 
 
-def test_a_resource_that_nobody_uses_is_closed_when_another_provider_takes_its_place(
+def test_an_unused_resource_is_closed_when_another_provider_replaces_it(
     make: Callable[[ModuleType], Application], make_module: Callable[[str], Any]
 ) -> None:
     module = make_module(HANDLERS.format(kind="Resource(opened)"))
@@ -109,7 +109,7 @@ def test_a_resource_that_nobody_uses_is_closed_when_another_provider_takes_its_p
     assert module.said == ["open", "close", "fake 1"]
 
 
-def test_a_module_that_was_reloaded_is_looked_at_again(
+def test_a_reloaded_module_is_inspected_again(
     make: Callable[[ModuleType], Application], make_module: Callable[[str], Any]
 ) -> None:
     module = make_module(HANDLERS.format(kind='Singleton(Mailer, "real")'))

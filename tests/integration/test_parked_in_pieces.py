@@ -204,7 +204,7 @@ def log(count: int, at: dict[int, str]) -> Iterator[str]:
 
 
 @pytest.mark.release(url="mariadb")  # whose savepoints are those of PostgreSQL
-def test_what_comes_before_an_event_that_is_parked_is_handled_once(world: World) -> None:
+def test_events_before_a_parked_one_take_effect_once(world: World) -> None:
     first, second = 70, CHUNK + 3 * SIZE + 11
     world.check(world.run(log(3 * CHUNK, {first: "after_writing", second: "after_writing"})))
     again = [number for number, count in world.module.calls.items() if count > 1]
@@ -216,7 +216,7 @@ def test_what_comes_before_an_event_that_is_parked_is_handled_once(world: World)
 
 @pytest.mark.parametrize("way", FAILING)
 @pytest.mark.few(url="mariadb")  # its savepoints are those of PostgreSQL
-def test_whatever_an_event_does_before_it_fails_is_undone(world: World, way: str) -> None:
+def test_everything_an_event_does_before_it_fails_is_undone(world: World, way: str) -> None:
     types = log(3 * CHUNK, {7: "at_once", 70: way, 71: "caught", CHUNK + 90: way, CHUNK + 99: way, 2 * CHUNK + 1: way})
     world.check(world.run(types))
 
@@ -226,7 +226,7 @@ def test_whatever_an_event_does_before_it_fails_is_undone(world: World, way: str
 @pytest.mark.parametrize("sequencing", [{}, BY_BOOK], ids=["by subject", "by data"])
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.release(seed=1)
-def test_failures_at_random_leave_what_is_right(world: World, seed: int, sequencing: dict[str, str]) -> None:
+def test_random_failures_leave_a_correct_read_model(world: World, seed: int, sequencing: dict[str, str]) -> None:
     chance = Random(seed)
     names = ["good"] * 60 + ["caught"] * 3 + list(FAILING)
     world.check(world.run([chance.choice(names) for _ in range(4 * CHUNK)], **sequencing))
@@ -240,7 +240,7 @@ def test_savepoints_of_sqlite_write_no_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.release(url="mariadb")  # whose savepoints are those of PostgreSQL
-def test_events_that_are_parked_in_one_chunk_take_no_transactions_of_their_own(
+def test_events_parked_in_one_chunk_take_no_separate_transactions(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counts: Counter[str] = Counter()
@@ -258,9 +258,7 @@ def test_events_that_are_parked_in_one_chunk_take_no_transactions_of_their_own(
 
 @pytest.mark.release(url=("postgresql", "mariadb"))  # where the partition stops is not in SQL
 @pytest.mark.parametrize("distance", [1, SIZE + 1, 2 * SIZE])
-def test_an_event_without_a_sequence_behind_one_that_is_parked_stops_the_partition_there(
-    world: World, distance: int
-) -> None:
+def test_an_event_without_a_sequence_after_a_parked_one_stops_the_partition_there(world: World, distance: int) -> None:
     parked = CHUNK + 2 * SIZE + 5
     world.without_book = parked + distance
     application = world.run(log(3 * CHUNK, {7: "at_once", parked: "after_writing"}), **BY_BOOK)
@@ -270,7 +268,7 @@ def test_an_event_without_a_sequence_behind_one_that_is_parked_stops_the_partiti
 
 
 @pytest.mark.release(url="mariadb")  # whose savepoints are those of PostgreSQL
-def test_calls_after_the_commit_are_made_for_what_is_handled_and_once(
+def test_after_commit_calls_are_made_once_and_only_for_handled_events(
     url: str, tmp_path: Path, make_module: Callable[[str], ModuleType]
 ) -> None:
     world = World(url, tmp_path, make_module(MAILING + WAYS))
@@ -279,7 +277,7 @@ def test_calls_after_the_commit_are_made_for_what_is_handled_and_once(
 
 
 @pytest.mark.release(url="mariadb")  # whose savepoints are those of PostgreSQL
-def test_a_full_inbox_stops_the_partition_at_the_event_and_what_comes_before_it_counts(world: World) -> None:
+def test_a_full_inbox_stops_the_partition_at_the_event_and_keeps_those_before_it(world: World) -> None:
     second = CHUNK + 2 * SIZE + 5
     limit = {"event-handling.standard.park.max-sequences": 1}
     application = world.run(log(2 * CHUNK, {7: "at_once", second: "after_writing"}), **limit)
@@ -309,7 +307,7 @@ def handle(event: Good, connection: Connection) -> None:
 
 
 @pytest.mark.postgresql
-def test_an_event_is_read_whole_though_the_only_connection_is_that_of_the_transaction(
+def test_an_event_is_read_in_full_even_if_the_only_connection_is_that_of_the_transaction(
     fresh_url: Callable[[str], str], tmp_path: Path, make_module: Callable[[str], ModuleType]
 ) -> None:
     url, failing = fresh_url("postgresql"), {7, 70, CHUNK + 90}

@@ -102,7 +102,7 @@ def test_later_events_of_a_waiting_sequence_wait_after_it(books: Books, before: 
 @pytest.mark.parametrize(
     "before", [PARKING, SCHEDULED, {**SCHEDULED, f"{BOOKS}.batch.mode": "all"}], ids=["parking", "scheduled", "all"]
 )
-def test_an_event_that_no_handler_takes_any_more_waits_for_a_person(
+def test_an_event_that_no_handler_takes_any_longer_waits_for_a_person(
     books: Books, make_module: Callable[[str], ModuleType], before: dict[str, str]
 ) -> None:
     """It left the inbox as if it had been handled."""
@@ -125,7 +125,7 @@ def test_an_event_that_no_handler_takes_any_more_waits_for_a_person(
     assert sorted(books.handled) == [1, 2, 3]
 
 
-def test_all_that_no_handler_takes_any_more_is_set_aside_at_once(
+def test_all_events_that_no_handler_takes_any_longer_are_set_aside_at_once(
     books: Books, make_module: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     count = 40

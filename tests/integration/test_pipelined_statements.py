@@ -298,7 +298,7 @@ def again(monkeypatch: pytest.MonkeyPatch) -> list[Pipelining]:
 
 @pytest.mark.postgresql
 @pytest.mark.parametrize("what", RIGHT)
-def test_what_handlers_may_do_has_the_same_result(
+def test_allowed_handlers_have_the_same_result_with_and_without_a_pipeline(
     what: str, make_module, postgresql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent, again
 ) -> None:
     with_pipeline, without = both(RIGHT[what], make_module, postgresql_url, tmp_path, monkeypatch)
@@ -310,7 +310,7 @@ def test_what_handlers_may_do_has_the_same_result(
 
 @pytest.mark.postgresql
 @pytest.mark.parametrize("body", FAILS.values(), ids=FAILS)
-def test_what_fails_fails_with_the_same_event_attempts_and_reason(
+def test_failures_have_the_same_event_attempts_and_reason_with_and_without_a_pipeline(
     body: str, make_module, postgresql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent
 ) -> None:
     with_pipeline, without = both(body, make_module, postgresql_url, tmp_path, monkeypatch)
@@ -324,7 +324,7 @@ def test_what_fails_fails_with_the_same_event_attempts_and_reason(
     "engine",
     [pytest.param({}, id="thread"), pytest.param(SPARK, id="spark", marks=[pytest.mark.spark, pytest.mark.slow])],
 )
-def test_both_engines_wait_for_no_answer(
+def test_both_engines_pipeline_statements(
     engine: dict[str, str], make_module, postgresql_url: str, tmp_path: Path
 ) -> None:
     body = "    note = type(connection.cursor()).__name__"

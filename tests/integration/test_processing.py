@@ -227,7 +227,7 @@ RULES = {
 @pytest.mark.parametrize(
     "settings", [pytest.param(THREAD, id="thread"), pytest.param(SPARK, id="spark", marks=pytest.mark.spark)]
 )
-def test_whatever_handlers_are_the_read_models_are_those_of_a_plain_script(
+def test_the_read_models_of_every_form_of_handler_are_those_of_a_plain_script(
     url: str,
     make_module: Callable[[str], ModuleType],
     application: MakeApplication,
@@ -319,7 +319,7 @@ def handled(url: str) -> list[int]:
 
 
 @pytest.mark.parametrize(("parameter", "insert"), [(LISTS, INSERT_ALL), (SINGLE, INSERT_ONE)], ids=["list", "single"])
-def test_what_is_written_by_the_drivers_connection_is_in_the_progress_transaction(
+def test_writes_by_the_drivers_connection_are_in_the_progress_transaction(
     url: str,
     make_module: Callable[[str], ModuleType],
     application: MakeApplication,
@@ -340,7 +340,7 @@ def test_what_is_written_by_the_drivers_connection_is_in_the_progress_transactio
 FAILS = "if any(raw.position == 7 for raw in raws) and left('failures.txt'): raise ValueError('mine')"
 
 
-def test_a_list_that_fails_in_the_middle_is_handled_exactly_once_for_all_that(
+def test_a_list_that_fails_in_the_middle_is_still_handled_exactly_once(
     url: str, make_module: Callable[[str], ModuleType], application: MakeApplication, tmp_path: Path
 ) -> None:
     """The chunk is halved until event 7 is alone; it fails there, too, is retried, and nothing is doubled."""
@@ -401,7 +401,7 @@ def test_on_postgresql_a_new_transaction_does_not_hide_the_end_of_the_first(
     assert [s.lag for s in made.status()] == [1]
 
 
-def test_a_call_after_the_commit_that_raises_is_told_and_repeats_nothing(
+def test_an_after_commit_call_that_raises_is_reported_and_repeats_nothing(
     url: str, make_module: Callable[[str], ModuleType], application: MakeApplication, tmp_path: Path
 ) -> None:
     ring = "after_commit(lambda: 1 / 0)"
@@ -424,7 +424,7 @@ def test_a_call_after_the_commit_that_raises_is_told_and_repeats_nothing(
         ({"resolution": "per_metadata_key", "metadata-key": "tenant"}, "tenant"),
     ],
 )
-def test_settings_say_by_what_events_are_in_order(
+def test_the_configured_sequencing_keeps_events_in_order(
     make_module: Callable[[str], ModuleType],
     application: MakeApplication,
     sqlite_url: str,
@@ -471,7 +471,7 @@ def handle(raw: Event, metadata: Metadata, context: ProcessingContext, connectio
     assert rows(sqlite_url, "SELECT count(DISTINCT residue) FROM handled") != [(1,)]
 
 
-def test_events_without_sequence_stop_the_group_behind_those_before_them(
+def test_events_without_a_sequence_stop_the_group_after_those_before_them(
     make_module: Callable[[str], ModuleType], application: MakeApplication, sqlite_url: str
 ) -> None:
     source = by_driver(sqlite_url, SINGLE, INSERT_ONE)

@@ -195,7 +195,7 @@ def test_two_processors_in_two_threads_share_the_events_of_a_group(world: World)
 
 
 @pytest.mark.parametrize("made", ["started", "stepped"])
-def test_a_processor_whose_sqlite_file_is_gone_has_failed_and_continues_when_it_is_back(
+def test_a_processor_whose_sqlite_file_is_missing_fails_and_continues_when_it_is_back(
     tmp_path: Path, made: str
 ) -> None:
     world = World(f"sqlite:///{tmp_path / 'orders.db'}", tmp_path)
@@ -227,7 +227,7 @@ def test_a_processor_whose_sqlite_file_is_gone_has_failed_and_continues_when_it_
 
 
 @pytest.mark.release(world="postgresql")
-def test_a_killed_process_is_replaced_and_nothing_is_lost_or_doubled(world: World) -> None:
+def test_a_killed_process_is_replaced_and_nothing_is_lost_or_duplicated(world: World) -> None:
     world.append()
     first, second = (world.worker(partition) for partition in range(PARTITIONS))
     for killed_at in (40, 120):
@@ -243,7 +243,7 @@ def test_a_killed_process_is_replaced_and_nothing_is_lost_or_doubled(world: Worl
     world.check()
 
 
-def test_a_second_processor_takes_over_and_the_first_ends_by_itself(world: World) -> None:
+def test_a_second_processor_takes_over_and_the_first_ends(world: World) -> None:
     world.append(14)
     other, _ = world.processor(1)
     other.start()

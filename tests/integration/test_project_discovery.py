@@ -91,7 +91,7 @@ def test_all_modules_that_cannot_be_imported_are_reported_together(folder):
 
 
 @pytest.mark.spark
-def test_a_module_that_ends_the_program_ends_no_command_on_spark_in_silence(folder, java):
+def test_a_module_that_exits_the_program_does_not_end_a_command_on_spark_silently(folder, java):
     folder.write("exits.py", "from opencqrs_py import event_handling\nraise SystemExit(0)\n")
     for command in ("run", "conditions", "doctor"):
         done = folder.run(command, **java)
@@ -101,7 +101,7 @@ def test_a_module_that_ends_the_program_ends_no_command_on_spark_in_silence(fold
 
 
 @pytest.mark.parametrize("call", ["run(until_caught_up=True)", "start()"])
-def test_an_application_that_a_module_starts_when_it_is_imported_is_refused(folder, call):
+def test_an_application_started_by_an_import_is_refused(folder, call):
     script = f"from opencqrs_py import Application\nimport handlers\nApplication.from_project('.').{call}\n"
     folder.write("handlers.py", HANDLER.format('"books"', "seen"))
     folder.write("serve.py", script)
@@ -116,14 +116,14 @@ def test_an_application_that_a_module_starts_when_it_is_imported_is_refused(fold
     assert folder.run("run", "--until-caught-up").code == 0
 
 
-def test_ctrl_c_while_a_module_is_imported_is_no_error_of_the_module(folder):
+def test_ctrl_c_during_an_import_is_not_an_error_of_the_module(folder):
     folder.write("interrupted.py", "from opencqrs_py import event_handling\nraise KeyboardInterrupt\n")
     with pytest.raises(KeyboardInterrupt):
         folder.application().start()
 
 
 @pytest.mark.parametrize("mode", ["0", "0o444", "0o111"])
-def test_a_folder_that_may_not_be_looked_into_is_passed_over(folder, mode):
+def test_an_inaccessible_folder_is_passed_over(folder, mode):
     folder.write("handlers.py", HANDLER.format("'a'", "a"))
     folder.write("data/deeper/x.py", HANDLER.format("'b'", "b"))
     unprivileged = (  # root may look into every folder, unless a process gives up its capabilities
@@ -149,7 +149,7 @@ def test_a_file_that_python_cannot_import_by_its_name_is_refused_with_its_place(
     assert "fix:   give the file and its folders names without a dot that no other module has" in done.err
 
 
-def test_a_file_that_a_module_of_the_same_name_hides_is_refused(folder):
+def test_a_file_hidden_by_a_module_of_the_same_name_is_refused(folder):
     folder.write("hidden_one.py", "print('no handlers')\n")
     folder.write("src/hidden_one.py", HANDLER.format("'a'", "a"))
     folder.write("json.py", HANDLER.format("'b'", "b"))
@@ -175,7 +175,7 @@ def test_settings_choose_the_modules(folder):
     "name",
     ["chosne", "chosen.py", "./chosen", "chosen/", "chosen.handlers", "nowhere.handlers", "handlers.chosen.nowhere"],
 )
-def test_a_module_that_settings_name_and_that_does_not_exist_is_refused_with_the_place_of_the_setting(folder, name):
+def test_a_configured_module_that_does_not_exist_is_refused_with_the_place_of_the_setting(folder, name):
     folder.write("chosen.py", HANDLER.format("'a'", "a"))
     folder.write("handlers/chosen.py", HANDLER.format("'b'", "b"))
     folder.write("application.yaml", f"opencqrs:\n  discovery.modules: [{name}]\n")
@@ -188,7 +188,7 @@ def test_a_module_that_settings_name_and_that_does_not_exist_is_refused_with_the
     ]
 
 
-def test_a_module_that_settings_name_and_whose_own_import_fails_is_refused_with_its_line(folder):
+def test_a_configured_module_whose_own_import_fails_is_refused_with_its_line(folder):
     folder.write("chosen.py", "import chosne\n")
     ran = folder.run("run", "--set", "discovery.modules=chosen")
     assert ran.code == 2
@@ -196,7 +196,7 @@ def test_a_module_that_settings_name_and_whose_own_import_fails_is_refused_with_
     assert f"where: {folder.path}/chosen.py:1\n" in ran.err
 
 
-def test_handlers_below_a_named_package_that_has_none_are_warned_of(folder):
+def test_handlers_in_submodules_of_a_configured_package_without_any_are_warned_of(folder):
     folder.write("shop_e/__init__.py", "")
     folder.write("shop_e/loans.py", HANDLER.format("'a'", "a"))
     folder.write("shop_e/events.py", "from opencqrs_py import event_type\n@event_type('t')\nclass Lent: ...\n")
@@ -219,7 +219,7 @@ def test_handlers_below_a_named_package_that_has_none_are_warned_of(folder):
         ("from opencqrs_py import *\n@job('tidy')\ndef found(): ...\n", True),
     ],
 )
-def test_a_decorator_of_another_package_with_the_name_of_one_of_ours_is_not_warned_of(folder, source, warned):
+def test_a_decorator_of_another_package_named_like_one_of_ours_is_not_warned_of(folder, source, warned):
     folder.write("shop_i/__init__.py", "")
     folder.write("shop_i/plans.py", source)
     folder.write("shop_j.py", HANDLER.format("'a'", "a"))
@@ -227,7 +227,7 @@ def test_a_decorator_of_another_package_with_the_name_of_one_of_ours_is_not_warn
     assert [warning.code for warning in warnings] == ["OCQ-529"] * warned
 
 
-def test_a_group_of_a_job_that_events_start_is_not_warned_of_as_one_without_handlers(folder, caplog):
+def test_a_group_of_a_job_started_by_events_is_not_reported_as_lacking_handlers(folder, caplog):
     folder.write("handled_k.py", HANDLER.format("'a'", "a"))
     folder.write("jobs_k.py", "from opencqrs_py import job\n@job('send')\ndef send() -> None: ...\n")
     folder.write(
@@ -260,7 +260,7 @@ def decorated(decorator: str) -> str:
 
 
 @pytest.mark.parametrize("decorator", FUNCTIONS.values())
-def test_functions_below_a_named_package_that_has_none_are_warned_of(folder, decorator):
+def test_functions_in_submodules_of_a_configured_package_without_any_are_warned_of(folder, decorator):
     folder.write("shop_g/__init__.py", "")
     folder.write("shop_g/old.py", decorated(decorator))
     folder.write("shop_h.py", HANDLER.format("'a'", "a"))
@@ -269,7 +269,7 @@ def test_functions_below_a_named_package_that_has_none_are_warned_of(folder, dec
 
 
 @pytest.mark.parametrize(("noun", "decorator"), FUNCTIONS.items())
-def test_a_function_of_a_module_that_is_not_looked_at_is_warned_of(folder, caplog, noun, decorator):
+def test_a_function_of_an_excluded_module_is_warned_of(folder, caplog, noun, decorator):
     folder.write("left_behind.py", decorated(decorator))
     folder.write("imports_found.py", "from left_behind import found\n" + HANDLER.format("'a'", "a"))
     assert groups(folder.application("discovery.exclude=left_behind")) == ["a"]
@@ -277,7 +277,7 @@ def test_a_function_of_a_module_that_is_not_looked_at_is_warned_of(folder, caplo
     assert "fix:   name module left_behind in discovery.modules" in caplog.text
 
 
-def test_functions_of_modules_that_are_looked_at_are_not_warned_of(folder, caplog):
+def test_functions_of_discovered_modules_are_not_warned_of(folder, caplog):
     folder.write("looked_at.py", decorated("on_start('a')") + "def made(): yield\n")
     folder.write(
         "uses_both.py",
@@ -297,7 +297,7 @@ def test_handlers_of_the_project_folder_itself_are_warned_of(folder):
     assert (warning.code, warning.where) == ("OCQ-529", str(folder.path / "__init__.py"))
 
 
-def test_a_handler_of_a_module_that_is_not_looked_at_is_warned_of(folder, caplog):
+def test_a_handler_of_an_excluded_module_is_warned_of(folder, caplog):
     folder.write("left_out.py", HANDLER.format("'a'", "a"))
     folder.write(
         "imports_it.py", "from left_out import on\n" + HANDLER.replace("def on", "def other").format("'b'", "b")
@@ -333,7 +333,7 @@ def test_status_imports_the_modules_when_it_needs_them(folder, source, overrides
         folder.application(*overrides).status()
 
 
-def test_status_shows_the_progress_of_a_run_without_importing_anything(folder):
+def test_status_shows_the_progress_of_a_run_without_an_import(folder):
     folder.write("ran.py", HANDLER.format("'a'", "a"))
     folder.write("events.ndjson", '{"specversion":"1.0","id":"1","source":"s","type":"t","subject":"/x"}\n')
     assert folder.run("events", "import", "events.ndjson").code == 0
@@ -343,7 +343,7 @@ def test_status_shows_the_progress_of_a_run_without_importing_anything(folder):
     assert (row["group"], row["lag"], row["partitions"][0]["position"]) == ("a", 0, 1)
 
 
-def test_groups_that_no_literal_names_are_not_warned_of_as_unknown(folder):
+def test_groups_not_named_by_a_literal_are_not_reported_as_unknown(folder):
     folder.write("constant.py", HANDLER.format("'book' + 's'", "a"))
     folder.write("literal.py", HANDLER.format("'audit'", "b"))
     application = folder.application("event-handling.groups.Books.life-cycle.partitions=2")
@@ -352,7 +352,7 @@ def test_groups_that_no_literal_names_are_not_warned_of_as_unknown(folder):
     assert application.configuration.warnings == ()
 
 
-def test_health_and_status_know_a_group_whose_decorator_has_another_name(folder):
+def test_health_and_status_know_a_group_whose_decorator_is_renamed(folder):
     folder.write(
         "renamed.py", HANDLER.format("'a'", "a").replace("@event_handling", "@on").replace("ling\n", "ling as on\n")
     )
@@ -377,7 +377,7 @@ def remind() -> None: raise LookupError("broken")
 )
 
 
-def test_groups_and_jobs_that_a_helper_declares_are_looked_at(folder):
+def test_groups_and_jobs_declared_by_a_helper_are_found(folder):
     folder.write("helping.py", HELPERS)
     folder.write("declaring.py", DECLARING)
     folder.write("events.ndjson", '{"specversion":"1.0","id":"1","source":"s","type":"t","subject":"/x"}\n')
@@ -395,7 +395,7 @@ def test_groups_and_jobs_that_a_helper_declares_are_looked_at(folder):
     assert "OCQ-542" in folder.run("await", "loans", *named).err
 
 
-def test_a_group_whose_name_no_file_shows_is_looked_for_by_an_import(folder):
+def test_a_group_whose_name_is_in_no_file_is_found_by_an_import(folder):
     folder.write(
         "shown.py", HANDLER.format("'a'", "a") + 'exec(\'event_handling("b", types=["*"])(lambda raw: None)\')\n'
     )
@@ -406,7 +406,7 @@ def test_a_group_whose_name_no_file_shows_is_looked_for_by_an_import(folder):
 
 
 @pytest.mark.parametrize("place", ["src/application.yaml", "src/shop_c/application.toml", "src/config/application.yml"])
-def test_settings_beside_modules_that_nothing_reads_are_warned_of(folder, place):
+def test_unread_settings_files_next_to_modules_are_warned_of(folder, place):
     folder.write("src/shop_c/__init__.py", HANDLER.format("'a'", "a"))
     folder.write("shop_d/__init__.py", "")
     folder.write("shop_d/application.yaml", "server: {port: 8080}\n")  # of another library
@@ -421,7 +421,7 @@ def test_settings_beside_modules_that_nothing_reads_are_warned_of(folder, place)
     assert imported.configuration.settings.node.name == "there"
 
 
-def test_a_program_and_a_command_report_each_warning_of_a_project_once(folder, caplog):
+def test_programs_and_commands_report_each_warning_of_a_project_once(folder, caplog):
     folder.write("handled.py", HANDLER.format("'a'", "a"))
     folder.write("application-prod.yaml", "opencqrs.event-handling.groups.b.fetch.subject: /b\n")
     once = {"OCQ-529": 1, "OCQ-119": 1, "OCQ-117": 1}
@@ -436,7 +436,7 @@ def test_a_program_and_a_command_report_each_warning_of_a_project_once(folder, c
     assert {code: caplog.text.count(code) for code in once} == once
 
 
-def test_conditions_list_modules_what_is_passed_over_and_the_handlers(folder):
+def test_conditions_list_modules_handlers_and_what_is_passed_over(folder):
     folder.write("listed.py", HANDLER.format("'a'", "a") * 2)
     folder.write("tool.py", "print()\n")
     folder.write("tests/test_x.py", "")
@@ -448,7 +448,7 @@ def test_conditions_list_modules_what_is_passed_over_and_the_handlers(folder):
     assert rows["a", "handlers"]["candidates"] == ["listed.py:2 (on)", "listed.py:5 (on)"]
 
 
-def test_conditions_report_import_errors_beside_what_was_passed_over(folder):
+def test_conditions_report_import_errors_and_what_was_passed_over(folder):
     folder.write("broken_too.py", "from opencqrs_py import event_handling\nimport nothing_like_it\n")
     folder.write("tool.py", "print()\n")
     done = folder.run("conditions", "--format", "json")

@@ -66,7 +66,7 @@ def world(empty: World, make_module: Callable[[str], ModuleType]) -> Iterator[Wo
 # ------------------------------------------------------------------------------------------------ swap and way back
 
 
-def test_new_tables_take_the_place_of_the_old_ones_with_their_progress(world: World) -> None:
+def test_new_tables_replace_the_old_ones_together_with_their_progress(world: World) -> None:
     world.add(7, start=98)
     with world.application(**{ALL_HANDLERS: True}) as application:
         result = application.rebuilds.rebuild("Catalog")
@@ -104,7 +104,7 @@ def test_undo_puts_the_old_tables_back_and_they_catch_up(world: World) -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="files have no such rights")
 @pytest.mark.parametrize("kind", ["sqlite"], indirect=True)
-def test_nobody_may_read_the_files_of_a_rebuild_who_may_not_read_the_live_one(world: World) -> None:
+def test_the_files_of_a_rebuild_have_the_permissions_of_the_live_one(world: World) -> None:
     live = world.folder / "read.db"
     live.chmod(0o600)
     with world.application() as application:
@@ -146,7 +146,7 @@ FINED = '{"id": "fined", "source": "s", "type": "fined", "subject": "/books/1", 
 
 
 @pytest.mark.release(kind="mariadb")  # whether a table has rows is asked as on PostgreSQL
-def test_a_table_that_was_filled_for_the_first_time_after_a_swap_keeps_it_from_being_undone(
+def test_a_table_first_filled_after_a_swap_prevents_an_undo(
     empty: World, make_module: Callable[[str], ModuleType]
 ) -> None:
     empty.module = make_module(FINES)
@@ -173,7 +173,7 @@ def test_a_table_that_was_filled_for_the_first_time_after_a_swap_keeps_it_from_b
 
 
 @pytest.mark.parametrize("kind", ["sqlite"])
-def test_a_table_that_was_filled_in_bulk_after_a_swap_keeps_it_from_being_undone(
+def test_a_table_filled_in_bulk_after_a_swap_prevents_an_undo(
     empty: World, make_module: Callable[[str], ModuleType]
 ) -> None:
     count = 'bulk.upsert(connection, "fines", [{"position": 1, "n": 1}], keys="position", add="n")'
@@ -196,7 +196,7 @@ def test_a_table_that_was_filled_in_bulk_after_a_swap_keeps_it_from_being_undone
 
 
 @pytest.mark.release(kind="mariadb")  # as on PostgreSQL
-def test_old_tables_that_were_dropped_by_hand_are_not_put_back(world: World) -> None:
+def test_old_tables_dropped_by_hand_are_not_restored(world: World) -> None:
     with world.application() as application:
         application.rebuilds.rebuild("catalog")
         if world.kind == "sqlite":
@@ -226,7 +226,7 @@ def test_kept_tables_are_dropped_before_the_next_rebuild(world: World) -> None:
 
 
 @NOT_IN_SQL
-def test_handlers_without_the_transaction_are_called_only_if_the_group_says_so(world: World) -> None:
+def test_handlers_outside_the_transaction_are_called_only_if_the_group_says_so(world: World) -> None:
     module: Any = world.module
     assert module.mailed == [(n, False) for n in range(1, 99)] or len(module.mailed) == 98
     del module.mailed[:]
@@ -265,7 +265,7 @@ def test_a_comparison_shows_the_rows_that_differ_and_swaps_nothing(world: World)
         assert world.lent()["/books/3"] == RIGHT
 
 
-def test_a_comparison_is_made_where_a_live_group_stands_still(world: World) -> None:
+def test_a_comparison_is_made_at_the_position_of_a_stopped_group(world: World) -> None:
     world.add(7, start=98)
     with world.application(**{ALL_HANDLERS: True}) as application:
         found = application.rebuilds.compare("catalog", timeout=0)
@@ -280,7 +280,7 @@ NOTES = "CREATE TABLE IF NOT EXISTS notes (position INTEGER, note {})"
 
 
 @pytest.mark.parametrize("change", ["upper(note)", "'/Böoks/0'", "concat(note, ' ')"])
-def test_a_comparison_sees_case_accents_and_spaces_whatever_the_collation_is(
+def test_a_comparison_sees_case_accents_and_spaces_under_any_collation(
     empty: World, make_module: Callable[[str], ModuleType], change: str
 ) -> None:
     table = NOTES.format("TEXT COLLATE NOCASE" if empty.kind == "sqlite" else "VARCHAR(100)")
@@ -294,9 +294,7 @@ def test_a_comparison_sees_case_accents_and_spaces_whatever_the_collation_is(
 
 
 @pytest.mark.release(kind="mariadb")  # as on PostgreSQL
-def test_a_comparison_counts_each_row_that_is_there_several_times(
-    empty: World, make_module: Callable[[str], ModuleType]
-) -> None:
+def test_a_comparison_counts_duplicate_rows(empty: World, make_module: Callable[[str], ModuleType]) -> None:
     world = of(empty, make_module, NOTES.format("VARCHAR(100)"), "INSERT INTO notes VALUES (1, NULL)")
     world.send("INSERT INTO notes VALUES (1, NULL)", "INSERT INTO notes VALUES (1, NULL)")
     with world.application() as application:
@@ -305,7 +303,7 @@ def test_a_comparison_counts_each_row_that_is_there_several_times(
 
 
 @pytest.mark.release(kind="mariadb")  # as on PostgreSQL
-def test_a_comparison_compares_columns_by_name_and_names_those_that_only_one_table_has(
+def test_a_comparison_matches_columns_by_name_and_names_those_in_only_one_table(
     empty: World, make_module: Callable[[str], ModuleType]
 ) -> None:
     insert = "INSERT INTO notes (position, note) VALUES (:position, :subject)"
@@ -347,7 +345,7 @@ def test_a_group_is_rebuilt_from_its_own_beginning(empty: World, make_module: Ca
 
 
 @pytest.mark.parametrize("kind", KINDS[:1], indirect=True)
-def test_on_sqlite_it_is_announced_for_how_long_other_writers_wait(
+def test_on_sqlite_a_swap_announces_how_long_other_writers_wait(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(shadows_sqlite, "_BYTES_A_SECOND", 10_000)
@@ -361,7 +359,7 @@ def test_on_sqlite_it_is_announced_for_how_long_other_writers_wait(
 
 
 @pytest.mark.parametrize("kind", KINDS[:1], indirect=True)
-def test_a_rebuild_is_a_way_out_when_events_are_sequenced_in_another_way(world: World) -> None:
+def test_a_rebuild_is_possible_after_a_change_of_sequencing(world: World) -> None:
     world.settings["event-handling.groups.catalog.sequence.resolution"] = "no_sequence"
     world.add(7, start=98)
     with world.application() as application, pytest.raises(HandlersChangedError, match=r"(?s)OCQ-319.*groups rebuild"):
@@ -416,9 +414,7 @@ PER_NODE = "event-handling.groups.catalog.life-cycle.max-partitions-per-node"
 
 
 @NOT_IN_SQL
-def test_a_rebuild_handles_no_more_events_in_a_second_than_it_may(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rebuild_respects_its_limit_of_events_per_second(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     paces = Paces(monkeypatch)
     with world.application(**{LIMIT: 40}) as application:
         assert application.rebuilds.plan("catalog").max_events_per_second == 40
@@ -430,7 +426,7 @@ def test_a_rebuild_handles_no_more_events_in_a_second_than_it_may(
 
 
 @NOT_IN_SQL
-def test_a_rebuild_that_continues_is_limited_from_where_it_is(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resumed_rebuild_is_limited_from_its_position(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     with world.application(**{ALL_HANDLERS: True}) as application:
         application.rebuilds.compare("catalog")
     world.add(21, start=98)
@@ -442,7 +438,7 @@ def test_a_rebuild_that_continues_is_limited_from_where_it_is(world: World, monk
 
 
 @pytest.mark.parametrize("kind", KINDS[:1], indirect=True)
-def test_only_the_rebuild_is_bounded_by_its_most_tasks(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_task_limit_of_a_rebuild_applies_only_to_the_rebuild(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
     monkeypatch.setattr(thread_engine, "AtOnce", lambda most: made.append(most) or AtOnce(most))
     setting = {"event-handling.groups.catalog.rebuild.max-tasks": 1}
@@ -457,14 +453,14 @@ def test_only_the_rebuild_is_bounded_by_its_most_tasks(world: World, monkeypatch
 
 @pytest.mark.parametrize("limit", [PER_NODE, "node.max-partitions"])
 @pytest.mark.parametrize("kind", KINDS[:1], indirect=True)
-def test_a_rebuild_has_all_partitions_however_few_a_process_may_take(world: World, limit: str) -> None:
+def test_a_rebuild_takes_all_partitions_however_few_a_process_may_have(world: World, limit: str) -> None:
     with world.application(**{limit: 1}) as application:
         assert application.rebuilds.rebuild("catalog").position == 98
     assert world.lent() == {f"/books/{n}": RIGHT for n in range(7)}
 
 
 @pytest.mark.parametrize("kind", KINDS[:1], indirect=True)
-def test_events_that_arrive_faster_than_a_rebuild_may_handle_them_are_warned_of_once(
+def test_events_arriving_faster_than_the_limit_of_a_rebuild_are_warned_of_once(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     paces = Paces(monkeypatch, seconds=1)
@@ -527,7 +523,7 @@ AS_VIEW = BECOMES.replace("KIND", "VIEW totals AS SELECT n FROM loan").replace("
 
 
 @pytest.mark.parametrize("kinds", [(AS_TABLE, AS_VIEW), (AS_VIEW, AS_TABLE)], ids=["a view", "a table"])
-def test_what_becomes_another_kind_of_relation_comes_back_or_is_refused(
+def test_a_table_that_becomes_a_view_can_be_undone_or_is_refused(
     empty: World, make_module: Callable[[str], ModuleType], kinds: tuple[str, str]
 ) -> None:
     empty.module = make_module(kinds[0])
@@ -561,7 +557,7 @@ KEYED = {
 }
 
 
-def test_foreign_keys_between_the_groups_tables_are_kept(
+def test_foreign_keys_between_tables_of_the_group_are_kept(
     empty: World, make_module: Callable[[str], ModuleType]
 ) -> None:
     world = of(empty, make_module, KEYS, f"{KEYED[empty.kind]};INSERT INTO loan VALUES (:position, :subject)")
@@ -587,7 +583,7 @@ COUNTED = {
 }
 
 
-def test_tables_of_migrations_are_made_again_with_sequences_of_their_own(
+def test_tables_of_migrations_are_recreated_with_separate_sequences(
     empty: World, make_module: Callable[[str], ModuleType]
 ) -> None:
     table = f"CREATE TABLE loan (number {COUNTED[empty.kind]}, position INTEGER NOT NULL UNIQUE)"
@@ -605,9 +601,7 @@ def test_tables_of_migrations_are_made_again_with_sequences_of_their_own(
 
 @pytest.mark.mariadb
 @pytest.mark.parametrize("kind", KINDS[2:], indirect=True)
-def test_sequences_are_swapped_if_they_have_given_out_numbers(
-    empty: World, make_module: Callable[[str], ModuleType]
-) -> None:
+def test_sequences_are_swapped_if_they_have_been_used(empty: World, make_module: Callable[[str], ModuleType]) -> None:
     tables = (
         "CREATE SEQUENCE IF NOT EXISTS numbers;"
         "CREATE SEQUENCE IF NOT EXISTS of_others NOCACHE;"  # a table that is closed forgets what it has cached
@@ -633,7 +627,7 @@ def test_sequences_are_swapped_if_they_have_given_out_numbers(
         "(position INTEGER UNIQUE)",
     ],
 )
-def test_rows_that_handlers_know_by_their_row_ids_keep_them_on_sqlite(
+def test_rows_keep_their_row_ids_on_sqlite(
     empty: World, make_module: Callable[[str], ModuleType], columns: str
 ) -> None:
     tables = f"CREATE TABLE IF NOT EXISTS lent {columns};CREATE TABLE IF NOT EXISTS fines (lent INTEGER, n INTEGER)"
@@ -664,7 +658,7 @@ def test_a_table_without_row_ids_is_copied_with_its_generated_columns(
     assert world.send("SELECT * FROM lent") == [(n, 2 * n) for n in range(1, 21)]
 
 
-def test_shared_tables_are_read_as_they_are_and_cannot_be_written(
+def test_shared_tables_are_read_live_and_cannot_be_written(
     empty: World, make_module: Callable[[str], ModuleType]
 ) -> None:
     tables = "CREATE TABLE IF NOT EXISTS lent (position INTEGER, price INTEGER)"
@@ -710,7 +704,7 @@ def test_a_write_to_a_shared_table_fails_the_rebuild(empty: World, make_module: 
     assert world.send("SELECT * FROM price") == [(23,)]
 
 
-def test_a_write_outside_by_a_qualified_name_fails_the_rebuild(
+def test_a_write_outside_the_shadow_by_a_qualified_name_fails_the_rebuild(
     empty: World, make_module: Callable[[str], ModuleType]
 ) -> None:
     if empty.kind == "sqlite":
@@ -744,7 +738,7 @@ OBSTACLES = {
 
 
 @pytest.mark.parametrize("kind", KINDS[1:], indirect=True)
-def test_what_cannot_be_swapped_is_refused_before_any_event_is_handled(world: World) -> None:
+def test_a_relation_that_cannot_be_swapped_is_refused_before_any_event_is_handled(world: World) -> None:
     for said, statement in OBSTACLES[world.kind].items():
         world.send(statement)
         with world.application() as application:
@@ -764,7 +758,7 @@ def test_what_cannot_be_swapped_is_refused_before_any_event_is_handled(world: Wo
     assert world.lent()["/books/3"] == 99
 
 
-def test_a_table_named_like_those_of_the_package_is_refused_as_it_would_not_be_swapped(
+def test_a_table_named_like_those_of_the_package_is_refused(
     empty: World, make_module: Callable[[str], ModuleType]
 ) -> None:
     tables = "CREATE TABLE IF NOT EXISTS opencqrs_demo (position INTEGER);CREATE TABLE IF NOT EXISTS lent (n INTEGER)"
@@ -777,9 +771,7 @@ def test_a_table_named_like_those_of_the_package_is_refused_as_it_would_not_be_s
     assert not world.is_there("shadow")
 
 
-def test_an_index_that_was_added_by_hand_is_warned_of_before_it_is_lost(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_index_added_by_hand_is_warned_of_before_it_is_lost(world: World, caplog: pytest.LogCaptureFixture) -> None:
     world.send("CREATE INDEX by_number ON lent (n)", "CREATE UNIQUE INDEX other ON lent (n, isbn)")
     with world.application() as application:
         application.rebuilds.plan("catalog")
@@ -792,7 +784,7 @@ def test_an_index_that_was_added_by_hand_is_warned_of_before_it_is_lost(
     assert "new tables lack" not in caplog.text
 
 
-def test_columns_and_checks_that_were_added_by_hand_are_warned_of_before_they_are_lost(
+def test_columns_and_checks_added_by_hand_are_warned_of_before_they_are_lost(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     check = "" if world.kind == "sqlite" else "check few of lent, "
@@ -804,7 +796,7 @@ def test_columns_and_checks_that_were_added_by_hand_are_warned_of_before_they_ar
     assert f"the new tables lack {check}column note of lent: let @on_start" in caplog.text
 
 
-def test_what_the_old_tables_lack_is_warned_of_before_they_are_put_back(
+def test_objects_missing_from_the_old_tables_are_warned_of_before_an_undo(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     check = "" if world.kind == "sqlite" else "check few of lent, "
@@ -818,7 +810,7 @@ def test_what_the_old_tables_lack_is_warned_of_before_they_are_put_back(
     assert f"group catalog: the old tables lack {check}column note of lent, index other of lent" in caplog.text
 
 
-def test_a_table_that_was_not_there_before_the_swap_lacks_nothing(
+def test_a_table_that_did_not_exist_before_the_swap_is_not_warned_of(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.send("DROP TABLE lent")
@@ -844,7 +836,7 @@ NOTED = "the new tables are filled without trigger noted of lent, which only the
 
 
 @pytest.mark.parametrize("kind", KINDS[:2], indirect=True)
-def test_triggers_that_only_live_tables_have_are_warned_of_as_they_do_not_fire_in_a_rebuild(
+def test_triggers_of_live_tables_only_are_warned_of_since_they_do_not_fire_in_a_rebuild(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     make_noted(world)
@@ -903,7 +895,7 @@ MAKE_COUNTED = {
 
 
 @pytest.mark.parametrize("kind", KINDS[:2], indirect=True)
-def test_undo_puts_tables_back_without_triggers_that_only_the_new_ones_have(
+def test_undo_restores_tables_without_triggers_of_the_new_ones(
     empty: World, make_module: Callable[[str], ModuleType], caplog: pytest.LogCaptureFixture
 ) -> None:
     made = MAKE_COUNTED[empty.kind]
@@ -938,7 +930,7 @@ def test_progress_in_memory_is_refused(world: World) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS[:1], indirect=True)
-def test_a_scheduled_group_is_refused_since_its_new_tables_would_be_swapped_unfilled(world: World) -> None:
+def test_a_scheduled_group_is_refused(world: World) -> None:
     scheduled = {"event-handling.groups.catalog.processing.mode": "scheduled"}
     with world.application(**scheduled) as application:
         for call in (application.rebuilds.rebuild, application.rebuilds.compare, application.rebuilds.plan):
@@ -949,7 +941,7 @@ def test_a_scheduled_group_is_refused_since_its_new_tables_would_be_swapped_unfi
 
 
 @NOT_IN_SQL
-def test_a_wrong_name_in_the_settings_is_refused(world: World) -> None:
+def test_an_unknown_table_name_in_the_settings_is_refused(world: World) -> None:
     settings = {"event-handling.groups.catalog.rebuild.shared-tables": "prices"}
     said = r"OCQ-630.*there is no table prices"
     with world.application(**settings) as application, pytest.raises(RebuildError, match=said):
@@ -961,7 +953,7 @@ def test_a_wrong_name_in_the_settings_is_refused(world: World) -> None:
 
 @pytest.mark.postgresql
 @pytest.mark.parametrize("kind", KINDS[1:2], indirect=True)
-def test_owners_grants_triggers_and_publications_go_to_the_new_tables(world: World) -> None:
+def test_owners_grants_triggers_and_publications_move_to_the_new_tables(world: World) -> None:
     world.send(
         "DROP ROLE IF EXISTS reading_role",
         "CREATE ROLE reading_role",
@@ -994,7 +986,7 @@ def test_owners_grants_triggers_and_publications_go_to_the_new_tables(world: Wor
 
 @pytest.mark.postgresql
 @pytest.mark.parametrize("kind", KINDS[1:2], indirect=True)
-def test_a_swap_that_cannot_get_its_locks_gives_up_and_can_be_repeated(world: World) -> None:
+def test_a_swap_that_cannot_get_its_locks_times_out_and_can_be_repeated(world: World) -> None:
     database = Database(world.url)
     with database.writing() as connection:
         connection.execute(text("SELECT * FROM lent")).all()
@@ -1071,7 +1063,7 @@ class KilledError(BaseException):
 
 
 @pytest.mark.parametrize("point", [0, 1, 2])
-def test_a_process_that_ends_in_the_swap_leaves_what_the_next_one_completes(
+def test_a_swap_interrupted_by_the_end_of_its_process_is_completed_by_the_next(
     world: World, monkeypatch: pytest.MonkeyPatch, point: int
 ) -> None:
     places = [each for each in CRASHES[world.kind] if each != "_undone_record"]
@@ -1106,7 +1098,7 @@ def test_a_process_that_ends_in_the_swap_leaves_what_the_next_one_completes(
 @pytest.mark.mariadb
 @pytest.mark.parametrize("kind", KINDS[2:], indirect=True)
 @pytest.mark.parametrize("place", ["_rename", "_follow_back", "_undone_record"])
-def test_a_process_that_ends_on_the_way_back_leaves_what_the_next_one_completes(
+def test_an_undo_interrupted_by_the_end_of_its_process_is_completed_by_the_next(
     world: World, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     def end(*_: Any, **__: Any) -> None:
@@ -1135,7 +1127,7 @@ def begin_rebuild_by_others(world: World, make_module: Callable[[str], ModuleTyp
 
 
 @pytest.mark.release(kind="mariadb")  # as on PostgreSQL
-def test_a_run_until_caught_up_has_failed_if_a_group_waits_for_its_rebuild_meanwhile(
+def test_a_run_until_caught_up_fails_if_a_group_is_waiting_for_its_rebuild(
     world: World, make_module: Callable[[str], ModuleType]
 ) -> None:
     begin_rebuild_by_others(world, make_module)
@@ -1155,7 +1147,7 @@ def test_a_run_until_caught_up_has_failed_if_a_group_waits_for_its_rebuild_meanw
 
 
 @NOT_IN_SQL
-def test_a_run_until_caught_up_does_not_wait_for_what_a_command_has_stopped_while_a_rebuild_bars_it(
+def test_a_run_until_caught_up_does_not_wait_for_a_group_that_is_stopped_and_barred_by_a_rebuild(
     world: World, make_module: Callable[[str], ModuleType]
 ) -> None:
     begin_rebuild_by_others(world, make_module)
@@ -1166,7 +1158,7 @@ def test_a_run_until_caught_up_does_not_wait_for_what_a_command_has_stopped_whil
     assert world.positions() == {98}
 
 
-def test_a_run_until_caught_up_waits_until_a_swap_has_ended(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_until_caught_up_waits_for_the_end_of_a_swap(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     with world.application() as application:
         application.rebuilds.compare("catalog")
     world.add(7, start=98)
@@ -1218,7 +1210,7 @@ def test_a_claim_between_the_tables_and_their_progress_is_refused(
 
 
 @pytest.mark.parametrize("kind", [KINDS[2]], indirect=True)
-def test_a_process_that_does_without_the_group_during_a_swap_of_mariadb_still_counts_as_running_it(
+def test_a_process_that_pauses_the_group_during_a_mariadb_swap_still_counts_as_running_it(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     heartbeat = {"event-handling.standard.life-cycle.lease.heartbeat": "100ms"}
@@ -1273,12 +1265,12 @@ def test_on_spark_tasks_read_no_further_than_the_limit(world: World, monkeypatch
     assert world.lent() == {f"/books/{n}": RIGHT for n in range(7)}
 
 
-def test_another_program_that_names_a_shadow_by_hand_is_told(tmp_path: Path) -> None:
+def test_a_database_url_that_names_a_shadow_is_refused(tmp_path: Path) -> None:
     with pytest.raises(EventStoreError, match=r"OCQ-301.*opencqrs_shadow"):
         Database(f"sqlite:///{tmp_path}/x.db?opencqrs_shadow=no")
 
 
-def test_whoever_waits_for_a_group_waits_while_its_tables_are_swapped(
+def test_a_wait_for_a_group_continues_during_the_swap_of_its_tables(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked, reached = Signal(), list[int]()

@@ -73,7 +73,7 @@ OUTSIDE_ON_MARIADB = (
 @pytest.mark.release(form=OUTSIDE_ON_MARIADB[1:])  # test_shadow_guards.py has them all
 @pytest.mark.parametrize("kind", [MARIADB])
 @pytest.mark.parametrize("form", OUTSIDE_ON_MARIADB)
-def test_a_write_outside_that_a_comment_or_a_function_hides_fails_the_rebuild(
+def test_a_write_outside_hidden_by_a_comment_or_function_fails_the_rebuild(
     empty: World, make_module: Callable[[str], ModuleType], form: str
 ) -> None:
     live = Database(empty.url).url.database
@@ -94,7 +94,7 @@ def test_a_write_outside_that_a_comment_or_a_function_hides_fails_the_rebuild(
 @pytest.mark.parametrize(
     "form", ["/* its */ SELECT * FROM {live}.notes WHERE position IN (1)", "SELECT '{live}.noted('"]
 )
-def test_a_read_outside_is_no_write_whatever_its_comments_and_texts_say(
+def test_a_read_outside_is_not_treated_as_a_write_whatever_its_comments_and_texts(
     empty: World, make_module: Callable[[str], ModuleType], form: str
 ) -> None:
     live = Database(empty.url).url.database
@@ -115,7 +115,7 @@ SEEDS = """
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.release(kind=("postgresql", "mariadb"))  # which tables are swapped is not in SQL
-def test_rows_that_a_common_start_puts_into_a_table_of_another_group_are_no_reason_to_swap_it(
+def test_a_table_of_another_group_is_not_swapped_for_rows_added_by_a_shared_on_start(
     empty: World, make_module: Callable[[str], ModuleType]
 ) -> None:
     empty.module = make_module(TWO_GROUPS.replace('\n@event_handling("readers", ', SEEDS, 1).replace("loan l", "loan"))
@@ -132,7 +132,7 @@ def test_rows_that_a_common_start_puts_into_a_table_of_another_group_are_no_reas
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.release(kind=("postgresql", "mariadb"))  # which tables are swapped is not in SQL
-def test_a_handler_that_writes_by_the_same_statement_as_on_start_is_seen(
+def test_a_handler_that_writes_with_the_same_statement_as_on_start_is_noticed(
     empty: World, make_module: Callable[[str], ModuleType]
 ) -> None:
     counting = "UPDATE total SET n = n + 1"
@@ -176,7 +176,7 @@ def references_enforced() -> Iterator[None]:
 
 @pytest.mark.parametrize("kind", [SQLITE])
 @pytest.mark.parametrize("action", ["CASCADE", "SET NULL", "RESTRICT"])
-def test_rows_of_others_that_refer_to_swapped_ones_stay_on_sqlite(
+def test_on_sqlite_rows_of_others_that_refer_to_swapped_ones_are_kept(
     empty: World, make_module: Callable[[str], ModuleType], action: str
 ) -> None:
     review = f"CREATE TABLE review (id INTEGER PRIMARY KEY, book INTEGER REFERENCES book ON DELETE {action})"
@@ -197,7 +197,7 @@ def test_rows_of_others_that_refer_to_swapped_ones_stay_on_sqlite(
 
 
 @pytest.mark.parametrize("kind", [SQLITE])
-def test_a_swap_after_which_others_would_refer_to_nothing_is_refused_on_sqlite(
+def test_on_sqlite_a_swap_that_would_leave_dangling_references_is_refused(
     empty: World, make_module: Callable[[str], ModuleType]
 ) -> None:
     with references_enforced():
@@ -215,7 +215,7 @@ def test_a_swap_after_which_others_would_refer_to_nothing_is_refused_on_sqlite(
 
 
 @pytest.mark.parametrize("kind", [SQLITE])
-def test_triggers_that_spell_their_table_in_another_way_stay_on_sqlite(
+def test_on_sqlite_triggers_that_spell_their_table_differently_are_kept(
     empty: World, make_module: Callable[[str], ModuleType]
 ) -> None:
     of(
@@ -233,7 +233,7 @@ def test_triggers_that_spell_their_table_in_another_way_stay_on_sqlite(
 
 
 @pytest.mark.parametrize("kind", ["sqlite"])
-def test_a_table_that_is_spelled_in_another_way_than_the_live_one_is_swapped_on_sqlite(
+def test_on_sqlite_a_table_spelled_differently_from_the_live_one_is_swapped(
     empty: World, make_module: Callable[[str], ModuleType]
 ) -> None:
     world = of(
@@ -306,7 +306,7 @@ class Lent(Base):
 
 @pytest.mark.parametrize("kind", ["sqlite"])
 @pytest.mark.parametrize("way", [*FILLED_BY_OTHERS, "not at all"])
-def test_a_table_that_another_group_fills_as_well_is_warned_of(
+def test_a_table_that_another_group_fills_too_is_warned_of(
     empty: World, make_module: Callable[[str], ModuleType], caplog: pytest.LogCaptureFixture, way: str
 ) -> None:
     read = "    connection.execute(text('SELECT n FROM main.lent'))"
@@ -325,7 +325,7 @@ def take_back(event: Event, connection: Connection, session: Session) -> None:
 
 
 @pytest.mark.parametrize("kind", ["sqlite"])
-def test_what_others_have_written_since_the_swap_is_warned_of_before_it_is_undone(
+def test_writes_of_others_since_the_swap_are_warned_of_before_an_undo(
     empty: World, make_module: Callable[[str], ModuleType], caplog: pytest.LogCaptureFixture
 ) -> None:
     other = """
@@ -363,7 +363,7 @@ def take_back(event: Event, connection: Connection) -> None:
         ("CREATE TABLE archive (one lent)", "the column one of table archive would keep using the old table lent"),
     ],
 )
-def test_what_holds_on_to_a_table_by_its_number_keeps_it_from_being_swapped_on_postgresql(
+def test_on_postgresql_objects_that_refer_to_a_table_by_oid_prevent_its_swap(
     empty: World, make_module: Callable[[str], ModuleType], user: str, shown: str
 ) -> None:
     empty.module = make_module(HANDLERS)
@@ -377,7 +377,7 @@ def test_what_holds_on_to_a_table_by_its_number_keeps_it_from_being_swapped_on_p
 
 
 @pytest.mark.parametrize("kind", [POSTGRESQL])
-def test_old_tables_are_not_dropped_with_what_others_have_built_on_them_on_postgresql(
+def test_on_postgresql_old_tables_are_not_dropped_if_other_objects_depend_on_them(
     empty: World, make_module: Callable[[str], ModuleType]
 ) -> None:
     empty.module = make_module(HANDLERS)
@@ -404,7 +404,7 @@ def wrong(empty: World, make_module: Callable[[str], ModuleType]) -> World:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.release(kind="mariadb")  # as on PostgreSQL
-def test_of_two_rebuilds_that_swap_the_second_one_is_refused(wrong: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_two_swapping_rebuilds_the_second_is_refused(wrong: World, monkeypatch: pytest.MonkeyPatch) -> None:
     with wrong.application() as application, wrong.application() as other:
         swap = Shadows.swap
 
@@ -479,7 +479,7 @@ def test_a_rebuild_whose_partitions_another_process_takes_over_ends_and_can_be_c
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("command", ["rebuild", "compare"])
 @pytest.mark.parametrize("by_another", [_given_up, _completed, _completed_and_dropped, _begun_again])
-def test_a_rebuild_that_another_process_ends_meanwhile_says_so_and_changes_nothing(
+def test_a_rebuild_ended_by_another_process_says_so_and_changes_nothing(
     wrong: World, command: str, by_another: Callable[[Rebuilds], None]
 ) -> None:
     with wrong.application() as application, wrong.application() as other:
@@ -498,7 +498,7 @@ def test_a_rebuild_that_another_process_ends_meanwhile_says_so_and_changes_nothi
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("by_another", [_given_up, _completed])
 @pytest.mark.release(kind=("postgresql", "mariadb"))  # by records that are the same on each
-def test_a_rebuild_that_another_process_ends_right_before_the_swap_says_so(
+def test_a_rebuild_ended_by_another_process_right_before_the_swap_says_so(
     wrong: World, by_another: Callable[[Rebuilds], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     swap: Callable[..., object] = Shadows.swap
@@ -518,7 +518,7 @@ def test_a_rebuild_that_another_process_ends_right_before_the_swap_says_so(
 
 @pytest.mark.parametrize("kind", [SQLITE])
 @pytest.mark.parametrize("lets_go", [True, False], ids=["who fills it lets go", "who fills it is stuck"])
-def test_an_abort_takes_no_file_away_from_who_fills_it_unless_that_one_is_stuck(
+def test_an_abort_removes_a_file_only_when_its_writer_has_closed_it_or_is_stuck(
     wrong: World, monkeypatch: pytest.MonkeyPatch, *, lets_go: bool
 ) -> None:
     monkeypatch.setattr(shadows_sqlite, "LET_GO_SECONDS", 60 if lets_go else 0.05)
@@ -550,7 +550,7 @@ def test_an_abort_takes_no_file_away_from_who_fills_it_unless_that_one_is_stuck(
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.release(kind="mariadb")  # as on PostgreSQL
-def test_a_rebuild_that_begins_while_another_one_does_says_so(
+def test_a_rebuild_that_begins_while_another_begins_says_so(
     wrong: World, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     with wrong.application() as application, wrong.application() as other:
@@ -566,7 +566,7 @@ def test_a_rebuild_that_begins_while_another_one_does_says_so(
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.release(kind="mariadb")  # as on PostgreSQL
-def test_a_rebuild_that_cannot_begin_leaves_that_of_another_process(
+def test_a_rebuild_that_cannot_begin_does_not_affect_that_of_another_process(
     wrong: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with wrong.application() as application, wrong.application() as other:
@@ -586,7 +586,7 @@ def test_a_rebuild_that_cannot_begin_leaves_that_of_another_process(
 
 
 @pytest.mark.parametrize("kind", [SQLITE])
-def test_only_the_copy_of_a_swap_sorts_in_files(wrong: World) -> None:
+def test_only_the_copy_of_a_swap_uses_temporary_files(wrong: World) -> None:
     def kept_in(connection: Connection) -> int:
         found: int = connection.exec_driver_sql("PRAGMA temp_store").scalar_one()
         return found
@@ -602,7 +602,7 @@ def test_only_the_copy_of_a_swap_sorts_in_files(wrong: World) -> None:
 
 @pytest.mark.release(kind=("postgresql", "mariadb"))  # by rows that are the same on each
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_rebuild_that_has_missed_a_table_begins_again_when_the_settings_name_it(
+def test_a_rebuild_that_missed_a_table_begins_again_once_the_settings_name_it(
     empty: World, make_module: Callable[[str], ModuleType], caplog: pytest.LogCaptureFixture
 ) -> None:
     table = "CREATE TABLE late (position INTEGER PRIMARY KEY)"

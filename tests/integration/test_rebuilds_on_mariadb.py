@@ -81,7 +81,7 @@ VIEWS: dict[str, tuple[str, dict[str, str]]] = {
 
 
 @pytest.mark.parametrize("shows", VIEWS)
-def test_a_view_is_swapped_and_comes_back_whatever_it_shows_beside_the_table(
+def test_a_view_is_swapped_and_undone_whatever_else_it_selects_from(
     empty: World, make_module: Callable[[str], ModuleType], shows: str
 ) -> None:
     views, settings = VIEWS[shows]
@@ -98,7 +98,7 @@ def test_a_view_is_swapped_and_comes_back_whatever_it_shows_beside_the_table(
     assert count(world) == 18
 
 
-def test_names_may_have_percent_signs_and_quotes(empty: World, make_module: Callable[[str], ModuleType]) -> None:
+def test_names_can_have_percent_signs_and_quotes(empty: World, make_module: Callable[[str], ModuleType]) -> None:
     table = '`100%``s "Loan"`'
     tables = (
         f"CREATE TABLE IF NOT EXISTS {table} (`a%s` INTEGER PRIMARY KEY);"
@@ -112,7 +112,7 @@ def test_names_may_have_percent_signs_and_quotes(empty: World, make_module: Call
     assert count(world, "`5%d`") == 17
 
 
-def test_a_table_may_be_named_like_another_database(empty: World, make_module: Callable[[str], ModuleType]) -> None:
+def test_a_table_can_have_the_name_of_another_database(empty: World, make_module: Callable[[str], ModuleType]) -> None:
     of(
         empty,
         make_module,
@@ -125,7 +125,7 @@ def test_a_table_may_be_named_like_another_database(empty: World, make_module: C
     assert empty.send("SELECT n FROM mysql") == [(40,)]
 
 
-def test_a_view_keeps_whose_privileges_it_uses_and_what_may_be_written_through_it(
+def test_a_view_keeps_its_security_type_and_check_option(
     empty: World, make_module: Callable[[str], ModuleType]
 ) -> None:
     view = "VIEW IF NOT EXISTS shown AS SELECT position FROM loan WHERE position > 0 WITH LOCAL CHECK OPTION"
@@ -136,7 +136,7 @@ def test_a_view_keeps_whose_privileges_it_uses_and_what_may_be_written_through_i
         assert world.send(f"{asked} AND table_schema = DATABASE()") == [("MERGE", "INVOKER", "LOCAL")]
 
 
-def test_a_swap_that_is_completed_after_its_process_was_killed_keeps_the_old_view(
+def test_a_swap_completed_after_its_process_was_killed_keeps_the_old_view(
     empty: World, make_module: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     view = "CREATE VIEW IF NOT EXISTS shown AS SELECT position FROM loan WHERE position > 15"
@@ -149,7 +149,7 @@ def test_a_swap_that_is_completed_after_its_process_was_killed_keeps_the_old_vie
     assert count(world) == 17
 
 
-def test_a_live_view_that_cannot_be_read_is_refused_before_anything_is_moved(
+def test_an_unreadable_live_view_is_refused_before_anything_is_moved(
     empty: World, make_module: Callable[[str], ModuleType]
 ) -> None:
     world = of(empty, make_module, f"{TABLE};CREATE VIEW IF NOT EXISTS shown AS SELECT position FROM loan", WRITE)
@@ -162,7 +162,7 @@ def test_a_live_view_that_cannot_be_read_is_refused_before_anything_is_moved(
 
 
 @pytest.mark.parametrize("point", ["", "_swapped_record"])
-def test_a_default_takes_numbers_from_the_sequence_that_is_swapped_with_its_table(
+def test_a_default_uses_the_sequence_swapped_with_its_table(
     empty: World, make_module: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
     tables = (
@@ -189,7 +189,7 @@ def times_out(shadows: MariaDbShadows, *_: Any) -> None:
 
 @pytest.mark.parametrize("place", ["_follow", "_follow_back"])
 @pytest.mark.parametrize("again", [World.run, rebuild], ids=["run", "rebuild"])
-def test_a_lock_that_is_held_after_the_rename_ends_the_command_and_the_next_one_completes_the_swap(
+def test_a_lock_held_after_the_rename_ends_the_command_and_the_next_one_completes_the_swap(
     empty: World,
     make_module: Callable[[str], ModuleType],
     monkeypatch: pytest.MonkeyPatch,
@@ -216,7 +216,7 @@ def test_a_lock_that_is_held_after_the_rename_ends_the_command_and_the_next_one_
     assert world.positions() == {20}
 
 
-def test_a_second_rebuild_that_would_swap_does_not_take_back_the_first_one_whose_process_was_killed(
+def test_a_second_rebuild_about_to_swap_does_not_revert_the_first_whose_process_was_killed(
     empty: World, make_module: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = of(empty, make_module, TABLE, WRITE)

@@ -62,7 +62,7 @@ def numbers(world: World, query: str) -> list[int]:
     return [row[0] for row in world.send(query)]
 
 
-def test_the_owner_stays_and_what_it_has_granted(world: World, role: str) -> None:
+def test_the_owner_and_its_grants_are_kept(world: World, role: str) -> None:
     world.send(
         f"ALTER TABLE lent OWNER TO {role}",
         "GRANT SELECT ON lent TO CURRENT_USER WITH GRANT OPTION",
@@ -77,14 +77,14 @@ def test_the_owner_stays_and_what_it_has_granted(world: World, role: str) -> Non
         assert (owner, {*after.strip("{}").split(",")}) == (role, {*before.strip("{}").split(",")})
 
 
-def test_default_privileges_give_nobody_more_than_the_live_table_did(world: World, role: str) -> None:
+def test_default_privileges_grant_no_more_than_the_live_table_did(world: World, role: str) -> None:
     world.send(f"GRANT INSERT ON lent TO {role}", f"ALTER DEFAULT PRIVILEGES GRANT SELECT ON TABLES TO {role}")
     asked = "SELECT " + ", ".join(f"has_table_privilege('{role}', 'lent', '{each}')" for each in ("SELECT", "INSERT"))
     rebuild(world)
     assert world.send(asked) == [(False, True)]
 
 
-def test_privileges_on_sequences_of_columns_stay(empty: World, make_module: Callable[[str], ModuleType]) -> None:
+def test_privileges_on_sequences_of_columns_are_kept(empty: World, make_module: Callable[[str], ModuleType]) -> None:
     table = "CREATE TABLE IF NOT EXISTS loan (number serial PRIMARY KEY, position INTEGER)"
     world = of(empty, make_module, table, "INSERT INTO loan (position) VALUES (:position)")
     world.send("GRANT USAGE ON SEQUENCE loan_number_seq TO PUBLIC")
@@ -93,7 +93,7 @@ def test_privileges_on_sequences_of_columns_stay(empty: World, make_module: Call
     assert "=U/" in world.send(asked)[0][0]
 
 
-def test_partitions_go_with_their_table_also_if_they_have_no_rows(
+def test_partitions_move_with_their_table_even_without_rows(
     empty: World, make_module: Callable[[str], ModuleType]
 ) -> None:
     tables = (
@@ -140,7 +140,7 @@ def test_a_table_of_migrations_keeps_its_names_and_defaults(
 
 
 @pytest.mark.parametrize("of_loan", ["PARTITION BY RANGE (position)", ""])
-def test_a_table_with_parts_is_made_by_on_start_alone(
+def test_a_partitioned_table_is_created_only_by_on_start(
     empty: World, make_module: Callable[[str], ModuleType], of_loan: str
 ) -> None:
     part = "PARTITION OF loan FOR VALUES FROM (0) TO (1000)" if of_loan else "() INHERITS (loan)"
@@ -151,7 +151,7 @@ def test_a_table_with_parts_is_made_by_on_start_alone(
     assert numbers(world, "SELECT count(*) FROM pg_inherits WHERE inhrelid = 'early'::regclass") == [1]
 
 
-def test_sequences_and_indexes_of_the_group_go_with_its_tables(
+def test_sequences_and_indexes_of_the_group_move_with_its_tables(
     empty: World, make_module: Callable[[str], ModuleType]
 ) -> None:
     tables = (
@@ -201,7 +201,7 @@ ALONE = "SELECT count(*) AS n FROM lent"
 BOTH = "SELECT (SELECT count(*) FROM lent) + (SELECT count(*) FROM audit) AS n"
 
 
-def test_a_view_of_another_groups_tables_stays_as_it_is(empty: World, make_module: Callable[[str], ModuleType]) -> None:
+def test_a_view_of_another_groups_tables_is_unchanged(empty: World, make_module: Callable[[str], ModuleType]) -> None:
     empty.module = make_module(SHARED_START.replace("BOTH", ALONE))
     empty.add(20)
     empty.run()
@@ -264,7 +264,7 @@ def typed(empty: World, make_module: Callable[[str], ModuleType], tables: str, h
         ('CREATE COLLATION special FROM "C"', "TEXT COLLATE special", ":subject"),
     ],
 )
-def test_columns_stay_whatever_their_type_or_collation_is(
+def test_columns_are_kept_whatever_their_type_or_collation(
     empty: World, make_module: Callable[[str], ModuleType], made: str, column: str, value: str
 ) -> None:
     table = f"CREATE TABLE IF NOT EXISTS lent (position INTEGER PRIMARY KEY, it {column})"
@@ -282,7 +282,7 @@ def test_columns_stay_whatever_their_type_or_collation_is(
 STATE = once("CREATE TYPE state AS ENUM ('lent', 'back')")
 
 
-def test_functions_of_the_groups_types_and_tables_go_with_them(
+def test_functions_of_the_groups_types_and_tables_move_with_them(
     empty: World, make_module: Callable[[str], ModuleType]
 ) -> None:
     tables = (
@@ -297,7 +297,7 @@ def test_functions_of_the_groups_types_and_tables_go_with_them(
     assert numbers(world, "SELECT count(*) FROM pg_proc WHERE proname = 'next'") == [1]
 
 
-def test_owners_and_privileges_of_functions_and_types_stay(
+def test_owners_and_privileges_of_functions_and_types_are_kept(
     empty: World, make_module: Callable[[str], ModuleType]
 ) -> None:
     tables = (
@@ -332,7 +332,7 @@ TOUCH = (
 )
 
 
-def test_a_function_that_only_tables_of_others_use_stays_with_them(
+def test_a_function_used_only_by_tables_of_others_stays_with_them(
     empty: World, make_module: Callable[[str], ModuleType]
 ) -> None:
     world = typed(empty, make_module, TOUCH, "INSERT INTO lent VALUES (:position, 1)")
@@ -342,7 +342,7 @@ def test_a_function_that_only_tables_of_others_use_stays_with_them(
     assert world.send("INSERT INTO theirs VALUES (1) RETURNING n") == [(7,)]
 
 
-def test_a_function_that_tables_of_others_use_as_well_is_refused(
+def test_a_function_used_by_tables_of_others_too_is_refused(
     empty: World, make_module: Callable[[str], ModuleType]
 ) -> None:
     both = f"{TOUCH};CREATE OR REPLACE TRIGGER own BEFORE INSERT ON lent FOR EACH ROW EXECUTE FUNCTION touch()"
@@ -352,7 +352,7 @@ def test_a_function_that_tables_of_others_use_as_well_is_refused(
     assert world.send("INSERT INTO theirs VALUES (1) RETURNING n") == [(7,)]
 
 
-def test_what_a_table_needs_that_is_not_swapped_is_refused_before_any_event_is_handled(
+def test_a_table_that_needs_an_object_not_swapped_is_refused_before_any_event_is_handled(
     empty: World, make_module: Callable[[str], ModuleType]
 ) -> None:
     tables = (
@@ -367,7 +367,7 @@ def test_what_a_table_needs_that_is_not_swapped_is_refused_before_any_event_is_h
     assert numbers(world, "SELECT count(*) FROM lent WHERE words IS NOT NULL") == [20]
 
 
-def test_extended_statistics_go_with_their_table(empty: World, make_module: Callable[[str], ModuleType]) -> None:
+def test_extended_statistics_move_with_their_table(empty: World, make_module: Callable[[str], ModuleType]) -> None:
     tables = (
         "CREATE TABLE IF NOT EXISTS lent (position INTEGER PRIMARY KEY, n INTEGER);"
         "CREATE STATISTICS IF NOT EXISTS related ON position, n FROM lent"
@@ -397,7 +397,7 @@ def relation(number: int, kind: str = "table") -> Relation:
         ({1: "sequence"}, Ties(counted=((1, 9),)), {1}, {1}),
     ],
 )
-def test_what_belongs_together_is_swapped_together(
+def test_objects_that_belong_together_are_swapped_together(
     kinds: dict[int, str], ties: Ties, written: set[int], moved: set[int]
 ) -> None:
     known = [relation(number, kind) for number, kind in kinds.items()]
@@ -415,7 +415,7 @@ STOPPING = {
 
 @pytest.mark.parametrize("settings", [{}, NAMED], ids=["made by @on_start", "made by a migration"])
 @pytest.mark.parametrize("state", ["D", "R"])
-def test_a_trigger_that_does_not_fire_does_not_fire_on_the_new_table(
+def test_a_disabled_trigger_stays_disabled_on_the_new_table(
     empty: World, make_module: Callable[[str], ModuleType], settings: dict[str, str], state: str
 ) -> None:
     table = "CREATE TABLE IF NOT EXISTS loan (position INTEGER)"
@@ -456,7 +456,7 @@ def test_a_trigger_of_a_table_with_partitions_is_kept_once(
         assert world.send(asked) == before
 
 
-def test_a_pooler_that_leads_to_the_live_tables_is_noticed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pooler_that_routes_to_the_live_tables_is_noticed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def without_options(shadows: PostgresqlShadows, _schema: str, shared: Sequence[str] = ()) -> str:
         return marked(shadows._database.url, ShadowOf(shadows._live_place, tuple(shared)))
 

@@ -182,7 +182,7 @@ def test_conditions_show_each_part_with_its_provider(write: Callable[..., Path])
     }
 
 
-def test_settings_win_over_providers_that_they_do_not_name(write: Callable[..., Path]) -> None:
+def test_settings_win_over_providers_they_do_not_name(write: Callable[..., Path]) -> None:
     folder = write()
     overrides = (
         "event-store.url=sqlite:///mine.db",
@@ -264,7 +264,7 @@ BROKEN = 'from opencqrs_py import event_handling\n\nraise RuntimeError("imported
         ("import dependency_injector\n", (), True),
     ],
 )
-def test_modules_are_imported_for_the_event_store_only_if_one_of_them_may_provide_it(
+def test_modules_are_imported_for_the_event_store_only_if_one_might_provide_it(
     tmp_path: Path, uses: str, overrides: tuple[str, ...], *, is_imported: bool
 ) -> None:
     (tmp_path / f"broken_parts_{is_imported}.py").write_text(uses + BROKEN)
@@ -286,7 +286,7 @@ def test_modules_are_imported_for_the_event_store_only_if_one_of_them_may_provid
         ("retry.policy", "back_off = providers.Singleton(wrong_back_off)", "OCQ-502", "makes int, which has no waits"),
     ],
 )
-def test_what_makes_no_part_is_refused_at_the_start_and_shown_with_its_part(
+def test_a_provider_that_yields_no_valid_part_is_refused_and_shown_with_its_part(
     write: Callable[..., Path], part: str, line: str, code: str, says: str
 ) -> None:
     functions = """
@@ -389,7 +389,7 @@ def opened_and_closed(folder: Path) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_parts_with_resources_can_be_used_before_and_after_a_run_and_stop_closes_them(
+def test_parts_with_resources_can_be_used_before_and_after_a_run_and_are_closed_by_stop(
     write: Callable[..., Path], engine: str
 ) -> None:
     folder = write(LENT, **{"event-handling.standard.processing.engine": engine})
@@ -409,7 +409,7 @@ def test_parts_with_resources_can_be_used_before_and_after_a_run_and_stop_closes
     assert opened_and_closed(folder) == (3, 3)
 
 
-def test_a_command_closes_what_its_parts_have_opened(write: Callable[..., Path]) -> None:
+def test_a_command_closes_the_resources_of_its_parts(write: Callable[..., Path]) -> None:
     folder = write(LENT)
     with_events(Application.from_project(folder), 1).stop()
     for number, arguments in enumerate((["events", "list"], ["status"], ["conditions"], ["events", "stats"]), 2):
@@ -450,7 +450,7 @@ class Parts(""",
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_every_observer_of_a_container_sees_what_the_given_one_sees(write: Callable[..., Path], engine: str) -> None:
+def test_every_observer_in_a_container_sees_what_the_given_one_sees(write: Callable[..., Path], engine: str) -> None:
     folder = write(OBSERVED, **{"event-handling.standard.processing.engine": engine})
     application = with_events(Application.from_project(folder))
     given = Mock(spec=Observer)
@@ -465,7 +465,7 @@ def test_every_observer_of_a_container_sees_what_the_given_one_sees(write: Calla
     assert decision.choice == "provider first, provider second"
 
 
-def test_an_observer_that_cannot_be_made_ends_the_start_and_is_shown(write: Callable[..., Path]) -> None:
+def test_an_observer_that_cannot_be_created_ends_the_start_and_is_shown(write: Callable[..., Path]) -> None:
     folder = write(OBSERVED.replace('Singleton(Watching, "second")', "Singleton(Watching)"))
     application = Application.from_project(folder)
     with pytest.raises(ProjectCodeError, match="provider 'second' raised TypeError") as caught:
@@ -520,7 +520,7 @@ def see(event: Event, local: Local, each: Each) -> None:
 """
 
 
-def test_handlers_get_one_object_a_thread_or_a_call_as_the_provider_says(write: Callable[..., Path]) -> None:
+def test_handlers_get_one_object_per_thread_or_call_as_the_provider_says(write: Callable[..., Path]) -> None:
     folder = write(SCOPES, SCOPED, **{"event-handling.standard.life-cycle.partitions": "2"})
     application = with_events(Application.from_project(folder), 30)
     result = application.run(until_caught_up=True)

@@ -97,7 +97,7 @@ def every_book(times: int) -> dict[str, int]:
 
 
 @NOT_IN_SQL
-def test_mail_is_sent_once_though_the_group_is_rebuilt_in_a_replay(
+def test_mail_is_sent_once_even_if_the_group_is_rebuilt_during_a_replay(
     world: World, make_module: Callable[[str], ModuleType]
 ) -> None:
     module: Any = make_module(ONCE)
@@ -110,7 +110,7 @@ def test_mail_is_sent_once_though_the_group_is_rebuilt_in_a_replay(
 
 
 @NOT_IN_SQL
-def test_new_tables_are_not_swapped_in_a_replay_that_leaves_out_a_handler_that_fills_them(
+def test_new_tables_are_not_swapped_during_a_replay_that_leaves_out_a_handler_that_fills_them(
     world: World, make_module: Callable[[str], ModuleType]
 ) -> None:
     world.module = make_module(NOTING)
@@ -130,7 +130,7 @@ def test_new_tables_are_not_swapped_in_a_replay_that_leaves_out_a_handler_that_f
 
 
 @NOT_IN_SQL
-def test_the_end_of_a_replay_is_told_though_the_group_is_rebuilt_meanwhile(
+def test_the_end_of_a_replay_is_reported_even_if_the_group_is_rebuilt_meanwhile(
     world: World, make_module: Callable[[str], ModuleType]
 ) -> None:
     module: Any = make_module(WITHOUT_MAIL)
@@ -143,7 +143,7 @@ def test_the_end_of_a_replay_is_told_though_the_group_is_rebuilt_meanwhile(
 
 @NOT_IN_SQL
 @pytest.mark.parametrize(("target", "again"), [("tail", 7), ("head", 0)])
-def test_mail_is_sent_for_what_is_added_after_the_log_was_restored_and_the_group_reset(
+def test_mail_is_sent_for_events_added_after_the_log_was_restored_and_the_group_reset(
     world: World,
     make_module: Callable[[str], ModuleType],
     caplog: pytest.LogCaptureFixture,
@@ -172,7 +172,7 @@ def test_mail_is_sent_for_what_is_added_after_the_log_was_restored_and_the_group
 
 
 @NOT_IN_SQL
-def test_a_log_that_was_restored_in_a_replay_is_refused_until_the_group_is_reset_again(
+def test_a_log_restored_during_a_replay_is_refused_until_the_group_is_reset_again(
     world: World, make_module: Callable[[str], ModuleType]
 ) -> None:
     module: Any = make_module(ONCE)
@@ -209,7 +209,7 @@ def resequenced_reset(world: World, *, dry_run: bool = False) -> None:
 
 @NOT_IN_SQL
 @pytest.mark.parametrize("way", ["catch up", "merge"])
-def test_a_reset_waits_for_one_position_of_partitions_whose_events_are_sequenced_in_another_way(
+def test_a_reset_waits_for_one_common_position_if_the_sequencing_has_changed(
     world: World, make_module: Callable[[str], ModuleType], way: str
 ) -> None:
     module: Any = make_module(ONCE)
@@ -236,7 +236,7 @@ def test_a_reset_waits_for_one_position_of_partitions_whose_events_are_sequenced
 
 
 @NOT_IN_SQL
-def test_a_reset_ahead_of_all_partitions_need_not_know_which_events_they_have_handled(
+def test_a_reset_ahead_of_all_partitions_does_not_depend_on_which_events_they_handled(
     world: World, make_module: Callable[[str], ModuleType]
 ) -> None:
     world.module = make_module(ONCE)
@@ -246,7 +246,7 @@ def test_a_reset_ahead_of_all_partitions_need_not_know_which_events_they_have_ha
 
 
 @NOT_IN_SQL
-def test_a_reset_of_a_group_that_does_not_look_at_replays_waits_for_no_position(
+def test_a_reset_of_a_group_that_ignores_replays_waits_for_no_position(
     world: World, make_module: Callable[[str], ModuleType]
 ) -> None:
     world.module = make_module(UNAWARE)
@@ -259,7 +259,7 @@ def test_a_reset_of_a_group_that_does_not_look_at_replays_waits_for_no_position(
 
 
 @NOT_IN_SQL
-def test_events_that_waited_in_the_inbox_are_new_after_a_reset_that_sequences_them_in_another_way(
+def test_events_in_the_inbox_are_new_after_a_reset_that_changes_the_sequencing(
     world: World, make_module: Callable[[str], ModuleType]
 ) -> None:
     module: Any = make_module(PARKING)
@@ -391,7 +391,7 @@ def test_an_unfinished_rebuild_begins_again_if_the_group_was_reset_to_before_its
 
 
 @pytest.mark.release(world=("postgresql", "mariadb"))  # by records that are the same on each
-def test_a_reset_to_before_the_beginning_during_a_rebuild_keeps_its_tables_from_being_swapped(
+def test_a_reset_to_before_the_beginning_during_a_rebuild_prevents_the_swap(
     from_head: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def reset_first(shadows: Shadows, swap: Any, timeout: float) -> Any:
@@ -420,7 +420,7 @@ def run_of_earlier_version(world: World, make_module: Callable[[str], ModuleType
 
 @NOT_IN_SQL
 @pytest.mark.parametrize("setting", ["head", "-P1D"])
-def test_a_group_of_which_nobody_knows_where_it_began_is_not_rebuilt(
+def test_a_group_with_an_unknown_beginning_is_not_rebuilt(
     world: World, make_module: Callable[[str], ModuleType], setting: str
 ) -> None:
     run_of_earlier_version(world, make_module, setting)
@@ -432,7 +432,7 @@ def test_a_group_of_which_nobody_knows_where_it_began_is_not_rebuilt(
 
 
 @NOT_IN_SQL
-def test_a_group_of_which_nobody_knew_where_it_began_is_rebuilt_after_a_reset_to_the_tail(
+def test_a_group_with_an_unknown_beginning_is_rebuilt_after_a_reset_to_the_tail(
     world: World, make_module: Callable[[str], ModuleType]
 ) -> None:
     run_of_earlier_version(world, make_module, "head")
@@ -488,7 +488,7 @@ def killed_swap(world: World, monkeypatch: pytest.MonkeyPatch, *, back: bool) ->
 @pytest.mark.parametrize("back", [False, True])
 @pytest.mark.parametrize("what", ["reset", "partitions"])
 @pytest.mark.few
-def test_a_swap_that_was_broken_off_is_completed_before_the_group_is_changed(
+def test_an_interrupted_swap_is_completed_before_the_group_is_changed(
     on_mariadb: World, monkeypatch: pytest.MonkeyPatch, what: str, *, back: bool
 ) -> None:
     killed_swap(on_mariadb, monkeypatch, back=back)
@@ -523,7 +523,7 @@ def test_a_group_is_not_changed_between_the_swap_of_its_tables_and_that_of_its_p
 
 
 @pytest.mark.mariadb
-def test_a_group_whose_engine_a_provider_makes_starts_on_mariadb(
+def test_a_group_whose_engine_comes_from_a_provider_starts_on_mariadb(
     fresh_url: Callable[[str], str], tmp_path: Path, make_module: Callable[[str], ModuleType]
 ) -> None:
     engine = create_engine(Database(fresh_url("mariadb")).url)

@@ -190,7 +190,7 @@ class Stopped(Observer):
         self.signal.set()
 
 
-def test_resources_stay_open_for_a_handler_that_a_stop_has_not_waited_for(
+def test_resources_stay_open_for_a_handler_that_a_stop_did_not_wait_for(
     make: Callable[..., Application], module: ModuleType, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     application, observer = make(), Stopped()
@@ -250,7 +250,7 @@ class Handlers:
 
 @pytest.mark.parametrize("id_", ["finish", "interrupt"])
 @pytest.mark.parametrize("form", ["json", "text"])
-def test_the_table_at_the_end_of_a_run_opens_and_makes_nothing_again(
+def test_the_table_at_the_end_of_a_run_opens_and_creates_nothing_again(
     form: str, id_: str, zygote: Zygote, tmp_path: Path
 ) -> None:
     (tmp_path / "handlers.py").write_text(ONCE)
@@ -307,9 +307,7 @@ def lend(event: Event) -> None: ...
 
 
 @pytest.mark.parametrize("kind", ["Resource", "Singleton"])
-def test_what_only_a_handler_class_needs_is_opened_by_a_start_and_by_no_look(
-    kind: str, zygote: Zygote, tmp_path: Path
-) -> None:
+def test_resources_of_handler_classes_are_opened_only_by_a_start(kind: str, zygote: Zygote, tmp_path: Path) -> None:
     (tmp_path / "handlers.py").write_text(FOR_MAIL.replace("KIND", kind))
     line = json.dumps({"specversion": "1.0", "id": "1", "source": "urn:s", "type": "t", "subject": "/x", "data": {}})
     settings = {"OPENCQRS_EVENT_HANDLING_STANDARD_PROCESSING_ENGINE": "thread"}

@@ -203,7 +203,7 @@ def test_a_restart_waits_until_the_next_attempt_is_due(
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_failed_partition_is_tried_at_the_next_start_and_recovers_when_the_handler_is_corrected(
+def test_a_failed_partition_is_retried_at_the_next_start_and_recovers_when_the_handler_is_fixed(
     make_project: Callable[..., Project], engine: dict[str, str]
 ) -> None:
     project = make_project(engine)
@@ -224,7 +224,7 @@ def test_a_failed_partition_is_tried_at_the_next_start_and_recovers_when_the_han
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_store_that_was_restored_and_has_grown_is_refused_and_nothing_is_handled(
+def test_a_restored_store_that_has_grown_is_refused_and_nothing_is_handled(
     make_project: Callable[..., Project], engine: dict[str, str]
 ) -> None:
     project = make_project(engine)
@@ -246,7 +246,7 @@ def test_a_store_that_was_restored_and_has_grown_is_refused_and_nothing_is_handl
     assert partition.error.startswith("[OCQ-316] group 'rows' partition 0/1: the event store is not the one")
 
 
-def test_status_says_of_progress_beyond_the_newest_event_that_the_store_is_another_one(
+def test_for_progress_beyond_the_newest_event_status_says_that_the_store_is_another(
     make_project: Callable[..., Project],
 ) -> None:
     project = make_project({"event-handling.standard.processing.engine": "thread"})

@@ -83,7 +83,7 @@ def project(tmp_path: Path, server: EventSourcingDbStandIn, zygote: Zygote) -> P
 @pytest.mark.release(engine="spark", arguments=())
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("arguments", [(), ("--until-caught-up",)])
-def test_a_wrong_token_is_one_message_for_all_partitions(
+def test_a_wrong_token_gives_one_message_for_all_partitions(
     project: Project, server: EventSourcingDbStandIn, engine: str, arguments: tuple[str, ...]
 ) -> None:
     server.api_token = "another"
@@ -99,7 +99,7 @@ def test_a_wrong_token_is_one_message_for_all_partitions(
 @pytest.mark.release(engine="spark", arguments=())
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("arguments", [(), ("--until-caught-up",)])
-def test_another_server_at_the_url_is_one_message_for_all_partitions(
+def test_another_server_at_the_url_gives_one_message_for_all_partitions(
     project: Project, monkeypatch: pytest.MonkeyPatch, engine: str, arguments: tuple[str, ...]
 ) -> None:
     monkeypatch.setattr("opencqrs_py.testing.eventsourcingdb.server._Handler.version_string", lambda _: "nginx")
@@ -184,7 +184,7 @@ def start(project: Project) -> Iterator[Callable[[str], Running]]:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_server_that_restarts_costs_no_event(
+def test_a_server_restart_loses_no_event(
     start: Callable[[str], Running], server: EventSourcingDbStandIn, engine: str
 ) -> None:
     write(server, *range(50))
@@ -223,7 +223,7 @@ def test_a_server_that_loses_its_disk_stops_the_partition(
 
 @pytest.mark.release(engine="spark")
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_run_that_was_killed_is_continued_without_loss_or_repetition(
+def test_a_killed_run_is_continued_without_loss_or_repetition(
     start: Callable[[str], Running], server: EventSourcingDbStandIn, engine: str
 ) -> None:
     write(server, *range(3_000))
@@ -241,7 +241,7 @@ def test_a_run_that_was_killed_is_continued_without_loss_or_repetition(
     ("engine", "kept", "more"),
     [("thread", 0, 100), ("thread", 30, 40), pytest.param("spark", 30, 40, marks=pytest.mark.spark)],
 )
-def test_a_log_that_was_replaced_between_two_runs_is_refused_at_the_start(
+def test_a_log_replaced_between_two_runs_is_refused_at_the_start(
     project: Project, server: EventSourcingDbStandIn, engine: str, kept: int, more: int
 ) -> None:
     write(server, *range(50))
@@ -265,7 +265,7 @@ def test_a_log_that_was_replaced_between_two_runs_is_refused_at_the_start(
     ],
     ids=["rebuild", "continue"],
 )
-def test_the_ways_out_after_a_shorter_log_are_those_of_the_message(
+def test_the_fixes_that_the_message_for_a_shorter_log_names_work(
     project: Project, server: EventSourcingDbStandIn, statements: tuple[str, ...], handled: list[int]
 ) -> None:
     write(server, *range(50))

@@ -169,7 +169,7 @@ def make_library(
             application.stop()
 
 
-def test_a_failed_event_holds_up_its_batch_and_no_other(make_library):
+def test_a_failed_event_delays_only_its_batch(make_library):
     library = make_library()
     library.append(("1", "ada", 0), ("2", "bob", 0), ("none", "bob", 0), ("3", "ada", 0))
     library.fails_for("1")
@@ -183,7 +183,7 @@ def test_a_failed_event_holds_up_its_batch_and_no_other(make_library):
     assert library.handled == [2, 1, 4]
 
 
-def test_with_mode_all_the_others_of_a_batch_are_handled(make_library):
+def test_in_mode_all_the_other_events_of_a_batch_are_handled(make_library):
     library = make_library(**EACH)
     library.append(("1", "ada", 0), ("2", "ada", 0))
     library.fails_for("1")
@@ -210,7 +210,7 @@ def test_a_function_of_ordering_ref_that_raises_is_a_failure_of_its_event(make_l
     assert "return 1 / event.data" in str(entry.errors[-1])
 
 
-def test_an_event_of_another_program_whose_time_cannot_be_read_holds_up_its_batch_only(make_library):
+def test_an_event_of_another_program_with_an_unreadable_time_delays_only_its_batch(make_library):
     library = make_library(**{f"{LENDING}.batch.ordering": "event-time"})
     library.append(("1", "ada", 0), ("2", "bob", 0), ("3", "bob", 0), ("4", "cyd", 0))
     database = Database(library.url)
@@ -224,7 +224,7 @@ def test_an_event_of_another_program_whose_time_cannot_be_read_holds_up_its_batc
     assert "the event's time is '05.01.2026 10:00', which is not an RFC 3339 time" in entry.reason
 
 
-def test_events_that_nobody_needs_any_more_expire(make_library, caplog):
+def test_events_that_wait_too_long_expire(make_library, caplog):
     library = make_library(**{f"{LENDING}.schedule.expires-after": "10m"})
     library.append(("1", "ada", 0), ("2", "bob", 0))
     library.fails_for("1", "2")
@@ -252,7 +252,7 @@ def test_a_paused_event_expires_too(make_library):
     assert library.application().run(until_caught_up=True).expired == 1
 
 
-def test_purge_leaves_alone_what_has_not_expired(make_library):
+def test_purge_keeps_events_that_have_not_expired(make_library):
     library = make_library()
     library.append(("1", "ada", 0))
     library.fails_for("1")
@@ -278,7 +278,7 @@ def test_within_the_grace_period_failures_are_not_recorded(make_library):
 @pytest.mark.parametrize(
     ("settings", "due"), [({}, {1: True, 2: False, 3: True}), (EACH, {1: True, 2: True, 3: True})], ids=["first", "all"]
 )
-def test_a_retry_makes_all_events_that_match_due_at_the_next_tick(make_library, settings, due):
+def test_a_retry_makes_all_matching_events_due_at_the_next_tick(make_library, settings, due):
     library = make_library(**settings)
     library.append(("1", "ada", 0), ("2", "ada", 0), ("3", "bob", 0))
     library.fails_for("1", "2", "3")
@@ -291,7 +291,7 @@ def test_a_retry_makes_all_events_that_match_due_at_the_next_tick(make_library, 
     assert sorted(library.handled) == [1, 2, 3]
 
 
-def test_a_later_event_that_is_made_due_waits_for_its_batch_in_fail_first(make_library):
+def test_in_mode_fail_first_a_later_event_made_due_waits_for_its_batch(make_library):
     library = make_library()
     library.append(("1", "ada", 0), ("2", "ada", 0))
     library.fails_for("1")
@@ -302,7 +302,7 @@ def test_a_later_event_that_is_made_due_waits_for_its_batch_in_fail_first(make_l
 
 
 @pytest.mark.parametrize(("settings", "handled"), [({}, []), (EACH, [1])], ids=["first", "all"])
-def test_a_paused_event_holds_up_its_batch_in_fail_first_only(make_library, settings, handled):
+def test_only_in_mode_fail_first_a_paused_event_delays_its_batch(make_library, settings, handled):
     library = make_library(**settings)
     library.append(("1", "ada", 0), ("2", "ada", 0))
     library.fails_for("1", "2")
@@ -318,7 +318,7 @@ def test_a_paused_event_holds_up_its_batch_in_fail_first_only(make_library, sett
 
 
 @pytest.mark.parametrize("settings", [{}, EACH], ids=["first", "all"])
-def test_what_is_skipped_leaves_and_the_rest_of_its_batch_is_handled(make_library, settings):
+def test_a_skipped_event_leaves_and_the_rest_of_its_batch_is_handled(make_library, settings):
     library = make_library(**settings)
     library.append(("1", "ada", 0), ("2", "ada", 0))
     library.fails_for("1")
@@ -333,7 +333,7 @@ def test_what_is_skipped_leaves_and_the_rest_of_its_batch_is_handled(make_librar
     [({}, {1: "exhausted", 2: "pending"}, 0), ({f"{LENDING}.schedule.on-exhausted": "skip"}, {}, 1)],
     ids=["block", "skip"],
 )
-def test_an_event_whose_attempts_are_used_up_blocks_its_batch_or_is_skipped(make_library, settings, waiting, skipped):
+def test_an_event_with_exhausted_attempts_blocks_its_batch_or_is_skipped(make_library, settings, waiting, skipped):
     library = make_library(**{f"{LENDING}.schedule.retry.max-attempts": "2", **settings})
     library.append(("1", "ada", 0), ("2", "ada", 0))
     library.fails_for("1")
@@ -365,7 +365,7 @@ def test_events_are_handled_at_the_ticks_of_a_cron_expression_while_the_applicat
     application.stop()
 
 
-def test_a_process_says_which_tick_was_missed_unless_its_run_tries_all_at_once(make_library, caplog):
+def test_a_process_reports_a_missed_tick_unless_its_run_tries_all_at_once(make_library, caplog):
     library = make_library(**{f"{LENDING}.schedule.cron": "0 3 * * *"})
     library.append(("1", "ada", 0))
 
@@ -401,7 +401,7 @@ def split(data: dict) -> list[Upcast]:
 )
 
 
-def test_a_filter_decides_by_the_parts_of_an_event_that_handlers_take(make_library, make_module):
+def test_a_filter_applies_to_the_upcast_events_that_handlers_take(make_library, make_module):
     library = make_library()
     library.module = make_module(SPLIT)
     library.append(("none", "ada", 0), ("2", "ada", 0), kind="lent.v0")
@@ -505,7 +505,7 @@ ON_SPARK = {f"{LENDING}.processing.engine": "spark"}
         "async", "frames",
     ],
 )  # fmt: skip
-def test_what_does_not_fit_a_scheduled_group_is_refused_at_the_start(
+def test_settings_that_do_not_fit_a_scheduled_group_are_refused_at_the_start(
     make_module, tmp_path, source, settings, code, what
 ):
     database = {"event-store.url": f"sqlite:///{tmp_path / 'test.db'}"}
@@ -524,7 +524,7 @@ def test_what_does_not_fit_a_scheduled_group_is_refused_at_the_start(
         ({"cron": "@daily", "interval": "1m"}, CronSchedule("@daily", ZoneInfo("UTC"))),
     ],
 )
-def test_settings_decide_about_the_schedule(make_module, tmp_path, settings, schedule):
+def test_the_schedule_follows_the_settings(make_module, tmp_path, settings, schedule):
     given = {f"{LENDING}.schedule.{key}": value for key, value in settings.items()}
     database = {"event-store.url": f"sqlite:///{tmp_path / 'test.db'}"}
     with Application({**database, **SCHEDULED, **given}, [make_module(PLAIN)], tmp_path) as application:

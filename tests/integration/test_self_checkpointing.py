@@ -121,7 +121,7 @@ class Parking(CheckpointParticipant):
             file.write(f"{list(positions)}\n")
 
 
-def test_a_group_with_participants_parks_an_event_and_a_person_has_it_tried_again(
+def test_a_group_with_participants_parks_an_event_that_a_person_can_retry(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -177,7 +177,7 @@ def test_a_group_with_participants_cannot_be_rebuilt_beside_the_live_one(tmp_pat
             application.rebuilds.rebuild("archive")
 
 
-def test_a_changed_handler_of_a_participant_is_answered_without_the_rebuild_that_would_be_refused(
+def test_the_message_for_a_changed_participant_does_not_suggest_a_rebuild(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Application(THREAD, [Archive], tmp_path) as application:
@@ -347,7 +347,7 @@ class HangingInList:
         return requested
 
 
-def test_a_list_that_hangs_after_others_since_the_checkpoint_ends_with_the_event_that_hangs(tmp_path: Path) -> None:
+def test_a_hanging_list_after_others_since_the_checkpoint_is_narrowed_to_the_event_that_hangs(tmp_path: Path) -> None:
     """Its events are handled alone also after those that the participants handle again."""
     standard = "event-handling.standard"
     settings = {**THREAD, f"{standard}.processing.handler-timeout": "500ms", f"{standard}.retry.policy": "none"}

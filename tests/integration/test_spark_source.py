@@ -25,7 +25,7 @@ def database(tmp_path):
     return tmp_path / "a b.db"
 
 
-def test_a_database_is_opened_once_in_a_process(database):
+def test_a_database_is_opened_once_per_process(database):
     source = EventStoreSource.open_source(f"sqlite:///{database}")
     assert source.head() == 1
     assert EventStoreSource.open_source(f"sqlite:///{database}") is source
@@ -40,7 +40,7 @@ def test_a_table_of_another_system_is_opened_beside_the_log_of_the_same_database
     assert EventStoreSource.open_source(f"sqlite:///{database}") is not table
 
 
-def test_a_relative_path_counts_from_the_folder_of_the_program(database, monkeypatch):
+def test_a_relative_path_is_resolved_from_the_working_folder_of_the_program(database, monkeypatch):
     monkeypatch.chdir(database.parent)
     assert EventStoreSource.open_source(f"sqlite:///{database.name}").head() == 1
 
@@ -51,7 +51,7 @@ def test_files_are_opened_by_their_url(tmp_path):
     assert EventStoreSource.open_source(lines.as_uri()).head() == 1
 
 
-def test_variables_of_the_environment_are_filled_in_and_escaped(database, monkeypatch):
+def test_environment_variables_are_substituted_and_escaped(database, monkeypatch):
     monkeypatch.setenv("LOG_NAME", database.stem)
     with pytest.raises(EngineError, match=r"names the file .*a%20b\.db, which does not exist"):
         EventStoreSource.open_source(f"sqlite:///{database.parent}/${{LOG_NAME}}.db")
@@ -61,7 +61,7 @@ def test_variables_of_the_environment_are_filled_in_and_escaped(database, monkey
     assert caught.value.where == "oracle://ada:***@host/log"
 
 
-def test_a_variable_that_is_not_set_is_named():
+def test_an_unset_variable_is_named():
     with pytest.raises(EngineError) as caught:
         EventStoreSource.open_source("postgresql://ada:${NO_SUCH_PASSWORD}@host/log")
     assert caught.value.what == (
@@ -71,7 +71,7 @@ def test_a_variable_that_is_not_set_is_named():
 
 
 @pytest.mark.parametrize("form", ["sqlite:///{}", "sqlite+pysqlite:///{}", "sqlite:///{}?timeout=5"])
-def test_a_missing_file_is_refused_and_not_made(tmp_path, form):
+def test_a_missing_file_is_refused_and_not_created(tmp_path, form):
     missing = tmp_path / "missing.db"
     with pytest.raises(EngineError, match=r"missing\.db, which does not exist"):
         EventStoreSource.open_source(form.format(missing))
@@ -93,7 +93,7 @@ def test_a_database_in_memory_is_refused(url):
     ],
 )
 @pytest.mark.parametrize("ask", [lambda source: source.head(), lambda source: source.read(0, 10, Selection())])
-def test_a_database_without_a_log_is_refused_and_gets_none(fresh_url, tmp_path, kind, ask):
+def test_a_database_without_a_log_is_refused_and_not_changed(fresh_url, tmp_path, kind, ask):
     url = f"sqlite:///{tmp_path}/shop.db" if kind == "sqlite" else fresh_url(kind)
     database = Database(url)
     with database.writing() as connection:
@@ -108,7 +108,7 @@ def test_a_database_without_a_log_is_refused_and_gets_none(fresh_url, tmp_path, 
     assert source.head() == 1
 
 
-def test_a_log_that_was_copied_without_our_table_of_versions_is_read(database):
+def test_a_log_copied_without_our_table_of_versions_is_read(database):
     copied = Database(f"sqlite:///{database}")
     with copied.writing() as connection:
         connection.exec_driver_sql("DROP TABLE opencqrs_schema")

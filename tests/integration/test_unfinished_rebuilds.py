@@ -68,7 +68,7 @@ def deploy(world: World, folder: Path, source: str) -> None:
 
 
 @NOT_IN_SQL
-def test_it_continues_if_nothing_has_changed(filled: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_rebuild_continues_if_nothing_has_changed(filled: World, caplog: pytest.LogCaptureFixture) -> None:
     begin(filled)
     complete(filled)
     assert "begins again" not in caplog.text
@@ -76,7 +76,7 @@ def test_it_continues_if_nothing_has_changed(filled: World, caplog: pytest.LogCa
 
 
 @pytest.mark.parametrize("world", SERVERS, indirect=True)
-def test_it_continues_though_a_killed_process_has_left_rows_for_bulk_upsert(filled: World) -> None:
+def test_a_rebuild_continues_even_if_a_killed_process_left_rows_for_bulk_upsert(filled: World) -> None:
     begin(filled)
     filled.send(f"CREATE TABLE {filled.place('shadow')}.{STAGES}{'0' * 16}_{'1' * 16} (c0 INTEGER, staged_by TEXT)")
     complete(filled)
@@ -85,7 +85,7 @@ def test_it_continues_though_a_killed_process_has_left_rows_for_bulk_upsert(fill
 
 
 @NOT_IN_SQL
-def test_other_events_that_the_group_gets_begin_it_again(
+def test_a_rebuild_begins_again_if_the_group_gets_other_events(
     world: World, make_module: Callable[[str], ModuleType], caplog: pytest.LogCaptureFixture
 ) -> None:
     world.module = make_module(HANDLERS)
@@ -139,7 +139,7 @@ def mapped(world: World, make_module: Callable[[str], ModuleType]) -> World:
 
 @NOT_IN_SQL
 @pytest.mark.parametrize("setting", ["events.format", "events.types"])
-def test_events_that_are_read_in_another_way_begin_it_again(
+def test_a_rebuild_begins_again_if_events_are_decoded_differently(
     mapped: World, caplog: pytest.LogCaptureFixture, setting: str
 ) -> None:
     assert mapped.module is not None
@@ -176,7 +176,7 @@ class Parts(DeclarativeContainer):
 
 @NOT_IN_SQL
 @pytest.mark.parametrize("changed", ["events.type-resolver-ref", "the function of events.type-resolver-ref"])
-def test_classes_that_another_resolver_finds_begin_it_again(
+def test_a_rebuild_begins_again_if_another_resolver_finds_the_classes(
     mapped: World,
     make_module: Callable[[str], ModuleType],
     caplog: pytest.LogCaptureFixture,
@@ -200,7 +200,7 @@ def test_classes_that_another_resolver_finds_begin_it_again(
 
 @NOT_IN_SQL
 @pytest.mark.parametrize("form", ['{"lent": Lent}.get', "partial(of_lent)", "Kept()"])
-def test_of_a_resolver_that_is_not_a_plain_function_it_is_said_that_its_changes_are_not_known(
+def test_a_resolver_that_is_not_a_plain_function_is_warned_of_since_its_changes_go_unnoticed(
     mapped: World, make_module: Callable[[str], ModuleType], caplog: pytest.LogCaptureFixture, form: str
 ) -> None:
     kept = "\nclass Kept:\n    calls = 0\n    def __call__(self, name):\n        self.calls += 1\n        return Lent\n"
@@ -216,7 +216,7 @@ def test_of_a_resolver_that_is_not_a_plain_function_it_is_said_that_its_changes_
 
 
 @NOT_IN_SQL
-def test_a_resolver_that_stays_the_same_lets_it_continue(
+def test_a_rebuild_continues_if_the_resolver_is_unchanged(
     mapped: World, make_module: Callable[[str], ModuleType], caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     mapped.module = make_module(RESOLVED)
@@ -230,7 +230,7 @@ def test_a_resolver_that_stays_the_same_lets_it_continue(
 
 
 @NOT_IN_SQL
-def test_a_class_that_no_handler_of_the_group_takes_lets_it_continue(
+def test_a_rebuild_continues_if_a_class_is_added_that_no_handler_of_the_group_takes(
     mapped: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert mapped.module is not None
@@ -242,7 +242,7 @@ def test_a_class_that_no_handler_of_the_group_takes_lets_it_continue(
 
 
 @NOT_IN_SQL
-def test_handlers_that_are_no_longer_left_out_begin_it_again(filled: World) -> None:
+def test_a_rebuild_begins_again_if_handlers_are_no_longer_left_out(filled: World) -> None:
     module: Any = filled.module
     del module.mailed[:]
     begin(filled)
@@ -251,7 +251,7 @@ def test_handlers_that_are_no_longer_left_out_begin_it_again(filled: World) -> N
 
 
 @NOT_IN_SQL
-def test_other_functions_for_the_start_begin_it_again(
+def test_a_rebuild_begins_again_if_the_on_start_functions_change(
     world: World, make_module: Callable[[str], ModuleType], tmp_path: Path
 ) -> None:
     insert = HANDLERS.replace("INSERT INTO lent VALUES", "INSERT INTO lent (isbn, n) VALUES")
@@ -267,7 +267,7 @@ def test_other_functions_for_the_start_begin_it_again(
 
 
 @NOT_IN_SQL
-def test_another_way_of_sequencing_begins_it_again(filled: World) -> None:
+def test_a_rebuild_begins_again_if_the_sequencing_changes(filled: World) -> None:
     begin(filled)
     filled.settings[f"{GROUP}.sequence.resolution"] = "no_sequence"
     complete(filled)
@@ -299,7 +299,7 @@ MIGRATION = "ALTER TABLE loan ADD COLUMN note VARCHAR(9) DEFAULT 'x'"
 
 
 @NOT_IN_SQL
-def test_a_table_that_settings_no_longer_name_begins_it_again(
+def test_a_rebuild_begins_again_if_settings_no_longer_name_a_table(
     migrated: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     migrated.send("CREATE TABLE other (n INTEGER)")
@@ -311,7 +311,7 @@ def test_a_table_that_settings_no_longer_name_begins_it_again(
 
 
 @pytest.mark.release(world="mariadb")  # read as on PostgreSQL, by SQLAlchemy
-def test_a_column_that_a_migration_has_added_begins_it_again(migrated: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_rebuild_begins_again_if_a_migration_adds_a_column(migrated: World, caplog: pytest.LogCaptureFixture) -> None:
     begin(migrated)
     migrated.send(MIGRATION)
     complete(migrated)
@@ -334,7 +334,7 @@ DEFAULT = "ALTER TABLE loan ALTER position SET DEFAULT 7"
     indirect=["world"],
 )
 @pytest.mark.release(world="postgresql", migration=INDEX)  # SQLite and MariaDB show it
-def test_a_key_or_default_that_a_migration_has_added_begins_it_again(
+def test_a_rebuild_begins_again_if_a_migration_adds_a_key_or_default(
     migrated: World, caplog: pytest.LogCaptureFixture, migration: str
 ) -> None:
     begin(migrated)
@@ -390,7 +390,7 @@ CHANGES = {"changed": (partial(adding, number=200), 201), "dropped": (without_tr
     indirect=["world"],
 )
 @pytest.mark.release(world="postgresql", change="dropped")
-def test_a_trigger_that_a_migration_has_changed_begins_it_again(
+def test_a_rebuild_begins_again_if_a_migration_changes_a_trigger(
     migrated: World, caplog: pytest.LogCaptureFixture, change: str
 ) -> None:
     migrated.send(*adding(migrated, 100))
@@ -404,9 +404,7 @@ def test_a_trigger_that_a_migration_has_changed_begins_it_again(
 
 
 @pytest.mark.parametrize("world", SQLITE_AND_POSTGRESQL, indirect=True)
-def test_a_trigger_that_is_changed_while_it_is_built_keeps_the_tables_from_being_swapped(
-    migrated: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trigger_changed_during_a_rebuild_prevents_the_swap(migrated: World, monkeypatch: pytest.MonkeyPatch) -> None:
     migrated.send(*adding(migrated, 100))
     swap = Shadows.swap
 
@@ -423,7 +421,7 @@ def test_a_trigger_that_is_changed_while_it_is_built_keeps_the_tables_from_being
 
 
 @pytest.mark.parametrize("world", SQLITE_AND_POSTGRESQL, indirect=True)
-def test_it_continues_if_an_earlier_version_that_did_not_look_at_triggers_has_begun_it(
+def test_a_rebuild_continues_if_begun_by_an_earlier_version_that_did_not_check_triggers(
     migrated: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     migrated.send(*adding(migrated, 100))
@@ -437,7 +435,7 @@ def test_it_continues_if_an_earlier_version_that_did_not_look_at_triggers_has_be
 
 
 @pytest.mark.parametrize("world", SERVERS, indirect=True)
-def test_a_column_that_is_added_is_noticed_though_our_tables_have_a_schema_of_their_own(
+def test_an_added_column_is_noticed_even_if_our_tables_have_a_separate_schema(
     migrated_beside_ours: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     begin(migrated_beside_ours)
@@ -448,7 +446,7 @@ def test_a_column_that_is_added_is_noticed_though_our_tables_have_a_schema_of_th
 
 
 @pytest.mark.parametrize("world", SERVERS, indirect=True)
-def test_a_comparison_finds_the_tables_of_others_though_ours_have_a_schema_of_their_own(
+def test_a_comparison_finds_the_users_tables_even_if_ours_have_a_separate_schema(
     migrated_beside_ours: World,
 ) -> None:
     world = migrated_beside_ours
@@ -463,7 +461,7 @@ def test_a_comparison_finds_the_tables_of_others_though_ours_have_a_schema_of_th
 
 
 @pytest.mark.parametrize("late", ["while it is built", "before the swap"])
-def test_a_column_that_is_added_while_it_is_built_keeps_the_tables_from_being_swapped(
+def test_a_column_added_during_a_rebuild_prevents_the_swap(
     migrated: World, monkeypatch: pytest.MonkeyPatch, late: str
 ) -> None:
     name = "open" if late == "while it is built" else "swap"
@@ -495,7 +493,7 @@ def test_a_column_that_is_added_while_it_is_built_keeps_the_tables_from_being_sw
     ],
     indirect=["world"],
 )
-def test_another_type_of_a_column_begins_it_again(
+def test_a_rebuild_begins_again_if_the_type_of_a_column_changes(
     migrated: World, caplog: pytest.LogCaptureFixture, before: str, after: str
 ) -> None:
     migrated.send(f"ALTER TABLE loan ADD COLUMN {before}")
@@ -506,7 +504,7 @@ def test_another_type_of_a_column_begins_it_again(
 
 
 @NOT_IN_SQL
-def test_code_that_could_not_be_read_at_first_counts_as_the_same(
+def test_code_that_could_not_be_read_at_first_counts_as_unchanged(
     filled: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with monkeypatch.context() as patch:
@@ -528,7 +526,7 @@ def test_a_comparison_names_tables_with_rows_to_which_handlers_no_longer_write(f
 
 
 @NOT_IN_SQL
-def test_a_comparison_names_tables_that_the_group_makes_no_longer(filled: World, tmp_path: Path) -> None:
+def test_a_comparison_names_tables_that_the_group_no_longer_creates(filled: World, tmp_path: Path) -> None:
     def not_made() -> tuple[str, ...]:
         with filled.application() as application:
             return application.rebuilds.compare("catalog").not_made
@@ -541,7 +539,7 @@ def test_a_comparison_names_tables_that_the_group_makes_no_longer(filled: World,
 
 
 @NOT_IN_SQL
-def test_a_rebuild_that_begins_again_says_itself_what_is_wrong(filled: World) -> None:
+def test_a_rebuild_that_begins_again_reports_errors_itself(filled: World) -> None:
     begin(filled)
     wrong = {"event-handling.groups.catalog.rebuild.tables": ["nowhere"]}
     with filled.application(**wrong) as application, pytest.raises(RebuildError, match="there is no table nowhere"):

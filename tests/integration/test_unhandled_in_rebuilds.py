@@ -64,9 +64,7 @@ WAYS = {
 
 @NOT_IN_SQL
 @pytest.mark.parametrize("way", WAYS)
-def test_a_rebuild_that_lacks_events_of_the_live_tables_is_not_swapped_unless_that_is_accepted(
-    world: World, way: str
-) -> None:
+def test_a_rebuild_that_lacks_events_of_the_live_tables_is_swapped_only_if_accepted(world: World, way: str) -> None:
     said, lacking = WAYS[way]
     failing(world, way, set(), {5})
     with world.application() as application:
@@ -123,7 +121,7 @@ def test_parked_events_for_which_left_out_handlers_are_called_again_are_warned_o
 
 
 @NOT_IN_SQL
-def test_an_event_that_the_live_group_has_not_reached_is_not_missing(world: World) -> None:
+def test_an_event_not_yet_reached_by_the_live_group_is_not_missing(world: World) -> None:
     failing(world, "skip", set(), {25})
     world.add(10, start=20)
     with world.application() as application:

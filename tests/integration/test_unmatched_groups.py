@@ -89,7 +89,7 @@ def make_log(
 
 @pytest.mark.parametrize("store", STORES)
 @pytest.mark.parametrize("engine", [THREAD, SPARK])
-def test_a_group_whose_types_no_event_has_says_so_with_the_nearest_one(make_log, caplog, store, engine):
+def test_a_group_whose_types_match_no_event_is_warned_of_with_the_nearest_type(make_log, caplog, store, engine):
     log = make_log(store, engine)
     log.add(event(1), event(2, "reader.joined", "/readers/1"))
     (said,) = log.run(handler(), caplog)
@@ -97,7 +97,7 @@ def test_a_group_whose_types_no_event_has_says_so_with_the_nearest_one(make_log,
 
 
 @pytest.mark.parametrize("partitions", [1, 3])
-def test_it_is_said_once_for_all_partitions_and_again_at_the_next_start(make_log, caplog, partitions):
+def test_the_warning_appears_once_for_all_partitions_and_again_at_the_next_start(make_log, caplog, partitions):
     log = make_log()
     log.settings["event-handling.groups.books.life-cycle.partitions"] = partitions
     log.add(*(event(number, subject=f"/books/{number}") for number in range(10)))
@@ -106,7 +106,7 @@ def test_it_is_said_once_for_all_partitions_and_again_at_the_next_start(make_log
 
 
 @pytest.mark.parametrize("store", STORES)
-def test_a_group_that_has_handled_something_before_says_nothing_at_the_next_start(make_log, caplog, store):
+def test_a_group_that_has_handled_events_before_is_not_warned_of_at_the_next_start(make_log, caplog, store):
     log = make_log(store)
     log.add(event(1))
     assert log.run(handler("types=['book.purchased']"), caplog) == []
@@ -114,7 +114,7 @@ def test_a_group_that_has_handled_something_before_says_nothing_at_the_next_star
     assert log.run(handler("types=['book.purchased']"), caplog) == []
 
 
-def test_a_log_too_long_to_be_read_again_is_not_judged_by_a_part_of_it(make_log, caplog, monkeypatch):
+def test_a_log_too_long_to_be_read_again_is_not_judged_by_a_part(make_log, caplog, monkeypatch):
     monkeypatch.setattr(unmatched, "_MOST_READ", 2)
     log = make_log()
     log.add(*map(event, range(3)))
@@ -171,7 +171,7 @@ def test_a_subject_that_no_event_has_is_named_instead(make_log, caplog):
     ],
     ids=["an empty log", "any type", "a pattern", "one of two types", "begun at the end", "scheduled"],
 )
-def test_a_group_for_which_the_log_has_something_says_nothing(make_log, caplog, events, mark, settings):
+def test_a_group_with_events_in_the_log_is_not_warned_of(make_log, caplog, events, mark, settings):
     log = make_log()
     log.settings = {f"event-handling.groups.books.{key}": value for key, value in settings.items()}
     if events:
@@ -186,7 +186,7 @@ ONE_OF_TWO = "types=['reader.joined', 'book-lend.v1']"
 @pytest.mark.parametrize("engine", [THREAD, SPARK])
 @pytest.mark.parametrize("partitions", [1, 3])
 @pytest.mark.release(partitions=1)  # as of three
-def test_a_type_of_several_that_is_misspelt_is_named_with_the_one_that_no_handler_takes(
+def test_a_misspelt_type_among_several_is_named_with_the_one_that_no_handler_takes(
     make_log, caplog, store, engine, partitions
 ):
     log = make_log(store, engine)
@@ -212,7 +212,7 @@ def test_a_type_of_several_that_is_misspelt_is_named_with_the_one_that_no_handle
     ],
     ids=["there, too", "another group's", "another version", "a pattern", "nothing near", "any type"],
 )
-def test_a_type_of_several_is_not_taken_for_misspelt(make_log, caplog, kinds, mark, other):
+def test_an_unmatched_type_among_several_is_not_assumed_to_be_misspelt(make_log, caplog, kinds, mark, other):
     log = make_log()
     log.add(event(1, "reader.joined"), *(event(number, kind) for number, kind in enumerate(kinds, 2)))
     assert log.run(handler(mark) + other, caplog) == []
@@ -238,7 +238,7 @@ def test_an_event_that_fails_is_an_event_of_the_group(make_log, caplog, engine, 
     assert log.run(failing, caplog) == []
 
 
-def test_a_store_that_cannot_be_read_ends_no_processor(make_log, caplog, monkeypatch):
+def test_an_unreadable_store_ends_no_processor(make_log, caplog, monkeypatch):
     def fail(*_: object) -> None:
         raise OSError("away")
 

@@ -34,7 +34,7 @@ def run(tmp_path: Path, zygote: Zygote) -> Callable[..., list[str]]:
     return run
 
 
-def test_a_run_names_its_files_and_profiles_and_the_database_that_it_makes(tmp_path, run):
+def test_a_run_names_its_files_and_profiles_and_the_database_it_creates(tmp_path, run):
     (tmp_path / "application.yaml").write_text("opencqrs.profiles.active: [prod]")
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "application-prod.yaml").write_text("opencqrs.event-store.url: sqlite:///log.db")
@@ -45,14 +45,14 @@ def test_a_run_names_its_files_and_profiles_and_the_database_that_it_makes(tmp_p
     assert run() == [used]
 
 
-def test_without_files_a_run_says_so_and_names_the_database_that_it_makes_by_default(tmp_path, run):
+def test_without_files_a_run_says_so_and_names_the_default_database_it_creates(tmp_path, run):
     assert run() == [
         f"settings: no file in {tmp_path}; profiles: default",
         f"made a new, empty SQLite database: {tmp_path}/opencqrs.db (event-store.url, built-in default)",
     ]
 
 
-def test_the_database_of_read_models_is_named_as_well(tmp_path, run):
+def test_the_database_of_read_models_is_named_too(tmp_path, run):
     lines = run("--set", "database.url=sqlite:///models.db", "--set", "event-store.url=sqlite:///log.db")
     assert sorted(line.split(":", 1)[1] for line in lines[1:]) == [
         f" {tmp_path}/log.db (event-store.url, argument --set event-store.url)",
@@ -61,7 +61,7 @@ def test_the_database_of_read_models_is_named_as_well(tmp_path, run):
 
 
 @pytest.mark.postgresql
-def test_a_run_names_a_database_on_a_server_in_which_it_makes_tables_as_well(tmp_path, run, fresh_url):
+def test_a_run_also_names_a_server_database_in_which_it_creates_tables(tmp_path, run, fresh_url):
     url = fresh_url("postgresql")
     (tmp_path / "application.yaml").write_text(f"opencqrs.event-store.url: {url}")
     used = "settings: application.yaml; profiles: default"
@@ -72,11 +72,11 @@ def test_a_run_names_a_database_on_a_server_in_which_it_makes_tables_as_well(tmp
     assert run("--format", "json") == []
 
 
-def test_with_json_nothing_is_said(tmp_path, run):
+def test_with_json_output_nothing_is_logged(tmp_path, run):
     assert run("--format", "json") == []
 
 
-def test_a_broken_link_ends_the_run_before_any_database_is_made(tmp_path, run):
+def test_a_broken_link_ends_the_run_before_any_database_is_created(tmp_path, run):
     (tmp_path / "application.yaml").symlink_to("..data/application.yaml")
     said, *_ = run(code=2)
     assert said.startswith("[OCQ-101] the file cannot be read: it is a link to ..data/application.yaml")
