@@ -83,7 +83,7 @@ def wait_for_nodes(project: Any, count: int) -> None:
 
 
 @pytest.mark.release(library="mariadb")
-def test_a_group_that_nobody_runs_is_not_waited_for(library):
+def test_a_group_that_no_process_runs_is_not_waited_for(library):
     never = library.opencqrs("await", "catalog", *THREAD)
     assert (never.code, never.out) == (1, "")
     assert "[OCQ-542] group 'catalog' does not reach position 40: no process runs it" in never.err
@@ -96,7 +96,7 @@ def test_a_group_that_nobody_runs_is_not_waited_for(library):
 
 
 @pytest.mark.release(library="mariadb")
-def test_what_was_appended_is_read_after_the_wait(library, start):
+def test_an_appended_event_is_in_the_read_model_after_the_wait(library, start):
     start("run")
     wait_for_nodes(library, 1)
     for number in range(40, 43):
@@ -116,7 +116,7 @@ def test_what_was_appended_is_read_after_the_wait(library, start):
 
 
 @pytest.mark.release(library="mariadb")
-def test_a_process_that_is_killed_ends_the_wait_with_the_reason(library, start):
+def test_killing_the_process_ends_the_wait_with_the_reason(library, start):
     run = start("run")
     wait_for_nodes(library, 1)
     assert library.opencqrs("await", "audit", *THREAD).code == 0  # so it has its partition
@@ -164,7 +164,7 @@ def test_a_stopped_group_ends_the_wait(on_sqlite):
     assert "opencqrs groups start audit" in stopped.err
 
 
-def test_a_wait_that_takes_too_long_ends_with_4_and_says_how_far_it_is(on_sqlite, start):
+def test_a_wait_that_times_out_ends_with_4_and_reports_the_progress(on_sqlite, start):
     start("run")
     wait_for_nodes(on_sqlite, 1)
     assert on_sqlite.opencqrs("await", "audit", *THREAD).code == 0
@@ -173,7 +173,7 @@ def test_a_wait_that_takes_too_long_ends_with_4_and_says_how_far_it_is(on_sqlite
     assert "[OCQ-536] group 'audit' has not stored position 50 after 0 s: partition 0/1 is at 40 (running)" in late.err
 
 
-def test_an_event_is_named_by_its_id_and_where_that_is_ambiguous_by_its_source(on_sqlite):
+def test_an_event_is_given_by_its_id_and_if_ambiguous_by_its_source(on_sqlite):
     assert on_sqlite.opencqrs("run", "--until-caught-up", *THREAD).code == 0
     known = on_sqlite.opencqrs("await", "audit", "--event", "7", *THREAD, "--format", "json")
     assert known.json["position"] == 8
@@ -200,7 +200,7 @@ def test_an_event_is_named_by_its_id_and_where_that_is_ambiguous_by_its_source(o
         ((), "Missing argument 'GROUP...'"),
     ],
 )
-def test_wrong_use_says_so(on_sqlite, arguments, said):
+def test_wrong_use_is_explained(on_sqlite, arguments, said):
     wrong = on_sqlite.opencqrs("await", *arguments, *THREAD)
     assert wrong.code == 2
     assert said in wrong.err

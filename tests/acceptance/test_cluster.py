@@ -128,7 +128,7 @@ def look(event: Event) -> None:
 """
 
 
-def test_a_cluster_with_authentication_gives_what_one_process_gives_and_shows_no_secret(project, cluster):
+def test_a_cluster_with_authentication_has_the_results_of_one_process_and_shows_no_secret(project, cluster):
     looked = project.folder / "looked.txt"
     project.write("looking.py", LOOKING_HANDLER.format(place=str(looked)))
     project.write_events(EVENTS)
@@ -143,7 +143,7 @@ def test_a_cluster_with_authentication_gives_what_one_process_gives_and_shows_no
 
 @pytest.mark.release
 @pytest.mark.postgresql
-def test_executors_find_the_log_and_the_progress_in_a_schema_of_their_own(project, cluster, fresh_url):
+def test_executors_find_log_and_progress_in_a_separate_schema(project, cluster, fresh_url):
     url = fresh_url("postgresql")
     served = {
         "OPENCQRS__EVENT_STORE__URL": url,
@@ -185,7 +185,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.release
-def test_a_master_without_workers_is_reported_and_the_run_continues_when_it_has_one(project, empty_cluster):
+def test_a_master_without_workers_is_reported_and_the_run_continues_once_it_has_one(project, empty_cluster):
     project.write("impatient.py", IMPATIENT)
     project.write_events(EVENTS)
     assert project.opencqrs("events", "import", "events.ndjson").code == 0
@@ -229,7 +229,7 @@ def end(event: Event) -> None:
 
 
 @pytest.mark.release
-def test_a_worker_of_two_that_is_lost_costs_no_event_and_none_is_handled_twice(project, empty_cluster):
+def test_losing_one_of_two_workers_loses_no_event_and_handles_none_twice(project, empty_cluster):
     empty_cluster.add_worker()
     empty_cluster.add_worker()
     ended = project.folder / "ended"
@@ -262,7 +262,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.release
-def test_a_session_of_a_cluster_that_is_handed_in_is_used_and_left_open(project, cluster):
+def test_a_given_cluster_session_is_used_and_left_open(project, cluster):
     project.write("handed_in.py", HANDED_IN)
     project.write_events(EVENTS)
     assert project.opencqrs("events", "import", "events.ndjson").code == 0
@@ -296,7 +296,7 @@ if "pyspark.daemon" in sys.orig_argv:
 
 
 @pytest.mark.release
-def test_another_python_of_the_workers_is_reported_in_one_line_with_both_versions(project, cluster, tmp_path):
+def test_a_different_python_on_workers_is_reported_in_one_line_with_both_versions(project, cluster, tmp_path):
     other = tmp_path / "other"
     venv.create(other, symlinks=True)
     packages = Path(sysconfig.get_path("purelib", vars={"base": str(other), "platbase": str(other)}))
@@ -316,7 +316,7 @@ def test_another_python_of_the_workers_is_reported_in_one_line_with_both_version
 
 
 @pytest.mark.release
-def test_a_python_of_the_workers_that_lacks_a_package_is_reported_in_one_line(project, cluster, tmp_path):
+def test_a_package_missing_on_workers_is_reported_in_one_line(project, cluster, tmp_path):
     bare = tmp_path / "bare"
     venv.create(bare, symlinks=True)
     project.write_events(10)

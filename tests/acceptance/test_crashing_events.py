@@ -48,7 +48,7 @@ def rows(url: str) -> list[int]:
 
 @pytest.mark.release(engine="spark")
 @pytest.mark.release(url="sqlite")
-def test_an_event_that_ends_processes_is_named_and_held_until_its_group_is_restarted(project, engine, url):
+def test_an_event_that_crashes_processes_is_named_and_held_until_its_group_is_restarted(project, engine, url):
     chosen = ("--set", engine)
     if engine.endswith("thread"):  # on Spark only a worker ends
         command = project.command("run", "--until-caught-up", *chosen)

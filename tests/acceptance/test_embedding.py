@@ -175,7 +175,7 @@ def test_workers_of_uvicorn_share_the_partitions(service):
 
 
 @pytest.mark.release
-def test_fastapi_tells_that_a_group_is_not_well(service):
+def test_fastapi_reports_an_unhealthy_group(service):
     service.write("fastapi.md", **{"shop/handlers.py": FAILING})
     service.serve(RUNNING, *UVICORN)
     service.import_events("1")
@@ -203,7 +203,7 @@ def test_fastapi_ends_although_a_handler_never_returns(service):
 
 
 @pytest.mark.release
-def test_fastapi_does_not_serve_what_cannot_start(service):
+def test_fastapi_does_not_serve_if_the_application_cannot_start(service):
     service.write(
         "fastapi.md", **{"application.yaml": "opencqrs.event-handling.groups.lending.progress.tracker-ref: nobody\n"}
     )
@@ -216,7 +216,7 @@ def test_fastapi_does_not_serve_what_cannot_start(service):
 
 
 @pytest.mark.release
-def test_a_request_reads_its_own_writes_which_another_process_handles(service):
+def test_a_request_reads_its_own_writes_handled_by_another_process(service):
     service.write("read-your-writes.md")
     with (service.folder / "run.log").open("w") as log:
         command = [sys.executable, "-m", "opencqrs_py", "run"]
@@ -232,7 +232,7 @@ def test_a_request_reads_its_own_writes_which_another_process_handles(service):
     assert "the process that had it has ended" in said["detail"]
 
 
-def test_the_test_of_the_page_passes(service):
+def test_the_test_shown_on_the_page_passes(service):
     service.write("read-your-writes.md")
     test = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_lending.py"]
     ran = subprocess.run(test, cwd=service.folder, capture_output=True, text=True, check=False, timeout=300)
@@ -266,7 +266,7 @@ def test_django_handles_events_under_gunicorn_and_stops_cleanly(service):
 
 
 @pytest.mark.release
-def test_workers_of_gunicorn_share_the_partitions_and_a_lost_one_is_replaced(service):
+def test_gunicorn_workers_share_the_partitions_and_a_lost_one_is_replaced(service):
     write_django(service)
     service.serve(LISTENING, *GUNICORN, "--workers", "2")
     service.wait_until(lambda: service.nodes() == [2, 2])
@@ -282,7 +282,7 @@ def living(service: Service) -> set[int]:
 
 
 @pytest.mark.release
-def test_with_preload_the_process_that_starts_workers_keeps_the_partitions_when_one_ends(service):
+def test_with_preload_the_parent_of_the_workers_keeps_the_partitions_when_one_ends(service):
     write_django(service)
     process = service.serve(LISTENING, *GUNICORN, "--preload")
     assert living(service) == {process.pid}

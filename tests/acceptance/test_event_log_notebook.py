@@ -50,11 +50,11 @@ def without_speed(text: str) -> list[str]:
     return re.sub(r" \([\d,]+/s\)", "", text).splitlines()
 
 
-def test_it_prints_what_the_readme_shows(example: Path) -> None:
+def test_the_example_prints_what_the_readme_shows(example: Path) -> None:
     assert without_speed(explore(example, "--text")) == without_speed(promised())
 
 
-def test_it_draws_a_bar_for_each_day(example: Path) -> None:
+def test_the_notebook_draws_a_bar_for_each_day(example: Path) -> None:
     assert "drawn: .data/orders.png" in explore(example)
     picture = imread(example / ".data" / "orders.png")
     tops = [height_of_bar(column) for column in picture.swapaxes(0, 1)]

@@ -326,7 +326,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES)
-def test_a_mistake_ends_in_one_message(
+def test_each_mistake_ends_in_one_message(
     opencqrs: Callable[..., tuple[int, str]], folder: Path, mistake: Mistake
 ) -> None:
     if "mount" in mistake.prepare and os.geteuid() != 0:

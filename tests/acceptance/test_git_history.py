@@ -149,7 +149,7 @@ def assert_read_models(example: Path, expected: Expected) -> None:
     assert {(unquote_to_bytes(folder), month): tuple(row) for folder, month, *row in hotspots} == heat
 
 
-def test_the_read_models_say_what_git_says_and_a_second_run_adds_what_is_new(
+def test_the_read_models_agree_with_git_and_a_second_run_adds_new_commits(
     example: Path, repository: Path, java: dict[str, str]
 ) -> None:
     printed = demo(example, repository, **java)
@@ -170,7 +170,7 @@ def test_the_read_models_say_what_git_says_and_a_second_run_adds_what_is_new(
     assert max(map(len, printed[printed.index("Churn ") :].splitlines())) <= 80
 
 
-def test_a_repository_that_is_none_ends_the_demo_at_once(example: Path, tmp_path: Path) -> None:
+def test_an_invalid_repository_ends_the_demo_at_once(example: Path, tmp_path: Path) -> None:
     command = [sys.executable, str(example / "demo.py"), str(tmp_path)]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
 
@@ -179,7 +179,7 @@ def test_a_repository_that_is_none_ends_the_demo_at_once(example: Path, tmp_path
     assert done.stderr == f"demo.py: error: {tmp_path} is not a git repository: name the folder of one\n"
 
 
-def test_a_step_that_fails_ends_the_demo_with_its_exit_code(example: Path, repository: Path) -> None:
+def test_a_failed_step_ends_the_demo_with_its_exit_code(example: Path, repository: Path) -> None:
     with (example / "application.yaml").open("a") as settings:
         settings.write("  no-such-setting: 1\n")
     command = [sys.executable, str(example / "demo.py"), str(repository)]

@@ -67,7 +67,7 @@ def execute(project: Any, *statements: str, url: str = "") -> list[Any]:
 
 
 @pytest.mark.release(engine="spark")
-def test_changed_handlers_are_said_once_and_shown_for_good(library: Any, engine: str) -> None:
+def test_changed_handlers_are_logged_once_and_shown_permanently(library: Any, engine: str) -> None:
     assert run(library, engine) == ""
     edit(library, "VALUES (:id, :position)", "VALUES (:id, :position + 0)")
     add_events(library, 30)
@@ -92,7 +92,7 @@ def test_changed_handlers_are_said_once_and_shown_for_good(library: Any, engine:
 
 
 @pytest.mark.release(engine="spark")
-def test_changed_handlers_are_refused_where_settings_say_so(library: Any, engine: str) -> None:
+def test_changed_handlers_are_refused_if_so_configured(library: Any, engine: str) -> None:
     run(library, engine)
     edit(library, "VALUES (:id, :position)", "VALUES (:id, :position + 0)")
     add_events(library, 30)
@@ -108,7 +108,7 @@ def test_changed_handlers_are_refused_where_settings_say_so(library: Any, engine
     assert execute(library, "SELECT count(*) FROM audit") == [(30,)]
 
 
-def test_helpers_and_constants_of_the_project_count(library: Any) -> None:
+def test_changes_of_helpers_and_constants_are_noticed(library: Any) -> None:
     library.write("amounts.py", "BONUS = 0\n\n\ndef with_bonus(position):\n    return position + BONUS\n")
     edit(library, "from sqlalchemy", "from amounts import with_bonus\nfrom sqlalchemy")
     edit(library, '"position": raw.position', '"position": with_bonus(raw.position)')
@@ -122,7 +122,7 @@ def test_helpers_and_constants_of_the_project_count(library: Any) -> None:
 
 
 @pytest.mark.release(engine="spark")
-def test_a_corrected_subject_is_said_once_and_shown_for_good(library: Any, engine: str) -> None:
+def test_a_corrected_subject_is_logged_once_and_shown_permanently(library: Any, engine: str) -> None:
     subject = "event-handling.groups.audit.fetch.subject={}".format
     run(library, engine, subject("/books"))
     said = run(library, engine, subject("/"))
@@ -150,7 +150,7 @@ def see(event: Lent) -> None:
 
 
 @pytest.mark.release(engine="spark")
-def test_a_type_that_is_mapped_too_late_is_said_once_and_shown_for_good(library: Any, engine: str) -> None:
+def test_a_type_mapped_too_late_is_logged_once_and_shown_permanently(library: Any, engine: str) -> None:
     handlers = (library.folder / "handlers.py").read_text()
     library.write("handlers.py", f"from pydantic import BaseModel\n{handlers}{OF_A_CLASS}")
     returned, lent = (f"events.types[library.book-{type_}.v1]=handlers:Lent" for type_ in ("returned", "lent"))
@@ -166,7 +166,7 @@ def test_a_type_that_is_mapped_too_late_is_said_once_and_shown_for_good(library:
     assert shown == {"classes": said}
 
 
-def test_a_group_that_was_renamed_is_warned_of_when_it_begins(library: Any) -> None:
+def test_a_renamed_group_is_warned_of_when_it_begins(library: Any) -> None:
     run(library, THREAD)
     edit(library, '"audit"', '"audits"')
     execute(library, "DELETE FROM audit")  # else the handler fails for each event that it gets once more
@@ -203,7 +203,7 @@ def url(request: pytest.FixtureRequest, library: Any) -> str:
     ("condition", "which"),
     [("", "all progress"), (" AND residue IN (1, 3)", "the progress of partition 1/4, 3/4")],
 )
-def test_lost_progress_is_refused_and_begins_again_if_that_is_wanted(
+def test_lost_progress_is_refused_and_begins_again_if_so_configured(
     library: Any, engine: str, url: str, condition: str, which: str
 ) -> None:
     run(library, engine)
@@ -236,7 +236,7 @@ def test_a_restored_backup_continues_where_it_was(library: Any) -> None:
     assert execute(library, "SELECT count(*) FROM audit") == [(30,)]
 
 
-def test_tables_of_progress_that_were_not_restored_are_noticed(library: Any) -> None:
+def test_progress_tables_missing_from_a_restored_backup_are_noticed(library: Any) -> None:
     run(library, THREAD)
     execute(
         library, "DROP TABLE opencqrs_progress", "DELETE FROM opencqrs_schema WHERE table_name = 'opencqrs_progress'"
@@ -259,7 +259,7 @@ def test_a_database_of_an_earlier_version_gets_its_records_silently(library: Any
     assert run(library, THREAD) == CHANGED.format(30)
 
 
-def test_what_is_documented_to_begin_again_does(library: Any) -> None:
+def test_the_documented_way_to_begin_again_works(library: Any) -> None:
     run(library, THREAD)
     tables = ("opencqrs_progress", "opencqrs_groups", "opencqrs_skipped", "opencqrs_inbox")
     execute(library, "DROP TABLE audit", *(f"DELETE FROM {table} WHERE group_name = 'audit'" for table in tables))
@@ -267,7 +267,7 @@ def test_what_is_documented_to_begin_again_does(library: Any) -> None:
     assert execute(library, "SELECT count(*) FROM audit") == [(20,)]
 
 
-def test_a_group_starts_with_the_events_of_the_time_before_its_first_start(project: Any, event_line: Any) -> None:
+def test_a_group_starts_with_events_from_before_its_first_start(project: Any, event_line: Any) -> None:
     now = datetime.now(UTC)
     ages = [timedelta(days=8), timedelta(days=7, minutes=10), timedelta(days=7, minutes=-10), timedelta(0)]
     lines = [event_line(n, time=(now - age).isoformat()) for n, age in enumerate(ages)]
@@ -289,7 +289,7 @@ def test_a_group_starts_with_the_events_of_the_time_before_its_first_start(proje
     assert "audit: fetch.initial-position = -P7D: fetch.initial-position of group 'audit' is tail, but" in shown
 
 
-def test_partitions_that_are_claimed_later_start_where_their_group_began(project: Any) -> None:
+def test_partitions_claimed_later_start_where_their_group_began(project: Any) -> None:
     settings = (
         "event-handling.standard.processing.engine=thread",
         "event-handling.standard.fetch.initial-position=head",
@@ -304,7 +304,7 @@ def test_partitions_that_are_claimed_later_start_where_their_group_began(project
     assert execute(project, "SELECT sum(n) FROM lent") == [(handled,)]
 
 
-def test_other_sequences_of_a_group_with_partitions_are_refused(library: Any) -> None:
+def test_a_change_of_sequencing_in_a_group_with_partitions_is_refused(library: Any) -> None:
     run(library, THREAD)
     other = "event-handling.standard.sequence.resolution=no_sequence"
     refused = run(library, THREAD, other, code=2)
@@ -320,7 +320,7 @@ def test_other_sequences_of_a_group_with_partitions_are_refused(library: Any) ->
 
 @pytest.mark.release(condition=" AND residue IN (1, 3)")
 @pytest.mark.parametrize("condition", ["", " AND residue IN (1, 3)"])
-def test_a_reset_is_the_way_out_of_lost_progress(library: Any, url: str, condition: str) -> None:
+def test_a_reset_recovers_from_lost_progress(library: Any, url: str, condition: str) -> None:
     run(library, THREAD)
     execute(
         library, f"DELETE FROM opencqrs_progress WHERE group_name = 'catalog'{condition}", "DELETE FROM lent", url=url
@@ -331,7 +331,7 @@ def test_a_reset_is_the_way_out_of_lost_progress(library: Any, url: str, conditi
     assert execute(library, "SELECT sum(n) FROM lent", url=url) == [(sum(1 for number in range(20) if number % 3),)]
 
 
-def test_a_reset_is_the_way_out_of_other_sequences(library: Any, url: str) -> None:
+def test_a_reset_allows_a_change_of_sequencing(library: Any, url: str) -> None:
     run(library, THREAD)
     other = "event-handling.standard.sequence.resolution=no_sequence"
     assert "OCQ-319" in run(library, THREAD, other, code=2)
@@ -342,7 +342,7 @@ def test_a_reset_is_the_way_out_of_other_sequences(library: Any, url: str) -> No
     assert execute(library, "SELECT sum(n) FROM lent", url=url) == [(sum(1 for number in range(30) if number % 3),)]
 
 
-def test_after_a_reset_to_the_start_changed_handlers_are_not_said(library: Any) -> None:
+def test_after_a_reset_to_the_start_changed_handlers_are_not_logged(library: Any) -> None:
     run(library, THREAD)
     edit(library, "VALUES (:id, :position)", "VALUES (:id, :position + 0)")
     execute(library, "DELETE FROM audit")

@@ -61,7 +61,7 @@ def problems(ran: Any) -> set[tuple[str, str | None, str]]:
     return {(group["group"], each["partition"], each["problem"]) for group in groups for each in group["problems"]}
 
 
-def test_what_is_wanted_and_run_by_nobody_is_unhealthy_and_what_is_stopped_is_well(library):
+def test_a_group_that_no_process_runs_is_unhealthy_unless_it_is_stopped(library):
     never = library.opencqrs("health", *THREAD)
     assert (never.code, never.err) == (1, "")
     assert {line for line in never.out.splitlines() if line.startswith("[")} == {
@@ -77,7 +77,7 @@ def test_what_is_wanted_and_run_by_nobody_is_unhealthy_and_what_is_stopped_is_we
     assert {group["state"] for group in stopped.json["groups"]} == {"stopped"}
 
 
-def test_what_a_process_runs_is_well_and_after_its_death_unowned(library, start):
+def test_a_running_group_is_healthy_and_unowned_once_its_process_is_killed(library, start):
     process = start("run", *THREAD)
     assert any(library.opencqrs("health", *THREAD).code == 0 for _ in range(LOOKS))
     checked = library.opencqrs("status", "--check", *THREAD)
@@ -93,7 +93,7 @@ def test_what_a_process_runs_is_well_and_after_its_death_unowned(library, start)
     assert "[catalog] the process that had it has ended without a word: start opencqrs run" in checked.err
 
 
-def test_a_failed_partition_and_too_much_lag_are_named_with_what_to_do(library, start):
+def test_a_failed_partition_and_too_much_lag_are_reported_with_a_fix(library, start):
     library.write("handlers.py", POISON)
     start("run", *THREAD)
     for _ in range(LOOKS):
@@ -108,7 +108,7 @@ def test_a_failed_partition_and_too_much_lag_are_named_with_what_to_do(library, 
     assert "hunter22" not in line
 
 
-def test_a_partition_that_backs_off_for_long_is_stalled_and_says_so(library, start):
+def test_a_partition_that_backs_off_for_long_is_reported_as_stalled(library, start):
     library.write("handlers.py", POISON.replace("NonTransientError(", "ValueError("))
     start("run", *THREAD)
     for _ in range(LOOKS):
@@ -123,7 +123,7 @@ def test_a_partition_that_backs_off_for_long_is_stalled_and_says_so(library, sta
 @pytest.mark.parametrize(
     "command", [("health",), ("status", "--check"), ("health", "--format", "json"), ("health", "audit")]
 )
-def test_a_database_that_cannot_be_reached_is_one_line_and_code_1(project, command):
+def test_an_unreachable_database_gives_one_line_and_exit_code_1(project, command):
     ran = project.opencqrs(*command, "--set", "database.url=postgresql://joe:hunter22@127.0.0.1:1/none")
     said = ran.json["unavailable"] if "json" in command else (ran.out + ran.err).strip()
     assert ran.code == 1
@@ -133,7 +133,7 @@ def test_a_database_that_cannot_be_reached_is_one_line_and_code_1(project, comma
 
 
 @pytest.mark.parametrize("command", ["health", "status --check", "health --format json"])
-def test_a_folder_without_handlers_and_jobs_is_not_well(project, command):
+def test_a_folder_without_handlers_and_jobs_is_unhealthy(project, command):
     (project.folder / "handlers.py").unlink()
     ran = project.opencqrs(*command.split())
     assert (ran.code, ran.out) == (2, "")
@@ -152,14 +152,14 @@ def test_a_folder_without_handlers_and_jobs_is_not_well(project, command):
         (("status", "--watch", "0"), "--watch"),
     ],
 )
-def test_wrong_use_is_code_2_and_says_what_is_wrong(project, arguments, says):
+def test_wrong_use_gives_exit_code_2_and_is_explained(project, arguments, says):
     ran = project.opencqrs(*arguments)
     assert ran.code == 2
     assert says in ran.err
     assert "Traceback" not in ran.err
 
 
-def test_watch_shows_a_block_each_time_until_ctrl_c(library, start):
+def test_watch_prints_a_block_each_time_until_ctrl_c(library, start):
     assert library.opencqrs("run", "--until-caught-up", *THREAD).code == 0
     process = start("status", "--watch", "0.1", *THREAD)
     tables = 0
@@ -170,7 +170,7 @@ def test_watch_shows_a_block_each_time_until_ctrl_c(library, start):
     assert (process.returncode, said) == (130, "interrupted\n")
 
 
-def test_watch_on_a_terminal_refreshes_in_place_and_ends_below_the_last_look(project):
+def test_watch_on_a_terminal_refreshes_in_place_and_ends_below_the_last_output(project):
     terminal, end = pty.openpty()
     command = project.command("status", "--watch", "0.1", *THREAD)
     environment = os.environ | {"TERM": "xterm"}
@@ -189,7 +189,7 @@ def test_watch_on_a_terminal_refreshes_in_place_and_ends_below_the_last_look(pro
     assert b"catalog" in shown.split(CLEAR)[-1]
 
 
-def test_watch_for_a_program_is_a_line_each_time(library, start):
+def test_watch_in_json_prints_a_line_each_time(library, start):
     assert library.opencqrs("run", "--until-caught-up", *THREAD).code == 0
     process = start("status", "--watch", *THREAD, "--format", "json")
     groups = json.loads(next(process.stdout))

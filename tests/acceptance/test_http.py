@@ -49,7 +49,7 @@ def asked(host: str, port: int, path: str) -> tuple[int, str]:
         return response.status, response.read().decode()
 
 
-def test_a_run_answers_probes_and_ends_with_a_request_open(project, run):
+def test_a_run_answers_probes_and_ends_despite_an_open_request(project, run):
     project.write_events(40)
     project.opencqrs("events", "import", "events.ndjson")
     process, host, port = run()
@@ -80,7 +80,7 @@ def remind(context: JobContext) -> None:
 """
 
 
-def test_a_job_is_started_by_who_has_the_token_which_is_shown_nowhere(project, run):
+def test_a_job_is_started_only_with_the_token_which_is_never_shown(project, run):
     project.write("jobs.py", JOB)
     process, host, port = run("--set", "http.token=t0ken-of-the-test", "--set", "logging.format=json")
     runs, seen = "/jobs/Remind/runs", ""
@@ -117,7 +117,7 @@ def test_a_second_run_with_the_same_port_is_refused_with_the_origin_of_the_setti
 
 
 @pytest.mark.parametrize("bind", ["localhost", "http://localhost:80", "*:8080", "70000"])
-def test_what_is_no_address_is_refused_with_what_to_write(project, bind):
+def test_an_invalid_address_is_refused_with_a_valid_form(project, bind):
     ran = project.opencqrs("run", *THREAD, "--set", f"http.bind={bind}")
     assert ran.code == 2
     assert f"http.bind cannot be '{bind}'" in ran.err

@@ -107,7 +107,7 @@ def test_a_call_for_an_event_of_the_inbox_that_times_out_is_an_attempt(project, 
 
 @pytest.mark.release(engine="spark")
 @pytest.mark.parametrize("on_server", SERVERS[:1], indirect=True)
-def test_of_a_list_in_which_a_call_hangs_only_the_event_that_hangs_alone_is_skipped(project, engine, on_server, hangs):
+def test_of_a_hanging_list_only_the_event_that_hangs_alone_is_skipped(project, engine, on_server, hangs):
     hangs()
     listed = HANGING.replace("raw: Event", "raws: list[Event]").replace("    if ", "    for raw in raws:\n     if ")
     handlers = (project.folder / "handlers.py").read_text().replace(HANGING.replace("WAIT", "None"), "")
@@ -123,7 +123,7 @@ def test_of_a_list_in_which_a_call_hangs_only_the_event_that_hangs_alone_is_skip
     assert [skip["event_id"] for skip in skips] == ["7"]
 
 
-def test_what_a_task_has_done_before_a_call_in_it_hangs_is_counted_and_logged(project, hangs, request):
+def test_the_work_of_a_task_before_a_hanging_call_is_counted_and_logged(project, hangs, request):
     """The event at position 2 is parked in the task in which the call for position 8 hangs."""
     project.environment.update(request.getfixturevalue("java"))
     hangs()
@@ -151,7 +151,7 @@ def test_progress_in_memory_moves_past_a_call_that_times_out(project, on_server,
     assert rows(on_server) == ALL_BUT_8
 
 
-def test_where_the_transaction_cannot_be_ended_the_process_ends_and_names_event_and_handler(project, hangs):
+def test_if_the_transaction_cannot_be_ended_the_process_ends_and_names_event_and_handler(project, hangs):
     hangs()
     chosen = ("--set", f"{STANDARD}.processing.engine=thread", *TIMEOUT)
     run = project.opencqrs("run", *chosen)
@@ -167,7 +167,7 @@ def test_where_the_transaction_cannot_be_ended_the_process_ends_and_names_event_
     assert rows(f"sqlite:///{project.folder}/read.db") == list(range(1, 41))
 
 
-def test_on_spark_only_a_worker_ends(project, hangs, request):
+def test_on_spark_only_the_worker_of_a_hanging_call_ends(project, hangs, request):
     project.environment.update(request.getfixturevalue("java"))
     hangs()
     run = project.opencqrs("run", "--until-caught-up", *TIMEOUT, *TRIED_TWICE)
@@ -181,7 +181,7 @@ SPECULATING = (*REPEATING, "--set", "spark.conf.spark.speculation=true")
 
 @pytest.mark.release(master=SPECULATING)
 @pytest.mark.parametrize("master", [REPEATING, SPECULATING])
-def test_a_call_that_times_out_where_spark_repeats_its_task_is_an_error_of_its_event(project, hangs, request, master):
+def test_a_call_that_times_out_in_a_repeated_spark_task_is_an_error_of_its_event(project, hangs, request, master):
     project.environment.update(request.getfixturevalue("java"))
     hangs()
     run = project.opencqrs("run", "--until-caught-up", *TIMEOUT, *TRIED_TWICE, *master)

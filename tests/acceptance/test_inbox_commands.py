@@ -86,7 +86,7 @@ def parked_counts(project: Any) -> dict[str, int]:
 
 
 @pytest.mark.release(parked="sqlite")
-def test_a_person_sees_what_waits_and_acts_on_it(parked):
+def test_waiting_events_can_be_listed_and_changed_by_commands(parked):
     assert said(parked, "list", "--group", "Late_Fines") == [
         "[late-fines /books/isbn-2] event 2 at position 2 (library.book-lent.v1) retrying after 2 attempts, "
         "next attempt T: ValueError: no fine for isbn-2",
@@ -139,7 +139,7 @@ def test_a_person_sees_what_waits_and_acts_on_it(parked):
     assert parked_counts(parked) == {}
 
 
-def test_the_commands_that_are_shown_work_as_they_are_on_the_project_of_the_options(parking, tmp_path):
+def test_the_shown_commands_work_verbatim_on_the_project_of_the_options(parking, tmp_path):
     parking.write("application-night.yaml", 'opencqrs: {database: {url: "sqlite:///night.db"}}')
     (tmp_path / "my library").symlink_to(parking.folder)
     given = ("--project", str(tmp_path / "my library"), "--profile", "night", "--set", "logging.format=text")
@@ -155,7 +155,7 @@ def test_the_commands_that_are_shown_work_as_they_are_on_the_project_of_the_opti
     assert "event 4" not in parking.opencqrs("inbox", "list", *given).out
 
 
-def test_a_change_of_all_events_has_to_be_meant(parking):
+def test_a_change_of_all_events_needs_an_explicit_option(parking):
     run = parking.opencqrs("inbox", "retry", "--dry-run")
     assert (run.code, run.out) == (2, "")
     assert run.err.splitlines() == [
@@ -166,7 +166,7 @@ def test_a_change_of_all_events_has_to_be_meant(parking):
     ]
 
 
-def test_an_event_that_does_not_wait_is_not_changed(parking):
+def test_an_event_that_is_not_waiting_is_not_changed(parking):
     run = parking.opencqrs("inbox", "skip", "--event", "1", "--group", "LATE-FINES", "--reason", "no book")
     assert (run.code, run.out) == (2, "")
     assert run.err.splitlines() == [
@@ -175,7 +175,7 @@ def test_an_event_that_does_not_wait_is_not_changed(parking):
     ]
 
 
-def test_a_change_of_all_events_names_the_groups_whose_events_it_leaves_alone(parking):
+def test_a_change_of_all_events_names_the_groups_it_does_not_affect(parking):
     parking.opencqrs("run", "--until-caught-up")
     parking.write("handlers.py", HANDLERS.replace('"late-fines"', '"overdue-fines"'))
     in_memory = (
@@ -196,7 +196,7 @@ def test_a_change_of_all_events_names_the_groups_whose_events_it_leaves_alone(pa
     assert (run.code, len(run.json["changed"]), run.err) == (0, 3, "")
 
 
-def test_an_inbox_in_memory_is_not_seen_by_another_process(parking):
+def test_an_inbox_in_memory_is_invisible_to_other_processes(parking):
     in_memory = ("--set", "event-handling.standard.progress.tracking=in-memory")
     listed = parking.opencqrs("inbox", "list", *in_memory)
     assert (listed.code, listed.out) == (0, "")
@@ -221,7 +221,7 @@ opencqrs:
 """
 
 
-def test_a_person_purges_what_has_expired_in_a_scheduled_group(parking):
+def test_purge_removes_expired_events_of_a_scheduled_group(parking):
     parking.write("application.yaml", SCHEDULED)
     run = parking.opencqrs("run", "--until-caught-up", "--format", "json")
     assert (run.code, run.json["parked"], run.json["skipped"]) == (3, 3, 0)
@@ -251,7 +251,7 @@ def test_a_person_purges_what_has_expired_in_a_scheduled_group(parking):
 
 
 @pytest.mark.parametrize(("isbn", "id_"), [(2, "4"), (2, "2b")], ids=["other-sequence", "same-sequence"])
-def test_the_commands_that_are_shown_mean_no_other_event_with_the_same_id(parking, event_line, isbn, id_):
+def test_the_shown_commands_match_no_other_event_with_the_same_id(parking, event_line, isbn, id_):
     parking.write("more.ndjson", event_line(isbn, id=id_, source="urn:another"))
     parking.opencqrs("events", "import", "more.ndjson")
     parking.opencqrs("run", "--until-caught-up")
@@ -327,7 +327,7 @@ def test_a_run_that_removes_expired_events_says_so_and_exits_with_3(parking):
     assert (again.code, again.json["expired"], again.json["parked"]) == (0, 0, 0)
 
 
-def test_a_run_tries_what_an_interrupted_tick_has_left_and_nothing_else(parking, event_line):
+def test_a_run_tries_only_what_an_interrupted_tick_left(parking, event_line):
     parking.write("handlers.py", DEADLY)
     nightly = "schedule: {cron: '0 0 1 1 *'}, processing: {batch-size: 1,"
     parking.write("application.yaml", SCHEDULED.replace("processing: {", nightly))

@@ -28,7 +28,7 @@ def lend(event: Event, connection: Connection) -> None:
 @pytest.mark.release(engine="spark", sent=signal.SIGINT)
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("engine", ENGINES)
-def test_an_interrupt_stops_cleanly_and_says_where_each_partition_stands(project, engine, sent):
+def test_an_interrupt_stops_cleanly_and_reports_the_position_of_each_partition(project, engine, sent):
     project.write("handlers.py", SLOW_HANDLERS)
     project.write_events(4_000)
     project.opencqrs("events", "import", "events.ndjson")
@@ -54,7 +54,7 @@ def test_an_interrupt_stops_cleanly_and_says_where_each_partition_stands(project
     assert [line.split()[:2] for line in out.splitlines()[1:]] == [["catalog", f"{n}/4"] for n in range(4)]
 
 
-def test_sigterm_ends_with_the_code_that_is_set_for_it(project):
+def test_sigterm_ends_with_the_configured_exit_code(project):
     project.write_events(10)
     project.opencqrs("events", "import", "events.ndjson")
     settings = ("run.sigterm-exit-code=0", "event-handling.standard.processing.engine=thread")
@@ -90,13 +90,13 @@ main()
 @pytest.mark.parametrize(
     "module", ["opencqrs_py.cli.main", "click", "opencqrs_py.assembly.application", "pydantic", "opencqrs_py.config"]
 )
-def test_sigterm_at_any_moment_of_the_start_ends_with_the_code_that_is_set_for_it(project, module):
+def test_sigterm_at_any_time_during_the_start_ends_with_the_configured_exit_code(project, module):
     command = [sys.executable, "-c", SENT_AT_AN_IMPORT, module, "run", "--set", "run.sigterm-exit-code=7"]
     ended = subprocess.run(command, cwd=project.folder, capture_output=True, text=True, check=False, timeout=300)
     assert (ended.returncode, ended.stdout, ended.stderr) == (7, "", "interrupted\n")
 
 
-def test_an_interrupt_while_spark_starts_ends_without_a_trace(project):
+def test_an_interrupt_while_spark_starts_ends_without_a_traceback(project):
     project.write_events(20)
     project.opencqrs("events", "import", "events.ndjson")
     command = project.command("run", "--set", "event-handling.standard.processing.engine=spark")
@@ -117,7 +117,7 @@ def test_an_interrupt_while_spark_starts_ends_without_a_trace(project):
     assert "py4j" not in err
 
 
-def test_an_interrupted_import_says_so_in_one_line_and_can_be_typed_again(project):
+def test_an_interrupted_import_says_so_in_one_line_and_can_be_repeated(project):
     lines = [
         json.dumps({"specversion": "1.0", "id": str(n), "source": "s", "type": "t", "subject": "/a", "data": {}}) + "\n"
         for n in range(30_000)
@@ -180,7 +180,7 @@ class Controllers(containers.DeclarativeContainer):
 
 @pytest.mark.parametrize(("setting", "code"), [("130", 130), ("0", 0)])
 @pytest.mark.release(code=0)
-def test_a_second_sigterm_ends_at_once_what_never_returns(project, setting, code):
+def test_a_second_sigterm_ends_a_hanging_process_at_once(project, setting, code):
     project.write("handlers.py", HANGING)
     project.write_events(2)
     project.opencqrs("events", "import", "events.ndjson")

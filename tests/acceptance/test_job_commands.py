@@ -128,7 +128,7 @@ def in_company(project: Any) -> Iterator[subprocess.Popen[str]]:
 # ------------------------------------------------------------------------------------------------------- one process
 
 
-def test_j20_the_list_shows_each_job_with_its_schedule_and_that_no_process_runs_them(jobs):
+def test_j20_the_list_shows_each_job_with_its_schedule_and_that_no_process_runs_jobs(jobs):
     ran = jobs.opencqrs("jobs", "list", "--set", "node.name=here")
     assert ran.code == 0
     assert unvaried(ran.out) == [
@@ -140,7 +140,7 @@ def test_j20_the_list_shows_each_job_with_its_schedule_and_that_no_process_runs_
     assert ran.err.splitlines() == ["no process runs jobs: opencqrs run --set node.name=here"]
 
 
-def test_a_run_is_said_once_to_be_asked_for(jobs):
+def test_a_requested_run_is_reported_once(jobs):
     ran = jobs.opencqrs("jobs", "run", "count", "--set", "node.name=here")
     assert ran.code == 0
     assert (ran.out + ran.err).count("was asked for") == 1
@@ -150,7 +150,7 @@ def test_a_run_is_said_once_to_be_asked_for(jobs):
     assert nodes.err.splitlines() == ["no node runs processors: opencqrs run --set node.name=here"]
 
 
-def test_a_job_that_is_run_here_does_what_is_left_and_nothing_the_second_time(jobs):
+def test_a_job_run_locally_handles_what_is_left_and_nothing_the_second_time(jobs):
     ran = jobs.opencqrs("jobs", "run", "remind", "--here")
     assert ran.code == RUN_CODES["succeeded"]
     first, *details = unvaried(ran.out)
@@ -166,7 +166,7 @@ def test_a_job_that_is_run_here_does_what_is_left_and_nothing_the_second_time(jo
     assert (again.code, again.err, again.json["status"], again.json["items"]) == (0, "", "succeeded", 0)
 
 
-def test_a_run_for_ids_leaves_out_those_to_which_the_job_does_not_apply_and_says_so(jobs):
+def test_a_run_for_ids_leaves_out_and_reports_those_to_which_the_job_does_not_apply(jobs):
     ran = jobs.opencqrs("jobs", "run", "remind", "--id", "4", "--id", "5", "--id", "4", "--here")
     assert ran.code == RUN_CODES["succeeded"]
     assert "for: 4, 5" in unvaried(ran.out)
@@ -175,13 +175,13 @@ def test_a_run_for_ids_leaves_out_those_to_which_the_job_does_not_apply_and_says
     assert (run["ids"], run["items"]) == (["4", "5"], 1)
 
 
-def test_an_empty_id_is_refused_as_a_variable_may_not_be_set(jobs):
+def test_an_empty_id_is_refused(jobs):
     refused = jobs.opencqrs("jobs", "run", "remind", "--id", "")
     assert refused.code == 2
     assert "an --id is empty: is the variable set that it is taken from?" in refused.err
 
 
-def test_an_id_that_is_no_number_is_none_of_the_jobs_ids_and_does_nothing(jobs):
+def test_an_id_that_is_not_a_number_matches_none_of_the_jobs_ids_and_does_nothing(jobs):
     ran = jobs.opencqrs("jobs", "run", "remind", "--id", "four", "--here")
     assert ran.code == RUN_CODES["succeeded"]
     assert "items: 0 of 1; to the others the job does not apply" in unvaried(ran.out)
@@ -202,7 +202,7 @@ def test_a_failing_job_shows_its_own_lines_and_ends_with_1(jobs):
     assert run["error"].startswith("ValueError: the attic is locked\n")
 
 
-def test_a_run_that_no_process_begins_is_waited_for_in_vain_and_can_be_cancelled(jobs):
+def test_waiting_for_a_run_that_no_process_begins_times_out_and_the_run_can_be_cancelled(jobs):
     ran = jobs.opencqrs("jobs", "run", "remind", "--wait", "--timeout", "100ms")
     assert ran.code == RUN_CODES["over"]
     _, nobody, first, where, fix = unvaried(ran.err)
@@ -233,7 +233,7 @@ def test_the_next_instants_are_explained_in_the_zone_of_the_job(jobs):
     assert refused.err.splitlines()[0] == "[OCQ-669] job 'clean-up' has no schedule"
 
 
-def test_the_night_in_which_clocks_go_forward_has_a_note(jobs):
+def test_a_change_to_summer_time_is_noted(jobs):
     nightly_in_march = "jobs.remind.triggers.cron=30 2 * 3 *"
     ran = jobs.opencqrs("jobs", "explain", "remind", "--count", "31", "--set", nightly_in_march)
     (line,) = (line for line in ran.out.splitlines() if "clocks" in line)
@@ -241,7 +241,7 @@ def test_the_night_in_which_clocks_go_forward_has_a_note(jobs):
     assert len(ran.out.splitlines()) == 31
 
 
-def test_a_run_until_caught_up_runs_jobs_only_if_it_is_said(jobs):
+def test_a_run_until_caught_up_runs_jobs_only_on_request(jobs):
     jobs.opencqrs("jobs", "run", "remind")
     refused = jobs.opencqrs("run", "--until-caught-up")
     assert refused.code == 2, "there are jobs only, and they are not to be run"
@@ -254,7 +254,7 @@ def test_a_run_until_caught_up_runs_jobs_only_if_it_is_said(jobs):
     assert [run["status"] for run in runs(jobs)] == ["succeeded"]
 
 
-def test_a_run_until_caught_up_makes_the_attempts_that_are_left_and_fails_with_a_job(jobs):
+def test_a_run_until_caught_up_makes_the_remaining_attempts_and_fails_if_a_job_fails(jobs):
     jobs.opencqrs("jobs", "run", "clean-up")
     waits = [f"jobs.clean-up.retry.{each}" for each in ("policy=fixed", "initial-interval=300ms", "max-attempts=1")]
     ran = jobs.opencqrs("run", "--until-caught-up", "--jobs", *(part for each in waits for part in ("--set", each)))
@@ -268,7 +268,7 @@ def test_a_run_until_caught_up_makes_the_attempts_that_are_left_and_fails_with_a
     assert (again.code, again.json["failed"], again.json["failed_runs"]) == (0, False, 0)
 
 
-def test_a_job_whose_name_is_spelled_in_another_way_does_not_forget_that_it_is_paused(jobs):
+def test_a_job_whose_name_is_spelled_differently_stays_paused(jobs):
     jobs.opencqrs("jobs", "pause", "clean-up", "--reason", "the key is lost")
     jobs.write("handlers.py", HANDLERS.replace('"clean-up"', '"clean_up"'))
     for command in (("run", "--until-caught-up", "--jobs"), ("jobs", "resume", "clean-up")):
@@ -283,7 +283,7 @@ def test_a_job_whose_name_is_spelled_in_another_way_does_not_forget_that_it_is_p
     assert of_list(jobs, "clean_up")["paused"]["reason"] == "the key is lost"
 
 
-def test_runs_of_a_job_that_was_renamed_are_reported_and_can_be_cancelled(jobs):
+def test_runs_of_a_renamed_job_are_reported_and_can_be_cancelled(jobs):
     jobs.opencqrs("jobs", "run", "clean-up")
     jobs.opencqrs("jobs", "run", "remind")
     jobs.write("handlers.py", HANDLERS.replace('"clean-up"', '"sweep"'))
@@ -298,7 +298,7 @@ def test_runs_of_a_job_that_was_renamed_are_reported_and_can_be_cancelled(jobs):
     assert (gone.code, "[OCQ-667] there is no job 'clean-up'" in gone.err) == (2, True)
 
 
-def test_a_run_of_a_removed_job_can_be_cancelled_whose_process_was_killed(jobs):
+def test_a_run_of_a_removed_job_whose_process_was_killed_can_be_cancelled(jobs):
     jobs.opencqrs("jobs", "run", "clean-up")
     with (
         closing(sqlite3.connect(jobs.folder / "read.db")) as database,
@@ -310,7 +310,7 @@ def test_a_run_of_a_removed_job_can_be_cancelled_whose_process_was_killed(jobs):
     assert "[job clean-up]" not in jobs.opencqrs("run", "--until-caught-up", "--jobs").err
 
 
-def test_a_project_of_jobs_only_runs_them_and_shows_no_empty_table(jobs):
+def test_a_project_with_only_jobs_runs_them_and_shows_no_empty_table(jobs):
     jobs.opencqrs("jobs", "run", "remind")
     ran = jobs.opencqrs("run", "--until-caught-up", "--jobs")
     assert (ran.code, ran.out) == (0, "")
@@ -320,7 +320,7 @@ def test_a_project_of_jobs_only_runs_them_and_shows_no_empty_table(jobs):
 # ----------------------------------------------------------------------------------------------------- two processes
 
 
-def test_a_run_that_is_asked_for_is_done_by_the_process_that_runs_and_waited_for(jobs):
+def test_a_requested_run_is_done_by_the_running_process_and_can_be_awaited(jobs):
     with in_company(jobs) as process:
         ran = jobs.opencqrs("jobs", "run", "remind", "--wait", "--format", "json")
         assert (ran.code, ran.json["status"], ran.json["items"]) == (0, "succeeded", 2)
@@ -333,7 +333,7 @@ def test_a_run_that_is_asked_for_is_done_by_the_process_that_runs_and_waited_for
     assert err.splitlines()[-1] == "interrupted"
 
 
-def test_a_run_that_meets_another_is_skipped_and_one_in_hand_is_cancelled(jobs):
+def test_an_overlapping_run_is_skipped_and_a_running_one_can_be_cancelled(jobs):
     with in_company(jobs):
         jobs.opencqrs("jobs", "run", "count")
         until(lambda: of_list(jobs, "count")["open"][0]["done"])
@@ -446,7 +446,7 @@ MISTAKES: dict[str, tuple[str, str, tuple[str, ...], tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_named_with_its_place_and_its_fix(project, mistake):
+def test_a_mistake_is_reported_with_its_place_and_its_fix(project, mistake):
     handlers, settings, arguments, says = MISTAKES[mistake]
     project.write("handlers.py", code(handlers))
     (project.folder / "events").mkdir()

@@ -56,7 +56,7 @@ def start(project_with_job: Any) -> Iterator[Callable[..., subprocess.Popen[byte
         process.wait()
 
 
-def test_a_job_that_no_process_runs_or_that_has_failed_is_unhealthy(project_with_job, start):
+def test_a_job_that_failed_or_that_no_process_runs_is_unhealthy(project_with_job, start):
     ran = project_with_job.opencqrs("health", *THREAD, *SCHEDULE)
     assert ran.code == 1
     assert "[job remind] no process runs it, and it has a schedule (every 3600 s): start opencqrs run" in ran.out
@@ -91,7 +91,7 @@ def test_a_job_that_no_process_runs_or_that_has_failed_is_unhealthy(project_with
     assert "[job remind] no process runs it" in ran.out
 
 
-def test_a_job_on_demand_or_paused_is_well_without_a_process(project_with_job):
+def test_a_job_on_demand_or_paused_is_healthy_without_a_process(project_with_job):
     assert project_with_job.opencqrs("run", "--until-caught-up", *THREAD).code == 0
     assert project_with_job.opencqrs("groups", "stop", "audit", *THREAD).code == 0
     assert project_with_job.opencqrs("health", *THREAD).code == 0

@@ -38,7 +38,7 @@ def imported(project: Any) -> Any:
     return project
 
 
-def test_a_run_writes_lines_with_where_each_partition_stands_at_the_end(project):
+def test_a_run_writes_lines_ending_with_the_position_of_each_partition(project):
     ran = imported(project).opencqrs("run", "--until-caught-up", *THREAD, *JSON)
     assert (ran.code, ran.out) == (0, "")
     first, *_ = found = lines(ran.err)
@@ -61,20 +61,20 @@ def test_errors_of_handlers_and_skipped_events_are_lines_without_secrets(project
     assert [line["level"] for line in found if line["message"].startswith("1 event skipped")] == ["WARNING"]
 
 
-def test_for_a_program_the_result_stays_what_it_was(project):
+def test_the_json_result_is_unchanged_by_json_logs(project):
     ran = imported(project).opencqrs("run", "--until-caught-up", "--format", "json", *THREAD, *JSON)
     assert (ran.code, ran.json["failed"]) == (0, False)
     assert lines(ran.err) == []
 
 
-def test_what_keeps_a_run_from_starting_is_a_line_with_its_code(project):
+def test_an_error_that_prevents_a_run_is_a_line_with_its_code(project):
     project.write("handlers.py", "")
     ran = project.opencqrs("run", *THREAD, *JSON)
     assert (ran.code, ran.out) == (2, "")
     assert [(line["level"], line["code"]) for line in lines(ran.err) if "code" in line] == [("ERROR", "OCQ-508")]
 
 
-def test_an_interrupt_is_said_in_lines(project):
+def test_an_interrupt_is_reported_in_lines(project):
     command = imported(project).patient_command("run", *THREAD, *JSON, "--set", "http.bind=0")
     pipe = subprocess.PIPE
     with subprocess.Popen(command, cwd=project.folder, stdout=pipe, stderr=pipe, text=True) as process:
@@ -100,7 +100,7 @@ def is_ready(port: int) -> bool:
         return connection.getresponse().status == 200
 
 
-def test_other_commands_stay_as_they_are_and_other_formats_are_refused(project):
+def test_other_commands_are_unchanged_and_other_formats_are_refused(project):
     assert "never run" in project.opencqrs("status", *JSON).out
     refused = project.opencqrs("run", "--set", "logging.format=xml")
     assert refused.code == 2

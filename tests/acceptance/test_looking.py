@@ -9,7 +9,7 @@ import pytest
 
 @pytest.mark.release
 @pytest.mark.spark
-def test_doctor_finds_a_sound_machine_sound(project):
+def test_doctor_finds_no_problem_on_a_sound_machine(project):
     project.write_events(3)
     project.opencqrs("events", "import", "events.ndjson")
     seen = project.opencqrs("doctor")
@@ -29,7 +29,7 @@ def test_doctor_finds_a_sound_machine_sound(project):
     assert "3 events" in seen.out
 
 
-def test_doctor_names_what_is_wrong_and_how_to_mend_it_and_looks_at_the_rest(project):
+def test_doctor_reports_a_problem_with_its_fix_and_checks_the_rest(project):
     project.write("handlers.py", 'from opencqrs_py import event_handling\n@event_handling("a")\ndef f(x): ...\n')
     seen = project.opencqrs(
         "doctor", "--format", "json", "--set", "database.url=sqlite:///away/read.db", SPARK_HOME="/away"
@@ -48,7 +48,7 @@ def test_doctor_names_what_is_wrong_and_how_to_mend_it_and_looks_at_the_rest(pro
     assert "unable to open database file" in findings["read models' database"]["found"]
 
 
-def test_events_are_listed_with_conditions_and_in_pages(project):
+def test_events_are_listed_by_conditions_and_in_pages(project):
     project.write_events(20)
     project.opencqrs("events", "import", "events.ndjson")
     listed = project.opencqrs("events", "list", "--type", "library.book-returned.v1", "--after", "4", "--limit", "2")
@@ -76,7 +76,7 @@ def test_a_compressed_file_and_standard_input_are_imported_too(project, event_li
     assert [e["position"] for e in project.opencqrs("events", "list", "--format", "json").json] == [1, 2, 3]
 
 
-def test_a_compressed_file_that_was_cut_off_is_refused_whole(project, event_line):
+def test_a_truncated_compressed_file_is_refused_as_a_whole(project, event_line):
     import gzip  # noqa: PLC0415 only here
 
     whole = gzip.compress("".join(f"{event_line(n)}\n" for n in range(500)).encode())
@@ -87,7 +87,7 @@ def test_a_compressed_file_that_was_cut_off_is_refused_whole(project, event_line
     assert project.opencqrs("events", "list", "--format", "json").json == []
 
 
-def test_conditions_tell_what_was_chosen_and_why(project):
+def test_conditions_show_each_choice_and_its_reason(project):
     told = project.opencqrs("conditions", "--set", "event-handling.groups.audit.progress.tracking=in-memory").out
     assert "catalog: progress.tracking = sql: there is exactly one database" in told
     assert "audit: progress.tracking = in_memory: set" in told
@@ -106,7 +106,7 @@ def test_config_shows_each_value_with_its_origin(project):
     assert master["origin"] == "environment variable OPENCQRS__SPARK__MASTER"
 
 
-def test_the_schema_is_printed_for_editors(project):
+def test_the_schema_for_editors_is_printed(project):
     assert "opencqrs" in json.loads(project.opencqrs("schema").out)["properties"]
 
 

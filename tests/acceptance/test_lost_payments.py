@@ -41,7 +41,7 @@ def example(tmp_path: Path) -> RunningReadme:
 
 
 @pytest.mark.release
-def test_j22_the_job_ships_what_a_lost_event_has_not_as_the_readme_shows(example: RunningReadme) -> None:
+def test_j22_the_job_ships_orders_whose_event_was_lost_as_the_readme_shows(example: RunningReadme) -> None:
     for line, shown in (command for console in example.consoles() for command in console):
         if line == "opencqrs run":
             example.run_until(line, shown[-1])
@@ -84,7 +84,7 @@ def test_j22_the_job_ships_each_order_that_is_paid_once_and_no_other(handlers: M
     assert [run.position.items for run in test.runs] == [0, 2, 0]
 
 
-def test_j10_an_item_that_its_event_does_meanwhile_is_refused_by_the_key_and_then_left_out(
+def test_j10_an_item_handled_meanwhile_by_its_event_is_refused_by_the_key_and_then_left_out(
     handlers: ModuleType, url: str
 ) -> None:
     @job("reconcile", input=handlers.paid_but_not_shipped)

@@ -85,7 +85,7 @@ class Typed:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.release(engine="thread", kind="mariadb")  # nothing of Spark there, and the SQL is the contract's
-def test_import_and_run_again_with_nothing_of_spark_and_the_jvm_reaching_a_person(project, engine, kind, fresh_url):
+def test_import_and_run_can_be_repeated_and_show_no_output_of_spark_or_the_jvm(project, engine, kind, fresh_url):
     store, read = fresh_url(kind), fresh_url(kind)
     project.write_events(EVENTS)
     imported = project.opencqrs(
@@ -100,7 +100,7 @@ def test_import_and_run_again_with_nothing_of_spark_and_the_jvm_reaching_a_perso
     job.check()
 
 
-def test_read_models_whose_database_was_deleted_are_made_anew(project):
+def test_read_models_in_a_deleted_database_are_rebuilt(project):
     project.write_events(EVENTS)
     project.opencqrs("events", "import", "events.ndjson")
     thread = "event-handling.standard.processing.engine=thread"
@@ -121,7 +121,7 @@ def test_a_second_start_does_not_even_open_spark(project):
     assert again.code == 0, again.err
 
 
-def test_one_group_may_run_alone(project):
+def test_one_group_can_run_alone(project):
     project.write_events(30)
     project.opencqrs("events", "import", "events.ndjson")
     thread = "event-handling.standard.processing.engine=thread"
@@ -157,7 +157,7 @@ def test_auto_start_off_leaves_a_group_out_unless_it_is_named(project):
     assert [s["lag"] for s in project.opencqrs("status", "--format", "json").json] == [0, 0]
 
 
-def test_init_makes_a_project_that_runs(project):
+def test_init_creates_a_project_that_runs(project):
     made = project.opencqrs("init", "fresh")
     assert made.code == 0
     settings = (project.folder / "fresh" / "application.yaml").read_text().splitlines()

@@ -11,7 +11,7 @@ THREAD = ("--set", "event-handling.standard.processing.engine=thread")
 @pytest.mark.parametrize(
     "command", [("events", "skipped"), ("inbox", "list"), ("inbox", "list", "--status", "skipped"), ("jobs", "runs")]
 )
-def test_a_database_that_is_not_there_is_named_when_its_records_are_asked_for(project, command, form):
+def test_a_missing_database_is_named_when_its_records_are_requested(project, command, form):
     asked = (*command, "--format", form, *THREAD)
     missing = project.opencqrs(*asked, "--set", "database.url=sqlite:///reed.db")
     assert missing.code == 0
@@ -21,7 +21,7 @@ def test_a_database_that_is_not_there_is_named_when_its_records_are_asked_for(pr
     assert "not there" not in project.opencqrs(*asked).err
 
 
-def test_skips_that_do_not_match_are_not_said_not_to_exist(project):
+def test_a_skip_filter_without_a_match_is_reported_as_such(project):
     unmatched = project.opencqrs("inbox", "list", "--status", "skipped", "--event", "7", "--group", "catalog")
     assert unmatched.err.splitlines()[-1] == "no event that was skipped matches group catalog, event 7"
     of_group = project.opencqrs("events", "skipped", "--group", "catalog")

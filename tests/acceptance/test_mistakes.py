@@ -18,7 +18,7 @@ opencqrs:
 """
 
 
-def test_a_misspelt_setting_is_named_with_its_place_and_the_nearest_one(project):
+def test_a_misspelt_setting_is_reported_with_its_place_and_the_nearest_one(project):
     project.write(
         "application.yaml",
         """\
@@ -38,7 +38,7 @@ def test_a_misspelt_setting_is_named_with_its_place_and_the_nearest_one(project)
     ]
 
 
-def test_a_wrong_signature_is_named_with_its_line_and_the_right_form(project):
+def test_a_wrong_signature_is_reported_with_its_line_and_the_right_form(project):
     project.write(
         "handlers.py",
         """\
@@ -57,7 +57,7 @@ def test_a_wrong_signature_is_named_with_its_line_and_the_right_form(project):
     assert "def lend(event: BookLent, connection: Connection) -> None" in fix
 
 
-def test_a_broken_line_is_named_and_nothing_of_its_file_is_imported(project, event_line):
+def test_a_bad_line_is_reported_and_nothing_of_its_file_is_imported(project, event_line):
     project.write("events.ndjson", f'{event_line(1)}\n{{"id": "2",\n{event_line(3)}\n')
     run = project.opencqrs("events", "import", "events.ndjson")
     assert run.code == 2
@@ -107,7 +107,7 @@ def test_wrong_use_ends_with_code_2_and_says_why(project, arguments, says):
         ),
     ],
 )
-def test_a_wrong_user_of_a_database_is_told_so_without_the_password(project, fresh_url, kind, reason):
+def test_a_refused_database_login_is_reported_without_the_password(project, fresh_url, kind, reason):
     url = make_url(fresh_url(kind)).set(username="ada", password="secret")
     store = f"event-store.url={url.render_as_string(hide_password=False)}"
     for arguments in (("events", "list"), ("events", "list", "--format", "json"), ("events", "tail"), ("status",)):
@@ -123,7 +123,7 @@ def test_a_wrong_user_of_a_database_is_told_so_without_the_password(project, fre
         assert "secret" not in run.err
 
 
-def test_a_number_of_partitions_that_cannot_be_is_refused_and_nothing_is_changed(project):
+def test_an_impossible_number_of_partitions_is_refused_and_nothing_is_changed(project):
     project.write_events(10)
     project.opencqrs("events", "import", "events.ndjson")
     assert project.opencqrs("run", "--until-caught-up", *THREAD).code == 0
@@ -206,7 +206,7 @@ def test_an_error_of_spark_is_shown_once_and_without_lines_of_java(project, even
 
 
 @pytest.mark.release(engine="spark")
-def test_stop_on_exhaustion_ends_the_run_with_code_1_and_the_status_tells_why(project, engine, event_line):
+def test_stop_on_exhaustion_ends_the_run_with_code_1_and_the_status_shows_why(project, engine, event_line):
     project.write(
         "handlers.py",
         """\
@@ -230,7 +230,7 @@ def test_stop_on_exhaustion_ends_the_run_with_code_1_and_the_status_tells_why(pr
 
 
 @pytest.mark.release(engine="spark")
-def test_a_partition_error_carries_its_code_in_the_run_and_in_the_status_after_it(project, engine, event_line):
+def test_a_partition_error_has_its_code_in_the_run_and_in_the_status_after_it(project, engine, event_line):
     project.write(
         "handlers.py",
         """\

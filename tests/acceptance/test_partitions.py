@@ -149,7 +149,7 @@ CHANGES = [
 ]
 
 
-def test_no_event_is_handled_twice_or_left_out_while_the_partitions_change(world: World) -> None:
+def test_no_event_is_handled_twice_or_lost_while_the_partitions_change(world: World) -> None:
     world.start()
     world.start()
     world.wait_for_nodes(2)
@@ -166,7 +166,7 @@ def test_no_event_is_handled_twice_or_left_out_while_the_partitions_change(world
     world.wait_for_all()
 
 
-def test_what_changes_nothing_says_too_that_a_process_runs_the_group(world: World) -> None:
+def test_a_command_that_changes_nothing_also_says_that_a_process_runs_the_group(world: World) -> None:
     looks = (
         ("partitions", "catalog", "3", "--dry-run"),
         ("partitions", "catalog", "4"),  # as many as there are
@@ -236,7 +236,7 @@ def test_a_changed_setting_is_followed_and_an_older_process_does_not_change_it_b
 
 
 @pytest.mark.release
-def test_what_a_command_has_set_outlives_restarts_until_the_setting_changes(world: World) -> None:
+def test_a_layout_set_by_a_command_survives_restarts_until_the_setting_changes(world: World) -> None:
     assert world.project.opencqrs("run", "--until-caught-up").code == 0
     assert world.project.opencqrs("groups", "split", "catalog:0/4").code == 0
     world.append()

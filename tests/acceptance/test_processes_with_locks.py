@@ -91,7 +91,7 @@ def processes(request: pytest.FixtureRequest, project: Any) -> Iterator[Processe
 
 
 @pytest.mark.release  # integration/test_lock_registries.py
-def test_one_process_has_all_and_another_one_takes_over_when_it_is_killed(processes):
+def test_one_process_has_all_partitions_and_another_takes_over_when_it_is_killed(processes):
     first = processes.start()
     processes.wait_until(lambda: processes.share(0) == EVERY)
     processes.start()
@@ -104,7 +104,7 @@ def test_one_process_has_all_and_another_one_takes_over_when_it_is_killed(proces
 
 
 @pytest.mark.release
-def test_processes_share_and_what_a_stopped_one_had_goes_to_the_other(processes):
+def test_processes_share_partitions_and_those_of_a_stopped_process_go_to_the_other(processes):
     most = ("--set", "event-handling.groups.catalog.life-cycle.max-partitions-per-node=2")
     first = processes.start(*most)
     processes.wait_until(lambda: processes.share(0) == "has partitions: catalog 2 of 4, audit 1 of 1")
@@ -117,7 +117,7 @@ def test_processes_share_and_what_a_stopped_one_had_goes_to_the_other(processes)
 
 
 @pytest.mark.release
-def test_a_second_process_that_wants_all_is_refused(processes):
+def test_a_second_process_that_needs_all_partitions_is_refused(processes):
     alone = ("--set", "event-handling.standard.life-cycle.controller=application_context")
     processes.start(*alone)
     processes.wait_until(lambda: processes.share(0) == EVERY)
@@ -127,7 +127,7 @@ def test_a_second_process_that_wants_all_is_refused(processes):
     assert "Traceback" not in second.err
 
 
-def test_groups_are_not_stopped_from_outside(processes):
+def test_groups_cannot_be_stopped_by_another_process(processes):
     refused = processes.project.opencqrs("groups", "stop", "catalog", *THREAD)
     assert refused.code == 2
     assert "[OCQ-535] group 'catalog' is not led by leases" in refused.err

@@ -173,7 +173,7 @@ def counts(number: int) -> dict[str, int]:
 
 
 @pytest.mark.release(world=("mariadb", "sqlite"))
-def test_readers_see_whole_tables_while_a_group_that_runs_is_rebuilt(world: World) -> None:
+def test_readers_see_complete_tables_while_a_running_group_is_rebuilt(world: World) -> None:
     world.start()
     world.wait_for_all()
     with Reader(world) as reader:
@@ -249,7 +249,7 @@ def test_processes_with_old_handlers_keep_the_tables_current_and_leave_them_afte
     assert "[OCQ-631]" in refused.err
 
 
-def test_without_old_processes_new_handlers_wait_for_the_rebuild_or_run_the_old_tables_as_settings_say(
+def test_without_old_processes_new_handlers_wait_for_the_rebuild_or_use_the_old_tables_as_configured(
     project: Any,
 ) -> None:
     world = World(project, "sqlite:///read.db")
@@ -274,7 +274,7 @@ def test_without_old_processes_new_handlers_wait_for_the_rebuild_or_run_the_old_
     world.engine.dispose()
 
 
-def test_what_is_wrong_is_explained(project: Any) -> None:
+def test_each_mistake_is_explained(project: Any) -> None:
     world = World(project, "sqlite:///read.db")
     never = world.rebuild()
     assert (never.code, never.out) == (2, "")
@@ -340,7 +340,7 @@ def test_a_dry_run_shows_the_limits(project: Any) -> None:
 
 @pytest.mark.release
 @pytest.mark.spark
-def test_on_spark_the_command_rebuilds_by_tasks(world: World, request: pytest.FixtureRequest) -> None:
+def test_on_spark_the_command_rebuilds_in_tasks(world: World, request: pytest.FixtureRequest) -> None:
     project = world.project
     project.environment.update(request.getfixturevalue("java"))
     assert project.opencqrs("run", "--until-caught-up").code == 0

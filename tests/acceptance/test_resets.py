@@ -152,7 +152,7 @@ def test_a_group_that_two_processes_run_is_reset_and_they_continue(world: World)
     assert [process.poll() for process in world.running] == [None, None]
 
 
-def test_a_reset_ahead_says_what_is_left_out_also_of_a_replay(world: World) -> None:
+def test_a_reset_ahead_reports_what_is_left_out_even_of_a_replay(world: World) -> None:
     assert world.project.opencqrs("run", "--until-caught-up").code == 0
     world.project.opencqrs("groups", "reset", "catalog", "--to-position", "4")
     foreseen = world.project.opencqrs("groups", "reset", "catalog", "--to-position", "9", "--dry-run")
@@ -164,7 +164,7 @@ def test_a_reset_ahead_says_what_is_left_out_also_of_a_replay(world: World) -> N
     assert (ahead.json["omitted_after"], ahead.json["position"]) == (9, 30)
 
 
-def test_while_nothing_runs_the_next_run_continues_there(world: World) -> None:
+def test_after_a_reset_without_a_process_the_next_run_continues_there(world: World) -> None:
     assert world.project.opencqrs("run", "--until-caught-up").code == 0
     reset = world.project.opencqrs("groups", "reset", "catalog", "--to", "tail", "--format", "json")
     assert (reset.code, reset.json["position"], reset.json["head"]) == (0, 0, 30)
@@ -201,7 +201,7 @@ def waiting_reset(world: World) -> Iterator[subprocess.Popen[bytes]]:
         yield waiting
 
 
-def test_a_reset_that_is_killed_while_it_waits_and_typed_again_leaves_the_group_running(world: World) -> None:
+def test_a_reset_killed_while_it_waits_and_repeated_leaves_the_group_running(world: World) -> None:
     with waiting_reset(world) as waiting:
         waiting.kill()
     (world.project.folder / "blocked").unlink()
@@ -211,7 +211,7 @@ def test_a_reset_that_is_killed_while_it_waits_and_typed_again_leaves_the_group_
     assert positions(world) == [number + 1 for number in range(33) if number % 3]
 
 
-def test_a_group_that_is_stopped_while_a_reset_waits_stays_stopped(world: World) -> None:
+def test_a_group_stopped_while_a_reset_waits_stays_stopped(world: World) -> None:
     with waiting_reset(world) as waiting:
         world.project.opencqrs("groups", "stop", "catalog", "--no-wait")
         (world.project.folder / "blocked").unlink()
@@ -228,7 +228,7 @@ def _lines(start: int, end: int) -> Iterator[str]:
         yield json.dumps({**known, "type": f"library.book-{kind}.v1", "data": {"isbn": isbn}})
 
 
-def test_a_function_that_raises_leaves_all_as_it_was(world: World) -> None:
+def test_a_function_that_raises_leaves_everything_unchanged(world: World) -> None:
     world.start()
     world.wait_until(lambda: [one["position"] for one in world.statuses()] == [30] * 4)
     Path(world.project.folder / "failing").touch()
@@ -264,7 +264,7 @@ def test_a_mistake_is_explained_and_changes_nothing(project: Any, options: tuple
     assert {(one["position"], one["replay"] is None) for one in world.statuses()} == {(30, True)}
 
 
-def test_the_place_is_an_event_a_time_or_the_head(project: Any) -> None:
+def test_the_target_of_a_reset_is_an_event_a_time_or_the_head(project: Any) -> None:
     world = World(project, "sqlite:///read.db")
     world.engine.dispose()
     assert project.opencqrs("run", "--until-caught-up").code == 0

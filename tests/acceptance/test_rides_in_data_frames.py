@@ -43,7 +43,9 @@ def run(example: Path, java: dict[str, str], line: str) -> list[str]:
 
 @pytest.mark.release
 @pytest.mark.spark
-def test_it_prints_what_the_readme_shows_and_its_sums_are_those_of_the_log(example: Path, java: dict[str, str]) -> None:
+def test_the_example_prints_what_the_readme_shows_and_its_sums_match_the_log(
+    example: Path, java: dict[str, str]
+) -> None:
     (console,) = CONSOLE.findall((EXAMPLE / "README.md").read_text("utf-8"))
     for part in console.split("$ ")[1:]:
         line, *expected = part.splitlines()

@@ -75,7 +75,7 @@ def test_an_example_does_what_its_readme_shows(name: str, tmp_path: Path) -> Non
 
 @pytest.mark.release(name=("leaderboard_in_memory", "search_index"))
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_that_is_killed_in_between_comes_to_the_same(name: str, tmp_path: Path) -> None:
+def test_an_example_killed_in_between_has_the_same_result(name: str, tmp_path: Path) -> None:
     folder = example(name, tmp_path)
     made, imported, running, (report, shown) = console(name)
     run(folder, made[0])
@@ -120,7 +120,7 @@ RESETS = [  # how events are handled otherwise, and how the report shows that
 @pytest.mark.release(name="search_index")
 @pytest.mark.parametrize(("name", "before", "after", "shown"), RESETS)
 @pytest.mark.release  # a walk; contract/test_checkpoint_cases.py has resets
-def test_what_an_example_keeps_is_made_again_after_a_reset(
+def test_the_data_of_an_example_are_rebuilt_after_a_reset(
     name: str, before: str, after: str, shown: str, tmp_path: Path
 ) -> None:
     folder = example(name, tmp_path)
@@ -158,7 +158,7 @@ def test_the_archive_has_each_trip_once_after_resets(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "said"), [("leaderboard_in_memory", " ends at 10, "), ("search_index", " is at 10, ")]
 )
-def test_an_example_refuses_what_is_older_than_the_progress(name: str, said: str, tmp_path: Path) -> None:
+def test_an_example_refuses_data_older_than_the_progress(name: str, said: str, tmp_path: Path) -> None:
     folder = example(name, tmp_path)
     for line, _ in console(name)[:3]:
         run(folder, line)
@@ -182,7 +182,7 @@ def test_an_example_refuses_what_is_older_than_the_progress(name: str, said: str
 
 @pytest.mark.release
 @pytest.mark.spark
-def test_the_archive_comes_to_the_same_on_spark_when_a_worker_is_killed(tmp_path: Path) -> None:
+def test_the_archive_is_the_same_on_spark_if_a_worker_is_killed(tmp_path: Path) -> None:
     folder = example("parquet_archive", tmp_path)
     made, imported, running, (report, shown) = console("parquet_archive")
     run(folder, made[0])
@@ -209,7 +209,7 @@ def test_the_archive_comes_to_the_same_on_spark_when_a_worker_is_killed(tmp_path
 
 
 @pytest.mark.parametrize("name", ["leaderboard_in_memory", "parquet_archive"])
-def test_what_an_example_confirms_is_on_the_disk_before_it_has_its_name(
+def test_a_file_that_an_example_confirms_is_synced_before_it_is_renamed(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = ModuleType(f"handlers_of_{name}")

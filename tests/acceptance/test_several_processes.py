@@ -74,7 +74,7 @@ def on_each_database(request: pytest.FixtureRequest, project: Any) -> None:
 
 @pytest.mark.release(on_each_database=("sqlite", "mariadb"))
 @pytest.mark.usefixtures("on_each_database")
-def test_two_processes_share_and_one_takes_over_when_the_other_is_killed(processes):
+def test_two_processes_share_partitions_and_one_takes_over_when_the_other_is_killed(processes):
     first = processes.start()
     processes.wait_until(lambda: processes.shares() == [5])
     processes.start()
@@ -121,7 +121,7 @@ def test_a_partition_that_no_other_process_can_run_is_not_released(processes):
     assert processes.shares() == [5]
 
 
-def test_what_is_wanted_outlives_processes(processes):
+def test_the_wanted_state_survives_processes(processes):
     project = processes.project
     stopped = project.opencqrs("groups", "stop", "audit", *THREAD)
     assert stopped.code == 0
@@ -136,7 +136,7 @@ def test_what_is_wanted_outlives_processes(processes):
     assert {p["position"] for p in processes.partitions()} == {40}
 
 
-def test_until_caught_up_waits_for_what_another_process_has(processes):
+def test_until_caught_up_waits_for_partitions_of_another_process(processes):
     processes.start()
     processes.wait_until(lambda: processes.shares() == [5])
     run = processes.project.opencqrs("run", "--until-caught-up", *THREAD)
@@ -145,7 +145,7 @@ def test_until_caught_up_waits_for_what_another_process_has(processes):
 
 
 @pytest.mark.release
-def test_a_group_that_is_to_run_in_one_process_is_refused_in_a_second(processes):
+def test_a_group_limited_to_one_process_is_refused_in_a_second(processes):
     alone = ("--set", "event-handling.standard.life-cycle.controller=application_context")
     processes.start(*alone)
     processes.wait_until(lambda: processes.shares() == [5])
@@ -156,7 +156,7 @@ def test_a_group_that_is_to_run_in_one_process_is_refused_in_a_second(processes)
     assert processes.shares() == [5]
 
 
-def test_a_process_that_is_stopped_gives_its_share_back(processes):
+def test_a_stopped_process_releases_its_partitions(processes):
     first = processes.start()
     processes.wait_until(lambda: processes.shares() == [5] and len(processes.partitions()) == 5)
     first.send_signal(signal.SIGTERM)
@@ -184,14 +184,14 @@ def test_a_process_that_is_stopped_gives_its_share_back(processes):
         ),
     ],
 )
-def test_a_wrong_command_says_what_is_wrong(project, arguments, code, says):
+def test_a_wrong_command_is_explained(project, arguments, code, says):
     ran = project.opencqrs("groups", *arguments)
     assert ran.code == code
     assert says in ran.err
     assert "Traceback" not in ran.err
 
 
-def test_a_wait_that_times_out_ends_with_4_and_names_what_is_missing(processes):
+def test_a_wait_that_times_out_ends_with_4_and_names_what_it_waits_for(processes):
     first = processes.start()
     processes.wait_until(lambda: processes.shares() == [5])
     first.send_signal(signal.SIGSTOP)

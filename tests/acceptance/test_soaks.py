@@ -43,7 +43,7 @@ def script(name: str, *arguments: object) -> str:
 
 
 @pytest.mark.parametrize(("engine", "database", "kills", "events"), RUNS)
-def test_killed_runs_lose_and_double_nothing(engine, database, kills, events, request):
+def test_killed_runs_lose_and_duplicate_nothing(engine, database, kills, events, request):
     if database == "mariadb":
         request.getfixturevalue("mariadb_installed")
     kind = ("--engine", engine, "--database", database)
@@ -61,7 +61,7 @@ def test_killed_runs_lose_and_double_nothing(engine, database, kills, events, re
         pytest.param("spark", "sqlite", id="spark-sqlite", marks=[pytest.mark.spark, pytest.mark.release]),
     ],
 )
-def test_killed_runs_of_scheduled_groups_lose_and_double_nothing(engine, database):
+def test_killed_runs_of_scheduled_groups_lose_and_duplicate_nothing(engine, database):
     kind = ("--engine", engine, "--database", database, "--scheduled")
     out = script("kill_soak.py", *kind, "--kills", 2, "--seed", 4, "--events", 4_000)
     assert "2 kills" in out
@@ -78,7 +78,7 @@ def test_killed_runs_of_scheduled_groups_lose_and_double_nothing(engine, databas
         pytest.param("spark", "postgresql", 3, id="spark-postgresql", marks=[pytest.mark.spark, pytest.mark.release]),
     ],
 )
-def test_three_processes_share_and_take_over_and_lose_and_double_nothing(engine, database, faults, request):
+def test_three_processes_share_and_take_over_and_lose_and_duplicate_nothing(engine, database, faults, request):
     """However busy the machine is: leases of 30 seconds are not lost by being slow, and a kill is noticed sooner."""
     if database == "mariadb":
         request.getfixturevalue("mariadb_installed")
@@ -89,7 +89,7 @@ def test_three_processes_share_and_take_over_and_lose_and_double_nothing(engine,
 
 @pytest.mark.release
 @pytest.mark.postgresql
-def test_three_processes_share_what_waits_of_scheduled_groups():
+def test_three_processes_share_waiting_events_of_scheduled_groups():
     few = ("--names", "kill", "stop", "join", "--faults", 2, "--seed", 6, "--events", 1_000, "--lease", 30)
     out = script("failover_soak.py", "--database", "postgresql", "--scheduled", "--parking", 50, *few)
     assert "each event was applied exactly once, in order" in out
@@ -106,7 +106,7 @@ def test_three_processes_share_what_waits_of_scheduled_groups():
         pytest.param("mariadb", ("kill", "cut"), id="mariadb", marks=[pytest.mark.mariadb, pytest.mark.release]),
     ],
 )
-def test_jobs_of_processes_that_are_killed_or_cut_off_lose_no_tick_and_commit_nothing_twice(database, names, request):
+def test_jobs_of_killed_or_disconnected_processes_lose_no_tick_and_commit_nothing_twice(database, names, request):
     """However busy the machine is: an end within its grace is a promise for one that is not; the soak measures it."""
     if database == "mariadb":
         request.getfixturevalue("mariadb_installed")
@@ -123,7 +123,7 @@ def test_jobs_of_processes_that_are_killed_or_cut_off_lose_no_tick_and_commit_no
         pytest.param("spark", 4, ("run",), id="spark", marks=[pytest.mark.spark, pytest.mark.release]),
     ],
 )
-def test_interrupts_at_random_moments_end_in_one_way_and_lose_nothing(engine, count, commands):
+def test_interrupts_at_random_times_end_cleanly_and_lose_nothing(engine, count, commands):
     """However busy the machine is: within two seconds is a promise for one that is not, and the soak's to measure."""
     size = ("--count", count, "--seed", 5, "--events", 2_000, "--seconds", 60)
     out = script("interrupt_soak.py", "--engine", engine, *size, "--commands", *commands)
@@ -134,7 +134,7 @@ def test_interrupts_at_random_moments_end_in_one_way_and_lose_nothing(engine, co
 @pytest.mark.postgresql
 @pytest.mark.release(mode="fast")
 @pytest.mark.parametrize("mode", ["fast", "immediate"])
-def test_a_run_waits_for_a_database_that_is_away_and_goes_on(mode):
+def test_a_run_waits_for_an_unavailable_database_and_continues(mode):
     out = script("outage_soak.py", "--mode", mode, "--seconds", 0.5, "--events", 6_000)
     assert "partitions were seen waiting" in out
     assert "each event was applied exactly once, in order" in out
@@ -192,7 +192,7 @@ def finished(soaking, finished_folder, tmp_path):
         ),
     ],
 )
-def test_a_soak_sees(finished, fault, seen):
+def test_a_soak_detects_each_kind_of_fault(finished, fault, seen):
     project, log = finished
     with project._database.writing() as connection:
         connection.exec_driver_sql(fault)
@@ -287,7 +287,7 @@ RUN = "UPDATE opencqrs_job_runs SET {} WHERE run_id = " + FIRST
     ],
 )
 @pytest.mark.release  # as the soak that it is about
-def test_a_soak_of_jobs_sees(soaked_jobs, fault, seen):
+def test_a_soak_of_jobs_detects_each_kind_of_fault(soaked_jobs, fault, seen):
     with soaked_jobs.database.writing() as connection:
         assert connection.exec_driver_sql(fault).rowcount
     found = soaked_jobs.differences(["e0"])

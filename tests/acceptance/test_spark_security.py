@@ -123,7 +123,7 @@ def attacked(process: subprocess.Popen[str]) -> list[tuple[str, str]]:
 
 
 @pytest.mark.release
-def test_another_user_reads_no_setting_of_spark_gets_nothing_from_a_run_and_does_not_disturb_it(project):
+def test_another_user_can_neither_read_spark_settings_or_blocks_nor_disturb_a_run(project):
     with held(project) as process:
         said = arguments_below(process)
         assert [arguments for arguments in said if SECRET in arguments or "--conf" in arguments] == []
@@ -180,7 +180,7 @@ if __name__ == "__main__":
         ("", "true", "ran"),
     ],
 )
-def test_a_session_of_the_program_itself_is_refused_without_authentication(project, java, argument, variable, begins):
+def test_the_programs_own_session_is_refused_without_authentication(project, java, argument, variable, begins):
     project.write("program.py", OWN_SESSION)
     project.write_events(10)
     assert project.opencqrs("events", "import", "events.ndjson").code == 0
@@ -204,7 +204,7 @@ def test_a_session_of_the_program_itself_is_refused_without_authentication(proje
         assert rows_of(project.folder / "read.db", "SELECT count(*) FROM audit") == [(10,)]
 
 
-def test_a_cluster_without_authentication_is_refused_at_the_start_even_if_there_is_nothing_to_do(project):
+def test_a_cluster_without_authentication_is_refused_even_if_there_is_nothing_to_do(project):
     refused = project.opencqrs(
         "run", "--set", "spark.master=spark://127.0.0.1:1", JAVA_HOME="/nowhere", PATH="/nowhere"
     )

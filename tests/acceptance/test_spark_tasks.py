@@ -50,7 +50,7 @@ def wait(event: Event, connection: Connection) -> None:
 """
 
 
-def test_a_worker_that_dies_costs_a_task_and_no_event(project, java):
+def test_a_crashed_worker_costs_a_task_and_no_event(project, java):
     project.write("handlers.py", KILLING_HANDLERS)
     project.write_events(EVENTS)
     assert project.opencqrs("events", "import", "events.ndjson").code == 0
@@ -82,7 +82,7 @@ def running(project) -> subprocess.Popen[str]:
 
 
 @pytest.mark.release
-def test_a_jvm_that_is_killed_ends_the_run_with_exit_code_1_and_says_so(project):
+def test_a_killed_jvm_ends_the_run_with_exit_code_1_and_is_reported(project):
     process = running(project)
     try:
         os.kill(java_below(process.pid), signal.SIGKILL)
@@ -95,7 +95,7 @@ def test_a_jvm_that_is_killed_ends_the_run_with_exit_code_1_and_says_so(project)
 
 
 @pytest.mark.release
-def test_a_task_whose_handler_never_returns_is_cancelled_when_the_patience_of_a_stop_ends(project):
+def test_a_task_whose_handler_never_returns_is_cancelled_when_a_stop_times_out(project):
     process = running(project)
     try:
         process.send_signal(signal.SIGINT)

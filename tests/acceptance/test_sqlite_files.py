@@ -107,7 +107,7 @@ def audited(file: Path) -> int:
 @pytest.mark.release(engine="spark", change=(moved_over_by_another, write_ahead_log_deleted))
 @pytest.mark.parametrize("change", [deleted, moved_over_by_another, write_ahead_log_deleted])
 @pytest.mark.parametrize("engine", ENGINES)
-def test_an_idle_run_notices_what_happens_to_its_event_store(project, running: Running, change) -> None:
+def test_an_idle_run_notices_a_moved_or_replaced_event_store(project, running: Running, change) -> None:
     file = project.folder / "events.db"
     project.write_events(EVENTS + 1)
     assert project.opencqrs("events", "import", "events.ndjson").code == 0
@@ -121,9 +121,7 @@ def test_an_idle_run_notices_what_happens_to_its_event_store(project, running: R
 @pytest.mark.release(engine="spark", change=all_deleted)
 @pytest.mark.parametrize("change", [all_deleted, replaced_by_a_copy])
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_run_writes_nothing_to_a_read_model_that_is_not_in_its_place(
-    project, running: Running, event_line, change
-) -> None:
+def test_a_run_writes_nothing_to_a_read_model_moved_or_replaced(project, running: Running, event_line, change) -> None:
     file = project.folder / "read.db"
     moved_into_the_file(file)
     with closing(sqlite3.connect(file)) as witness:  # keeps the file that the run has open, whatever its name

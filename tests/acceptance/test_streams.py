@@ -45,7 +45,7 @@ def in_shell(project, program, shell, **variables):
 
 @pytest.mark.parametrize("command", ["import", "append"])
 @pytest.mark.release(command="append")
-def test_events_from_a_closed_standard_input_are_refused_and_nothing_is_written(project, command):
+def test_an_import_from_a_closed_standard_input_is_refused_and_nothing_is_written(project, command):
     ran = opencqrs(project, f"events {command} - <&-")
     assert (ran.returncode, ran.stdout) == (2, b"")
     assert ran.stderr.decode().splitlines()[-1] == (
@@ -75,7 +75,7 @@ def test_characters_that_the_output_cannot_encode_are_escaped(project):
 
 @pytest.mark.parametrize("form", ["text", "json"])
 @pytest.mark.release(form="json")
-def test_a_run_goes_on_when_the_reader_of_its_messages_has_ended(project, form):
+def test_a_run_continues_when_the_reader_of_its_messages_has_ended(project, form):
     project.write("handlers.py", FAILING)
     project.write_events(30)
     assert project.opencqrs("events", "import", "events.ndjson").code == 0
@@ -99,7 +99,7 @@ def test_messages_that_cannot_be_written_change_no_exit_code(project, messages):
 
 @pytest.mark.parametrize(("output", "error"), [("| true", b""), (">/dev/full", b"the output cannot be written: ")])
 @pytest.mark.release(output="| true")
-def test_all_files_are_imported_also_where_the_line_of_one_cannot_be_written(project, event_line, output, error):
+def test_all_files_are_imported_even_if_the_line_of_one_cannot_be_written(project, event_line, output, error):
     for number in range(3):
         project.write(f"{number}.ndjson", event_line(number))
     ran = opencqrs_in_pipe(project, f"events import 0.ndjson 1.ndjson 2.ndjson {output}")

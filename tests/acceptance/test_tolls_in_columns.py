@@ -40,7 +40,7 @@ def run(example: Path, line: str) -> list[str]:
 
 
 @pytest.mark.release  # a walk; integration/test_columns.py shows columns
-def test_it_prints_what_the_readme_shows_and_its_sums_are_those_of_the_log(example: Path) -> None:
+def test_the_example_prints_what_the_readme_shows_and_its_sums_match_the_log(example: Path) -> None:
     (console,) = re.findall(
         r"^```console\n(.*?)^```$", (EXAMPLE / "README.md").read_text("utf-8"), re.MULTILINE | re.DOTALL
     )

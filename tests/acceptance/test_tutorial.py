@@ -127,7 +127,7 @@ class Desk:
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.parametrize("tutorial", TUTORIALS, ids=lambda tutorial: tutorial.stem)
-def test_a_tutorial_can_be_followed_to_the_letter(tutorial: Path, tmp_path: Path, java: dict[str, str]) -> None:
+def test_each_tutorial_works_when_followed_to_the_letter(tutorial: Path, tmp_path: Path, java: dict[str, str]) -> None:
     """The first run starts a Java of its own, as everybody's does; for the others there is one that runs."""
     folder = tmp_path / "home"
     folder.mkdir()
@@ -160,9 +160,9 @@ def test_a_tutorial_can_be_followed_to_the_letter(tutorial: Path, tmp_path: Path
         ("", "a\n", False),
     ],
 )
-def test_a_promised_output_is_compared_line_by_line(promised: str, printed: str, *, fits: bool) -> None:
+def test_promised_output_is_compared_line_by_line(promised: str, printed: str, *, fits: bool) -> None:
     assert bool(re.fullmatch(pattern_of(promised), printed)) is fits
 
 
-def test_there_is_a_tutorial() -> None:
+def test_at_least_one_tutorial_is_found() -> None:
     assert TUTORIALS

@@ -39,7 +39,7 @@ def config(project, capsys):
     return run
 
 
-def test_with_origin_each_value_is_followed_by_what_does_not_count(config, project):
+def test_with_origin_each_value_is_followed_by_the_overridden_ones(config, project):
     code, lines, _ = config("--group", "books", "--changed", "--origin", "--set", "spark.master=yarn")
     assert code == 0
     assert "\n".join(lines[2:]) == dedent("""\
@@ -52,18 +52,18 @@ def test_with_origin_each_value_is_followed_by_what_does_not_count(config, proje
                          not  5                    standard (application.yaml:5:29)""")
 
 
-def test_without_origin_there_is_one_line_for_each_value(config):
+def test_without_origin_each_value_has_one_line(config):
     _, lines, _ = config("--group", "books", "--changed")
     assert [line.split()[0] for line in lines[3:]] == ["fetch.subject", "retry.policy", "retry.max-attempts"]
 
 
-def test_changed_keeps_what_null_has_taken_back_and_leaves_out_what_null_has_not_changed(config):
+def test_changed_shows_values_reset_by_null_and_omits_those_null_did_not_change(config):
     _, lines, _ = config("--group", "books", "--changed")
     assert any("reset by application.yaml:9:31" in line for line in lines)
     assert not any("retry.multiplier" in line for line in lines)
 
 
-def test_everything_is_the_application_and_then_each_group(config):
+def test_the_whole_output_is_the_application_and_then_each_group(config):
     code, lines, _ = config()
     assert [line for line in lines if line and not line.startswith(" ")][1:] == [
         "application",
@@ -78,7 +78,7 @@ def test_everything_is_the_application_and_then_each_group(config):
     assert code == 0
 
 
-def test_json_has_what_does_not_count_only_when_it_is_asked_for(config):
+def test_json_has_overridden_values_only_on_request(config):
     _, lines, _ = config("--group", "BOOKS", "--changed", "--format", "json")
     rows = json.loads("\n".join(lines))["groups"]["books"]
     assert rows[0] == {
@@ -98,7 +98,7 @@ def test_json_has_what_does_not_count_only_when_it_is_asked_for(config):
     ]
 
 
-def test_json_has_values_with_their_types_and_what_they_were_read_from(config, project):
+def test_json_has_values_with_their_types_and_sources(config, project):
     project.write("application-prod.yaml", "opencqrs.spark.conf: {api.token: hunter2, x: 3}")
     project.write(
         "handlers.py", "from opencqrs_py import event_handling\n@event_handling('book')\ndef f(e: dict): ...\n"
@@ -132,7 +132,7 @@ def test_json_for_a_group_has_no_settings_of_the_application(config):
 @pytest.mark.parametrize(
     ("group", "says"), [("boks", "did you mean books?"), ("zzz", "known: books, v1.2")], ids=["near", "far"]
 )
-def test_a_group_that_there_is_not_is_wrong_use(config, group, says):
+def test_an_unknown_group_is_a_usage_error(config, group, says):
     code, _, messages = config("--group", group)
     assert code == 2
     assert f"there is no group '{group}'; {says}" in messages
@@ -149,7 +149,7 @@ JOBS = """
 """
 
 
-def test_jobs_follow_the_groups_and_may_have_their_names(config, project):
+def test_jobs_follow_the_groups_and_can_have_their_names(config, project):
     project.yaml(JOBS)
     code, lines, _ = config()
     assert [line for line in lines if line and not line.startswith(" ")][1:] == [
@@ -170,7 +170,7 @@ def test_jobs_follow_the_groups_and_may_have_their_names(config, project):
     assert code == 0
 
 
-def test_a_job_is_shown_alone_or_beside_a_group(config, project):
+def test_a_job_is_shown_alone_or_with_a_group(config, project):
     project.yaml(JOBS)
     _, lines, _ = config("--job", "Books", "--changed", "--origin")
     assert "\n".join(lines[2:]) == dedent("""\
@@ -193,14 +193,14 @@ def test_a_job_is_shown_alone_or_beside_a_group(config, project):
     ("job", "says"),
     [("boks", "did you mean books?"), ("zzz", "known: books, v1.2"), ("standard", "known: books, v1.2")],
 )
-def test_a_job_that_there_is_not_is_wrong_use(config, project, job, says):
+def test_an_unknown_job_is_a_usage_error(config, project, job, says):
     project.yaml(JOBS)
     code, _, messages = config("--job", job)
     assert code == 2
     assert f"there is no job '{job}'; {says}" in messages
 
 
-def test_mistakes_come_together_and_nothing_is_shown(config, project):
+def test_all_errors_are_reported_together_and_nothing_is_shown(config, project):
     project.write("config/application.yaml", "opencqrs: {spark: {mastr: x}, event-handling.standard.retry.jitter: 2}")
     code, lines, messages = config()
     assert (code, lines) == (2, [])

@@ -10,7 +10,7 @@ FILE = re.compile(r"^```\w+ title=\"(.+?)\"\n(.*?)^```$", re.MULTILINE | re.DOTA
 CONSOLE = re.compile(r"^```console\n\$ (.+?)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-def test_what_the_page_says_that_commands_print_is_what_they_print(tmp_path, zygote):
+def test_commands_print_what_the_page_shows(tmp_path, zygote):
     page = PAGE.read_text("utf-8")
     for name, text in FILE.findall(page):
         (tmp_path / name).write_text(text, "utf-8")

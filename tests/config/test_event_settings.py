@@ -9,12 +9,12 @@ import pytest
 from opencqrs_py.config import DataFormat, Resolution
 
 
-def test_events_are_plain_and_have_no_further_classes_by_default(project):
+def test_by_default_events_are_plain_and_have_no_further_classes(project):
     events = project.load().settings.events
     assert (events.format, events.types, events.type_resolver_ref) == (DataFormat.PLAIN, {}, None)
 
 
-def test_event_types_are_names_of_the_users_and_keep_their_dots_and_their_case(project):
+def test_event_types_keep_their_dots_and_their_case(project):
     project.yaml("""
         opencqrs.events:
           format: Envelope
@@ -32,7 +32,7 @@ def test_event_types_are_names_of_the_users_and_keep_their_dots_and_their_case(p
     assert events.type_resolver_ref == "by_name"
 
 
-def test_event_types_of_several_places_are_put_together_one_by_one(project):
+def test_event_types_from_several_sources_are_merged_one_by_one(project):
     project.yaml("opencqrs.events.types: {a.v1: 'm:A', b.v1: 'm:B'}")
     project.write("application-prod.yaml", "opencqrs.events.types: {b.v1: 'm:Better', c.v1: 'm:C'}")
     events = project.load(profiles=["prod"], overrides=["events.types.d.v1=m:D"]).settings.events
@@ -43,7 +43,7 @@ BOTH = {"library.bookLent.v1": "m:A", "library.book-lent.v1": "m:B", "library.bo
 
 
 @pytest.mark.parametrize("key", ["events.types", "spark.conf"])
-def test_event_types_and_names_of_spark_differ_by_every_letter(project, key):
+def test_event_types_and_spark_names_are_compared_exactly(project, key):
     entries = [f"{name}: '{value}'" for name, value in BOTH.items()]
     assert values_of(project.yaml(f"opencqrs.{key}: {{{', '.join(entries)}}}"), key) == BOTH
     project.yaml(f"opencqrs.{key}: {{{entries[0]}}}")
@@ -54,7 +54,7 @@ def test_event_types_and_names_of_spark_differ_by_every_letter(project, key):
     assert values_of(project, key, environ={variable: json.dumps(dict(list(BOTH.items())[1:]))}) == BOTH
 
 
-def test_a_variable_that_can_mean_two_event_types_is_refused(project):
+def test_a_variable_that_could_mean_two_event_types_is_refused(project):
     project.yaml("opencqrs.events.types: {library.bookLent.v1: 'm:A', library.book-lent.v1: 'm:B'}")
     error = project.error(environ={"OPENCQRS__EVENTS__TYPES__LIBRARY_BOOK_LENT_V1": "m:C"})
     assert (error.code, error.what) == (
@@ -64,7 +64,7 @@ def test_a_variable_that_can_mean_two_event_types_is_refused(project):
     )
 
 
-def test_a_variable_in_capitals_sets_the_name_of_spark_that_a_file_spells_in_full(project):
+def test_a_variable_in_capitals_sets_the_spark_name_that_a_file_spells_out(project):
     project.yaml("opencqrs.spark.conf: {spark.sql.session.timeZone: UTC}")
     capitals = {"OPENCQRS__SPARK__CONF__SPARK_SQL_SESSION_TIMEZONE": "Europe/Berlin"}
     as_written = {"OPENCQRS__SPARK__CONF__spark.sql.session.timeZone": "Europe/Berlin"}
@@ -91,7 +91,7 @@ def test_an_unknown_format_is_refused_with_the_known_ones(project):
         ("{resolution: PER_METADATA_KEY, metadataKey: by}", Resolution.PER_METADATA_KEY, "metadata_key", "by"),
     ],
 )
-def test_a_sequence_has_the_setting_that_its_resolution_needs(project, written, resolution, leaf, value):
+def test_a_sequence_needs_the_setting_of_its_resolution(project, written, resolution, leaf, value):
     project.yaml(f"opencqrs.event-handling.groups.books.sequence: {written}")
     sequence = project.load().group("books").sequence
     assert sequence.resolution is resolution
@@ -103,7 +103,7 @@ def test_a_level_below_one_is_refused(project):
     assert error.code == "OCQ-114"
 
 
-def test_the_level_may_be_the_standard_and_the_resolution_the_groups(project):
+def test_the_level_can_come_from_the_standard_and_the_resolution_from_the_group(project):
     project.yaml("""
         opencqrs.event-handling:
           standard.sequence.level: 4

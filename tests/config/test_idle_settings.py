@@ -46,7 +46,7 @@ def test_a_setting_of_a_group_without_effect_is_warned_of(project, settings, nam
     assert configuration.warnings[0].fix == "leave it out, or set what is needed"
 
 
-def test_settings_that_need_the_same_are_named_together(project):
+def test_settings_with_the_same_requirement_are_named_together(project):
     project.write("application.yaml", books("schedule: {interval: 1s, on-exhausted: skip}\n  batch.size: 5"))
     (warning,) = project.load(groups=["books"]).warnings
     assert warning.what == (
@@ -72,17 +72,17 @@ def test_settings_that_need_the_same_are_named_together(project):
         "schedule.interval: null",
     ],
 )
-def test_a_setting_that_counts_is_not_mentioned(project, settings):
+def test_a_setting_that_applies_is_not_mentioned(project, settings):
     assert project.write("application.yaml", books(settings)).load(groups=["books"]).warnings == ()
 
 
 @pytest.mark.parametrize("setting", ["schedule.interval: 1s", "park.max-sequences: 5", "sequence.level: 2"])
-def test_a_standard_may_be_meant_for_others(project, setting):
+def test_a_standard_that_might_apply_to_other_groups_is_not_mentioned(project, setting):
     text = books("fetch.subject: /books", setting)
     assert project.write("application.yaml", text).load(groups=["books"]).warnings == ()
 
 
-def test_what_decides_may_be_inherited_from_the_standard(project):
+def test_the_deciding_setting_can_be_inherited_from_the_standard(project):
     text = books("sequence.level: 2", "sequence.resolution: per_level_subject")
     assert project.write("application.yaml", text).load(groups=["books"]).warnings == ()
     text = books("retry.initial-interval: 1s", "retry.policy: none")
@@ -90,7 +90,7 @@ def test_what_decides_may_be_inherited_from_the_standard(project):
 
 
 @pytest.mark.parametrize("of_profile", ["application-test.yaml", "application.yaml"])
-def test_what_a_profile_switches_off_is_not_mentioned(project, of_profile):
+def test_a_setting_switched_off_by_a_profile_is_not_mentioned(project, of_profile):
     base, test = books("retry.initial-interval: 1s"), "opencqrs.event-handling.standard.retry.policy: none\n"
     if of_profile == "application.yaml":
         project.write(of_profile, f"{base}---\nopencqrs.config.on-profile: test\n{test}")
@@ -99,14 +99,14 @@ def test_what_a_profile_switches_off_is_not_mentioned(project, of_profile):
     assert project.load(groups=["books"], profiles=["test"]).warnings == ()
 
 
-def test_what_another_source_switches_off_is_not_mentioned(project):
+def test_a_setting_switched_off_by_another_source_is_not_mentioned(project):
     project.write("application.yaml", books("retry.initial-interval: 1s"))
     overrides = ["event-handling.groups.books.retry.policy=none"]
     assert project.load(groups=["books"], overrides=overrides).warnings == ()
 
 
 @pytest.mark.parametrize("idle", [IDLE_OF_GROUPS, IDLE_OF_JOBS])
-def test_the_table_is_about_settings_that_there_are(idle):
+def test_the_table_names_only_existing_settings(idle):
     leaves = idle.family.leaves
     for effect in idle.effects:
         assert effect.wanted.keys() <= set(leaves)
@@ -151,11 +151,11 @@ def test_a_setting_of_a_job_without_effect_is_warned_of(project, settings, name,
         "retry: {multiplier: 3}",
     ],
 )
-def test_a_setting_of_a_job_that_counts_is_not_mentioned(project, settings):
+def test_a_setting_of_a_job_that_applies_is_not_mentioned(project, settings):
     project.write("application.yaml", f"opencqrs:\n  jobs:\n   remind:\n    {settings}\n")
     assert project.load().warnings == ()
 
 
-def test_a_schedule_of_all_jobs_counts_for_each(project):
+def test_a_schedule_of_the_standard_applies_to_each_job(project):
     text = "opencqrs.jobs:\n  standard: {triggers: {cron: 0 3 * * *}}\n  remind: {triggers: {zone: Europe/Berlin}}\n"
     assert project.write("application.yaml", text).load().warnings == ()

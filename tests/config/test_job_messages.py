@@ -57,7 +57,7 @@ ONE_OR_MORE = ("114", "it is below 1", "write 1 or more")
     ],
 )
 @pytest.mark.parametrize("level", ["cleanup", "standard"])
-def test_a_refused_value_says_why_where_and_what_to_write(project, level, key, text, code, reason, fix):
+def test_a_refused_value_is_reported_with_reason_place_and_fix(project, level, key, text, code, reason, fix):
     error = project.yaml(f"opencqrs.jobs: {{other: {{}}, {level}.{key}: {text}}}").error()
     shown = text.strip("'")
     assert error.code == f"OCQ-{code}"
@@ -94,7 +94,7 @@ def test_an_engine_that_another_package_registers_runs_no_jobs(project, monkeypa
         ("{cleanup: {retry: {back-off-ref: x}}}", "jobs.cleanup.retry.back-off-ref", None),
     ],
 )
-def test_a_key_that_is_no_setting_is_an_error_at_the_key(project, yaml, key, fix):
+def test_an_unknown_key_is_an_error_at_the_key(project, yaml, key, fix):
     error = project.yaml(f"opencqrs: {{jobs: {yaml}}}").error()
     assert (error.code, error.what) == ("OCQ-103", f"there is no setting {key}")
     assert error.where.startswith("application.yaml:1:")
@@ -111,7 +111,7 @@ def test_a_key_that_is_no_setting_is_an_error_at_the_key(project, yaml, key, fix
         ("jobs.cleanup=5", "put a name and its settings below it"),
     ],
 )
-def test_a_wrong_argument_is_noticed(project, override, fix):
+def test_a_wrong_argument_is_reported(project, override, fix):
     error = project.error(overrides=[override])
     assert fix in (None, error.fix) or error.code == "OCQ-107"
 
@@ -128,7 +128,7 @@ def test_a_wrong_argument_is_noticed(project, override, fix):
         ("OPENCQR_JOBS_STANDARD_LIMIT", "OPENCQRS__JOBS__STANDARD__LIMIT"),
     ],
 )
-def test_a_variable_that_is_no_setting_says_which_is_meant(project, name, meant):
+def test_an_unknown_variable_is_reported_with_the_intended_one(project, name, meant):
     error = project.error(environ={name: "5"}, jobs=["cleanup"])
     assert (error.code, error.fix) == ("OCQ-104", f"did you mean {meant}?")
 
@@ -140,12 +140,12 @@ def test_a_value_in_place_of_a_section_is_an_error(project, yaml):
     assert "is a section, not a single value or a list" in error.what
 
 
-def test_a_job_that_is_spelled_in_two_ways_in_one_place_is_an_error(project):
+def test_a_job_spelled_in_two_ways_in_one_place_is_an_error(project):
     error = project.yaml("opencqrs.jobs: {clean-up.limit: 5, cleanUp.queue-size: 5}").error()
     assert (error.code, error.what) == ("OCQ-106", "clean-up and cleanUp are two spellings of one name")
 
 
-def test_what_the_standard_says_wrongly_is_said_once_however_many_jobs_inherit_it(project):
+def test_an_error_in_the_standard_is_reported_once_however_many_jobs_inherit_it(project):
     project.yaml("opencqrs.jobs: {standard: {limit: 0, retry.jitter: 2}, a: {}, b: {}, c.retry: {jitter: 1}}")
     assert [error.what.split()[0] for error in project.errors()] == [
         "jobs.standard.limit",
@@ -160,18 +160,18 @@ def test_what_the_standard_says_wrongly_is_said_once_however_many_jobs_inherit_i
         ("OPENCQRS_JOBS", '{"clean-up.limit": 5, "Standard": {"queueSize": 2}}'),
     ],
 )
-def test_all_jobs_can_be_one_variable_in_json(project, name, text):
+def test_one_json_variable_can_configure_all_jobs(project, name, text):
     job = project.load(environ={name: text}).job("cleanup")
     assert (job.limit, job.queue_size) == (5, 2)
 
 
-def test_one_job_can_be_a_variable_in_json_whose_single_settings_are_variables_too(project):
+def test_a_json_variable_for_a_job_merges_with_variables_for_single_settings(project):
     environ = {"OPENCQRS__JOBS__CLEANUP": '{"limit": 5, "queue-size": 2}', "OPENCQRS__JOBS__CLEANUP__LIMIT": "7"}
     job = project.load(environ=environ).job("cleanup")
     assert (job.limit, job.queue_size) == (7, 2)
 
 
-def test_variables_of_a_kubernetes_service_for_jobs_are_no_settings(project):
+def test_variables_of_a_kubernetes_service_called_jobs_are_not_settings(project):
     environ = {
         "OPENCQRS_JOBS_SERVICE_HOST": "10.0.0.1",
         "OPENCQRS_JOBS_SERVICE_PORT": "8080",

@@ -97,18 +97,18 @@ def key(level, leaf):
     return f"jobs.{level}.{leaf.replace('_', '-')}"
 
 
-def test_the_tables_know_every_setting():
+def test_the_tables_list_every_setting():
     assert list(DEFAULTS) == list(OTHERS) == [".".join(leaf) for leaf in JOB_FAMILY.leaves]
 
 
 @pytest.mark.parametrize("leaf", DEFAULTS)
-def test_built_in_defaults(project, leaf):
+def test_built_in_defaults_apply_without_settings(project, leaf):
     assert of(JobSettings(), leaf) == of(project.load().job("any"), leaf) == DEFAULTS[leaf]
     assert str(project.load().origin(key("any", leaf))) == "built-in default"
 
 
 @pytest.mark.parametrize("leaf", OTHERS)
-def test_each_leaf_comes_from_the_job_then_the_standard_then_is_built_in(project, leaf):
+def test_each_setting_comes_from_the_job_then_the_standard_then_the_default(project, leaf):
     text, value, own_text, own = OTHERS[leaf]
     standard = f"{key('standard', leaf)}={text}"
     configuration = project.load(overrides=[standard, f"{key('cleanup', leaf)}={own_text}"], jobs=["cleanup", "report"])
@@ -124,7 +124,7 @@ def test_each_leaf_comes_from_the_job_then_the_standard_then_is_built_in(project
 
 
 @pytest.mark.parametrize("leaf", OTHERS)
-def test_null_resets_what_the_standard_says(project, leaf):
+def test_null_resets_a_value_of_the_standard(project, leaf):
     overrides = [f"{key('standard', leaf)}={OTHERS[leaf][0]}", f"{key('cleanup', leaf)}=null"]
     configuration = project.load(overrides=overrides)
     assert of(configuration.job("cleanup"), leaf) == DEFAULTS[leaf]
@@ -133,7 +133,7 @@ def test_null_resets_what_the_standard_says(project, leaf):
     assert len(configuration.losers(key("cleanup", leaf))) == 1
 
 
-def test_leaves_of_one_section_are_inherited_one_by_one(project):
+def test_settings_of_one_section_are_inherited_individually(project):
     project.yaml("""
         opencqrs.jobs:
           standard:
@@ -197,7 +197,7 @@ def test_variables_of_both_styles_set_the_standard(project, name):
     assert configuration.job_names == ()
 
 
-def test_names_of_jobs_keep_their_spelling_and_are_found_in_any(project):
+def test_names_of_jobs_keep_their_spelling_and_are_found_in_any_spelling(project):
     configuration = project.yaml("""
         opencqrs.jobs:
           Re_Send: {limit: 1}
@@ -214,7 +214,7 @@ def test_names_of_jobs_keep_their_spelling_and_are_found_in_any(project):
 @pytest.mark.parametrize(
     "name", ["model_extra", "named", "family", "model_dump", "copy", "keys", "groups", "standards"]
 )
-def test_a_job_may_be_called_like_anything_but_standard(project, name):
+def test_a_job_can_have_any_name_except_standard(project, name):
     configuration = project.load(overrides=[f"jobs.{name}.limit=5", "jobs.standard.queue-size=2"], jobs=[name])
     job = configuration.job(name)
     assert (job.limit, job.queue_size, configuration.job_names) == (5, 2, (name,))
@@ -222,7 +222,7 @@ def test_a_job_may_be_called_like_anything_but_standard(project, name):
     assert {value.path.split(".")[1] for value in configuration.values(job=name)} == {name}
 
 
-def test_placeholders_stand_in_for_values_of_jobs(project):
+def test_placeholders_are_resolved_in_values_of_jobs(project):
     project.yaml("""
         opencqrs.jobs.cleanup: {triggers.cron: "${CLEANUP_CRON:-}", limit: "${opencqrs.jobs.report.limit}"}
         ---
@@ -233,7 +233,7 @@ def test_placeholders_stand_in_for_values_of_jobs(project):
     assert (job.triggers.cron, job.limit) == ("@hourly", 50)
 
 
-def test_a_section_without_content_says_nothing_and_null_resets_the_standard(project):
+def test_an_empty_section_changes_nothing_and_null_resets_the_standard(project):
     project.yaml(
         "opencqrs.jobs: {standard: {limit: 5, retry: {jitter: 1}}, cleanup: {}, report: , retry: {triggers: ~}}"
     )
@@ -261,7 +261,7 @@ def test_a_section_without_content_says_nothing_and_null_resets_the_standard(pro
         ("", "{fixed-rate: ~, fixed-delay: 1m, cron: '-'}", ("fixed_delay", 60.0)),
     ],
 )
-def test_of_triggers_that_exclude_each_other_the_nearer_applies(project, standard, own, applies):
+def test_of_mutually_exclusive_triggers_the_more_specific_applies(project, standard, own, applies):
     def section(said):
         return said if said.startswith("{") else f"{{{said}}}"
 
@@ -280,7 +280,7 @@ def test_a_replaced_trigger_is_shown_as_replaced(project):
     assert configuration.value("jobs.report.triggers.fixed-rate").value == "1m"
 
 
-def test_triggers_of_one_level_that_exclude_each_other_are_refused_with_both_places(project):
+def test_mutually_exclusive_triggers_of_one_level_are_refused_with_both_places(project):
     project.yaml("""
         opencqrs.jobs:
           standard.triggers: {fixed-rate: 1m, fixed-delay: 1m, cron: '@daily'}
@@ -304,14 +304,14 @@ def test_triggers_of_one_level_that_exclude_each_other_are_refused_with_both_pla
     assert errors[0].fix.startswith("remove all but one of them, or set the others to null")
 
 
-def test_a_trigger_that_null_takes_back_excludes_nothing(project):
+def test_a_trigger_reset_by_null_excludes_nothing(project):
     project.yaml("opencqrs.jobs.cleanup.triggers: {fixed-rate: 1m}")
     environ = {VARIABLE: "@hourly", VARIABLE.replace("CRON", "FIXED_RATE"): "null"}
     assert project.load(environ=environ).job("cleanup").triggers.cron == "@hourly"
 
 
 @pytest.mark.parametrize("level", ["cleanup", "standard"])
-def test_settings_made_in_code_are_refused_likewise(level):
+def test_invalid_settings_made_in_code_are_refused_too(level):
     settings = Settings(jobs={level: {"triggers": {"fixed_rate": "1m", "cron": "@daily"}}})
     with pytest.raises(ConfigurationErrors, match=rf"jobs\.{level}\.triggers\.cron exclude each other") as caught:
         Configuration.from_settings(settings)
@@ -341,13 +341,13 @@ def test_settings_of_jobs_survive_pickling_and_dumping():
 
 @pytest.mark.parametrize("wrong", [3, {"nothing": None}, {"retry": 3}, {"limit": {}}, {"retry": {"jittr": 1}}])
 @pytest.mark.parametrize("level", ["standard", "cleanup"])
-def test_what_is_no_job_is_refused(level, wrong):
+def test_invalid_job_settings_are_refused(level, wrong):
     with pytest.raises(ValueError, match="validation error"):
         Settings(jobs={level: wrong})
 
 
 @pytest.mark.parametrize("name", ["Standard", "STANDARD", "stan-dard"])
-def test_standard_is_no_name_of_a_job_in_any_spelling(project, name):
+def test_no_job_can_be_called_standard_in_any_spelling(project, name):
     error = project.error(jobs={name: "jobs.py:3"})
     assert (error.code, error.where) == ("OCQ-124", "jobs.py:3")
     assert error.what == f"a job cannot be called {name}: below jobs.standard stands what applies to all jobs"
@@ -356,7 +356,7 @@ def test_standard_is_no_name_of_a_job_in_any_spelling(project, name):
         Settings(jobs={name: {"limit": 5}})
 
 
-def test_two_jobs_that_settings_cannot_tell_apart_are_refused(project):
+def test_two_jobs_that_settings_cannot_distinguish_are_refused(project):
     error = project.error(jobs={"re-send": "a.py:1", "reSend": "b.py:2"}, groups=["resend"])
     assert (error.code, error.where) == ("OCQ-116", "a.py:1 and b.py:2")
     assert error.what == "the jobs re-send and reSend cannot be distinguished in settings"
@@ -402,7 +402,7 @@ def test_a_configured_job_without_code_is_warned_of_with_the_nearest_name(projec
     assert warned(loaded.for_code({}, jobs).for_code({})) == []
 
 
-def test_names_of_jobs_can_be_found_when_the_modules_are_known(project):
+def test_names_of_jobs_are_resolved_once_the_modules_are_known(project):
     seen = []
 
     def jobs(modules, exclude):
@@ -415,7 +415,7 @@ def test_names_of_jobs_can_be_found_when_the_modules_are_known(project):
     assert (configuration.job_names, configuration.job("clean-up").limit) == (("clean-up",), 5)
 
 
-def test_code_decides_which_job_a_variable_means(project):
+def test_the_jobs_in_code_decide_which_job_a_variable_means(project):
     environ = {"OPENCQRS_JOBS_V1_2_LIMIT": "5"}
     configuration = project.load(environ=environ).for_code({}, {"v1.2": "jobs.py:1"})
     assert (configuration.job_names, configuration.job("v1.2").limit) == (("v1.2",), 5)
@@ -423,7 +423,7 @@ def test_code_decides_which_job_a_variable_means(project):
         project.load(environ=environ).for_code({}, {"v1.2": "a", "v12": "b"})
 
 
-def test_one_job_of_all_settings_is_shown_on_its_own(project):
+def test_one_job_can_be_shown_alone(project):
     project.yaml("opencqrs.jobs: {standard.limit: 5, cleanup.enabled: no}")
     configuration = project.load(jobs=["cleanup", "report"])
     own = configuration.values(job="CLEANUP")
@@ -452,13 +452,13 @@ def test_the_token_of_http_is_a_secret(project):
         ("hüter", "its value cannot be read"),
     ],
 )
-def test_a_token_that_no_program_can_send_is_refused_unseen(project, value, reason):
+def test_a_token_that_cannot_be_sent_is_refused_without_being_shown(project, value, reason):
     error = project.yaml(f"opencqrs.http.token: {value}").error()
     assert error.what == f"http.token cannot be used: {reason}"
     assert error.fix == "write letters, digits and signs of ASCII without spaces, or null for none"
 
 
-def test_the_runs_of_a_process_have_a_limit_of_one_or_more(project):
+def test_the_limit_of_runs_of_a_process_is_at_least_one(project):
     assert project.load().settings.node.max_runs == 4
     assert project.load(overrides=["node.max-runs=1"]).settings.node.max_runs == 1
     error = project.error(overrides=["node.max-runs=0"])
@@ -466,7 +466,7 @@ def test_the_runs_of_a_process_have_a_limit_of_one_or_more(project):
 
 
 @pytest.mark.parametrize("ask", [Configuration.value, Configuration.losers, Configuration.origin])
-def test_what_is_no_setting_of_a_job_has_no_value(project, ask):
+def test_an_unknown_setting_of_a_job_has_no_value(project, ask):
     for unknown in ("jobs.cleanup.triggers.crn", "jobs.standard.limt", "jobs.cleanup"):
         with pytest.raises(ConfigurationError, match="there is no setting"):
             ask(project.load(jobs=["cleanup"]), unknown)

@@ -37,7 +37,7 @@ JSON = "OPENCQRS_APPLICATION_JSON"
         "opencqrs.event-handling.groups.books.fetch.subject",
     ],
 )
-def test_a_variable_wins_over_a_file_leaf_by_leaf_in_every_spelling(project, yaml, name):
+def test_a_variable_in_any_spelling_overrides_single_settings_of_a_file(project, yaml, name):
     configuration = project.yaml(yaml).load(environ={name: "/from-variable"})
     books = configuration.group("books")
     assert configuration.group_names == ("books",)
@@ -76,7 +76,7 @@ def test_a_variable_reaches_a_group_of_a_file_or_of_a_handler_under_its_written_
 @pytest.mark.parametrize(
     ("in_variable", "name"), [("BOOKS", "books"), ("BOOK_CATALOG", "book_catalog"), ("V1.2", "v1.2")]
 )
-def test_a_group_that_only_a_variable_knows_is_lower_case(project, style, in_variable, name):
+def test_a_group_named_only_by_a_variable_is_in_lower_case(project, style, in_variable, name):
     configuration = project.load(environ={style.format(in_variable): "/x"})
     assert configuration.group_names == (name,)
     assert configuration.group(name).fetch.subject == "/x"
@@ -95,7 +95,7 @@ def test_a_group_that_only_a_variable_knows_is_lower_case(project, style, in_var
         ("OPENCRQS_EVENTHANDLING_STANDARD_RETRY_POLICY", "OPENCQRS__EVENT_HANDLING__STANDARD__RETRY__POLICY"),
     ],
 )
-def test_a_misspelt_variable_is_named_with_what_was_meant(project, name, meant):
+def test_a_misspelt_variable_is_reported_with_the_intended_one(project, name, meant):
     error = project.error(environ={name: "prod"}, groups=["books"])
     assert error.code == "OCQ-104"
     assert name in error.what
@@ -103,14 +103,14 @@ def test_a_misspelt_variable_is_named_with_what_was_meant(project, name, meant):
     assert error.fix == f"did you mean {meant}?"
 
 
-def test_a_variable_for_a_section_says_what_can_stand_below(project):
+def test_a_variable_for_a_section_is_reported_with_the_possible_settings(project):
     error = project.error(environ={"OPENCQRS_PROFILES": "prod"})
     assert error.what == "profiles is a section, not a single value or a list"
     assert error.fix == "put one of its settings below it: active"
 
 
 @pytest.mark.parametrize("name", ["OPENCQRS_FOO", "OPENCQRS__NOTHING__LIKE__IT"])
-def test_a_variable_like_nothing_is_still_an_error(project, name):
+def test_a_variable_similar_to_no_setting_is_still_an_error(project, name):
     assert project.error(environ={name: "1"}).fix == (
         "write OPENCQRS and the names of a setting with __ between them, like OPENCQRS__SPARK__MASTER"
     )
@@ -119,7 +119,7 @@ def test_a_variable_like_nothing_is_still_an_error(project, name):
 @pytest.mark.parametrize(
     "name", ["OPEN_DOOR", "SPARK_MASTER", "EVENT_HANDLING__STANDARD__RETRY__POLICY", "PATH", "_", "OPENCQRSX"]
 )
-def test_variables_of_others_are_left_alone(project, name):
+def test_variables_of_other_programs_are_ignored(project, name):
     assert project.load(environ={name: "x"}).warnings == ()
 
 
@@ -136,7 +136,7 @@ def test_variables_of_others_are_left_alone(project, name):
         {"OPENCQRS_APPLICATION_JSON": '{"event-handling.groups.books.fetch.subject": "/x"}'},
     ],
 )
-def test_whole_sections_can_be_json_and_merge_with_files_and_single_variables(project, environ):
+def test_json_sections_merge_with_files_and_single_variables(project, environ):
     project.yaml(BOOKS)
     books = project.load(environ={**environ, f"{PREFIX}BOOKS__RETRY__MAX_ATTEMPTS": "3"}).group("books")
     assert (books.fetch.subject, books.life_cycle.partitions, books.retry.max_attempts) == ("/x", 2, 3)
@@ -160,7 +160,7 @@ FETCH = '{"subject": "/js", "recursive": false}'
     ],
 )
 @pytest.mark.parametrize("known", ["book-catalog", "book_catalog", "BookCatalog"])
-def test_a_section_in_json_belongs_to_a_group_in_every_spelling(project, said, known):
+def test_a_json_section_matches_a_group_in_any_spelling(project, said, known):
     project.yaml(f"opencqrs.event-handling.groups.{known}.life-cycle.partitions: 2")
     configuration = project.load(groups=["book-catalog"], **said)
     assert configuration.group_names == ("book-catalog",)
@@ -168,7 +168,7 @@ def test_a_section_in_json_belongs_to_a_group_in_every_spelling(project, said, k
     assert (group.fetch.subject, group.life_cycle.partitions) == ("/js", 2)
 
 
-def test_a_section_in_json_of_a_variable_belongs_to_a_group_with_a_dot(project):
+def test_a_json_variable_can_configure_a_group_with_a_dot(project):
     configuration = project.load(groups=["v1.2"], environ={f"{PREFIX}V1_2__FETCH": FETCH})
     assert configuration.group_names == ("v1.2",)
     assert configuration.group("v1.2").fetch.subject == "/js"
@@ -181,14 +181,14 @@ def test_a_section_in_json_of_a_variable_belongs_to_a_group_with_a_dot(project):
         {"event-handling.groups": f'{{"book_catalog": {{"fetch": {FETCH}}}, "bookCatalog": {{}}}}'},
     ],
 )
-def test_two_spellings_of_a_group_beside_json_are_an_error(project, said):
+def test_two_spellings_of_a_group_next_to_json_are_an_error(project, said):
     error = project.error(groups=["book-catalog"], defaults=said)
     assert error.code == "OCQ-106"
     assert error.what.startswith("book_catalog and book")
     assert error.what.endswith(" are two spellings of one name")
 
 
-def test_a_single_variable_wins_over_json_of_its_section(project):
+def test_a_single_variable_overrides_json_of_its_section(project):
     environ = {f"{PREFIX}BOOKS": '{"fetch": {"subject": "/a"}}', f"{PREFIX}BOOKS__FETCH__SUBJECT": "/b"}
     assert project.load(environ=environ).group("books").fetch.subject == "/b"
 
@@ -207,7 +207,7 @@ def test_a_single_variable_wins_over_json_of_its_section(project):
         ("OPENCQRS_APPLICATION_JSON", "[]", "OPENCQRS_APPLICATION_JSON holds no JSON object"),
     ],
 )
-def test_broken_json_is_reported_with_variable_and_setting(project, name, text, said):
+def test_invalid_json_is_reported_with_variable_and_setting(project, name, text, said):
     error = project.error(environ={name: text})
     assert error.code == "OCQ-107"
     assert said in error.what
@@ -226,7 +226,7 @@ def test_broken_json_is_reported_with_variable_and_setting(project, name, text, 
         ('{"spark": {"mastr": "hunter2"}}', "OCQ-103", "there is no setting spark.mastr"),
     ],
 )
-def test_json_in_other_places_of_variables_is_checked_as_that_of_the_environment(
+def test_json_in_other_sources_of_variables_is_checked_like_that_of_the_environment(
     project, name, where, text, code, said
 ):
     error = project.write(name, f"{JSON}={text}" if name == ".env" else text).error(
@@ -248,7 +248,7 @@ def test_json_in_other_places_of_variables_is_checked_as_that_of_the_environment
         {"OPENCQRS_APPLICATION_JSON": '{"profiles": {"active": ["one", "two"]}}'},
     ],
 )
-def test_a_list_in_variables_is_text_with_commas_json_or_numbered(project, environ):
+def test_a_list_in_variables_is_comma_separated_json_or_numbered(project, environ):
     assert project.load(environ=environ).profiles == ("one", "two")
 
 
@@ -268,13 +268,13 @@ def test_a_gap_in_a_numbered_list_is_an_error(project):
 
 
 @pytest.mark.parametrize("empty", ["", "  "])
-def test_an_empty_variable_is_as_good_as_none(project, empty):
+def test_an_empty_variable_counts_as_unset(project, empty):
     project.yaml(BOOKS)
     books = project.load(environ={f"{PREFIX}BOOKS__LIFE_CYCLE__PARTITIONS": empty}).group("books")
     assert books.life_cycle.partitions == 2
 
 
-def test_an_empty_variable_that_names_nothing_is_still_an_error(project):
+def test_an_empty_unknown_variable_is_still_an_error(project):
     assert project.error(environ={"OPENCQRS__NOTHING": ""}).code == "OCQ-104"
 
 
@@ -286,7 +286,7 @@ def test_an_empty_variable_that_names_nothing_is_still_an_error(project):
         {"environ": {"OPENCQRS_APPLICATION_JSON": '{"event-handling.groups.books.fetch.subject": null}'}},
     ],
 )
-def test_null_resets_from_every_source(project, given):
+def test_null_resets_a_value_from_any_source(project, given):
     project.yaml(BOOKS.replace("groups:", "standard: {fetch: {subject: /standard}}\n        groups:"))
     assert project.load().group("books").fetch.subject == "/from-file"
     assert project.load(**given).group("books").fetch.subject == "/"
@@ -300,13 +300,13 @@ def test_two_names_of_one_variable_that_disagree_are_an_error(project):
     assert project.load(environ={upper: "/a", lower: "/a"}).group("books").fetch.subject == "/a"
 
 
-def test_a_variable_that_means_two_groups_is_an_error_that_names_both(project):
+def test_a_variable_that_could_mean_two_groups_is_an_error_that_names_both(project):
     error = project.error(environ={f"{PREFIX}V1_2__FETCH__SUBJECT": "/x"}, groups=["v1.2", "v12"])
     assert error.code == "OCQ-105"
     assert "event-handling.groups[v1.2].fetch.subject or event-handling.groups.v12.fetch.subject" in error.what
 
 
-def test_json_for_a_name_that_reads_two_ways_is_an_error_until_one_is_known(project):
+def test_json_for_an_ambiguous_name_is_an_error_until_one_reading_is_known(project):
     environ = {"OPENCQRS_EVENTHANDLING_GROUPS_BOOKS_RETRY": '{"policy": "fixed"}'}
     error = project.error(environ=environ)
     assert "event-handling.groups.books.retry or event-handling.groups.books_retry" in error.what
@@ -394,14 +394,14 @@ def test_dotted_keys_are_keys(project, yaml):
         ),
     ],
 )
-def test_what_one_document_says_twice_is_an_error(project, yaml, where, said):
+def test_a_duplicate_key_in_one_document_is_an_error(project, yaml, where, said):
     error = project.yaml(yaml).error()
     assert (error.code, error.where) == ("OCQ-106", where)
     assert said in error.what
 
 
 @pytest.mark.parametrize("name", ["no", "yes", "on", "2024", "1e3", "0x10", "2024-01-01", "true", "1:30", "~", "null"])
-def test_group_names_are_texts_whatever_yaml_takes_them_for(project, name):
+def test_group_names_are_texts_whatever_type_yaml_gives_them(project, name):
     project.yaml(f"opencqrs:\n  event-handling:\n    groups:\n      {name}: {{fetch: {{subject: /x}}}}")
     assert project.load().group_names == (name,)
     assert project.load().group(name).fetch.subject == "/x"
@@ -411,13 +411,13 @@ def test_group_names_are_texts_whatever_yaml_takes_them_for(project, name):
     ("text", "value"),
     [("on", True), ("off", False), ("yes", True), ("no", False), ("True", True), ("'false'", False), ("1", True)],
 )
-def test_yes_and_no_are_understood_where_a_setting_is_true_or_false(project, text, value):
+def test_yes_and_no_are_accepted_for_booleans(project, text, value):
     project.yaml(f"opencqrs.event-handling.standard.fetch.recursive: {text}")
     assert project.load().group("any").fetch.recursive is value
 
 
 @pytest.mark.parametrize("text", ["017", "1:30", "2024-01-01", "1e3", "on", "0x10", "'null'"])
-def test_texts_stay_as_they_are_written(project, text):
+def test_texts_are_kept_as_written(project, text):
     project.yaml(f"opencqrs.spark.conf: {{some.key: {text}}}")
     assert project.load().settings.spark.conf == {"some.key": text.strip("'")}
 
@@ -438,7 +438,7 @@ def test_texts_stay_as_they_are_written(project, text):
         ("-1", "write 1 or more"),
     ],
 )
-def test_what_is_no_whole_number_is_refused(project, text, fix):
+def test_a_value_that_is_not_an_integer_is_refused(project, text, fix):
     error = project.yaml(f"opencqrs.event-handling.standard.life-cycle.partitions: {text}").error()
     assert error.fix == fix
     assert error.where == "application.yaml:1:57"
@@ -480,7 +480,7 @@ def test_a_key_without_a_value_is_null(project):
         "\ufeffopencqrs: {}",
     ],
 )
-def test_an_empty_file_and_empty_sections_say_nothing(project, yaml):
+def test_an_empty_file_and_empty_sections_change_nothing(project, yaml):
     configuration = project.yaml(yaml).load()
     assert configuration.group_names == ()
     assert configuration.files == (project.folder / "application.yaml",)
@@ -504,7 +504,7 @@ def test_a_file_without_keys_is_an_error(project, yaml, code):
         (b"a: 1\nb: \xe4", "application.yaml:2", "save it as UTF-8"),
     ],
 )
-def test_a_broken_file_is_reported_with_its_place(project, yaml, where, fix):
+def test_a_file_with_a_syntax_error_is_reported_with_its_place(project, yaml, where, fix):
     error = project.write("application.yaml", yaml).error()
     assert (error.code, error.where, error.fix) == ("OCQ-101", where, fix)
 
@@ -518,21 +518,21 @@ def test_a_broken_file_is_reported_with_its_place(project, yaml, where, fix):
         ("[[*shared]]", "<< is followed by a list, not by a section"),
     ],
 )
-def test_a_merge_of_no_section_is_an_error(project, merged, said):
+def test_a_yaml_merge_of_something_other_than_a_section_is_an_error(project, merged, said):
     yaml = f"shared: &shared {{max-attempts: 3}}\nopencqrs.event-handling.standard.retry:\n  <<: {merged}\n"
     error = project.yaml(yaml).error()
     assert (error.code, error.what, error.where.partition(":")[2][:2]) == ("OCQ-107", said, "3:")
 
 
 @pytest.mark.parametrize("merged", ["*shared", "*nothing", "[*nothing, *shared]", "", "~"])
-def test_a_merge_takes_over_sections_even_empty_ones(project, merged):
+def test_a_yaml_merge_takes_over_sections_even_empty_ones(project, merged):
     yaml = "shared: &shared {max-attempts: 3}\nnothing: &nothing\n"
     yaml += f"opencqrs.event-handling.standard.retry:\n  <<: {merged}\n  policy: fixed\n"
     standard = project.yaml(yaml).load().settings.event_handling.standard
     assert standard.retry.max_attempts == (3 if "shared" in merged else None)
 
 
-def test_without_any_file_everything_is_built_in(project):
+def test_without_any_file_all_values_are_built_in(project):
     configuration = project.load()
     assert configuration.files == ()
     assert all(value.is_default for value in configuration.values("books"))
@@ -572,7 +572,7 @@ def test_no_secret_is_shown_in_an_error(project, given):
     assert error.__context__ is None or SECRET not in repr(error.__context__)
 
 
-def test_no_secret_is_shown_by_values_nor_by_the_settings_themselves(project):
+def test_no_secret_is_shown_by_values_or_by_the_settings_themselves(project):
     configuration = project.yaml(f"""
         opencqrs:
           database: {{url: "postgresql://u:{SECRET}@host/db"}}
@@ -585,7 +585,7 @@ def test_no_secret_is_shown_by_values_nor_by_the_settings_themselves(project):
     assert configuration.settings.spark.conf == {"spark.ssl.keyPassword": SECRET}
 
 
-def test_an_empty_object_in_a_variable_makes_a_group_with_the_defaults(project):
+def test_an_empty_json_object_in_a_variable_makes_a_group_with_the_defaults(project):
     configuration = project.load(environ={f"{PREFIX}BOOKS": "{}"})
     assert configuration.group_names == ("books",)
     assert configuration.group("books").fetch.subject == "/"
@@ -644,14 +644,14 @@ WAYS = pytest.mark.parametrize("way", ["plain", "quoted", "properties", "variabl
 
 @WAYS
 @pytest.mark.parametrize(("text", "seconds"), DURATIONS)
-def test_a_duration_is_as_long_as_it_says_wherever_it_stands(project, way, text, seconds):
+def test_a_duration_has_the_same_value_in_every_source(project, way, text, seconds):
     given = said(project, ways_to_say(text, "initial-interval")[way])
     assert project.load(**given).group("any").retry.initial_interval == seconds
 
 
 @WAYS
 @pytest.mark.parametrize(("text", "reason", "fix"), NO_DURATIONS)
-def test_what_could_be_two_durations_is_none_wherever_it_stands(project, way, text, reason, fix):
+def test_an_ambiguous_duration_is_refused_in_every_source(project, way, text, reason, fix):
     error = project.error(**said(project, ways_to_say(text, "initial-interval")[way]))
     assert error.code == "OCQ-113"
     assert error.what.startswith(f"event-handling.standard.retry.initial-interval cannot be '{text}': {reason or ''}")
@@ -660,12 +660,12 @@ def test_what_could_be_two_durations_is_none_wherever_it_stands(project, way, te
 
 @WAYS
 @pytest.mark.parametrize("text", INFINITE)
-def test_no_limit_is_said_in_words_where_there_may_be_none(project, way, text):
+def test_no_limit_can_be_written_in_words_if_a_setting_allows_none(project, way, text):
     way_for = ways_to_say(text, "max-elapsed-time")
     assert project.load(**said(project, way_for[way])).group("any").retry.max_elapsed_time == float("inf")
 
 
-def test_every_wrong_duration_shows_how_to_write_it(project):
+def test_every_invalid_duration_is_reported_with_the_correct_form(project):
     seen = {text: str(project.error(overrides=[f"{WAIT.format('max-interval')}={text}"])) for text, *_ in NO_DURATIONS}
     assert "put a T before minutes" in seen["P1M"]
     assert "months and years" in seen["P1Y"]

@@ -45,7 +45,7 @@ def test_variables_of_services_are_ignored_and_named(project):
         ("OPENCQRS__SERVICE_HOST", "10.96.0.17"),
     ],
 )
-def test_what_only_looks_like_a_variable_of_a_service_is_an_unknown_setting(project, name, value):
+def test_a_variable_that_only_resembles_one_of_a_service_is_an_unknown_setting(project, name, value):
     assert project.error(environ={name: value}).code == "OCQ-104"
 
 
@@ -54,7 +54,7 @@ def test_the_same_names_in_files_are_unknown_settings(project):
     assert project.error().code == "OCQ-104"
 
 
-def test_a_variable_that_means_a_setting_is_one_whatever_its_value(project):
+def test_a_variable_that_names_a_setting_is_one_whatever_its_value(project):
     environ = {"OPENCQRS_SPARK_CONF_SERVICE_HOST": "10.96.0.17"}
     configuration = project.load(environ=environ)
     assert (configuration.settings.spark.conf, configuration.ignored) == ({"service.host": "10.96.0.17"}, ())

@@ -12,7 +12,7 @@ from opencqrs_py.errors import ConfigurationErrors
 from opencqrs_py.model.naming import listed
 
 
-def test_all_mistakes_of_a_start_are_reported_together(project):
+def test_all_errors_of_a_start_are_reported_together(project):
     project.yaml("""
         opencqrs:
           event-stor: {url: "sqlite:///events.db"}
@@ -181,7 +181,7 @@ ZONE = "write a name like Europe/Berlin, or UTC"
         ("batch.fetch-size", "0", 114, "it is below 1", "write 1 or more"),
     ],
 )
-def test_a_refused_value_says_why_where_and_what_to_write(project, key, text, code, reason, fix):
+def test_a_refused_value_is_reported_with_reason_place_and_fix(project, key, text, code, reason, fix):
     error = project.yaml(f"opencqrs.event-handling.groups.books.{key}: {text}").error()
     shown = text.strip("'")
     assert error.code == f"OCQ-{code}"
@@ -220,7 +220,7 @@ def test_a_refused_value_says_why_where_and_what_to_write(project, key, text, co
         ("batch.ordering", "eventTime", "event-time"),
     ],
 )
-def test_values_in_their_various_spellings(project, key, text, value):
+def test_values_are_read_in_all_their_spellings(project, key, text, value):
     group = project.yaml(f"opencqrs.event-handling.groups.books.{key}: {text}").load().group("books")
     assert attrgetter(key.replace("-", "_"))(group) == value
 
@@ -272,7 +272,7 @@ ROOTS = f"use one of {listed(sorted(map(kebab, Settings.model_fields)))}"
         ("{}, '': 1", "", 33, ROOTS),
     ],
 )
-def test_a_key_that_is_no_setting_is_an_error_at_the_key(project, yaml, key, column, fix):
+def test_an_unknown_key_is_an_error_at_the_key(project, yaml, key, column, fix):
     error = project.yaml(f"opencqrs: {{ event-handling: {yaml} }}").error()
     assert (error.what, error.where) == (f"there is no setting {key}", f"application.yaml:1:{column}")
     assert error.fix == fix
@@ -323,18 +323,18 @@ def test_a_value_of_the_wrong_shape_is_an_error_at_the_value(project, yaml, what
         ),
     ],
 )
-def test_a_missing_or_misspelt_prefix_is_noticed(project, yaml, what, fix):
+def test_a_missing_or_misspelt_prefix_is_reported(project, yaml, what, fix):
     error = project.yaml(yaml).error()
     assert (error.what, error.where, error.fix) == (what, "application.yaml:1:1", fix)
 
 
-def test_keys_of_the_users_own_are_left_alone(project):
+def test_the_users_own_keys_are_ignored(project):
     project.yaml("logging: {level: debug}\ndatabase: {url: x}\nspark: {x: [{y: 1}]}\nopen: {}")
     assert project.load().warnings == ()
 
 
 @pytest.mark.parametrize("choice", ["error", "warn", "ignore", "WARN"])
-def test_unknown_names_are_errors_warnings_or_nothing(project, choice):
+def test_unknown_names_are_errors_warnings_or_ignored_as_configured(project, choice):
     project.yaml(f"opencqrs: {{config.unknown: {choice}, spark: {{mastr: x, mastar: y}}}}")
     given = {"environ": {"OPENCQRS_FOO": "1"}}
     found = project.errors(**given) if choice == "error" else project.load(**given).warnings
@@ -349,13 +349,13 @@ def test_unknown_names_are_errors_warnings_or_nothing(project, choice):
         assert asdict(found[0])["where"] == "application.yaml:1:42"
 
 
-def test_a_wrong_choice_for_unknown_names_is_an_error_itself(project):
+def test_an_invalid_choice_for_unknown_names_is_an_error(project):
     choice, unknown = sorted(project.yaml("opencqrs: {config.unknown: wran, mist: 1}").errors(), key=str, reverse=True)
     assert choice.fix == "use one of error, warn, ignore; nearest: warn"
     assert unknown.code == "OCQ-103"
 
 
-def test_one_message_for_a_misspelt_section_however_much_it_holds(project):
+def test_a_misspelt_section_gives_one_message_however_much_it_contains(project):
     error = project.yaml("opencqrs.event-handling.standard: {fetsch: {subject: /, recursive: true}}").error()
     assert error.what == "there is no setting event-handling.standard.fetsch"
 
@@ -374,7 +374,7 @@ def test_a_group_without_a_handler_is_warned_of_with_the_nearest_group(project):
     assert project.load().warnings == ()
 
 
-def test_a_group_without_a_handler_beside_one_without_a_name_names_none(project):
+def test_beside_a_group_without_a_name_no_nearest_group_is_suggested(project):
     (warning,) = project.yaml("opencqrs.event-handling.groups.books: {}").load(groups=[""]).warnings
     assert (warning.code, warning.fix) == ("OCQ-117", "groups with handlers: none")
 
@@ -440,7 +440,7 @@ def test_on_exhausted_that_is_reset_is_not_warned_of(project):
     assert project.load(groups=["books"]).warnings == ()
 
 
-def test_groups_that_settings_cannot_tell_apart_are_an_error(project):
+def test_groups_that_settings_cannot_distinguish_are_an_error(project):
     error = project.error(groups=["book-catalog", "bookCatalog", "backup"])
     assert (error.code, error.what) == (
         "OCQ-116",
@@ -467,19 +467,19 @@ def test_an_argument_needs_key_and_value(project, override, what):
     assert "CANARY" not in str(error)
 
 
-def test_an_argument_with_another_sign_is_told_the_right_one(project):
+def test_an_argument_with_another_separator_is_refused_with_the_right_one(project):
     error = project.error(overrides=["http.token:CANARY=="])
     assert error.fix == "write = between key and value: --set http.token=…"
 
 
-def test_a_free_name_in_an_argument_may_hold_a_colon(project):
+def test_a_user_defined_name_in_an_argument_can_contain_a_colon(project):
     overrides = ["spark.conf.a:b=c", "event-handling.groups.a:b.fetch.subject=/x"]
     settings = project.load(overrides=overrides).settings
     assert settings.spark.conf == {"a:b": "c"}
     assert settings.event_handling.groups["a:b"].fetch.subject == "/x"
 
 
-def test_a_line_in_dotenv_that_is_no_variable_is_an_error(project):
+def test_a_line_in_dotenv_that_is_not_a_variable_is_an_error(project):
     error = project.write(".env", "A=1\nno variable here\nOPENCQRS__SPARK__MASTER\n").error()
     assert (error.code, error.where, error.fix) == ("OCQ-101", ".env:2", "write it like NAME=value")
 
@@ -496,28 +496,28 @@ def test_a_project_folder_that_does_not_exist_is_an_error(project):
 
 
 @pytest.mark.parametrize("name", ["OPENCQR_X", "OPENCQR__NOTHING__LIKE__IT", "OPENCQR_EVENT_HANDLING", "OPENCQR_"])
-def test_variables_that_only_begin_alike_are_left_alone(project, name):
+def test_variables_that_only_share_the_prefix_are_ignored(project, name):
     assert project.load(environ={name: "x"}).warnings == ()
 
 
-def test_a_list_as_a_whole_and_by_number_is_an_error(project):
+def test_a_list_given_both_whole_and_numbered_is_an_error(project):
     environ = {"OPENCQRS__CONFIG__IMPORT": "optional:a", "OPENCQRS__CONFIG__IMPORT__0": "optional:b"}
     error = project.error(environ=environ)
     assert (error.code, error.what) == ("OCQ-106", "config.import is set twice")
 
 
-def test_a_list_item_that_is_no_single_value_is_an_error(project):
+def test_a_list_item_that_is_not_a_single_value_is_an_error(project):
     error = project.yaml("opencqrs.profiles: {'active[0]': {}}").error()
     assert error.what == "profiles.active is a single value, not a list or a section"
 
 
-def test_a_dotted_key_that_reads_two_ways_means_the_shorter_name(project):
+def test_an_ambiguous_dotted_key_means_the_shorter_name(project):
     configuration = project.load(overrides=['event-handling.groups.books.retry={"policy": "fixed"}'])
     assert configuration.group_names == ("books",)
     assert configuration.group("books").retry.policy == "fixed"
 
 
-def test_a_dotted_key_that_means_two_groups_in_use_is_an_error(project):
+def test_a_dotted_key_that_could_mean_two_existing_groups_is_an_error(project):
     project.yaml("opencqrs.event-handling.groups: {books.retry: }")
     assert project.load(groups=["books"]).warnings == ()
     error = project.error(groups=["books", "books.retry"])
@@ -525,7 +525,7 @@ def test_a_dotted_key_that_means_two_groups_in_use_is_an_error(project):
     assert "event-handling.groups.books.retry or event-handling.groups[books.retry]" in error.what
 
 
-def test_null_for_a_section_resets_what_lower_sources_say_in_it(project):
+def test_null_for_a_section_resets_the_values_of_lower_sources_in_it(project):
     project.yaml("opencqrs: {profiles.active: a, event-handling.standard.retry: {policy: fixed, max-attempts: 3}}")
     given = ["event-handling.standard.retry=null", "profiles=null"]
     configuration = project.load(overrides=given)
@@ -541,12 +541,12 @@ def test_null_for_a_section_resets_what_lower_sources_say_in_it(project):
 @pytest.mark.parametrize(
     "override", ["opencqrs=null", "event-handling.groups.books=null", "event-handling.groups=null"]
 )
-def test_null_for_everything_or_for_groups_says_nothing(project, override):
+def test_null_at_the_top_or_for_groups_changes_nothing(project, override):
     project.yaml("opencqrs.event-handling.groups.books.fetch.subject: /books")
     assert project.load(overrides=[override]).group("books").fetch.subject == "/books"
 
 
-def test_a_misspelt_dotted_key_is_not_taken_for_the_name_of_a_group(project):
+def test_a_misspelt_dotted_key_is_not_read_as_a_group_name(project):
     misspelt, deep = project.errors(
         overrides=["event-handling.groups.books.fetsch.subject=/x", "event-handling.groups.v1.2.zzz=1"]
     )
@@ -567,11 +567,11 @@ def test_a_misspelt_dotted_key_is_not_taken_for_the_name_of_a_group(project):
         ("standard.retry.policy=none", "did you mean event-handling.standard?"),
     ],
 )
-def test_a_section_that_was_left_out_is_noticed(project, override, fix):
+def test_an_omitted_section_is_reported(project, override, fix):
     assert project.error(overrides=[override]).fix == fix
 
 
-def test_a_section_that_was_left_out_of_a_variable_is_noticed(project):
+def test_a_section_omitted_from_a_variable_is_reported(project):
     error = project.error(environ={"OPENCQRS__EVENT_HANDLING__GROUPS__BOOKS__PARTITIONS": "3"})
     assert error.fix == "did you mean OPENCQRS__EVENT_HANDLING__GROUPS__BOOKS__LIFE_CYCLE__PARTITIONS?"
 
@@ -584,7 +584,7 @@ def test_a_section_that_was_left_out_of_a_variable_is_noticed(project):
         ({"overrides": ["opencqrs=1"]}, "opencqrs is a section, not a single value or a list"),
     ],
 )
-def test_the_whole_is_called_by_its_name(project, given, what):
+def test_the_root_section_is_called_by_its_name(project, given, what):
     assert project.error(**given).what.startswith(what)
 
 

@@ -43,7 +43,7 @@ class Required(Settings):
     name: str
 
 
-def test_own_sections_are_bound_from_all_sources(project):
+def test_the_users_own_sections_are_bound_from_all_sources(project):
     project.yaml("opencqrs: {mail: {host-name: a, labels: {Some.Key: v}}, name: b}")
     settings = project.load(
         settings_class=Library,
@@ -63,7 +63,7 @@ def test_own_sections_are_bound_from_all_sources(project):
 
 
 @pytest.mark.parametrize("former", ["server", "smtp-server", "smtpServer"])
-def test_a_former_name_works_and_says_the_new_one(project, former):
+def test_a_former_name_works_and_warns_of_the_new_one(project, former):
     configuration = project.yaml(f"opencqrs:\n  mail: {{{former}: a}}").load(settings_class=Library)
     assert configuration.settings.mail.host_name == "a"
     (warning,) = configuration.warnings
@@ -83,7 +83,7 @@ def test_a_former_and_the_new_name_together_are_an_error(project):
     assert (error.code, error.what) == ("OCQ-106", "mail.host-name is set twice")
 
 
-def test_former_names_are_no_suggestions(project):
+def test_former_names_are_not_suggested(project):
     assert project.error(settings_class=Library, overrides=["mail.sever=x"]).fix.startswith("use one of host-name")
 
 
@@ -101,12 +101,12 @@ def test_former_names_are_no_suggestions(project):
         ),
     ],
 )
-def test_validators_of_the_users_own_are_reported_with_their_place(project, mail, what, where):
+def test_errors_of_the_users_own_validators_are_reported_with_their_place(project, mail, what, where):
     error = project.yaml(f"opencqrs.mail: {mail}").error(settings_class=Library)
     assert (error.what, error.where) == (what, f"application.yaml:{where}")
 
 
-def test_a_value_that_is_needed_but_missing_is_an_error(project):
+def test_a_missing_required_value_is_an_error(project):
     error = project.error(settings_class=Required)
     assert (error.code, error.what) == ("OCQ-115", "name has no value")
     missing = project.folder / "application.yaml"
@@ -128,7 +128,7 @@ def with_source(values):
     return Sourced
 
 
-def test_a_source_of_the_users_own_merges_below_the_others(project):
+def test_the_users_own_source_ranks_below_the_others(project):
     sourced = with_source(
         {
             "event_handling": {"groups": {"books": {"fetch": {"subject": "/mine", "recursive": False}}}},
@@ -187,7 +187,7 @@ MASTERS = {
         ("lowest", (), "vault"),
     ],
 )
-def test_a_source_of_the_users_own_ranks_where_it_is_put(project, place, given, winner):
+def test_the_users_own_source_ranks_where_it_is_inserted(project, place, given, winner):
     if "file" in given:
         project.yaml(MASTERS["file"])
     if "dotenv" in given:
@@ -210,13 +210,13 @@ def test_a_source_of_the_users_own_ranks_where_it_is_put(project, place, given, 
         {"event_handling": EventHandlingSettings(groups={"Books": GroupSettings(fetch=FetchSettings("/vault"))})},
     ],
 )
-def test_a_source_of_the_users_own_is_bound_like_all_others(project, values):
+def test_the_users_own_source_is_bound_like_all_others(project, values):
     project.yaml("opencqrs.event-handling.groups.Books.life-cycle.partitions: 2")
     books = project.load(settings_class=with_vault("highest", values), environ={"WHERE": "/vault"}).group("books")
     assert (books.name, books.fetch.subject, books.life_cycle.partitions) == ("Books", "/vault", 2)
 
 
-def test_the_order_of_pydantics_documentation_loses_no_source_of_ours(project):
+def test_using_the_order_of_the_pydantic_documentation_drops_none_of_our_sources(project):
     class Documented(Settings):
         @classmethod
         def settings_customise_sources(
@@ -243,7 +243,7 @@ def test_the_order_of_pydantics_documentation_loses_no_source_of_ours(project):
         assert project.load(settings_class=Documented, **given).settings.spark.master == "test"
 
 
-def test_a_source_that_is_left_out_says_nothing(project):
+def test_an_omitted_source_contributes_nothing(project):
     class WithoutVariables(Settings):
         @classmethod
         def settings_customise_sources(cls, settings_cls, init_settings, **sources):
@@ -255,7 +255,7 @@ def test_a_source_that_is_left_out_says_nothing(project):
     assert (spark.master, spark.conf) == ("file", {"a": "b"})
 
 
-def test_a_source_of_the_users_own_can_choose_profiles(project):
+def test_the_users_own_source_can_choose_profiles(project):
     project.yaml("opencqrs.profiles.active: b").write("application-a.yaml", "{}").write("application-b.yaml", "{}")
     values = {"profiles": {"active": ["a"]}}
     assert project.load(settings_class=with_vault("highest", values)).profiles == ("a",)
@@ -298,7 +298,7 @@ def test_our_sources_are_sources_of_pydantic_settings(project):
         ({"spark": 3}, "spark is a section, not a single value or a list"),
     ],
 )
-def test_what_is_wrong_in_a_source_of_the_users_own_is_reported(project, values, what):
+def test_errors_in_the_users_own_source_are_reported(project, values, what):
     error = project.error(settings_class=with_source(values))
     assert (error.what, error.where) == (what, "settings given in code")
 

@@ -39,14 +39,14 @@ def test_placeholders_are_resolved_against_all_sources(project, text, given, mas
     assert project.load(**given).settings.spark.master == master
 
 
-def test_a_placeholder_in_a_list_and_in_a_value_with_commas(project):
+def test_placeholders_are_resolved_in_lists_and_in_comma_separated_values(project):
     project.yaml("opencqrs.profiles.active: ['${A:a}', b]")
     assert project.load().settings.profiles.active == ["a", "b"]
     settings = project.load(environ={"OPENCQRS__PROFILES__ACTIVE": "${BOTH}", "BOTH": "c, d"}).settings
     assert settings.profiles.active == ["c", "d"]
 
 
-def test_a_random_id(project):
+def test_a_random_id_is_a_uuid(project):
     configuration = project.yaml("opencqrs.spark.conf: {id: '${random.uuid}'}").load()
     assert UUID(configuration.settings.spark.conf["id"]).version == 4
 
@@ -66,12 +66,12 @@ def test_a_placeholder_that_cannot_be_resolved_is_an_error_with_its_place(projec
     assert error.what.startswith("spark.master cannot be resolved: ")
 
 
-def test_a_value_that_loses_need_not_be_resolvable(project):
+def test_an_overridden_value_need_not_be_resolvable(project):
     project.yaml("opencqrs.spark.master: '${nothing}'")
     assert project.load(overrides=["spark.master=local"]).settings.spark.master == "local"
 
 
-def test_an_error_shows_the_placeholder_not_what_it_stands_for(project):
+def test_an_error_shows_the_placeholder_and_not_its_value(project):
     project.yaml("opencqrs.event-handling.standard.life-cycle.partitions: ${COUNT}")
     error = project.error(environ={"COUNT": "many"})
     assert error.what.startswith("event-handling.standard.life-cycle.partitions cannot be '${COUNT}'")

@@ -73,7 +73,7 @@ def given(project, tmp_path_factory, count):
 
 
 @pytest.mark.parametrize("count", range(len(FILES) + 1))
-def test_each_file_wins_over_those_below_it(project, tmp_path_factory, count):
+def test_each_file_overrides_those_below_it(project, tmp_path_factory, count):
     arguments = given(project, tmp_path_factory, count)
     configuration = project.load(**arguments)
     expected = ORDER[count + 1]
@@ -85,7 +85,7 @@ def test_each_file_wins_over_those_below_it(project, tmp_path_factory, count):
         assert len(configuration.losers(KEY)) == count
 
 
-def test_what_is_no_file_wins_over_all_files(project, tmp_path_factory):
+def test_sources_other_than_files_override_all_files(project, tmp_path_factory):
     arguments = given(project, tmp_path_factory, len(FILES))
     steps = [
         ("/environ", {"environ": {VARIABLE: "/environ"}}),
@@ -113,7 +113,7 @@ def test_what_is_no_file_wins_over_all_files(project, tmp_path_factory):
 
 
 @pytest.mark.parametrize("text", ["{json}\n{variable}\n", "{variable}\n{json}\n"])
-def test_json_in_the_dotenv_file_wins_over_its_other_variables_and_over_nothing_above(project, text):
+def test_json_in_the_dotenv_file_overrides_its_other_variables_and_nothing_above(project, text):
     line = f'{JSON}=\'{{"{KEY}": "/in-json", "profiles.active": "test"}}\''
     project.write(".env", text.format(json=line, variable=f"{VARIABLE}=/dotenv"))
     project.write("application-test.yaml", in_yaml("/test"))
@@ -124,7 +124,7 @@ def test_json_in_the_dotenv_file_wins_over_its_other_variables_and_over_nothing_
     assert project.load(environ={JSON: f'{{"{KEY}": "/json"}}'}).group("any").fetch.subject == "/json"
 
 
-def test_what_is_pinned_wins_in_other_threads_too_unless_they_pin_something_themselves(project):
+def test_pinned_settings_apply_in_other_threads_too_unless_they_pin_their_own(project):
     def subjects():
         found.append(project.load().group("any").fetch.subject)
         with pinned({KEY: "/of-thread"}):
@@ -140,14 +140,14 @@ def test_what_is_pinned_wins_in_other_threads_too_unless_they_pin_something_them
     assert found == ["/pinned", "/of-thread", "/", "/of-thread", "/", "/of-thread"]
 
 
-def test_defaults_in_code_win_over_built_in_ones_only(project):
+def test_defaults_in_code_override_only_built_in_ones(project):
     configuration = project.load(defaults={"event-handling": {"groups": {"books": {"retry.max-attempts": 3}}}})
     assert configuration.group("books").retry.max_attempts == 3
     origin = configuration.origin("event-handling.groups.books.retry.max-attempts")
     assert (str(origin), origin.is_default) == ("default given in code", False)
 
 
-def test_merging_comes_before_inheritance(project):
+def test_sources_are_merged_before_inheritance(project):
     project.yaml(f"""
         opencqrs:
           {KEY}: /standard
@@ -192,5 +192,5 @@ def test_the_process_environment_is_read_when_no_other_is_given(project, monkeyp
         ),
     ],
 )
-def test_every_value_says_where_it_comes_from(project, yaml, key, shown):
+def test_every_value_has_its_origin(project, yaml, key, shown):
     assert str(project.yaml(yaml).load().origin(key)) == shown

@@ -75,7 +75,7 @@ def test_the_last_profile_wins_wherever_they_are_chosen(project, given):
     assert [file.name for file in configuration.files] == ["application-a.yaml", "application-b.yaml"]
 
 
-def test_a_file_chooses_profiles_and_a_higher_source_chooses_others(project):
+def test_a_higher_source_overrides_the_profiles_chosen_by_a_file(project):
     project.yaml("opencqrs.profiles.active: [a]").write("application-a.yaml", f"{MASTER}: a")
     project.write("application-b.yaml", f"{MASTER}: b").write(".env", "ALSO=b")
     assert project.load().settings.spark.master == "a"
@@ -129,7 +129,7 @@ def test_without_a_profile_the_profile_default_applies(project):
         ({}, {"overrides": ["config.activate.on-profile=a"]}, "OCQ-109", "config.activate.on-profile stands outside"),
     ],
 )
-def test_profiles_that_cannot_be_meant_are_errors(project, files, given, code, said):
+def test_invalid_profiles_are_errors(project, files, given, code, said):
     for name, text in files.items():
         project.write(name, text)
     errors = project.errors(**given)
@@ -140,14 +140,14 @@ def test_profiles_that_cannot_be_meant_are_errors(project, files, given, code, s
 @pytest.mark.parametrize(
     ("name", "fix"), [("prdo", "did you mean prod?"), ("qa", "create application-qa.yaml, or leave it out")]
 )
-def test_an_unknown_profile_gets_a_warning(project, name, fix):
+def test_an_unknown_profile_is_warned_of(project, name, fix):
     project.yaml("opencqrs: {config.on-profile: prod}").write("application-test.yaml", "{}")
     (warning,) = project.load(profiles=["test", name]).warnings
     assert (warning.code, warning.fix) == ("OCQ-119", fix)
     assert warning.what == f"no file and no document knows the profile {name}"
 
 
-def test_an_import_wins_over_what_imports_it_and_later_ones_over_earlier_ones(project):
+def test_an_import_overrides_its_importer_and_later_imports_override_earlier_ones(project):
     project.yaml(
         "opencqrs: {config: {import: [one.yaml, more/two.toml]}, spark: {master: importer}}\n"
         "---\n"
@@ -168,7 +168,7 @@ def test_an_import_wins_over_what_imports_it_and_later_ones_over_earlier_ones(pr
     assert str(configuration.origin("spark.conf.c")) == "more/three.properties:1:23"
 
 
-def test_imported_files_have_variants_by_profile(project):
+def test_imported_files_have_profile_variants(project):
     project.yaml("opencqrs.config.import: extra.yaml").write("extra.yaml", f"{MASTER}: extra")
     project.write("extra-prod.yaml", f"{MASTER}: extra-prod")
     assert project.load().settings.spark.master == "extra"
@@ -194,12 +194,12 @@ def test_a_file_is_imported_once(project):
         {"environ": {"OPENCQRS_APPLICATION_JSON": '{"config": {"import": ["file:extra.yaml"]}}'}},
     ],
 )
-def test_variables_and_arguments_can_import_over_all_application_files(project, given):
+def test_imports_by_variables_and_arguments_override_all_application_files(project, given):
     project.yaml(f"{MASTER}: file").write("extra.yaml", f"{MASTER}: extra")
     assert project.load(**given).settings.spark.master == "extra"
 
 
-def test_an_absolute_import(project, tmp_path_factory):
+def test_an_import_can_be_an_absolute_path(project, tmp_path_factory):
     file = tmp_path_factory.mktemp("elsewhere") / "extra.yaml"
     file.write_text(f"{MASTER}: elsewhere")
     configuration = project.yaml(f"opencqrs.config.import: '{file}'").load()
@@ -253,7 +253,7 @@ SECRETS = {
 
 
 @pytest.mark.parametrize("item", ["secrets", "secrets/", "optional:secrets/", "configtree:secrets"])
-def test_a_folder_of_secrets(project, item):
+def test_a_folder_of_secrets_can_be_imported(project, item):
     for name, text in SECRETS.items():
         project.write(f"secrets/{name}", text)
     project.write("secrets/keystore", b"\xff\xfe")
@@ -271,7 +271,7 @@ def test_a_folder_of_secrets(project, item):
     assert project.load(environ={"OPENCQRS__SPARK__MASTER": "environ"}).settings.spark.master == "environ"
 
 
-def test_a_broken_secret_is_named_and_not_shown(project):
+def test_an_invalid_secret_is_named_and_not_shown(project):
     project.write("s/opencqrs.spark.master", b"\xff").write(
         "s/opencqrs.event-handling.standard.fetch.subject", "hunter2"
     )
@@ -285,7 +285,7 @@ def test_a_broken_secret_is_named_and_not_shown(project):
     assert policy.fix == "use one of none, fixed, exponential_backoff"
 
 
-def test_the_profiles_that_are_shown_are_those_that_are_active(project):
+def test_the_shown_profiles_are_the_active_ones(project):
     configuration = project.load(profiles=["prod,eu", "prod"], environ={"OPENCQRS__PROFILES__ACTIVE": "dev"})
     assert configuration.profiles == ("prod", "eu")
     assert configuration.settings.profiles.active == ["prod", "eu"]
@@ -305,7 +305,7 @@ def test_the_profiles_that_are_shown_are_those_that_are_active(project):
         ),
     ],
 )
-def test_profiles_that_are_said_too_late_to_be_active_are_an_error(project, files, where):
+def test_profiles_chosen_too_late_to_be_active_are_an_error(project, files, where):
     for name, text in files.items():
         project.write(name, text)
     error = project.error()
@@ -314,6 +314,6 @@ def test_profiles_that_are_said_too_late_to_be_active_are_an_error(project, file
 
 
 @pytest.mark.parametrize("said", ["[a, 'b,c']", "[a, b, c, a]", "a, b,c"])
-def test_every_spelling_of_a_list_of_profiles_is_shown_as_it_is_active(project, said):
+def test_a_list_of_profiles_in_any_spelling_is_shown_as_active(project, said):
     configuration = project.yaml(f"opencqrs.profiles.active: {said}").load()
     assert configuration.profiles == ("a", "b", "c")

@@ -24,7 +24,7 @@ reference_files = REFERENCE["reference_files"]
 
 
 @pytest.mark.parametrize("name", sorted(reference_files()))
-def test_the_committed_file_is_current(name):
+def test_the_committed_files_are_up_to_date(name):
     fix = "run: python config/reference.py"
     assert (ROOT / name).read_text(encoding="utf-8") == reference_files()[name], fix
 
@@ -318,7 +318,7 @@ def test_the_schema_refuses_what_the_loader_refuses(project, text, found):
     assert project.yaml(f"opencqrs: {{{text}}}").errors()
 
 
-def test_the_schema_knows_default_and_unit():
+def test_the_schema_has_default_and_unit_of_each_setting():
     retry = json_schema()["definitions"]["RetrySettings"]["properties"]
     assert retry["max-interval"]["default"] == "30s"
     assert retry["max-attempts"]["default"] == "infinite"
@@ -349,7 +349,7 @@ class WithMail(Settings):
     mails: dict[str, Mail] = Field({})
 
 
-def test_the_schema_holds_the_users_own_sections():
+def test_the_schema_contains_the_users_own_sections():
     schema = json_schema(WithMail)
     mail = schema["definitions"]["Mail"]
     assert mail["properties"]["smtp-port"]["default"] == 25
@@ -359,5 +359,5 @@ def test_the_schema_holds_the_users_own_sections():
     assert json.loads(json.dumps(schema)) == schema
 
 
-def test_the_repository_as_a_project_has_the_defaults():
+def test_the_repository_used_as_a_project_has_the_defaults():
     assert load(ROOT, environ={}).group("any") == EffectiveGroup("any")

@@ -222,7 +222,7 @@ numbers = count()
 
 @settings(suppress_health_check=[HealthCheck.too_slow])
 @given(said_by=sources())
-def test_value_and_origin_of_every_setting_equal_the_model(tmp_path_factory, said_by):
+def test_value_and_origin_of_every_setting_match_the_model(tmp_path_factory, said_by):
     folder = tmp_path_factory.mktemp(f"project{next(numbers)}")
     (folder / "config").mkdir()
     for source, (name, render) in enumerate(FILES):
@@ -242,10 +242,10 @@ def test_value_and_origin_of_every_setting_equal_the_model(tmp_path_factory, sai
 
 
 @pytest.mark.parametrize("source", range(ARGUMENTS + 1))
-def test_each_source_of_the_model_is_alive(tmp_path, source):
+def test_each_source_of_the_model_has_an_effect(tmp_path, source):
     said = Said("Book-Catalog", ("fetch", "subject"), "/alive", "/alive", 1)
     said_by = [[said] if number == source else [] for number in range(ARGUMENTS + 1)]
-    test_value_and_origin_of_every_setting_equal_the_model.hypothesis.inner_test(Factory(tmp_path), said_by)
+    test_value_and_origin_of_every_setting_match_the_model.hypothesis.inner_test(Factory(tmp_path), said_by)
 
 
 @dataclass(frozen=True)

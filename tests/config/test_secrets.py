@@ -77,7 +77,7 @@ def test_no_command_shows_a_secret(secretive, capsys, monkeypatch, command):
     assert "CANARY" not in seen.out + seen.err
 
 
-def test_what_is_not_secret_of_a_value_is_shown(secretive):
+def test_the_non_secret_part_of_a_value_is_shown(secretive):
     values = {value.path: value.value for value in secretive.load(environ={"DB_PASSWORD": "CANARY0"}).values()}
     conf = {path.removeprefix("spark.conf."): value for path, value in values.items()}
     assert values["event-store.url"] == "postgresql://u:***@127.0.0.1:1/db?api_key=***"
@@ -117,7 +117,7 @@ def test_a_secret_in_another_part_of_a_url_is_hidden(project):
     assert shown == "postgresql://h/db?options=***"
 
 
-def test_no_object_shows_a_secret(secretive):
+def test_the_repr_of_no_object_shows_a_secret(secretive):
     application = Application.from_project(secretive.folder)
     settings = application.configuration.settings
     shown = [application.blueprint, application.configuration, settings, settings.spark, vars(application)]
@@ -126,7 +126,7 @@ def test_no_object_shows_a_secret(secretive):
     assert "CANARY" not in "".join(f"{each!r} {each}" for each in shown)
 
 
-def test_the_settings_hold_what_they_hide(secretive):
+def test_settings_still_contain_the_values_they_hide(secretive):
     settings = secretive.load(environ={"DB_PASSWORD": "CANARY0"}).settings
     assert settings.spark.conf["harmless"] == "x CANARY0"
     assert pickle.loads(pickle.dumps(settings)) == settings
@@ -139,7 +139,7 @@ def test_settings_made_in_code_hide_their_secrets():
     assert settings.model_dump()["event_store"]["url"] == "eventsourcingdb://***@h"
 
 
-def test_a_database_hides_its_secrets_from_its_first_moment():
+def test_a_database_hides_its_secrets_from_the_start():
     database = Database("postgresql://u:CANARY%40x@127.0.0.1:1/db?api_key=CANARY2")
     assert "CANARY" not in database.label + repr(database)
     with pytest.raises(EventStoreError) as caught, database.reading():
@@ -149,7 +149,7 @@ def test_a_database_hides_its_secrets_from_its_first_moment():
     assert reason_of(said) == "cannot log in with ***, or ***"
 
 
-def test_the_errors_of_handlers_are_shown_without_the_secrets_of_the_settings(secretive):
+def test_errors_of_handlers_are_shown_without_secrets_of_the_settings(secretive):
     secretive.load(environ={"DB_PASSWORD": "CANARY0"})
     assert message_of(ValueError("no login with CANARY0 at postgresql://u:CANARY0@h")) == (
         "no login with *** at postgresql://u:***@h"
@@ -176,7 +176,7 @@ def test_no_part_of_a_secret_that_a_long_text_repeats_is_shown(project, length, 
             assert "ANAR" not in shown
 
 
-def test_a_worker_knows_the_secrets_that_its_recipe_brings(secretive):
+def test_a_worker_knows_the_secrets_in_its_recipe(secretive):
     blueprint = Application.from_project(secretive.folder).blueprint
     forget()
     assert scrubbed("CANARY0") == "CANARY0"

@@ -13,7 +13,7 @@ def shown(configuration, group=None):
     return {value.path: (value.value, str(value.origin)) for value in configuration.values(group)}
 
 
-def test_the_settings_of_a_group_with_their_origins(project):
+def test_the_settings_of_a_group_are_shown_with_their_origins(project):
     project.yaml("""
         opencqrs.event-handling:
           standard:
@@ -100,7 +100,7 @@ def test_the_settings_of_a_group_with_their_origins(project):
 MAPPED = ("table", "position", "id", "source", "source-value", "subject", "type", "time", "data", "metadata")
 
 
-def test_the_whole_configuration_is_general_settings_the_standard_as_set_and_all_groups(project):
+def test_the_whole_configuration_shows_general_settings_the_standard_as_set_and_all_groups(project):
     project.yaml("""
         opencqrs:
           spark.conf: {spark.ui.enabled: no, my.password: secret}
@@ -148,7 +148,7 @@ def test_the_whole_configuration_is_general_settings_the_standard_as_set_and_all
     assert values["event-handling.groups.backup.fetch.subject"] == ("/all", "standard (application.yaml:4:44)")
 
 
-def test_what_is_shown_can_be_written_into_a_file_again(project):
+def test_the_output_can_be_used_as_a_settings_file(project):
     project.yaml(
         "opencqrs: {spark: {master: \"a: b # c\", conf: {x: 'null', y: '', z: '*', n: 017}}, profiles.active: [a, 'b']}"
     )
@@ -157,7 +157,7 @@ def test_what_is_shown_can_be_written_into_a_file_again(project):
     assert project.yaml(again).load().settings == configuration.settings
 
 
-def test_values_carry_whether_anybody_chose_them(project):
+def test_each_value_tells_whether_it_was_configured(project):
     values = project.load(overrides=["spark.master=local[*]"]).values()
     assert {value.path for value in values if not value.is_default} == {"spark.master"}
 
@@ -174,7 +174,7 @@ def test_values_carry_whether_anybody_chose_them(project):
         ("database", "name one setting: database.url, database.ref, database.schema, database.pool-size"),
     ],
 )
-def test_the_origin_of_what_is_no_setting_is_an_error(project, key, fix):
+def test_the_origin_of_an_unknown_setting_is_an_error(project, key, fix):
     with pytest.raises(ConfigurationError, match="there is no setting") as caught:
         project.load().origin(key)
     assert caught.value.fix == fix
@@ -192,7 +192,7 @@ def lost(configuration, key):
     return [(value.path, value.value, str(value.origin)) for value in configuration.losers(key)]
 
 
-def test_overridden_values_are_listed_with_their_places_from_the_highest_to_the_lowest(project):
+def test_overridden_values_are_listed_with_their_places_from_highest_to_lowest(project):
     project.yaml("opencqrs.spark.master: local[1]").write(".env", "OPENCQRS__SPARK__MASTER=local[2]")
     configuration = project.load(overrides=["spark.master=local[3]"], environ={"OPENCQRS_SPARK_MASTER": "local[4]"})
     assert lost(configuration, "spark.master") == [
@@ -229,7 +229,7 @@ STANDARD = "event-handling.standard.retry.max-attempts"
         ),
     ],
 )
-def test_of_a_group_the_standard_that_it_does_not_follow_does_not_count(project, yaml, key, value, losers):
+def test_a_standard_overridden_by_a_group_is_listed_as_overridden(project, yaml, key, value, losers):
     configuration = project.yaml(f"opencqrs: {yaml}").load()
     assert configuration.value(key).value == value
     assert lost(configuration, key) == losers
@@ -248,7 +248,7 @@ def test_a_setting_of_a_section_in_a_section_is_inherited_with_its_origin(projec
     assert len(project.errors(overrides=[f"event-handling.standard.{deep}=-1"])) == 1
 
 
-def test_of_several_files_all_that_stand_below_the_winner_do_not_count(project):
+def test_values_in_all_files_below_the_winning_one_are_listed_as_overridden(project):
     project.yaml(f"opencqrs: {{{STANDARD}: 5, {KEY}: 4}}").write("config/application.yaml", f"opencqrs: {{{KEY}: 3}}")
     configuration = project.load(environ={"OPENCQRS__EVENT_HANDLING__STANDARD__RETRY__MAX_ATTEMPTS": "2"})
     assert [(value, origin) for _, value, origin in lost(configuration, KEY)] == [
@@ -258,7 +258,7 @@ def test_of_several_files_all_that_stand_below_the_winner_do_not_count(project):
     ]
 
 
-def test_secrets_that_do_not_count_are_not_shown_either(project):
+def test_overridden_secrets_are_not_shown_either(project):
     project.yaml("""
         opencqrs:
           database.url: postgresql://u:hunter2@host/db
@@ -288,7 +288,7 @@ def test_overridden_lists_and_null_are_shown_as_written(project):
 
 
 @pytest.mark.parametrize("ask", [Configuration.value, Configuration.losers, Configuration.origin])
-def test_what_is_no_setting_has_neither_value_nor_origin_nor_losers(project, ask):
+def test_an_unknown_setting_has_no_value_origin_or_overridden_values(project, ask):
     with pytest.raises(ConfigurationError, match=r"there is no setting spark\.mastr"):
         ask(project.load(), "spark.mastr")
 
@@ -297,11 +297,11 @@ def test_what_is_no_setting_has_neither_value_nor_origin_nor_losers(project, ask
     ("key", "value"),
     [("SPARK.master", "local[*]"), ("database.url", "null"), ("event-handling.groups.any.fetch.subject", "/")],
 )
-def test_one_setting_as_it_applies(project, key, value):
+def test_the_effective_value_of_one_setting_can_be_read(project, key, value):
     assert project.load().value(key).value == value
 
 
-def test_a_standard_that_a_higher_source_takes_back_is_shown(project):
+def test_a_standard_reset_by_a_higher_source_is_shown(project):
     project.yaml(f"opencqrs.{STANDARD}: 5")
     values = shown(project.load(overrides=[f"{STANDARD}=null"]))
     assert values[STANDARD] == ("infinite", f"built-in default (reset by argument --set {STANDARD})")

@@ -17,7 +17,7 @@ def modules_after(statement):
     return set(run.stdout.split())
 
 
-def test_loading_a_configuration_loads_nothing_heavy(tmp_path):
+def test_loading_a_configuration_imports_no_heavy_library(tmp_path):
     modules = modules_after(
         f"from pathlib import Path\nfrom opencqrs_py.config import load\nload(Path({str(tmp_path)!r}))"
     )
@@ -25,7 +25,7 @@ def test_loading_a_configuration_loads_nothing_heavy(tmp_path):
     assert modules.isdisjoint(HEAVY)
 
 
-def test_the_command_that_shows_settings_loads_no_console_and_nothing_that_runs(project):
+def test_the_command_that_shows_settings_imports_no_console_and_no_runtime(project):
     project.yaml("opencqrs.spark.master: local[2]")
     arguments = ["config", "--project", str(project.folder)]
     modules = modules_after(
@@ -37,7 +37,7 @@ def test_the_command_that_shows_settings_loads_no_console_and_nothing_that_runs(
     assert rooms == {"assembly", "cli", "config", "errors", "model"}
 
 
-def test_the_list_of_commands_loads_none_of_them():
+def test_listing_the_commands_imports_none_of_them():
     modules = modules_after(
         "from opencqrs_py.cli.main import main\ntry:\n    main(['--help'])\nexcept SystemExit: print()"
     )
@@ -45,7 +45,7 @@ def test_the_list_of_commands_loads_none_of_them():
     assert {name.split(".")[1] for name in modules if name.startswith("opencqrs_py.")} == {"cli", "errors", "model"}
 
 
-def test_what_travels_to_workers_loads_no_pydantic():
+def test_objects_sent_to_workers_import_no_pydantic():
     modules = modules_after("from opencqrs_py.config import EffectiveGroup, Tracking, mask_url")
     assert modules.isdisjoint({*HEAVY, "pydantic", "pydantic_settings", "yaml"})
 
@@ -117,7 +117,7 @@ def test_five_hundred_groups_and_variables_bind_with_few_calls(project):
     assert found == [4] * 500
 
 
-def test_twice_the_groups_and_variables_are_twice_the_work(project):
+def test_the_work_grows_linearly_with_groups_and_variables(project):
     once = with_groups(project, 100)
     project.load(environ=once)
     calls = calls_of(lambda: project.load(environ=once))
@@ -125,7 +125,7 @@ def test_twice_the_groups_and_variables_are_twice_the_work(project):
     assert calls_of(lambda: project.load(environ=twice)) < 2.1 * calls
 
 
-def test_jobs_cost_as_little_as_groups(project):
+def test_jobs_take_as_few_calls_as_groups(project):
     jobs = "".join(f"    clean-up-{number}: {{limit: {number + 1}}}\n" for number in range(100))
     project.write("application.yaml", f"opencqrs:\n  jobs:\n    standard: {{queue-size: 2}}\n{jobs}")
     variables = {f"OPENCQRS_JOBS_CLEANUP{number}_OVERLAPSCOPE": "per-id" for number in range(100)}
@@ -154,7 +154,7 @@ print(calls)
 """
 
 
-def test_the_index_of_all_settings_is_made_with_few_calls():
+def test_the_index_of_all_settings_is_built_with_few_calls():
     run = subprocess.run([sys.executable, "-c", INDEXED], check=True, capture_output=True, text=True)
     assert int(run.stdout) < 18_000
 

@@ -18,7 +18,7 @@ OF_PROD = ["application_prod.yaml", "application.prod.yaml", "Application-prod.y
 
 
 @pytest.mark.parametrize(("name", "right"), UNREAD)
-def test_a_start_without_a_file_of_settings_names_the_one_that_it_passed_over(project, name, right):
+def test_a_start_without_a_settings_file_names_the_one_it_ignored(project, name, right):
     (warning,) = project.write(name, SETTINGS).load().warnings
     assert warning.code == "OCQ-125"
     assert warning.what == f"{name.removeprefix('config/')} is not read: files of settings have other names"
@@ -27,7 +27,7 @@ def test_a_start_without_a_file_of_settings_names_the_one_that_it_passed_over(pr
 
 @pytest.mark.parametrize("name", OF_PROD)
 @pytest.mark.parametrize("has_base", [True, False])
-def test_the_file_of_an_active_profile_that_is_passed_over_is_named(project, name, has_base):
+def test_the_ignored_file_of_an_active_profile_is_named(project, name, has_base):
     if has_base:
         project.yaml(SETTINGS)
     (warning,) = project.write(name, SETTINGS).load(profiles=["prod"]).warnings
@@ -53,20 +53,20 @@ def test_the_file_of_an_active_profile_that_is_passed_over_is_named(project, nam
         ("application-prod.yaml", SETTINGS),
     ],
 )
-def test_a_file_of_something_else_is_not_mentioned(project, name, text):
+def test_an_unrelated_file_is_not_mentioned(project, name, text):
     assert project.write(name, text).load().warnings == ()
 
 
 @pytest.mark.parametrize(("name", "right"), UNREAD)
-def test_a_file_beside_the_right_one_is_not_mentioned(project, name, right):
+def test_a_misplaced_file_is_not_mentioned_if_the_right_one_exists(project, name, right):
     assert project.write("application.properties", "a=b").write(name, SETTINGS).load().warnings == ()
 
 
-def test_a_file_that_is_imported_is_not_mentioned(project):
+def test_an_imported_file_is_not_mentioned(project):
     project.write("opencqrs.yaml", SETTINGS)
     assert project.load(overrides=["config.import=opencqrs.yaml"]).warnings == ()
 
 
-def test_a_profile_beside_the_right_one_is_not_mentioned(project):
+def test_a_misplaced_profile_file_is_not_mentioned_if_the_right_one_exists(project):
     project.write("application-prod.yaml", SETTINGS).write("application_prod.yaml", SETTINGS)
     assert project.load(profiles=["prod"]).warnings == ()

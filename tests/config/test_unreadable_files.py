@@ -18,7 +18,7 @@ def bound_by_modes(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["application.yaml", "config/application.toml", "application-prod.properties", ".env"])
-def test_a_link_that_leads_nowhere_is_an_error(project, name):
+def test_a_broken_link_is_an_error(project, name):
     link = project.folder / name
     link.parent.mkdir(exist_ok=True)
     link.symlink_to("..data/application.yaml")
@@ -29,19 +29,19 @@ def test_a_link_that_leads_nowhere_is_an_error(project, name):
 
 
 @pytest.mark.parametrize("item", ["shared.yaml", "optional:shared.yaml"])
-def test_an_import_that_is_a_link_that_leads_nowhere_is_an_error(project, item):
+def test_an_import_of_a_broken_link_is_an_error(project, item):
     (project.folder / "shared.yaml").symlink_to("gone.yaml")
     error = project.error(overrides=[f"config.import={item}"])
     assert (error.code, error.where) == ("OCQ-101", "shared.yaml")
 
 
-def test_the_variant_of_an_import_that_is_a_link_that_leads_nowhere_is_an_error(project):
+def test_a_profile_variant_of_an_import_that_is_a_broken_link_is_an_error(project):
     project.write("shared.yaml", "{}")
     (project.folder / "shared-prod.yaml").symlink_to("gone.yaml")
     assert project.error(overrides=["config.import=shared.yaml"], profiles=["prod"]).where == "shared-prod.yaml"
 
 
-def test_a_folder_config_that_is_a_link_that_leads_nowhere_is_an_error(project):
+def test_a_config_folder_that_is_a_broken_link_is_an_error(project):
     (project.folder / "config").symlink_to("gone")
     error = project.error()
     assert (error.where, error.what) == (
@@ -50,7 +50,7 @@ def test_a_folder_config_that_is_a_link_that_leads_nowhere_is_an_error(project):
     )
 
 
-def test_a_link_in_a_circle_is_an_error(project):
+def test_a_circular_link_is_an_error(project):
     (project.folder / "application.yaml").symlink_to("application.yaml")
     assert project.error().what == f"the file cannot be read: {os.strerror(40)}"
 
@@ -79,7 +79,7 @@ def test_a_folder_in_place_of_a_file_is_an_error(project, name):
     assert (error.where, error.what) == (name, "the file cannot be read: it is a folder")
 
 
-def test_a_virtual_environment_called_env_is_passed_over(project):
+def test_a_virtual_environment_called_env_is_ignored(project):
     project.write(".env/pyvenv.cfg", "home = /usr/bin")
     assert project.load().files == ()
 
@@ -93,7 +93,7 @@ def test_a_pipe_among_secrets_is_an_error_and_is_not_waited_for(project):
 
 @pytest.mark.usefixtures("bound_by_modes")
 @pytest.mark.parametrize("name", ["application.yaml", "config", "secrets"])
-def test_what_may_not_be_read_is_an_error(project, name):
+def test_a_file_without_read_permission_is_an_error(project, name):
     project.write("application.yaml", "opencqrs.config.import: secrets").write("config/x", "").write("secrets/x", "")
     (project.folder / name).chmod(0)
     try:
@@ -104,6 +104,6 @@ def test_what_may_not_be_read_is_an_error(project, name):
     assert error.what.endswith("cannot be read: Permission denied")
 
 
-def test_a_name_with_a_nul_is_a_missing_file(project):
+def test_a_name_with_a_nul_character_is_a_missing_file(project):
     project.yaml('opencqrs.config.import: "a\\0b.yaml"')
     assert project.error().code == "OCQ-102"

@@ -87,7 +87,7 @@ def from_variables_of_spring(project):
 @pytest.mark.parametrize(
     "source", [from_yaml, from_properties, from_toml, from_dotenv, from_variables, from_variables_of_spring]
 )
-def test_the_worked_example_gives_the_processors_described(project, source):
+def test_the_worked_example_results_in_the_described_processors(project, source):
     configuration = source(project)
     assert configuration.settings.event_store.url == "sqlite:///events.db"
     assert configuration.settings.database.url == "sqlite:///library.db"

@@ -13,7 +13,7 @@ ENGINE = "hand"
 pytestmark = pytest.mark.filterwarnings("ignore")  # what attacks leave open is theirs
 
 
-def test_an_attack_leaves_a_right_read_model_or_a_stopped_partition(combination: Combination, arena: Arena) -> None:
+def test_an_attack_leaves_a_correct_read_model_or_a_stopped_partition(combination: Combination, arena: Arena) -> None:
     targets = arena.targets([combination])
     (ordeal,) = undergone(targets, lambda those: {target.group: run_by_hand(target) for target in those}).values()
     ordeal.check()

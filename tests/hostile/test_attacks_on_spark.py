@@ -83,5 +83,7 @@ def batches(request: pytest.FixtureRequest, arena: Arena) -> Iterator[Batches]:
     made.close()
 
 
-def test_an_attack_leaves_a_right_read_model_or_a_stopped_partition(combination: Combination, batches: Batches) -> None:
+def test_an_attack_leaves_a_correct_read_model_or_a_stopped_partition(
+    combination: Combination, batches: Batches
+) -> None:
     batches.ordeal(combination).check()

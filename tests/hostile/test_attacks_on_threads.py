@@ -13,7 +13,7 @@ ENGINE = "thread"
 pytestmark = pytest.mark.filterwarnings("ignore")  # what attacks leave open is theirs
 
 
-def test_an_attack_leaves_a_right_read_model_or_a_stopped_partition(combination: Combination, arena: Arena) -> None:
+def test_an_attack_leaves_a_correct_read_model_or_a_stopped_partition(combination: Combination, arena: Arena) -> None:
     targets = arena.targets([combination])
     (ordeal,) = undergone(targets, lambda those: run_application(those, ENGINE)).values()
     ordeal.check()

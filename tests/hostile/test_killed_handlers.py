@@ -44,7 +44,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_a_handler_that_ends_its_process_loses_and_doubles_nothing(
+def test_a_handler_that_ends_its_process_loses_and_duplicates_nothing(
     arena: Arena, end: str, database: str, kind: str, moment: str
 ) -> None:
     attack = Attack(name=end, firing=Firing.ONCE, **{moment: ENDS[end]})

@@ -18,11 +18,11 @@ REPORT = "[group 0/1] event e5 at position 5 (counted.v1, /counted/5) failed\nha
 STOPPED = Found(ROWS[: AT - 1], AT - 1, ("failed",), ("ValueError: mine",), REPORT, failed=True)
 
 
-def test_a_complete_read_model_is_right() -> None:
+def test_a_complete_read_model_is_correct() -> None:
     assert judge(RIGHT) == Verdict(End.RIGHT)
 
 
-def test_a_stop_before_the_event_with_a_report_is_right() -> None:
+def test_a_stop_before_the_event_with_a_report_is_correct() -> None:
     assert judge(STOPPED, blames="handlers.py", says="failed") == Verdict(End.STOPPED)
 
 
@@ -39,7 +39,7 @@ def test_a_stop_before_the_event_with_a_report_is_right() -> None:
         (replace(RIGHT, skipped=(5,)), "given up, and yet written 5"),
     ],
 )
-def test_what_is_wrong_without_a_message_is_wrong_and_silent(found: Found, fault: str) -> None:
+def test_a_fault_without_a_message_is_wrong_and_silent(found: Found, fault: str) -> None:
     verdict = judge(found)
     assert verdict.silent
     assert fault in verdict.faults
@@ -59,24 +59,24 @@ def test_what_is_wrong_without_a_message_is_wrong_and_silent(found: Found, fault
         (replace(STOPPED, raised=ValueError("ours")), "the run ended with ValueError"),
     ],
 )
-def test_a_stop_that_loses_or_hides_something_is_no_right_end(found: Found, fault: str) -> None:
+def test_a_stop_that_loses_or_hides_something_is_not_correct(found: Found, fault: str) -> None:
     verdict = judge(found, blames="handlers.py", says="failed")
     assert verdict.end is None
     assert fault in verdict.faults
 
 
-def test_repeats_are_allowed_where_a_handler_has_committed_and_losses_are_not() -> None:
+def test_if_a_handler_has_committed_repeats_are_allowed_but_not_losses() -> None:
     assert judge(replace(STOPPED, rows=[*ROWS[:5], *ROWS[:4]]), repeats=True) == Verdict(End.STOPPED)
     assert judge(replace(STOPPED, rows=ROWS[:2]), repeats=True).faults == ("lost 3, 4",)
 
 
-def test_a_refusal_must_leave_the_read_model_alone() -> None:
+def test_a_refusal_must_leave_the_read_model_unchanged() -> None:
     refused = Found([], 0, raised=ValueError("ours"), refusal=True)
     assert judge(refused) == Verdict(End.REFUSED)
     assert judge(replace(refused, stored=3)).end is None
 
 
-def test_a_recorded_skip_is_no_loss() -> None:
+def test_a_recorded_skip_is_not_a_loss() -> None:
     assert judge(replace(RIGHT, rows=[*ROWS[:4], *ROWS[5:]], skipped=(5,))) == Verdict(End.SKIPPED)
 
 
@@ -86,13 +86,13 @@ def test_an_interrupt_must_lose_nothing() -> None:
     assert judge(replace(interrupted, rows=[])).end is None
 
 
-def test_each_known_defect_is_one_of_an_attack() -> None:
+def test_each_known_defect_belongs_to_an_attack() -> None:
     flawed = {one.attack.name for one in all_combinations() if one.flaw}
     assert flawed == set(KNOWN)
 
 
 @pytest.mark.parametrize("what", ["attack", "database", "engine", "kind", "schema"])
-def test_the_quick_lane_leaves_nothing_out(what: str) -> None:
+def test_the_quick_lane_covers_every_attack_database_engine_and_kind(what: str) -> None:
     def seen(lane: list) -> set[str]:
         return {one.attack.name if what == "attack" else getattr(one, what) for one in lane}
 
@@ -108,7 +108,7 @@ def test_the_quick_lane_leaves_nothing_out(what: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ["hand", "thread", "spark"])
-def test_the_whole_tries_each_attack_on_each_database_and_with_each_kind(engine: str) -> None:
+def test_the_full_run_tries_each_attack_on_each_database_and_with_each_kind(engine: str) -> None:
     tried = {(one.attack.name, what) for one in all_combinations() for what in (one.database, one.kind)
              if one.engine == engine}  # fmt: skip
     assert tried == {

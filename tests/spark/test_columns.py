@@ -48,18 +48,18 @@ def subjects(spark):
 
 
 @pytest.mark.parametrize("level", [1, 2, 3, 7])
-def test_levels_of_a_subject_agree(subjects, level):
+def test_subject_levels_computed_by_spark_and_python_agree(subjects, level):
     rows = subjects.select("subject", subject_level_column(sf.col("subject"), level)).collect()
     assert dict(rows) == {row[0]: cut_subject(row[0], level) for row in rows}
 
 
 @pytest.mark.parametrize("modulus", [1, 2, 3, 7, 1024])
-def test_residues_agree(subjects, modulus):
+def test_residues_computed_by_spark_and_python_agree(subjects, modulus):
     rows = subjects.select("subject", residue_column(sf.col("subject"), modulus)).collect()
     assert dict(rows) == {row[0]: residue_of(row[0], modulus) for row in rows}
 
 
 @pytest.mark.parametrize(("column", "number"), [(subject_level_column, 0), (residue_column, 0)])
-def test_what_cannot_be_is_refused(subjects, column, number):
+def test_impossible_arguments_are_refused(subjects, column, number):
     with pytest.raises(ValueError, match="must be at least 1, got 0"):
         column(sf.col("subject"), number)

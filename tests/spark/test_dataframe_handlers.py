@@ -96,19 +96,19 @@ def numbered(*numbers: int) -> list[BookLent]:
     return [BookLent(str(number)) for number in numbers]
 
 
-def test_events_of_a_class_are_a_data_frame_with_its_fields() -> None:
+def test_events_of_a_class_come_as_a_data_frame_with_its_fields() -> None:
     test = HandlerTest(tables, lent).given(*numbered(1, 2), BookReturned("1"), *numbered(1)).handle()
     test.expect_rows(LOANS, [("1", 2), ("2", 1)]).expect_progress(4)
     test.given(*numbered(2)).handle().expect_rows(LOANS, [("1", 2), ("2", 2)]).expect_progress(5)
 
 
-def test_each_class_has_a_data_frame_of_its_own() -> None:
+def test_each_class_has_its_own_data_frame() -> None:
     test = HandlerTest(tables, both).given(*numbered(1, 2), BookReturned("1")).handle()
     test.expect_rows("SELECT isbn, loans, back FROM popular ORDER BY isbn", [("1", 1, 1), ("2", 1, None)])
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 100])
-def test_a_range_that_fails_is_halved_until_the_event_is_alone_and_skipped(size: int) -> None:
+def test_a_failing_range_is_halved_until_the_event_is_alone_and_skipped(size: int) -> None:
     test = HandlerTest(tables, lent, retry=FixedBackOff(1, max_attempts=2), batch_size=size)
     given = numbered(1, 2, 13, 3, 4)
     test.given(*given[:2], given[2], *given[3:]).handle()
@@ -116,7 +116,7 @@ def test_a_range_that_fails_is_halved_until_the_event_is_alone_and_skipped(size:
     test.expect_attempts(3, 3).expect_attempts(1, 1).expect_progress(5)
 
 
-def test_a_range_that_fails_stops_its_partition_after_the_events_before_it() -> None:
+def test_a_failing_range_stops_its_partition_after_the_events_before_the_failure() -> None:
     test = HandlerTest(tables, lent, retry=NoRetry(), on_exhausted="stop")
     test.given(*numbered(1, 2, 13, 3)).handle()
     test.expect_failed(ValueError).expect_progress(2).expect_rows(LOANS, [("1", 1), ("2", 1)])
@@ -127,14 +127,14 @@ def test_without_retry_the_error_is_raised() -> None:
         HandlerTest(tables, lent).given(*numbered(1, 13)).handle()
 
 
-def test_an_event_that_is_no_row_is_named_and_those_before_it_are_handled() -> None:
+def test_an_event_that_cannot_become_a_row_is_named_and_those_before_it_are_handled() -> None:
     wrong = {"type": "library.book-lent.v1", "data": {"isbn": ["no", "text"]}}
     test = HandlerTest(tables, lent, retry=NoRetry()).given(*numbered(1, 2), wrong, *numbered(3)).handle()
     test.expect_failed(EventFormatError).expect_progress(2).expect_rows(LOANS, [("1", 1), ("2", 1)])
     test.expect_log("OCQ-211")
 
 
-def test_upcast_events_are_rows() -> None:
+def test_upcast_events_become_rows() -> None:
     @upcaster("library.book-lent.v0")
     def renamed(data: dict) -> Upcast:
         return Upcast("library.book-lent.v1", {"isbn": data["book"]})
@@ -143,7 +143,7 @@ def test_upcast_events_are_rows() -> None:
     HandlerTest(tables, lent, renamed).given(old, *numbered(1)).handle().expect_rows(LOANS, [("1", 2)])
 
 
-def test_as_stored_the_data_are_texts_of_all_types() -> None:
+def test_as_stored_events_have_their_data_as_texts_for_all_types() -> None:
     seen: list[tuple[int, str, str]] = []
 
     @dataframe_handler("popular", types=["library.*"])
@@ -154,7 +154,7 @@ def test_as_stored_the_data_are_texts_of_all_types() -> None:
     assert seen == [(2, "library.book-returned.v1", '{"isbn":"1"}')]
 
 
-def test_nothing_of_interest_calls_no_handler() -> None:
+def test_a_range_without_matching_events_calls_no_handler() -> None:
     @dataframe_handler("popular", events=BookLent)
     def never(loans: DataFrame) -> None:
         raise AssertionError(loans)
@@ -162,7 +162,7 @@ def test_nothing_of_interest_calls_no_handler() -> None:
     HandlerTest(never).given(BookReturned("1"), {"type": "other"}).handle().expect_progress(2)
 
 
-def test_files_under_the_name_of_a_batch_have_each_event_once(tmp_path: Path, spark: SparkSession) -> None:
+def test_files_named_by_batch_contain_each_event_once(tmp_path: Path, spark: SparkSession) -> None:
     attempts: list[str] = []
 
     @dataframe_handler("lake")
@@ -189,7 +189,7 @@ def test_types_that_the_handler_leaves_out_are_refused() -> None:
         HandlerTest(narrow).given(*numbered(1)).handle()
 
 
-def test_a_handler_of_data_frames_is_alone_in_its_group() -> None:
+def test_a_data_frame_handler_must_be_alone_in_its_group() -> None:
     @event_handling("popular")
     def other(event: BookLent) -> None: ...
 
@@ -233,7 +233,7 @@ def test_decorator_and_parameter_belong_together() -> None:
 @pytest.mark.parametrize(
     "end", [lambda: os.kill(os.getpid(), signal.SIGKILL), lambda: os._exit(3)], ids=["kill", "exit"]
 )
-def test_a_worker_that_ends_is_known_from_what_spark_says(spark: SparkSession, end: Callable[[], None]) -> None:
+def test_a_worker_that_ends_is_recognised_by_the_error_of_spark(spark: SparkSession, end: Callable[[], None]) -> None:
     def ended(batches: Any) -> Any:
         end()
         yield from batches
@@ -257,7 +257,7 @@ def unreadable(batches: Any) -> Any:
     ],
     ids=["toArrow", "write", "toLocalIterator"],
 )
-def test_an_event_that_is_no_row_is_known_however_the_frame_is_used(
+def test_an_event_that_cannot_become_a_row_is_reported_however_the_frame_is_used(
     spark: SparkSession, tmp_path: Path, use: Callable[[DataFrame, Path], object]
 ) -> None:
     with pytest.raises(Exception, match="OCQ-211") as caught:
@@ -267,7 +267,7 @@ def test_an_event_that_is_no_row_is_known_however_the_frame_is_used(
     assert (found.position, type(found.error)) == (7, EventFormatError)
 
 
-def test_a_view_that_another_session_has_is_said_to_be_there(spark: SparkSession) -> None:
+def test_a_view_of_another_session_is_reported_as_existing(spark: SparkSession) -> None:
     session_of_group(spark).range(1).createOrReplaceTempView("rides")
     with pytest.raises(AnalysisException) as caught:
         spark.sql("SELECT * FROM rides")

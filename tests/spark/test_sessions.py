@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.spark]
 SECONDS = 300  # to wait at most: a Java starts, on a busy machine
 
 
-def test_a_session_that_runs_already_is_used_on_another_thread_and_left_open(spark: SparkSession) -> None:
+def test_a_running_session_is_used_on_another_thread_and_left_open(spark: SparkSession) -> None:
     opened: Queue[SparkSession | Exception] = Queue()
     sessions = Sessions(SessionSettings(master="local[1]", name="another"))
     sessions.begin(opened.put)
@@ -60,7 +60,7 @@ session.stop()
 """
 
 
-def test_a_real_session_of_spark_connect_is_refused_and_left_as_it_is(tmp_path) -> None:
+def test_a_spark_connect_session_is_refused_and_left_unchanged(tmp_path) -> None:
     pytest.importorskip("grpc", reason="pip install pyspark[connect]")
     (tmp_path / "handlers_of_remote.py").write_text(HANDLERS)
     (tmp_path / "remote.py").write_text(CONNECTED)
@@ -76,7 +76,7 @@ def test_a_real_session_of_spark_connect_is_refused_and_left_as_it_is(tmp_path) 
     ]
 
 
-def test_a_start_that_is_given_up_leaves_a_session_that_runs_already_open(spark: SparkSession) -> None:
+def test_an_abandoned_start_leaves_a_running_session_open(spark: SparkSession) -> None:
     for _ in range(5):
         sessions = Sessions(SessionSettings(master="local[1]", name="another"))
         sessions.begin(lambda _: None)
@@ -114,14 +114,14 @@ sessions.close(patience=0)
 """
 
 
-def test_a_start_that_is_given_up_leaves_nothing_on_a_java_that_outlives_the_process(java: dict[str, str]) -> None:
+def test_an_abandoned_start_leaves_nothing_in_a_jvm_that_outlives_the_process(java: dict[str, str]) -> None:
     for script in (GIVEN_UP, OPENED, OPENED):
         command, environment = [sys.executable, "-c", script], {**os.environ, **java}
         done = subprocess.run(command, check=False, env=environment, capture_output=True, text=True, timeout=SECONDS)
         assert done.returncode == 0, done.stderr
 
 
-def test_workers_find_functions_of_a_project_that_lies_elsewhere(
+def test_workers_find_functions_of_a_project_in_another_folder(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = "udfs_of_a_project"
@@ -138,5 +138,5 @@ def test_workers_find_functions_of_a_project_that_lies_elsewhere(
         del sys.modules[name]
 
 
-def test_spark_says_how_many_tasks_it_runs_at_once(spark: SparkSession) -> None:
+def test_the_number_of_concurrent_tasks_is_read_from_spark(spark: SparkSession) -> None:
     assert slots_of(spark.sparkContext) == 2

@@ -125,7 +125,7 @@ def test_options_narrow_what_is_read(spark, url, options, expected):
         ("time TIMESTAMP", (datetime(2026, 1, 8, tzinfo=UTC),)),
     ],
 )
-def test_a_schema_has_only_some_columns_read(spark, url, columns, found):
+def test_a_schema_limits_the_columns_read(spark, url, columns, found):
     reader = spark.read.format("opencqrs").options(url=url, **{"from": "7", "to": "7"})
     (row,) = reader.schema(columns).load().collect()
     assert tuple(value.astimezone(UTC) if isinstance(value, datetime) else value for value in row) == found
@@ -143,7 +143,7 @@ def sales(fresh_url, kind):
 
 @ON_ONE
 @ON_ALL
-def test_fields_of_the_data_are_columns_of_their_types(spark, log, sales):
+def test_fields_of_the_data_become_columns_of_their_types(spark, log, sales):
     frame = load(spark, sales, schema=FIELDS)
     shown = frame.selectExpr("amount", "buyer.name", "to_json(items)", "unix_seconds(at)", "extensions.n", "position")
     assert [tuple(row) for row in shown.orderBy("position").collect()] == [
@@ -152,14 +152,14 @@ def test_fields_of_the_data_are_columns_of_their_types(spark, log, sales):
     ]
 
 
-def test_the_fields_of_an_event_class_are_columns(spark, url):
+def test_fields_of_an_event_class_become_columns(spark, url):
     """The class is any that workers can import."""
     frame = load(spark, url, schema="opencqrs_py.model.partition:Partition", types="none")
     assert frame.schema.names[-2:] == ["modulus", "residue"]
     assert frame.count() == 0
 
 
-def test_a_payload_is_a_variant_of_which_no_digit_is_lost(spark, log, sales):
+def test_a_payload_becomes_a_variant_without_losing_digits(spark, log, sales):
     shown = load(spark, sales).selectExpr("payload:amount::decimal(38,2)", "payload:buyer.name::string", "position")
     assert [tuple(row) for row in shown.orderBy("position").collect()] == [
         (Decimal("12345678901234567890.12"), "ada", 1),
@@ -175,7 +175,7 @@ def test_a_stream_has_the_columns_of_its_schema(spark, log, sales, tmp_path):
     assert spark.read.parquet(f"{tmp_path}/lake").where("buyer.name = 'ada'").count() == 1
 
 
-def test_data_that_do_not_fit_end_the_query_and_name_the_event(spark, log, sales):
+def test_data_that_do_not_match_the_schema_end_the_query_and_name_the_event(spark, log, sales):
     with pytest.raises(PythonException) as caught:
         load(spark, sales, schema="amount BIGINT").collect()
     found = "".join(lines(caught)[:2])
@@ -183,7 +183,7 @@ def test_data_that_do_not_fit_end_the_query_and_name_the_event(spark, log, sales
     assert "Traceback" not in str(caught.value)
 
 
-def test_ranges_hold_equal_shares_although_positions_have_a_gap(spark, log):
+def test_ranges_have_equal_sizes_although_positions_have_a_gap(spark, log):
     log.grow(COUNT)
     with log.database.writing() as connection:
         connection.execute(
@@ -198,12 +198,12 @@ def test_a_long_log_is_read_by_several_tasks(spark, url, options, tasks):
     assert load(spark, url, **options).rdd.getNumPartitions() == tasks
 
 
-def test_the_log_is_a_table_of_sql_too(spark, url):
+def test_the_log_can_be_queried_as_a_sql_table(spark, url):
     spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW log USING opencqrs OPTIONS (url '{url}', types 'odd')")
     assert spark.sql("SELECT count(*) FROM log WHERE position <= 10").collect()[0][0] == 5
 
 
-def test_queries_of_one_data_frame_do_not_disturb_each_other(spark, url):
+def test_queries_of_one_data_frame_do_not_affect_each_other(spark, url):
     frame = load(spark, url, to="1000")
     odd, even = frame.where("type = 'odd'"), frame.where("type = 'even' and position <= 100")
     assert (odd.count(), even.count(), frame.count()) == (500, 50, 1000)
@@ -219,7 +219,7 @@ def test_a_data_frame_shows_the_log_as_it_was_when_it_was_first_used(spark, log)
     assert (frame.count(), load(spark, log.url).count()) == (5, 7)
 
 
-def test_files_are_a_log_as_well(spark, log, tmp_path):
+def test_files_can_be_read_as_a_log(spark, log, tmp_path):
     for part in range(3):
         lines = (json.dumps(write_event(made_up(n))) for n in range(1 + 10 * part, 11 + 10 * part))
         (tmp_path / f"{part}.ndjson").write_text("".join(f"{line}\n" for line in lines))
@@ -229,7 +229,7 @@ def test_files_are_a_log_as_well(spark, log, tmp_path):
     assert [len(batch) for batch in log.batches()] == [20, 10]
 
 
-def test_an_eventsourcingdb_is_a_log_as_well(spark, log):
+def test_eventsourcingdb_can_be_read_as_a_log(spark, log):
     with EventSourcingDbStandIn(api_token="", names=False) as server:
         store = EventSourcingDbEventStore(server.url, "", source="urn:s")
         store.append(made_up(n, kind=f"kind.of-{n % 2}")._replace(payload="{}") for n in range(1, 31))
@@ -308,7 +308,7 @@ def asked(spark):
 
 @ON_ONE
 @ON_ALL
-def test_the_store_and_spark_find_together_what_spark_alone_finds(spark, pushing, fresh_url, kind, asked):
+def test_filters_pushed_to_the_store_find_what_spark_alone_finds(spark, pushing, fresh_url, kind, asked):
     address = filled(fresh_url(kind), asked.log)
     both = answers(load(spark, address, **options).where(query) for options, query in asked.queries)
     for number, (query, found) in enumerate(zip(asked.queries, asked.found, strict=True)):
@@ -384,7 +384,7 @@ def counting_source(file):
         ("time < '2026-01-03' and position <= 9", 9, 1),
     ],
 )
-def test_the_store_gives_no_event_behind_the_positions_and_none_that_it_can_leave_out(
+def test_the_store_returns_no_event_beyond_the_range_or_excluded_by_a_pushed_filter(
     spark, url, pushing, tmp_path, condition, read, left
 ):
     counts = tmp_path / "counts"
@@ -402,7 +402,7 @@ def test_spark_still_mixes_the_filters_of_one_data_frame_up(spark, url, pushing)
     assert frame.count() == 500
 
 
-def test_a_condition_on_the_type_is_not_left_to_spark(spark, url, pushing):
+def test_a_condition_on_the_type_is_evaluated_by_the_store(spark, url, pushing):
     plan = load(spark, url).where("type = 'odd'")._jdf.queryExecution().executedPlan().toString()
     assert "BatchScan opencqrs" in plan
     assert "= odd" not in plan
@@ -480,7 +480,7 @@ class Log:
 
 @ON_ONE
 @ON_ALL
-def test_a_stream_follows_the_log_from_where_it_was(log):
+def test_a_stream_follows_the_log_from_its_position(log):
     log.grow(5)
     log.follow()
     log.grow(3)
@@ -492,13 +492,13 @@ def test_a_stream_follows_the_log_from_where_it_was(log):
 
 @ON_ONE
 @ON_ALL
-def test_a_limit_cuts_what_is_available_into_micro_batches(log):
+def test_a_limit_splits_available_events_into_micro_batches(log):
     log.grow(10)
     log.follow(types="odd", maxEventsPerTrigger="2")
     assert [batch for batch in log.batches() if batch] == [[1, 3], [5, 7], [9]]
 
 
-def test_an_available_now_query_ends_where_the_log_ended_when_it_began(log):
+def test_an_available_now_query_ends_at_the_head_of_its_start(log):
     log.grow(4)
     log.follow(lambda _number, _seen: log.grow(1), maxEventsPerTrigger="2")
     assert log.batches() == [[1, 2], [3, 4]]
@@ -506,7 +506,7 @@ def test_an_available_now_query_ends_where_the_log_ended_when_it_began(log):
     assert log.batches() == [[1, 2], [3, 4], [5, 6]]
 
 
-def test_a_query_that_failed_goes_on_from_its_checkpoint_without_loss_or_repetition(log):
+def test_a_failed_query_continues_from_its_checkpoint_without_loss_or_repetition(log):
     def fail(number, _seen):
         if number == 1:
             raise ValueError("the disk is full")
@@ -521,7 +521,7 @@ def test_a_query_that_failed_goes_on_from_its_checkpoint_without_loss_or_repetit
 
 @ON_ONE
 @ON_ALL
-def test_a_stream_has_bounds_like_a_batch(log):
+def test_a_stream_has_bounds_like_a_batch_query(log):
     log.grow(30)
     log.follow(**{"from": "2026-01-05T00:00:00Z", "to": "6"})
     assert log.batches() == [[4, 5, 6]]
@@ -573,13 +573,13 @@ def numbers(frame):
     return sorted(int(row.id) for row in frame.collect())
 
 
-def test_a_query_reads_the_files_that_are_there_whatever_workers_have_seen(spark, export):
+def test_a_query_reads_the_current_files_whatever_workers_have_seen(spark, export):
     register_data_source(spark)
     for given in ([1, 2, 3], [7, 8], [4, 5, 6, 7, 8], [1]):
         assert [numbers(load(spark, export(*given))) for _ in range(3)] == [given] * 3
 
 
-def test_files_that_were_replaced_after_a_query_was_planned_are_refused(spark, export):
+def test_files_replaced_after_a_query_was_planned_are_refused(spark, export):
     register_data_source(spark)
     frame = load(spark, export(1, 2, 3))
     assert numbers(frame) == [1, 2, 3]
@@ -590,7 +590,7 @@ def test_files_that_were_replaced_after_a_query_was_planned_are_refused(spark, e
     assert numbers(other) == [7, 8, 9]
 
 
-def test_a_stream_refuses_files_that_are_replaced_while_it_runs_and_a_new_one_reads_them(log, export, tmp_path):
+def test_a_stream_refuses_files_replaced_while_it_runs_and_a_new_one_reads_them(log, export, tmp_path):
     log.url = export(1, 2, 3, 4)
     with pytest.raises(StreamingQueryException, match="OCQ-342"):
         log.follow(lambda _number, _seen: export(7, 8, 9), maxEventsPerTrigger="2")
@@ -644,7 +644,7 @@ def shop(fresh_url, kind, log):
 
 @pytest.mark.release(kind="sqlite")
 @ON_BOTH
-def test_a_table_of_another_system_is_a_log_as_well(spark, log, shop):
+def test_a_table_of_another_system_can_be_read_as_a_log(spark, log, shop):
     shop.sell(1, COUNT)
     frame = load(spark, log.url, **MAPPING)
     assert frame.rdd.getNumPartitions() == 3
@@ -680,7 +680,7 @@ def test_a_stream_follows_a_table_of_another_system(log, shop):
 @pytest.mark.release
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", OTHERS[:1])
-def test_a_stream_passes_over_no_transaction_of_another_system_that_is_still_open(log, shop):
+def test_a_stream_does_not_pass_over_an_open_transaction_of_another_system(log, shop):
     shop.sell(1, 2)
     log.follow(**MAPPING)
     with shop.database.writing() as connection:
@@ -695,7 +695,7 @@ def test_a_stream_passes_over_no_transaction_of_another_system_that_is_still_ope
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", OTHERS[:1])
-def test_workers_read_what_was_planned_although_a_transaction_of_another_system_is_open(spark, log, shop):
+def test_workers_read_the_planned_range_although_a_transaction_of_another_system_is_open(spark, log, shop):
     shop.sell(1, 5)
     frame = load(spark, log.url, **MAPPING)
     assert frame.rdd.getNumPartitions() == 1  # planned, with the end of the log as it is now
@@ -705,7 +705,7 @@ def test_workers_read_what_was_planned_although_a_transaction_of_another_system_
         assert frame.count() == 5
 
 
-def test_a_table_of_another_system_is_a_table_of_sql_too(spark, fresh_url):
+def test_a_table_of_another_system_can_be_queried_as_a_sql_table(spark, fresh_url):
     register_data_source(spark)
     address = fresh_url("sqlite")
     shop = Shop(address)
@@ -716,7 +716,7 @@ def test_a_table_of_another_system_is_a_table_of_sql_too(spark, fresh_url):
     assert spark.sql("SELECT count(*) FROM shop WHERE type = 'odd'").collect()[0][0] == 5
 
 
-def test_a_mapping_that_does_not_fit_shows_when_the_query_is_planned(spark, shop, log):
+def test_a_mapping_that_does_not_match_is_reported_when_the_query_is_planned(spark, shop, log):
     wrong = load(spark, log.url, **MAPPING | {"mapping.time": "happened"})
     with pytest.raises(AnalysisException) as caught:
         wrong.collect()
@@ -753,7 +753,7 @@ def lines(caught):
     ],
 )
 @pytest.mark.parametrize("reader", ["read", "readStream"])
-def test_a_mistake_shows_at_load_in_the_first_line_and_in_few_lines(spark, reader, options, says):
+def test_an_error_is_raised_by_load_with_a_short_message(spark, reader, options, says):
     register_data_source(spark)
     with pytest.raises(AnalysisException) as caught:
         getattr(spark, reader).format("opencqrs").options(**options).load()
@@ -763,7 +763,7 @@ def test_a_mistake_shows_at_load_in_the_first_line_and_in_few_lines(spark, reade
     assert not Path("/nowhere").exists()
 
 
-def test_a_store_that_is_away_shows_when_the_query_is_planned(spark):
+def test_an_unavailable_store_is_reported_when_the_query_is_planned(spark):
     register_data_source(spark)
     away = load(spark, "postgresql://ada:secret@127.0.0.1:1/log")
     with pytest.raises(AnalysisException) as caught:
@@ -774,7 +774,7 @@ def test_a_store_that_is_away_shows_when_the_query_is_planned(spark):
 
 
 @pytest.mark.parametrize("kind", OTHERS)
-def test_a_user_whom_a_database_does_not_let_in_is_told_so_when_the_query_is_planned(spark, fresh_url, kind):
+def test_a_refused_login_is_reported_when_the_query_is_planned(spark, fresh_url, kind):
     register_data_source(spark)
     url = make_url(fresh_url(kind)).set(username="ada", password="secret")
     with pytest.raises(AnalysisException) as caught:
@@ -829,7 +829,7 @@ def test_the_password_of_the_url_is_in_no_plan(spark, url, capsys, mode):
     assert "secret" not in frame._jdf.queryExecution().toString()
 
 
-def test_a_store_that_goes_away_while_it_is_read_is_told_without_a_stack_trace(spark, url):
+def test_a_store_that_becomes_unavailable_while_read_is_reported_without_a_stack_trace(spark, url):
     spark.dataSource.register(hidden_source(url))
     with pytest.raises(PythonException) as caught:
         spark.read.format("hidden").option("url", URL).load().collect()
@@ -838,7 +838,7 @@ def test_a_store_that_goes_away_while_it_is_read_is_told_without_a_stack_trace(s
     assert "secret" not in str(caught.value)
 
 
-def test_a_stream_says_why_it_ended_and_not_its_password(spark, url, tmp_path):
+def test_a_stream_reports_why_it_ended_without_its_password(spark, url, tmp_path):
     spark.dataSource.register(hidden_source(url))
     stream = spark.readStream.format("hidden").option("url", URL).load().writeStream.format("noop")
     with pytest.raises(StreamingQueryException) as caught:

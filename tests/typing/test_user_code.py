@@ -28,16 +28,16 @@ def lines_found(file: str) -> set[int]:
     return {int(line) for line in re.findall(rf"{file}:(\d+): error: ", done.stdout)}
 
 
-def test_handlers_as_users_write_them_are_right() -> None:
+def test_handlers_as_users_write_them_pass_the_type_checker() -> None:
     assert lines_found("user_code.py") == set()
 
 
-def test_what_is_wrong_is_found_before_it_is_run() -> None:
+def test_wrong_handlers_are_rejected_by_the_type_checker() -> None:
     text = (HERE / "wrong_code.py").read_text("utf-8").splitlines()
     assert lines_found("wrong_code.py") == {n for n, line in enumerate(text, 1) if line.endswith("# wrong")}
 
 
-def test_the_handlers_that_are_right_can_be_called(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_valid_handlers_can_be_called(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(HERE)
     (module,) = import_modules(["user_code"], [HERE])
     monkeypatch.delitem(sys.modules, "user_code")
