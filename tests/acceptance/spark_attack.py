@@ -29,7 +29,7 @@ def become_nobody() -> None:
 
 
 def attacked(port: int, block: str) -> tuple[str, bytes]:
-    """Ask a port for a block; return what became of it and the last answer."""
+    """Request a block from a port; return the outcome and the last answer."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=3) as line:
             line.sendall(message(_REQUEST, struct.pack(">qi", 1, len(opening(block))) + opening(block)))

@@ -1,4 +1,4 @@
-"""The main job on a Spark standalone cluster: master and worker are processes of their own, on loopback."""
+"""The main job on a Spark standalone cluster: master and worker are separate processes, on loopback."""
 
 from __future__ import annotations
 

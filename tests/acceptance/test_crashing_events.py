@@ -68,7 +68,7 @@ def test_an_event_that_crashes_processes_is_named_and_held_until_its_group_is_re
     assert rows(url) == list(range(1, 8))
 
     (project.folder / "deadly").unlink()
-    assert project.opencqrs("run", "--until-caught-up", *chosen).code == 1  # nobody has said that it is fixed
+    assert project.opencqrs("run", "--until-caught-up", *chosen).code == 1  # the group was not restarted
     assert rows(url) == list(range(1, 8))
     assert project.opencqrs("groups", "restart", "audit", *chosen).code == 0
     assert project.opencqrs("run", "--until-caught-up", *chosen).code == 0

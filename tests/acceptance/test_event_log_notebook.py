@@ -1,4 +1,4 @@
-"""The example for somebody who only wants to look at an event log, as it is run by hand."""
+"""The example that explores an event log, run as a user runs it."""
 
 from __future__ import annotations
 

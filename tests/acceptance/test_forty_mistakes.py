@@ -1,4 +1,4 @@
-"""Mistakes of a new user: each ends in one message (what, where, fix), without a trace, with the right exit code."""
+"""Mistakes of a new user: each ends in one message (what, where, fix), no traceback, and the right exit code."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ GROUPS = "opencqrs.event-handling.standard"
 UNPRIVILEGED = (
     "import ctypes, os; ctypes.CDLL(None).capset((ctypes.c_uint32 * 2)(0x20080522), (ctypes.c_uint32 * 6)());"
 )
-# From Python 3.14 on annotations are looked at when somebody asks for them; and the words of a syntax error are others.
+# From Python 3.14 on annotations are evaluated lazily, and the texts of syntax errors differ.
 LATER = sys.version_info >= (3, 14)
 UNKNOWN_NAME = ("[OCQ-202]" if LATER else "[OCQ-501]", "'Lent' is not defined", f"handlers.py:{4 if LATER else 5}")
 NO_UTF_8 = "Non-UTF-8" if LATER else "utf-8"
@@ -43,7 +43,7 @@ SQL = "import sqlite3; database = sqlite3.connect('opencqrs.db'); database.execu
 
 @dataclass(frozen=True)
 class Mistake:
-    """What somebody does, and what the message says, in this order."""
+    """A mistake, and the parts of its message in order."""
 
     arguments: str
     says: tuple[str, ...]

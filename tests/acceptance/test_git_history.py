@@ -96,7 +96,7 @@ def lines(count: bytes) -> int:
 
 @pytest.fixture
 def example(tmp_path: Path) -> Path:
-    """The example as somebody has it who copied its folder."""
+    """A copy of the folder of the example."""
     folder = tmp_path / "example"
     shutil.copytree(EXAMPLE, folder, ignore=shutil.ignore_patterns(".data", "*.db*", "__pycache__"))
     return folder

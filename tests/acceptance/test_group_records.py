@@ -36,7 +36,7 @@ def add_events(project: Any, count: int) -> None:
 
 
 def run(project: Any, *settings: str, code: int = 0) -> str:
-    """Run until all is handled, and return what is said besides the settings that are read."""
+    """Run until all events are handled, and return the output without the lines about the settings read."""
     chosen = [word for setting in settings for word in ("--set", setting)]
     ran = project.opencqrs("run", "--until-caught-up", *chosen)
     assert ran.code == code, ran.err
@@ -169,7 +169,7 @@ def test_a_type_mapped_too_late_is_logged_once_and_shown_permanently(library: An
 def test_a_renamed_group_is_warned_of_when_it_begins(library: Any) -> None:
     run(library, THREAD)
     edit(library, '"audit"', '"audits"')
-    execute(library, "DELETE FROM audit")  # else the handler fails for each event that it gets once more
+    execute(library, "DELETE FROM audit")  # else the handler fails for each event that it gets again
     assert run(library, THREAD).startswith(
         "group 'audits' begins as a new one, and group 'audit' has progress and no handler here. If it was renamed"
     )

@@ -1,4 +1,4 @@
-"""Whether all is well, asked from another process than the one that runs the groups."""
+"""The health of groups, as another process sees it."""
 
 from __future__ import annotations
 

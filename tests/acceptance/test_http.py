@@ -1,4 +1,4 @@
-"""``opencqrs run`` with ``http.bind``: asked from outside, stopped with a request open, refused a port in use."""
+"""``opencqrs run`` with ``http.bind``: requests from outside, a stop with a request open, a port in use."""
 
 from __future__ import annotations
 

@@ -193,7 +193,7 @@ def test_a_call_that_times_out_in_a_repeated_spark_task_is_an_error_of_its_event
 @pytest.mark.release(engine="spark")
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_call_that_takes_long_is_warned_of(project, engine, hangs):
-    hangs("1.5")  # on Spark with a Java of its own, whose standard error is shown
+    hangs("1.5")  # on Spark in a separate JVM, whose standard error is shown
     chosen = ("--set", f"{STANDARD}.processing.engine={engine}")
     run = project.opencqrs(
         "run", "--until-caught-up", *chosen, "--set", f"{STANDARD}.processing.handler-warn-after=300ms"

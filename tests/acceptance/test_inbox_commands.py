@@ -51,7 +51,7 @@ TAKEN_UP = (
 
 @pytest.fixture
 def parking(project: Any, event_line: Any) -> Any:
-    """A project with four events: the second one fails, the third is behind it, the fourth cannot be decoded."""
+    """A project with four events: the second one fails, the third waits after it, the fourth cannot be decoded."""
     project.write("handlers.py", HANDLERS)
     project.write("application.yaml", SETTINGS)
     lines = [event_line(1), event_line(2), event_line(2, id="2b"), event_line(4, data={})]
@@ -72,7 +72,7 @@ def parked(request: pytest.FixtureRequest, parking: Any) -> Any:
 
 
 def said(project: Any, *arguments: str) -> list[str]:
-    """Return what a command prints, without the times."""
+    """Return the output of a command without the times."""
     ran = project.opencqrs("inbox", *arguments)
     assert ran.code == 0, ran.err
     return TIME.sub("T", ran.out).splitlines()

@@ -142,7 +142,7 @@ def test_an_interrupted_import_says_so_in_one_line_and_can_be_repeated(project):
             process.kill()
     *before, last = err.splitlines()
     assert (process.returncode, out, last) == (130, "", "interrupted")
-    assert all("events read (" in line for line in before)  # what a slow import says now and then
+    assert all("events read (" in line for line in before)  # the progress that a slow import reports
     project.write("events.ndjson", "".join(lines))
     assert project.opencqrs("events", "import", "events.ndjson").code == 0
     assert rows_of(project.folder / "events.db", "SELECT count(*), max(position) FROM opencqrs_events") == [

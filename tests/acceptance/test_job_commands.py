@@ -94,7 +94,7 @@ def of_list(project: Any, name: str) -> dict[str, Any]:
 
 
 def until(seen: Callable[[], Any]) -> Any:
-    """Look until there is something to see; each look is a command, which takes its time."""
+    """Poll until there is output; each poll is a command, which takes its time."""
     for _ in range(400):
         if found := seen():
             return found
@@ -103,7 +103,7 @@ def until(seen: Callable[[], Any]) -> Any:
 
 @contextmanager
 def running(project: Any, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """Run a command as a process of its own, and end it at the end if it has not."""
+    """Run a command in a separate process, and end it at the end if it is still running."""
     with subprocess.Popen(
         project.patient_command(*arguments),
         cwd=project.folder,

@@ -1,4 +1,4 @@
-"""Whether all is well with jobs, asked from another process than the one that runs them."""
+"""The health of jobs, as another process sees it."""
 
 from __future__ import annotations
 

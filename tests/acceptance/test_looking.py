@@ -1,4 +1,4 @@
-"""The commands that look and change nothing."""
+"""The commands that only read."""
 
 from __future__ import annotations
 

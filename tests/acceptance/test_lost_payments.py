@@ -1,4 +1,4 @@
-"""The example whose job ships what a lost event has not, as its README says to run it; and its job, run twice."""
+"""The example whose job ships orders whose event was lost, run as its README says; and its job, run twice."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def handlers() -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
+    sys.modules[spec.name] = module  # dataclasses look up their module
     spec.loader.exec_module(module)
     return module
 

@@ -35,7 +35,7 @@ def expected_lent() -> dict[str, int]:
 
 
 def handled(said: str) -> int:
-    """Return how many events were handled, by what a run prints; the column is missing when Spark had no work."""
+    """Return the number of events handled, from the output of a run; the column is missing when Spark had no work."""
     heading, *lines = said.strip().splitlines()
     return sum(int(line.split()[-1].replace(",", "")) for line in lines) if "handled" in heading else 0
 
@@ -62,7 +62,7 @@ class Typed:
         self.read = read
 
     def run(self) -> str:
-        """Run all groups to the end of the log; return what is said about it."""
+        """Run all groups to the end of the log; return the output."""
         ran = self.project.opencqrs("run", "--until-caught-up", *self.settings)
         told = [line for line in ran.err.splitlines() if not line.startswith(EXPECTED)]
         assert (ran.code, told) == (0, [])

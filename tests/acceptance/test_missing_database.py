@@ -1,4 +1,4 @@
-"""A look at records in a database that is not there, as after a mistake in its name, does not answer in silence."""
+"""Reading records from a missing database, as after a mistake in its name, gives a message."""
 
 from __future__ import annotations
 

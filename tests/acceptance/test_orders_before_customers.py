@@ -21,7 +21,7 @@ def example(tmp_path: Path) -> RunningReadme:
     return RunningReadme(folder, lambda line: TIME.sub("(time)", line.rstrip()))
 
 
-@pytest.mark.release  # a walk; test_inbox_commands.py shows what waits
+@pytest.mark.release  # a walk; test_inbox_commands.py shows waiting events
 def test_an_order_waits_for_its_customer_as_the_readme_shows(example: RunningReadme) -> None:
     before, (imported, running), (reported,) = example.consoles()
     for line, shown in before:

@@ -49,7 +49,7 @@ EVENTS = 60
 
 
 class World:
-    """A project whose read model can be looked at, and runs of it in the background."""
+    """A project whose read model can be read, and runs of it in the background."""
 
     def __init__(self, project: Any, url: str) -> None:
         self.project = project
@@ -157,7 +157,7 @@ def test_no_event_is_handled_twice_or_lost_while_the_partitions_change(world: Wo
         world.append()
         changed = world.changed(*change)
         assert changed.code == 0, changed.err
-        assert changed.err.startswith("catalog has ")  # what is logged of it is not printed, too
+        assert changed.err.startswith("catalog has ")  # logged messages are not printed as well
         assert "of them new:\n  catalog:" in changed.err
         assert world.layout() == expected
         if len(expected) == 1:

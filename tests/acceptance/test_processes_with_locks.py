@@ -47,7 +47,7 @@ class Processes:
         return self.running[-1]
 
     def share(self, number: int) -> str:
-        """Return what a process has said last of its share."""
+        """Return the partitions that a process has reported last."""
         said = re.findall(r" (has partitions: .+|stands by: .+)", self._log(number).read_text())
         return str(said[-1]) if said else ""
 

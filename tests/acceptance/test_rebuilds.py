@@ -70,7 +70,7 @@ def lines(start: int, end: int) -> str:
 
 
 class World:
-    """A project whose read model can be looked at, and runs of it in the background."""
+    """A project whose read model can be read, and runs of it in the background."""
 
     def __init__(self, project: Any, url: str) -> None:
         self.project = project
@@ -126,7 +126,7 @@ class World:
 
 
 class Reader:
-    """Reads the table all the while, each time on a connection of its own, and keeps what was wrong."""
+    """Reads the table continuously, each time on a new connection, and collects errors."""
 
     def __init__(self, world: World) -> None:
         self._world = world

@@ -73,7 +73,7 @@ LOOKS = 600  # more than any machine needs; each is a command
 
 
 class World:
-    """A project whose read model can be looked at, and runs of it in the background."""
+    """A project whose read model can be read, and runs of it in the background."""
 
     def __init__(self, project: Any, url: str) -> None:
         self.project = project

@@ -1,4 +1,4 @@
-"""The examples of handlers that say what is durable, as their READMEs run them, and after processes are killed."""
+"""The examples of self-checkpointing handlers, as their READMEs run them, and after processes are killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several processes of one project share its partitions, take over, and do what commands want of them."""
+"""Several processes of one project share its partitions, take over, and obey commands."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Processes:
         return [partition for status in statuses for partition in status["partitions"]]
 
     def seen(self, *keys: str) -> set[tuple[Any, ...]]:
-        """Return what the status of all partitions has under some keys."""
+        """Return the values of some keys in the status of all partitions."""
         return {tuple(partition[key] for key in keys) for partition in self.partitions()}
 
     def wait_until(self, condition: Callable[[], bool]) -> None:

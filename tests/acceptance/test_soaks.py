@@ -1,4 +1,4 @@
-"""The soaks in short: what is killed or loses its database goes on by itself, and applies each event exactly once."""
+"""Short soaks: a run that is killed or loses its database continues, and applies each event exactly once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RUNS = [
 
 
 def script(name: str, *arguments: object) -> str:
-    """Run a script to its end and return what it printed."""
+    """Run a script to its end and return its output."""
     done = subprocess.run(
         [sys.executable, BENCHMARKS / name, *map(str, arguments)],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""What other users of the machine see of a run on Spark, and what they can do to it."""
+"""What other users of the machine can see of a run on Spark, and do to it."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def listening_ports(pids: set[int]) -> set[str]:
 
 
 def attacked(process: subprocess.Popen[str]) -> list[tuple[str, str]]:
-    """Let another user ask each port of a run for the block of its first round; return the answers."""
+    """Let another user request the block of the first round from each port of a run; return the answers."""
     ports = listening_ports(processes_below(process.pid))
     assert len(ports) >= 2  # for messages and for blocks
     command = [sys.executable, str(ATTACK), "broadcast_0_piece0", *ports]
@@ -171,7 +171,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.release(begins="ran")  # test_cluster.py shows that what is authenticated runs
+@pytest.mark.release(begins="ran")  # test_cluster.py shows that authenticated runs work
 @pytest.mark.parametrize(
     ("argument", "variable", "begins"),
     [

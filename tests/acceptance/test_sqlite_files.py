@@ -53,7 +53,7 @@ def moved_into_the_file(file: Path) -> None:
 
 
 class Running:
-    """A run in a process of its own, and what it says."""
+    """A run in a separate process, and its output."""
 
     def __init__(self, command: list[str], folder: Path) -> None:
         self._said = (folder / "said.txt").open("w+")

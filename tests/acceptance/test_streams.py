@@ -28,7 +28,7 @@ def handle(event: Event) -> None:
 
 
 def opencqrs(project, command, **variables):
-    """Run a command as a shell does, with what is redirected."""
+    """Run a command as a shell does, with redirections."""
     program = f"exec '{sys.executable}' -m opencqrs_py {command}"
     return in_shell(project, program, "/bin/sh", **variables)
 

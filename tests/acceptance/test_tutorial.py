@@ -81,7 +81,7 @@ def _line_pattern(line: str) -> str:
 
 
 class Desk:
-    """Somebody who follows a tutorial in a folder of their own.
+    """A reader who follows a tutorial in an empty folder.
 
     Args:
         folder: Where they begin.
@@ -128,7 +128,7 @@ class Desk:
 @pytest.mark.slow
 @pytest.mark.parametrize("tutorial", TUTORIALS, ids=lambda tutorial: tutorial.stem)
 def test_each_tutorial_works_when_followed_to_the_letter(tutorial: Path, tmp_path: Path, java: dict[str, str]) -> None:
-    """The first run starts a Java of its own, as everybody's does; for the others there is one that runs."""
+    """The first run starts its own JVM, as every user's does; the others use a running one."""
     folder = tmp_path / "home"
     folder.mkdir()
     desk = Desk(folder)

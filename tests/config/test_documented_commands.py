@@ -1,4 +1,4 @@
-"""The page on how settings come together shows what the commands print."""
+"""The page on how settings are merged shows the actual output of the commands."""
 
 from __future__ import annotations
 

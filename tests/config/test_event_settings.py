@@ -1,4 +1,4 @@
-"""How stored events are read, and what is in order: settings of events and of sequences."""
+"""Settings of events and of sequences: how stored events are read, and which are handled in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said about mistakes in the settings of jobs: each with what, where and fix."""
+"""Messages about mistakes in the settings of jobs: each says what, where and how to fix it."""
 
 import pytest
 

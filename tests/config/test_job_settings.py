@@ -1,4 +1,4 @@
-"""Jobs inherit as groups do: their own settings, then the standard, then what is built in, from every source."""
+"""Jobs inherit as groups do: their own settings, then the standard, then the defaults, from every source."""
 
 import math
 import pickle

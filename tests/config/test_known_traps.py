@@ -1,4 +1,4 @@
-"""Each row is something that pydantic-settings alone gets wrong, or says badly, with what a user expects instead."""
+"""Each row is a case that pydantic-settings alone gets wrong, or reports badly, with what a user expects instead."""
 
 import pytest
 

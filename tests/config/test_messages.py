@@ -1,4 +1,4 @@
-"""What is said about mistakes: all together, each with what, where and fix."""
+"""Messages about mistakes: all reported together, each with what, where and fix."""
 
 import pickle
 from dataclasses import asdict
@@ -416,7 +416,7 @@ def test_on_exhausted_of_the_standard_is_warned_of_once_for_all_groups_that_inhe
     [
         ({"retry.max-attempts": 3}, False),
         ({"retry.max-attempts": 0}, False),
-        ({"retry.max-attempts": "infinite"}, False),  # somebody wants it so
+        ({"retry.max-attempts": "infinite"}, False),  # it was configured explicitly
         ({"retry.max-elapsed-time": "1h"}, False),
         ({"retry.max-elapsed-time": "infinite"}, False),
         ({"retry.max-elapsed-time": "1h", "retry.policy": "fixed"}, True),  # which counts attempts only

@@ -1,4 +1,4 @@
-"""The sample file, the JSON Schema and the settings page are current, and say what the loader does."""
+"""The sample file, the JSON Schema and the settings page are up to date, and agree with the loader."""
 
 import json
 import re
@@ -215,7 +215,7 @@ def problems(value, schema, root, where=""):
 
 
 def simple_problems(value, schema):
-    """Yield the keywords that a value breaks by itself."""
+    """Yield the keywords that a value violates on its own."""
     types = schema.get("type", [])
     if types and not any(TYPES[name](value) for name in ([types] if isinstance(types, str) else types)):
         yield "type"

@@ -164,7 +164,7 @@ def origin_of(said: Said, source: int) -> str:
 
 @st.composite
 def sources(draw):
-    """Draw what each source says; none says one thing twice."""
+    """Draw the settings of each source; none has a setting twice."""
     one = st.builds(
         lambda group, leaf, which, spelling: Said(
             group, leaf, *[*VALUES[leaf], NULL][which % (len(VALUES[leaf]) + 1)], spelling
@@ -179,7 +179,7 @@ def sources(draw):
 
 @dataclass(frozen=True)
 class Winner:
-    """Who says a setting of a group: level 0 is the group, 1 the standard, 2 nobody."""
+    """The level that sets a setting of a group: 0 is the group, 1 the standard, 2 none."""
 
     level: int = 2
     text: str = ""
@@ -192,7 +192,7 @@ class Winner:
 
 
 def winner(said_by, group, leaf):
-    """Return who says a leaf: the nearest level, there the highest source."""
+    """Return what sets a value: the nearest level, and there the highest source."""
     for level, of in enumerate((group, STANDARD)):
         for source in reversed(range(len(said_by))):
             for said in said_by[source]:

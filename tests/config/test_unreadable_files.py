@@ -1,4 +1,4 @@
-"""A file of settings that is there and cannot be read is never passed over."""
+"""A settings file that exists and cannot be read is never ignored."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture
 def bound_by_modes(tmp_path):
-    """Skip for a user who may read everything, such as root."""
+    """Skip for a user with access to every file, such as root."""
     file = tmp_path / "closed"
     file.touch(mode=0)
     if os.access(file, os.R_OK):

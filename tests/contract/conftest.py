@@ -62,7 +62,7 @@ _PLACES = {  # that tests write to
 
 @pytest.fixture
 def url(request: pytest.FixtureRequest, kind: str, tmp_path: Path) -> str:
-    """The URL of an empty database; that of the long log, if the test asks for it."""
+    """The URL of an empty database, or of the long log if the test requests it."""
     if "long_log" in request.fixturenames:
         log: str = request.getfixturevalue("long_log")(kind)
         return log
@@ -81,7 +81,7 @@ def url(request: pytest.FixtureRequest, kind: str, tmp_path: Path) -> str:
 
 @pytest.fixture
 def open_database(url: str) -> Iterator[Callable[[], Database]]:
-    """Opens the database anew, as another process does."""
+    """Opens the database again, as another process does."""
     opened: list[Database] = []
 
     def open_() -> Database:

@@ -155,7 +155,7 @@ def rows(database: Database, statement: str) -> list[Any]:
 
 @pytest.fixture
 def never_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A watch that looks once, and then only hears."""
+    """A watch that polls once, and then relies on notifications."""
     monkeypatch.setattr(progress_watching, "_SHORTEST_LOOK", FOREVER)
     monkeypatch.setattr(progress_watching, "_LONGEST_PAUSE", FOREVER)
 

@@ -1,4 +1,4 @@
-"""The law of bounds: whoever reads a log in bounded pieces sees the same events as somebody who reads on."""
+"""The law of bounds: reading a log in bounded pieces gives the same events as reading without a bound."""
 
 from __future__ import annotations
 

@@ -564,7 +564,7 @@ DATED = Table(
 def test_texts_with_an_offset_are_written_as_their_time_in_utc(
     connection: Connection, form: Callable[[list[dict[str, Any]]], Any], moment: Any
 ) -> None:
-    """PostgreSQL takes what comes before the offset in silence; SQLite keeps the text as it is."""
+    """PostgreSQL silently uses only the part before the offset; SQLite keeps the text unchanged."""
     bulk.upsert(connection, "dated", form([{"day": date(2026, 1, 1), "moment": moment}]), keys="day")
     stored = connection.execute(text("SELECT moment FROM dated")).scalar_one()
     if connection.dialect.name == "sqlite" and isinstance(moment, str):
@@ -842,7 +842,7 @@ def test_keys_that_are_equal_only_under_the_tables_rules_are_refused(
     connection: Connection, column: str, one: str, other: str
 ) -> None:
     connection.execute(text(f"CREATE TABLE alike (isbn {column} PRIMARY KEY, reader VARCHAR(9))"))
-    others = [str(n) for n in range(1_000, 2_500)]  # more than one statement asks for
+    others = [str(n) for n in range(1_000, 2_500)]  # more than fit into one statement
     rows = [{"isbn": isbn, "reader": "ada"} for isbn in (one, other, *others)]
     with refused("OCQ-362", "for the same isbn"):
         bulk.upsert(connection, "alike", rows, keys="isbn")
@@ -1127,7 +1127,7 @@ def test_transactions_that_write_the_same_rows_in_different_orders_do_not_deadlo
         except BaseException as error:
             errors.append(error)
 
-    with database.writing() as opened:  # the rows are there: new ones may meet each other's gaps on MariaDB
+    with database.writing() as opened:  # the rows exist: on MariaDB, inserts of new ones may meet gap locks
         bulk.upsert(opened, "loans", [{"isbn": f"{number:03}", "loans": 0} for number in range(200)], keys="isbn")
     threads = [Thread(target=write, args=(order,)) for order in (1, -1)]
     for thread in threads:

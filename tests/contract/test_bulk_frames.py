@@ -1,4 +1,4 @@
-"""bulk.upsert of data frames: what tasks leave in a table is merged once, whatever became of their runs."""
+"""bulk.upsert of data frames: rows that tasks stage in a table are merged once, whatever the outcome of their runs."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Frame:
 
 @dataclass
 class Rows(FrameRows):
-    """Does what tasks do: some leave their rows in the stage, and others return them."""
+    """Acts as tasks do: some stage their rows in a table, and others return them."""
 
     tracker: SqlProgressTracker
     returned: Sequence[pa.Table] = ()
@@ -411,7 +411,7 @@ def test_a_transaction_that_cannot_see_commits_of_tasks_gets_rows_through_the_dr
 
 @pytest.mark.usefixtures("by_tasks")
 def test_tasks_write_texts_with_an_offset_as_their_time_in_utc(tracker: SqlProgressTracker, database: Database) -> None:
-    """Pickled as for a task: PostgreSQL takes what comes before the offset in silence."""
+    """Pickled as for a task: PostgreSQL silently uses only the part before the offset."""
     lent = [{"isbn": "a", "at": "2026-01-01T12:00:00+02:00"}]
     rows = Rows(tracker, staged=[pa.Table.from_pylist(lent)], through=lambda stage: pickle.loads(pickle.dumps(stage)))
     handled(tracker, rows, lambda connection: bulk.upsert(connection, "seen", Frame("isbn", "at"), keys="isbn"))

@@ -54,7 +54,7 @@ from opencqrs_py.processing.checkpoints import CheckpointMode
 from opencqrs_py.processing.recovery import Action, FixedBackOff
 from opencqrs_py.processing.schedules import FixedDelay
 
-pytestmark = pytest.mark.release(kind=("postgresql", "mariadb"))  # what is stored is one column, whatever the case
+pytestmark = pytest.mark.release(kind=("postgresql", "mariadb"))  # progress is stored in one column, whatever the case
 
 ONLY = Partition(1, 0)
 
@@ -104,7 +104,7 @@ class Ordinary:
 
 @contextmanager
 def unavailable(tracker: Any, error: Exception) -> Iterator[None]:
-    """Have a tracker raise an error whenever it is to look or to store; a ``ConnectionError`` is an outage."""
+    """Have a tracker raise an error on every read or write; a ``ConnectionError`` is an outage."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(tracker, "unit", raising(error))
         patched.setattr(tracker, "renewed", raising(error))
@@ -657,7 +657,7 @@ def test_participant_timeout(tracker: Counting) -> None:  # H7
     assert "it has not returned within" in driver.supervised.status().error
     del tracker.unit
     world.clock.advance(1)
-    driver.step()  # its call still has not returned: it is not called once more
+    driver.step()  # its call still has not returned: it is not called again
     assert failures(world.seen)[-1] in ("OCQ-645", "OCQ-646")
     assert "an earlier call has not returned" in driver.supervised.status().error
     ended.set()
@@ -684,7 +684,7 @@ def test_a_participant_gets_a_partition_again_only_after_it_returned_and_discard
     world.clock.advance(1)
     driver.step()
     assert failures(world.seen) == ["OCQ-646", "OCQ-645"]
-    assert board.positions == given  # no event beside the call that has not returned
+    assert board.positions == given  # no event in parallel to the call that has not returned
     assert [call[0] for call in board.calls] == ["checkpoint"]
     ended.set()
     until = time.monotonic() + 60

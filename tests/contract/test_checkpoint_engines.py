@@ -355,7 +355,7 @@ def test_repeated_failed_flushes_at_the_end_of_tasks_increase_the_back_off(
 def test_tasks_whose_participants_confirm_nothing_increase_the_back_off(
     spark: Engines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else each task would handle the same events, and nobody would hear of it."""
+    """Else each task would handle the same events, unnoticed."""
     monkeypatch.setattr(supervision, "CHECKPOINT_BACK_OFF", ExponentialBackOff(0.01, multiplier=2, maximum=60))
     board = Board(released=lambda _, up_to: min(up_to, 6))  # as if it wrote files of six events
     engine = spark.started(spark.world(board, partitions=1).given(9))

@@ -1,4 +1,4 @@
-"""Groups with participants that park events: what is parked leaves the inbox when all have made it durable."""
+"""Groups with participants that park events: a parked event leaves the inbox when all have made it durable."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def parking(tracker: Any, *handlers: Any, **rest: Any) -> World:
 
 
 def later(world: World, *drivers: Any, seconds: float = PARK_SECONDS) -> None:
-    """Let parked events become due, and do what is to be done then."""
+    """Let parked events become due, and handle them."""
     world.clock.advance(seconds)
     world.until_idle(*drivers)
 
@@ -161,7 +161,7 @@ def test_events_lost_from_memory_in_a_crash_are_handled_again_from_inbox_and_log
     assert world.stored() == 4
     board.before = {}
     world.clock.advance(PARK_SECONDS)
-    driver = world.driver()  # the first process has ended without a word
+    driver = world.driver()  # the first process has crashed
     world.until_idle(driver)
     driver.release()
     assert sorted(board.positions) == [1, 2, 3, 4, 5, 5]

@@ -56,7 +56,7 @@ class TestSqlControlStore(ControlStoreContract):
         assert control is not None
 
         def pass_(seconds: float) -> None:
-            """Have what stands there be older, as the database's clock cannot be moved."""
+            """Make the stored times older, as the database's clock cannot be moved."""
             with control.writing() as connection:
                 for table, column in (("nodes", "until_ms"), ("leases", "avoided_until_ms")):
                     statement = f"UPDATE opencqrs_{table} SET {column} = {column} - :ms"

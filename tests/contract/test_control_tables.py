@@ -1,4 +1,4 @@
-"""Where the control tables are, and what coordination costs."""
+"""Where the control tables are, and how many statements coordination takes."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_heartbeats_continue_while_changes_of_leases_wait_for_another_program(
 
 
 def until_taken(store: SqlControlStore) -> set[GroupPartition]:
-    """Try to take two leases, as heartbeats do, until both are there."""
+    """Try to take two leases, as heartbeats do, until both are taken."""
     until, taken = time.monotonic() + SECONDS, set[GroupPartition]()
     while len(taken) < 2 and time.monotonic() < until:
         with suppress(DatabaseAwayError):
@@ -221,7 +221,7 @@ def test_all_leases_end_when_the_machine_restarts(tmp_path, monkeypatch):
     store.take(NODE.id, KEYS)
     store.close()
     monkeypatch.setattr(sqlite_module, "boot_id", lambda: "another")
-    monkeypatch.setattr(sqlite_module, "machine_ms", lambda: 5)  # the clock begins anew
+    monkeypatch.setattr(sqlite_module, "machine_ms", lambda: 5)  # the clock starts again
     store = opened()
     assert [record.alive for record in store.view().nodes] == [False]
     assert store.beat(NODE.id, 1000) is None

@@ -1,4 +1,4 @@
-"""Dialects: another database is one module, and nothing outside the dialects asks which database it is."""
+"""Dialects: another database is one module, and nothing outside the dialects checks which database it is."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ DIALECTS = {each.name for each in ROOM.glob("*.py") if each.stem.removeprefix("s
 
 
 def asked_kinds(tree: ast.AST) -> list[Any]:
-    """Return the lines that hold the name of a database as a text of its own, or ask for the ``kind`` of one."""
+    """Return the lines that contain the name of a database as a separate text, or read the ``kind`` of one."""
     return [
         node.lineno
         for node in ast.walk(tree)

@@ -33,7 +33,7 @@ def open_database(engine: Engine) -> Callable[[], Database]:
     return lambda: Database.of(engine)
 
 
-@pytest.mark.release(kind=("postgresql", "mariadb"))  # the driver of SQLite is the one with transactions of its own
+@pytest.mark.release(kind=("postgresql", "mariadb"))  # the driver of SQLite is the one that manages transactions itself
 class TestSqlProgressTrackerOnAnEngineOfOthers(ProgressTrackerContract):
     @pytest.fixture
     def read_model(self, written: ReadModel) -> ReadModel:
@@ -130,7 +130,7 @@ def test_an_engine_in_autocommit_is_refused(kind: str, engine: Engine, prepare: 
     prepared = prepare(engine)
     database = Database.of(prepared)
     if kind != "postgresql" and prepare is not AUTOCOMMIT["listener"]:
-        database.require_transactions("x")  # there, a transaction is what our BEGIN begins
+        database.require_transactions("x")  # there, our BEGIN begins a transaction
     else:
         with pytest.raises(EventStoreError, match="OCQ-349") as caught:
             database.require_transactions("provider engine, database.ref")

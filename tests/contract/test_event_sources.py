@@ -17,7 +17,7 @@ from opencqrs_py.testing.contracts.event_source import event
 
 
 class NoEventIsLostInSilence:
-    """What our stores do besides: an event is not taken for another one without a word."""
+    """A further rule of our stores: an event is not silently treated as another one."""
 
     @pytest.mark.parametrize("count", [1, 200])  # of one statement, and of a transaction
     def test_an_event_with_a_duplicate_id_is_warned_of(

@@ -1,4 +1,4 @@
-"""EventSourcingDB as an event store: the contract, and what is its own, against the stand-in in both versions."""
+"""EventSourcingDB as an event store: the contract and its own rules, against the stand-in in both versions."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def server(request: pytest.FixtureRequest, clock: ServerClock) -> Iterator[Event
 
 @pytest.fixture
 def open_store(server: EventSourcingDbStandIn) -> Iterator[Open]:
-    """Opens the store anew, as another process does."""
+    """Opens the store again, as another process does."""
     opened: list[EventSourcingDbEventStore] = []
 
     def open_() -> EventSourcingDbEventStore:
@@ -104,7 +104,7 @@ class TestEventSourcingDbEventStore(EventStoreContract):
 
     @pytest.fixture
     def append(self, open_store: Open) -> Append:
-        """Events come from somebody else, as they mostly do."""
+        """Another client adds the events, as is usual."""
         append: Append = open_store().append
         return append
 
@@ -311,7 +311,7 @@ def test_an_append_whose_events_raise_an_error_adds_nothing(store: EventSourcing
 
 
 def requested(server: EventSourcingDbStandIn) -> list[tuple[str, bool, str]]:
-    """Return subject, recursive and the first id of each range that was asked for."""
+    """Return subject, recursive and the first id of each requested range."""
     bodies = [body for what, body in server.bodies if what == "read-events" and "lowerBound" in body["options"]]
     return [(b["subject"], b["options"]["recursive"], b["options"]["lowerBound"]["id"]) for b in bodies]
 

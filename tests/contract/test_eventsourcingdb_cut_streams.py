@@ -1,4 +1,4 @@
-"""Streams of EventSourcingDB that end early as if they were complete, which version 1 of its API cannot tell."""
+"""Streams of EventSourcingDB that end early as if complete, which clients cannot detect in version 1 of its API."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def open_store(server: EventSourcingDbStandIn) -> Iterator[Open]:
     opened: list[EventSourcingDbEventStore] = []
 
     def open_(*subjects: str) -> EventSourcingDbEventStore:
-        """Return a store that knows of one event for each subject: a read asks for nothing else."""
+        """Return a store that already knows one event for each subject, so that a read sends no other requests."""
         store = EventSourcingDbEventStore(server.url, server.api_token)
         opened.append(store)
         store.append(event(n, subject) for n, subject in enumerate(subjects))

@@ -55,7 +55,7 @@ def ten_events(open_store: Open) -> None:
 
 @pytest.fixture
 def store(open_store: Open, ten_events: None) -> EventSourcingDbEventStore:
-    """A store of ten events, which knows of them: its first read asks for nothing else."""
+    """A store of ten events that it already knows, so that its first read sends no other requests."""
     store = open_store()
     assert store.head() == 10
     return store

@@ -118,7 +118,7 @@ def test_each_event_is_handled_once_and_in_order_despite_cuts_stalls_and_a_resta
 
     write(server, 2_500)
     server.misbehave(
-        *[Fault("read-events", 300, then=Then.CUT)] * 2,  # a look for the head takes one without noticing
+        *[Fault("read-events", 300, then=Then.CUT)] * 2,  # a check of the head consumes one unnoticed
         *[Fault("read-events", 300, then=Then.STALL)] * 2,
         Fault("read-events", 700, '{"type":"ev', Then.CUT),
         Fault("read-events", status=503, line="starting"),

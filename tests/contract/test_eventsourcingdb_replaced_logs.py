@@ -453,7 +453,7 @@ def test_many_positions_are_remembered_and_always_the_newest(
     monkeypatch.setattr("opencqrs_py.adapters.eventsourcingdb.chain._MOST", 10)
     write(server, *range(100))
     assert store.read(0, 100, ALL).upto == 100
-    for position in (3, 7):  # read again, far behind: these are the last ten now
+    for position in (3, 7):  # read again from far before: these are the last ten now
         assert store.read(position, 20, ALL).upto == position + 20
     assert len(store._chain._hashes) == 10
     assert store._chain.newest is not None

@@ -69,7 +69,7 @@ def ask(
 
 
 def path_of(server: EventSourcingDbStandIn, what: str) -> tuple[str, str]:
-    """Return the method and the path of what is asked for."""
+    """Return the method and the path of a request."""
     if server.version == 1:
         return "POST", f"/api/v1/{what}"
     return "POST" if what == "write-events" else "QUERY", f"/api/v2/data/{what}"

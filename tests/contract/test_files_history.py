@@ -1,4 +1,4 @@
-"""Files that are changed while nothing runs: what is stored with the progress tells it at the next start."""
+"""Files that change while nothing runs: the fingerprint stored with the progress shows it at the next start."""
 
 from __future__ import annotations
 

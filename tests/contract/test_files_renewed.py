@@ -1,4 +1,4 @@
-"""Files that were replaced between two queries of processes that live on: what a query reads is one log."""
+"""Files replaced between two queries of long-lived processes: each query reads one consistent log."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_the_newest_file_is_a_different_file_if_its_beginning_changed(folder: Pa
 @pytest.mark.parametrize("suffix", ["ndjson"])
 @pytest.mark.parametrize("name", ["1", "2"])
 def test_a_file_edited_in_its_middle_is_a_different_file(folder: Path, suffix: str, name: str) -> None:
-    """Where the fingerprint does not look."""
+    """In a place that the fingerprint does not sample."""
     path = put(folder / f"{name}.ndjson", *range(200))
     lines = path.read_bytes().splitlines(keepends=True)
     state = planned(folder).state()

@@ -293,7 +293,7 @@ def test_lines_added_after_positions_of_the_next_file_are_known_are_refused(
     assert source.head() == 3
     with path.open("ab") as file:
         file.write(line(2)[20:] + line(9))
-    if by_a_read:  # before the log is looked at again
+    if by_a_read:  # before the log is checked again
         refusal(lambda: source.read(1, 10, ALL), "OCQ-342")
     clock.advance(5)
     for _ in range(2):
@@ -311,7 +311,7 @@ def test_a_last_line_completed_while_it_is_read_is_not_passed_over(tmp_path, sou
     opened, rest = PlainLines._opened, [line(2)[20:]]
 
     def completing(lines: PlainLines, mark: Mark) -> BinaryIO:
-        """After its size was looked at."""
+        """After its size was checked."""
         if lines.path == path and rest:
             with path.open("ab") as file:
                 file.write(rest.pop())
@@ -502,7 +502,7 @@ def test_a_file_that_was_read_must_not_change(tmp_path, source, clock, suffix: s
     source.head()
     act, what = CHANGES[change]
     act(path)
-    clock.advance(5)  # a change inside of a file shows at the next look at all files
+    clock.advance(5)  # a change within a file is noticed at the next check of all files
     error = refusal(source.head, "OCQ-342")
     assert f"a.{suffix} {what}" in error.what
     assert error.where == str(path)
@@ -561,7 +561,7 @@ def test_an_event_is_the_same_whichever_attributes_were_selected(
     tmp_path, source, suffix: str, selection: Selection
 ) -> None:
     events = [event(n, SUBJECTS[n % 3])._replace(type=("lent", "paid")[n % 2]) for n in range(300)]
-    events[150] = events[150]._replace(payload='"\\u00e4"', extensions='{"x":1}')  # is parsed by itself
+    events[150] = events[150]._replace(payload='"\\u00e4"', extensions='{"x":1}')  # is parsed separately
     form = format_of(f"a.{suffix}")
     assert form is not None
     with written_whole(tmp_path / f"a.{suffix}") as file, writer_to(file, form) as writer:
@@ -898,7 +898,7 @@ def test_an_unfinished_last_line_is_logged_once(tmp_path, source, caplog) -> Non
     path = put(tmp_path / "a.ndjson", 1, 2)
     path.write_bytes(path.read_bytes().rstrip(b"\n"))
     assert source.head() == 1
-    assert caplog.messages == []  # somebody may be writing it
+    assert caplog.messages == []  # it may be being written
     os.utime(path, (0, 0))
     assert source.head() == source.head() == 1
     (said,) = caplog.messages
@@ -1053,8 +1053,8 @@ def test_a_read_continues_where_the_previous_one_ended(tmp_path, source, opened,
     assert len(opened) <= 2  # once for the footer of Parquet, once for all reads
     for _ in range(2):
         assert source.head() == 100
-        assert len(opened) <= 3  # once more for the first event, which other files must not have
-    assert source._readers._kept == []  # nothing stays open behind the end
+        assert len(opened) <= 3  # again for the first event, which other files must not have
+    assert source._readers._kept == []  # nothing stays open after the end
 
 
 @pytest.mark.parametrize("suffix", ["ndjson.gz", "jsonl.zst"])

@@ -1,4 +1,4 @@
-"""Lines and subjects that nobody would think of: no crash, no injection, no wrong match.
+"""Fuzzed lines and subjects: no crash, no injection, no wrong match.
 
 A line is an event or refused with the reason; what is an event is the same event behind every store; and a selection
 finds in every store what ``Selection.matches`` says.
@@ -191,7 +191,7 @@ def test_every_line_is_an_event_or_refused_with_the_reason(line: bytes) -> None:
 
 @given(ALMOST)
 def test_an_almost_valid_event_is_accepted_or_refused_as_the_rules_say(fields: dict[str, Any]) -> None:
-    """The quick look at ordinary events and the careful one agree."""
+    """The fast check for ordinary events and the full one agree."""
     event = event_or_none(json.dumps(fields).encode())
     texts = [fields.get(name) for name in ("id", "source", "type", "subject", "time", "datacontenttype")]
     right = (
@@ -207,7 +207,7 @@ def test_an_almost_valid_event_is_accepted_or_refused_as_the_rules_say(fields: d
 
 @given(TIMES)
 def test_a_time_is_accepted_if_it_follows_rfc_3339(text: str) -> None:
-    """Also that all who calculate with it get the same moment."""
+    """Also, all ways to compute with a time give the same instant."""
     moment = moment_by_the_rules(text)
     event = event_or_none(json.dumps({"id": "1", "source": "s", "type": "t", "time": text}).encode())
     assert (event is not None) == (moment is not None)
@@ -220,7 +220,7 @@ def test_a_time_is_accepted_if_it_follows_rfc_3339(text: str) -> None:
         assert (event.timestamp - EPOCH) // MICROSECOND == moment
 
 
-# RFC 3339, section 5.6; what stands there as a comment is in the function
+# RFC 3339, section 5.6; the rules that are comments there are in the function
 PARTIAL_TIME = "([0-9]{2}):([0-9]{2}):([0-9]{2})(?:[.]([0-9]+))?"
 DATE_TIME = re.compile(
     f"([0-9]{{4}})-([0-9]{{2}})-([0-9]{{2}})[Tt ]{PARTIAL_TIME}(?:[Zz]|([+-])([0-9]{{2}}):([0-9]{{2}}))"

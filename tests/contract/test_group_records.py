@@ -1,4 +1,4 @@
-"""The records of groups: their contract, kept by each tracker, and what SQL databases keep beside it."""
+"""The records of groups: their contract, kept by each tracker, and further rules of SQL databases."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class TestSqlGroupRecords(GroupRecordsContract):
 
 
 class Held:
-    """A look at the rows of a group that fails when it is made for the second time in a claim."""
+    """A read of the rows of a group that fails the second time in a claim."""
 
     def __init__(self, look: Callable[..., Any], fail: Callable[..., None]) -> None:
         self._looks = [look, fail]

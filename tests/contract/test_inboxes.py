@@ -250,7 +250,7 @@ class TestSqlInbox(InboxContract):
 def test_a_processor_that_waited_for_a_command_does_not_see_the_inbox_as_before_it(
     database: Database, open_database: Callable[[], Database], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With REPEATABLE READ as the server's default a transaction sees what was there at its first statement."""
+    """With REPEATABLE READ as the server's default a transaction sees the state at its first statement."""
     with database.writing() as connection:
         connection.execute(text("ALTER DATABASE postgres SET default_transaction_isolation = 'repeatable read'"))
     try:
@@ -333,7 +333,7 @@ def put(tracker: SqlProgressTracker, cursor: Cursor, *entries: InboxEntry) -> No
 
 @pytest.mark.few  # the same statements, on a table that is brought forward
 class TestInboxOfAnOlderVersion(TestSqlInbox):
-    """A table that was made before SQLite had keys of its own stays as it is."""
+    """A table created before SQLite had separate keys is not changed."""
 
     @pytest.fixture
     def kind(self) -> str:

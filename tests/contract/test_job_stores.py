@@ -173,7 +173,7 @@ BOUND = {"postgresql": (["SELECT"], []), "mariadb": (["SET"], ["SET"])}
 
 
 def of_decision(kind: str, *statements: str) -> list[str]:
-    """Return the statements of a decision, with what bounds it."""
+    """Return the statements of a decision, including those that limit its time."""
     before, after = BOUND.get(kind, ([], []))
     return [*before, *statements, *after]
 

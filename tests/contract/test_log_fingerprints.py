@@ -45,7 +45,7 @@ def reopened(
 
 
 def restore(database: Database, upto: int) -> None:
-    """Leave what a backup of an earlier time has held; positions continue from there, as on servers."""
+    """Restore the state of an earlier backup; positions continue from there, as on servers."""
     with database.writing() as connection:
         connection.execute(text(f"DELETE FROM opencqrs_events WHERE position > {upto}"))
         match database.kind:
@@ -145,4 +145,4 @@ def test_the_fingerprint_of_a_read_event_costs_no_read(store: SqlEventStore, mon
     (*_, last) = store.read(0, 10, Selection()).events
     monkeypatch.setattr(Database, "fetch", lambda *_: pytest.fail("the store was read"))
     assert store.fingerprint(3, last) == LogMark.of(last).text
-    assert store.fingerprint(3) == LogMark.of(last).text  # also for the partitions that ask next
+    assert store.fingerprint(3) == LogMark.of(last).text  # for the partitions that read next, too

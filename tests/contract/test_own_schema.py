@@ -1,4 +1,4 @@
-"""Our tables in a schema of their own: every contract holds there, and nothing of ours is outside of it."""
+"""Our tables in a separate schema: every contract is kept there, and nothing of ours is outside it."""
 
 from __future__ import annotations
 

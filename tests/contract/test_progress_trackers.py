@@ -26,7 +26,7 @@ SECONDS = 60  # to wait at most
 
 
 class InMemoryReadModel:
-    """A list that takes on what a transaction added when it is committed."""
+    """A list to which a transaction's values are added when it commits."""
 
     def __init__(self) -> None:
         self._committed: list[str] = []
@@ -142,7 +142,7 @@ class TestInMemoryProgressTracker(
 
 @pytest.mark.few(
     "test_any_text_of_an_error_can_be_reported", kind=("postgresql", "mariadb")
-)  # what is compared is one column, whatever the value
+)  # one column is compared, whatever the value
 class TestSqlProgressTracker(
     Succeeding, ResettableTrackerContract, RepartitioningTrackerContract, ProgressTrackerContract
 ):

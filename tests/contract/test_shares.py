@@ -162,7 +162,7 @@ def test_partitions_that_lag_read_no_events_of_others(
     store.append(events_of([f"/loans/{number % 500}" for number in range(count)]))
     processing = group(store, tracker, 8)
     handled = 0
-    for cursor in tracker.claim("g", layout(8), 0, "me"):  # each lags a whole log behind the one before
+    for cursor in tracker.claim("g", layout(8), 0, "me"):  # each lags a whole log behind the previous one
         processor, outcome = processing.processor(cursor.partition), Outcome(cursor)
         while not outcome.idle:
             outcome = processor.step(outcome.cursor)

@@ -1,6 +1,6 @@
-"""What an append costs a database, as it counts that itself: the same, however many events are stored.
+"""The cost of an append by the database's own counters: the same, however many events are stored.
 
-SQLite counts the steps of its machine, MariaDB the rows that its tables are asked for, PostgreSQL the pages looked at.
+SQLite counts the steps of its virtual machine, MariaDB the rows read, PostgreSQL the pages read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Cost = Callable[[Callable[[], object]], int]
 
 FEW, MANY = 2_000, 42_000
 CHUNK = 300
-LONG = f"/books/{'0' * 600}"  # longer than what servers' indexes hold of a subject
+LONG = f"/books/{'0' * 600}"  # longer than the part of a subject in servers' indexes
 TOLERANCE = {"sqlite": 1.02, "mariadb": 1.02, "postgresql": 1.5}
 """PostgreSQL's trees of pages have three levels with many events, and two with few."""
 
@@ -85,9 +85,9 @@ def rows_of_mariadb(database: Database) -> Iterator[Count]:
 
 @contextmanager
 def pages_of_postgresql(database: Database) -> Iterator[Count]:
-    """Count the pages once all other connections have ended: that is when they tell, at the latest.
+    """Count the pages once all other connections have ended: by then they have reported their counts.
 
-    PostgreSQL does not clear the table up of its own accord meanwhile, since that would count as well.
+    Autovacuum is off meanwhile, since it would be counted too.
     """
     prepare(database, EVENTS)
     engine = create_engine(database.engine.url, isolation_level="AUTOCOMMIT")
@@ -114,7 +114,7 @@ COUNTED: dict[str, Callable[[Database], AbstractContextManager[Count]]] = {
 
 @pytest.fixture
 def cost(database: Database) -> Iterator[Cost]:
-    """Does something, and returns what it cost the database."""
+    """Runs an action, and returns its cost to the database."""
     with COUNTED[database.kind](database) as count:
 
         def measure(do: Callable[[], object]) -> int:
@@ -126,7 +126,7 @@ def cost(database: Database) -> Iterator[Cost]:
 
 
 def costs(store: SqlEventStore, cost: Cost, stored: int) -> dict[str, int]:
-    """Fill the log up to about ``stored`` events, and return what an append of each kind costs then."""
+    """Fill the log up to about ``stored`` events, and return the cost of an append of each kind."""
     here = store.head()
     store.append(made(here, stored - here))
     last = made(stored, 1)[0]

@@ -1,4 +1,4 @@
-"""Several who use one database at once: threads with connections of their own, and processes."""
+"""Concurrent use of one database: by threads with separate connections, and by processes."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_reader_that_follows_many_writers_sees_each_event_once_and_in_order(
         assert [one.id for one in seen if one.id.startswith(f"{writer}-")] == expected
 
 
-@pytest.mark.release(kind=("postgresql", "mariadb"))  # where threads with connections of their own show it
+@pytest.mark.release(kind=("postgresql", "mariadb"))  # where threads with separate connections show it
 def test_no_following_program_misses_an_event_of_many_writing_programs(url: str) -> None:
     """The short form of the soak; some of its writers use the bare driver, delay their commits, or roll back."""
     soak = Path(__file__).parents[2] / "benchmarks" / "append_soak.py"

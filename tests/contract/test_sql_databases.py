@@ -1,4 +1,4 @@
-"""Databases as they are: transactions that handlers share with the progress, and what an outage looks like."""
+"""Real databases: transactions that handlers share with the progress, and outages."""
 
 from __future__ import annotations
 
@@ -380,7 +380,7 @@ def test_statements_after_an_implicit_commit_are_in_a_transaction_again(
 def test_a_transaction_ended_by_a_caught_error_is_not_a_success(
     open_database: Callable[[], Database], written: ReadModel
 ) -> None:
-    """After a deadlock the server has rolled back, and would commit what comes next statement by statement."""
+    """After a deadlock the server has rolled back, and would commit the next statements one by one."""
     one, other = DatabaseTransactions(open_database()), open_database()
     execute(other, "INSERT INTO written (value) VALUES ('a'), ('b')")
     change = "UPDATE written SET value = '{}' WHERE number = {}"
@@ -437,7 +437,7 @@ def test_a_caught_error_that_leaves_the_transaction_open_changes_nothing(
     assert written.values() == ["one", "two"]
 
 
-LED_ASTRAY = {  # what makes a table of the same name elsewhere, with the same row; and what leads there
+LED_ASTRAY = {  # creates a table of the same name elsewhere, with the same row; and switches to it
     "postgresql": (
         [
             "CREATE SCHEMA tenant",
@@ -481,7 +481,7 @@ def test_a_handler_that_points_its_connection_at_another_progress_table_moves_no
         execute(database, drops)
 
 
-LED_AWAY = [  # what leads to where none of our tables is, or may be used; before and after it
+LED_AWAY = [  # a statement after which our tables cannot be found or used; and those before and after it
     pytest.param("postgresql", "SET LOCAL search_path TO pg_temp", (), (), id="postgresql-path"),
     pytest.param("postgresql", "SET search_path TO pg_temp", (), (), id="postgresql-session"),
     pytest.param("postgresql", "SET LOCAL ROLE astray", ("CREATE ROLE astray",), ("DROP ROLE astray",), id="role"),
@@ -794,7 +794,7 @@ def test_an_unreachable_server_is_an_outage(tmp_path: Path, url: str, kind: str)
 
 @pytest.fixture
 def ada(database: Database) -> Iterator[URL]:
-    """The URL of the database for a user with a password, who is there for this test only."""
+    """The URL of the database for a user with a password, created only for this test."""
     made = {
         "postgresql": ("CREATE ROLE ada LOGIN PASSWORD 'her-secret'", "DROP ROLE ada"),
         "mariadb": ("CREATE USER ada@localhost IDENTIFIED BY 'her-secret'", "DROP USER ada@localhost"),
@@ -805,7 +805,7 @@ def ada(database: Database) -> Iterator[URL]:
 
 
 def refused(url: URL) -> EventStoreError:
-    """Return what a store says that is opened there, and what a read says later, which must be the same."""
+    """Return the error of a store opened there, which must equal that of a later read."""
     database = Database(url.render_as_string(hide_password=False))
     first, second = error_of(SqlEventStore(database).head), error_of(lambda: database.fetch("SELECT 1"))
     assert isinstance(first, EventStoreError)
@@ -857,7 +857,7 @@ def test_an_error_explains_why_postgresql_refuses_a_login(
 
 @pytest.fixture
 def asks_for_password(database: Database, ada: URL) -> Iterator[None]:
-    """Lets the server ask ``ada`` for her password, and nobody else."""
+    """Has the server require a password of ``ada`` only."""
     with database.reading() as connection:
         rules = Path(connection.execute(text("SHOW hba_file")).scalar_one())
     before = rules.read_text()

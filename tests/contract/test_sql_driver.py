@@ -1,4 +1,4 @@
-"""The driver's own cursor: what is sent with it behaves as what SQLAlchemy sends."""
+"""The driver's own cursor: its statements behave like those of SQLAlchemy."""
 
 from __future__ import annotations
 

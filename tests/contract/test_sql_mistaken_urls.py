@@ -1,4 +1,4 @@
-"""URLs that lead to no database, or to one that cannot be used: one message each that says what to fix."""
+"""URLs of no database, or of an unusable one: each gives one message with the fix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans of the databases for what is read: indexes find what is rare, and a replay walks along the primary key."""
+"""Query plans: indexes find rare events, and a replay reads along the primary key."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def fill(store: SqlEventStore, database: Database) -> None:
 @pytest.fixture
 def store(long_log: object, database: Database) -> SqlEventStore:
     store = SqlEventStore(database)
-    store.append([])  # looks for the table
+    store.append([])  # checks whether the table exists
     return store
 
 
@@ -214,7 +214,7 @@ def test_expiry_is_not_queried_if_no_event_expires(database: Database, noted_sta
 
 @pytest.mark.parametrize("kind", [pytest.param("postgresql", marks=pytest.mark.postgresql)])
 def test_positions_are_allocated_after_the_events_are_sorted(database: Database) -> None:
-    """The server reads JSON in its order anyway, so what it adds never shows whether it was asked to."""
+    """The server reads JSON in its order anyway, so the result never shows whether an order was requested."""
     SqlEventStore(database).head()
     statement = statements_in(None).insert_all.replace("%s", "'[]'")
     with database.reading() as connection:

@@ -1,4 +1,4 @@
-"""Rights: what a user of a database reads who may not do what is needed, and which rights are enough."""
+"""Privileges: the messages for database users who lack one, and which privileges suffice."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def execute(database: Database, *statements: str) -> None:
 
 @pytest.fixture
 def with_rights(database: Database, url: str) -> Iterator[Callable[..., Database]]:
-    """Opens the database as a user who may do nothing but what is granted, each as ``privilege ON table``."""
+    """Opens the database as a user with only the given privileges, each as ``privilege ON table``."""
     administrator, opened = database, []
     mariadb = administrator.kind == "mariadb"
     user = "somebody@localhost" if mariadb else "somebody"

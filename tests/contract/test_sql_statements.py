@@ -1,4 +1,4 @@
-"""Speed by counts: how many statements go to the database for what."""
+"""Speed by counts: how many statements each operation sends to the database."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def tracker(database: Database) -> SqlProgressTracker:
 def processing(
     store: SqlEventStore, tracker: SqlProgressTracker, partitions: int = 1, batch_size: int | None = None
 ) -> GroupProcessing:
-    """Return a group whose handler asks for the transaction and sends nothing itself."""
+    """Return a group whose handler takes the connection of the transaction and sends nothing itself."""
 
     def handle(raw: Event, connection: Connection) -> None:
         pass
@@ -111,7 +111,7 @@ def test_a_chunk_costs_one_read_one_lock_and_one_update_however_long_it_is(
     with statements() as sent, commits(database) as committed:
         outcome = processor.step(replace(cursor, parked=NOTHING_PARKED))
     assert outcome.handled == count
-    known = ["SELECT max(position)"] if database.kind == "mariadb" else []  # as the store was not asked before
+    known = ["SELECT max(position)"] if database.kind == "mariadb" else []  # as the store was not read before
     locked = "UPDATE opencqrs_progress" if database.kind == "mariadb" else "SELECT 1"
     assert sent == [*known, "SELECT position,", locked, "UPDATE opencqrs_progress"]
     assert len(committed) == 1
@@ -237,7 +237,7 @@ def test_a_bounded_read_of_a_newly_opened_store_costs_one_statement(
     statements: Statements, database: Database, store: SqlEventStore, bound: int
 ) -> None:
     another = SqlEventStore(database)
-    another.append([])  # looks for the table
+    another.append([])  # checks whether the table exists
     with statements() as sent:
         assert another.read(bound - 10, 10, Selection(), bound).upto == bound
         assert another.read(bound - 10, 20, Selection(), bound).upto == bound
@@ -294,7 +294,7 @@ def test_reads_do_not_multiply_with_partitions(
                 if outcome.idle:
                     open_partitions.discard(partition)
     assert handled == 3_000
-    assert sent.count("SELECT position,") <= 3 + partitions  # at the end, each looks for more
+    assert sent.count("SELECT position,") <= 3 + partitions  # at the end, each checks for more
     locks = 2 if database.kind == "mariadb" else 1  # there the lock names the connection, which is an update, too
     assert sent.count("UPDATE opencqrs_progress") <= 3 * partitions * locks
 
@@ -496,9 +496,9 @@ def test_a_chunk_that_drops_a_table_is_committed_although_prepared_statements_ar
     database: Database, tracker: SqlProgressTracker
 ) -> None:
     (cursor,) = tracker.claim("group", layout(1), 0, "owner")
-    for to in (1, 2, 3):  # the first unit of a connection prepares what the later ones use
+    for to in (1, 2, 3):  # the first unit of a connection prepares the statements of later ones
         with tracker.unit("group", cursor, to) as unit:
-            for number in range(10):  # psycopg prepares what it has seen five times
+            for number in range(10):  # psycopg prepares a statement that it has seen five times
                 unit.connection.execute(text("SELECT CAST(:number AS CHAR(9))"), {"number": number})
             if database.kind == "postgresql":  # MariaDB and SQLite end the transaction, or refuse
                 unit.connection.execute(text("CREATE TABLE passing (id INTEGER)"))

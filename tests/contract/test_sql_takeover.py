@@ -1,4 +1,4 @@
-"""Taking over from a process that is stopped in the middle of its transaction, and what it does when it wakes."""
+"""Taking over from a process suspended in its transaction, and what that process does when it resumes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ except FencedError:
 
 @contextmanager
 def owner(url: str) -> Iterator[subprocess.Popen[str]]:
-    """Run a process that has a unit open, until it has ended by itself."""
+    """Run a process that has a unit open, until it ends."""
     command = [sys.executable, "-c", dedent(OWNER), url]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -117,7 +117,7 @@ def test_the_session_of_a_suspended_owner_is_ended_and_its_chunk_handled_once(
         with tracker.unit("group", heir, 5) as unit:
             unit.connection.execute(text("INSERT INTO written (value) VALUES ('heir')"))
         wake(process)
-        assert said(process) == "outage"  # its session is gone, and with it what it wrote
+        assert said(process) == "outage"  # its session was ended, and its writes rolled back
         assert said(process) == "fenced"
     assert values(database) == ["first", "heir"]
     assert [status.position for status in tracker.statuses()] == [5]

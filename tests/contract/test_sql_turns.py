@@ -1,4 +1,4 @@
-"""Turns of those who append: how long one waits, what one is told, and who else takes turns."""
+"""The append lock: how long writers wait for it, the errors, and other programs that take it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FOREIGN = text(
 
 @pytest.mark.parametrize("page", [1, 10_000])
 def test_a_time_finds_events_of_other_programs(database: Database, page: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They need not know that we search by another column. A time without an offset counts as UTC."""
+    """They need not know that we search by another column. A time without an offset is UTC."""
     monkeypatch.setattr(reading, "_PAGE", page)
     store = SqlEventStore(database)
     store.append([event("1"), event("2")._replace(time="2026-03-01T00:00:00Z")])
@@ -174,7 +174,7 @@ def test_waiting_too_long_for_the_append_lock_raises_ocq_305(
         assert events.taken_in.wait(SECONDS)
         with pytest.raises(DatabaseAwayError, match=r"has been writing for .*(0\.05 seconds|too long)") as caught:
             other.append([event("quick")])
-        assert reader.head() == 0  # nobody who reads is held up
+        assert reader.head() == 0  # readers are not blocked
         events.go_on.set()
         assert late.result(SECONDS) == (1, 1)
     assert caught.value.code == "OCQ-305"
@@ -304,7 +304,7 @@ WAITING = text("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NO
 
 
 def when_somebody_waits(database: Database) -> None:
-    """Come back as soon as somebody waits for a turn."""
+    """Return as soon as another writer waits for the append lock."""
     until = monotonic() + SECONDS
     with database.reading() as connection:
         while not connection.execute(WAITING).scalar():

@@ -40,7 +40,7 @@ def indexes(database: Database) -> set[str | None]:
 
 
 def make_version_1(database: Database, *events: str) -> None:
-    """Leave what a package from before versions were recorded has left."""
+    """Create the tables of a package that did not record versions yet."""
     with database.writing() as connection:
         _create(database, connection, EVENTS)
         _create(database, connection, PROGRESS)

@@ -1,4 +1,4 @@
-"""Watches on the SQL event store: those who write without us, connections that are cut, and what idling costs."""
+"""Watches on the SQL event store: other programs that write, lost connections, and the cost of idling."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def others(database: Database) -> list[int]:
 
 
 def await_others(database: Database, count: int) -> None:
-    """Wait until there are no more than so many of them: the end of a connection takes a server a moment."""
+    """Wait until at most so many exist: a server takes a moment to end a connection."""
     until = time.monotonic() + SECONDS
     while len(others(database)) > count and time.monotonic() < until:
         pass

@@ -224,7 +224,7 @@ def test_a_link_changed_to_another_file_is_noticed(tmp_path: Path) -> None:
 
 
 def test_a_file_with_a_second_hard_link_is_warned_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Each name has a -wal file of its own: what is written under one is not there under the other."""
+    """Each name has its own -wal file: writes under one name are invisible under the other."""
     first, second = tmp_path / "first.db", tmp_path / "second.db"
     sqlite3.connect(first).execute("CREATE TABLE written (value TEXT)").connection.close()
     with closing(ours(first)) as database:
@@ -281,7 +281,7 @@ def test_a_relative_name_keeps_its_file_when_the_working_folder_changes(
 
 
 def test_opening_and_closing_connections_is_not_a_change(path: Path) -> None:
-    """Without a pool the files beside are made anew for each connection."""
+    """Without a pool the companion files are created again for each connection."""
     database = of_others_unpooled(path)
     with database.writing() as connection:
         connection.exec_driver_sql("CREATE TABLE written (value TEXT)")
@@ -349,7 +349,7 @@ def test_the_connection_of_a_short_read_is_closed_after_it_if_others_were_closed
         kept.create_function("closes", 0, lambda: close(database))
         database.fetch("SELECT closes()")
         assert not is_open(kept)
-        database.fetch("SELECT 1")  # by another connection, to the file that is there now
+        database.fetch("SELECT 1")  # by another connection, to the current file
         assert [is_open(each) for each in opened] == [False, True]
         database.close()
     assert not any(map(is_open, opened))

@@ -33,7 +33,7 @@ PACKAGE = str(Path(opencqrs_py.__file__).parent)
 
 
 class World:
-    """A group of two handlers that ask for a session, and its log, on one SQLite file."""
+    """A group of two handlers that take a session, and its log, in one SQLite file."""
 
     def __init__(self, database: Database) -> None:
         @event_handling("group")

@@ -239,7 +239,7 @@ def test_a_tick_handles_no_more_of_a_batch_than_its_size_whatever_happens_to_tas
 ) -> None:
     world = sized_world(database, world_of, rule, batch_size, fetch_size)
     world.pass_time(10)
-    is_split = rule == "all by id" and fetch_size == 1  # a batch longer than what is fetched
+    is_split = rule == "all by id" and fetch_size == 1  # a batch longer than a fetch
     first, second = PER_TICK["all" if is_split else rule]
     assert set(world.written) == first
     world.append(["/b"], *IDS[7:])
@@ -400,7 +400,7 @@ def test_crashes_that_exhaust_the_attempts_skip_the_event_if_so_configured(datab
 
 
 class Both:
-    """Two sequences of an event whose subject names two, as of what an upcaster makes of it."""
+    """Two sequences of an event whose subject names two, as an upcaster that splits it would give."""
 
     by_subject = False
     attributes = frozenset({"subject"})

@@ -20,14 +20,14 @@ def arena(tmp_path_factory: pytest.TempPathFactory, fresh_url: Callable[[str], s
 
 @pytest.fixture(scope="module", autouse=True)
 def nothing_is_left_open() -> Iterator[None]:
-    """Collects what attacks have left open, while their warnings are ignored."""
+    """Collects garbage that attacks have left open, while its warnings are ignored."""
     yield
     gc.collect()
 
 
 @pytest.fixture(autouse=True)
 def quick_outages() -> Iterator[None]:
-    """A partition that waits for a database looks again soon."""
+    """A partition that waits for a database retries soon."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(supervision, "OUTAGE_BACK_OFF", ExponentialBackOff(initial=0.02, multiplier=1, maximum=0.02))
         yield

@@ -10,7 +10,7 @@ from harness.ordeal import undergone
 
 ENGINE = "hand"
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # what attacks leave open is theirs
+pytestmark = pytest.mark.filterwarnings("ignore")  # attacks may leave things open
 
 
 def test_an_attack_leaves_a_correct_read_model_or_a_stopped_partition(combination: Combination, arena: Arena) -> None:

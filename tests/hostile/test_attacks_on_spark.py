@@ -20,11 +20,11 @@ AT_ONCE = 12
 BATCHES_OF_A_SESSION = 4
 """Python workers keep what they have built for every application, and what an attack has left open."""
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # what attacks leave open is theirs
+pytestmark = pytest.mark.filterwarnings("ignore")  # attacks may leave things open
 
 
 class Batches:
-    """Runs the combinations that were chosen, batch by batch, when the first of a batch is asked for."""
+    """Runs the chosen combinations batch by batch, each batch when its first combination is needed."""
 
     def __init__(self, chosen: list[Combination], arena: Arena) -> None:
         self._arena = arena
@@ -53,7 +53,7 @@ class Batches:
         self._open()
         targets = self._arena.targets(batch)
         ordeals = undergone(targets, lambda those: run_application(those, ENGINE))
-        if batch[0].attack.process_wide:  # what it has changed in the workers must not meet the next one
+        if batch[0].attack.process_wide:  # its changes in the workers must not affect the next one
             self._run_in_session = BATCHES_OF_A_SESSION
         if len(batch) > 1 and any(ordeal.broke_off for ordeal in ordeals.values()):
             for one in batch:  # one of them ended the application: which one is seen when each is alone
@@ -63,7 +63,7 @@ class Batches:
 
 
 def _batches(chosen: list[Combination]) -> Iterator[list[Combination]]:
-    """Put combinations on one database together; what changes the whole worker process comes last, by itself."""
+    """Group combinations by database; attacks that change the whole worker process come last, each alone."""
     gentle = sorted((one for one in chosen if not one.attack.process_wide), key=_place)
     for _, on_one in groupby(gentle, key=_place):
         those = list(on_one)

@@ -13,7 +13,7 @@ from harness.engines import engine_settings, found_of, run_application, run_by_h
 from harness.lanes import Combination
 from harness.oracle import Verdict, judge
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # what attacks leave open is theirs
+pytestmark = pytest.mark.filterwarnings("ignore")  # attacks may leave things open
 
 ENDS = {
     "os._exit": "os._exit(7)",

@@ -1,4 +1,4 @@
-"""The oracle itself: it must see each way in which a read model can be wrong."""
+"""The oracle itself: it must detect each way in which a read model can be wrong."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ _numbers = count()
 
 @pytest.fixture
 def make_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], ModuleType]]:
-    """Writes source to a module in a folder of its own, and imports it.
+    """Writes source to a module in a separate folder, and imports it.
 
     No other test has a module of its name: the workers of the tests' Spark keep what they have imported.
     """
@@ -40,7 +40,7 @@ def make_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cal
 
 @pytest.fixture
 def databases_closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Closes every database that a test has opened, also by what containers and packages of the test make."""
+    """Closes every database that a test has opened, including those opened by its containers and packages."""
     made: list[Database] = []
     initialise = Database.__init__
 
@@ -74,6 +74,6 @@ def postgresql_url(postgresql_server: str) -> str:
 
 @pytest.fixture(autouse=True)
 def one_spark(request: pytest.FixtureRequest) -> None:
-    """Lets applications on Spark use the one that is there, instead of opening their own."""
+    """Lets applications on Spark use the existing session, instead of opening their own."""
     if request.node.get_closest_marker("spark"):
         request.getfixturevalue("spark")

@@ -307,7 +307,7 @@ def test_an_interrupted_run_stops_sooner_than_a_completed_one(handlers, tmp_path
     monkeypatch.setattr(launch, "engines_for", lambda runs, *_: [(Engine(), [run for _, run in runs])])
     with pytest.raises(KeyboardInterrupt) if interrupted else nullcontext():
         application.run(until_caught_up=True)
-    (patience,) = patiences  # what engines before have left of it
+    (patience,) = patiences  # left by earlier engines
     assert patience <= most
     assert (patience > 1.0) is not interrupted
 
@@ -420,7 +420,7 @@ def test_a_stop_leaves_no_connection_to_a_database_open(databases, use, handlers
         use(application)
         assert opened
         assert not any(map(is_open, opened))
-        use(application)  # what is closed can be used again
+        use(application)  # a closed database can be used again
     assert not any(map(is_open, opened))
 
 
@@ -605,7 +605,7 @@ def test_a_stop_right_before_the_processors_begin_leaves_nothing_running(engine,
     store = application.container.control_store()
     assert store is not None
     assert [record for record in store.view().nodes if record.alive] == []
-    application.stop()  # closes what was opened for that question
+    application.stop()  # closes the connections opened for that check
     assert list(rows_of(tmp_path / "opencqrs.db", "SELECT group_name FROM opencqrs_progress")) == []
 
 

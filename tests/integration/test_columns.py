@@ -1,4 +1,4 @@
-"""Handlers that take columns, on both engines and three databases: each event counts once, and none is lost."""
+"""Handlers that take columns, on both engines and three databases: each event is handled once, and none is lost."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def event(number: int) -> Event:
 
 
 class Seen(Observer):
-    """Counts what is handled; ends the run at what should not happen."""
+    """Counts handled events; ends the run at unexpected notices."""
 
     handled = 0
 
@@ -89,7 +89,7 @@ def test_columns_are_handled_once_on_every_engine_and_database(
         "event-handling.standard.life-cycle.partitions": 2,
         "event-handling.standard.retry.initial-interval": "1ms",
     }
-    with database.writing() as connection:  # what comes after the wrong event waits for another run
+    with database.writing() as connection:  # later events wait for another run
         connection.execute(text(f"UPDATE opencqrs_events SET type = 'other' WHERE position = {WRONG}"))
     seen = Seen()
     application = Application(settings, [project], Path(str(project.__file__)).parent)

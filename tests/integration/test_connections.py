@@ -52,7 +52,7 @@ WHERE backend_type = 'client backend' AND pid <> pg_backend_pid() AND backend_st
 
 @contextmanager
 def counted(url: str) -> Iterator[list[int]]:
-    """Count the connections to a server that were opened since, again and again; yield the counts."""
+    """Count the connections opened to a server since, repeatedly; yield the counts."""
     counts: list[int] = []
     done = Signal()
     with closing(psycopg.connect(url, autocommit=True)) as connection:
@@ -196,7 +196,7 @@ database.close()
 def test_a_fork_sends_nothing_on_connections_of_its_parent(
     server: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    """Each would read what the server answers to the other, and write in its transactions."""
+    """Each would read responses of the server to the other, and write in its transactions."""
     (tmp_path / "forks.py").write_text(FORKS)
     command = [sys.executable, "forks.py", request.getfixturevalue(server)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)

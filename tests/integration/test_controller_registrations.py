@@ -112,7 +112,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("database", DATABASES)
-@pytest.mark.release(database="postgresql_url")  # what a handle does is not in SQL
+@pytest.mark.release(database="postgresql_url")  # what a handle does does not depend on SQL
 def test_a_handle_starts_and_stops_its_partition(request, make, project, engine, database):
     application = make(engine, **{"event-store.url": request.getfixturevalue(database)})
     project.CONTENT["begins"] = False
@@ -157,7 +157,7 @@ def test_a_controller_that_cannot_be_stopped_does_not_prevent_a_stop(make, proje
 
 
 class Watch:
-    """A controller that starts its partition on a thread of its own, for which its stop waits."""
+    """A controller that starts its partition on a separate thread, which its stop joins."""
 
     is_running = True
 
@@ -261,7 +261,7 @@ def test_a_run_until_caught_up_waits_for_partitions_that_controllers_start_later
         wait_until(lambda: run.done() or caplog.text.count("which its controller may still start") == 2)
         project.HANDLES[0][0].start()
         wait_until(lambda: run.done() or positions(application)[0] == 10)
-        project.HANDLES[0][0].stop()  # nobody waits for what has caught up
+        project.HANDLES[0][0].stop()  # partitions that have caught up are not waited for
         project.HANDLES[1][0].start()
         assert not run.result(SECONDS).failed
     assert positions(application) == [10, 10]

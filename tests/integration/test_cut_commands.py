@@ -1,4 +1,4 @@
-"""A server ends a connection in the middle of what changes a group: one error that explains it, and the same again."""
+"""A server ends a connection during a change of a group: one error explains it, and the command can be repeated."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def cutter(world: World) -> Iterator[Cutter]:
 
 
 def explained(world: World, cutter: Cutter, act: Act, at: int) -> bool:
-    """Do it while a connection is cut, and once more if it fails; return whether so many statements were sent."""
+    """Do it while a connection is cut, and again if it fails; return whether so many statements were sent."""
     with cutter.counting(at) as sent, world.application() as application:
         try:
             act(application)
@@ -123,7 +123,7 @@ def test_a_rebuild_or_undo_with_a_lost_connection_is_explained_and_can_be_repeat
         assert (world.positions(), world.lent()) == ({98}, NEW)
         goes_on = explained(world, cutter, undone, at) or built
         assert (world.positions(), world.lent()) == ({98}, OLD)
-        with world.application() as application:  # what could not be dropped goes with the next command
+        with world.application() as application:  # tables that could not be dropped are dropped by the next command
             assert not application.rebuilds.drop_old("catalog")
         assert (world.is_there("shadow"), world.is_there("old")) == (False, False)
         at += stride

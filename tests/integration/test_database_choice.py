@@ -1,4 +1,4 @@
-"""Where progress and read models are, by what settings say and the project's containers hold."""
+"""Where progress and read models are, depending on settings and on the project's containers."""
 
 from __future__ import annotations
 

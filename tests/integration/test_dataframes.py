@@ -1,4 +1,4 @@
-"""Handlers that get data frames, on Spark and three databases: each event counts once, and none is lost."""
+"""Handlers that get data frames, on Spark and three databases: each event is handled once, and none is lost."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def settings_for(database: Database) -> dict[str, object]:
 
 
 class Seen(Observer):
-    """Counts what is handled; notes what goes wrong."""
+    """Counts handled events; records failures."""
 
     def __init__(self) -> None:
         self.handled = 0
@@ -259,7 +259,7 @@ def test_a_driver_killed_within_a_range_loses_and_repeats_nothing(
             command, check=False, cwd=folder, env=environment, capture_output=True, text=True, timeout=SECONDS
         )
 
-    killed = run()  # on a Java of its own, which would keep the Spark of a program that was killed
+    killed = run()  # in a separate JVM, as a shared one would keep the Spark of a killed program
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     done = run(**java)
     assert done.returncode == 0, done.stderr
@@ -296,7 +296,7 @@ def test_the_handlers_of_the_how_to_handle_events(tmp_path: Path, java: dict[str
     assert balance == [("1", 2), ("2", 0)]
     assert_files(tmp_path / "lake", ["1", "1", "2"], column="isbn")
     reset = [*COMMAND[: COMMAND.index("run")], "groups", "reset", "lake", "--to", "tail"]
-    for command in (reset, COMMAND):  # whose only range has what several had before
+    for command in (reset, COMMAND):  # whose only range has the events that several had before
         done = subprocess.run(command, check=False, cwd=tmp_path, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
     assert_files(tmp_path / "lake", ["1", "1", "2"], column="isbn")

@@ -150,7 +150,7 @@ def test_the_host_can_get_the_error_that_ended_an_engine(handlers, tmp_path):
         application.check()
 
 
-# On other threads, and beside an event loop
+# On other threads, and next to an event loop
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -455,9 +455,9 @@ class Collecting(Observer):
 
 
 def test_a_run_does_not_change_the_garbage_collector_of_the_program(handlers, tmp_path):
-    """What is frozen and released again is no longer counted, so that its garbage would stay, run by run."""
+    """Objects frozen and unfrozen are no longer counted, so their garbage would accumulate run by run."""
     before, seen = gc.get_freeze_count(), Collecting()
     with Application(THREAD, [handlers], tmp_path) as application:
         add_events(application)
         application.run(observer=seen, until_caught_up=True)
-    assert max(seen.frozen) <= before  # fewer, where some that were frozen before are no longer used
+    assert max(seen.frozen) <= before  # fewer, if some that were frozen before are no longer used

@@ -51,7 +51,7 @@ THREAD = {"event-handling.standard.processing.engine": "thread"}
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
-    """Return a function that installs a package, named as given, with what it registers as engines."""
+    """Return a function that installs a package of a given name, which registers engines."""
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "fleet_engine.py").write_text(FLEET)
 

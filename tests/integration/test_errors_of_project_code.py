@@ -216,7 +216,7 @@ MESSAGES = {  # of the errors that are the event's: class and beginning of the m
     "ended": ("GeneratorExit", ""),
     "unpicklable": ("UnpicklableError", "cannot travel"),
 }
-FRAMEWORK = {  # what is handled before, and what is said
+FRAMEWORK = {  # the events handled before, and the message
     "provider": (0, "of {file}:"),
     "twice": (BAD - 1, "yielded a second time"),
     "never": (0, "ended without a yield"),

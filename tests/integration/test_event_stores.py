@@ -168,7 +168,7 @@ def returns_text(url: str, api_token: str) -> str:
 
 @pytest.fixture
 def install(handlers: ModuleType) -> Callable[..., None]:
-    """Return a function that installs a package, named as given, with what it registers as event stores."""
+    """Return a function that installs a package of a given name, which registers event stores."""
     site = Path(str(handlers.__file__)).parent
     (site / "shelf_store.py").write_text(SHELF)
 
@@ -287,7 +287,7 @@ def test_a_run_unpacks_each_compressed_file_once(
         return found
 
     def read(self: FileEventSource, after: int, *others: Any) -> Any:
-        if after:  # by now the run has been asked whether it has caught up, while no progress was made
+        if after:  # by now the run has checked whether it has caught up, without progress
             assert asked.wait(SECONDS)
         return reading(self, after, *others)
 

@@ -66,7 +66,7 @@ class Ran:
 
 @pytest.fixture
 def events(tmp_path, monkeypatch, capfdbinary):
-    """Runs a command in a project of its own, which stands in an empty folder."""
+    """Runs a command in a new project in an empty folder."""
     project = tmp_path / "project"
     project.mkdir()
     monkeypatch.chdir(tmp_path)
@@ -85,7 +85,7 @@ def events(tmp_path, monkeypatch, capfdbinary):
 
 @pytest.fixture
 def stored(events):
-    """Returns what is in the store."""
+    """Returns the events in the store."""
 
     def stored() -> list[dict[str, Any]]:
         return events("list", "--limit", "1000000", "--format", "json").json
@@ -329,7 +329,7 @@ def test_an_export_of_a_missing_database_replaces_nothing(tmp_path, events, monk
 
 
 class Slowly(io.RawIOBase):
-    """A pipe whose writer sends a line at a time; before each of them it adds an event of its own."""
+    """A pipe whose writer sends a line at a time, and adds an event to the store before each."""
 
     def __init__(self, lines: list[bytes], add: Callable[[], None]) -> None:
         self._lines = lines
@@ -572,7 +572,7 @@ def test_a_killed_import_leaves_nothing_and_can_be_repeated(tmp_path, events, st
 
 
 def is_being_written(store: Path) -> bool:
-    """Say whether the first file is in, and somebody is writing the second."""
+    """Return whether the first file is imported, and the second is being written."""
     if not store.exists():
         return False
     connection, count = sqlite3.connect(store, timeout=0, isolation_level=None), 0

@@ -1,4 +1,4 @@
-"""``opencqrs events append|import`` into an EventSourcingDB, which gives events ids and times of its own."""
+"""``opencqrs events append|import`` into an EventSourcingDB, which gives events its own ids and times."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ TYPES = {"events.types.paid": "everywhere:Paid", "events.types.ended": "everywhe
 
 @pytest.fixture(scope="module")
 def everywhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
-    """The module, in a project folder of its own."""
+    """The module, in a separate project folder."""
     folder = tmp_path_factory.mktemp("project")
     shutil.copy(SOURCE, folder)
     (folder / "notes").mkdir()
@@ -205,7 +205,7 @@ def check_given_and_spread(rows: list[tuple[str, int, str]], groups: set[str]) -
 
 
 def expected_objects(everywhere: ModuleType) -> Counter[tuple[str, int, str]]:
-    """Return each row that the groups write, each of three handlers once, for what their events become."""
+    """Return the rows that the groups write for their upcast events: one for each of three handlers."""
     made = {
         ("paid", "cash"): "Cash",
         ("paid", "card"): "Card",

@@ -102,4 +102,4 @@ def test_an_upcaster_that_returns_a_number_not_allowed_in_json_stops_the_partiti
     (partition,) = status.partitions
     assert partition.position == 0
     assert f"JSON has no {discount}" in partition.error
-    application.stop()  # closes what was opened to look
+    application.stop()  # closes the connections opened for the check

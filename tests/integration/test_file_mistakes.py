@@ -1,4 +1,4 @@
-"""Files as event store, and what goes wrong with them: a message with file and line, and never a loss in silence."""
+"""Files as event store, and mistakes in them: a message with file and line, and never a silent loss."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LINE = '{{"id":"{}","source":"s","type":"t","subject":"/x","data":{{}}}}\n'
 
 @pytest.fixture
 def handlers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """A module of a name of its own, as workers of Spark keep those of other tests."""
+    """A module with a unique name, as Spark workers keep those of other tests."""
     name = "file_handlers_" + re.sub(r"\W", "_", tmp_path.name)
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / f"{name}.py").write_text(HANDLERS)

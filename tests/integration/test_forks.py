@@ -27,7 +27,7 @@ EVENTS = 1000  # in 9 MB, more than is read at once
 
 
 def in_fork(function: Callable[[], object]) -> object:
-    """Return what a function returns in a fork of this process, or the error that it raises."""
+    """Return the result of a function in a fork of this process, or the error that it raises."""
     here, there = FORK.Pipe()
     child = FORK.Process(target=lambda: there.send(_result_of(function)))
     child.start()
@@ -60,7 +60,7 @@ def ids(source: FileEventSource, after: int, limit: int) -> list[str]:
 
 
 def test_reading_files_in_a_fork_does_not_move_the_positions_of_the_parent(log: Path) -> None:
-    """The two have one place in a file that was open before, and the parent would miss what the fork has read."""
+    """Both share the offset in a file opened before, and the parent would miss lines read by the fork."""
     source = FileEventSource(log)
     assert ids(source, 0, 100) == [str(number) for number in range(100)]
     assert in_fork(lambda: ids(source, 100, 800)) == [str(number) for number in range(100, 900)]

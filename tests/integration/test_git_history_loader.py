@@ -47,7 +47,7 @@ class Git:
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """Git without the settings of whoever runs the test, and without the variables of a git hook."""
+    """Git without the settings of the user who runs the test, and without the variables of a git hook."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     names = {"NAME": "Ann", "EMAIL": "ann@example.org"}
     people = {f"GIT_{who}_{what}": value for who in ("AUTHOR", "COMMITTER") for what, value in names.items()}
@@ -66,7 +66,7 @@ def git(tmp_path: Path, environment: dict[str, str]) -> Git:
 
 @dataclass
 class Loader:
-    """Runs the loader as a person does, with a salt of its own."""
+    """Runs the loader as a user does, with a fixed salt."""
 
     salt: Path
     environment: dict[str, str]
@@ -82,7 +82,7 @@ class Loader:
         return [json.loads(line) for line in loaded.stdout.splitlines()]
 
     def files(self, git: Git) -> list[tuple[str, str, int | None, int | None]]:
-        """Return what happened to which path, with the lines added and deleted."""
+        """Return the change of each path, with the lines added and deleted."""
         return [
             (
                 event["type"].removeprefix("git.file-").removesuffix(".v1"),

@@ -1,4 +1,4 @@
-"""The code of a group as its record keeps it: what of a project counts for which group."""
+"""The code of a group as its record keeps it: which code of a project belongs to which group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process that runs processors answers over HTTP, asked as probes and Prometheus do."""
+"""What a process that runs processors answers over HTTP to probes and Prometheus."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ def test_statements_of_a_request_do_not_grow_with_groups_and_partitions(path, ma
         made = make(groups, **{"event-handling.standard.life-cycle.partitions": partitions})
         made.start()
         wait_until(lambda made=made: all(status.lag == 0 and status.partitions for status in made.status()))
-        asked(made, path)  # the first one makes sure that the tables are there
+        asked(made, path)  # the first one makes sure that the tables exist
         statements.clear()
         asked(made, path)
         sent.append(statements.copy())

@@ -1,4 +1,4 @@
-"""What was decided about jobs, and what keeps them from running."""
+"""Decisions about jobs, and errors that keep them from running."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def rows(url: str, query: str) -> list[tuple[Any, ...]]:
 
 
 def until(condition: Callable[[], Any], patience: float = 120.0) -> Any:
-    """Return what a condition comes to as soon as that is true."""
+    """Return the value of a condition as soon as it is true."""
     end = time.monotonic() + patience
     while not (found := condition()):
         assert time.monotonic() < end, "it did not come true"
@@ -205,7 +205,7 @@ def test_a_variable_lets_an_event_start_a_job_whose_name_it_cannot_spell(url, jo
 
 
 def test_events_that_are_handled_again_after_a_reset_start_runs_again(url, jobs, tmp_path):
-    """Their runs of before were still listed: nothing ran, and the reset said that the events are handled again."""
+    """Their earlier runs were still listed: nothing ran, although the reset said that events are handled again."""
     settings = {"jobs.note.triggers.events.types": "shop.*", "jobs.note.triggers.events.ids": "id"}
     line = '{{"id": "{0}", "source": "s", "type": "shop.paid", "subject": "/o", "data": {{}}}}'
     with made(url, jobs, tmp_path, **settings) as application:
@@ -308,7 +308,7 @@ def test_a_run_taken_over_by_another_process_commits_nothing_more(url, jobs, tmp
         with database.writing() as connection:
             taken = f"UPDATE {database.prefix}opencqrs_job_runs SET token = token + 1 WHERE run_id = :run"
             connection.execute(text(taken), {"run": asked.id})
-        with database.writing() as deciding:  # nobody continues a run while the row of its job is held
+        with database.writing() as deciding:  # no process continues a run while the row of its job is locked
             held = f"UPDATE {database.prefix}opencqrs_jobs SET details = details WHERE job = 'pages'"
             deciding.execute(text(held))
             (tmp_path / "go").touch()

@@ -88,7 +88,7 @@ while True:
 
 
 class Project:
-    """A job that writes each id of an item to a table, in a folder of its own."""
+    """A job that writes each id of an item to a table, in a separate folder."""
 
     def __init__(self, folder: Path, url: str, module: ModuleType, **settings: Any) -> None:
         self.folder = folder

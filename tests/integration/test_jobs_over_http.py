@@ -1,4 +1,4 @@
-"""Jobs that are listed and started over HTTP, by who has the token."""
+"""Jobs that are listed and started over HTTP, with the token."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Make = Callable[..., Application]
 
 @pytest.fixture
 def make(make_module, tmp_path) -> Iterator[Make]:
-    """Starts an application with a job that listens on a free port of loopback, and runs no jobs unless told."""
+    """Starts an application with a job, on a free port of loopback; it runs jobs only if requested."""
     made: list[Application] = []
 
     def make(*, jobs: bool = False, code: str = CODE, **settings: object) -> Application:

@@ -1,4 +1,4 @@
-"""What metrics and logs tell of jobs, while processes run them."""
+"""Metrics and logs of jobs, while processes run them."""
 
 from __future__ import annotations
 

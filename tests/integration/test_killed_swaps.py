@@ -1,4 +1,4 @@
-"""Processes are killed in the middle of a swap, or of the way back: what is left is whole, and the next one goes on."""
+"""Processes are killed during a swap or an undo: the tables left are complete, and the next process continues."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ FEW, MANY = 80, pytest.param(5, marks=pytest.mark.release)
 def test_a_process_killed_during_the_swap_leaves_the_old_tables_or_the_new_ones(world: World, stride: int) -> None:
     for after in places(stride):
         has_ended = killed(world, "rebuild", after)
-        world.run()  # which completes what was begun, or runs the old tables
+        world.run()  # which completes the swap, or runs the old tables
         is_swapped = phase(world) is RebuildPhase.SWAPPED
         assert (world.positions(), world.lent()) == ({98}, NEW if is_swapped else OLD), after
         with world.application() as application:

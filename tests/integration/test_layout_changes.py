@@ -40,7 +40,7 @@ QUICK = {"lease.duration": "3s", "lease.heartbeat": "250ms"}
 
 
 class World:
-    """A project in one process whose read model can be looked at."""
+    """A project in one process whose read model can be read."""
 
     def __init__(self, url: str, module: Any, folder: Path) -> None:
         self.url, self.module, self.folder = url, module, folder

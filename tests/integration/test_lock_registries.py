@@ -80,7 +80,7 @@ def project(make_module) -> ModuleType:
 
 @pytest.fixture
 def make(project, tmp_path) -> Iterator[Callable[..., Application]]:
-    """Makes applications of the project, each as a process of its own would be, and stops them."""
+    """Makes applications of the project, each like a separate process, and stops them."""
     made: list[Application] = []
 
     def make(engine: str = "thread", **settings: object) -> Application:

@@ -1,4 +1,4 @@
-"""What a look at groups reads, and what it costs."""
+"""What a look at groups reads, and how many statements it takes."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_statements_of_a_look_do_not_grow_with_groups_and_partitions(ask, make_m
         folder.mkdir()
         made = application(make_module(HANDLERS.format(groups=groups)), folder, partitions)
         made.run(until_caught_up=True)
-        ask(made)  # the first one makes sure that the tables are there
+        ask(made)  # the first one makes sure that the tables exist
         statements.clear()
         ask(made)
         sent.append(len(statements))
@@ -145,7 +145,7 @@ def test_waiting_events_are_seen_by_the_process_that_runs_the_group_and_by_other
     for seen in (running, made.status()):
         assert sum(count for partition in seen[0].partitions for _, count in partition.parked) == 2
     assert [one.position for one in made.inbox.entries(InboxFilter())] == [8, 9]
-    made.stop()  # closes what was opened to look
+    made.stop()  # closes the connections opened for the check
 
 
 def test_skipped_events_are_seen_by_the_process_that_runs_the_group_and_by_others(make_module, tmp_path):

@@ -1,4 +1,4 @@
-"""What a start asks of the database that many groups share: once what is true of all of them."""
+"""What a start reads from a database shared by many groups: data common to all of them only once."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def test_a_driver_killed_after_the_merge_repeats_nothing_and_its_leftovers_are_r
             command, check=False, cwd=folder, env=environment, capture_output=True, text=True, timeout=SECONDS
         )
 
-    killed = run()  # on a Java of its own, which would keep the Spark of a program that was killed
+    killed = run()  # in a separate JVM, as a shared one would keep the Spark of a killed program
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     done = run(**java)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Applications one after the other in a process: what is overridden or reloaded in between counts for the next one."""
+"""Consecutive applications in a process: overrides and reloads in between apply to the next one."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ class World:
 
     @property
     def good(self) -> list[int]:
-        """The events that are not behind one of their sequence that fails."""
+        """The events that do not wait after a failing one of their sequence."""
         blocked: set[int] = set()
         found = []
         for number, name in enumerate(self.types):
@@ -163,7 +163,7 @@ class World:
         return found
 
     def check(self, application: Application) -> None:
-        """Compare the read model and the inbox with what they have to be."""
+        """Compare the read model and the inbox with the expected ones."""
         assert self.handled == self.good
         assert self.waiting(application) == sorted(set(range(len(self.types))) - set(self.good))
 
@@ -251,7 +251,7 @@ def test_events_parked_in_one_chunk_take_no_separate_transactions(
     world.check(world.run(types))
     first = world.types.index("at_once")
     assert counts["unit_in_parts"] == 3  # from the first failure on
-    assert counts["unit"] - counts["unit_in_parts"] == 2  # the chunk that fails, and what comes before the failure
+    assert counts["unit"] - counts["unit_in_parts"] == 2  # the chunk that fails, and the events before the failure
     again = [number for number, count in world.module.calls.items() if count > 1 and number > first]
     assert len(again) <= len(at) * SIZE
 

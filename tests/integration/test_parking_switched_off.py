@@ -17,7 +17,7 @@ from opencqrs_py.adapters.sql.reading import LIVE
 from opencqrs_py.model.cloudevents import parse_event
 from opencqrs_py.processing.scheduled import PartitionBatches
 
-MORE = 3 * LIVE  # events, of which a store reads only what the group needs
+MORE = 3 * LIVE  # events, of which a store reads only the attributes that the group needs
 BOOKS = "event-handling.groups.books"
 PARKING = {f"{BOOKS}.retry.policy": "none", f"{BOOKS}.retry.on-exhausted": "park"}
 SCHEDULED = {f"{BOOKS}.processing.mode": "scheduled", f"{BOOKS}.schedule.on-exhausted": "block"}
@@ -47,7 +47,7 @@ class Parts(containers.DeclarativeContainer):
 
 
 class Books:
-    """A project whose handlers ask for the data of events only."""
+    """A project whose handlers take only the data of events."""
 
     def __init__(self, module: ModuleType, url: str, folder: Path) -> None:
         self.module: Any = module
@@ -55,7 +55,7 @@ class Books:
         self.folder = folder
 
     def run(self, settings: dict[str, str], *subjects: str) -> Any:
-        """Append events, numbered as their positions, and handle what can be; return the result."""
+        """Append events, numbered by position, and handle those that can be handled; return the result."""
         known = {"event-store.url": self.url, "event-handling.standard.processing.engine": "thread", **settings}
         with Application(known, [self.module], self.folder) as application:
             first = application.event_store.head() + 1

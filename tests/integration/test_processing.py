@@ -48,7 +48,7 @@ def rows(url: str, statement: str) -> list[tuple[Any, ...]]:
 
 @pytest.fixture
 def application(tmp_path: Path) -> Iterator[Callable[..., Application]]:
-    """Makes applications of a module on a database; what they have opened is closed."""
+    """Makes applications of a module on a database, and closes them."""
     made: list[Application] = []
 
     def make(url: str, module: ModuleType, settings: Mapping[str, object] = THREAD, **more: object) -> Application:
@@ -375,7 +375,7 @@ def test_a_handler_that_ends_the_drivers_transaction_stops_its_partition(
     assert partition.state is ProcessorState.FAILED
     assert "the transaction that it shares with the progress" in partition.error
     assert "event 7 at position 7" in partition.error
-    # SQLite's driver cannot be kept from it: what is committed early is repeated, and nothing is lost.
+    # SQLite's driver cannot be prevented: events committed early are repeated, and none is lost.
     early = end == "commit" and url.startswith("sqlite")
     assert sorted(handled(url)) == (sorted([*range(1, 8), *range(1, 8)]) if early else list(range(1, 7)))
     assert [s.lag for s in made.status()] == [1]

@@ -44,7 +44,7 @@ handled = Table(
     Column("subject", Text, nullable=False),
 )
 
-# What a process of its own does: handles one partition until it is told to stop by a line.
+# A separate process: handles one partition until a line tells it to stop.
 WORKER = """
 import sys
 from sqlalchemy import Column, Connection, Integer, MetaData, Table, Text, insert
@@ -141,7 +141,7 @@ class World:
         return SqlProgressTracker(self.database).statuses()
 
     def check(self) -> None:
-        """Each event is there exactly once, those of a subject in their order, and the progress is at the head."""
+        """Each event was handled exactly once, those of a subject in order, and the progress is at the head."""
         head = self.store.head()
         assert sorted(self.ids()) == list(range(1, head + 1))
         for number in range(7):
@@ -165,7 +165,7 @@ def has_claimed(worker: subprocess.Popen[str]) -> subprocess.Popen[str]:
 
 
 def until(condition: Callable[[], object]) -> None:
-    """Wait for what another process does."""
+    """Wait for another process."""
     end = time.monotonic() + SECONDS
     while not condition():
         assert time.monotonic() < end

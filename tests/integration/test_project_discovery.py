@@ -1,4 +1,4 @@
-"""A project folder: what is imported, what is passed over, and what a person is told of both."""
+"""A project folder: which modules are imported or passed over, and what is reported about both."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def on(raw: Event) -> None: print({!r}, raw.id)
 
 
 class Folder:
-    """A project folder whose modules have names of their own, since all tests share one process."""
+    """A project folder whose modules have unique names, since all tests share one process."""
 
     def __init__(self, path: Path, zygote: Zygote) -> None:
         self.path = path
@@ -126,7 +126,7 @@ def test_ctrl_c_during_an_import_is_not_an_error_of_the_module(folder):
 def test_an_inaccessible_folder_is_passed_over(folder, mode):
     folder.write("handlers.py", HANDLER.format("'a'", "a"))
     folder.write("data/deeper/x.py", HANDLER.format("'b'", "b"))
-    unprivileged = (  # root may look into every folder, unless a process gives up its capabilities
+    unprivileged = (  # root can read every folder, unless a process drops its capabilities
         "import ctypes, os;"
         "ctypes.CDLL(None).capset((ctypes.c_uint32 * 2)(0x20080522), (ctypes.c_uint32 * 6)());"
         f"os.chmod('data', {mode})"

@@ -1,4 +1,4 @@
-"""A state machine that writes projects, and compares which handlers ran with what was decorated.
+"""A state machine that writes projects, and compares the handlers that ran with those decorated.
 
 Group names in several spellings, given as literals, constants, enums and texts put together; functions, overloads,
 loops, factories, classes, wrappers; files, packages, folders with and without ``__init__.py``, copies. Each project
@@ -195,7 +195,7 @@ PIECES: dict[str, tuple[str, list[str]]] = {
     ),
     "start": ("@on_start({g})\ndef prepare() -> None: note('{t}')", ["{t}"]),
 }
-# What is refused, whatever stands beside it.
+# Refused, whatever else is in the project.
 REFUSED = {
     "decorated twice": "@event_handling({g})\n@event_handling({g})\ndef on(raw: Event) -> None: ...",
     "hidden by a wrapper": (
@@ -415,7 +415,7 @@ class ProjectMachine(RuleBasedStateMachine):
         return application, shown, application.run(until_caught_up=True).failed
 
     def teardown(self) -> None:
-        """Leave nothing behind."""
+        """Clean up."""
         self._forget()
         sys.modules.pop(WITNESS, None)
         shutil.rmtree(self.folder)

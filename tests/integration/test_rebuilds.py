@@ -1,4 +1,4 @@
-"""Groups are rebuilt beside the live ones: tables, progress and what belongs to them, on each database."""
+"""Groups are rebuilt beside the live ones: tables, progress and dependent objects, on each database."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_a_table_first_filled_after_a_swap_prevents_an_undo(
     with empty.application() as application:
         application.rebuilds.rebuild("catalog")
     empty.run()
-    with empty.application() as application:  # fines was swapped now, with what it had
+    with empty.application() as application:  # fines was swapped now, with its rows
         application.rebuilds.undo("catalog")
     assert empty.send("SELECT position FROM fines") == [(11,)]
 
@@ -381,7 +381,7 @@ def test_a_group_that_has_never_run_is_refused(empty: World, make_module: Callab
 
 
 class Paces:
-    """Makes the pace of a rebuild by a clock that each look at its progress moves; keeps what was seen."""
+    """Paces a rebuild by a clock that advances with each read of its progress; keeps the values read."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, seconds: float = 0.25) -> None:
         self.clock = FakeClock()
@@ -604,7 +604,7 @@ def test_tables_of_migrations_are_recreated_with_separate_sequences(
 def test_sequences_are_swapped_if_they_have_been_used(empty: World, make_module: Callable[[str], ModuleType]) -> None:
     tables = (
         "CREATE SEQUENCE IF NOT EXISTS numbers;"
-        "CREATE SEQUENCE IF NOT EXISTS of_others NOCACHE;"  # a table that is closed forgets what it has cached
+        "CREATE SEQUENCE IF NOT EXISTS of_others NOCACHE;"  # closing a table drops its cache
         "CREATE TABLE IF NOT EXISTS loan (number BIGINT, position INTEGER)"
     )
     world = of(empty, make_module, tables, "INSERT INTO loan VALUES (NEXT VALUE FOR numbers, :position)")

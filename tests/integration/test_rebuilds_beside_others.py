@@ -1,4 +1,4 @@
-"""Rebuilds beside what is not the group's: rows of other groups, triggers, functions, policies, another rebuild."""
+"""Rebuilds and objects of others: rows of other groups, triggers, functions, policies, another rebuild."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def lend(event: Event, connection: Connection) -> None:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who ends a rebuild here does so on the thread of the one who fills it, and would wait for itself."""
+    """Here a rebuild is ended on the thread that fills it, which would wait for itself."""
     monkeypatch.setattr(shadows_sqlite, "LET_GO_SECONDS", 0)
 
 
@@ -534,7 +534,7 @@ def test_an_abort_removes_a_file_only_when_its_writer_has_closed_it_or_is_stuck(
             sleep, ours = time.sleep, current_thread()
 
             def closed_when_it_is_over(seconds: float) -> None:
-                if current_thread() is not ours:  # all modules share what is replaced
+                if current_thread() is not ours:  # the replaced function is shared by all modules
                     sleep(seconds)
                 elif lets_go:
                     record = shadows.record("catalog")

@@ -1,4 +1,4 @@
-"""What a rebuild keeps of tables on PostgreSQL, which know each other by number, and to whom much is attached."""
+"""What a rebuild keeps of tables on PostgreSQL, where objects refer to each other by oid."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def world(empty: World, make_module: Callable[[str], ModuleType]) -> World:
 
 @pytest.fixture
 def role(world: World) -> Iterator[str]:
-    """A role that is dropped, with what it has, at the end."""
+    """A role that is dropped, with its objects, at the end."""
     world.send("DROP ROLE IF EXISTS rebuilt_for", "CREATE ROLE rebuilt_for")
     yield "rebuilt_for"
     world.send("DROP OWNED BY rebuilt_for", "DROP ROLE rebuilt_for")
@@ -245,7 +245,7 @@ def test_a_sequence_that_another_groups_table_uses_is_refused(
 
 
 def once(statement: str) -> str:
-    """Return a statement that does nothing if what it makes is there."""
+    """Return a statement that does nothing if the object that it creates exists."""
     return f"DO 'BEGIN {statement.replace(chr(39), 2 * chr(39))}~ EXCEPTION WHEN duplicate_object THEN NULL~ END'"
 
 

@@ -94,7 +94,7 @@ pytestmark = pytest.mark.usefixtures("databases_closed")
 
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Path]]:
-    """Write a project whose parts are those given; its modules have names of their own."""
+    """Write a project with the given parts; its modules have unique names."""
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
     names: list[str] = []
@@ -126,7 +126,7 @@ def with_events(application: Application, number: int = 3) -> Application:
 
 
 def notes(folder: Path) -> dict[str, set[int]]:
-    """Return what was noted, each with the processes that did."""
+    """Return the notes, each with the processes that wrote it."""
     found: dict[str, set[int]] = {}
     for line in (folder / "notes.txt").read_text().splitlines():
         what, _, process = line.rpartition(" ")

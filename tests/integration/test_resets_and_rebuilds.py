@@ -277,7 +277,7 @@ def test_events_in_the_inbox_are_new_after_a_reset_that_changes_the_sequencing(
 
 
 class FinishingFirst:
-    """Has a group handle more events while it is asked to release its partitions."""
+    """Has a group handle more events while it is requested to release its partitions."""
 
     def __init__(self, world: World, pausing: Pausing) -> None:
         self._world = world
@@ -410,7 +410,7 @@ def test_a_reset_to_before_the_beginning_during_a_rebuild_prevents_the_swap(
 
 
 def run_of_earlier_version(world: World, make_module: Callable[[str], ModuleType], setting: str) -> None:
-    """Run a group of which nobody knows where it began, as earlier versions did not record it."""
+    """Run a group with an unknown beginning, as earlier versions did not record it."""
     world.module = make_module(WITHOUT_MAIL)
     world.settings[f"{GROUP}.fetch.initial-position"] = setting
     world.add(7)
@@ -450,7 +450,7 @@ def test_a_group_with_an_unknown_beginning_is_rebuilt_after_a_reset_to_the_tail(
 def test_a_group_that_was_reset_before_its_first_run_is_rebuilt_from_there(
     world: World, make_module: Callable[[str], ModuleType], setting: str
 ) -> None:
-    world.module = make_module(HANDLERS.replace(MAIL, "def mail"))  # there is no table yet to be emptied
+    world.module = make_module(HANDLERS.replace(MAIL, "def mail"))  # the table does not exist yet
     world.settings[f"{GROUP}.fetch.initial-position"] = setting
     world.add(14)
     with world.application() as application:

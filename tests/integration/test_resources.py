@@ -270,7 +270,7 @@ def test_the_table_at_the_end_of_a_run_opens_and_creates_nothing_again(
 def test_blocks_that_keep_resources_may_be_nested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     of_read_model = "    read_model = providers.Singleton(read_model, line)\n"
     assert of_read_model in ONCE
-    (tmp_path / "handlers.py").write_text(ONCE.replace(of_read_model, ""))  # an engine that nobody would dispose of
+    (tmp_path / "handlers.py").write_text(ONCE.replace(of_read_model, ""))  # an engine that would not be disposed of
     monkeypatch.chdir(tmp_path)
     overrides = ["event-handling.standard.processing.engine=thread"]
     with Application.from_project(tmp_path, overrides=overrides) as application:

@@ -57,7 +57,7 @@ _numbers = count()
 
 
 class Project:
-    """A group in a module of its own, whose handler fails for one event while it is told to."""
+    """A group in a separate module, whose handler fails for one event while it is set to."""
 
     def __init__(self, folder: Path, url: str, engine: dict[str, str]) -> None:
         self.folder = folder
@@ -73,7 +73,7 @@ class Project:
 
     @property
     def attempts(self) -> list[int]:
-        """The numbers of the attempts, as the handler was told them."""
+        """The numbers of the attempts, as the handler saw them."""
         file = self.folder / "attempts.txt"
         return [int(line) for line in file.read_text().splitlines()] if file.exists() else []
 

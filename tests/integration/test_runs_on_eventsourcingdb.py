@@ -43,7 +43,7 @@ def server() -> Iterator[EventSourcingDbStandIn]:
 
 
 class Project:
-    """A project folder with one group, and the command in a process of its own."""
+    """A project folder with one group, and the command in a separate process."""
 
     def __init__(self, folder: Path, server: EventSourcingDbStandIn, zygote: Zygote) -> None:
         self.folder = folder
@@ -136,7 +136,7 @@ def rows(project: Project) -> list[int]:
 
 
 class Running:
-    """``opencqrs run`` in a process of its own, with what it prints."""
+    """``opencqrs run`` in a separate process, and its output."""
 
     def __init__(self, project: Project, engine: str) -> None:
         self.project = project

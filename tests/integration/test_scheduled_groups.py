@@ -1,4 +1,4 @@
-"""Scheduled groups in whole applications: what settings and decorators make of them, and what people do."""
+"""Scheduled groups in whole applications: settings, decorators, and commands of users."""
 
 from __future__ import annotations
 

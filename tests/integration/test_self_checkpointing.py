@@ -1,4 +1,4 @@
-"""Participants of a project: what settings allow, what conditions show, and what is refused at the start."""
+"""Participants of a project: allowed settings, conditions, and refusals at the start."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_a_group_that_cannot_have_participants_is_refused_at_the_start(
 
 @checkpointing("archive")
 class Parking(CheckpointParticipant):
-    """Fails for one event as long as there is a file; what it confirms of parked events it writes to another."""
+    """Fails for one event as long as a file exists; writes the parked events that it confirms to another."""
 
     @event_handling(types=["*"])
     def keep(self, event: Event) -> None:

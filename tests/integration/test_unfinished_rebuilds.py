@@ -1,4 +1,4 @@
-"""An unfinished rebuild continues only if what its new tables depend on is as it was; else it begins again."""
+"""An unfinished rebuild continues only if nothing changed on which its new tables depend; else it begins again."""
 
 from __future__ import annotations
 
@@ -346,7 +346,7 @@ def test_a_rebuild_begins_again_if_a_migration_adds_a_key_or_default(
 
 
 def require_same_structure(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    """Show that the new table has what the old one had: a rebuild of it does not find another structure."""
+    """Show that the new table is like the old one: a rebuild of it finds no other structure."""
     with world.application() as application:
         application.rebuilds.drop_old("catalog")
     caplog.clear()

@@ -57,7 +57,7 @@ def positions(world: World, table: str = "lent") -> set[int]:
 
 WAYS = {
     "skip": (r"lacks 1 event .* '4' was skipped \(.*ValueError: no such book", {5}),
-    # The later events of its book, 12 and 19, wait behind it.
+    # The later events of its book, 12 and 19, wait after it.
     "park": (r"lacks 3 events .* '4' waits in the inbox \(.*no such book.*'11' waits .*an earlier one", {5, 12, 19}),
 }
 

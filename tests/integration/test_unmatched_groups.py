@@ -52,7 +52,7 @@ class Log:
         self._count = 0
 
     def run(self, code: str, caplog: pytest.LogCaptureFixture) -> list[str]:
-        """Run until all is handled; return what was warned of."""
+        """Run until all events are handled; return the warnings."""
         caplog.clear()
         settings = {"event-handling.standard.processing.engine": self._engine, **self.settings}
         module = self._make_module(code)

@@ -1,4 +1,4 @@
-"""A session that the program has opened is used, whichever thread asks for it, and left open; ours leaves nothing."""
+"""A session that the program has opened is used on any thread, and left open; ours leaves nothing."""
 
 from __future__ import annotations
 

@@ -396,7 +396,7 @@ def test_the_store_returns_no_event_beyond_the_range_or_excluded_by_a_pushed_fil
 
 
 def test_spark_still_mixes_the_filters_of_one_data_frame_up(spark, url, pushing):
-    """Why filters are not pushed unless somebody asks for it. When this fails, Spark is mended: push them always."""
+    """The reason why filters are pushed only on request. When this fails, Spark is fixed: push them always."""
     frame = load(spark, url, to="1000")
     assert frame.where("type = 'odd'").count() == 500
     assert frame.count() == 500
@@ -435,7 +435,7 @@ def run_to_its_end(start):
 
 
 class Log:
-    """A log of its own, and a query that follows it with a checkpoint and writes each micro-batch to a folder."""
+    """A separate log, and a query that follows it with a checkpoint and writes each micro-batch to a folder."""
 
     def __init__(self, spark, folder, fresh):
         self.spark = spark
@@ -558,7 +558,7 @@ def test_a_checkpoint_of_an_older_version_is_continued(log):
 
 @pytest.fixture
 def export(tmp_path):
-    """Writes a folder of files anew."""
+    """Writes a folder of files again."""
 
     def write(*numbers):
         (tmp_path / "log").mkdir(exist_ok=True)

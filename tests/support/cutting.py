@@ -32,7 +32,7 @@ class Cutter:
 
     @contextmanager
     def counting(self, at: int = -1) -> Iterator[Callable[[], int]]:
-        """Count what is sent to servers in the block, and cut the connection of the one with this number."""
+        """Count the statements sent to servers in the block, and cut the connection of the one with this number."""
         self._seen, self._at = 0, at
         for name in _SENT:
             event.listen(Engine, name, self._hear)

@@ -13,7 +13,7 @@ class Watching(WatchingObserver):
     """Records all notifications, in order.
 
     Attributes:
-        told: All of it, a tuple for each call.
+        told: The notifications, a tuple for each call.
     """
 
     def __init__(self) -> None:

@@ -51,7 +51,7 @@ def event(number: int, subject: str = FIRST, event_type: str = "moved") -> Event
 
 @checkpointing(GROUP)
 class Board(CheckpointParticipant):
-    """Notes what it is called for. ``answers`` are functions of partition and position, by the name of a callback.
+    """Records its calls. ``answers`` are functions of partition and position, by the name of a callback.
 
     Attributes:
         seen: Positions of the events handled, in their order, with the partition as text.
@@ -113,11 +113,11 @@ class Board(CheckpointParticipant):
         return [position for _, position in self.seen]
 
     def asked(self, name: str = "checkpoint") -> list[int]:
-        """Return the positions that a callback was asked for."""
+        """Return the positions with which a callback was called."""
         return [call[2] for call in self.calls if call[0] == name]
 
     def parked(self) -> list[tuple[int, ...]]:
-        """Return the positions of the parked events that it was asked to make durable."""
+        """Return the positions of the parked events that it had to make durable."""
         return [call[2] for call in self.calls if call[0] == "parked"]
 
     @property
@@ -159,7 +159,7 @@ class Counting(Protocol):
 
 
 def counting(tracker: Any) -> Any:
-    """Have a tracker note to where progress is stored.
+    """Have a tracker record the positions at which progress is stored.
 
     It stays itself: what hands all on to another object is none of the protocols that it fulfils, from Python 3.12 on.
     """
@@ -306,7 +306,7 @@ class World:
 
 
 def failures(seen: Seen) -> list[str]:
-    """Return the codes of what has failed."""
+    """Return the codes of the failures."""
     return [notice.failure.code for notice in seen.notices if notice.failure is not None]
 
 

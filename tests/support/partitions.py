@@ -20,7 +20,7 @@ class CrashError(KeyboardInterrupt):
 
 
 class Seen(Observer):
-    """Keeps what happened."""
+    """Keeps the notifications."""
 
     def __init__(self) -> None:
         self.notices: list[Notice] = []

@@ -24,14 +24,14 @@ class RunningReadme:
 
     Attributes:
         folder: The copy.
-        unvaried: Returns a line without what differs from run to run.
+        unvaried: Returns a line without the parts that differ from run to run.
     """
 
     folder: Path
     unvaried: Callable[[str], str]
 
     def consoles(self) -> list[list[tuple[str, list[str]]]]:
-        """Return, for each console of the README, its commands, each with what is printed."""
+        """Return, for each console of the README, its commands, each with its output."""
         readme = (self.folder / "README.md").read_text("utf-8")
         blocks = re.findall(r"^```console\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL)
         parts = [[part.splitlines() for part in block.split("$ ")[1:]] for block in blocks]

@@ -1,4 +1,4 @@
-"""A group that can be rebuilt beside itself, on each kind of database, and a look at its tables from outside."""
+"""A group that can be rebuilt beside itself, on each kind of database, and its tables as others see them."""
 
 from __future__ import annotations
 

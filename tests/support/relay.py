@@ -1,4 +1,4 @@
-"""A way to a server that can be shut: what a client sees of a database that is stopped, or that hangs."""
+"""A relay to a server that can be closed, to simulate a database that is stopped or that hangs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which process of the tests runs what: a file stays in one, and so do all tests of Spark."""
+"""Which process runs which tests: a file stays in one process, and so do all tests of Spark."""
 
 from __future__ import annotations
 

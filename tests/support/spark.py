@@ -38,7 +38,7 @@ class RunningJava:
         self._jvm = gateway.jvm
 
     def stop_leftover(self) -> bool:
-        """Stop the Spark that a program has left behind; return whether there was one."""
+        """Stop the Spark that a program has left running; return whether there was one."""
         contexts = getattr(getattr(self._jvm.org.apache.spark, "SparkContext$"), "MODULE$")
         active = contexts.getActive()
         if not active.isDefined():
@@ -86,7 +86,7 @@ class Context:
         self.pools: list[str] = []
         self.descriptions: list[str] = []
         self.described = Condition()
-        self.before: list[Callable[[], None]] = []  # what happens to the next jobs before their tasks run
+        self.before: list[Callable[[], None]] = []  # called for the next jobs before their tasks run
         self.after: list[Callable[[], None]] = []  # and after them
         self.on_cancel: Callable[[], None] = lambda: None
         self.active = 0

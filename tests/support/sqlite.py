@@ -22,7 +22,7 @@ class WatchedConnection(sqlite3.Connection):
     """A connection that says where it was opened when it is dropped open.
 
     From Python 3.13 on the driver warns itself, but the garbage collector may drop it in the middle of another test,
-    and nothing tells which one has opened it.
+    and nothing shows which one has opened it.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:

@@ -59,7 +59,7 @@ def lent(number: int, subject: str, id_: str = "") -> Event:
 
 
 def end_unseen(connection: Connection) -> None:
-    """Commit in a way that no driver tells us of."""
+    """Commit in a way that no driver reports."""
     driver: Any = connection.connection.dbapi_connection
     if connection.dialect.name == "sqlite":
         with driver:

@@ -62,7 +62,7 @@ class Zygote:
 
 @contextmanager
 def running_zygote(into: Path) -> Iterator[Zygote]:
-    """Run a zygote; what its commands print goes to a folder."""
+    """Run a zygote; the output of its commands goes to a folder."""
     command = [sys.executable, "-P", str(PROCESS)]
     environment = {name: value for name, value in os.environ.items() if "OPENCQRS" not in name}
     pipe = subprocess.PIPE

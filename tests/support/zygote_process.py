@@ -1,4 +1,4 @@
-"""Runs commands, each in a process of its own that is forked from one in which everything is loaded.
+"""Runs commands, each in a process forked from one in which everything is loaded.
 
 A request is a line of JSON: ``arguments``, ``folder``, ``environment``, ``input`` (a file), ``into`` (a folder for
 ``out`` and ``err``) and ``prepare``, Python that is executed before. The answer is a line with the exit code.
@@ -54,7 +54,7 @@ def carry_out(request: dict[str, Any]) -> None:
         traceback.print_exc()
     sys.stdout.flush()
     sys.stderr.flush()
-    atexit._run_exitfuncs()  # coverage's as well; os._exit does not
+    atexit._run_exitfuncs()  # coverage's, too; os._exit does not
     os._exit(code if isinstance(code, int) else FAILED)
 
 
@@ -75,12 +75,12 @@ def warm_up() -> None:
 
 
 def serve() -> None:
-    """Carry out one request after the other until there are no more."""
+    """Handle requests one after the other until there are no more."""
     warm_up()
     if "coverage" in sys.modules and (measured := sys.modules["coverage"].Coverage.current()):
         measured.save()  # else each fork would save it again
     gc.collect()
-    gc.freeze()  # else the first collection of a fork would copy what it shares with us
+    gc.freeze()  # else the first garbage collection of a fork would copy the memory that it shares with us
     for line in iter(sys.stdin.readline, ""):
         child = os.fork()
         if child == 0:

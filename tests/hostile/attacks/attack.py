@@ -22,9 +22,9 @@ NOT_SQLITE = ("postgresql", "mariadb")
 class End(StrEnum):
     """How the first run ends."""
 
-    RIGHT = "right"  # every event counts exactly once, and the progress is at the head
+    RIGHT = "right"  # every event was applied exactly once, and the progress is at the head
     STOPPED = "stopped"  # the partition failed, backs off or waits, and its report explains why
-    SKIPPED = "skipped"  # the event was given up, which is recorded, and all others count exactly once
+    SKIPPED = "skipped"  # the event was skipped, which is recorded, and all others were applied exactly once
     REFUSED = "refused"  # the application does not start, with a coded message
     INTERRUPTED = "interrupted"  # a KeyboardInterrupt on the caller's own thread: the run ends, nothing is lost
 
@@ -40,7 +40,7 @@ class Firing(StrEnum):
 class Attack:
     """Code that ordinary users write, and that must never make a read model wrong without a message.
 
-    Parameters of the handler follow from the names that the code mentions: ``connection``, ``session``, ``driver``,
+    The parameters of the handler are derived from the names in the code: ``connection``, ``session``, ``driver``,
     ``raw``, ``metadata``, ``context``, ``after_commit``.
 
     Attributes:
@@ -54,7 +54,7 @@ class Attack:
         event: Class that the data become.
         firing: On which calls the attack fires.
         ends: The ends that are right.
-        commits: Whether the attack can make writes durable outside our commit: then events may repeat, none are lost.
+        commits: Whether the attack can make writes durable outside our commit: events may then repeat, but not be lost.
         says: Regular expression that the report of a stop contains.
         anywhere: Whether it acts at other events, too, so that the stop may be before any of them.
         names_event: Whether the report of a stop names the event.
@@ -121,6 +121,6 @@ def _raising_once(attack: Attack) -> Attack:
         firing=Firing.ONCE,
         ends=(End.RIGHT, End.STOPPED),
         says="",
-        names_event=False,  # who has ended the transaction once, and not again, is not found
+        names_event=False,  # a handler that ended the transaction once, and not again, is not found
         anywhere=True,
     )

@@ -1,4 +1,4 @@
-"""Attacks on what handlers are given: data, metadata, lists, and objects that attempts, handlers and groups share."""
+"""Attacks on the arguments of handlers: data, metadata, lists, and objects shared by attempts, handlers and groups."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _RAISE = "if first('raised'):\n    raise ValueError('mine')"
 _FROM_RAW = "connection.execute(insert(MODEL), {**row(raw.data, raw.metadata), 'position': raw.position})"
 _FROM_METADATA = "connection.execute(insert(MODEL), row(event, metadata))"
 
-# The row is written first; then what was given is changed, and an error makes for a second attempt.
+# The row is written first; then the argument is changed, and an error causes a second attempt.
 _BEFORE_A_RETRY = tuple(
     Attack(name=f"{name}, then an error that passes", write=write, after=f"{code}\n{_RAISE}", event=event, ends=_EITHER)
     for name, code, write, event in (
@@ -34,7 +34,7 @@ _BEFORE_A_RETRY = tuple(
     )
 )
 
-# Another handler of the group runs first, changes what it is given, and must not be seen by the one that writes.
+# Another handler of the group runs first and changes its argument, which the one that writes must not see.
 _FIRST = """
 @event_handling(GROUP, types=TYPES, order=1)
 def change({parameters}):

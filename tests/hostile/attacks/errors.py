@@ -156,7 +156,7 @@ _RAISED = {
     "KeyboardInterrupt": "raise KeyboardInterrupt",
 }
 
-# What looks as if a database were unavailable is waited for: of a list, the event in hand is not known.
+# An error that looks like an outage is waited for: of a list, the event in hand is not known.
 _OUTAGES = ("an error that looks like an outage", "a timeout of another pool", "a database error of another file")
 
 
@@ -204,7 +204,7 @@ def _kinds(name: str) -> tuple[str, ...]:
 
 
 def _blameless(name: str) -> bool:
-    """Say whether the error's own making keeps the frames from being read."""
+    """Return whether creating the error prevents its frames from being read."""
     return (
         name in ("an error without attributes", "an error whose type has no name")
         or "looks like" in name

@@ -1,4 +1,4 @@
-"""Attacks by the parts that users bring along: providers, interceptors and sequence resolvers."""
+"""Attacks by parts that users provide: providers, interceptors and sequence resolvers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attacks in how handlers are registered: equal names, loops, factories, nesting. None may be left out in silence."""
+"""Attacks in how handlers are registered: equal names, loops, factories, nesting. None may be silently left out."""
 
 from __future__ import annotations
 

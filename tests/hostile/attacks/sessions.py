@@ -1,4 +1,4 @@
-"""Attacks on the session that handlers share with the progress: what they have added is dropped."""
+"""Attacks on the session that handlers share with the progress: their pending changes are dropped."""
 
 from __future__ import annotations
 

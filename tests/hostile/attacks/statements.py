@@ -1,4 +1,4 @@
-"""Attacks by statements and savepoints in the transaction, by what other connections do, and by caught errors."""
+"""Attacks by statements and savepoints in the transaction, by other connections, and by caught errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attacks on the process in which handlers run, and on what they leave running there."""
+"""Attacks on the process in which handlers run, and by threads and tasks that they leave running there."""
 
 from __future__ import annotations
 

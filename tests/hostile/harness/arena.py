@@ -24,8 +24,8 @@ _numbers = count(1)
 class Arena:
     """Makes targets on databases of each kind.
 
-    A server's database is shared by some targets, as these have groups and tables of their own; each start reads the
-    partitions of all groups, so there is another one after a while. An SQLite file is not shared, except by the targets
+    Some targets share a server's database, as they have separate groups and tables. Since each start reads the
+    partitions of all groups, a new database is used after a while. An SQLite file is shared only by targets
     that are made together.
 
     Args:

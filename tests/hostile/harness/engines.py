@@ -36,7 +36,7 @@ from opencqrs_py.processing.recovery import Action
 
 __all__ = ["append_log", "engine_settings", "found_of", "make_tables", "run_application", "run_by_hand", "written"]
 
-_WAITS = 3  # looks in vain after which a partition keeps waiting
+_WAITS = 3  # unsuccessful retries after which a partition counts as waiting
 _PATIENCE = 1_200.0  # seconds after which a run is taken to hang; a busy machine needs minutes for some groups on Spark
 _SETTINGS = {
     "event-handling.standard.retry.initial-interval": "1ms",
@@ -51,7 +51,7 @@ class EnoughError(Exception):
 
 
 class Watching(Observer):
-    """Keeps what a person is told of each group, and ends a run that would wait without end."""
+    """Keeps the notifications about each group, and ends a run that would wait forever."""
 
     def __init__(self) -> None:
         self.told: dict[str, list[str]] = {}
@@ -112,7 +112,7 @@ def append_log(url: str, schema: str = "") -> None:
 
 
 def make_tables(target: Target) -> None:
-    """Make the read model of a target, and what its attack needs besides."""
+    """Create the read model of a target, and whatever else its attack needs."""
     numbered = {
         "sqlite": "INTEGER PRIMARY KEY AUTOINCREMENT",
         "postgresql": "SERIAL PRIMARY KEY",
@@ -137,7 +137,7 @@ def written(target: Target) -> list[tuple[int, str]]:
 
 
 def run_application(targets: Sequence[Target], engine: str) -> dict[str, Found]:
-    """Run all targets as the groups of one application; return what it has left of each group."""
+    """Run all targets as the groups of one application; return the state in which it left each group."""
     settings = engine_settings(targets, engine)
     watching = Watching()
     raised: BaseException | None = None
@@ -150,7 +150,7 @@ def run_application(targets: Sequence[Target], engine: str) -> dict[str, Found]:
         failed = application.run(observer=watching, until_caught_up=True).failed
     except EnoughError:
         failed = True
-    except BaseException as error:  # whatever an attack lets out is what is asked about
+    except BaseException as error:  # any exception of an attack is to be judged
         raised = error
     finally:
         hung.cancel()
@@ -171,7 +171,7 @@ def engine_settings(targets: Sequence[Target], engine: str) -> dict[str, Any]:
 
 
 def run_by_hand(target: Target) -> Found:
-    """Run a target's handlers by processors made by hand, on this thread; return what they have left."""
+    """Run a target's handlers by processors made by hand, on this thread; return the state in which they left it."""
     watching = Watching()
     database = target.opened()
     raised: BaseException | None = None
@@ -244,7 +244,7 @@ def _importable(folder: Path) -> Iterator[None]:
 
 
 def found_of(target: Target) -> Found:
-    """Return what a run in another process has left."""
+    """Return the state that a run in another process has left."""
     return _found(target, Watching(), None, failed=False)
 
 

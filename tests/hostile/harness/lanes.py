@@ -69,7 +69,7 @@ def quick_lane() -> list[Combination]:
 
 
 def as_parameters(combinations: Sequence[Combination]) -> list[Any]:
-    """Return the combinations as parameters of a test, marked by what they need and with known defects."""
+    """Return the combinations as parameters of a test, with marks for requirements and known defects."""
     return [pytest.param(one, id=str(one), marks=[*_needs(one), *_known(one)]) for one in combinations]
 
 

@@ -21,18 +21,18 @@ _NAMED = r"\bposition {0}\b|\bevent e{0}\b"
 
 @dataclass(frozen=True)
 class Found:
-    """What a run has left.
+    """The state that a run has left.
 
     Attributes:
         rows: The read model: position and text.
         stored: Progress of the partitions, the lowest.
         states: State of each partition, as another process sees it.
-        errors: Error of each partition that has one, likewise.
-        report: All that a person was told, in the log and in the status.
+        errors: Error of each partition that has one, as another process sees it.
+        report: All that was reported in the log and in the status.
         failed: Whether the run's exit code says that a processor failed.
-        raised: What ended the run, if something did.
-        refusal: Whether that is a message of ours, with a code.
-        skipped: Positions of the events that were recorded as given up.
+        raised: The exception that ended the run, if any.
+        refusal: Whether that exception is one of ours, with a code.
+        skipped: Positions of the events that were recorded as skipped.
     """
 
     rows: list[tuple[int, str]]
@@ -53,12 +53,12 @@ class Found:
 
 @dataclass(frozen=True)
 class Verdict:
-    """How a run ended, and what is wrong with that.
+    """How a run ended, and what is wrong about it.
 
     Attributes:
         end: The end, ``None`` if it is not the right one.
         faults: What is wrong, each in a few words.
-        silent: Whether something is wrong and nobody was told.
+        silent: Whether something is wrong and was not reported.
     """
 
     end: End | None
@@ -89,11 +89,11 @@ def judge(
     stop_at: int = AT,
     partitions: int = 1,
 ) -> Verdict:
-    """Compare what a run has left with the log.
+    """Compare the state that a run has left with the log.
 
     Args:
-        found: What it has left.
-        repeats: Whether events may count more than once, and rows may be ahead of the progress.
+        found: The state that it has left.
+        repeats: Whether events may be applied more than once, and rows may be ahead of the progress.
         says: Regular expression that the report of a stop contains.
         blames: Text that the report of a stop contains: the handler's file.
         named: Whether the report of a stop names the event.

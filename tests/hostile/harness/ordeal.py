@@ -1,4 +1,4 @@
-"""An ordeal: an attack is run, judged, corrected, and run again."""
+"""An ordeal: an attack is run and judged, its handler is corrected, and it is run again."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["Ordeal", "undergone"]
 
 
 class Ordeal:
-    """What came of an attack.
+    """The result of an attack.
 
     Args:
         target: What was attacked.
-        first: What the first run has left.
-        second: What the second one has left, after the handler was corrected.
+        first: The state after the first run.
+        second: The state after the second run, with the corrected handler.
     """
 
     def __init__(self, target: Target, first: Found, second: Found) -> None:
@@ -33,7 +33,7 @@ class Ordeal:
         return self._first.raised is not None or self._second.raised is not None
 
     def check(self) -> None:
-        """Raise AssertionError unless both runs ended right."""
+        """Raise AssertionError unless both runs ended correctly."""
         attack = self._attack
         verdict = judge(
             self._first,

@@ -1,4 +1,4 @@
-"""The process that attacks run in, put back as it was."""
+"""The process that attacks run in, restored afterwards."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def restored() -> Iterator[None]:
-    """Put back what attacks change in the whole process."""
+    """Restore what attacks change in the whole process."""
     attributes = [
         (sys, ("stdout", "stderr", "excepthook", "path")),
         (threading, ("excepthook",)),

@@ -118,7 +118,7 @@ KINDS = {cls.__name__: cls for cls in (dict, object, *CLASSES, Event, Metadata)}
 
 
 def spoil(given: Any) -> None:
-    """Change whatever can be changed of an object, and what is in it."""
+    """Change everything that can be changed in an object, recursively."""
     if isinstance(given, Event):
         spoil(given.data)
         spoil(given.metadata)
@@ -152,7 +152,7 @@ def check(given: Any, raw: Event, metadata: Metadata) -> None:
 
 
 def _looking(group: str) -> None:
-    """Add the handlers that look, the last of which fails once for some events."""
+    """Add the handlers that check, the last of which fails once for some events."""
     for cls in (*CLASSES, dict):
 
         def look(given: Any, raw: Event, metadata: Metadata) -> None:

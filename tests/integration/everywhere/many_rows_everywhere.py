@@ -33,7 +33,7 @@ def create_tables(connection: Connection) -> None:
 
 
 def killer(flag: Path) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return what passes rows on and then kills its worker, once; it is pickled by value."""
+    """Return a function that passes rows on and then kills its worker, once; it is pickled by value."""
 
     def passed_on(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from batches
