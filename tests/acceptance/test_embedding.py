@@ -78,11 +78,11 @@ class Service:
             text=True,
         )
         self.processes.append(process)
-        said = self.said_until(process, listening)
+        said = self.output_until(process, listening)
         (self.url,) = re.findall(r"http://127\.0\.0\.1:\d+", said)
         return process
 
-    def said_until(self, process: subprocess.Popen[str], word: str) -> str:
+    def output_until(self, process: subprocess.Popen[str], word: str) -> str:
         """Return the line of a process that has a word."""
         assert process.stdout is not None
         said = []
@@ -196,7 +196,7 @@ def test_fastapi_ends_although_a_handler_never_returns(service):
     service.write("fastapi.md", **{"shop/handlers.py": HANGING})
     process = service.serve(RUNNING, *UVICORN)
     service.import_events("1")
-    service.said_until(process, "in hand")
+    service.output_until(process, "in hand")
     process.send_signal(signal.SIGTERM)
     out, _ = process.communicate(timeout=300)
     assert "Application shutdown complete." in out
@@ -287,8 +287,8 @@ def test_with_preload_the_parent_of_the_workers_keeps_the_partitions_when_one_en
     process = service.serve(LISTENING, *GUNICORN, "--preload")
     assert living(service) == {process.pid}
     process.send_signal(signal.SIGHUP)  # the worker ends, and another one starts
-    service.said_until(process, "Booting worker")
-    service.said_until(process, "Booting worker")
+    service.output_until(process, "Booting worker")
+    service.output_until(process, "Booting worker")
     service.import_events("7")
     service.wait_until(lambda: service.get("/lent") == (200, {"7": 1}))
     assert (living(service), service.nodes()) == ({process.pid}, [4])
@@ -320,7 +320,7 @@ def test_a_worker_of_gunicorn_ends_although_a_handler_never_returns(service):
     write_django(service, **{"library/handlers.py": HANGING})
     process = service.serve(LISTENING, *GUNICORN)
     service.import_events("1")
-    service.said_until(process, "in hand")
+    service.output_until(process, "in hand")
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=300)
     assert process.returncode == 0

@@ -14,7 +14,7 @@ def bound_by_modes(tmp_path):
     file = tmp_path / "closed"
     file.touch(mode=0)
     if os.access(file, os.R_OK):
-        pytest.skip("this user may read everything")
+        pytest.skip("this user can read every file")
 
 
 @pytest.mark.parametrize("name", ["application.yaml", "config/application.toml", "application-prod.properties", ".env"])

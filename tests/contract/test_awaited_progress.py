@@ -154,7 +154,7 @@ def rows(database: Database, statement: str) -> list[Any]:
 
 
 @pytest.fixture
-def never_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+def never_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     """A watch that polls once, and then relies on notifications."""
     monkeypatch.setattr(progress_watching, "_SHORTEST_LOOK", FOREVER)
     monkeypatch.setattr(progress_watching, "_LONGEST_PAUSE", FOREVER)
@@ -162,7 +162,7 @@ def never_looks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @POSTGRESQL
 @pytest.mark.parametrize("schema", [None, "Other"])
-@pytest.mark.usefixtures("never_looks")
+@pytest.mark.usefixtures("never_polls")
 def test_postgresql_notifies_waiting_processes(url: str, schema: str | None) -> None:
     ours, theirs = Database(url, schema), Database(url, schema)
     progress = Progress(SqlProgressTracker(theirs), 2)
@@ -181,7 +181,7 @@ def test_postgresql_notifies_waiting_processes(url: str, schema: str | None) -> 
 
 
 @POSTGRESQL
-@pytest.mark.usefixtures("never_looks")
+@pytest.mark.usefixtures("never_polls")
 def test_a_watch_is_not_notified_of_other_groups(tracker: SqlProgressTracker, another: SqlProgressTracker) -> None:
     Progress(tracker).move(1)
     other = Progress(another, group="other")
@@ -213,7 +213,7 @@ def test_progress_sends_no_notifications_while_no_process_waits(
 
 
 @POSTGRESQL
-@pytest.mark.usefixtures("never_looks")
+@pytest.mark.usefixtures("never_polls")
 def test_processes_learn_which_groups_are_waited_for(
     database: Database, tracker: SqlProgressTracker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -85,7 +85,7 @@ NAMES = {name for one in dialect._known.values() for name in (one.name, *one.ali
 DIALECTS = {each.name for each in ROOM.glob("*.py") if each.stem.removeprefix("shadows_").split("_")[0] in NAMES}
 
 
-def asked_kinds(tree: ast.AST) -> list[Any]:
+def kind_checks(tree: ast.AST) -> list[Any]:
     """Return the lines that contain the name of a database as a separate text, or read the ``kind`` of one."""
     return [
         node.lineno
@@ -97,9 +97,9 @@ def asked_kinds(tree: ast.AST) -> list[Any]:
 
 @pytest.mark.parametrize("module", sorted(path.name for path in ROOM.glob("*.py") if path.name not in DIALECTS))
 def test_only_dialects_check_which_database_is_used(module: str) -> None:
-    assert asked_kinds(ast.parse((ROOM / module).read_text())) == []
+    assert kind_checks(ast.parse((ROOM / module).read_text())) == []
 
 
 @pytest.mark.parametrize("source", ["a = 'sqlite'", "if database.kind in known: pass", "m = {'mysql': 1}"])
 def test_a_check_for_the_kind_of_database_would_be_found(source: str) -> None:
-    assert asked_kinds(ast.parse(source)) == [1]
+    assert kind_checks(ast.parse(source)) == [1]

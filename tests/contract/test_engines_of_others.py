@@ -49,7 +49,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "of-others.db"
 
 
-def begin_as_the_documents_say(engine: Engine) -> None:
+def begin_as_documented(engine: Engine) -> None:
     @event.listens_for(engine, "connect")
     def _connect(connection: Any, _record: Any) -> None:
         connection.isolation_level = None
@@ -59,7 +59,7 @@ def begin_as_the_documents_say(engine: Engine) -> None:
         connection.exec_driver_sql("BEGIN")
 
 
-@pytest.mark.parametrize("prepare", [lambda _engine: None, begin_as_the_documents_say], ids=["plain", "with listeners"])
+@pytest.mark.parametrize("prepare", [lambda _engine: None, begin_as_documented], ids=["plain", "with listeners"])
 def test_a_writer_holds_the_write_lock_from_its_beginning(file: Path, prepare: Callable[[Engine], None]) -> None:
     engine = create_engine(f"sqlite:///{file}")
     prepare(engine)

@@ -380,7 +380,7 @@ def test_names_of_any_length_and_bytes_fit(tmp_path: Path) -> None:
     try:
         path = put(tmp_path / os.fsdecode(b'9"' * 60 + b"\xff\n\\" * 20 + b"." + b"ndjson"), 1)
     except OSError:
-        pytest.skip("this file system takes no such names")
+        pytest.skip("this file system refuses such names")
     fingerprint = at(tmp_path, 101)
     assert len(fingerprint.encode()) <= 1_000
     verify(tmp_path, 101, fingerprint)

@@ -63,7 +63,7 @@ def come_early(folder: Path, suffix: str) -> None:
     put(folder / f"0.{suffix}", 7)
 
 
-def begin_anew(folder: Path, suffix: str) -> None:
+def start_over(folder: Path, suffix: str) -> None:
     remove(folder, suffix)
     (folder / f"2.{suffix}").unlink()
 
@@ -89,7 +89,7 @@ CHANGES = [
     pytest.param(swap_in_place, [7, 8, 9, 4, 5], id="swap-in-place"),
     pytest.param(remove, [4, 5], id="remove"),
     pytest.param(come_early, [7, 1, 2, 3, 4, 5], id="come-early"),
-    pytest.param(begin_anew, [], id="begin-anew"),
+    pytest.param(start_over, [], id="start-over"),
 ]
 
 

@@ -333,7 +333,7 @@ def test_lines_added_before_positions_of_the_next_file_are_known_are_read(tmp_pa
     assert ids(source) == ["1", "2", "3"]
 
 
-@pytest.mark.parametrize("ended", [True, False], ids=["whole lines", "a line without its end"])
+@pytest.mark.parametrize("ended", [True, False], ids=["whole lines", "a line without a line end"])
 def test_lines_that_a_file_server_shows_late_are_read_before_the_next_file(
     tmp_path, source, clock, monkeypatch, *, ended: bool
 ) -> None:

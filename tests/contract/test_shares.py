@@ -168,7 +168,7 @@ def test_partitions_that_lag_read_no_events_of_others(
             outcome = processor.step(outcome.cursor)
             handled += outcome.handled
     assert handled == count
-    assert rows() <= 2 * count, "once for the first, and once more for all that lag"
+    assert rows() <= 2 * count, "once for the first, and again for all that lag"
 
 
 def test_a_store_without_shares_still_serves_tasks() -> None:

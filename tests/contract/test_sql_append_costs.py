@@ -75,12 +75,12 @@ def steps_of_sqlite(database: Database) -> Iterator[Count]:
 
 @contextmanager
 def rows_of_mariadb(database: Database) -> Iterator[Count]:
-    def asked_for() -> int:
+    def rows_read() -> int:
         with database.reading() as connection:
             rows = connection.exec_driver_sql("SHOW GLOBAL STATUS LIKE 'Handler%%'").all()
         return sum(int(value) for _, value in rows)
 
-    yield asked_for
+    yield rows_read
 
 
 @contextmanager
@@ -94,14 +94,14 @@ def pages_of_postgresql(database: Database) -> Iterator[Count]:
     with engine.connect() as connection:
         connection.exec_driver_sql("ALTER TABLE opencqrs_events SET (autovacuum_enabled = off)")
 
-    def looked_at() -> int:
+    def pages_read() -> int:
         database.close()
         with engine.connect() as connection:
             while connection.exec_driver_sql(_OTHERS).scalar_one():
                 pass
             return int(connection.exec_driver_sql(_PAGES).scalar_one())
 
-    yield looked_at
+    yield pages_read
     engine.dispose()
 
 

@@ -102,7 +102,7 @@ OTHERS = {
 CUT = {"mariadb": "KILL :process", "postgresql": "SELECT pg_terminate_backend(:process, 10000)"}
 
 
-def cut_others(database: Database) -> None:
+def cut_other_connections(database: Database) -> None:
     """Let the server end the connections of everybody else, as a restart does."""
     with database.reading() as connection:
         for process in connection.execute(text(OTHERS[database.kind])).scalars().all():
@@ -117,7 +117,7 @@ def test_a_connection_lost_during_an_append_is_an_outage(
 
     def cut_off() -> Iterator[Event]:
         yield event("1")
-        cut_others(database)
+        cut_other_connections(database)
 
     with pytest.raises(DatabaseAwayError, match=r"OCQ-304.*does not answer any more") as caught:
         store.append(cut_off())
@@ -133,7 +133,7 @@ def test_a_connection_lost_while_tables_are_created_is_an_outage(
     create = tables._create
 
     def cut_off(own: Database, connection: Any, table: Any) -> int:
-        cut_others(database)
+        cut_other_connections(database)
         return create(own, connection, table)
 
     monkeypatch.setattr(tables, "_create", cut_off)
@@ -303,7 +303,7 @@ def test_a_stricter_default_isolation_changes_nothing(
 WAITING = text("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
 
 
-def when_somebody_waits(database: Database) -> None:
+def when_another_waits(database: Database) -> None:
     """Return as soon as another writer waits for the append lock."""
     until = monotonic() + SECONDS
     with database.reading() as connection:
@@ -328,7 +328,7 @@ def test_a_few_stored_events_are_left_out_under_a_stricter_isolation_too(
             assert events.taken_in.wait(SECONDS)
             known = threads.submit(other.append, [event("slow"), event("2")])
             try:
-                when_somebody_waits(database)
+                when_another_waits(database)
             finally:
                 events.go_on.set()
             assert late.result(SECONDS) == (1, 1)

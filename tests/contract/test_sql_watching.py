@@ -46,7 +46,7 @@ def await_others(database: Database, count: int) -> None:
         pass
 
 
-def cut_others(database: Database) -> None:
+def cut_other_connections(database: Database) -> None:
     """Let the server end the connections of everybody else, as a restart does."""
     cut = text("SELECT pg_terminate_backend(:process, 10000)")
     for process in others(database):
@@ -185,7 +185,7 @@ def test_a_watch_whose_connection_is_lost_raises_the_outage_and_the_next_one_mis
     with ThreadPoolExecutor(1) as threads, store.watched() as watch:
         assert watch.wait(0, 0) == 0
         waiting = threads.submit(watch.wait, 0, SECONDS)
-        cut_others(database)
+        cut_other_connections(database)
         error = waiting.exception(SECONDS)
         assert error is not None
         assert store.is_outage(error)
@@ -201,7 +201,7 @@ def test_a_watcher_continues_after_a_lost_connection(store: SqlEventStore, datab
     watcher = HeadWatcher(store)
     watcher.start()
     watcher.wait_beyond(0, SECONDS)
-    cut_others(database)
+    cut_other_connections(database)
     other.append([event("2")])
     until = time.monotonic() + SECONDS
     while watcher.head < 2 and time.monotonic() < until:

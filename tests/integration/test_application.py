@@ -392,7 +392,7 @@ def add_and_run(application: Application) -> None:
     application.run(until_caught_up=True)
 
 
-def run_and_look(application: Application) -> None:
+def run_and_read_status(application: Application) -> None:
     application.run(until_caught_up=True)
     assert application.status()
     assert application.skipped() == []
@@ -411,7 +411,7 @@ def fail_to_start(application: Application) -> None:
     application.stop()
 
 
-@pytest.mark.parametrize("use", [add_and_run, run_and_look, start_and_stop, fail_to_start])
+@pytest.mark.parametrize("use", [add_and_run, run_and_read_status, start_and_stop, fail_to_start])
 @pytest.mark.parametrize("databases", [{}, {"database.url": "sqlite:///read.db"}], ids=["one", "two"])
 def test_a_stop_leaves_no_connection_to_a_database_open(databases, use, handlers, tmp_path):
     application = Application({**THREAD, **databases}, [handlers], tmp_path)

@@ -220,13 +220,13 @@ def test_a_group_is_not_caught_up_while_it_restarts(world: World, monkeypatch: p
         going_on: list[bool] = []
         wanted: set[Wanted] = set()
 
-        def append_and_look(_control: object, keys: Collection[GroupPartition]) -> None:
+        def append_and_read(_control: object, keys: Collection[GroupPartition]) -> None:
             view = other.control.view()
             wanted.update(view.wanted_of(key) for key in keys)
             world.append(other)
             going_on.extend(processors.going_on(until_caught_up=True) for _ in range(10))
 
-        monkeypatch.setattr(type(other.control), "_forget_crashes", append_and_look)
+        monkeypatch.setattr(type(other.control), "_forget_crashes", append_and_read)
         assert other.control.restart(name)
         assert wanted == {Wanted.PAUSED}, "health reports it, should the command be killed now"
         assert all(going_on)
@@ -256,7 +256,7 @@ def test_a_number_set_by_a_command_and_then_configured_counts_as_the_setting(
     assert run(4) == 4
     with world.application() as application:
         application.layouts.repartition("loans", 3)
-    assert run(4) == 3, "what a command has set counts until the setting is changed"
+    assert run(4) == 3, "a layout set by a command applies until the setting is changed"
     assert world.handled() == Counter(range(1, world.events + 1))
 
 

@@ -77,7 +77,7 @@ def test_a_swap_waits_for_a_partition_that_has_mail_to_send(world: World) -> Non
 @NOT_IN_SQL
 @pytest.mark.parametrize("fourth", [0, 1])
 def test_a_swap_waits_for_one_common_position_if_the_sequencing_has_changed(world: World, fourth: int) -> None:
-    world.leave_behind(20, fourth)
+    world.leave_lagging(20, fourth)
     with world.application(**RESEQUENCED) as application:
         said = r"OCQ-536.*sequenced in another way now.*different positions.*processes with the earlier sequencing"
         with pytest.raises(WaitTimedOutError, match=rf"(?s){said}"):

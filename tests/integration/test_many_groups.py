@@ -39,7 +39,7 @@ def test_data_common_to_all_groups_are_read_as_often_for_many_groups_as_for_two(
     make_module: Callable[[str], ModuleType],
     tmp_path: Path,
 ) -> None:
-    def asked_at_a_start(groups: int) -> Counter[str]:
+    def statements_of_a_start(groups: int) -> Counter[str]:
         """Return the statements of the second start: the first one makes tables and progress."""
         settings = {"event-store.url": fresh_url(database), "event-handling.standard.processing.engine": "thread"}
         module, found = make_module(HANDLERS.format(groups=groups)), Counter[str]()
@@ -49,7 +49,7 @@ def test_data_common_to_all_groups_are_read_as_often_for_many_groups_as_for_two(
                 found = Counter(" ".join(statement.split()) for statement in sent)
         return found
 
-    few, many = asked_at_a_start(2), asked_at_a_start(20)
+    few, many = statements_of_a_start(2), statements_of_a_start(20)
     versions = [text for text in few if "SELECT opencqrs_schema.version" in text]
     rows = [text for text in few if "WHERE" not in text and ("_progress" in text or "_groups" in text)]
     assert versions

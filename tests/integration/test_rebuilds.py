@@ -1119,7 +1119,7 @@ def test_an_undo_interrupted_by_the_end_of_its_process_is_completed_by_the_next(
     assert world.positions() == {98}
 
 
-def begin_rebuild_by_others(world: World, make_module: Callable[[str], ModuleType]) -> None:
+def begin_rebuild_elsewhere(world: World, make_module: Callable[[str], ModuleType]) -> None:
     """Give the world other handlers, and have these begin a rebuild."""
     world.module = make_module(HANDLERS.replace("VALUES (:isbn, 1)", "VALUES (:isbn, 1001)"))
     with world.application() as application:
@@ -1130,7 +1130,7 @@ def begin_rebuild_by_others(world: World, make_module: Callable[[str], ModuleTyp
 def test_a_run_until_caught_up_fails_if_a_group_is_waiting_for_its_rebuild(
     world: World, make_module: Callable[[str], ModuleType]
 ) -> None:
-    begin_rebuild_by_others(world, make_module)
+    begin_rebuild_elsewhere(world, make_module)
     world.add(7, start=98)
     with world.application() as application:
         result = application.run(until_caught_up=True)
@@ -1150,7 +1150,7 @@ def test_a_run_until_caught_up_fails_if_a_group_is_waiting_for_its_rebuild(
 def test_a_run_until_caught_up_does_not_wait_for_a_group_that_is_stopped_and_barred_by_a_rebuild(
     world: World, make_module: Callable[[str], ModuleType]
 ) -> None:
-    begin_rebuild_by_others(world, make_module)
+    begin_rebuild_elsewhere(world, make_module)
     with world.application() as application:
         application.control.stop("catalog", timeout=None)
     world.add(7, start=98)

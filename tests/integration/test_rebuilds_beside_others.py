@@ -517,7 +517,7 @@ def test_a_rebuild_ended_by_another_process_right_before_the_swap_says_so(
 
 
 @pytest.mark.parametrize("kind", [SQLITE])
-@pytest.mark.parametrize("lets_go", [True, False], ids=["who fills it lets go", "who fills it is stuck"])
+@pytest.mark.parametrize("lets_go", [True, False], ids=["the writer lets go", "the writer is stuck"])
 def test_an_abort_removes_a_file_only_when_its_writer_has_closed_it_or_is_stuck(
     wrong: World, monkeypatch: pytest.MonkeyPatch, *, lets_go: bool
 ) -> None:

@@ -214,7 +214,7 @@ def test_a_reset_waits_for_one_common_position_if_the_sequencing_has_changed(
 ) -> None:
     module: Any = make_module(ONCE)
     world.module = module
-    world.leave_behind()
+    world.leave_lagging()
     for dry_run in (True, False):
         with pytest.raises(ResetError, match=r"(?s)OCQ-613.*different positions.*groups partitions catalog 1"):
             resequenced_reset(world, dry_run=dry_run)
@@ -240,7 +240,7 @@ def test_a_reset_ahead_of_all_partitions_does_not_depend_on_which_events_they_ha
     world: World, make_module: Callable[[str], ModuleType]
 ) -> None:
     world.module = make_module(ONCE)
-    world.leave_behind()
+    world.leave_lagging()
     with world.application(**RESEQUENCED) as application:
         assert application.resets.reset("catalog", ResetTarget(to="head")).until == 0
 
@@ -250,7 +250,7 @@ def test_a_reset_of_a_group_that_ignores_replays_waits_for_no_position(
     world: World, make_module: Callable[[str], ModuleType]
 ) -> None:
     world.module = make_module(UNAWARE)
-    world.leave_behind()
+    world.leave_lagging()
     resequenced_reset(world)
     with world.application(**RESEQUENCED) as application:
         application.control.start("catalog:1/2", timeout=None)
@@ -266,7 +266,7 @@ def test_events_in_the_inbox_are_new_after_a_reset_that_changes_the_sequencing(
     world.module = module
     world.settings |= {f"{GROUP}.retry.policy": "none", f"{GROUP}.retry.on-exhausted": "park"}
     module.fails = 3
-    world.leave_behind()
+    world.leave_lagging()
     world.catch_up()
     assert sorted(position for position, _ in module.mailed) == [1, 2, 4, 5]
     module.fails = 0

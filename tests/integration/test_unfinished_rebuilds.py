@@ -284,7 +284,7 @@ def migrated(world: World, make_module: Callable[[str], ModuleType]) -> World:
 
 
 @pytest.fixture
-def migrated_beside_ours(world: World, make_module: Callable[[str], ModuleType]) -> Iterator[World]:
+def migrated_separately(world: World, make_module: Callable[[str], ModuleType]) -> Iterator[World]:
     """Likewise; our own tables are in another schema."""
     schema = f"ours_{world.place('old')[-10:]}"
     world.settings["database.schema"] = schema
@@ -436,20 +436,20 @@ def test_a_rebuild_continues_if_begun_by_an_earlier_version_that_did_not_check_t
 
 @pytest.mark.parametrize("world", SERVERS, indirect=True)
 def test_an_added_column_is_noticed_even_if_our_tables_have_a_separate_schema(
-    migrated_beside_ours: World, caplog: pytest.LogCaptureFixture
+    migrated_separately: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    begin(migrated_beside_ours)
-    migrated_beside_ours.send(MIGRATION)
-    complete(migrated_beside_ours)
+    begin(migrated_separately)
+    migrated_separately.send(MIGRATION)
+    complete(migrated_separately)
     assert "columns of table loan changed since the rebuild began" in caplog.text
-    assert migrated_beside_ours.send("SELECT count(note) FROM loan") == [(20,)]
+    assert migrated_separately.send("SELECT count(note) FROM loan") == [(20,)]
 
 
 @pytest.mark.parametrize("world", SERVERS, indirect=True)
 def test_a_comparison_finds_the_users_tables_even_if_ours_have_a_separate_schema(
-    migrated_beside_ours: World,
+    migrated_separately: World,
 ) -> None:
-    world = migrated_beside_ours
+    world = migrated_separately
     world.send("CREATE TABLE other (n INTEGER)", "INSERT INTO other VALUES (1)")
     world.settings[f"{GROUP}.rebuild.tables"] = "loan, other"
     with world.application() as application:

@@ -208,7 +208,7 @@ def test_decorator_and_parameter_belong_together() -> None:
     def undecorated(frame: DataFrame) -> None: ...
 
     @dataframe_handler("popular")
-    def of_nobody(frame: DataFrame) -> None: ...
+    def of_no_data(frame: DataFrame) -> None: ...
 
     @dataframe_handler("popular")
     def single(event: BookLent) -> None: ...
@@ -223,7 +223,7 @@ def test_decorator_and_parameter_belong_together() -> None:
     def no_fields(frame: DataFrame) -> None: ...
 
     assert "a decorator of its own" in refused(lambda: HandlerTest(undecorated))
-    assert "whose events the data frame holds" in refused(lambda: HandlerTest(of_nobody))
+    assert "whose events the data frame holds" in refused(lambda: HandlerTest(of_no_data))
     assert "takes no data frame" in refused(lambda: HandlerTest(single))
     assert "takes EventFrames" in refused(lambda: HandlerTest(twice))
     assert "OCQ-203" in refused(lambda: HandlerTest(again))

@@ -98,7 +98,7 @@ class World:
         with self.application() as application:
             application.event_store.append(map(parse_event, lines))
 
-    def leave_behind(self, start: int = 0, fourth: int = 1) -> None:
+    def leave_lagging(self, start: int = 0, fourth: int = 1) -> None:
         """Have 1/2 handle two of five events, and 0/2 all of its own; by ``RESEQUENCED`` the third is of 0/2, too.
 
         The fourth, which 0/2 handles, is of the partition named.

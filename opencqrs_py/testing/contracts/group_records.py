@@ -108,7 +108,7 @@ class GroupRecordsContract:
         with pytest.raises(UndoneError):
             another.claim("group", TWO, 0, "heir", keep=refuse)
         assert another.records() == [RECORD]
-        with tracker.unit("group", cursor, 5):  # it is not fenced off
+        with tracker.unit("group", cursor, 5):  # it is not fenced
             pass
         assert [status.position for status in another.statuses()] == [5, 3]
 

@@ -83,14 +83,14 @@ class JobOwnersContract(JobStores):
         with another.open([JOB]) as book:
             book.put(taken(RUNNING))
 
-        def go_on() -> None:
+        def proceed() -> None:
             with joined.begin() as unit:
                 assert store.advance(replace(RUNNING, id="mine"), AFTER, unit)
                 if not store.advance(RUNNING, AFTER, unit):
                     raise FencedError
 
         with pytest.raises(FencedError):
-            go_on()
+            proceed()
         assert store.find("mine") == replace(RUNNING, id="mine")
         assert store.find(RUNNING.id) == taken(RUNNING)
 
@@ -100,7 +100,7 @@ class JobOwnersContract(JobStores):
         put(store, RUNNING)
         outcomes: list[bool] = []  # whether it was taken, and whether the owner has recorded what it has done
 
-        def go_on() -> None:
+        def proceed() -> None:
             with joined.begin() as unit:
                 assert unit.connection is not None
                 outcomes.append(self.is_done(another, lambda: put_taken(another)))
@@ -109,7 +109,7 @@ class JobOwnersContract(JobStores):
                     raise FencedError
 
         with suppress(FencedError):
-            go_on()
+            proceed()
         is_taken, advanced = outcomes
         assert advanced is not is_taken
         expected = taken(RUNNING) if is_taken else replace(RUNNING, position=AFTER)

@@ -252,7 +252,7 @@ class ProgressTrackerContract(ProgressRecordsContract):
         with ThreadPoolExecutor(1) as threads:
             try:
                 with tracker.unit("group", old, 5):
-                    claim: Future[Cursor] = threads.submit(_claimed_and_said, another, inside)
+                    claim: Future[Cursor] = threads.submit(_claim_and_signal, another, inside)
                     assert inside.wait(SECONDS)
             except FencedError:
                 finished = False
@@ -347,6 +347,6 @@ class ProgressTrackerContract(ProgressRecordsContract):
         assert not tracker.is_outage(error)
 
 
-def _claimed_and_said(tracker: ProgressTracker, said: Event) -> Cursor:
+def _claim_and_signal(tracker: ProgressTracker, said: Event) -> Cursor:
     said.set()
     return claimed(tracker)

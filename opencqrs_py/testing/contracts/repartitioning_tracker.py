@@ -104,7 +104,7 @@ class RepartitioningTrackerContract:
     ) -> None:
         cursor, _ = begun(tracker, 10, 20)
         if another is tracker:
-            pytest.skip("the unit of another thread of the same process is fenced off instead")
+            pytest.skip("the unit of another thread of the same process is fenced instead")
         with ThreadPoolExecutor(1) as threads:
             with tracker.unit("group", cursor, 12):
                 changed = threads.submit(another.repartition, "group", ONE, carry_to(ONE))

@@ -78,7 +78,7 @@ class ResettableTrackerContract:
         with another.resetting(reset(0), ONE):
             pass
         with pytest.raises(FencedError), tracker.unit("group", cursor, 9):
-            pytest.fail("the unit of the owner before was opened")
+            pytest.fail("the unit of the previous owner was opened")
         assert tracker.renewed("group", cursor) is None
 
     def test_a_reset_waits_for_the_chunk_in_hand_which_is_handled_again(
@@ -89,7 +89,7 @@ class ResettableTrackerContract:
             with tracker.unit("group", cursor, 9) as unit:
                 read_model.write(unit, "before")
                 if another is tracker:
-                    pytest.skip("the unit of another thread of the same process is fenced off instead")
+                    pytest.skip("the unit of another thread of the same process is fenced instead")
                 resetting = threads.submit(self._reset, another, read_model)
             resetting.result(SECONDS)
         assert read_model.values() == ["before", "reset"]

@@ -122,7 +122,7 @@ async with asyncio.TaskGroup() as tasks:
         "async def numbers():\n    yield 1\n    yield 2\nasync for _ in numbers():\n    break",
         _RIGHT,
     ),
-    "writes in a task that nobody awaits": (
+    "writes in a task that is never awaited": (
         "async def writing():\n    connection.execute(insert(MODEL), {'position': 5, 'what': 'late'})\n"
         "late = writing()\nlate.close()",
         _RIGHT,
