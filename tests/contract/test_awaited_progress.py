@@ -260,9 +260,7 @@ def test_a_commit_that_began_before_the_watch_is_still_seen(
 
 
 @POSTGRESQL
-def test_a_watch_leaves_neither_locks_nor_channels_nor_connections_behind(
-    database: Database, tracker: SqlProgressTracker
-) -> None:
+def test_a_watch_releases_its_locks_channels_and_connections(database: Database, tracker: SqlProgressTracker) -> None:
     Progress(tracker, 3).move(1)
     held = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"
     connections = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'"

@@ -218,7 +218,7 @@ def test_a_key_that_is_null_is_refused(tracker: SqlProgressTracker, database: Da
 
 
 @pytest.mark.parametrize("come", ["staged", "returned"])
-def test_a_float_that_the_database_cannot_hold_is_refused_wherever_its_rows_come_from(
+def test_a_float_that_the_database_cannot_store_is_refused_wherever_its_rows_come_from(
     tracker: SqlProgressTracker, database: Database, come: str
 ) -> None:
     if database.kind == "sqlite" and come == "staged":

@@ -601,7 +601,7 @@ def test_request_after_release_ignored(tracker: Counting) -> None:
     assert (len(board.calls), tracker.stores) == (calls, [])
 
 
-def test_release_behind_stored_ignored(tracker: Counting) -> None:
+def test_a_release_before_the_stored_position_is_ignored(tracker: Counting) -> None:
     board = Board(released=stuck_at(3))
     world = World(tracker, board.handle).given(6)
     world.until_idle(driver := world.driver())

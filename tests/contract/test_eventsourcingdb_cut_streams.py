@@ -160,7 +160,7 @@ def test_a_client_that_does_not_report_its_version_is_not_trusted(
 
 
 @in_version_1
-def test_a_subject_without_events_is_looked_for_among_fifty_thousand_at_a_time(
+def test_a_subject_without_events_is_searched_among_fifty_thousand_at_a_time(
     open_store: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("opencqrs_py.adapters.eventsourcingdb.event_store._SIFTED", 150)

@@ -250,7 +250,7 @@ def test_a_null_is_ignored_in_version_1_and_refused_in_version_2(
     ],
     ids=repr,
 )
-def test_an_event_that_breaks_a_rule_is_refused_with_those_beside_it(
+def test_an_event_that_breaks_a_rule_is_refused_with_the_whole_request(
     server: EventSourcingDbStandIn, changed: dict[str, Any], code: str
 ) -> None:
     body = {"events": [WELL_FORMED, {**WELL_FORMED, **changed}]}

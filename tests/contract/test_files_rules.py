@@ -894,7 +894,7 @@ def test_a_broken_link_is_refused(tmp_path, source) -> None:
 
 
 def test_an_unfinished_last_line_is_logged_once(tmp_path, source, caplog) -> None:
-    """A log that a program has written without the last line feed would lose its last event in silence."""
+    """A log written by a program without the last line feed would silently lose its last event."""
     path = put(tmp_path / "a.ndjson", 1, 2)
     path.write_bytes(path.read_bytes().rstrip(b"\n"))
     assert source.head() == 1

@@ -221,7 +221,7 @@ def test_a_server_without_notifications_is_polled(store: SqlEventStore, monkeypa
 
 
 @POSTGRESQL
-def test_a_watch_leaves_no_connection_behind(store: SqlEventStore, database: Database) -> None:
+def test_a_watch_leaves_no_connection_open(store: SqlEventStore, database: Database) -> None:
     store.head()
     await_others(database, 1)  # those of the test before may be about to end
     before = len(others(database))

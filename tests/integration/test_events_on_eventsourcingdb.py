@@ -60,7 +60,7 @@ def stored(server: EventSourcingDbStandIn) -> list[str]:
     return [event["subject"] for event in server.log.read("/", {"recursive": True})]
 
 
-def test_an_import_is_refused_unless_new_ids_are_asked_for(
+def test_an_import_is_refused_unless_new_ids_are_requested(
     events: Run, server: EventSourcingDbStandIn, files: list[str]
 ) -> None:
     code, out, said = events("import", *files)

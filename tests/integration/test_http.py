@@ -359,7 +359,7 @@ def test_while_the_database_is_stopped_or_hangs_a_process_is_alive_and_not_ready
         assert found.keys() >= OF_THE_HEAD
 
 
-def test_databases_that_hang_hold_up_neither_probes_nor_the_stop(make, monkeypatch):
+def test_hanging_databases_delay_neither_probes_nor_the_stop(make, monkeypatch):
     left = Event()
     monkeypatch.setattr(serving.Served, "look", lambda _: left.wait(LONG))
     monkeypatch.setattr(serving, "_READ_SECONDS", 0.01)

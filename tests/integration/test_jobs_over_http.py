@@ -218,7 +218,7 @@ def test_during_an_outage_a_run_is_refused_and_can_be_requested_again(make, fres
         assert [run.id for run in made.jobs.runs()] == [first["run"]]
 
 
-def test_a_database_that_hangs_holds_up_neither_other_requests_nor_the_stop(make, monkeypatch):
+def test_a_hanging_database_delays_neither_other_requests_nor_the_stop(make, monkeypatch):
     left = Event()
     monkeypatch.setattr(serving_jobs, "_PATIENCE", 0.01)
     monkeypatch.setattr(InMemoryJobStore, "request", lambda *_: left.wait(LONG))

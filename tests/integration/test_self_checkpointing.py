@@ -297,7 +297,7 @@ def beside(event: Event, connection: Connection) -> None:
 
 
 @pytest.mark.parametrize("handlers", [(HangingAlone,), (HangingBeside, beside)])
-def test_a_call_that_returns_after_its_time_handles_nothing_beside_the_new_claim(
+def test_a_call_that_returns_after_its_timeout_handles_nothing_in_parallel_to_the_new_claim(
     tmp_path: Path, handlers: tuple[Any, ...]
 ) -> None:
     settings = {**THREAD, "event-handling.standard.processing.handler-timeout": "1s"}

@@ -31,7 +31,7 @@ def test_a_database_is_opened_once_per_process(database):
     assert EventStoreSource.open_source(f"sqlite:///{database}") is source
 
 
-def test_a_table_of_another_system_is_opened_beside_the_log_of_the_same_database(database):
+def test_a_table_of_another_system_can_be_opened_along_with_the_log_of_the_same_database(database):
     mapping = TableMapping("opencqrs_events", "position", "id", "type", "payload", said_in="mapping")
     table = EventStoreSource.open_source(f"sqlite:///{database}", mapping)
     assert isinstance(table, MappedEventSource)

@@ -159,7 +159,7 @@ class EventSourceContract(LogIdentityContract):
         assert source.read(0, 10, ALL) == Slice(0, 0)
         assert source.position_before(NOON) == 0
 
-    def test_events_come_in_the_order_in_which_they_were_added(self, source: EventSource, append: Append) -> None:
+    def test_events_are_read_in_the_order_in_which_they_were_added(self, source: EventSource, append: Append) -> None:
         append(event(n) for n in (3, 1))
         append(event(n) for n in (2, 10, 9))
         part = source.read(0, 100, ALL)

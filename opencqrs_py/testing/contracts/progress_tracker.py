@@ -175,7 +175,7 @@ class ProgressTrackerContract(ProgressRecordsContract):
         assert positions(tracker) == {"group": [0]}
         moved(tracker, cursor, 5)
 
-    def test_what_handlers_write_is_committed_with_the_progress(
+    def test_writes_of_handlers_are_committed_with_the_progress(
         self, tracker: ProgressTracker, read_model: ReadModel
     ) -> None:
         with tracker.unit("group", claimed(tracker), 2) as unit:
